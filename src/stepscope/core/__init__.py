@@ -1,0 +1,1 @@
+"""Ground layer: errors, units, clock, registry. Standard library only."""

@@ -1,0 +1,83 @@
+"""Errors that stepscope raises on purpose, and the exit code each one ends the command with.
+
+    StepscopeError
+    ├── UsageError        2   the user asked for something that cannot be (typo, bad matrix, bad option)
+    ├── DataError         2   a file is missing, truncated or corrupt: file, expected, found
+    ├── MissingError      3   the environment lacks what was asked (GPU, backend, package, permission)
+    ├── CheckFailed       6   a --fail-if or --strict condition holds
+    └── Interrupted     130   Ctrl-C or SIGTERM; results are flushed and the run can be resumed
+
+Every message says what, why and how to fix. Only ``cli/`` prints them and exits; anything else that
+escapes to the top is a bug in stepscope (exit code 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class ExitCode:
+    """The exit codes of every command."""
+
+    OK = 0
+    BUG = 1
+    USAGE = 2
+    ENVIRONMENT = 3
+    SOME_CELLS_FAILED = 4
+    ALL_CELLS_FAILED = 5
+    CHECK_FAILED = 6
+    SIGINT = 130
+    SIGTERM = 143
+
+
+class StepscopeError(Exception):
+    """Base of all expected errors: ``what`` happened, ``why``, and the ``fix`` a user can apply."""
+
+    exit_code = ExitCode.BUG
+
+    def __init__(self, what: str, *, why: str | None = None, fix: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.fix = fix
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.why:
+            lines.append(f"  why: {self.why}")
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        return "\n".join(lines)
+
+
+class UsageError(StepscopeError):
+    exit_code = ExitCode.USAGE
+
+
+class DataError(StepscopeError):
+    exit_code = ExitCode.USAGE
+
+
+class MissingError(StepscopeError):
+    exit_code = ExitCode.ENVIRONMENT
+
+
+class CheckFailed(StepscopeError):  # noqa: N818 - reads as the state it reports
+    exit_code = ExitCode.CHECK_FAILED
+
+
+class Interrupted(StepscopeError):  # noqa: N818
+    """Stopped by a signal; ``signum`` decides between 130 (SIGINT) and 143 (SIGTERM)."""
+
+    exit_code = ExitCode.SIGINT
+
+    def __init__(self, what: str, *, signum: int = 2, fix: str | None = None) -> None:
+        super().__init__(what, fix=fix)
+        self.exit_code = 128 + signum
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """A fact that could not be had, and why. Stands where the fact would stand; never 0, never a guess."""
+
+    reason: str

@@ -1,0 +1,55 @@
+"""A folder is a registry: file stem = key, one upper-case symbol per file.
+
+Names are listed without importing the files, so that ``--help`` and error messages stay cheap. Third parties
+add entries through the entry-point group ``stepscope.<folder>`` (``stepscope.rank.strategies`` for deeds).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import pkgutil
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
+
+from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.core.suggest import unknown
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Registry(Generic[T]):
+    """The plugins of one package; ``symbol`` is the name each file exports."""
+
+    package: str
+    symbol: str
+    kind: str
+
+    def names(self) -> tuple[str, ...]:
+        """All keys, sorted; imports the package itself and none of its files."""
+        return tuple(sorted({*self._own(), *self._foreign()}))
+
+    def load(self, key: str) -> T:
+        """Import the file behind ``key`` and return its symbol. Unknown key: UsageError with did-you-mean."""
+        if key in self._own():
+            module = f"{self.package}.{key}"
+            return cast(T, getattr(importlib.import_module(module), self.symbol))
+        entry = self._foreign().get(key)
+        if entry is None:
+            raise UsageError(unknown(self.kind, key, self.names()))
+        try:
+            return cast(T, entry.load())
+        except (ImportError, AttributeError) as error:
+            raise StepscopeError(
+                f"the {self.kind} {key!r} from {entry.value!r} cannot be loaded",
+                why=str(error),
+                fix=f"repair or uninstall the package that registers it under {entry.group!r}",
+            ) from error
+
+    def _own(self) -> set[str]:
+        package = importlib.import_module(self.package)
+        return {m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")}
+
+    def _foreign(self) -> dict[str, importlib.metadata.EntryPoint]:
+        return {e.name: e for e in importlib.metadata.entry_points(group=self.package)}

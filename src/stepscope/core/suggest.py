@@ -1,0 +1,20 @@
+"""Did-you-mean."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """The known name closest to ``word``, or None when nothing is close."""
+    close = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def unknown(kind: str, word: str, known: Iterable[str]) -> str:
+    """One sentence: unknown KIND 'WORD'; did you mean 'X'? Known: a, b, c."""
+    names = sorted(known)
+    guess = did_you_mean(word, names)
+    hint = f"; did you mean {guess!r}?" if guess else "."
+    return f"unknown {kind} {word!r}{hint} Known: {', '.join(names) if names else '(none)'}"

@@ -1,0 +1,6 @@
+"""Data sets: find the files, check them, prepare arrays. No torch; one file per data set."""
+
+from stepscope.core.registry import Registry
+from stepscope.datasets._common import Dataset
+
+REGISTRY: Registry[Dataset] = Registry("stepscope.datasets", "DATASET", "dataset")

@@ -1,0 +1,92 @@
+"""A resolved cell of a matrix, and the group of cells that one set of worker processes runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Scalar = bool | int | float | str | None
+Options = Mapping[str, Scalar | list[Scalar]]
+
+Precision = Literal["fp32", "tf32", "amp_bf16", "amp_fp16", "bf16"]
+OptimizerName = Literal["sgd", "adam", "adamw"]
+LossName = Literal["ce", "mse"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellSpec:
+    """One measurement to make: everything that decides its result, nothing that does not.
+
+    Exactly one of ``steps`` and ``epochs`` is set. ``micro_batch`` and ``global_batch`` are both resolved
+    (global = micro x world x accumulation); ``batch_rule`` says which of the two the user fixed.
+    """
+
+    cell_id: str
+    workload: str
+    model: Options
+    dataset: str
+    dataset_options: Options
+    data_digest: str
+    strategy: str
+    strategy_options: Options
+    precision: Precision
+    accumulation: int
+    world_size: int
+    micro_batch: int
+    global_batch: int
+    batch_rule: Literal["micro_batch", "global_batch"]
+    optimizer: OptimizerName
+    lr: float
+    momentum: float
+    lr_warmup: int  # optimizer steps of linear warm-up of the learning rate
+    weight_decay: float
+    clip: float | None  # gradient norm
+    loss: LossName
+    steps: int | Literal["auto"] | None
+    epochs: int | None
+    seed: int
+    num_workers: int
+    pin_memory: bool
+    persistent_workers: bool
+    cudnn_benchmark: bool
+    device: Literal["cpu", "cuda"]
+    backend: Literal["gloo", "nccl"]
+    threads_per_rank: int | Literal["auto"]
+    env: Mapping[str, str] = field(default_factory=dict)
+    network: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureSettings:
+    """How to measure; not part of a cell's identity.
+
+    warmup_steps: exact number, or None = end of warm-up found by measurement.
+    ci_fraction: stop when the 95 % interval of the median step is within this fraction of it.
+    """
+
+    warmup_steps: int | None = None
+    rounds: int = 1
+    budget_ns: int = 60_000_000_000
+    ci_fraction: float = 0.02
+    timeout_ns: int = 900_000_000_000
+    profile: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSpec:
+    """What ``python -m stepscope.rank`` reads: cells in order, one world, one environment."""
+
+    group_id: str
+    run_dir: str
+    world_size: int
+    device: Literal["cpu", "cuda"]
+    backend: Literal["gloo", "nccl"]
+    threads_per_rank: int
+    measure: MeasureSettings
+    cells: tuple[CellSpec, ...]
+    data_dir: str | None = None
+    cache_dir: str
+    download: bool = False
+    tensorboard_dir: str | None = None
+    warnings_as_errors: bool = False

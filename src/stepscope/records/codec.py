@@ -1,0 +1,137 @@
+"""Records to bytes and back. The only user of msgspec for records.
+
+Every file is one JSON object: ``schema`` ("stepscope.<kind>/<version>"), ``tool_version``, ``created`` (UTC), then
+the record's fields. Non-finite floats are refused when writing (msgspec alone would write null). A file of a newer
+schema is refused; an older one goes through :mod:`stepscope.records.migrations`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from stepscope import __version__
+from stepscope.core.clock import utc_now
+from stepscope.core.errors import DataError, StepscopeError
+from stepscope.records import cell, plan, run, samples
+from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.migrations import migrate
+
+T = TypeVar("T")
+
+KINDS: dict[type, tuple[str, int]] = {
+    run.RunRecord: ("run", 1),
+    run.CellStatus: ("status", 1),
+    run.ResultRow: ("result_row", 1),
+    EnvironmentRecord: ("environment", 1),
+    cell.CellSpec: ("spec", 1),
+    cell.GroupSpec: ("group_spec", 1),
+    samples.SamplesHeader: ("rank_samples", 1),
+    samples.RankSummary: ("rank_summary", 1),
+    samples.Heartbeat: ("heartbeat", 1),
+    samples.RankError: ("rank_error", 1),
+    plan.ModelFacts: ("model_facts", 1),
+}
+"""Kind and current version of every record that has a file of its own."""
+
+
+def to_builtins(record: object) -> Any:
+    """Plain dicts and lists, checked for NaN and infinity."""
+    plain = msgspec.to_builtins(record)
+    _refuse_non_finite(plain, type(record).__name__)
+    return plain
+
+
+def encode(record: object) -> bytes:
+    """The record as an indented JSON document with its schema line."""
+    document = _with_header(record)
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def encode_line(record: object, *, header: bool = False) -> bytes:
+    """One JSON line; ``header`` adds the schema (first line of a .jsonl, or every row of results.jsonl)."""
+    document = _with_header(record) if header else to_builtins(record)
+    return msgspec.json.encode(document) + b"\n"
+
+
+def decode(data: bytes, kind: type[T], *, source: str) -> T:
+    """The record in ``data``; ``source`` (a path) names it in errors. Raises DataError."""
+    try:
+        document = msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        raise DataError(
+            f"{source}: not readable as JSON", why=str(error), fix="the file is damaged; delete it and run again"
+        ) from error
+    if not isinstance(document, dict):
+        raise DataError(f"{source}: expected a JSON object, found {type(document).__name__}")
+    return _convert(document, kind, source)
+
+
+def decode_lines(data: bytes, kind: type[T], *, source: str) -> Iterator[T]:
+    """Records of a .jsonl body, one a line; a torn last line (a killed writer) is left out."""
+    lines = data.split(b"\n")
+    complete, rest = lines[:-1], lines[-1]
+    del rest  # either empty or torn: a record ends with its newline
+    for number, line in enumerate(complete, start=1):
+        if not line:
+            continue
+        try:
+            document = msgspec.json.decode(line)
+        except msgspec.DecodeError as error:
+            raise DataError(f"{source}:{number}: not readable as JSON", why=str(error)) from error
+        yield _convert(document, kind, f"{source}:{number}")
+
+
+def _convert(document: dict[str, Any], kind: type[T], source: str) -> T:
+    name, version = KINDS.get(kind, (None, None))
+    schema = document.get("schema")
+    if name is not None and schema is not None:
+        document = _at_current_version(document, schema, name, version or 0, source)
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{source}: not a valid {kind.__name__}", why=str(error)) from error
+
+
+def _at_current_version(
+    document: dict[str, Any], schema: str, name: str, version: int, source: str
+) -> dict[str, Any]:
+    found_name, _, found_version = schema.removeprefix("stepscope.").partition("/")
+    if found_name != name or not found_version.isdigit():
+        raise DataError(f"{source}: expected schema stepscope.{name}/{version}, found {schema!r}")
+    if int(found_version) > version:
+        raise DataError(
+            f"{source}: written by a newer stepscope (schema {schema}, this one reads up to {version})",
+            fix="upgrade stepscope: pip install -U stepscope",
+        )
+    return migrate(document, name, int(found_version), version)
+
+
+def _with_header(record: object) -> dict[str, Any]:
+    try:
+        name, version = KINDS[type(record)]
+    except KeyError:
+        raise StepscopeError(f"{type(record).__name__} has no schema in records.codec.KINDS") from None
+    header = {"schema": f"stepscope.{name}/{version}", "tool_version": __version__, "created": utc_now()}
+    return header | to_builtins(record)
+
+
+def _refuse_non_finite(value: Any, path: str) -> None:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise StepscopeError(f"{path} is {value}: a record never holds NaN or infinity")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            _refuse_non_finite(item, f"{path}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            _refuse_non_finite(item, f"{path}[{index}]")
+
+
+def field_names(kind: type) -> tuple[str, ...]:
+    """Field names of a record in order, for CSV headers."""
+    return tuple(f.name for f in dataclasses.fields(kind))

@@ -1,0 +1,104 @@
+"""What a model is and what a strategy promises to do with it. No torch: these are facts and promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "uint8": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterFact:
+    """One trainable tensor: its name in the module, number of elements and storage type."""
+
+    name: str
+    numel: int
+    dtype: str
+
+    @property
+    def size_bytes(self) -> int:
+        return self.numel * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """A model as the planner needs it.
+
+    parameters: in registration order, as ``module.named_parameters()`` lists them.
+    ready_order: indices into ``parameters`` in the order in which backward makes their gradients ready.
+    forward_flops_per_sample: 2 FLOP per multiply-add; training = 3 x forward.
+    """
+
+    parameters: tuple[ParameterFact, ...]
+    ready_order: tuple[int, ...]
+    forward_flops_per_sample: int
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(p.numel for p in self.parameters)
+
+    @property
+    def gradient_bytes(self) -> int:
+        return sum(p.size_bytes for p in self.parameters)
+
+    @property
+    def train_flops_per_sample(self) -> int:
+        return 3 * self.forward_flops_per_sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommOp:
+    """One collective call that a strategy makes in an optimizer step.
+
+    numel, dtype: of the tensor passed in on one rank; size_bytes is the payload S in the nccl-tests sense.
+    phase: ``backward`` when it may overlap with backward, ``after_backward`` when it cannot.
+    members: names of the parameters whose gradients it carries (may be empty).
+    """
+
+    op: str
+    numel: int
+    dtype: str
+    phase: str
+    members: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return self.numel * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """Bytes that one rank holds for the training state; activations are not part of the promise."""
+
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    communication_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes + self.communication_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Where a cell would run: what a strategy or workload needs to know to accept or refuse it."""
+
+    device: str  # cpu | cuda
+    backend: str  # gloo | nccl
+    world_size: int
+    precision: str
+    optimizer: str
+    accumulation: int = 1
+    warmup_steps: int | None = None  # None: found by measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputNeeds:
+    """What a workload eats. kind: ``features`` (float vector, class), ``tokens`` (ids, class) or ``lm`` (ids, next ids)."""
+
+    kind: str
+    num_features: int | None = None
+    num_classes: int | None = None
+    seq_len: int | None = None
+    vocab_size: int | None = None

@@ -1,0 +1,133 @@
+"""What one rank measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+PHASES = ("data_wait", "forward", "backward_compute", "exposed_comm", "optimizer", "other")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSample:
+    """One optimizer step on one rank. The six phases sum to ``step_ns`` exactly.
+
+    samples: trained on by this rank in this step, all micro-steps; global_samples: by all ranks.
+    loss_sum: sum of sample losses on this rank (global loss = sum over ranks / global_samples).
+    full: False for a tail window with fewer samples than the global batch; left out of step-time summaries.
+    host_data_ns: time the host waited for data, on the host's clock whatever ``clock`` says.
+    """
+
+    round: int
+    step: int
+    epoch: int
+    warmup: bool
+    full: bool
+    samples: int
+    global_samples: int
+    loss_sum: float
+    step_ns: int
+    data_wait_ns: int
+    forward_ns: int
+    backward_compute_ns: int
+    exposed_comm_ns: int
+    optimizer_ns: int
+    other_ns: int
+    host_data_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesHeader:
+    """First line of a samples file."""
+
+    cell_id: str
+    rank: int
+    world_size: int
+    clock: Literal["perf_counter", "cuda_event"]
+    comm_source: Literal["hook", "trace"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochResult:
+    """One epoch: global mean of sample losses, test accuracy, samples this rank really trained on."""
+
+    round: int
+    epoch: int
+    train_loss: float | None  # None: not finite; ``non_finite`` says so
+    test_accuracy: float | None
+    samples_seen: int
+    distinct_samples_seen: int
+    epoch_ns: int
+    non_finite: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCheck:
+    """Collectives seen in one step by the flight recorder against the strategy's ``comm_plan``."""
+
+    matches: bool
+    expected: tuple[str, ...]
+    observed: tuple[str, ...]
+    source: str
+    unavailable: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSummary:
+    """Final word of one rank about one cell."""
+
+    cell_id: str
+    rank: int
+    local_rank: int
+    world_size: int
+    host: str
+    pid: int
+    device_name: str
+    torch_version: str
+    scheduler_policy: str
+    num_threads: int
+    num_parameters: int
+    train_samples: int
+    test_samples: int
+    warmup_steps: int
+    timed_steps: int
+    stop_reason: str
+    parameter_checksum: str
+    peak_memory_bytes: int | None
+    peak_memory_source: str
+    epochs: tuple[EpochResult, ...] = ()
+    plan_check: PlanCheck | None = None
+    notes: tuple[str, ...] = ()
+    trace_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """Where a rank is. Written when it changes, by a thread that never blocks training."""
+
+    rank: int
+    host: str
+    pid: int
+    cell_id: str | None
+    phase: str
+    step: int
+    collectives_enqueued: int | None = None
+    last_collective: str | None = None
+    time_ns: int = 0  # wall clock, since the epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankError:
+    """Why a rank gave up, written by that rank before it exits."""
+
+    rank: int
+    host: str
+    pid: int
+    cell_id: str | None
+    phase: str
+    step: int
+    kind: Literal["oom", "host_oom", "victim", "error", "usage", "terminated"]
+    exception: str
+    traceback: str
+    fix: str | None = None
+    time_ns: int = field(default=0)

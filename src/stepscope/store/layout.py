@@ -1,0 +1,112 @@
+"""Every path inside a run folder. Nobody else joins path names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class CellLayout:
+    """Files of one cell; rank numbers are zero-padded so that they sort."""
+
+    root: Path
+
+    @property
+    def spec(self) -> Path:
+        return self.root / "spec.json"
+
+    @property
+    def status(self) -> Path:
+        return self.root / "status.json"
+
+    @property
+    def traces(self) -> Path:
+        return self.root / "trace"
+
+    def samples(self, rank: int) -> Path:
+        return self.root / f"samples-{rank:05d}.jsonl"
+
+    def heartbeat(self, rank: int) -> Path:
+        return self.root / f"heartbeat-{rank:05d}"
+
+    def summary(self, rank: int) -> Path:
+        return self.root / f"rank-{rank:05d}.json"
+
+    def error(self, rank: int) -> Path:
+        return self.root / f"error-{rank:05d}.json"
+
+    def trace(self, rank: int) -> Path:
+        return self.traces / f"rank-{rank:05d}.json.gz"
+
+    def rank_files(self) -> tuple[Path, ...]:
+        """Everything that ranks wrote: what an earlier attempt left behind."""
+        patterns = ("samples-*.jsonl", "heartbeat-*", "rank-*.json", "error-*.json")
+        return tuple(sorted(p for pattern in patterns for p in self.root.glob(pattern)))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLayout:
+    """Files of one worker group."""
+
+    root: Path
+
+    @property
+    def spec(self) -> Path:
+        return self.root / "spec.json"
+
+    @property
+    def launcher_log(self) -> Path:
+        return self.root / "launcher.log"
+
+    @property
+    def rank_logs(self) -> Path:
+        return self.root / "logs"
+
+    def error(self, rank: int) -> Path:
+        """A rank that failed outside any cell (start-up)."""
+        return self.root / f"error-{rank:05d}.json"
+
+    def heartbeat(self, rank: int) -> Path:
+        return self.root / f"heartbeat-{rank:05d}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunLayout:
+    """A run folder."""
+
+    root: Path
+
+    @property
+    def run(self) -> Path:
+        return self.root / "run.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "run.lock"
+
+    @property
+    def environment(self) -> Path:
+        return self.root / "environment.json"
+
+    @property
+    def results_jsonl(self) -> Path:
+        return self.root / "results.jsonl"
+
+    @property
+    def results_csv(self) -> Path:
+        return self.root / "results.csv"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report"
+
+    @property
+    def summary_md(self) -> Path:
+        return self.report / "summary.md"
+
+    def cell(self, cell_id: str) -> CellLayout:
+        return CellLayout(self.root / "cells" / cell_id)
+
+    def group(self, group_id: str) -> GroupLayout:
+        return GroupLayout(self.root / "groups" / group_id)

@@ -1,0 +1,94 @@
+"""Reading a run folder back into records."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from stepscope.core.errors import DataError
+from stepscope.records import codec
+from stepscope.records.cell import CellSpec
+from stepscope.records.run import CellStatus, RunRecord
+from stepscope.records.samples import RankSummary, SamplesHeader, StepSample
+from stepscope.store.layout import CellLayout, RunLayout
+
+T = TypeVar("T")
+_RANK = re.compile(r"-(\d{5})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSamples:
+    """What one rank measured in one cell, warm-up steps included."""
+
+    header: SamplesHeader
+    steps: tuple[StepSample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellResult:
+    """Everything known about one cell. Partial after a failure: ranks or summaries may be missing."""
+
+    spec: CellSpec
+    status: CellStatus | None
+    samples: tuple[RankSamples, ...]
+    summaries: tuple[RankSummary, ...]
+
+
+def read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}", why=error.strerror or str(error)) from error
+
+
+def read_record(path: Path, kind: type[T]) -> T:
+    return codec.decode(read_bytes(path), kind, source=str(path))
+
+
+def read_if_there(path: Path, kind: type[T]) -> T | None:
+    """The record, or None when the file does not exist. A damaged file is still an error."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataError(f"cannot read {path}", why=error.strerror or str(error)) from error
+    return codec.decode(data, kind, source=str(path))
+
+
+def read_run(root: Path) -> RunRecord:
+    layout = RunLayout(root)
+    if not layout.run.is_file():
+        raise DataError(
+            f"{root} is not a run folder", why="it has no run.json", fix="pass the folder that `stepscope bench` printed"
+        )
+    return read_record(layout.run, RunRecord)
+
+
+def read_samples(path: Path) -> RankSamples | None:
+    """One rank's samples; None when the rank died before it wrote the header."""
+    head, newline, body = read_bytes(path).partition(b"\n")
+    if not newline:
+        return None
+    header = codec.decode(head, SamplesHeader, source=f"{path}:1")
+    return RankSamples(header=header, steps=tuple(codec.decode_lines(body, StepSample, source=str(path))))
+
+
+def read_cell(layout: CellLayout) -> CellResult:
+    samples = (read_samples(path) for path in sorted(layout.root.glob("samples-*.jsonl")))
+    return CellResult(
+        spec=read_record(layout.spec, CellSpec),
+        status=read_if_there(layout.status, CellStatus),
+        samples=tuple(s for s in samples if s is not None),
+        summaries=tuple(read_record(p, RankSummary) for p in sorted(layout.root.glob("rank-*.json"))),
+    )
+
+
+def rank_of(path: Path) -> int:
+    """The rank in a per-rank file's name."""
+    match = _RANK.search(path.name)
+    if match is None:
+        raise DataError(f"{path} has no rank in its name")
+    return int(match[1])

@@ -1,0 +1,53 @@
+"""Writing that never leaves half a file."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from stepscope.core.errors import MissingError
+from stepscope.records import codec
+
+_FIX = {
+    errno.ENOSPC: "free some space or choose another run folder with -o DIR",
+    errno.EDQUOT: "your quota is used up: free some space or choose another run folder with -o DIR",
+    errno.EACCES: "choose a run folder that you may write to with -o DIR",
+    errno.EPERM: "choose a run folder that you may write to with -o DIR",
+    errno.EROFS: "the file system is read-only: choose another run folder with -o DIR",
+    errno.ENOTDIR: "a file stands where the folder should be: choose another run folder with -o DIR",
+}
+
+
+def write_error(path: Path, error: OSError) -> MissingError:
+    """The error a user sees when ``path`` cannot be written."""
+    return MissingError(
+        f"cannot write {path}",
+        why=error.strerror or str(error),
+        fix=_FIX.get(error.errno or 0, "choose another run folder with -o DIR"),
+    )
+
+
+def make_dir(path: Path) -> Path:
+    """``path`` as an existing folder."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(path, error) from error
+    return path
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Whole file or nothing: a temporary file beside it, then a rename."""
+    make_dir(path.parent)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise write_error(path, error) from error
+
+
+def write_record(path: Path, record: object) -> None:
+    write_bytes(path, codec.encode(record))

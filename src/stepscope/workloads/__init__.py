@@ -1,0 +1,9 @@
+"""The promises of the model families: options, FLOP, ordered parameters. No torch.
+
+One file per family; the deed (the module) lies under ``rank/workloads`` with the same stem.
+"""
+
+from stepscope.core.registry import Registry
+from stepscope.workloads._common import Workload
+
+REGISTRY: Registry[Workload] = Registry("stepscope.workloads", "WORKLOAD", "workload")
