@@ -1,0 +1,135 @@
+"""What a check exports, and what several of them ask of the record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from stepscope.core.errors import Unavailable
+from stepscope.environment.topology import Topology, parse_topology
+from stepscope.records.environment import EnvironmentRecord
+
+
+class Status(StrEnum):
+    PASS = "pass"
+    WARN = "warn"  # works, slower or less trustworthy than it could
+    FAIL = "fail"  # something asked of this machine will not work
+    SKIP = "skip"  # nothing to judge here; the message says why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """message: what was found. fix: one line a user can act on; every WARN and FAIL has one."""
+
+    status: Status
+    message: str
+    fix: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """section: environment | gpus | links | network | launcher. order: place within it, smallest first, then by
+    key. ``run`` is pure.
+    """
+
+    section: str
+    title: str
+    run: Callable[[EnvironmentRecord], Outcome]
+    order: int = 50
+
+
+def passed(message: str) -> Outcome:
+    return Outcome(status=Status.PASS, message=message)
+
+
+def warned(message: str, *, fix: str) -> Outcome:
+    return Outcome(status=Status.WARN, message=message, fix=fix)
+
+
+def failed(message: str, *, fix: str) -> Outcome:
+    return Outcome(status=Status.FAIL, message=message, fix=fix)
+
+
+def skipped(reason: str) -> Outcome:
+    return Outcome(status=Status.SKIP, message=reason)
+
+
+def why(record: EnvironmentRecord, *keys: str) -> str:
+    """The reason of the first of ``keys`` that is unavailable."""
+    return next((record.unavailable[key] for key in keys if key in record.unavailable), "not known")
+
+
+def variable(record: EnvironmentRecord, name: str) -> str | None:
+    """Value of an environment variable, None when unset or empty."""
+    return record.variables.get(name, "").strip() or None
+
+
+def integer(record: EnvironmentRecord, name: str) -> int | None:
+    """The variable as an integer; None when unset or no number."""
+    value = variable(record, name)
+    return int(value) if value is not None and value.isdecimal() else None
+
+
+def switched_on(value: str | None) -> bool:
+    """NCCL's and torch's reading of a switch: 1, y, yes, true, on."""
+    return value is not None and value.lower() in ("1", "y", "yes", "true", "on")
+
+
+def gpu_names(record: EnvironmentRecord) -> tuple[str, ...]:
+    """Names of the GPUs that torch may use; without torch, of those the driver lists."""
+    if record.torch is not None:
+        return record.torch.device_names
+    return tuple(gpu.name for gpu in record.gpus)
+
+
+def no_gpu_reason(record: EnvironmentRecord) -> str:
+    """Why there is nothing to say about GPUs."""
+    if record.torch is not None and record.gpus:
+        return f"torch can use none of the {len(record.gpus)} GPUs"
+    if "gpus" in record.unavailable:
+        return f"no GPU: {record.unavailable['gpus']}"
+    return "no GPU on this machine"
+
+
+def topology_of(record: EnvironmentRecord) -> Topology | Unavailable:
+    """The parsed link matrix, or why there is none."""
+    if record.topology is None:
+        return Unavailable(why(record, "topology"))
+    return parse_topology(record.topology)
+
+
+def several_gpus(record: EnvironmentRecord) -> Topology | Unavailable:
+    """The link matrix of a machine with at least two GPUs."""
+    topology = topology_of(record)
+    if isinstance(topology, Unavailable):
+        return Unavailable(topology.reason if record.gpus or gpu_names(record) else no_gpu_reason(record))
+    return topology if len(topology.gpus) > 1 else Unavailable("one GPU: no links between GPUs")
+
+
+def local_ranks(record: EnvironmentRecord) -> tuple[int, str]:
+    """(ranks per machine, where that number comes from); 1 when nothing tells."""
+    told = integer(record, "LOCAL_WORLD_SIZE")
+    if told:
+        return told, "LOCAL_WORLD_SIZE"
+    count = len(gpu_names(record))
+    return (count, "one per GPU") if count else (1, "no launcher and no GPU")
+
+
+def several_hosts(record: EnvironmentRecord) -> bool:
+    """The variables describe a job on more than one host."""
+    world, local = integer(record, "WORLD_SIZE"), integer(record, "LOCAL_WORLD_SIZE")
+    nodes = integer(record, "SLURM_NNODES") or integer(record, "SLURM_JOB_NUM_NODES") or 1
+    return nodes > 1 or bool(world and local and world > local)
+
+
+def listed(items: Iterable[str], *, at_most: int = 4) -> str:
+    """``a, b, c and 5 more``."""
+    every: Sequence[str] = tuple(items)
+    shown = ", ".join(every[:at_most])
+    return shown if len(every) <= at_most else f"{shown} and {len(every) - at_most} more"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 GPU``, ``8 GPUs``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

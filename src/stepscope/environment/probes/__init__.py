@@ -1,0 +1,6 @@
+"""One file per probe; each looks at one thing and returns facts or says why it cannot."""
+
+from stepscope.core.registry import Registry
+from stepscope.environment.probes._common import Probe
+
+REGISTRY: Registry[Probe] = Registry("stepscope.environment.probes", "PROBE", "probe")

@@ -1,0 +1,52 @@
+"""What a probe is given and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepscope.core.errors import Unavailable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeContext:
+    """Where a probe looks; tests give it a made-up machine.
+
+    root: stands for ``/`` when reading /proc, /sys and /dev.
+    environ: the environment variables.
+    cwd: the directory whose file system runs will be written to.
+    torch_timeout_s, command_timeout_s: seconds after which a child process is killed.
+    """
+
+    environ: Mapping[str, str]
+    root: Path = Path("/")
+    cwd: Path = Path()
+    torch_timeout_s: float = 60.0
+    command_timeout_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Fields of EnvironmentRecord (other names go to its ``extra``), and the parts that could not be had."""
+
+    values: Mapping[str, Any]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """``run`` returns Facts, or Unavailable when there is nothing to tell at all. It never raises for a machine
+    that lacks something."""
+
+    summary: str
+    run: Callable[[ProbeContext], Facts | Unavailable]
+
+
+def read_text(path: Path) -> str | None:
+    """Content of a small kernel file without surrounding blanks; None where it is absent or not readable."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None

@@ -1,0 +1,122 @@
+"""What an entry of the accelerator table holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stepscope.core.errors import Unavailable
+from stepscope.core.suggest import unknown
+
+DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
+"""fp32: the vector units. tf32, fp16, bf16, fp8: matrix units, dense, FP32 accumulation (what torch uses)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSpec:
+    """GPU-to-GPU links of one device. Rates are per direction.
+
+    count: links of the device. each_bytes_per_s: one link, one direction.
+    peer_links: links to any one peer; all of them through a switch, one in an all-to-all mesh of eight.
+    optional: a bridge sold apart; the card may be without.
+    """
+
+    name: str
+    count: int
+    each_bytes_per_s: float
+    peer_links: int
+    optional: bool = False
+
+    @property
+    def bytes_per_s(self) -> float:
+        """What the device can send over all its links at once, bytes/s."""
+        return self.count * self.each_bytes_per_s
+
+    @property
+    def peer_bytes_per_s(self) -> float:
+        """What it can send to one peer, bytes/s."""
+        return self.peer_links * self.each_bytes_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """One device as torch counts them (one GCD of an MI250X, one GPU of a GB200).
+
+    match: regular expressions that must match the whole device name that torch or NVML prints, prefix "NVIDIA" or
+    "AMD" taken off, letter case ignored. peak_flops_per_s: dense rates by dtype; an absent dtype has none.
+    pcie: (generation, lanes). source and date: the vendor's document the values are from. confused_with: the number
+    or the sibling that is commonly taken for this one.
+    """
+
+    key: str
+    name: str
+    vendor: str
+    form: str
+    match: tuple[str, ...]
+    memory_bytes: int  # as marketed, GB = 1e9
+    memory_bytes_per_s: float
+    peak_flops_per_s: Mapping[str, float]
+    link: LinkSpec | None
+    pcie: tuple[int, int] | None
+    source: str
+    date: str
+    confused_with: str = ""
+
+    def peak(self, dtype: str) -> float | Unavailable:
+        """Dense peak of ``dtype`` in FLOP/s, the P of MFU = model FLOP / (time x n x P)."""
+        if dtype not in DTYPES:
+            return Unavailable(unknown("dtype", dtype, DTYPES))
+        rate = self.peak_flops_per_s.get(dtype)
+        return Unavailable(f"{self.name} has no {dtype} matrix rate") if rate is None else rate
+
+    def matches(self, device_name: str) -> bool:
+        """Whether ``device_name`` (normalised by :func:`normalise`) is this device, all of it."""
+        return any(re.fullmatch(pattern, device_name, re.IGNORECASE) for pattern in self.match)
+
+
+def normalise(device_name: str) -> str:
+    """Without vendor words, trademark signs and surplus blanks: ``NVIDIA GeForce RTX 4090`` -> ``GeForce RTX 4090``."""
+    text = re.sub(r"\((?:R|TM)\)|[®™]", " ", device_name, flags=re.IGNORECASE)
+    text = re.sub(
+        r"^\s*(?:NVIDIA\s+Corporation|NVIDIA|AMD|Advanced Micro Devices)\s+", " ", text, flags=re.IGNORECASE
+    )
+    return " ".join(text.split())
+
+
+def gb(size: float) -> int:
+    """GB of the vendors' marketing, 1e9 bytes."""
+    return round(size * 1e9)
+
+
+def gb_per_s(rate: float) -> float:
+    return rate * 1e9
+
+
+def tflops(**rates: float) -> Mapping[str, float]:
+    """FLOP/s by dtype from TFLOP/s."""
+    return {dtype: rate * 1e12 for dtype, rate in rates.items()}
+
+
+def nvlink(generation: int, count: int, *, peer_links: int | None = None, optional: bool = False) -> LinkSpec:
+    """``count`` NVLinks; through NVSwitch or a bridge all of them reach one peer, unless ``peer_links`` says fewer."""
+    each = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}[generation]
+    return LinkSpec(
+        name=f"NVLink {generation}",
+        count=count,
+        each_bytes_per_s=gb_per_s(each),
+        peer_links=count if peer_links is None else peer_links,
+        optional=optional,
+    )
+
+
+def nvlink_bridge_ga102() -> LinkSpec:
+    """Bridge of GA102 cards (RTX 3090, RTX A6000, A40): 4 links of 14.0625 GB/s, 112.5 GB/s both directions."""
+    return LinkSpec(name="NVLink 3 bridge", count=4, each_bytes_per_s=14.0625e9, peer_links=4, optional=True)
+
+
+def infinity_fabric(each_gb_per_s: float, *, count: int = 7) -> LinkSpec:
+    """AMD's all-to-all mesh: one link to each of the other devices of a node."""
+    return LinkSpec(
+        name="Infinity Fabric", count=count, each_bytes_per_s=gb_per_s(each_gb_per_s), peer_links=1
+    )

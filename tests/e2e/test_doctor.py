@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+TOPO = "\\tGPU0\\tGPU1\\tCPU Affinity\\tNUMA Affinity\\nGPU0\\t X \\tNV12\\t0-3\\t0\\nGPU1\\tNV12\\t X \\t4-7\\t1\\n"
+
+
+def stub_torch(folder: Path, code: str) -> str:
+    """A PYTHONPATH on which ``import torch`` runs ``code``."""
+    package = folder / "stub" / "torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(code)
+    return str(package.parent)
+
+
+def by_key(document: dict[str, list[dict[str, str]]]) -> dict[str, dict[str, str]]:
+    return {check["key"]: check for check in document["checks"]}
+
+
+def test_doctor_prints_every_section_and_ends_with_0(stepscope: Callable) -> None:
+    done = stepscope("doctor")
+    assert done.code == 0, done.err
+    for title in ("environment", "GPUs", "links", "network", "launcher", "checks"):
+        assert f"\n{title}\n" in f"\n{done.out}"
+    assert "PASS" in done.out
+    assert " passed, " in done.out.splitlines()[-1]
+    assert "\x1b" not in done.out
+    assert done.err == ""
+    assert not [line for line in done.out.splitlines() if line != line.rstrip()]
+
+
+def test_doctor_json_is_one_document_with_environment_links_and_checks(
+    stepscope: Callable, tmp_path: Path
+) -> None:
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\nprintf '{TOPO}'\n")
+    program.chmod(0o755)
+    done = stepscope(
+        "doctor", "--json", PATH=f"{program.parent}:{os.environ['PATH']}", NCCL_DEBUG="INFO",
+        NCCL_API_KEY="do-not-print-me", SLURM_JOB_ID="5", SLURM_NTASKS_PER_NODE="4",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    document = done.json()
+    assert document["schema"] == "stepscope.doctor/1"
+    assert set(document) == {"schema", "tool_version", "created", "environment", "links", "checks", "summary"}
+    assert document["links"]["gpu_pairs"] == [{"a": "GPU0", "b": "GPU1", "kind": "NV", "nvlinks": 12}]
+    assert document["links"]["nvlink_islands"] == [["GPU0", "GPU1"]]
+    assert document["links"]["nvswitch"] is None
+    assert document["links"]["gpus"][1]["numa_affinity"] == [1]
+    assert document["environment"]["variables"]["NCCL_API_KEY"] == "***"
+    assert "do-not-print-me" not in done.out
+    checks = by_key(document)
+    assert checks["debug_variables"]["status"] == "warn"
+    assert checks["debug_variables"]["fix"] == "unset NCCL_DEBUG"
+    assert checks["slurm_tasks"]["status"] == "warn"
+    assert checks["torch"]["status"] == "pass"
+    assert sum(document["summary"].values()) == len(document["checks"])
+    assert all(check["fix"] for check in document["checks"] if check["status"] in ("warn", "fail"))
+
+
+def test_a_failed_check_is_printed_and_only_strict_makes_it_the_exit_code(stepscope: Callable) -> None:
+    plain = stepscope("doctor", RANK="5", WORLD_SIZE="2")
+    assert plain.code == 0
+    assert "FAIL  rank variables" in plain.out
+    assert "unset RANK WORLD_SIZE" in plain.out
+    strict = stepscope("doctor", "--strict", "--json", RANK="5", WORLD_SIZE="2")
+    assert strict.code == 6
+    assert by_key(json.loads(strict.out))["stale_world"]["status"] == "fail"
+    assert "1 failed: rank variables" in strict.err
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')", "torch is not installed"),
+        ("raise ImportError('libtorch_cpu.so: cannot open shared object file')", "libtorch_cpu.so"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
+        ("import time; time.sleep(100)", "took over 3 s"),
+    ],
+    ids=["missing", "broken", "crashing", "hanging"],
+)
+def test_a_torch_that_does_not_import_is_a_failed_check_and_the_rest_is_there(
+    stepscope: Callable, tmp_path: Path, code: str, said: str
+) -> None:
+    done = stepscope("doctor", "--json", "--torch-timeout", "3", PYTHONPATH=stub_torch(tmp_path, code))
+    assert done.code == 0, done.err
+    document = done.json()
+    assert document["environment"]["torch"] is None
+    assert said in document["environment"]["unavailable"]["torch"]
+    checks = by_key(document)
+    assert checks["torch"]["status"] == "fail"
+    assert checks["torch"]["fix"]
+    assert checks["gloo"]["status"] == "skip"
+    assert checks["memory"]["status"] in ("pass", "warn", "fail")
+
+
+def test_doctor_never_imports_torch_itself(stepscope: Callable, tmp_path: Path) -> None:
+    marker = tmp_path / "imported-by"
+    code = f"import os\nwith open({str(marker)!r}, 'a') as f: f.write(f'{{os.getppid()}} ')\nraise ImportError('no')"
+    done = stepscope("doctor", "--json", PYTHONPATH=stub_torch(tmp_path, code))
+    assert done.code == 0
+    assert len(marker.read_text().split()) == 1  # the probe's process and nobody else
+
+
+def test_hardware_lists_the_table_and_the_links(stepscope: Callable) -> None:
+    done = stepscope("hardware")
+    assert done.code == 0
+    rows = {line.split()[0]: line.split() for line in done.out.splitlines() if line.strip()}
+    assert rows["h100-sxm"][1:] == ["80", "3350", "66.9", "494.7", "989.4", "989.4", "1979", "450"]
+    assert rows["v100-sxm2-16gb"][4] == "–"
+    assert rows["infiniband-ndr"][1:3] == ["50.0", "GB/s"]
+
+
+def test_hardware_looks_a_gpu_up_by_the_name_torch_prints(stepscope: Callable) -> None:
+    done = stepscope("hardware", "NVIDIA A10G")
+    assert done.code == 0
+    assert "70 TFLOP/s dense" in done.out
+    assert "source" in done.out
+    assert "not the A10" in done.out
+    spread = stepscope("hardware", "NVIDIA", "H100", "80GB", "HBM3", "--json")
+    (entry,) = spread.json()["accelerators"]
+    assert entry["key"] == "h100-sxm"
+    assert entry["peak_dense_flops_per_s"]["bf16"] == pytest.approx(989.4e12)
+    assert entry["link"]["bytes_per_s_per_direction"] == 450e9
+
+
+def test_hardware_json_holds_the_whole_table(stepscope: Callable) -> None:
+    document = stepscope("hardware", "--json").json()
+    assert document["schema"] == "stepscope.hardware/1"
+    assert {"h100-sxm", "mi300x", "rtx-4090"} <= {entry["key"] for entry in document["accelerators"]}
+    assert all(entry["source"] and entry["date"] for entry in document["accelerators"])
+    assert {"pcie5-x16", "nvlink4-x18"} <= {link["key"] for link in document["links"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("H100", "'h100-pcie'"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "did you mean 'rtx-4090'"),
+        ("x", "not in the"),
+    ],
+)
+def test_an_unknown_gpu_is_a_usage_error_with_a_suggestion_and_no_peak(
+    stepscope: Callable, name: str, said: str
+) -> None:
+    done = stepscope("hardware", name)
+    assert done.code == 2
+    assert done.out == ""
+    assert said in done.err
+    assert "fix: " in done.err
