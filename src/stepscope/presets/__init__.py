@@ -1,1 +1,1 @@
-"""TODO"""
+"""Matrices that come with the package; read by :mod:`stepscope.matrix.presets`."""

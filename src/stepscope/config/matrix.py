@@ -1,0 +1,295 @@
+"""A matrix as read, checked and crossed: everything about its cells that does not depend on a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stepscope.config.applicable import drop_inapplicable, group_values, option_schema
+from stepscope.config.cell_settings import (
+    OPTIMIZERS,
+    OPTION_GROUPS,
+    PRECISIONS,
+    REQUIRED_KEYS,
+    RIVALS,
+    CellSettings,
+)
+from stepscope.config.cross import MAX_CELLS, RawCell, count_cells, raw_cells
+from stepscope.config.excluding import without_excluded
+from stepscope.config.matrix_file import MatrixFile, read_sections
+from stepscope.config.messages import no_option, validate
+from stepscope.config.options import OptionsModel
+from stepscope.config.problems import Path, Problem, path_text, raise_problems
+from stepscope.config.sections import LaunchSettings
+from stepscope.config.vocabulary import Family, Vocabulary
+from stepscope.config.yaml_loader import Document
+from stepscope.core.suggest import unknown
+from stepscope.records.cell import MeasureSettings
+
+_NAMED = {"precision": PRECISIONS, "optimizer": OPTIMIZERS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellDraft:
+    """One cell of a matrix, validated; what is left open (device, backend, data digest) a machine decides.
+
+    model, dataset_options, strategy_options: instances of the schemas that its workload, dataset and strategy bring.
+    env: the swept environment variables of this cell. loss: resolved. origin: where the file asks for it.
+    """
+
+    settings: CellSettings
+    model: OptionsModel
+    dataset_options: OptionsModel
+    strategy_options: OptionsModel
+    env: Mapping[str, str]
+    loss: Literal["ce", "mse"]
+    micro_batch: int
+    global_batch: int
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """A checked matrix.
+
+    cells: in file order, axes first, then includes; equal cells not yet counted once.
+    equal_buckets: ``once`` or ``each``: whether cells that differ in bucket_cap_mb alone and realise the same buckets
+        are measured once. document: the file as plain values, overrides applied. notes: remarks for the user.
+    """
+
+    source: str
+    name: str
+    description: str | None
+    cells: tuple[CellDraft, ...]
+    equal_buckets: str
+    launch: LaunchSettings
+    measure: MeasureSettings
+    document: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def build_matrix(document: Document, vocabulary: Vocabulary, *, name: str) -> Matrix:
+    """The matrix in ``document``. All mistakes of the file are raised together as one UsageError.
+
+    name: what to call the matrix when the file does not say.
+    """
+    file = read_sections(document)
+    problems = [*document.problems, *file.problems]
+    cells, drafts, notes = _cells(file, vocabulary, problems)
+    if not cells and not problems:
+        problems.append(document.problem((), "no cell is left: exclude takes all of them away"))
+    raise_problems(document.source, _without_echoes(problems, document))
+    return Matrix(
+        source=document.source,
+        name=file.name or name,
+        description=file.description,
+        cells=tuple(drafts),
+        equal_buckets=file.equal_buckets,
+        launch=file.launch,
+        measure=file.measure.settings(),
+        document=document.value,
+        notes=tuple(notes),
+    )
+
+
+def _without_echoes(problems: list[Problem], document: Document) -> list[Problem]:
+    """Without complaints about a value that the loader already rejected: one mistake, one line."""
+    rejected = {problem.path for problem in document.problems}
+    return [p for p in problems if p in document.problems or p.path not in rejected]
+
+
+def _cells(
+    file: MatrixFile, vocabulary: Vocabulary, problems: list[Problem]
+) -> tuple[tuple[RawCell, ...], list[CellDraft], list[str]]:
+    total = count_cells(file)
+    if total > MAX_CELLS:
+        problems.append(
+            file.document.problem(("axes",), f"{total} cells; at most {MAX_CELLS} are allowed in a matrix")
+        )
+        return (), [], []
+    applicable, misplaced = drop_inapplicable(raw_cells(file), vocabulary, file.document)
+    problems.extend(misplaced)
+    for item in file.exclude:
+        problems.extend(
+            _check_exclude(item.path, [g.key for g in item.values], applicable, vocabulary, file.document)
+        )
+    cells, idle = without_excluded(applicable, file.exclude, vocabulary)
+    notes = [f"{path_text(item.path)} matches no cell" for item in idle]
+    drafts = []
+    for cell in cells:
+        check = _CellCheck(cell=cell, vocabulary=vocabulary, file=file, problems=[])
+        draft = check.draft()
+        problems.extend(check.problems)
+        if draft is not None:
+            drafts.append(draft)
+    return cells, drafts, notes
+
+
+def _check_exclude(
+    path: Path, keys: list[str], cells: tuple[RawCell, ...], vocabulary: Vocabulary, document: Document
+) -> list[Problem]:
+    """An exclude item must speak of options that some cell of the matrix has: otherwise it never matches."""
+    problems = []
+    for key in keys:
+        group, dot, option = key.partition(".")
+        if not dot or group not in OPTION_GROUPS:
+            continue
+        schemas = [s for s in (option_schema(cell, group, vocabulary) for cell in cells) if s is not None]
+        known = {name for schema in schemas for name in schema.model_fields}
+        if schemas and option not in known:
+            problems.append(
+                document.problem(
+                    (*path, key), no_option(f"no {OPTION_GROUPS[group]} of the matrix", option, known)
+                )
+            )
+    return problems
+
+
+@dataclass(slots=True, kw_only=True)
+class _CellCheck:
+    """The checks of one raw cell; complaints are placed where the offending value was written."""
+
+    cell: RawCell
+    vocabulary: Vocabulary
+    file: MatrixFile
+    problems: list[Problem]
+
+    def draft(self) -> CellDraft | None:
+        settings = self._settings()
+        model = self._options("model", self.vocabulary.workloads)
+        dataset = self._options("dataset_options", self.vocabulary.datasets)
+        strategy = self._options("strategy_options", self.vocabulary.strategies)
+        if settings is None or model is None or dataset is None or strategy is None:
+            return None
+        misfit = self.vocabulary.misfit(settings.workload, model, settings.dataset, dataset)
+        if misfit is not None:
+            self._complain("dataset", misfit)
+        loss = self._loss(settings)
+        batches = self._batches(settings)
+        self._loading(settings)
+        if self.problems or batches is None or loss is None:
+            return None
+        return CellDraft(
+            settings=settings,
+            model=model,
+            dataset_options=dataset,
+            strategy_options=strategy,
+            env=self._env(),
+            loss=loss,
+            micro_batch=batches[0],
+            global_batch=batches[1],
+            origin=self.cell.label,
+        )
+
+    def _complain(self, key: str, message: str) -> None:
+        given = self.cell.values.get(key)
+        path = given.path if given is not None else self.cell.origin
+        problem = self.file.document.problem(path, message)
+        if given is None:
+            problem = Problem(problem.mark, f"{path_text(path)}: {key}", message)
+        self.problems.append(problem)
+
+    def _settings(self) -> CellSettings | None:
+        plain = {k: g.value for k, g in self.cell.values.items() if "." not in k and g.value is not None}
+        for key in REQUIRED_KEYS:
+            if key not in plain and key not in self.file.broken_keys:
+                self._complain(
+                    key,
+                    f"missing: neither base nor this cell says {CellSettings.model_fields[key].description}",
+                )
+        for first, second in RIVALS:
+            self._exactly_one(first, second, plain)
+        result = validate(CellSettings, plain, kind="key")
+        if not isinstance(result, tuple):
+            return result
+        for complaint in result:
+            if complaint.key in plain:
+                self._complain(
+                    complaint.key, self._with_names(complaint.key, plain[complaint.key], complaint.message)
+                )
+        return None
+
+    def _with_names(self, key: str, value: Any, message: str) -> str:
+        if key in _NAMED and isinstance(value, str):
+            return unknown(key, value, _NAMED[key])
+        return message
+
+    def _exactly_one(self, first: str, second: str, plain: Mapping[str, Any]) -> None:
+        if first in plain and second in plain:
+            where = self.file.document.mark(self.cell.values[first].path)
+            self._complain(second, f"both {first} ({where}) and {second} are given: keep one of the two")
+        elif not {first, second} & (plain.keys() | self.file.broken_keys):
+            self._complain(first, f"give either {first} or {second}")
+
+    def _options(self, group: str, family: Family) -> OptionsModel | None:
+        owner_key = OPTION_GROUPS[group]
+        owner = self.cell.values.get(owner_key)
+        if owner is None or not isinstance(owner.value, str):
+            return None  # missing or of the wrong type: already said
+        if owner.value not in family.names:
+            self._complain(owner_key, unknown(family.kind, owner.value, family.names))
+            return None
+        given = group_values(self.cell, group)
+        values = {name: g.value for name, g in given.items()}
+        result = validate(
+            family.options(owner.value), values, kind=f"option of {family.kind} {owner.value!r}"
+        )
+        if not isinstance(result, tuple):
+            return result
+        for complaint in result:
+            key = f"{group}.{complaint.key}"
+            self._complain(
+                key if key in self.cell.values else owner_key,
+                self._told(complaint.key, key, complaint.message),
+            )
+        return None
+
+    def _told(self, name: str, key: str, message: str) -> str:
+        """The message, naming the option where the place alone does not."""
+        return message if not name or key in self.cell.values else f"{key}: {message}"
+
+    def _env(self) -> dict[str, str]:
+        values = group_values(self.cell, "env")
+        return {name: str(g.value) for name, g in sorted(values.items()) if g.value is not None}
+
+    def _loss(self, settings: CellSettings) -> Literal["ce", "mse"] | None:
+        losses = self.vocabulary.losses(settings.workload)
+        loss = settings.loss or losses[0]
+        if loss not in losses:
+            self._complain(
+                "loss", f"workload {settings.workload!r} is trained with {' or '.join(losses)}, not {loss}"
+            )
+            return None
+        return "mse" if loss == "mse" else "ce"
+
+    def _batches(self, settings: CellSettings) -> tuple[int, int] | None:
+        """(micro_batch, global_batch): global = micro x world size x accumulation."""
+        shards = settings.world_size * settings.accumulation
+        if settings.micro_batch is not None:
+            return settings.micro_batch, settings.micro_batch * shards
+        if settings.global_batch is None:
+            return None
+        micro, rest = divmod(settings.global_batch, shards)
+        if rest == 0:
+            return micro, settings.global_batch
+        split = f"world_size {settings.world_size}"
+        if settings.accumulation > 1:
+            split += f" x accumulation {settings.accumulation} = {shards}"
+        if micro == 0:
+            self._complain(
+                "global_batch", f"{settings.global_batch} is smaller than {split}: use at least {shards}"
+            )
+        else:
+            self._complain(
+                "global_batch",
+                f"{settings.global_batch} is not divisible by {split}: "
+                f"use {micro * shards} or {(micro + 1) * shards}, or give micro_batch",
+            )
+        return None
+
+    def _loading(self, settings: CellSettings) -> None:
+        if settings.persistent_workers and settings.num_workers == 0:
+            self._complain(
+                "persistent_workers", "there are no workers to keep: set num_workers to at least 1"
+            )

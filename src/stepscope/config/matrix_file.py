@@ -1,0 +1,343 @@
+"""The sections of a matrix file, checked for shape: which keys are where, not yet whether cells make sense."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from stepscope.config.cell_settings import CELL_KEYS, GROUP_KEYS
+from stepscope.config.messages import validate
+from stepscope.config.problems import Path, Problem
+from stepscope.config.sections import LAUNCHER_VARIABLES, LaunchSettings, MeasureOptions
+from stepscope.config.yaml_loader import Document
+from stepscope.core.suggest import did_you_mean, unknown
+
+S = TypeVar("S", LaunchSettings, MeasureOptions)
+
+VERSION = 1
+SECTIONS = (
+    "version", "name", "description", "base", "axes", "include", "exclude", "equal_buckets", "launch", "measure",
+)  # fmt: skip
+_BATCH = "global_batch (samples per optimizer step over all ranks) or micro_batch (per rank and micro-step)"
+ELSEWHERE = {
+    "batch": _BATCH,
+    "batch_size": _BATCH,
+    "learning_rate": "lr",
+    "grad_accum_steps": "accumulation",
+    "gradient_accumulation_steps": "accumulation",
+    "gpus": "world_size",
+    "num_gpus": "world_size",
+    "nproc_per_node": "world_size",
+    "amp": "precision (amp_bf16 or amp_fp16)",
+    "dtype": "precision",
+    "grad_clip": "clip",
+    "max_grad_norm": "clip",
+}
+"""What other tools call a cell's keys."""
+
+EQUAL_BUCKETS = ("once", "each")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """One value that the file gives to one (dotted) cell key, and where."""
+
+    key: str
+    value: Any
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One axis: each point gives one key, or several when the axis' values are mappings (``model: [{...}, {...}]``)."""
+
+    key: str
+    path: Path
+    points: tuple[tuple[Given, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Include:
+    """Cells added to the cross product: its own values over the base, crossed with its own axes if it has any."""
+
+    path: Path
+    values: tuple[Given, ...]
+    axes: tuple[Axis, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclude:
+    """Cells taken away: those that have all of these values."""
+
+    path: Path
+    values: tuple[Given, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixFile:
+    """broken_keys: cell keys of which some value was rejected for its shape; that they are missing is no news."""
+
+    document: Document
+    name: str | None
+    description: str | None
+    base: tuple[Given, ...]
+    axes: tuple[Axis, ...]
+    include: tuple[Include, ...]
+    exclude: tuple[Exclude, ...]
+    equal_buckets: str
+    launch: LaunchSettings
+    measure: MeasureOptions
+    problems: tuple[Problem, ...]
+    broken_keys: frozenset[str]
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The document being read, and the mistakes so far."""
+
+    document: Document
+    problems: list[Problem] = field(default_factory=list)
+    broken_keys: set[str] = field(default_factory=set)
+
+    def complain(self, path: Path, message: str, *, key: str | None = None) -> None:
+        """Note a mistake; ``key`` is the cell key that lost its value by it."""
+        self.problems.append(self.document.problem(path, message))
+        if key is not None:
+            self.broken_keys.add(key)
+
+
+def read_sections(document: Document) -> MatrixFile:
+    """The sections of ``document``; mistakes are collected in ``problems``, never raised."""
+    reading = _Reading(document)
+    top = _mapping(reading, document.value, (), "a mapping with version, base, axes, ...")
+    for key in top:
+        if key not in SECTIONS:
+            reading.complain((key,), _unknown_section(key))
+    _check_version(reading, top)
+    return MatrixFile(
+        document=document,
+        name=_text(reading, top, "name"),
+        description=_text(reading, top, "description"),
+        base=_values(reading, top.get("base"), ("base",)),
+        axes=_axes(reading, top.get("axes"), ("axes",)),
+        include=tuple(_include(reading, item, path) for path, item in _items(reading, top, "include")),
+        exclude=_excludes(reading, top),
+        equal_buckets=_equal_buckets(reading, top),
+        launch=_launch(reading, top.get("launch")),
+        measure=_section(reading, MeasureOptions, top.get("measure"), "measure"),
+        problems=tuple(reading.problems),
+        broken_keys=frozenset(reading.broken_keys),
+    )
+
+
+def _unknown_section(key: str) -> str:
+    if key in CELL_KEYS or key in GROUP_KEYS or is_group_key(key):
+        return f"a cell's key stands under base, axes, include or exclude: move it to base.{key}"
+    return unknown("section", key, SECTIONS)
+
+
+def is_group_key(key: str) -> bool:
+    """True for ``model.size``, ``strategy_options.flat``, ``env.NCCL_ALGO``: a group, a dot and a name."""
+    group, dot, name = key.partition(".")
+    return bool(dot and name) and group in GROUP_KEYS
+
+
+def unknown_cell_key(key: str) -> str:
+    """What is wrong with a key that no cell has."""
+    if key in ELSEWHERE:
+        return f"unknown key {key!r}: here it is called {ELSEWHERE[key]}"
+    group, dot, name = key.partition(".")
+    if dot:
+        return (
+            unknown("group of keys", group, GROUP_KEYS)
+            if name
+            else f"{key!r} ends in a dot: name the option after it"
+        )
+    return unknown("key", key, (*CELL_KEYS, *GROUP_KEYS))
+
+
+def _check_version(reading: _Reading, top: Mapping[str, Any]) -> None:
+    version = top.get("version")
+    if version is None and isinstance(reading.document.value, dict):
+        reading.complain((), f"version is missing: write version: {VERSION}")
+    elif isinstance(version, int) and not isinstance(version, bool) and version > VERSION:
+        reading.complain(
+            ("version",),
+            f"{version} was written for a newer stepscope (this one reads {VERSION}): upgrade stepscope",
+        )
+    elif version is not None and (version != VERSION or isinstance(version, (bool, float))):
+        reading.complain(("version",), f"expected {VERSION}, found {version!r}")
+
+
+def _text(reading: _Reading, top: Mapping[str, Any], key: str) -> str | None:
+    value = top.get(key)
+    if value is None or isinstance(value, str):
+        return value
+    reading.complain((key,), f"expected text, found {value!r}: quote it")
+    return None
+
+
+def _equal_buckets(reading: _Reading, top: Mapping[str, Any]) -> str:
+    value = top.get("equal_buckets", "once")
+    if value in EQUAL_BUCKETS:
+        return str(value)
+    reading.complain(("equal_buckets",), f"expected once or each, found {value!r}")
+    return "once"
+
+
+def _mapping(reading: _Reading, value: Any, path: Path, expected: str) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    if value is not None or path == ():
+        found = "nothing" if value is None else f"a {_kind(value)}"
+        reading.complain(path, f"expected {expected}, found {found}")
+    return {}
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, (int, float)):
+        return "number"
+    if isinstance(value, str):
+        return "text"
+    return "list" if isinstance(value, list) else "mapping"
+
+
+def _items(reading: _Reading, top: Mapping[str, Any], section: str) -> list[tuple[Path, dict[str, Any]]]:
+    value = top.get(section)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        reading.complain((section,), f"expected a list of mappings, found a {_kind(value)}")
+        return []
+    found = []
+    for index, item in enumerate(value):
+        path: Path = (section, index)
+        if isinstance(item, dict) and item:
+            found.append((path, item))
+        else:
+            reading.complain(path, "expected a mapping with at least one key")
+    return found
+
+
+def _values(reading: _Reading, value: Any, path: Path) -> tuple[Given, ...]:
+    """A mapping of cell keys, groups written nested (``model: {size: base}``) or dotted (``model.size: base``)."""
+    found: dict[str, Given] = {}
+    for key, item in _mapping(reading, value, path, "a mapping of cell keys").items():
+        for given in _flatten(reading, key, item, (*path, key)):
+            if given.key in found:
+                reading.complain(given.path, f"{given.key} is given twice here, once nested and once dotted")
+            elif _is_plain(reading, given):
+                found[given.key] = given
+    return tuple(found.values())
+
+
+def _flatten(reading: _Reading, key: str, value: Any, path: Path) -> list[Given]:
+    if key in CELL_KEYS or is_group_key(key):
+        return [Given(key=key, value=value, path=path)]
+    if key in GROUP_KEYS:
+        inner = _mapping(reading, value, path, f"a mapping of {key}")
+        return [Given(key=f"{key}.{name}", value=item, path=(*path, name)) for name, item in inner.items()]
+    reading.complain(path, unknown_cell_key(key), key=_meant(key))
+    return []
+
+
+def _meant(key: str) -> str | None:
+    """The cell key that an unknown one was probably meant for, so that nobody asks for it a second time."""
+    return ELSEWHERE[key].partition(" ")[0] if key in ELSEWHERE else did_you_mean(key, CELL_KEYS)
+
+
+def _is_plain(reading: _Reading, given: Given) -> bool:
+    """Whether the value's shape fits its key: a scalar, or for options also a list."""
+    if given.key.startswith("env."):
+        return _check_variable(reading, given.key.removeprefix("env."), given.value, given.path)
+    if isinstance(given.value, list) and given.key in CELL_KEYS and given.path[0] != "exclude":
+        reading.complain(
+            given.path, f"one value expected, found a list: to compare several, put it under axes.{given.key}"
+        )
+        return False
+    if isinstance(given.value, dict):
+        reading.complain(given.path, "one value expected, found a mapping", key=given.key)
+        return False
+    return True
+
+
+def _check_variable(reading: _Reading, name: str, value: Any, path: Path) -> bool:
+    if name in LAUNCHER_VARIABLES:
+        other = "launch.threads_per_rank" if name.endswith("_THREADS") else "world_size"
+        reading.complain(path, f"{name} is set by the launcher for each rank: use {other}")
+        return False
+    if value is None or (isinstance(value, (str, int)) and not isinstance(value, bool)):
+        return True
+    reading.complain(path, f"an environment variable is text: quote {value!r}")
+    return False
+
+
+def _axes(reading: _Reading, value: Any, path: Path) -> tuple[Axis, ...]:
+    axes = []
+    for key, points in _mapping(reading, value, path, "a mapping of cell keys to lists").items():
+        axis_path = (*path, key)
+        if key not in CELL_KEYS and key not in GROUP_KEYS and not is_group_key(key):
+            reading.complain(axis_path, unknown_cell_key(key))
+        elif not isinstance(points, list) or not points:
+            reading.complain(axis_path, "an axis is a list of at least one value: write [...]", key=key)
+        else:
+            axes.append(Axis(key=key, path=axis_path, points=_points(reading, key, points, axis_path)))
+    return tuple(axes)
+
+
+def _points(reading: _Reading, key: str, values: list[Any], path: Path) -> tuple[tuple[Given, ...], ...]:
+    points = []
+    for index, value in enumerate(values):
+        point = tuple(g for g in _flatten(reading, key, value, (*path, index)) if _is_plain(reading, g))
+        points.append(point)
+    return tuple(points)
+
+
+def _include(reading: _Reading, item: dict[str, Any], path: Path) -> Include:
+    own = {key: value for key, value in item.items() if key != "axes"}
+    return Include(
+        path=path,
+        values=_values(reading, own, path),
+        axes=_axes(reading, item.get("axes"), (*path, "axes")),
+    )
+
+
+def _excludes(reading: _Reading, top: Mapping[str, Any]) -> tuple[Exclude, ...]:
+    """Items without a mistake: with a value missing, the rest of an item would take away more than was meant."""
+    sound = []
+    for path, item in _items(reading, top, "exclude"):
+        before = len(reading.problems)
+        values = _values(reading, item, path)
+        if len(reading.problems) == before and values:
+            sound.append(Exclude(path=path, values=values))
+    return tuple(sound)
+
+
+def _launch(reading: _Reading, value: Any) -> LaunchSettings:
+    section = dict(_mapping(reading, value, ("launch",), "a mapping"))
+    variables = section.get("env")
+    if isinstance(variables, dict):
+        section["env"] = {
+            name: str(text)
+            for name, text in variables.items()
+            if _check_variable(reading, name, text, ("launch", "env", name)) and text is not None
+        }
+    launch = _section(reading, LaunchSettings, section, "launch")
+    if launch.device == "cpu" and launch.backend == "nccl":
+        reading.complain(
+            ("launch", "backend"), "nccl needs GPUs, and launch.device is cpu: write gloo or auto"
+        )
+    return launch
+
+
+def _section(reading: _Reading, schema: type[S], value: Any, name: str) -> S:
+    values = {k: v for k, v in _mapping(reading, value, (name,), "a mapping").items() if v is not None}
+    result = validate(schema, values, kind=f"key of {name}")
+    if not isinstance(result, tuple):
+        return result
+    for complaint in result:
+        reading.complain((name, complaint.key) if complaint.key else (name,), complaint.message)
+    return schema()

@@ -1,0 +1,171 @@
+"""How long a plan may take, before anything of it has run.
+
+Deliberately on the long side: a first run has nothing to go by but budgets, deadlines and arithmetic at a rate that any
+machine reaches. Cells that an earlier run has measured count with the time they really took.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stepscope.matrix.expand import PlannedCell
+from stepscope.matrix.grouping import WorkerGroup
+from stepscope.records.cell import CellSpec, MeasureSettings
+
+S = 1_000_000_000
+
+GROUP_STARTUP_NS = 15 * S
+"""Starting a worker group: interpreter, import of torch, rendezvous. 2 to 6 s on 2 cores without load."""
+
+STARTUP_PER_RANK_NS = 2 * S
+"""Added for each rank: they load torch from the same disk and share the cores."""
+
+CELL_SETUP_NS = 3 * S
+"""Building the model, preparing data that is already cached, writing the results."""
+
+SLOW_FLOPS_PER_S = {"cpu": 2e10, "cuda": 2e12}
+"""Training FLOP/s of the whole CPU, or of one GPU, that small layers still reach: a floor, not a peak."""
+
+SLOW_HALF_FLOPS_PER_S = 1e9
+"""float16, and bfloat16 where the CPU has no instruction for it, on a CPU."""
+
+SLOW_BYTES_PER_S = {"cpu": 2e8, "cuda": 2e9}
+"""Reduction bandwidth (payload over time) of ranks on one machine that loopback and PCIe still reach."""
+
+CALL_NS = 2_000_000
+"""A collective call, an optimizer step and the loop around them, each with a scheduler that is busy elsewhere."""
+
+AUTO_WARMUP_STEPS = 60
+"""Warm-up found by measurement ends after this many steps at the latest (rank/pace.py)."""
+
+LEAST_STEPS = 10
+"""A round runs about this many steps even when its budget is over sooner: shortest warm-up and fewest timed steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellEstimate:
+    """basis: ``measured`` (an earlier run), ``budget``, ``arithmetic``, or ``deadline`` (nothing better is known)."""
+
+    cell_id: str
+    duration_ns: int
+    basis: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanEstimate:
+    """total_ns: start-up of all groups and all cells. upper_bound: False when every cell was measured before."""
+
+    cells: tuple[CellEstimate, ...]
+    startup_ns: int
+    total_ns: int
+    upper_bound: bool
+
+
+def estimate_plan(
+    groups: tuple[WorkerGroup, ...],
+    planned: Mapping[str, PlannedCell],
+    *,
+    measure: MeasureSettings,
+    usable_cores: int,
+    known_ns: Mapping[str, int] | None = None,
+    train_samples: Mapping[str, int] | None = None,
+) -> PlanEstimate:
+    """Time of running these groups.
+
+    planned: cells by id. known_ns: wall time of cells that an earlier run finished. train_samples: training samples by
+    cell id; without it the number comes from the dataset's own option ``samples``, where it has one.
+    """
+    known = known_ns or {}
+    samples = train_samples or {}
+    cells = tuple(
+        _measured(spec.cell_id, known[spec.cell_id])
+        if spec.cell_id in known
+        else estimate_cell(
+            planned[spec.cell_id],
+            measure=measure,
+            usable_cores=usable_cores,
+            train_samples=samples.get(spec.cell_id),
+        )
+        for group in groups
+        for spec in group.cells
+    )
+    startup = sum(GROUP_STARTUP_NS + STARTUP_PER_RANK_NS * group.world_size for group in groups)
+    return PlanEstimate(
+        cells=cells,
+        startup_ns=startup,
+        total_ns=startup + sum(cell.duration_ns for cell in cells),
+        upper_bound=any(cell.basis != "measured" for cell in cells),
+    )
+
+
+def _measured(cell_id: str, duration_ns: int) -> CellEstimate:
+    return CellEstimate(cell_id=cell_id, duration_ns=duration_ns, basis="measured")
+
+
+def estimate_cell(
+    cell: PlannedCell, *, measure: MeasureSettings, usable_cores: int, train_samples: int | None = None
+) -> CellEstimate:
+    """Time of one cell, never more than its deadline."""
+    work_ns, basis = _work(cell, measure, usable_cores, train_samples)
+    if work_ns is None or CELL_SETUP_NS + work_ns >= measure.timeout_ns:
+        return CellEstimate(cell_id=cell.spec.cell_id, duration_ns=measure.timeout_ns, basis="deadline")
+    return CellEstimate(cell_id=cell.spec.cell_id, duration_ns=CELL_SETUP_NS + work_ns, basis=basis)
+
+
+def _work(
+    cell: PlannedCell, measure: MeasureSettings, usable_cores: int, train_samples: int | None
+) -> tuple[int | None, str]:
+    spec = cell.spec
+    step_ns = slow_step_ns(cell, usable_cores=usable_cores)
+    if step_ns is None:
+        return None, "deadline"
+    if spec.steps == "auto":
+        # Warm-up counts against the budget when it is found by measurement, and comes on top when it is fixed.
+        warmup_ns = step_ns * (measure.warmup_steps or 0)
+        return round(measure.rounds * (warmup_ns + max(measure.budget_ns, LEAST_STEPS * step_ns))), "budget"
+    steps = spec.steps if spec.steps is not None else _steps_of_epochs(spec, train_samples)
+    if steps is None:
+        return None, "deadline"
+    warmup_steps = AUTO_WARMUP_STEPS if measure.warmup_steps is None else measure.warmup_steps
+    if spec.epochs is not None:
+        warmup_steps = 0  # the first steps of the first epoch
+    return round(step_ns * (steps + warmup_steps) * measure.rounds), "arithmetic"
+
+
+def _steps_of_epochs(spec: CellSpec, train_samples: int | None) -> int | None:
+    samples = train_samples if train_samples is not None else spec.dataset_options.get("samples")
+    if spec.epochs is None or not isinstance(samples, int):
+        return None
+    return spec.epochs * math.ceil(samples / spec.global_batch)
+
+
+def slow_step_ns(cell: PlannedCell, *, usable_cores: int) -> float | None:
+    """Nanoseconds of an optimizer step on a slow machine; None when the model's FLOP are not known."""
+    spec, facts = cell.spec, cell.facts
+    if facts is None:
+        return None
+    flops = facts.train_flops_per_sample * spec.micro_batch * spec.accumulation
+    compute_s = flops / _flops_per_s(spec, usable_cores)
+    payload_bytes = sum(op.size_bytes for op in cell.comm_plan)
+    # Every rank of a CPU moves its bytes through the same cores.
+    sharing = spec.world_size if spec.device == "cpu" else 1
+    reduction_s = payload_bytes * sharing / SLOW_BYTES_PER_S[spec.device] if spec.world_size > 1 else 0.0
+    calls = 1 + (len(cell.comm_plan) * sharing if spec.world_size > 1 else 0)
+    update_s = 4 * facts.gradient_bytes * sharing / SLOW_BYTES_PER_S[spec.device] / 10
+    return (compute_s + reduction_s + update_s) * S + calls * CALL_NS
+
+
+def _flops_per_s(spec: CellSpec, usable_cores: int) -> float:
+    """Of one rank: ranks on a CPU share its cores."""
+    if spec.device == "cuda":
+        return SLOW_FLOPS_PER_S["cuda"]
+    if spec.precision not in ("fp32", "tf32"):
+        return SLOW_HALF_FLOPS_PER_S
+    per_core = SLOW_FLOPS_PER_S["cpu"] / 2
+    return per_core * min(usable_cores, spec.world_size * _threads(spec, usable_cores)) / spec.world_size
+
+
+def _threads(spec: CellSpec, usable_cores: int) -> int:
+    return usable_cores if spec.threads_per_rank == "auto" else spec.threads_per_rank

@@ -1,0 +1,206 @@
+"""From a matrix and a machine to the cells to run: device and batches resolved, ids given, promises attached.
+
+Pure: nothing is started and nothing is written. The digest of the data comes from a function that the caller brings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stepscope.config.matrix import CellDraft, Matrix
+from stepscope.config.options import OptionsModel
+from stepscope.config.precision import refuse
+from stepscope.matrix.catalog import CATALOG, Catalog
+from stepscope.matrix.identity import named
+from stepscope.matrix.machine import Backend, Device, Machine, choose_device
+from stepscope.records.cell import CellSpec
+from stepscope.records.plan import CommOp, ModelFacts, Setting
+from stepscope.strategies._common import Strategy
+
+DigestOf = Callable[[str, OptionsModel], str]
+"""Dataset name and its options to the identity of its content. May raise DataError."""
+
+TINY_FLOPS_PER_MICRO_STEP = 10**8
+"""Below this many training FLOP per rank and micro-step, float16 on a CPU (about 1 GFLOP/s) still takes under 0.1 s,
+so that such a cell can test the arithmetic. No timing of it means anything."""
+
+CAP = "bucket_cap_mb"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCell:
+    """A cell and what is known about it before it runs.
+
+    facts, comm_plan: the model, and the collectives of one optimizer step that its strategy promises (none when
+        unsupported).
+    unsupported: why it cannot run here. skipped: why it need not run (it realises the same buckets as another cell).
+    """
+
+    spec: CellSpec
+    facts: ModelFacts | None
+    comm_plan: tuple[CommOp, ...]
+    unsupported: str | None = None
+    skipped: str | None = None
+
+    @property
+    def runnable(self) -> bool:
+        return self.unsupported is None and self.skipped is None
+
+
+def expand(
+    matrix: Matrix, *, machine: Machine, digest_of: DigestOf, catalog: Catalog = CATALOG
+) -> tuple[PlannedCell, ...]:
+    """The cells of ``matrix`` on ``machine``: one-rank cells first, otherwise in file order; equal cells counted once.
+
+    Raises MissingError when the matrix asks for a device or backend that is not there, DataError from ``digest_of``.
+    """
+    device, backend = choose_device(matrix.launch, machine)
+    planned: dict[str, PlannedCell] = {}
+    for draft in matrix.cells:
+        digest = digest_of(draft.settings.dataset, draft.dataset_options)
+        spec = resolve(draft, matrix, device=device, backend=backend, digest=digest)
+        if spec.cell_id not in planned:
+            planned[spec.cell_id] = _plan(spec, draft, matrix, machine, catalog)
+    cells = sorted(planned.values(), key=lambda cell: cell.spec.world_size > 1)  # stable
+    return _buckets_once(cells) if matrix.equal_buckets == "once" else tuple(cells)
+
+
+def resolve(draft: CellDraft, matrix: Matrix, *, device: Device, backend: Backend, digest: str) -> CellSpec:
+    """The full spec of a cell, with its id."""
+    s = draft.settings
+    return named(
+        CellSpec(
+            cell_id="",
+            workload=s.workload,
+            model=_plain(draft.model),
+            dataset=s.dataset,
+            dataset_options=_plain(draft.dataset_options),
+            data_digest=digest,
+            strategy=s.strategy,
+            strategy_options=_plain(draft.strategy_options),
+            precision=s.precision,
+            accumulation=s.accumulation,
+            world_size=s.world_size,
+            micro_batch=draft.micro_batch,
+            global_batch=draft.global_batch,
+            batch_rule="micro_batch" if s.micro_batch is not None else "global_batch",
+            optimizer=s.optimizer,
+            lr=s.lr,
+            momentum=s.momentum,
+            lr_warmup=s.lr_warmup,
+            weight_decay=s.weight_decay,
+            clip=s.clip,
+            loss=draft.loss,
+            steps=s.steps,
+            epochs=s.epochs,
+            seed=s.seed,
+            num_workers=s.num_workers,
+            pin_memory=s.pin_memory,
+            persistent_workers=s.persistent_workers,
+            cudnn_benchmark=s.cudnn_benchmark,
+            device=device,
+            backend=backend,
+            threads_per_rank=matrix.launch.threads_per_rank,
+            env=dict(draft.env),
+            network=s.network,
+        )
+    )
+
+
+def _plain(options: OptionsModel) -> dict[str, Any]:
+    """Options as they come back from a file: tuples are lists."""
+    plain: dict[str, Any] = json.loads(json.dumps(options.as_dict()))
+    return plain
+
+
+def _plan(
+    spec: CellSpec, draft: CellDraft, matrix: Matrix, machine: Machine, catalog: Catalog
+) -> PlannedCell:
+    facts = catalog.facts(
+        spec.workload, draft.model, spec.dataset, draft.dataset_options, precision=spec.precision
+    )
+    strategy = catalog.strategy(spec.strategy)
+    setting = setting_of(spec, warmup_steps=matrix.measure.warmup_steps)
+    reason = (
+        _refused_by_machine(spec, machine, oversubscribe=matrix.launch.oversubscribe)
+        or _refused_by_precision(spec, facts, machine)
+        or _refused_by_strategy(spec, strategy, facts, setting, draft.strategy_options)
+    )
+    plan = strategy.comm_plan(facts, setting, draft.strategy_options) if reason is None else ()
+    return PlannedCell(spec=spec, facts=facts, comm_plan=plan, unsupported=reason)
+
+
+def setting_of(spec: CellSpec, *, warmup_steps: int | None = None) -> Setting:
+    """The part of a cell that a strategy's promise depends on."""
+    return Setting(
+        device=spec.device,
+        backend=spec.backend,
+        world_size=spec.world_size,
+        precision=spec.precision,
+        optimizer=spec.optimizer,
+        momentum=spec.momentum,
+        accumulation=spec.accumulation,
+        warmup_steps=warmup_steps,
+    )
+
+
+def _refused_by_machine(spec: CellSpec, machine: Machine, *, oversubscribe: bool) -> str | None:
+    world = spec.world_size
+    if spec.network is not None:
+        return f"network {spec.network!r}: emulated networks are not part of this version"
+    if machine.joined_world_size is not None:
+        if world != machine.joined_world_size:
+            return f"{world} ranks: the launcher has started {machine.joined_world_size}"
+        return None  # the ranks exist, perhaps on several machines: each checks its own device
+    if spec.device == "cuda" and world > machine.num_gpus:
+        return f"{world} ranks need {world} GPUs, this machine has {machine.num_gpus}"
+    if spec.device == "cpu" and not oversubscribe and world > max(2, machine.usable_cores):
+        return (
+            f"{world} ranks on {machine.usable_cores} usable cores would time the scheduler "
+            "(launch.oversubscribe is false)"
+        )
+    return None
+
+
+def _refused_by_precision(spec: CellSpec, facts: ModelFacts, machine: Machine) -> str | None:
+    flops = facts.train_flops_per_sample * spec.micro_batch
+    return refuse(
+        spec.precision,
+        device=spec.device,
+        compute_capability=machine.compute_capability,
+        tiny=flops <= TINY_FLOPS_PER_MICRO_STEP,
+    )
+
+
+def _refused_by_strategy(
+    spec: CellSpec, strategy: Strategy, facts: ModelFacts, setting: Setting, options: OptionsModel
+) -> str | None:
+    if not strategy.collective and spec.world_size > 1:
+        return f"{spec.strategy} runs on one rank, not {spec.world_size}"
+    return strategy.requires(facts, setting, options)
+
+
+def _buckets_once(cells: Iterable[PlannedCell]) -> tuple[PlannedCell, ...]:
+    """Of cells that differ in bucket_cap_mb alone and realise the same buckets, the first stays; the others say so."""
+    first: dict[str, PlannedCell] = {}
+    kept = []
+    for cell in cells:
+        if not cell.runnable or CAP not in cell.spec.strategy_options or not cell.comm_plan:
+            kept.append(cell)
+            continue
+        same = first.setdefault(_realised(cell), cell)
+        if same is cell:
+            kept.append(cell)
+        else:
+            kept.append(replace(cell, skipped=f"same buckets as {same.spec.cell_id}"))
+    return tuple(kept)
+
+
+def _realised(cell: PlannedCell) -> str:
+    """A key that is equal for cells that do the same thing: the spec without the cap, with the buckets in its place."""
+    options = {k: v for k, v in cell.spec.strategy_options.items() if k != CAP}
+    alike = named(replace(cell.spec, cell_id="", strategy_options=options))
+    return f"{alike.cell_id} {[(op.op, op.numel, op.dtype, op.members) for op in cell.comm_plan]}"

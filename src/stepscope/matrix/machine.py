@@ -1,0 +1,97 @@
+"""What a plan needs to know of the machine, and the choice of device and backend that follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stepscope.config.sections import LaunchSettings
+from stepscope.core.errors import MissingError
+from stepscope.records.environment import EnvironmentRecord
+
+Device = Literal["cpu", "cuda"]
+Backend = Literal["gloo", "nccl"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Where a matrix would run.
+
+    num_gpus: devices that torch can use; no_gpu_reason: why there are none, where that is known.
+    usable_cores: after affinity and cgroup limits. gloo, nccl: whether torch was built with them; None = unknown.
+    compute_capability: the lowest among the GPUs, such as ``8.0``; None = unknown.
+    joined_world_size: set when a launcher has already started this many ranks and the command joins them as a worker.
+    """
+
+    num_gpus: int
+    usable_cores: int
+    gloo: bool | None = None
+    nccl: bool | None = None
+    compute_capability: str | None = None
+    no_gpu_reason: str | None = None
+    joined_world_size: int | None = None
+
+
+def machine_of(environment: EnvironmentRecord, *, joined_world_size: int | None = None) -> Machine:
+    """The machine that ``environment`` describes. Without torch's facts there are no GPUs, and the reason says so."""
+    torch = environment.torch
+    if torch is None:
+        reason = environment.unavailable.get("torch", "torch could not be asked")
+        return Machine(
+            num_gpus=0,
+            usable_cores=environment.usable_cores,
+            no_gpu_reason=reason,
+            joined_world_size=joined_world_size,
+        )
+    usable = torch.cuda_available
+    return Machine(
+        num_gpus=torch.device_count if usable else 0,
+        usable_cores=environment.usable_cores,
+        gloo=torch.gloo,
+        nccl=torch.nccl,
+        compute_capability=_lowest(torch.device_capabilities) if usable else None,
+        no_gpu_reason=None if usable else (torch.cuda_error or "torch sees no CUDA device"),
+        joined_world_size=joined_world_size,
+    )
+
+
+def _lowest(capabilities: tuple[str, ...]) -> str | None:
+    if not capabilities:
+        return None
+    return min(capabilities, key=lambda text: tuple(int(part) for part in text.split(".")))
+
+
+def choose_device(launch: LaunchSettings, machine: Machine) -> tuple[Device, Backend]:
+    """Device and backend of all cells: GPUs with NCCL where there are any, else the CPU with gloo.
+
+    Asked for by name and not there: MissingError.
+    """
+    device: Device = launch.device if launch.device != "auto" else ("cuda" if machine.num_gpus else "cpu")
+    if launch.device == "auto" and launch.backend == "nccl":
+        device = "cuda"
+    if device == "cuda" and machine.num_gpus == 0:
+        asked = "launch.device: cuda" if launch.device == "cuda" else "launch.backend: nccl"
+        raise MissingError(
+            f"{asked} needs a GPU, and this machine has none that torch can use",
+            why=machine.no_gpu_reason,
+            fix="set launch.device and launch.backend to auto (CPU with gloo), or run it where there are GPUs",
+        )
+    backend: Backend = launch.backend if launch.backend != "auto" else _backend_of(device, machine)
+    if (machine.gloo if backend == "gloo" else machine.nccl) is False:
+        raise MissingError(
+            f"the installed torch has no {backend}",
+            fix="install a torch build with it, or set launch.backend to the other one",
+        )
+    return device, backend
+
+
+def _backend_of(device: Device, machine: Machine) -> Backend:
+    if device == "cpu":
+        return "gloo"
+    # torch for Windows has CUDA without NCCL
+    return "gloo" if machine.nccl is False else "nccl"
+
+
+def threads_per_rank(requested: int | Literal["auto"], *, usable_cores: int, world_size: int) -> int:
+    """Compute threads of each rank: as asked, or the usable cores divided among the ranks, at least 1."""
+    return requested if requested != "auto" else max(1, usable_cores // world_size)

@@ -1,0 +1,222 @@
+"""Expansion: devices, ids, reasons, equal buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from stepscope.config.matrix import Matrix
+from stepscope.core.errors import DataError, MissingError, UsageError
+from stepscope.matrix.catalog import Catalog
+from stepscope.matrix.expand import PlannedCell, expand
+from stepscope.matrix.identity import cell_id, named
+from stepscope.matrix.machine import Machine
+from stepscope.records import codec
+from stepscope.records.cell import CellSpec
+
+Plan = Callable[..., tuple[PlannedCell, ...]]
+Read = Callable[..., Matrix]
+
+PAIR = "axes: {strategy: [ddp], world_size: [2]}\n"
+
+
+def reasons(cells: tuple[PlannedCell, ...]) -> dict[tuple[str, int], str | None]:
+    return {(c.spec.strategy, c.spec.world_size): c.unsupported for c in cells}
+
+
+def test_one_rank_cells_come_first_and_the_rest_in_file_order(plan: Plan) -> None:
+    cells = plan(
+        "axes: {strategy: [naive, ddp], world_size: [2, 1]}\ninclude: [{strategy: single, world_size: 1}]"
+    )
+    assert [(c.spec.strategy, c.spec.world_size) for c in cells] == [
+        ("naive", 1), ("ddp", 1), ("single", 1), ("naive", 2), ("ddp", 2),
+    ]  # fmt: skip
+
+
+def test_equal_cells_are_counted_once(plan: Plan) -> None:
+    cells = plan(
+        "axes: {strategy: [naive, ddp], world_size: [2], strategy_options.static_graph: [false, true]}\n"
+        "include: [{strategy: naive, world_size: 2}]"
+    )
+    assert [(c.spec.strategy, c.spec.strategy_options.get("static_graph")) for c in cells] == [
+        ("naive", None),
+        ("ddp", False),
+        ("ddp", True),
+    ]
+
+
+def test_a_spec_is_complete_and_survives_the_codec(plan: Plan) -> None:
+    (cell,) = plan(PAIR, "base.env.GLOO_X=1")
+    spec = cell.spec
+    assert (spec.micro_batch, spec.global_batch, spec.batch_rule) == (24, 48, "global_batch")
+    assert (spec.device, spec.backend, spec.threads_per_rank) == ("cpu", "gloo", "auto")
+    assert spec.model == {"width": 8, "depth": 4, "size": "plain"}
+    assert spec.env == {"GLOO_X": "1"}
+    assert codec.decode(codec.encode(spec), CellSpec, source="x") == spec
+    assert cell.facts is not None
+    assert cell.facts.num_parameters == 256
+    assert [op.members for op in cell.comm_plan] == [("w3", "w2", "w1", "w0")]
+
+
+def test_the_id_says_what_it_is_and_hashes_the_identity(plan: Plan) -> None:
+    (cell,) = plan(PAIR)
+    assert cell.spec.cell_id == cell_id(cell.spec)
+    assert cell.spec.cell_id.startswith("net-ddp-w2-")
+    assert len(cell.spec.cell_id.removeprefix("net-ddp-w2-")) == 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "base.lr=0.5", "base.seed=2", "base.steps=11", "base.epochs=1", "base.micro_batch=24", "base.model.width=9",
+        "base.dataset_options.samples=65", "base.precision=bf16", "base.env.A=1", "base.clip=1",
+        "launch.threads_per_rank=1", "base.strategy_options.static_graph=true", "base.num_workers=1",
+    ],
+)  # fmt: skip
+def test_what_decides_a_result_changes_the_id(plan: Plan, change: str) -> None:
+    assert plan(PAIR, change)[0].spec.cell_id != plan(PAIR)[0].spec.cell_id
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "measure.budget_s=1",
+        "measure.timeout_s=5",
+        "launch.isolate=true",
+        "name=other",
+        "launch.env.A=1",
+        "base.lr=0.01",
+    ],
+)
+def test_what_does_not_decide_a_result_keeps_the_id(plan: Plan, change: str) -> None:
+    assert plan(PAIR, change)[0].spec.cell_id == plan(PAIR)[0].spec.cell_id
+
+
+def test_the_id_does_not_change_between_versions_by_accident(plan: Plan) -> None:
+    """Frozen: a new value here means that every existing run folder is measured again."""
+    (cell,) = plan(PAIR)
+    assert named(replace(cell.spec, data_digest="d")).cell_id == "net-ddp-w2-2e0b12c999"
+
+
+def test_gpus_and_nccl_are_taken_where_there_are_any(plan: Plan, gpus: Machine) -> None:
+    (cell,) = plan(PAIR, machine=gpus)
+    assert (cell.spec.device, cell.spec.backend) == ("cuda", "nccl")
+    (cell,) = plan(PAIR, "launch.device=cpu", machine=gpus)
+    assert (cell.spec.device, cell.spec.backend) == ("cpu", "gloo")
+    (cell,) = plan(PAIR, "launch.backend=gloo", machine=gpus)
+    assert (cell.spec.device, cell.spec.backend) == ("cuda", "gloo")
+
+
+@pytest.mark.parametrize("change", ["launch.device=cuda", "launch.backend=nccl"])
+def test_a_device_asked_for_and_not_there_is_missing_with_the_reason(plan: Plan, change: str) -> None:
+    with pytest.raises(MissingError) as caught:
+        plan(PAIR, change)
+    assert change.replace("=", ": ") in caught.value.what
+    assert caught.value.why == "no driver"
+    assert caught.value.exit_code == 3
+
+
+def test_a_torch_without_the_backend_is_missing_it(plan: Plan, gpus: Machine) -> None:
+    with pytest.raises(MissingError, match="no nccl"):
+        plan(PAIR, "launch.backend=nccl", machine=replace(gpus, nccl=False))
+
+
+def test_more_ranks_than_gpus_is_unsupported_with_both_numbers(plan: Plan, gpus: Machine) -> None:
+    cells = plan("axes: {strategy: [ddp], world_size: [2, 4, 8]}", machine=gpus)
+    assert reasons(cells) == {
+        ("ddp", 2): None,
+        ("ddp", 4): None,
+        ("ddp", 8): "8 ranks need 8 GPUs, this machine has 4",
+    }
+
+
+def test_ranks_beyond_the_cores_run_unless_oversubscription_is_refused(plan: Plan, cpu: Machine) -> None:
+    text = "axes: {strategy: [ddp], world_size: [2, 4]}"
+    assert set(reasons(plan(text)).values()) == {None}
+    refused = reasons(plan(text, "launch.oversubscribe=false"))
+    assert refused[("ddp", 2)] is None
+    assert "4 ranks on 2 usable cores" in (refused[("ddp", 4)] or "")
+    lonely = plan(text, "launch.oversubscribe=false", machine=replace(cpu, usable_cores=1))
+    assert reasons(lonely)[("ddp", 2)] is None  # two ranks can always be looked at
+
+
+def test_single_runs_on_one_rank_only(plan: Plan) -> None:
+    assert reasons(plan("axes: {strategy: [single], world_size: [1, 2]}")) == {
+        ("single", 1): None,
+        ("single", 2): "single runs on one rank, not 2",
+    }
+
+
+def test_a_strategys_own_requirement_is_asked(plan: Plan) -> None:
+    (cell,) = plan(PAIR, "base.accumulation=2", "base.strategy_options.static_graph=true")
+    assert cell.unsupported == "static_graph with accumulation"
+    assert not cell.runnable
+    assert cell.comm_plan == ()
+
+
+def test_precisions_that_the_device_lacks_are_unsupported(plan: Plan, gpus: Machine) -> None:
+    text = PAIR + "include: [{strategy: ddp, world_size: 2, axes: {precision: [tf32, amp_fp16, bf16]}}]"
+    big = plan(text, "base.model.width=512", "base.global_batch=4096")
+    assert {c.spec.precision: c.runnable for c in big} == {
+        "fp32": True,
+        "tf32": False,
+        "amp_fp16": False,
+        "bf16": True,
+    }
+    small = plan(text)
+    assert {c.spec.precision: c.runnable for c in small}["amp_fp16"]  # tiny shapes may test the arithmetic
+    old = plan(text, machine=replace(gpus, compute_capability="7.5"))
+    assert {c.spec.precision for c in old if not c.runnable} == {"tf32", "bf16"}
+
+
+def test_in_a_joined_world_only_its_size_runs(plan: Plan, gpus: Machine) -> None:
+    joined = replace(gpus, joined_world_size=8)
+    cells = plan("axes: {strategy: [ddp], world_size: [2, 8]}", machine=joined)
+    assert reasons(cells) == {("ddp", 2): "2 ranks: the launcher has started 8", ("ddp", 8): None}
+
+
+def test_an_emulated_network_is_refused_and_not_ignored(plan: Plan) -> None:
+    (cell,) = plan(PAIR, "base.network=slow")
+    assert "'slow'" in (cell.unsupported or "")
+
+
+def test_bucket_sizes_that_realise_the_same_buckets_are_measured_once(plan: Plan) -> None:
+    text = "axes: {strategy: [naive, ddp], world_size: [2], strategy_options.bucket_cap_mb: [1, 2, 4, 8, 25]}"
+    cells = [c for c in plan(text) if c.spec.strategy == "ddp"]
+    kept = [c.spec.strategy_options["bucket_cap_mb"] for c in cells if c.runnable]
+    assert kept == [1, 2, 4]
+    first = next(c for c in cells if c.spec.strategy_options["bucket_cap_mb"] == 4)
+    assert [c.skipped for c in cells if not c.runnable] == [f"same buckets as {first.spec.cell_id}"] * 2
+    assert all(c.runnable for c in plan(text, "equal_buckets=each"))
+
+
+def test_equal_buckets_of_different_cells_are_both_measured(plan: Plan) -> None:
+    text = (
+        "axes: {strategy: [ddp], world_size: [2, 3], lr: [0.1, 0.2], strategy_options.bucket_cap_mb: [8, 25]}"
+    )
+    assert sum(c.runnable for c in plan(text)) == 4
+
+
+def test_the_digest_of_the_data_is_part_of_the_identity(matrix: Read, cpu: Machine, catalog: Catalog) -> None:
+    read = matrix(PAIR)
+    ids = {
+        expand(read, machine=cpu, digest_of=lambda *_, d=d: d, catalog=catalog)[0].spec.cell_id
+        for d in ("a", "b")
+    }
+    assert len(ids) == 2
+
+
+def test_unreadable_data_stops_the_expansion(matrix: Read, cpu: Machine, catalog: Catalog) -> None:
+    def missing(key: str, options: object) -> str:
+        del options
+        raise DataError(f"{key}: no file")
+
+    with pytest.raises(DataError, match="noise: no file"):
+        expand(matrix(PAIR), machine=cpu, digest_of=missing, catalog=catalog)
+
+
+def test_data_that_does_not_fit_is_found_when_the_file_is_read(matrix: Read) -> None:
+    with pytest.raises(UsageError, match=r"base.dataset: thirteen does not fit; use another number"):
+        matrix(PAIR, "base.dataset_options.samples=13")

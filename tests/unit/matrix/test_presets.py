@@ -1,0 +1,176 @@
+"""The presets, with the installed plugins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepscope.config.yaml_loader import parse_yaml
+from stepscope.core.errors import UsageError
+from stepscope.matrix.baseline import find_baseline
+from stepscope.matrix.estimate import PlanEstimate, estimate_plan
+from stepscope.matrix.expand import PlannedCell, expand
+from stepscope.matrix.grouping import group_cells
+from stepscope.matrix.load import digest_lookup, load_matrix, matrix_of
+from stepscope.matrix.machine import Machine
+from stepscope.matrix.presets import list_presets, preset_names, preset_text
+from stepscope.matrix.resolved import matrix_yaml, resolved_matrix
+from stepscope.records import codec
+from stepscope.records.plan import ModelFacts
+
+LAPTOP = Machine(num_gpus=0, usable_cores=2, gloo=True, nccl=False)
+NODE = Machine(num_gpus=8, usable_cores=96, gloo=True, nccl=True, compute_capability="9.0")
+NAMES = (
+    "accumulation", "ag-news", "ag-news-optimized", "bucket-size", "demo", "imdb", "mnist", "overlap", "precision",
+    "quick", "shallowspeed", "strong-scaling", "weak-scaling",
+)  # fmt: skip
+
+
+def cells_of(name: str, machine: Machine, *overrides: str) -> tuple[PlannedCell, ...]:
+    return expand(load_matrix(name, overrides=overrides), machine=machine, digest_of=lambda key, _: key)
+
+
+def estimate(name: str) -> PlanEstimate:
+    matrix = load_matrix(name)
+    cells = cells_of(name, LAPTOP)
+    groups = group_cells((c.spec for c in cells if c.runnable), usable_cores=2)
+    return estimate_plan(groups, {c.spec.cell_id: c for c in cells}, measure=matrix.measure, usable_cores=2)
+
+
+def facts(cell: PlannedCell) -> ModelFacts:
+    assert cell.facts is not None
+    return cell.facts
+
+
+def test_all_presets_are_listed_with_what_they_do() -> None:
+    assert preset_names() == NAMES
+    assert all(preset.description for preset in list_presets())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_preset_starts_with_the_question_it_answers(name: str) -> None:
+    first, second, *_ = preset_text(name).splitlines()
+    assert first.startswith("# ")
+    assert "?" in first + second
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("machine", [LAPTOP, NODE], ids=["cpu", "8 gpus"])
+def test_a_preset_expands_and_every_running_cell_has_its_baseline(name: str, machine: Machine) -> None:
+    cells = cells_of(name, machine)
+    specs = [c.spec for c in cells if c.runnable]
+    assert {c.world_size for c in specs} >= {1, 2}
+    assert len({c.cell_id for c in specs}) == len(specs)
+    for spec in specs:
+        if spec.world_size > 1:
+            assert find_baseline(spec, specs) is not None, spec.cell_id
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_resolved_preset_reads_back_to_the_same_cells(name: str) -> None:
+    matrix = load_matrix(name)
+    again = matrix_of(parse_yaml(matrix_yaml(matrix), source="resolved"), name="x")
+    assert (again.name, again.measure, again.launch) == (name, matrix.measure, matrix.launch)
+
+    def ids(read: object) -> list[str]:
+        planned = expand(read, machine=LAPTOP, digest_of=lambda key, _: key)  # type: ignore[arg-type]
+        return [c.spec.cell_id for c in planned]
+
+    assert ids(again) == ids(matrix)
+    assert resolved_matrix(again) == resolved_matrix(matrix)
+    codec.to_builtins(resolved_matrix(matrix))  # can stand in run.json
+
+
+def test_quick_is_planned_for_less_than_two_minutes_on_two_cores() -> None:
+    assert estimate("quick").total_ns < 120e9
+
+
+def test_demo_is_one_group_per_world_size_and_says_what_was_learnt() -> None:
+    cells = cells_of("demo", LAPTOP)
+    assert {c.spec.strategy for c in cells} == {"single", "naive", "interleaved", "bucketed", "ddp"}
+    assert {c.spec.epochs for c in cells} == {3}
+
+
+def test_shallowspeed_is_the_whole_matrix_of_eighty_cells() -> None:
+    cells = cells_of("shallowspeed", NODE)
+    assert len(cells) == 80
+    assert all(c.runnable for c in cells)
+    accumulated = [c.spec for c in cells if c.spec.accumulation == 4]
+    assert {(c.model["size"], c.micro_batch * c.world_size) for c in accumulated} == {("large", 4096)}
+    # hand count of (inputs + 1) x outputs over 784, hidden widths, 10
+    assert sorted({facts(c).num_parameters for c in cells}) == [64_058_378, 249_751_562, 725_960_714]
+    assert {c.spec.dataset_options["samples"] for c in cells} == {65536}
+
+
+def test_overlap_makes_every_layer_a_bucket_of_its_own() -> None:
+    (ddp,) = (c for c in cells_of("overlap", NODE) if c.spec.strategy == "ddp" and c.spec.world_size == 2)
+    assert [op.size_bytes for op in ddp.comm_plan] == [64 * 2**20] * 40
+
+
+def test_bucket_size_has_parameters_below_its_smallest_cap_and_six_different_partitions() -> None:
+    cells = [c for c in cells_of("bucket-size", LAPTOP) if c.spec.strategy == "ddp"]
+    caps = [c.spec.strategy_options["bucket_cap_mb"] for c in cells]
+    assert caps == [1, 2, 4, 8, 16, 25]
+    assert max(p.size_bytes for p in facts(cells[0]).parameters) < 2**20
+    assert len({tuple(op.members for op in c.comm_plan) for c in cells}) == 6
+    assert all(c.runnable for c in cells)
+
+
+def test_caps_below_the_largest_parameter_would_be_counted_once() -> None:
+    cells = cells_of(
+        "bucket-size", LAPTOP, "base.model.width=4096", "base.model.depth=2", "axes.strategy=[ddp]"
+    )
+    assert [c.skipped is None for c in cells if c.spec.strategy == "ddp"] == [True] + [False] * 5
+
+
+def test_precision_halves_the_bytes_only_where_gradients_really_shrink() -> None:
+    cells = [c for c in cells_of("precision", NODE) if c.spec.strategy == "ddp"]
+    sent = {
+        (c.spec.precision, c.spec.strategy_options["hook"]): sum(o.size_bytes for o in c.comm_plan)
+        for c in cells
+    }
+    full = sent[("fp32", "none")]
+    assert {key for key, size in sent.items() if size * 2 == full} == {
+        ("bf16", "none"),
+        ("fp32", "fp16"),
+        ("fp32", "bf16"),
+    }
+    assert sent[("amp_fp16", "none")] == sent[("amp_bf16", "none")] == sent[("tf32", "none")] == full
+
+
+def test_what_a_cpu_lacks_is_unsupported_in_precision() -> None:
+    refused = {c.spec.precision for c in cells_of("precision", LAPTOP) if c.unsupported}
+    assert refused == {"tf32", "amp_fp16"}
+
+
+def test_real_training_presets_pin_their_optimizer_settings() -> None:
+    news, digits = cells_of("ag-news", LAPTOP), cells_of("mnist", LAPTOP)
+    assert {(c.spec.optimizer, c.spec.lr, c.spec.epochs) for c in news} == {("adamw", 1e-3, 3)}
+    assert {(c.spec.optimizer, c.spec.lr, c.spec.momentum, c.spec.epochs) for c in digits} == {
+        ("sgd", 0.1, 0.9, 10)
+    }
+    assert {(c.spec.world_size, c.spec.micro_batch) for c in news} == {(1, 32), (2, 16)}
+    on_four = cells_of("ag-news", NODE, "axes.world_size=[4]")
+    assert (4, 8) in {(c.spec.world_size, c.spec.micro_batch) for c in on_four}
+
+
+def test_an_unknown_preset_and_a_file_that_is_named_like_one_say_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="did you mean 'ag-news'"):
+        load_matrix("ag_news")
+    with pytest.raises(UsageError, match="--preset quick"):
+        load_matrix(tmp_path / "quick.yaml")
+
+
+def test_a_matrix_is_named_after_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(preset_text("quick"))
+    assert load_matrix(file).name == "mine"
+
+
+def test_the_digest_is_looked_up_once_for_the_same_options() -> None:
+    digest_of = digest_lookup(None)
+    cells = load_matrix("quick").cells
+    assert len({digest_of(c.settings.dataset, c.dataset_options) for c in cells}) == 1
+    other = load_matrix("demo").cells[0]
+    assert digest_of("synthetic", other.dataset_options) != digest_of("synthetic", cells[0].dataset_options)
