@@ -86,4 +86,6 @@ class ResultRow:
     epoch_ns_high: float | None = None
     epoch_estimated: bool | None = None  # True: from the median step; False: epochs really ran
     steps_per_epoch: int | None = None
+    exposed_comm_ns_low: float | None = None
+    exposed_comm_ns_high: float | None = None
     notes: tuple[str, ...] = ()

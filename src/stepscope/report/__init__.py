@@ -1,1 +1,1 @@
-"""TODO"""
+"""Tables, charts and the files that show them. Reads records, never measures."""

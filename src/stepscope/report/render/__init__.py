@@ -1,1 +1,1 @@
-"""TODO"""
+"""Tables to text: for a terminal, Markdown and CSV."""

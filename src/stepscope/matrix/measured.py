@@ -1,0 +1,228 @@
+"""From the samples of all ranks of one cell to its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.core.units import format_count
+from stepscope.records.samples import EpochResult, RankSummary, StepSample
+from stepscope.stats.bootstrap import rounds_median_interval
+from stepscope.stats.order import Interval, median, median_interval
+from stepscope.stats.warmup import drift_fraction, one_level
+from stepscope.store.reader import CellResult, RankSamples
+
+BOOTSTRAP_SEED = 20_240_601  # fixed: the same samples give the same interval every time
+
+StepKey = tuple[int, int]  # round, step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A median in the unit of its samples, its 95 % interval (None: too few samples), number of samples."""
+
+    median: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonSteps:
+    """Steps that every rank of the cell recorded, by (round, step); one sample a rank, in the order of
+    ranks.
+    """
+
+    by_key: Mapping[StepKey, tuple[StepSample, ...]]
+    missing_ranks: tuple[int, ...]
+
+    @property
+    def timed(self) -> dict[StepKey, tuple[StepSample, ...]]:
+        """Steps after warm-up, tail windows included."""
+        return {k: s for k, s in self.by_key.items() if not any(x.warmup for x in s)}
+
+    @property
+    def full(self) -> dict[StepKey, tuple[StepSample, ...]]:
+        """Timed steps with a whole global batch: what step times are made of."""
+        return {k: s for k, s in self.timed.items() if all(x.full for x in s)}
+
+
+def common_steps(samples: Iterable[RankSamples], world_size: int) -> CommonSteps:
+    """The steps that all ``world_size`` ranks have; a rank without a file leaves none."""
+    by_rank = {s.header.rank: {(x.round, x.step): x for x in s.steps} for s in samples}
+    missing = tuple(rank for rank in range(world_size) if rank not in by_rank)
+    if missing:
+        return CommonSteps(by_key={}, missing_ranks=missing)
+    ranks = [by_rank[rank] for rank in range(world_size)]
+    keys = sorted(set.intersection(*(set(r) for r in ranks)))
+    return CommonSteps(by_key={k: tuple(r[k] for r in ranks) for k in keys}, missing_ranks=())
+
+
+def slowest(steps: Mapping[StepKey, Sequence[StepSample]], field: str) -> dict[int, list[int]]:
+    """Per round, the maximum over ranks of ``field`` (ns) of every step, in the order of steps."""
+    rounds: dict[int, list[int]] = {}
+    for (round_index, _), ranks in sorted(steps.items()):
+        rounds.setdefault(round_index, []).append(max(getattr(sample, field) for sample in ranks))
+    return rounds
+
+
+def estimate(rounds: Mapping[int, Sequence[int]]) -> Estimate | None:
+    """Median over the steps of all rounds, with an interval that lets rounds differ; None without steps.
+
+    One round: order statistics widened by autocorrelation. More: two-stage bootstrap with rounds as blocks.
+    """
+    pooled = [value for values in rounds.values() for value in values]
+    if not pooled:
+        return None
+    interval: Interval | None
+    if len(rounds) == 1:
+        interval = median_interval(pooled)
+    else:
+        interval = rounds_median_interval(list(rounds.values()), rng=np.random.default_rng(BOOTSTRAP_SEED))
+    middle = median(pooled)
+    return Estimate(
+        median=middle,
+        low=None if interval is None else interval.low,
+        high=None if interval is None else interval.high,
+        n=len(pooled),
+    )
+
+
+def mean_loss(steps: Mapping[StepKey, Sequence[StepSample]]) -> float | None:
+    """Mean loss of a sample over ``steps``: all ranks' loss sums / all samples; None if any is not finite."""
+    sums = [sample.loss_sum for ranks in steps.values() for sample in ranks]
+    finite = [value for value in sums if value is not None]
+    samples = sum(ranks[0].global_samples for ranks in steps.values())
+    if not samples or len(finite) < len(sums):
+        return None
+    return sum(finite) / samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochFigures:
+    """Figures of an epochs cell; ``estimate`` is the epoch's time (training only, slowest rank)."""
+
+    estimate: Estimate | None
+    train_loss: float | None
+    test_accuracy: float | None
+    samples_seen_per_rank: tuple[int, ...] | None
+    notes: tuple[str, ...]
+
+
+def epoch_figures(cell: CellResult, warmup_epochs: frozenset[int]) -> EpochFigures:
+    """Time of an epoch, and loss, accuracy and samples of the last one.
+
+    Epochs in which warm-up steps lie are left out of the time as long as another epoch remains. Below six
+    epochs the interval is their range: a median of so few has no 95 % interval.
+    """
+    per_rank = [_last_round(summary.epochs) for summary in _by_rank(cell.summaries)]
+    if len(per_rank) < cell.spec.world_size or not all(per_rank):
+        return EpochFigures(
+            estimate=None,
+            train_loss=None,
+            test_accuracy=None,
+            samples_seen_per_rank=None,
+            notes=("no epoch was finished by all ranks",),
+        )
+    notes: list[str] = []
+    epochs = sorted(set.intersection(*({e.epoch for e in ranks} for ranks in per_rank)))
+    time_ns = {
+        epoch: max(next(e.epoch_ns for e in ranks if e.epoch == epoch) for ranks in per_rank)
+        for epoch in epochs
+    }
+    steady = [epoch for epoch in epochs if epoch not in warmup_epochs] or epochs
+    if not warmup_epochs.isdisjoint(steady):
+        notes.append("the epoch time includes warm-up steps: no epoch is free of them")
+    elif len(steady) < len(epochs):
+        notes.append(f"epoch time: {len(epochs) - len(steady)} of {len(epochs)} epochs left out as warm-up")
+    last = [ranks[-1] for ranks in per_rank]
+    if last[0].non_finite:
+        notes.append("the training loss of the last epoch is not finite (NaN or infinity)")
+    notes += _sampling_notes(cell, last)
+    return EpochFigures(
+        estimate=_epoch_estimate([time_ns[e] for e in steady]),
+        train_loss=last[0].train_loss,
+        test_accuracy=last[0].test_accuracy,
+        samples_seen_per_rank=tuple(e.samples_seen for e in last),
+        notes=tuple(notes),
+    )
+
+
+def warmup_epochs(samples: Iterable[RankSamples]) -> frozenset[int]:
+    """Epochs in which at least one step was warm-up."""
+    return frozenset(step.epoch for rank in samples for step in rank.steps if step.warmup)
+
+
+def peak_memory(summaries: Sequence[RankSummary]) -> int | None:
+    """Largest peak over the ranks in bytes; None when any rank could not tell."""
+    peaks = [summary.peak_memory_bytes for summary in summaries]
+    known = [peak for peak in peaks if peak is not None]
+    return max(known) if known and len(known) == len(peaks) else None
+
+
+def stability_notes(rounds: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
+    """A note for every round whose steps did not stay on one level."""
+    notes = []
+    for number, values in sorted(rounds.items()):
+        if one_level(values):
+            continue
+        where = f" in round {number}" if len(rounds) > 1 else ""
+        notes.append(
+            f"step times did not stay on one level{where}: the second half is {drift_fraction(values):+.1%} against"
+            " the first (longer warm-up, a drifting or a busy machine)"
+        )
+    return tuple(notes)
+
+
+def replica_notes(summaries: Sequence[RankSummary]) -> tuple[str, ...]:
+    """What the ranks' final checks say: replicas that differ, collectives that are not the promised ones."""
+    notes = []
+    checksums = {s.parameter_checksum for s in summaries if s.parameter_checksum}
+    if len(checksums) > 1:
+        notes.append(
+            f"replicas differ: {len(checksums)} different parameter sets over {len(summaries)} ranks"
+        )
+    for summary in summaries:
+        check = summary.plan_check
+        if check is not None and check.unavailable is None and not check.matches:
+            notes.append(
+                "the collectives seen are not those of the strategy's plan (see plan_check in rank-*.json)"
+            )
+            break
+    return tuple(notes)
+
+
+def _by_rank(summaries: Sequence[RankSummary]) -> list[RankSummary]:
+    return sorted(summaries, key=lambda summary: summary.rank)
+
+
+def _last_round(epochs: Sequence[EpochResult]) -> list[EpochResult]:
+    if not epochs:
+        return []
+    last = max(e.round for e in epochs)
+    return sorted((e for e in epochs if e.round == last), key=lambda e: e.epoch)
+
+
+def _epoch_estimate(times_ns: Sequence[int]) -> Estimate:
+    interval = median_interval(times_ns)
+    if interval is None and len(times_ns) > 1:
+        interval = Interval(float(min(times_ns)), float(max(times_ns)))
+    return Estimate(
+        median=median(times_ns),
+        low=None if interval is None else interval.low,
+        high=None if interval is None else interval.high,
+        n=len(times_ns),
+    )
+
+
+def _sampling_notes(cell: CellResult, last: Sequence[EpochResult]) -> list[str]:
+    """The commonest scaling bug: every rank trains on all the data."""
+    expected, seen = cell.summaries[0].train_samples, sum(e.samples_seen for e in last)
+    if seen == expected:
+        return []
+    return [
+        f"the ranks together trained on {format_count(seen)} samples in an epoch of {format_count(expected)}:"
+        " the data is not split as it should be"
+    ]

@@ -1,0 +1,105 @@
+"""A table for a terminal of a given width, as rich text."""
+
+from __future__ import annotations
+
+import textwrap
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from stepscope.report.render.fit import Layout, cell_text, fit
+from stepscope.report.tables._common import Table, grouped
+
+_STYLES = {"plain": "", "good": "green", "warn": "yellow", "bad": "red", "dim": "dim"}
+_MIN_FAILURE = 30
+
+
+def render(table: Table, *, width: int, footnotes: bool = True) -> Text:
+    """``table`` in lines of at most ``width`` characters where that is possible; styles only where they mean
+    something.
+
+    A failed row shows its reason in place of its figures. Columns that found no room are named below the
+    table.
+    """
+    layout = fit(table, width)
+    lines = [_line(layout, table, layout.titles, "bold")]
+    lines.append(Text("─" * min(width, layout.width), style="dim"))
+    number = 0
+    for block, (head, rows) in enumerate(grouped(table)):
+        if block:
+            lines.append(Text())
+        title = " · ".join(value.text for value in head)
+        if title:
+            lines.append(Text(title, style="bold cyan"))
+        for _ in rows:
+            lines += _row(table, layout, number, width)
+            number += 1
+    lines += _below(table, layout, width, footnotes=footnotes)
+    return Text("\n").join(lines)
+
+
+def _line(layout: Layout, table: Table, texts: tuple[str, ...], style: str) -> Text:
+    line = Text()
+    for position, (index, text) in enumerate(zip(layout.indices, texts, strict=True)):
+        if position:
+            line.append(" " * layout.gap)
+        line.append(_aligned(text, layout.widths[position], table.columns[index].align), style=style)
+    line.rstrip()
+    return line
+
+
+def _row(table: Table, layout: Layout, number: int, width: int) -> list[Text]:
+    row = table.rows[number]
+    failed = row.failure is not None
+    positions = [p for p, i in enumerate(layout.indices) if not failed or table.columns[i].role == "identity"]
+    cells = [cell_text(table, number, layout.indices[p], compact=layout.compact) for p in positions]
+    wrapped = [
+        textwrap.wrap(text, layout.widths[p], break_on_hyphens=False) or [""]
+        for text, p in zip(cells, positions, strict=True)
+    ]
+    used = sum(layout.widths[p] for p in positions) + layout.gap * len(positions)
+    reason = textwrap.wrap(row.failure or "", max(_MIN_FAILURE, width - used)) if failed else []
+    lines = []
+    for depth in range(max(*(len(w) for w in wrapped), len(reason), 1)):
+        line = Text()
+        for order, (position, parts) in enumerate(zip(positions, wrapped, strict=True)):
+            index = layout.indices[position]
+            text = parts[depth] if depth < len(parts) else ""
+            if order:
+                line.append(" " * layout.gap)
+            line.append(
+                _aligned(text, layout.widths[position], table.columns[index].align),
+                style=_STYLES[row.values[index].tone],
+            )
+        if depth < len(reason):
+            line.append(" " * layout.gap)
+            line.append(reason[depth], style="red")
+        line.rstrip()
+        lines.append(line)
+    return lines
+
+
+def _aligned(text: str, width: int, align: str) -> str:
+    space = " " * max(0, width - cell_len(text))
+    return text + space if align == "left" else space + text
+
+
+def _below(table: Table, layout: Layout, width: int, *, footnotes: bool) -> list[Text]:
+    lines: list[Text] = []
+    if layout.stated and table.rows:
+        said = ", ".join(f"{table.columns[i].title} {table.rows[0].values[i].text}" for i in layout.stated)
+        lines += _note(f"all rows: {said}", width, "")
+    if layout.dropped:
+        names = ", ".join(table.columns[i].title for i in layout.dropped)
+        lines += _note(f"no room at this width: {names}", width, "dim")
+    if footnotes:
+        for text in table.footnotes:
+            lines += _note(text, width, "dim")
+        for text in table.notes:
+            lines += _note(f"! {text}", width, "yellow")
+    return [Text(), *lines] if lines else []
+
+
+def _note(text: str, width: int, style: str) -> list[Text]:
+    wrapped = textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
+    return [Text(line, style=style) for line in wrapped]

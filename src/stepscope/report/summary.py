@@ -1,0 +1,155 @@
+"""``report/summary.md``: the table with what one must know to read it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from stepscope.core.errors import DataError
+from stepscope.core.units import format_bytes_binary
+from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.run import CellStatus, ResultRow, RunRecord
+from stepscope.records.samples import RankSummary
+from stepscope.report.findings import findings
+from stepscope.report.labels import failure_label, model_label, ranks_label, strategy_labels
+from stepscope.report.render import markdown
+from stepscope.report.tables import summary as table
+from stepscope.store.layout import RunLayout
+from stepscope.store.reader import read_if_there
+from stepscope.store.writer import write_bytes
+
+
+def write_summary(layout: RunLayout, rows: Sequence[ResultRow], *, run: RunRecord | None = None) -> None:
+    """Write ``report/summary.md`` of a run folder; ``run`` None: read from it, where it is there."""
+    run = run or read_if_there(layout.run, RunRecord)
+    environment = read_if_there(layout.environment, EnvironmentRecord)
+    statuses = {row.cell_id: _status(layout, row) for row in rows}
+    text = summary_markdown(
+        layout,
+        rows,
+        run=run,
+        environment=environment,
+        statuses=statuses,
+        ranks=_first_summaries(layout, rows),
+    )
+    write_bytes(layout.summary_md, text.encode())
+
+
+def summary_markdown(
+    layout: RunLayout,
+    rows: Sequence[ResultRow],
+    *,
+    run: RunRecord | None,
+    environment: EnvironmentRecord | None,
+    statuses: dict[str, CellStatus | None],
+    ranks: Sequence[RankSummary],
+) -> str:
+    """The text of ``report/summary.md``; file links are relative to the ``report`` folder."""
+    parts = [f"# Results: {run.name if run else layout.root.name}", ""]
+    if run is not None and run.argv:
+        parts += ["Made by:", "", "```", shlex.join(run.argv), "```", ""]
+    parts += [_environment_text(environment, rows, ranks), ""]
+    said = findings(rows)
+    if said:
+        parts += ["## In short", "", *(f"- {text}" for text in said), ""]
+    parts += ["## Table", "", markdown.render(table.build(rows)), *_failed(layout, rows, statuses)]
+    parts += [
+        "## Files",
+        "",
+        "- [results.csv](../results.csv), [results.jsonl](../results.jsonl): one row a cell, base units, unknown is empty.",
+        "- `../cells/CELL/samples-RANK.jsonl`: every step of every rank with its phases, warm-up included.",
+        "- [environment.json](../environment.json), [run.json](../run.json): the machine, and the matrix as resolved.",
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def environment_lines(
+    environment: EnvironmentRecord | None, rows: Sequence[ResultRow], ranks: Sequence[RankSummary]
+) -> tuple[str, ...]:
+    """What it ran on: host, processor or GPUs, torch, backend, threads and scheduling policy; unknown parts
+    say so.
+    """
+    lines = []
+    if environment is None:
+        lines.append("environment: not recorded")
+    else:
+        cores = f"{environment.usable_cores} of {environment.logical_cores} cores"
+        memory = format_bytes_binary(environment.memory_bytes)
+        lines.append(
+            f"{environment.host}: {environment.cpu_model or 'unknown CPU'}, {cores}, {memory}, {environment.os}"
+        )
+        lines.append(_gpu_line(environment))
+    versions = sorted({rank.torch_version for rank in ranks})
+    backends = sorted({f"{row.device}/{row.backend}" for row in rows})
+    torch = f"torch {', '.join(versions)}" if versions else "torch version not recorded"
+    lines.append(f"{torch}; {', '.join(backends) if backends else 'no cells'}")
+    policies = sorted({rank.scheduler_policy for rank in ranks})
+    threads = sorted({rank.num_threads for rank in ranks})
+    if ranks:
+        lines.append(
+            f"{'/'.join(map(str, threads))} thread(s) per rank, scheduling policy {', '.join(policies)}"
+        )
+    return tuple(lines)
+
+
+def _gpu_line(environment: EnvironmentRecord) -> str:
+    if environment.gpus:
+        names: dict[str, int] = {}
+        for gpu in environment.gpus:
+            names[gpu.name] = names.get(gpu.name, 0) + 1
+        return "GPUs: " + ", ".join(f"{count} x {name}" for name, count in names.items())
+    reason = environment.unavailable.get("gpus") or environment.unavailable.get("gpu")
+    return f"no GPU ({reason})" if reason else "no GPU"
+
+
+def _environment_text(
+    environment: EnvironmentRecord | None, rows: Sequence[ResultRow], ranks: Sequence[RankSummary]
+) -> str:
+    return "\n".join(
+        ["## Machine", "", *(f"- {line}" for line in environment_lines(environment, rows, ranks))]
+    )
+
+
+def _status(layout: RunLayout, row: ResultRow) -> CellStatus | None:
+    """The cell's status; None where there is none or it is damaged (the row says so already)."""
+    try:
+        return read_if_there(layout.cell(row.cell_id).status, CellStatus)
+    except DataError:
+        return None
+
+
+def _first_summaries(layout: RunLayout, rows: Sequence[ResultRow]) -> list[RankSummary]:
+    """Rank 0's summary of every cell that has one."""
+    found = (
+        read_if_there(layout.cell(row.cell_id).summary(0), RankSummary) for row in rows if row.status == "ok"
+    )
+    return [summary for summary in found if summary is not None]
+
+
+def _failed(
+    layout: RunLayout, rows: Sequence[ResultRow], statuses: dict[str, CellStatus | None]
+) -> list[str]:
+    failed = [row for row in rows if row.status != "ok"]
+    if not failed:
+        return []
+    names = dict(zip((r.cell_id for r in rows), strategy_labels(rows), strict=True))
+    lines = ["## Cells without a result", ""]
+    for row in failed:
+        who = f"{model_label(row)}, {names[row.cell_id]}, {ranks_label(row.world_size)}, {row.precision}"
+        lines.append(f"- {who} (`{row.cell_id}`): {failure_label(row)}")
+        lines += _where_to_look(layout, row, statuses.get(row.cell_id))
+    return [*lines, ""]
+
+
+def _where_to_look(layout: RunLayout, row: ResultRow, status: CellStatus | None) -> list[str]:
+    if status is None:
+        return []
+    paths = [layout.cell(row.cell_id).status]
+    if status.failing_rank is not None:
+        paths.append(layout.cell(row.cell_id).error(status.failing_rank))
+    if status.group_id is not None:
+        group = layout.group(status.group_id)
+        paths += [group.launcher_log, group.rank_logs]
+    there = [f"`{path.relative_to(layout.root)}`" for path in paths if path.exists()]
+    return [f"  - look in {', '.join(there)}"] if there else []

@@ -1,0 +1,243 @@
+"""The summary table: one line a cell, grouped by model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from stepscope.core.units import format_bytes, format_bytes_binary, format_count, format_duration
+from stepscope.records.run import ResultRow
+from stepscope.report.labels import (
+    Defaults,
+    failure_label,
+    model_label,
+    ranks_label,
+    strategy_defaults,
+    strategy_labels,
+)
+from stepscope.report.tables._common import Column, Row, Table, TableKind, Tone, Value, unknown
+
+N = TypeVar("N", int, float)
+
+MAX_NAMED = 3
+
+_RATING_TONES: dict[str, Tone] = {
+    "excellent": "good",
+    "good": "good",
+    "fair": "warn",
+    "poor": "bad",
+    "negative": "bad",
+}
+
+
+def build(rows: Sequence[ResultRow], *, defaults: Defaults = strategy_defaults) -> Table:
+    """The table of ``rows``: groups by model, data and device in order of first appearance, cells in their
+    order.
+    """
+    labels = dict(zip((row.cell_id for row in rows), strategy_labels(rows, defaults=defaults), strict=True))
+    order: dict[tuple[str, ...], list[ResultRow]] = {}
+    for row in rows:
+        order.setdefault(_group_key(row), []).append(row)
+    ordered = [row for block in order.values() for row in block]
+    parameters = {key: _parameters(block) for key, block in order.items()}
+    all_estimated = all(row.epoch_estimated for row in rows if row.epoch_ns is not None)
+    return Table(
+        key="summary",
+        title="Results",
+        columns=_columns(epochs_estimated=all_estimated and any(row.epoch_ns is not None for row in rows)),
+        rows=tuple(
+            _row(row, labels[row.cell_id], parameters[_group_key(row)], mark_estimate=not all_estimated)
+            for row in ordered
+        ),
+        footnotes=_footnotes(ordered),
+        notes=_row_notes(ordered, labels),
+    )
+
+
+TABLE = TableKind(key="summary", title="Results", needs=("rows",), build=build)
+
+
+def _columns(*, epochs_estimated: bool) -> tuple[Column, ...]:
+    epoch = "epoch est." if epochs_estimated else "epoch"
+    return (
+        Column(key="model", title="model", align="left", role="group"),
+        Column(key="dataset", title="dataset", align="left", role="group"),
+        Column(key="num_parameters", title="parameters", role="group"),
+        Column(key="device", title="device", align="left", role="group"),
+        Column(key="mode", title="mode", align="left", role="identity", lead=True),
+        Column(key="world_size", title="ranks", role="identity", lead=True),
+        Column(key="precision", title="precision", align="left", role="identity", short_title="prec"),
+        Column(key="accumulation", title="accum", role="identity", short_title="acc"),
+        Column(key="global_batch", title="batch", role="identity"),
+        Column(key="epoch_ns", title=epoch, unit="ns"),
+        Column(key="step_ns", title="step", unit="ns", drop=3),
+        Column(key="exposed_comm_ns", title="exposed comm/step", unit="ns", short_title="comm"),
+        Column(key="comm_bytes", title="bytes/step", unit="bytes", drop=2),
+        Column(key="samples_per_s", title="samples/s", unit="1/s"),
+        Column(key="speedup", title="speed-up", short_title="speed"),
+        Column(key="efficiency", title="efficiency", short_title="eff", drop=4),
+        Column(key="test_accuracy", title="accuracy", short_title="acc'y", drop=5),
+        Column(key="peak_memory_bytes", title="peak memory", unit="bytes", short_title="mem", drop=1),
+    )
+
+
+def _row(row: ResultRow, label: str, parameters: int | None, *, mark_estimate: bool) -> Row:
+    values = (
+        _name(model_label(row)),
+        _name(row.dataset),
+        _known(parameters, lambda n: f"{format_count(n)} parameters"),
+        _name(f"{row.device}/{row.backend}"),
+        _name(label),
+        Value(text=str(row.world_size), raw=row.world_size),
+        _name(row.precision),
+        Value(text=str(row.accumulation), raw=row.accumulation),
+        Value(text=str(row.global_batch), raw=row.global_batch),
+        _epoch(row, mark_estimate=mark_estimate),
+        time_value(row.step_ns_median, row.step_ns_low, row.step_ns_high),
+        _communication(row),
+        _communication_bytes(row),
+        _known(row.samples_per_s, lambda x: f"{x:,.0f}".replace(",", " ") if x >= 100 else f"{x:.3g}"),
+        _known(row.speedup, lambda x: f"{x:.2f}x"),
+        _efficiency(row),
+        _known(row.test_accuracy, lambda x: f"{x:.4f}"),
+        _known(row.peak_memory_bytes, format_bytes_binary),
+    )
+    return Row(values=values, failure=None if row.status == "ok" else failure_label(row))
+
+
+def time_value(ns: float | None, low: float | None, high: float | None, *, estimated: bool = False) -> Value:
+    """A time with its interval: ``1.23 s ±2 %``, the larger side of the interval in per cent of the median."""
+    if ns is None:
+        return unknown()
+    around, text = interval_text(ns, low, high), format_duration(ns)
+    return Value(
+        text=" ".join(part for part in (text, around, "est." if estimated else "") if part),
+        compact=("~" if estimated else "") + text + around.replace(" %", "%"),
+        raw=ns,
+    )
+
+
+def interval_text(middle: float, low: float | None, high: float | None) -> str:
+    """``±2 %``; empty where there is no interval."""
+    if low is None or high is None or middle <= 0:
+        return ""
+    share = max(high - middle, middle - low) / middle
+    if share < 0.0005:
+        return "±<0.1 %"
+    return f"±{share:.1%}".replace("%", " %") if share < 0.0095 else f"±{share:.0%}".replace("%", " %")
+
+
+def _epoch(row: ResultRow, *, mark_estimate: bool) -> Value:
+    estimated = mark_estimate and bool(row.epoch_estimated)
+    return time_value(row.epoch_ns, row.epoch_ns_low, row.epoch_ns_high, estimated=estimated)
+
+
+def _communication(row: ResultRow) -> Value:
+    exposed = row.exposed_comm_ns_median
+    if exposed is None:
+        return unknown()
+    if exposed == 0 and row.world_size == 1:
+        return Value(text="none", raw=0, tone="dim")
+    value = time_value(exposed, row.exposed_comm_ns_low, row.exposed_comm_ns_high)
+    if row.step_ns_median is None:
+        return value
+    share = f"{exposed / row.step_ns_median:.0%}".replace("%", " %")
+    return Value(text=f"{value.text} ({share})", compact=value.compact, raw=exposed)
+
+
+def _communication_bytes(row: ResultRow) -> Value:
+    if row.comm_bytes_per_step == 0:
+        return Value(text="none", raw=0, tone="dim")
+    return _known(row.comm_bytes_per_step, format_bytes)
+
+
+def _efficiency(row: ResultRow) -> Value:
+    if row.efficiency is None:
+        return unknown()
+    share = f"{row.efficiency:.0%}".replace("%", " %")
+    if row.baseline_cell_id == row.cell_id:
+        return Value(text="baseline", compact="base", raw=row.efficiency, tone="dim")
+    if row.rating is None:
+        return Value(text=share, compact=share.replace(" ", ""), raw=row.efficiency)
+    return Value(
+        text=f"{share} {row.rating}",
+        compact=share.replace(" ", ""),
+        raw=row.efficiency,
+        tone=_RATING_TONES.get(row.rating, "plain"),
+    )
+
+
+def _name(text: str) -> Value:
+    return Value(text=text, raw=text)
+
+
+def _known(value: N | None, form: Callable[[N], str]) -> Value:
+    return unknown() if value is None else Value(text=form(value), raw=value)
+
+
+def _group_key(row: ResultRow) -> tuple[str, ...]:
+    return (model_label(row), row.dataset, row.device, row.backend)
+
+
+def _parameters(block: Sequence[ResultRow]) -> int | None:
+    """The model's size; one model has one, so any row that knows it speaks for the block."""
+    return next((row.num_parameters for row in block if row.num_parameters is not None), None)
+
+
+def _row_notes(rows: Sequence[ResultRow], labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Notes of single rows; the same note on several rows is one line."""
+    said: dict[str, list[ResultRow]] = {}
+    for row in rows:
+        for note in row.notes:
+            said.setdefault(note, []).append(row)
+    lines = []
+    for note, owners in said.items():
+        names = [f"{labels[row.cell_id]} on {ranks_label(row.world_size)}" for row in owners]
+        if len(owners) > 1 and len(owners) == sum(row.status == "ok" for row in rows):
+            who = "all"
+        elif len(owners) > MAX_NAMED:
+            who = f"{', '.join(names[:MAX_NAMED])} and {len(names) - MAX_NAMED} more"
+        else:
+            who = ", ".join(names)
+        lines.append(f"{who}: {note}")
+    return tuple(lines)
+
+
+def _footnotes(rows: Sequence[ResultRow]) -> tuple[str, ...]:
+    shown = [row for row in rows if row.status == "ok"]
+    notes = []
+    if any(row.step_ns_low is not None for row in shown):
+        notes.append("±: 95 % interval of the median, its larger side; none where there are too few samples.")
+    if any(row.epoch_estimated is False for row in shown):
+        notes.append(
+            "epoch: median of whole epochs, training only, slowest rank; ± of fewer than 6 is their range."
+        )
+    if any(row.epoch_estimated for row in shown):
+        mark = " (est. or ~)" if any(row.epoch_estimated is False for row in shown) else " est."
+        notes.append(f"epoch{mark}: steps per epoch x median step; no whole epoch was run.")
+    if any(row.exposed_comm_ns_median for row in shown):
+        notes.append(
+            "exposed comm/step (comm): from the last local gradient ready to all gradients usable, slowest rank"
+            " (share of the step). bytes/step: payload of one rank."
+        )
+    notes += _scaling_footnotes(shown)
+    if shown and all(row.test_accuracy is None for row in shown):
+        notes.append("no accuracy: it takes whole epochs and real labels.")
+    if any(row.device == "cpu" and row.world_size > 1 for row in shown):
+        notes.append(
+            "CPU ranks share cores and talk over loopback: their communication is CPU work, so overlap gains little"
+            " and these figures do not carry over to GPUs."
+        )
+    return tuple(notes)
+
+
+def _scaling_footnotes(rows: Sequence[ResultRow]) -> list[str]:
+    if not any(row.speedup is not None for row in rows):
+        return []
+    kinds = {row.scaling for row in rows}
+    rules = {"strong": "strong scaling: same global batch", "weak": "weak scaling: same batch per rank"}
+    how = "; ".join(text for kind, text in rules.items() if kind in kinds)
+    tail = f" ({how})" if how else ""
+    return [
+        f"speed-up: samples/s over the 1-rank baseline of the same settings{tail}; efficiency: speed-up / ranks."
+    ]

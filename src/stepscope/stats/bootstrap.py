@@ -1,0 +1,149 @@
+"""Block bootstrap: intervals of medians and of ratios of medians for samples that depend on their
+neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.errors import StepscopeError
+from stepscope.stats.order import (
+    MIN_INTERVAL_SAMPLES,
+    Interval,
+    Samples,
+    as_array,
+    sign_autocorrelation_time,
+)
+
+RESAMPLES = 2000
+_CHUNK_ELEMENTS = 4_000_000  # of one matrix of resampled values: 32 MB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """A ratio of two medians and its interval; ``low`` and ``high`` are None where there is no interval."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+
+    @property
+    def differs_from_one(self) -> bool | None:
+        """Whether 1 lies outside the interval: None where there is no interval."""
+        if self.low is None or self.high is None:
+            return None
+        return self.low > 1.0 or self.high < 1.0
+
+
+def block_length(samples: Samples) -> int:
+    """Consecutive samples to keep together: the larger of n**(1/3) and the series' own dependence time."""
+    values = as_array(samples)
+    wanted = max(values.size ** (1 / 3), 2.0 * sign_autocorrelation_time(values) - 1.0)
+    return max(1, min(math.ceil(float(wanted)), len(values) // 2))
+
+
+def bootstrap_medians(
+    samples: Samples, *, rng: np.random.Generator, resamples: int = RESAMPLES, block: int | None = None
+) -> NDArray[np.float64]:
+    """Medians of ``resamples`` circular block resamples [resamples]; ``block`` None: :func:`block_length`."""
+    values = as_array(samples)
+    n = int(values.size)
+    length = block_length(values) if block is None else max(1, min(block, n))
+    blocks = -(-n // length)
+    result = np.empty(resamples)
+    chunk = max(1, _CHUNK_ELEMENTS // (blocks * length))
+    for start in range(0, resamples, chunk):
+        count = min(chunk, resamples - start)
+        starts = rng.integers(0, n, size=(count, blocks, 1))
+        index = (starts + np.arange(length)).reshape(count, -1)[:, :n] % n
+        result[start : start + count] = np.median(values[index], axis=1)
+    return result
+
+
+def bootstrap_median_interval(
+    samples: Samples,
+    *,
+    rng: np.random.Generator,
+    confidence: float = 0.95,
+    resamples: int = RESAMPLES,
+    block: int | None = None,
+) -> Interval | None:
+    """Percentile interval of the median under a block bootstrap; None below 6 samples."""
+    values = as_array(samples)
+    if values.size < MIN_INTERVAL_SAMPLES:
+        return None
+    return percentile_interval(
+        bootstrap_medians(values, rng=rng, resamples=resamples, block=block), confidence=confidence
+    )
+
+
+def ratio_of_medians(
+    numerator: Samples,
+    denominator: Samples,
+    *,
+    rng: np.random.Generator,
+    confidence: float = 0.95,
+    resamples: int = RESAMPLES,
+) -> Ratio:
+    """median(numerator) / median(denominator), the two measured independently; interval from 6 samples on
+    each side.
+
+    Block bootstrap of each side, percentile interval of the ratio. Samples must be positive.
+    """
+    top, bottom = as_array(numerator), as_array(denominator)
+    if (top <= 0).any() or (bottom <= 0).any():
+        raise StepscopeError("a ratio of medians needs positive samples")
+    ratio = float(np.median(top) / np.median(bottom))
+    if min(top.size, bottom.size) < MIN_INTERVAL_SAMPLES:
+        return Ratio(ratio=ratio, low=None, high=None)
+    interval = percentile_interval(
+        bootstrap_medians(top, rng=rng, resamples=resamples)
+        / bootstrap_medians(bottom, rng=rng, resamples=resamples),
+        confidence=confidence,
+    )
+    return Ratio(ratio=ratio, low=interval.low, high=interval.high)
+
+
+def rounds_median_interval(
+    rounds: Sequence[Samples],
+    *,
+    rng: np.random.Generator,
+    confidence: float = 0.95,
+    resamples: int = RESAMPLES,
+) -> Interval | None:
+    """Interval of the median over all samples of several rounds (>= 2), each round a block of its own.
+
+    Two-stage bootstrap: rounds are drawn with replacement, then blocks of samples inside each. What differs
+    between rounds so widens the interval; with fewer than six rounds it still is somewhat too narrow. None
+    below 6 samples.
+    """
+    values = [as_array(samples) for samples in rounds]
+    if len(values) < 2:
+        raise StepscopeError("an interval over rounds needs at least two of them")
+    if sum(v.size for v in values) < MIN_INTERVAL_SAMPLES:
+        return None
+    lengths = [block_length(v) for v in values]
+    medians = np.empty(resamples)
+    for index in range(resamples):
+        drawn = rng.integers(0, len(values), size=len(values))
+        medians[index] = np.median(np.concatenate([_resample(values[r], lengths[r], rng) for r in drawn]))
+    return percentile_interval(medians, confidence=confidence)
+
+
+def percentile_interval(estimates: NDArray[np.float64], *, confidence: float = 0.95) -> Interval:
+    """The central ``confidence`` share of bootstrap estimates, in their unit."""
+    tail = (1.0 - confidence) / 2
+    low, high = np.quantile(estimates, [tail, 1.0 - tail])
+    return Interval(float(low), float(high))
+
+
+def _resample(values: NDArray[np.float64], length: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    n = int(values.size)
+    starts = rng.integers(0, n, size=(-(-n // length), 1))
+    index = (starts + np.arange(length)).reshape(-1)[:n] % n
+    return np.asarray(values[index])

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import csv as csv_module
+import io
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from stepscope.report.render import csv, markdown, terminal
+from stepscope.report.tables import REGISTRY
+from stepscope.report.tables._common import UNKNOWN, Table
+from stepscope.report.tables.summary import build, interval_text, time_value
+
+WIDTHS = (80, 100, 120, 160, 200)
+
+
+def _text(table: Table, key: str, row: int = 0) -> str:
+    index = [column.key for column in table.columns].index(key)
+    return table.rows[row].values[index].text
+
+
+@pytest.fixture
+def rows(fakes: Any) -> list[Any]:
+    ddp = {"speedup": 1.6, "efficiency": 0.8, "rating": "fair", "scaling": "strong", "baseline_cell_id": "a"}
+    one = {"speedup": 1.0, "efficiency": 1.0, "baseline_cell_id": "a"}
+    common = {"epoch_ns": 4e8, "epoch_ns_low": 3.9e8, "epoch_ns_high": 4.2e8, "epoch_estimated": True}
+    return [
+        fakes.timed_row("a", 20e6, strategy="single", world_size=1, exposed_comm_ns_median=0.0,
+                        comm_bytes_per_step=0, peak_memory_bytes=300 * 2**20, **one, **common),
+        fakes.timed_row("b", 12.5e6, exposed_comm_ns_median=2.5e6, exposed_comm_ns_low=2.4e6,
+                        exposed_comm_ns_high=2.6e6, comm_bytes_per_step=5_380_000,
+                        peak_memory_bytes=312 * 2**20, **ddp, **common),
+        fakes.row("c", status="oom", error="rank 1 on node-b: CUDA out of memory, 2.0 GiB asked for",
+                  strategy_options={"hook": "bf16"}),
+    ]  # fmt: skip
+
+
+def test_the_summary_is_a_registered_table() -> None:
+    assert "summary" in REGISTRY.names()
+    assert REGISTRY.load("summary").needs == ("rows",)
+
+
+def test_every_time_has_its_interval_beside_it(rows: list[Any]) -> None:
+    table = build(rows)
+    assert _text(table, "epoch_ns") == "400 ms ±5 %"
+    assert _text(table, "step_ns", 1) == "12.5 ms ±2 %"
+    assert _text(table, "exposed_comm_ns", 1) == "2.50 ms ±4 % (20 %)"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(98, 101, "±2 %"), (99.5, 100.2, "±0.5 %"), (100, 100, "±<0.1 %"), (50, 190, "±90 %"), (None, 101, "")],
+)
+def test_the_interval_is_the_larger_side_in_per_cent(low: float | None, high: float, expected: str) -> None:
+    assert interval_text(100.0, low, high) == expected
+
+
+def test_an_estimated_epoch_is_marked_in_the_title_or_where_both_kinds_stand_at_the_value(
+    fakes: Any, rows: list[Any]
+) -> None:
+    assert "epoch est." in [column.title for column in build(rows).columns]
+    real = fakes.timed_row("d", 1e7, epoch_ns=5e8, epoch_estimated=False)
+    mixed = build([*rows, real])
+    assert "epoch" in [column.title for column in mixed.columns]
+    assert _text(mixed, "epoch_ns") == "400 ms ±5 % est."
+    assert _text(mixed, "epoch_ns", 3) == "500 ms"
+    assert time_value(4e8, 3.9e8, 4.2e8, estimated=True).compact == "~400 ms±5%"
+
+
+def test_the_unknown_is_a_dash_and_never_zero(fakes: Any) -> None:
+    table = build([fakes.row("a")])
+    for column, value in zip(table.columns, table.rows[0].values, strict=True):
+        if column.role == "measured":
+            assert value.text == UNKNOWN
+            assert value.raw is None
+
+
+def test_one_rank_without_communication_says_none(rows: list[Any]) -> None:
+    table = build(rows)
+    assert _text(table, "exposed_comm_ns") == "none"
+    assert _text(table, "comm_bytes") == "none"
+
+
+def test_only_options_that_are_not_the_default_are_named(fakes: Any) -> None:
+    options = {"bucket_cap_mb": 1.0, "static_graph": True, "gradient_as_bucket_view": False, "hook": "none"}
+    row = fakes.row("a", strategy_options=options)
+    assert _text(build([row]), "mode") == "ddp bucket_cap_mb=1 static_graph"
+
+
+def test_a_strategy_that_is_not_installed_here_keeps_all_its_options(fakes: Any) -> None:
+    row = fakes.row("a", strategy="theirs", strategy_options={"depth": 3, "fast": False})
+    assert _text(build([row]), "mode") == "theirs depth=3 fast=off"
+
+
+def test_a_model_that_is_not_installed_here_is_named_by_its_options(fakes: Any) -> None:
+    row = fakes.row("a", workload="theirs", model={"width": 8})
+    assert _text(build([row]), "model") == "theirs width=8"
+
+
+def test_rows_of_a_model_stay_together_in_the_order_of_first_appearance(fakes: Any) -> None:
+    rows = [
+        fakes.row("a", model={"size": "small"}),
+        fakes.row("b", model={"size": "base"}),
+        fakes.row("c", model={"size": "small"}, num_parameters=None),
+    ]
+    table = build(rows)
+    assert [_text(table, "model", i) for i in range(3)] == ["mlp small", "mlp small", "mlp base"]
+    assert _text(table, "num_parameters", 1) == "1.34M parameters"  # known from the other row of that model
+
+
+def test_a_failed_cell_is_named_with_status_and_reason(rows: list[Any]) -> None:
+    assert build(rows).rows[2].failure == (
+        "out of GPU memory: rank 1 on node-b: CUDA out of memory, 2.0 GiB asked for"
+    )
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_line_is_wider_than_the_terminal(rows: list[Any], width: int) -> None:
+    lines = terminal.render(build(rows), width=width).plain.splitlines()
+    assert max(cell_len(line) for line in lines) <= width
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_whatever_the_width_every_cell_keeps_its_mode_ranks_epoch_and_reason(
+    rows: list[Any], width: int
+) -> None:
+    text = terminal.render(build(rows), width=width, footnotes=False).plain
+    flat = " ".join(text.split())
+    for word in ("single", "ddp", "hook=bf16", "400 ms", "out of GPU memory", "1.60x"):
+        assert word in flat
+
+
+def test_columns_left_out_and_columns_stated_once_are_named(rows: list[Any]) -> None:
+    narrow = " ".join(terminal.render(build(rows), width=80).plain.split())
+    assert "all rows: precision fp32, accum 1, batch 64" in narrow
+    assert "no room at this width: peak memory" in narrow
+    wide = terminal.render(build(rows), width=250).plain
+    assert "all rows:" not in wide
+    assert "no room" not in wide
+
+
+def test_columns_that_no_row_knows_are_left_out_silently(rows: list[Any]) -> None:
+    assert "accuracy" not in terminal.render(build(rows), width=250, footnotes=False).plain
+
+
+def test_a_rating_is_coloured_and_the_colour_is_not_the_only_sign(rows: list[Any]) -> None:
+    text = terminal.render(build(rows), width=250)
+    assert "80 % fair" in text.plain
+    assert any(span.style == "yellow" for span in text.spans)
+
+
+def test_the_same_note_on_several_rows_is_one_line(fakes: Any) -> None:
+    rows = [fakes.row(i, notes=("same",)) for i in "ab"] + [fakes.row("c", notes=("other",))]
+    assert build(rows).notes == ("ddp on 2 ranks, ddp on 2 ranks: same", "ddp on 2 ranks: other")
+    assert build(rows[:2]).notes == ("all: same",)
+
+
+def test_footnotes_speak_only_of_what_the_table_shows(fakes: Any, rows: list[Any]) -> None:
+    text = " ".join(build(rows).footnotes)
+    for phrase in ("strong scaling: same global batch", "epoch est.", "loopback", "no accuracy"):
+        assert phrase in text
+    assert "weak" not in text
+    gpu = build([fakes.timed_row("a", 1e7, device="cuda", backend="nccl", test_accuracy=0.9)])
+    assert "loopback" not in " ".join(gpu.footnotes)
+    assert "speed-up" not in " ".join(gpu.footnotes)
+
+
+def test_markdown_keeps_one_column_count_and_escapes_what_would_end_a_cell(fakes: Any) -> None:
+    rows = [fakes.timed_row("a", 1e7), fakes.row("b", status="error", error="ValueError: a|b <c>\nnext")]
+    lines = markdown.render(build(rows)).splitlines()
+    counts = {line.replace("\\|", "").count("|") for line in lines if line.startswith("|")}
+    assert len(counts) == 1
+    assert any("**error: ValueError: a\\|b &lt;c> next**" in line for line in lines)
+
+
+def test_csv_has_raw_values_in_base_units(rows: list[Any]) -> None:
+    first, second, third = csv_module.DictReader(io.StringIO(csv.render(build(rows))))
+    assert float(second["step_ns"]) == 12.5e6
+    assert int(second["comm_bytes"]) == 5_380_000
+    assert float(first["speedup"]) == 1.0
+    assert third["step_ns"] == ""
+    assert third["failure"].startswith("out of GPU memory")
+
+
+def test_an_empty_table_renders() -> None:
+    table = build([])
+    assert "mode" in terminal.render(table, width=80).plain
+    assert csv.render(table).count("\n") == 1
+    assert markdown.render(table) == "\n"

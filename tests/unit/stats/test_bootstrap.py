@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepscope.core.errors import StepscopeError
+from stepscope.stats.bootstrap import (
+    block_length,
+    bootstrap_median_interval,
+    bootstrap_medians,
+    ratio_of_medians,
+    rounds_median_interval,
+)
+
+
+def _rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def test_the_same_generator_seed_gives_the_same_interval() -> None:
+    samples = _rng(3).lognormal(0, 0.2, 40)
+    first, again = (bootstrap_median_interval(samples, rng=_rng(1)) for _ in range(2))
+    assert first == again
+    assert first is not None
+    assert first.low < np.median(samples) < first.high
+
+
+def test_resamples_are_made_of_consecutive_samples() -> None:
+    # 0 and 100 alternate in runs of ten: with blocks of ten every resample keeps the runs nearly whole
+    samples = np.repeat([0.0, 100.0], 10)
+    assert set(bootstrap_medians(samples, rng=_rng(), block=20)) == {50.0}
+
+
+def test_blocks_widen_the_interval_of_dependent_samples() -> None:
+    walk = np.cumsum(_rng(2).standard_normal(200)) * 0.01 + 10
+    single = bootstrap_median_interval(walk, rng=_rng(), block=1)
+    blocks = bootstrap_median_interval(walk, rng=_rng())
+    assert single is not None
+    assert blocks is not None
+    assert blocks.high - blocks.low > 2 * (single.high - single.low)
+    assert block_length(walk) > block_length(_rng().random(200))
+
+
+def test_five_samples_have_no_bootstrap_interval() -> None:
+    assert bootstrap_median_interval([1, 2, 3, 4, 5], rng=_rng()) is None
+
+
+def test_the_ratio_of_twice_as_slow_is_two_and_its_interval_says_so() -> None:
+    rng = _rng(4)
+    ratio = ratio_of_medians(20 * rng.lognormal(0, 0.05, 60), 10 * rng.lognormal(0, 0.05, 60), rng=rng)
+    assert ratio.low is not None
+    assert ratio.high is not None
+    assert ratio.low < 2.0 < ratio.high
+    assert ratio.high - ratio.low < 0.2
+    assert ratio.differs_from_one is True
+
+
+def test_equal_code_differs_from_one_in_about_five_of_a_hundred_comparisons() -> None:
+    rng = _rng(6)
+    differs = [
+        ratio_of_medians(
+            rng.lognormal(0, 0.1, 40), rng.lognormal(0, 0.1, 40), rng=rng, resamples=400
+        ).differs_from_one
+        for _ in range(150)
+    ]
+    assert np.mean(differs) < 0.12
+
+
+def test_a_ratio_of_too_few_samples_has_no_interval() -> None:
+    ratio = ratio_of_medians([2.0] * 5, [1.0] * 50, rng=_rng())
+    assert (ratio.ratio, ratio.low, ratio.high, ratio.differs_from_one) == (2.0, None, None, None)
+
+
+def test_a_ratio_needs_positive_samples() -> None:
+    with pytest.raises(StepscopeError):
+        ratio_of_medians([1.0] * 6, [0.0] * 6, rng=_rng())
+
+
+def test_rounds_that_differ_widen_the_interval_beyond_that_of_the_pooled_samples() -> None:
+    rng = _rng(7)
+    rounds = [level * rng.lognormal(0, 0.01, 30) for level in (1.0, 1.1, 1.2)]
+    over_rounds = rounds_median_interval(rounds, rng=_rng())
+    assert over_rounds is not None
+    assert over_rounds.low < 1.02
+    assert over_rounds.high > 1.18
+
+
+def test_one_round_is_not_an_interval_over_rounds() -> None:
+    with pytest.raises(StepscopeError):
+        rounds_median_interval([[1.0] * 10], rng=_rng())

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from stepscope.core.errors import StepscopeError, Unavailable
+from stepscope.stats.compare import MannWhitney, compare_rounds, mann_whitney
+
+
+def _result(first: list[float], second: list[float]) -> MannWhitney:
+    result = mann_whitney(first, second)
+    assert isinstance(result, MannWhitney)
+    return result
+
+
+def test_complete_separation_of_four_and_four_has_the_smallest_possible_p() -> None:
+    result = _result([5, 6, 7, 8], [1, 2, 3, 4])
+    assert result.u == 16
+    assert result.p_value == pytest.approx(2 / 70)  # C(8, 4) = 70 ways, two of them as extreme
+    assert result.exact
+
+
+def test_the_exact_p_counts_all_ways_of_dealing_the_ranks_with_ties() -> None:
+    first, second = [1.0, 2.0, 2.0, 5.0], [2.0, 4.0, 5.0, 6.0, 7.0]
+    pooled = first + second
+
+    def u(picked: tuple[int, ...]) -> float:
+        rest = [pooled[i] for i in range(9) if i not in picked]
+        return sum((a > b) + 0.5 * (a == b) for a in (pooled[i] for i in picked) for b in rest)
+
+    mean = 4 * 5 / 2
+    distance = abs(u((0, 1, 2, 3)) - mean)
+    ways = list(itertools.combinations(range(9), 4))
+    expected = sum(abs(u(w) - mean) >= distance - 1e-12 for w in ways) / len(ways)
+    result = _result(first, second)
+    assert result.u == u((0, 1, 2, 3))
+    assert result.p_value == pytest.approx(expected)
+
+
+def test_three_against_three_is_refused_with_the_reason() -> None:
+    result = mann_whitney([1, 2, 3], [4, 5, 6])
+    assert isinstance(result, Unavailable)
+    assert "3 + 3 replicates" in result.reason
+
+
+def test_the_normal_approximation_takes_over_above_forty_and_agrees_with_the_exact_p() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(0, 1, 20), rng.normal(0.7, 1, 20)
+    exact = _result(list(a), list(b))
+    approximate = _result([*a, float(np.median(a))], [*b, float(np.median(b))])
+    assert exact.exact
+    assert not approximate.exact
+    assert approximate.p_value == pytest.approx(exact.p_value, abs=0.02)
+
+
+def test_all_values_equal_is_no_evidence_of_anything() -> None:
+    assert _result([1.0] * 4, [1.0] * 5).p_value == 1.0
+    assert _result([1.0] * 30, [1.0] * 30).p_value == 1.0
+
+
+def test_pairing_by_round_takes_out_a_drift_that_both_sides_share() -> None:
+    rng = np.random.default_rng(1)
+    drift = np.linspace(1.0, 3.0, 12)
+    a = [1.10 * d * rng.lognormal(0, 0.01, 30) for d in drift]
+    b = [1.00 * d * rng.lognormal(0, 0.01, 30) for d in drift]
+    again = [1.10 * d * rng.lognormal(0, 0.01, 30) for d in drift]
+    result = compare_rounds(a, b, a_again=again, rng=rng)
+    assert result.ratio.ratio == pytest.approx(1.10, rel=0.01)
+    assert result.ratio.differs_from_one is True
+    assert result.aa is not None
+    assert result.aa.differs_from_one is False
+    assert result.aa_spread_fraction is not None
+    assert result.aa_spread_fraction < 0.02
+
+
+def test_three_rounds_give_a_ratio_but_no_interval() -> None:
+    result = compare_rounds([[2.0]] * 3, [[1.0]] * 3, rng=np.random.default_rng(0))
+    assert result.ratio.ratio == pytest.approx(2.0)
+    assert result.ratio.low is None
+    assert isinstance(result.test, Unavailable)
+    assert result.aa_spread_fraction is None
+
+
+def test_rounds_that_do_not_pair_up_are_refused() -> None:
+    with pytest.raises(StepscopeError):
+        compare_rounds([[1.0]], [[1.0], [1.0]], rng=np.random.default_rng(0))
