@@ -11,7 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.config.options import OptionsModel
+from stepscope.core.errors import UsageError
 from stepscope.records.plan import InputNeeds
+
+INPUTS = {"features": "feature vectors", "tokens": "labelled texts", "lm": "running text"}
+"""The kinds of ``InputNeeds`` in words."""
+
+
+class NoOptions(OptionsModel):
+    """A data set without options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +74,15 @@ class Dataset:
     download: Callable[[Any, Path], None] | None = None
 
 
+def misfit(key: str, kind: str, fix: str) -> UsageError:
+    """The error for a workload whose input this data set cannot give."""
+    return UsageError(
+        f"the dataset {key} has no {INPUTS.get(kind, kind)} to feed this workload with", fix=fix
+    )
+
+
 def empty_like(split: Split) -> Split:
     """A split of length 0 with the same shapes and types."""
-    return Split(x=np.empty((0, *split.x.shape[1:]), split.x.dtype), y=np.empty((0, *split.y.shape[1:]), split.y.dtype))
+    return Split(
+        x=np.empty((0, *split.x.shape[1:]), split.x.dtype), y=np.empty((0, *split.y.shape[1:]), split.y.dtype)
+    )

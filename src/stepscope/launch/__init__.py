@@ -1,1 +1,1 @@
-"""TODO"""
+"""Starting worker groups and judging how they ended."""

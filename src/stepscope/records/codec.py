@@ -64,7 +64,9 @@ def decode(data: bytes, kind: type[T], *, source: str) -> T:
         document = msgspec.json.decode(data)
     except msgspec.DecodeError as error:
         raise DataError(
-            f"{source}: not readable as JSON", why=str(error), fix="the file is damaged; delete it and run again"
+            f"{source}: not readable as JSON",
+            why=str(error),
+            fix="the file is damaged; delete it and run again",
         ) from error
     if not isinstance(document, dict):
         raise DataError(f"{source}: expected a JSON object, found {type(document).__name__}")
@@ -117,7 +119,8 @@ def _with_header(record: object) -> dict[str, Any]:
     except KeyError:
         raise StepscopeError(f"{type(record).__name__} has no schema in records.codec.KINDS") from None
     header = {"schema": f"stepscope.{name}/{version}", "tool_version": __version__, "created": utc_now()}
-    return header | to_builtins(record)
+    body: dict[str, Any] = to_builtins(record)
+    return header | body
 
 
 def _refuse_non_finite(value: Any, path: str) -> None:

@@ -9,11 +9,15 @@ DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterFact:
-    """One trainable tensor: its name in the module, number of elements and storage type."""
+    """One trainable tensor: its name in the module, number of elements and storage type.
+
+    shape: None when unknown; low-rank compression cannot be planned without it.
+    """
 
     name: str
     numel: int
     dtype: str
+    shape: tuple[int, ...] | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -26,12 +30,14 @@ class ModelFacts:
 
     parameters: in registration order, as ``module.named_parameters()`` lists them.
     ready_order: indices into ``parameters`` in the order in which backward makes their gradients ready.
+    ready_order_autocast: the same under autocast, which puts each weight before its bias; None: not known.
     forward_flops_per_sample: 2 FLOP per multiply-add; training = 3 x forward.
     """
 
     parameters: tuple[ParameterFact, ...]
     ready_order: tuple[int, ...]
     forward_flops_per_sample: int
+    ready_order_autocast: tuple[int, ...] | None = None
 
     @property
     def num_parameters(self) -> int:
@@ -89,6 +95,7 @@ class Setting:
     world_size: int
     precision: str
     optimizer: str
+    momentum: float = 0.0  # of sgd: decides whether it keeps a buffer per parameter
     accumulation: int = 1
     warmup_steps: int | None = None  # None: found by measurement
 

@@ -25,7 +25,7 @@ class StepSample:
     full: bool
     samples: int
     global_samples: int
-    loss_sum: float
+    loss_sum: float | None  # None: not finite
     step_ns: int
     data_wait_ns: int
     forward_ns: int

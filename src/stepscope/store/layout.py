@@ -105,8 +105,12 @@ class RunLayout:
     def summary_md(self) -> Path:
         return self.report / "summary.md"
 
+    @property
+    def groups(self) -> Path:
+        return self.root / "groups"
+
     def cell(self, cell_id: str) -> CellLayout:
         return CellLayout(self.root / "cells" / cell_id)
 
     def group(self, group_id: str) -> GroupLayout:
-        return GroupLayout(self.root / "groups" / group_id)
+        return GroupLayout(self.groups / group_id)

@@ -62,7 +62,9 @@ def read_run(root: Path) -> RunRecord:
     layout = RunLayout(root)
     if not layout.run.is_file():
         raise DataError(
-            f"{root} is not a run folder", why="it has no run.json", fix="pass the folder that `stepscope bench` printed"
+            f"{root} is not a run folder",
+            why="it has no run.json",
+            fix="pass the folder that `stepscope bench` printed",
         )
     return read_record(layout.run, RunRecord)
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stepscope.config.options import OptionsModel
-from stepscope.records.plan import CommOp, MemoryPlan, ModelFacts, Setting
+from stepscope.core.errors import UsageError
+from stepscope.core.suggest import unknown
+from stepscope.records.plan import CommOp, MemoryPlan, ModelFacts, ParameterFact, Setting
+
+MIB = 1 << 20
+
+STATES_PER_PARAMETER = {"sgd": 0, "adam": 2, "adamw": 2}
+"""Tensors like the parameter that torch's optimizers keep for each one; sgd keeps one more with momentum."""
 
 
 class NoOptions(OptionsModel):
@@ -19,11 +26,13 @@ class Strategy:
     """A strategy's promise.
 
     requires(facts, setting, options): None when it can run there, else the reason it cannot.
-    comm_plan(facts, setting, options): the collectives of one optimizer step in steady state, in launch order.
+    comm_plan(facts, setting, options): collectives of one optimizer step in steady state, in launch order.
     memory_plan(facts, setting, options): bytes per rank.
     tolerance(options): largest norm-wise relative error of the gradients it may make (0: exact arithmetic
-    up to the order of additions).
+    up to the order of additions). 1 or more: it carries its error into later steps, and the figure holds for
+    the first lossy step only.
     min_warmup_steps(options): steps that must pass before a step is typical (bucket rebuild, PowerSGD start).
+    variants: option sets that together reach every path of the deed; the conformance test runs each of them.
     """
 
     key: str
@@ -32,6 +41,95 @@ class Strategy:
     requires: Callable[[ModelFacts, Setting, Any], str | None]
     comm_plan: Callable[[ModelFacts, Setting, Any], tuple[CommOp, ...]]
     memory_plan: Callable[[ModelFacts, Setting, Any], MemoryPlan]
-    tolerance: Callable[[Any], float] = lambda options: 0.0
-    min_warmup_steps: Callable[[Any], int] = lambda options: 1
+    tolerance: Callable[[Any], float] = lambda _: 0.0
+    min_warmup_steps: Callable[[Any], int] = lambda _: 1
     collective: bool = True  # False: runs on one rank only
+    variants: tuple[Mapping[str, Any], ...] = ({},)
+
+
+def runs_anywhere(facts: ModelFacts, setting: Setting, options: object) -> str | None:
+    """``requires`` of a strategy that asks for nothing but a process group."""
+    del facts, setting, options
+    return None
+
+
+def bucket_bytes(bucket_cap_mb: float) -> int:
+    """Bucket capacity in bytes of an option given in MiB, cut to an integer as torch does."""
+    return int(bucket_cap_mb * MIB)
+
+
+def assign_buckets(
+    tensors: Sequence[tuple[str, int]], *, order: Iterable[int], caps_bytes: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """Which tensors share a bucket: indices into ``tensors``, buckets in launch order.
+
+    tensors: (dtype, bytes) of each. order: in which they are filled in. caps_bytes: capacity of the first
+    bucket, the second, ...; the last one holds for all that follow.
+
+    A bucket closes as soon as its size reaches its capacity, so that it may exceed it by almost one tensor; a
+    tensor is never split; each dtype has buckets of its own. This is what torch's reducer does when it
+    rebuilds its buckets (compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp, torch
+    2.13). What is left over at the end comes in order of each dtype's first tensor; torch leaves that open.
+    """
+    closed: list[tuple[int, ...]] = []
+    filling: dict[str, list[int]] = {}
+    size: dict[str, int] = {}
+    caps_used: dict[str, int] = {}
+    for index in order:
+        dtype, nbytes = tensors[index]
+        filling.setdefault(dtype, []).append(index)
+        size[dtype] = size.get(dtype, 0) + nbytes
+        used = caps_used.get(dtype, 0)
+        if size[dtype] >= caps_bytes[min(used, len(caps_bytes) - 1)]:
+            closed.append(tuple(filling[dtype]))
+            filling[dtype], size[dtype], caps_used[dtype] = [], 0, used + 1
+    return (*closed, *(tuple(rest) for rest in filling.values() if rest))
+
+
+def plan_buckets(facts: ModelFacts, caps_bytes: Sequence[int]) -> tuple[tuple[ParameterFact, ...], ...]:
+    """The buckets of a model in launch order: filled in the order in which gradients become ready."""
+    tensors = [(p.dtype, p.size_bytes) for p in facts.parameters]
+    indices = assign_buckets(tensors, order=facts.ready_order, caps_bytes=caps_bytes)
+    return tuple(tuple(facts.parameters[i] for i in bucket) for bucket in indices)
+
+
+def all_reduce(parameters: Sequence[ParameterFact], *, phase: str, dtype: str | None = None) -> CommOp:
+    """One all-reduce of these parameters' gradients laid end to end, in ``dtype`` or in their own."""
+    return CommOp(
+        op="all_reduce",
+        numel=sum(p.numel for p in parameters),
+        dtype=dtype or parameters[0].dtype,
+        phase=phase,
+        members=tuple(p.name for p in parameters),
+    )
+
+
+def by_dtype(parameters: Iterable[ParameterFact]) -> tuple[tuple[ParameterFact, ...], ...]:
+    """Parameters grouped by dtype, each group and the groups in order of appearance."""
+    groups: dict[str, list[ParameterFact]] = {}
+    for parameter in parameters:
+        groups.setdefault(parameter.dtype, []).append(parameter)
+    return tuple(tuple(group) for group in groups.values())
+
+
+def memory(facts: ModelFacts, setting: Setting, *, communication_bytes: int = 0) -> MemoryPlan:
+    """Memory of one full replica: parameters, as many gradients, the optimizer's state, and what is given.
+
+    The optimizers' step counters (4 bytes a tensor, on the host) are left out.
+    """
+    return MemoryPlan(
+        parameter_bytes=facts.gradient_bytes,
+        gradient_bytes=facts.gradient_bytes,
+        optimizer_bytes=_optimizer_bytes(facts, setting),
+        communication_bytes=communication_bytes,
+    )
+
+
+def _optimizer_bytes(facts: ModelFacts, setting: Setting) -> int:
+    try:
+        states = STATES_PER_PARAMETER[setting.optimizer]
+    except KeyError:
+        raise UsageError(unknown("optimizer", setting.optimizer, STATES_PER_PARAMETER)) from None
+    if setting.optimizer == "sgd" and setting.momentum != 0:
+        states += 1
+    return states * facts.gradient_bytes

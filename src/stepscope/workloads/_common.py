@@ -1,13 +1,18 @@
-"""What every workload promises."""
+"""What every workload promises, and the layers that promises are put together from.
+
+A promise lists its model's layers in the order of use (and of registration: the deeds keep the two equal); names and
+shapes of the parameters, the order in which backward makes them ready and the forward FLOP all follow from that list.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from stepscope.config.options import OptionsModel
-from stepscope.records.plan import InputNeeds, ModelFacts
+from stepscope.records.plan import InputNeeds, ModelFacts, ParameterFact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +22,7 @@ class Workload:
     needs(options): what its input looks like when the dataset leaves it open (features, classes, sequence, vocabulary).
     facts(options, data, dtype): exact parameters and FLOP for inputs of shape ``data`` and parameters of ``dtype``.
     label(options): short name of this very model for tables, such as ``mlp small``.
-    default_loss: ``ce`` or ``mse``.
+    losses: ``ce`` and/or ``mse``, the default first.
     """
 
     key: str
@@ -27,3 +32,94 @@ class Workload:
     facts: Callable[[Any, InputNeeds, str], ModelFacts]
     label: Callable[[Any], str]
     losses: tuple[str, ...] = ("ce",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """The parameters of one layer, and what it costs.
+
+    parameters: (name, shape) in registration order.
+    ready, ready_autocast: positions in ``parameters`` in the order in which backward makes the gradients ready.
+    flops: forward FLOP per sample, 2 per multiply-add of its matrix products; additions of biases, activations,
+        norms and table look-ups are not counted.
+    """
+
+    parameters: tuple[tuple[str, tuple[int, ...]], ...]
+    ready: tuple[int, ...]
+    ready_autocast: tuple[int, ...]
+    flops: int = 0
+
+
+def linear(name: str, inputs: int, outputs: int, *, bias: bool = True, positions: int = 1) -> Layer:
+    """``nn.Linear`` applied to ``positions`` vectors per sample."""
+    weight = (f"{name}.weight", (outputs, inputs))
+    flops = 2 * inputs * outputs * positions
+    if not bias:
+        return Layer(parameters=(weight,), ready=(0,), ready_autocast=(0,), flops=flops)
+    # Addmm hands the bias its gradient at once and the weight through one more node, its transpose. Under autocast
+    # both pass a cast first, and the weight's is the later one on the tape, so backward reaches it earlier.
+    return Layer(
+        parameters=(weight, (f"{name}.bias", (outputs,))), ready=(1, 0), ready_autocast=(0, 1), flops=flops
+    )
+
+
+def norm(name: str, width: int) -> Layer:
+    """``nn.LayerNorm`` over ``width`` values."""
+    parameters = ((f"{name}.weight", (width,)), (f"{name}.bias", (width,)))
+    return Layer(parameters=parameters, ready=(0, 1), ready_autocast=(0, 1))
+
+
+def table(name: str, rows: int, width: int) -> Layer:
+    """``nn.Embedding``: a look-up table of ``rows`` vectors."""
+    return Layer(parameters=((f"{name}.weight", (rows, width)),), ready=(0,), ready_autocast=(0,))
+
+
+def model_facts(layers: Iterable[Layer], *, dtype: str, extra_flops: int = 0) -> ModelFacts:
+    """Facts of a model that uses ``layers`` one after the other.
+
+    extra_flops: forward FLOP per sample of matrix products without parameters (attention).
+    """
+    parameters: list[ParameterFact] = []
+    ready: list[int] = []
+    ready_autocast: list[int] = []
+    flops = extra_flops
+    for layer in layers:
+        first = len(parameters)
+        parameters += [
+            ParameterFact(name=n, numel=prod(s), dtype=dtype, shape=s) for n, s in layer.parameters
+        ]
+        # built front to back, used back to front
+        ready[:0] = [first + i for i in layer.ready]
+        ready_autocast[:0] = [first + i for i in layer.ready_autocast]
+        flops += layer.flops
+    return ModelFacts(
+        parameters=tuple(parameters),
+        ready_order=tuple(ready),
+        ready_order_autocast=tuple(ready_autocast),
+        forward_flops_per_sample=flops,
+    )
+
+
+def transformer_blocks(*, num_layers: int, d_model: int, dim_feedforward: int, seq_len: int) -> list[Layer]:
+    """The layers of ``num_layers`` pre-norm Transformer blocks on ``seq_len`` positions per sample."""
+    layers: list[Layer] = []
+    for i in range(num_layers):
+        layers += [
+            norm(f"blocks.{i}.norm_attention", d_model),
+            linear(f"blocks.{i}.query_key_value", d_model, 3 * d_model, positions=seq_len),
+            linear(f"blocks.{i}.attention_out", d_model, d_model, positions=seq_len),
+            norm(f"blocks.{i}.norm_feedforward", d_model),
+            linear(f"blocks.{i}.feedforward_in", d_model, dim_feedforward, positions=seq_len),
+            linear(f"blocks.{i}.feedforward_out", dim_feedforward, d_model, positions=seq_len),
+        ]
+    return layers
+
+
+def attention_flops(*, num_layers: int, d_model: int, seq_len: int, causal: bool) -> int:
+    """Forward FLOP per sample of QK^T and PV: 4 S^2 H per layer, half of it when causal.
+
+    Padding is counted like real tokens, the head count does not matter. Causal: exactly one half, the usual
+    convention; the masked triangle has (S + 1) / 2S of the entries.
+    """
+    full = 4 * seq_len * seq_len * d_model
+    return num_layers * (full // 2 if causal else full)

@@ -1,11 +1,14 @@
-"""The protocol between a strategy and the train loop."""
+"""The protocol between a strategy and the train loop, and what the strategies share."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 
 class Session(Protocol):
@@ -37,3 +40,60 @@ class Session(Protocol):
     def close(self) -> None:
         """Remove hooks and wrappers; the module is plain again."""
         ...
+
+
+class PlainSession:
+    """The module as it is, no communication: what the other sessions start from."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.trainable = module
+        self.loss_factor = 1.0
+        self.parameters = trainable_parameters(module)
+
+    def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
+        del last
+        return nullcontext()
+
+    def finish(self) -> None:
+        """Nothing to wait for: gradients are ready when backward returns."""
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def close(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+def trainable_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """Parameters that get a gradient, in registration order, each once."""
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def when_ready(parameter: nn.Parameter, hook: Callable[[Tensor], None]) -> RemovableHandle:
+    """Call ``hook(parameter)`` whenever backward has accumulated its gradient."""
+    handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    return handle
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` for ``torch.float32``: the names that plans use."""
+    return str(dtype).removeprefix("torch.")
+
+
+def flat_with_views(parameters: Sequence[nn.Parameter]) -> tuple[Tensor, list[Tensor]]:
+    """One zeroed tensor for the gradients of ``parameters`` (all of one dtype), and each one's view of it.
+
+    Autograd accumulates in place into a gradient that is such a view, so reducing the flat tensor reduces them
+    all without a copy.
+    """
+    flat = torch.zeros(
+        sum(p.numel() for p in parameters), dtype=parameters[0].dtype, device=parameters[0].device
+    )
+    views = []
+    offset = 0
+    for parameter in parameters:
+        views.append(flat[offset : offset + parameter.numel()].view_as(parameter))
+        offset += parameter.numel()
+    return flat, views

@@ -1,11 +1,16 @@
-"""What a built workload hands to the train loop."""
+"""What a built workload hands to the train loop, the losses, and the Transformer block that two workloads share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the field's name for it
+
+INIT_STD = 0.02
+"""Standard deviation of initial Transformer weights (Radford et al. 2019, GPT-2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,3 +25,106 @@ class Task:
     module: nn.Module
     loss_sum: Callable[[Tensor, Tensor], Tensor]
     correct: Callable[[Tensor, Tensor], Tensor]
+
+
+def class_task(module: nn.Module, loss: str) -> Task:
+    """One class per sample: output [n, classes], target [n] (class) or, with ``mse`` only, [n, classes] (vector).
+
+    ce: cross-entropy of the outputs as logits. mse: mean over the outputs of the squared distance to the target
+    vector, which for a class is its one-hot vector.
+    """
+    if loss not in _CLASS_LOSSES:
+        raise ValueError(f"unknown loss {loss!r}")
+    return Task(module=module, loss_sum=_CLASS_LOSSES[loss], correct=_correct_classes)
+
+
+def sequence_task(module: nn.Module) -> Task:
+    """One class per position, cross-entropy: output [n, s, classes], target [n, s]."""
+    return Task(module=module, loss_sum=_sequence_cross_entropy, correct=_correct_positions)
+
+
+def _at_least_float32(output: Tensor) -> Tensor:
+    return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
+
+
+def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(_at_least_float32(output), target.long(), reduction="sum")
+
+
+def _squared_error(output: Tensor, target: Tensor) -> Tensor:
+    if not target.is_floating_point():
+        target = F.one_hot(target.long(), output.shape[1])
+    output = _at_least_float32(output)
+    return (output - target.to(output.dtype)).square().mean(dim=1).sum()
+
+
+def _sequence_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    return _cross_entropy(output.flatten(0, 1), target.flatten()) / target.shape[1]
+
+
+def _correct_classes(output: Tensor, target: Tensor) -> Tensor:
+    if target.is_floating_point():
+        target = target.argmax(dim=1)
+    return (output.argmax(dim=1) == target).sum().float()
+
+
+def _correct_positions(output: Tensor, target: Tensor) -> Tensor:
+    return (output.argmax(dim=2) == target).sum().float() / target.shape[1]
+
+
+_CLASS_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"ce": _cross_entropy, "mse": _squared_error}
+
+
+class Block(nn.Module):
+    """Pre-norm Transformer block; [n, s, d_model] -> the same. Registration order is the order of use."""
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        n_heads: int,
+        dim_feedforward: int,
+        num_layers: int,
+        activation: Callable[[Tensor], Tensor],
+        causal: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(d_model)
+        self.query_key_value = nn.Linear(d_model, 3 * d_model)
+        self.attention_out = nn.Linear(d_model, d_model)
+        self.norm_feedforward = nn.LayerNorm(d_model)
+        self.feedforward_in = nn.Linear(d_model, dim_feedforward)
+        self.feedforward_out = nn.Linear(dim_feedforward, d_model)
+        self._n_heads = n_heads
+        self._activation = activation
+        self._causal = causal
+        self._dropout = dropout
+        init_linear(self.query_key_value)
+        init_linear(self.feedforward_in)
+        # what adds to the residual stream is scaled down with the number of additions, so depth keeps its variance
+        init_linear(self.attention_out, std=INIT_STD / (2 * num_layers) ** 0.5)
+        init_linear(self.feedforward_out, std=INIT_STD / (2 * num_layers) ** 0.5)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """mask: bool [n, 1, 1, s], True where a position may be attended to."""
+        x = x + self._drop(self._attend(self.norm_attention(x), mask))
+        hidden = self._activation(self.feedforward_in(self.norm_feedforward(x)))
+        return x + self._drop(self.feedforward_out(hidden))
+
+    def _attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        n, s, d = x.shape
+        heads = self.query_key_value(x).view(n, s, 3, self._n_heads, d // self._n_heads)
+        query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)  # each [n, heads, s, d / heads]
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=self._causal)
+        return self.attention_out(mixed.transpose(1, 2).reshape(n, s, d))  # type: ignore[no-any-return]
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self._dropout, self.training) if self._dropout else x
+
+
+def init_linear(layer: nn.Linear, *, std: float = INIT_STD) -> None:
+    """Normal weights, zero bias, drawn from torch's default generator."""
+    nn.init.normal_(layer.weight, std=std)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)

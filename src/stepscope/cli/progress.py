@@ -1,0 +1,153 @@
+"""What a user sees while a matrix runs, on stderr: one live table on a terminal, one line per change elsewhere."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from stepscope.cli.console import err
+from stepscope.core.units import format_duration
+from stepscope.matrix.events import CellEnded, CellMoved, Event, GroupStarted, RunStarted
+from stepscope.report.labels import model_label, strategy_label
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
+    from stepscope.records.cell import CellSpec
+    from stepscope.records.run import CellStatus
+
+HEARTBEAT_S = 60.0
+STATUS_STYLE = {
+    "ok": "green", "running": "cyan", "waiting": "dim", "unsupported": "dim", "skipped": "dim",
+    "interrupted": "yellow",
+}  # fmt: skip
+
+
+def progress() -> Progress:
+    """The way of showing progress that suits stderr."""
+    return LiveProgress() if err().is_terminal else LineProgress()
+
+
+class Progress(AbstractContextManager["Progress"]):
+    """Receives the events of one run."""
+
+    def __call__(self, event: Event) -> None:
+        raise NotImplementedError
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+
+def label(cell: CellSpec) -> str:
+    """``mlp small, ddp bucket_cap_mb=1, 2 ranks, fp32``: enough to tell cells apart in a log."""
+    accumulation = f", GA {cell.accumulation}" if cell.accumulation > 1 else ""
+    ranks = "1 rank" if cell.world_size == 1 else f"{cell.world_size} ranks"
+    return f"{model_label(cell)}, {strategy_label(cell)}, {ranks}, {cell.precision}{accumulation}"
+
+
+class LineProgress(Progress):
+    """One line per state change, and a sign of life a minute. Never a carriage return."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._spoke = self._started
+        self._phase: tuple[str, str] | None = None
+        self._total = 0
+        self._done = 0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            self._total = event.to_run
+            kept = f", {len(event.kept)} kept from before" if event.kept else ""
+            self._say(f"run folder {event.run_dir}: {event.to_run} cells to run{kept}")
+        elif isinstance(event, GroupStarted):
+            ranks = "rank" if event.world_size == 1 else "ranks"
+            self._say(f"starting {event.world_size} {ranks} for {event.cells} cells ({event.group_id})")
+        elif isinstance(event, CellMoved):
+            self._moved(event)
+        else:
+            self._ended(event.cell, event.status)
+
+    def _moved(self, event: CellMoved) -> None:
+        phase = (event.cell.cell_id, event.phase)
+        if phase != self._phase:
+            self._phase = phase
+            if event.phase in ("warmup", "measure"):
+                self._say(f"{label(event.cell)}: {event.phase}")
+        elif time.monotonic() - self._spoke >= HEARTBEAT_S:
+            self._say(f"{label(event.cell)}: {event.phase}, step {event.step}")
+
+    def _ended(self, cell: CellSpec, status: CellStatus) -> None:
+        if status.status != "unsupported":
+            self._done += 1
+        took = "" if status.wall_ns is None else f" in {format_duration(status.wall_ns)}"
+        reason = "" if status.reason is None else f": {status.reason}"
+        self._say(f"[{self._done}/{self._total}] {label(cell)}: {status.status}{took}{reason}")
+
+    def _say(self, text: str) -> None:
+        self._spoke = time.monotonic()
+        elapsed = format_duration((self._spoke - self._started) * 1e9)
+        err().print(f"{elapsed:>9}  {text}", markup=False, soft_wrap=True)
+
+
+class LiveProgress(Progress):
+    """A table of all cells, redrawn in place."""
+
+    def __init__(self) -> None:
+        from rich.live import Live
+
+        self._cells: list[CellSpec] = []
+        self._state: dict[str, tuple[str, str]] = {}
+        self._live: Live = Live(console=err(), refresh_per_second=4, transient=True)
+        self._started = time.monotonic()
+
+    def __enter__(self) -> LiveProgress:
+        self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            self._cells = list(event.cells)
+            self._state = {c.cell_id: ("waiting", "") for c in event.cells}
+            for kept in event.kept:
+                self._state[kept.cell_id] = (kept.status, "from an earlier run")
+        elif isinstance(event, CellMoved):
+            step = f", step {event.step}" if event.step else ""
+            self._state[event.cell.cell_id] = ("running", f"{event.phase}{step}")
+        elif isinstance(event, CellEnded):
+            took = "" if event.status.wall_ns is None else format_duration(event.status.wall_ns)
+            self._state[event.cell.cell_id] = (event.status.status, event.status.reason or took)
+        self._live.update(self._table())
+
+    def _table(self) -> Table:
+        """Every cell when they fit the terminal, else those around the running one."""
+        from rich.table import Table
+        from rich.text import Text
+
+        done = sum(state not in ("waiting", "running") for state, _ in self._state.values())
+        elapsed = format_duration((time.monotonic() - self._started) * 1e9)
+        table = Table(
+            title=f"{done}/{len(self._cells)} cells, {elapsed}", box=None, title_justify="left", expand=False
+        )
+        table.add_column("cell", no_wrap=True)
+        table.add_column("status", no_wrap=True)
+        table.add_column("", overflow="ellipsis", no_wrap=True)
+        for cell in self._visible():
+            state, detail = self._state[cell.cell_id]
+            style = STATUS_STYLE.get(state, "red")
+            table.add_row(label(cell), Text(state, style=style), Text(detail, style="dim"))
+        return table
+
+    def _visible(self) -> list[CellSpec]:
+        room = max(5, err().size.height - 4)
+        if len(self._cells) <= room:
+            return self._cells
+        running = [i for i, c in enumerate(self._cells) if self._state[c.cell_id][0] == "running"]
+        middle = running[0] if running else 0
+        first = min(max(0, middle - room // 2), len(self._cells) - room)
+        return self._cells[first : first + room]

@@ -1,0 +1,135 @@
+"""From texts to arrays of token ids: words, a vocabulary of the training texts, padding, cutting.
+
+Ids: 0 padding, 1 any word outside the vocabulary, then the words of the training texts, the most frequent first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.errors import DataError
+from stepscope.datasets._cache import Arrays, prepared_arrays
+from stepscope.datasets._common import Prepared, Split
+from stepscope.records.plan import InputNeeds
+
+PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
+TOKENIZER_VERSION = 1
+"""Part of the cache's key: raise it when the same text gives other ids."""
+
+# letters and digits of any script; an apostrophe inside a word belongs to it
+_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """Texts of one split and their classes, counted from 0."""
+
+    texts: Sequence[str]
+    labels: Sequence[int]
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words in order."""
+    return _WORD.findall(text.lower())
+
+
+def build_vocabulary(documents: Iterable[Sequence[str]], vocab_size: int) -> dict[str, int]:
+    """Word -> id for the ``vocab_size - 2`` most frequent words; equally frequent ones in alphabetical order."""
+    counts: Counter[str] = Counter()
+    for document in documents:
+        counts.update(document)
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return {
+        word: i for i, (word, _) in enumerate(ranked[: max(vocab_size - FIRST_WORD, 0)], start=FIRST_WORD)
+    }
+
+
+def padded(documents: Sequence[Sequence[str]], vocabulary: dict[str, int], seq_len: int) -> NDArray[np.int32]:
+    """Ids [n, seq_len]: the first ``seq_len`` words of each document, padded at the end."""
+    ids = np.zeros((len(documents), seq_len), dtype=np.int32)
+    for row, document in zip(ids, documents, strict=True):
+        head = [vocabulary.get(word, UNKNOWN) for word in document[:seq_len]]
+        row[: len(head)] = head
+    return ids
+
+
+def blocks(documents: Iterable[Sequence[str]], vocabulary: dict[str, int], seq_len: int) -> NDArray[np.int32]:
+    """Ids [n, seq_len + 1]: all documents as one stream, cut into blocks that share their border token.
+
+    Padding (id 0) marks the end of a document. What is left over at the end of the stream is dropped.
+    """
+    stream: list[int] = []
+    for document in documents:
+        stream += [vocabulary.get(word, UNKNOWN) for word in document]
+        stream.append(PADDING)
+    count = max(len(stream) - 1, 0) // seq_len
+    starts = np.arange(count)[:, None] * seq_len
+    ids: NDArray[np.int32] = np.asarray(stream, dtype=np.int32)[starts + np.arange(seq_len + 1)]
+    return ids
+
+
+def prepare_texts(
+    name: str,
+    needs: InputNeeds,
+    *,
+    content: str,
+    read: Callable[[], tuple[Texts, Texts]],
+    cache_dir: Path,
+    version: int,
+) -> Prepared:
+    """Arrays for ``tokens`` or ``lm`` needs, from the cache or from the texts that ``read`` gives (train, test).
+
+    content: digest of the files. version: of the reader, part of the cache's key.
+    """
+    seq_len, vocab_size = needs.seq_len, needs.vocab_size
+    if seq_len is None or vocab_size is None:
+        raise ValueError(f"needs are not resolved: {needs}")
+
+    def build() -> Arrays:
+        train, test = read()
+        train_words, test_words = [words(t) for t in train.texts], [words(t) for t in test.texts]
+        vocabulary = build_vocabulary(train_words, vocab_size)
+        if needs.kind == "lm":
+            return {
+                "train": blocks(train_words, vocabulary, seq_len),
+                "test": blocks(test_words, vocabulary, seq_len),
+            }
+        return {
+            "train_x": padded(train_words, vocabulary, seq_len),
+            "train_y": np.asarray(train.labels, dtype=np.int64),
+            "test_x": padded(test_words, vocabulary, seq_len),
+            "test_y": np.asarray(test.labels, dtype=np.int64),
+        }
+
+    arrays = prepared_arrays(
+        cache_dir,
+        name=name,
+        identity=(content, sorted(asdict(needs).items(), key=str), TOKENIZER_VERSION, version),
+        names=("train", "test") if needs.kind == "lm" else ("train_x", "train_y", "test_x", "test_y"),
+        build=build,
+    )
+    if needs.kind == "lm":
+        if not len(arrays["train"]):
+            raise DataError(
+                f"the training texts of {name} are too short",
+                why=f"expected more than {seq_len} words for one block of max_seq_len; found fewer",
+                fix="take more text or a smaller max_seq_len",
+            )
+        return Prepared(train=_shifted(arrays["train"]), test=_shifted(arrays["test"]))
+    return Prepared(
+        train=Split(x=arrays["train_x"], y=arrays["train_y"]),
+        test=Split(x=arrays["test_x"], y=arrays["test_y"]),
+    )
+
+
+def _shifted(ids: NDArray[Any]) -> Split:
+    """Blocks of seq_len + 1 ids as inputs and next ids: two views of the same memory."""
+    return Split(x=ids[:, :-1], y=ids[:, 1:])

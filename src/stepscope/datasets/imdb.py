@@ -1,0 +1,180 @@
+"""IMDB Large Movie Review Dataset: reviews, positive or negative; the folder ``aclImdb`` or its tar.gz, unopened.
+
+Layout: ``aclImdb/{train,test}/{pos,neg}/ID_RATING.txt``. Anything else in it (``unsup``) is left alone.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import tarfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from stepscope.core.errors import DataError
+from stepscope.datasets import _files
+from stepscope.datasets._common import Dataset, NoOptions, Prepared, misfit
+from stepscope.datasets._text import Texts, prepare_texts
+from stepscope.records.plan import InputNeeds
+
+KEY = "imdb"
+VERSION = 1
+"""Part of the digest: raise it when the same files give other arrays."""
+
+CLASSES = ("neg", "pos")
+SPLITS = ("train", "test")
+
+_ARCHIVE_PATTERN = "aclImdb*.tar.gz"
+_MEMBER = re.compile(r"(?:.*/)?(train|test)/(neg|pos)/(\d+)_(\d+)\.txt")
+_TAG = re.compile(r"<[^<>]*>")
+_SOURCES = [
+    _files.Source(
+        name="aclImdb_v1.tar.gz",
+        url="https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+        md5="7c2ac02c03563afcf9b574c7e56c153a",
+    )
+]
+
+Review = tuple[str, str, int, bytes]
+"""Split, class, number within them, text."""
+
+
+def resolve(options: NoOptions, needs: InputNeeds) -> InputNeeds:  # noqa: ARG001
+    if needs.kind == "lm":
+        return needs
+    if needs.kind != "tokens":
+        raise misfit(KEY, needs.kind, "use a workload that reads text, such as text_classifier")
+    return replace(needs, num_classes=len(CLASSES))
+
+
+def locate(options: NoOptions, data_dir: Path | None) -> dict[str, Path]:  # noqa: ARG001
+    """Either the four folders by role, or the archive."""
+    for folder in _files.folders(KEY, data_dir):
+        for root in (folder / "aclImdb", folder):
+            parts = {f"{split}_{name}": root / split / name for split in SPLITS for name in CLASSES}
+            there = [role for role, path in parts.items() if path.is_dir()]
+            if len(there) == len(parts):
+                return parts
+            if there:
+                missing = ", ".join(
+                    str(path.relative_to(root)) for r, path in parts.items() if r not in there
+                )
+                raise DataError(
+                    f"{root} lacks a part of the dataset {KEY}",
+                    why=f"expected also the folder {missing}; found {', '.join(there)}",
+                    fix="unpack the archive again",
+                )
+        archives = sorted(folder.glob(_ARCHIVE_PATTERN))
+        if len(archives) > 1:
+            raise DataError(
+                f"{folder} holds more than one {_ARCHIVE_PATTERN}",
+                why=f"expected one file; found {', '.join(a.name for a in archives)}",
+                fix="leave one of them there, or point --data-dir at a folder with one",
+            )
+        if archives:
+            return {"archive": archives[0]}
+    raise _files.not_there(KEY, data_dir, f"a folder aclImdb or {_ARCHIVE_PATTERN}")
+
+
+def digest(options: NoOptions, files: dict[str, Path]) -> str:  # noqa: ARG001
+    return _files.content_digest(files, version=f"{KEY}/{VERSION}")
+
+
+def prepare(options: NoOptions, needs: InputNeeds, files: dict[str, Path], cache_dir: Path) -> Prepared:
+    return prepare_texts(
+        KEY,
+        needs,
+        content=digest(options, files),
+        read=lambda: _read(files),
+        cache_dir=cache_dir,
+        version=VERSION,
+    )
+
+
+def download(options: NoOptions, data_dir: Path) -> None:
+    try:
+        locate(options, data_dir)
+    except DataError:
+        _files.fetch(_SOURCES, data_dir / KEY)
+
+
+def _read(files: dict[str, Path]) -> tuple[Texts, Texts]:
+    archive = files.get("archive")
+    reviews = _archive_reviews(archive) if archive else _folder_reviews(files)
+    # sorted by content-independent keys: archives list their members in any order
+    ordered = sorted(reviews, key=lambda review: review[:3])
+    counts = Counter(review[:2] for review in ordered)
+    place = archive or files["train_pos"].parent.parent
+    for split in SPLITS:
+        for name in CLASSES:
+            if not counts[split, name]:
+                raise _files.damaged(
+                    place,
+                    expected=f"reviews {split}/{name}/ID_RATING.txt",
+                    found=f"none among {len(ordered)} reviews",
+                )
+    return _texts(ordered, "train", place), _texts(ordered, "test", place)
+
+
+def _texts(reviews: list[Review], split: str, place: Path) -> Texts:
+    texts: list[str] = []
+    labels: list[int] = []
+    for of_split, name, number, content in reviews:
+        if of_split == split:
+            try:
+                texts.append(_TAG.sub(" ", content.decode("utf-8")))
+            except UnicodeDecodeError as error:
+                raise _files.damaged(
+                    place,
+                    expected="UTF-8 text",
+                    found=f"byte {error.start} of {split}/{name}/{number}_* is not",
+                ) from error
+            labels.append(CLASSES.index(name))
+    return Texts(texts=texts, labels=labels)
+
+
+def _folder_reviews(files: dict[str, Path]) -> Iterator[Review]:
+    for folder in files.values():
+        for path in folder.iterdir():
+            match = _MEMBER.fullmatch(path.as_posix())
+            if match:
+                try:
+                    yield match[1], match[2], int(match[3]), path.read_bytes()
+                except OSError as error:
+                    raise _files.unreadable(path, error) from error
+
+
+def _archive_reviews(path: Path) -> Iterator[Review]:
+    try:
+        with gzip.open(path) as content:
+            with tarfile.open(fileobj=content, mode="r|") as archive:
+                for member in archive:
+                    match = _MEMBER.fullmatch(member.name)
+                    if match and member.isfile():
+                        file = cast(BinaryIO, archive.extractfile(member))
+                        yield match[1], match[2], int(match[3]), file.read()
+            # tar may stop at its end mark; the checksum of the gzip stream comes after it
+            while content.read(1 << 20):
+                pass
+    except tarfile.TarError as error:
+        raise _files.damaged(path, expected="a complete tar archive", found=str(error)) from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise _files.broken_gzip(path, error) from error
+    except OSError as error:
+        raise _files.unreadable(path, error) from error
+
+
+DATASET = Dataset(
+    key=KEY,
+    summary="film reviews, positive or negative, mean 233 words (folder or tar.gz)",
+    options=NoOptions,
+    resolve=resolve,
+    locate=locate,
+    digest=digest,
+    prepare=prepare,
+    download=download,
+)

@@ -1,0 +1,74 @@
+"""Joining a world that a launcher has already started: RANK and WORLD_SIZE are set, so no second controller runs in it.
+
+Rank 0 keeps the run folder and starts the rank half as a child; every other rank becomes the rank half.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from stepscope.core.errors import MissingError, UsageError
+from stepscope.launch.torchrun import Launched
+from stepscope.store.layout import GroupLayout
+from stepscope.store.writer import make_dir, write_error
+
+SPEC_TIMEOUT_S = 300.0
+CLOCK_SLACK_S = 60.0
+
+
+def joined_world(environ: Mapping[str, str]) -> tuple[int, int] | None:
+    """(rank, world size) that a launcher has given this process; None when it was started by hand."""
+    if "RANK" not in environ or "WORLD_SIZE" not in environ:
+        return None
+    rank, world_size = environ["RANK"], environ["WORLD_SIZE"]
+    if not (rank.isdigit() and world_size.isdigit()) or int(rank) >= int(world_size):
+        raise UsageError(
+            f"RANK={rank!r} and WORLD_SIZE={world_size!r} do not fit together",
+            why="with both set, stepscope joins that world as a worker",
+            fix="unset them to let stepscope start its own ranks",
+        )
+    return int(rank), int(world_size)
+
+
+def group_id(environ: Mapping[str, str]) -> str:
+    """The same name on every rank of one world."""
+    address = f"{environ.get('MASTER_ADDR', 'localhost')}-{environ.get('MASTER_PORT', '0')}"
+    return f"joined-{re.sub(r'[^A-Za-z0-9.-]', '_', address)}"
+
+
+def start_rank_zero(files: GroupLayout) -> Launched:
+    """Rank 0's rank half, as a child with this process's environment."""
+    make_dir(files.root)
+    try:
+        log = files.launcher_log.open("wb")
+    except OSError as error:
+        raise write_error(files.launcher_log, error) from error
+    process = subprocess.Popen(
+        _rank_half(files.spec), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+    )
+    return Launched(process, log)
+
+
+def become_rank_half(spec: Path, *, started_at: float | None = None) -> None:
+    """Wait for rank 0's spec and turn into the rank half; never returns. MissingError when no spec comes."""
+    oldest = (time.time() if started_at is None else started_at) - CLOCK_SLACK_S
+    limit = time.monotonic() + SPEC_TIMEOUT_S
+    while not (spec.exists() and spec.stat().st_mtime >= oldest):
+        if time.monotonic() > limit:
+            raise MissingError(
+                f"rank 0 has not written {spec} within {SPEC_TIMEOUT_S:.0f} s",
+                why="all ranks read the same run folder",
+                fix="pass -o DIR with a folder on a file system that all hosts share",
+            )
+        time.sleep(0.1)
+    os.execv(sys.executable, _rank_half(spec))
+
+
+def _rank_half(spec: Path) -> list[str]:
+    return [sys.executable, "-m", "stepscope.rank", str(spec)]

@@ -1,0 +1,214 @@
+"""Watching one worker group: which cell it is in, which are finished, whether it is alive and in time.
+
+Everything is read from files that ranks write; nothing is sent to them. A class because it owns a process and deadlines.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from stepscope.core.errors import DataError
+from stepscope.launch import torchrun
+from stepscope.launch.verdict import Verdict, exit_codes, judge
+from stepscope.records.cell import CellSpec, GroupSpec
+from stepscope.records.samples import Heartbeat, RankError, RankSummary
+from stepscope.store.layout import RunLayout
+from stepscope.store.reader import rank_of, read_if_there, read_record
+from stepscope.store.writer import write_record
+
+T = TypeVar("T")
+
+STARTUP_ALLOWANCE_NS = 180_000_000_000
+POLL_S = 0.1
+STDERR_TAIL_CHARS = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellOutcome:
+    """How one cell of an attempt ended. ``verdict`` is None when every rank finished it."""
+
+    cell: CellSpec
+    wall_ns: int
+    verdict: Verdict | None
+    codes: Mapping[int, int]
+    stderr_tail: str | None = None
+
+
+class RunningGroup:
+    """One started worker group. Use as a context manager: leaving it ends every process it started."""
+
+    def __init__(
+        self,
+        spec: GroupSpec,
+        layout: RunLayout,
+        *,
+        start: Callable[[], torchrun.Launched],
+        now: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """start: begins the processes that read ``spec``, once it is written."""
+        self._spec = spec
+        self._layout = layout
+        self._files = layout.group(spec.group_id)
+        self._now = now
+        self._waiting = list(spec.cells)
+        for cell in spec.cells:
+            for path in layout.cell(cell.cell_id).rank_files():
+                path.unlink(missing_ok=True)
+        write_record(self._files.spec, spec)
+        self._entered_at = now()
+        self._deadline = self._entered_at + STARTUP_ALLOWANCE_NS + spec.measure.timeout_ns
+        self._current: CellSpec | None = None
+        self._launched = start()
+
+    def __enter__(self) -> RunningGroup:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        torchrun.stop(self._launched)
+
+    @property
+    def current(self) -> CellSpec | None:
+        """The cell that ranks are in; None while the group starts."""
+        return self._current
+
+    @property
+    def waiting(self) -> tuple[CellSpec, ...]:
+        """Cells without an outcome, in order."""
+        return tuple(self._waiting)
+
+    def heartbeat(self) -> Heartbeat | None:
+        """Rank 0's last one about the current cell."""
+        if self._current is None:
+            return None
+        return _read(partial(read_if_there, self._layout.cell(self._current.cell_id).heartbeat(0), Heartbeat))
+
+    def poll(self) -> tuple[list[CellOutcome], bool]:
+        """(cells that ended since the last call, whether the group is over). Waits at most one poll interval."""
+        ended = self._collect_finished()
+        self._notice_current()
+        if self._launched.process.poll() is not None:
+            ended += self._collect_finished()
+            if self._waiting:
+                ended.append(self._failed(timed_out=False))
+            return ended, True
+        if not self._waiting:
+            return ended, self._wait_for_exit()
+        if self._now() > self._deadline:
+            # The ranks' own clocks say who stopped first; ask before they are gone.
+            heartbeats = self._heartbeats(self._suspect())
+            torchrun.stop(self._launched)
+            ended.append(self._failed(timed_out=True, heartbeats=heartbeats))
+            return ended, True
+        time.sleep(POLL_S)
+        return ended, False
+
+    def _wait_for_exit(self) -> bool:
+        """All cells are in: the ranks only have to say goodbye; one that cannot is ended."""
+        limit = time.monotonic() + torchrun.GRACE_S
+        while self._launched.process.poll() is None and time.monotonic() < limit:
+            time.sleep(POLL_S / 2)
+        return True
+
+    def _collect_finished(self) -> list[CellOutcome]:
+        ended = []
+        while self._waiting and self._all_summaries(self._waiting[0]):
+            cell = self._waiting.pop(0)
+            now = self._now()
+            ended.append(CellOutcome(cell=cell, wall_ns=now - self._entered_at, verdict=None, codes={}))
+            self._entered_at = now
+            self._deadline = now + self._spec.measure.timeout_ns
+        return ended
+
+    def _all_summaries(self, cell: CellSpec) -> bool:
+        files = self._layout.cell(cell.cell_id)
+        return all(files.summary(rank).exists() for rank in range(self._spec.world_size))
+
+    def _notice_current(self) -> None:
+        newest, newest_time = self._current, 0
+        for cell in self._waiting:
+            beat = self._layout.cell(cell.cell_id).heartbeat(0)
+            try:
+                stamp = beat.stat().st_mtime_ns
+            except OSError:
+                continue
+            if stamp > newest_time:
+                newest, newest_time = cell, stamp
+        if newest is not None and newest is not self._current:
+            now = self._now()
+            if self._current is None:
+                self._entered_at = now  # start-up is not the first cell's time
+            self._current = newest
+            self._deadline = now + self._spec.measure.timeout_ns
+
+    def _suspect(self) -> CellSpec:
+        """The cell that was running: the earliest that some rank was last seen in."""
+        seen: dict[int, tuple[int, int]] = {}
+        for index, cell in enumerate(self._waiting):
+            for path in self._layout.cell(cell.cell_id).root.glob("heartbeat-*"):
+                stamp = path.stat().st_mtime_ns
+                seen[rank_of(path)] = max(seen.get(rank_of(path), (0, 0)), (stamp, index))
+        return self._waiting[min((index for _, index in seen.values()), default=0)]
+
+    def _heartbeats(self, cell: CellSpec) -> list[Heartbeat]:
+        """The last one of each rank: about this cell, or about start-up when it never got here."""
+        beats = {}
+        for root in (self._files.root, self._layout.cell(cell.cell_id).root):
+            for path in sorted(root.glob("heartbeat-*")):
+                beat = _read(partial(read_if_there, path, Heartbeat))
+                if beat is not None:
+                    beats[beat.rank] = beat
+        return list(beats.values())
+
+    def _failed(self, *, timed_out: bool, heartbeats: list[Heartbeat] | None = None) -> CellOutcome:
+        cell = self._suspect()
+        files = self._layout.cell(cell.cell_id)
+        roots = (files.root, self._files.root)
+        errors = [
+            read_record(path, RankError) for root in roots for path in sorted(root.glob("error-*.json"))
+        ]
+        beats = self._heartbeats(cell) if heartbeats is None else heartbeats
+        finished = frozenset(rank_of(p) for p in files.root.glob("rank-*.json"))
+        codes = exit_codes(self._files.launcher_log.read_text(errors="replace"))
+        verdict = judge(
+            errors=[e for e in errors if e.cell_id in (None, cell.cell_id)],
+            heartbeats=beats,
+            codes=codes,
+            finished=finished,
+            world_size=self._spec.world_size,
+            timed_out=timed_out,
+        )
+        self._waiting.remove(cell)
+        return CellOutcome(
+            cell=cell,
+            wall_ns=self._now() - self._entered_at,
+            verdict=verdict,
+            codes=codes,
+            stderr_tail=self._stderr_tail(verdict.rank),
+        )
+
+    def _stderr_tail(self, rank: int | None) -> str | None:
+        """The end of what the failing rank wrote to stderr; the launcher's own log when it wrote nothing."""
+        logs = [] if rank is None else sorted(self._files.rank_logs.glob(f"*/attempt_*/{rank}/stderr.log"))
+        for path in [*logs, self._files.launcher_log]:
+            text = path.read_text(errors="replace").strip()
+            if text:
+                return text[-STDERR_TAIL_CHARS:]
+        return None
+
+
+def summaries(layout: RunLayout, cell: CellSpec) -> list[RankSummary]:
+    """Final records of all ranks of a finished cell."""
+    files = layout.cell(cell.cell_id)
+    return [read_record(files.summary(rank), RankSummary) for rank in range(cell.world_size)]
+
+
+def _read(read: Callable[[], T | None]) -> T | None:
+    """A heartbeat is replaced while it is read about: damage only means "no news"."""
+    try:
+        return read()
+    except DataError:
+        return None

@@ -1,0 +1,109 @@
+"""One torchrun per worker group, in an OS session of its own: Ctrl-C reaches the controller alone."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from stepscope.store.layout import GroupLayout
+from stepscope.store.writer import make_dir, write_error
+
+_PR_SET_PDEATHSIG = 1
+GRACE_S = 5.0
+
+
+def command(spec: Path, *, world_size: int, log_dir: Path) -> list[str]:
+    """The command line of one worker group on this host. Pure."""
+    return [
+        sys.executable, "-m", "torch.distributed.run",
+        "--standalone", "--nproc-per-node", str(world_size), "--max-restarts", "0", "--monitor-interval", "0.1",
+        "--log-dir", str(log_dir), "--redirects", "3",
+        "-m", "stepscope.rank", str(spec),
+    ]  # fmt: skip
+
+
+def environment(
+    base: Mapping[str, str], *, threads_per_rank: int, extra: Mapping[str, str]
+) -> dict[str, str]:
+    """Environment of the ranks: ours, the thread count, then the matrix's own variables. Pure."""
+    left_out = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+    return {
+        **{k: v for k, v in base.items() if k not in left_out},
+        "OMP_NUM_THREADS": str(threads_per_rank),
+        "PYTHONUNBUFFERED": "1",
+        # NCCL keeps a flight recorder only when it is given room; gloo always does.
+        "TORCH_FR_BUFFER_SIZE": base.get("TORCH_FR_BUFFER_SIZE", "2000"),
+        **extra,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A running launcher and the file its own output goes to."""
+
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+
+
+def start(
+    files: GroupLayout, *, world_size: int, threads_per_rank: int, extra_env: Mapping[str, str]
+) -> Launched:
+    """Start a worker group. Raises MissingError when its log cannot be written."""
+    make_dir(files.rank_logs)
+    try:
+        log = files.launcher_log.open("wb")
+    except OSError as error:
+        raise write_error(files.launcher_log, error) from error
+    process = subprocess.Popen(
+        command(files.spec, world_size=world_size, log_dir=files.rank_logs),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=environment(os.environ, threads_per_rank=threads_per_rank, extra=extra_env),
+        start_new_session=True,
+        preexec_fn=_die_with_controller if sys.platform == "linux" else None,
+    )
+    return Launched(process, log)
+
+
+def stop(launched: Launched, *, grace_s: float = GRACE_S) -> None:
+    """End a group and everything it started: SIGTERM, a moment, SIGKILL. Safe on a group that has ended."""
+    process = launched.process
+    ours = _descendants(process.pid) if process.poll() is None else []
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=grace_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    for child in ours:
+        _kill(child)
+    process.wait()
+    launched.log.close()
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()  # psutil compares creation times: a recycled pid is never hit
+    except psutil.NoSuchProcess:
+        return
+
+
+def _die_with_controller() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,136 @@
+"""How a broken worker group is judged: which rank failed first, and what the cell's status is. Pure.
+
+torchrun's "root cause" is only the first failure *seen*. The rule here: an out-of-memory in any rank's error file wins;
+ranks that got SIGTERM are collateral; ranks whose connection was closed or that timed out are victims; what remains
+failed by itself, the earliest first; with none left, the rank that stopped moving first.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stepscope.records.run import Status
+from stepscope.records.samples import Heartbeat, RankError
+
+_FAILURE_BLOCK = re.compile(
+    r"rank\s*:\s*(?P<rank>\d+)\s*\(local_rank:\s*\d+\)\s*\n\s*exitcode\s*:\s*(?P<code>-?\d+)", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What goes into the cell's status record."""
+
+    status: Status
+    rank: int | None
+    host: str | None
+    phase: str | None
+    reason: str
+    exception: str | None = None
+
+
+def exit_codes(launcher_log: str) -> dict[int, int]:
+    """Exit code of each failed rank, from torchrun's own report; negative = killed by that signal."""
+    return {int(m["rank"]): int(m["code"]) for m in _FAILURE_BLOCK.finditer(launcher_log)}
+
+
+def judge(
+    *,
+    errors: Sequence[RankError],
+    heartbeats: Sequence[Heartbeat],
+    codes: Mapping[int, int],
+    finished: frozenset[int],
+    world_size: int,
+    timed_out: bool,
+) -> Verdict:
+    """The verdict on the cell that was running when its group ended.
+
+    errors: error files of this cell (or of start-up); heartbeats: last one of each rank that wrote any;
+    codes: from :func:`exit_codes`; finished: ranks whose final summary of this cell exists;
+    timed_out: the controller ended the group at the cell's deadline.
+    """
+    by_rank = {h.rank: h for h in heartbeats}
+    for kind in ("oom", "host_oom"):
+        of_kind = [e for e in errors if e.kind == kind]
+        if of_kind:
+            return _from_error(min(of_kind, key=_order), "oom" if kind == "oom" else "host_oom")
+    own = [e for e in errors if e.kind in ("error", "usage")]
+    silent = _silent(errors, codes, finished, world_size)
+    if own:
+        return _from_error(min(own, key=_order), "error")
+    if timed_out:
+        return _stuck(by_rank, world_size, "timeout", "the deadline of this cell passed")
+    if silent:
+        rank = silent[0]
+        return _silent_death(rank, codes.get(rank), by_rank.get(rank))
+    victims = [e for e in errors if e.kind == "victim"]
+    if victims:
+        verdict = _stuck(by_rank, world_size, "error", "ranks lost the connection to each other")
+        first = min(victims, key=_order)
+        return Verdict(status="error", rank=verdict.rank, host=verdict.host, phase=verdict.phase,
+                       reason=f"{verdict.reason}; rank {first.rank} reported: {first.exception}",
+                       exception=first.exception)  # fmt: skip
+    return _stuck(by_rank, world_size, "killed", "the worker group was terminated from outside")
+
+
+def _silent(
+    errors: Sequence[RankError], codes: Mapping[int, int], finished: frozenset[int], world_size: int
+) -> list[int]:
+    """Ranks that ended without a word: no error file, no summary, and not stopped by the launcher's SIGTERM."""
+    spoke = {e.rank for e in errors}
+    told = [r for r in range(world_size) if r not in spoke and r not in finished]
+    known = [r for r in told if codes.get(r) not in (None, 0, -signal.SIGTERM, 128 + signal.SIGTERM)]
+    return known or told
+
+
+def _silent_death(rank: int, code: int | None, heartbeat: Heartbeat | None) -> Verdict:
+    if code is None:
+        what, status = "ended without a word", "killed"
+    elif code < 0:
+        what, status = f"was killed by {signal.Signals(-code).name}", "killed"
+    else:
+        what, status = f"exited with code {code} without an exception", "error"
+    hint = "; the kernel's out-of-memory killer does this: see `dmesg`" if code == -signal.SIGKILL else ""
+    where = "" if heartbeat is None else f" in {heartbeat.phase}, step {heartbeat.step}"
+    return Verdict(
+        status="killed" if status == "killed" else "error",
+        rank=rank,
+        host=None if heartbeat is None else heartbeat.host,
+        phase=None if heartbeat is None else heartbeat.phase,
+        reason=f"rank {rank} {what}{where}{hint}",
+    )
+
+
+def _stuck(heartbeats: Mapping[int, Heartbeat], world_size: int, status: Status, what: str) -> Verdict:
+    absent = [r for r in range(world_size) if r not in heartbeats]
+    if absent:
+        return Verdict(status=status, rank=absent[0], host=None, phase="start",
+                       reason=f"{what}; rank {absent[0]} never reached this cell")  # fmt: skip
+    last = min(heartbeats.values(), key=lambda h: (h.collectives_enqueued or 0, h.step, h.time_ns))
+    ahead = max(heartbeats.values(), key=lambda h: (h.collectives_enqueued or 0, h.step, h.time_ns))
+    reason = f"{what}; rank {last.rank} on {last.host} stopped first, in {last.phase}, step {last.step}"
+    enqueued, most = last.collectives_enqueued, ahead.collectives_enqueued
+    if enqueued is not None and most is not None and most > enqueued:
+        reason += (
+            f": it never called collective {most} ({ahead.last_collective}), in which rank {ahead.rank} waits"
+        )
+    return Verdict(status=status, rank=last.rank, host=last.host, phase=last.phase, reason=reason)
+
+
+def _from_error(error: RankError, status: Status) -> Verdict:
+    reason = f"rank {error.rank} on {error.host} in {error.phase}, step {error.step}: {error.exception}"
+    return Verdict(
+        status=status,
+        rank=error.rank,
+        host=error.host,
+        phase=error.phase,
+        reason=reason,
+        exception=error.exception,
+    )
+
+
+def _order(error: RankError) -> tuple[int, int]:
+    return error.time_ns, error.rank

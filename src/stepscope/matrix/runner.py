@@ -1,0 +1,322 @@
+"""Runs a planned matrix: worker groups, failures, the out-of-memory backstop, interruption, results.
+
+Whatever happens to one cell, the others run, and everything finished is on disk before the next one starts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from stepscope.core.errors import Interrupted, UsageError
+from stepscope.environment.collect import collect
+from stepscope.launch import join, torchrun
+from stepscope.launch.supervise import CellOutcome, RunningGroup, summaries
+from stepscope.launch.torchrun import Launched
+from stepscope.matrix.backstop import backstop
+from stepscope.matrix.events import CellEnded, CellMoved, Event, GroupStarted, RunStarted
+from stepscope.matrix.expand import PlannedCell
+from stepscope.matrix.grouping import WorkerGroup, group_cells
+from stepscope.matrix.resume import Resume, plan_resume
+from stepscope.records.cell import CellSpec, GroupSpec, MeasureSettings
+from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.run import CellStatus, RunRecord
+from stepscope.store.layout import RunLayout
+from stepscope.store.lock import hold_lock
+from stepscope.store.reader import read_if_there, read_record
+from stepscope.store.writer import make_dir, write_record
+
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """Everything a run needs to know. ``matrix`` is the resolved file, saved with the run."""
+
+    layout: RunLayout
+    name: str
+    matrix: Mapping[str, Any]
+    cells: tuple[PlannedCell, ...]
+    measure: MeasureSettings
+    usable_cores: int
+    argv: tuple[str, ...]
+    cache_dir: Path
+    env: Mapping[str, str]
+    isolate: bool = False
+    joined: str | None = None  # id of the group when the ranks exist already (launch/join.py)
+    retry_failed: bool = False
+    data_dir: Path | None = None
+    download: bool = False
+    tensorboard_dir: Path | None = None
+    environment: EnvironmentRecord | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    """Status of every cell, in matrix order."""
+
+    statuses: tuple[CellStatus, ...]
+
+    @property
+    def measured(self) -> int:
+        return sum(s.status == "ok" for s in self.statuses)
+
+    @property
+    def failed(self) -> tuple[CellStatus, ...]:
+        """Cells that were tried and did not give a result. An unsupported or skipped cell is not a failure."""
+        return tuple(s for s in self.statuses if s.status not in ("ok", "unsupported", "skipped"))
+
+
+def run_matrix(request: RunRequest, on_event: OnEvent) -> RunOutcome:
+    """Run what is missing and return every cell's status. Raises Interrupted after flushing on SIGINT or SIGTERM."""
+    layout = request.layout
+    make_dir(layout.root)
+    with hold_lock(layout.lock):
+        _write_run(request)
+        known = read_statuses(layout, request.cells)
+        run = _Run(request, known, on_event)
+        decided = plan_resume(request.cells, known, retry_failed=request.retry_failed)
+        run.begin(decided)
+        with _signals_as_exceptions():
+            try:
+                run.run(decided)
+            except (KeyboardInterrupt, Interrupted) as stop:
+                run.interrupt()
+                signum = stop.exit_code - 128 if isinstance(stop, Interrupted) else int(signal.SIGINT)
+                raise Interrupted(
+                    "interrupted; what was measured is saved",
+                    signum=signum,
+                    fix=f"run the same command with `-o {layout.root}` to complete what is missing",
+                ) from None
+        return RunOutcome(statuses=tuple(run.status(c.spec) for c in request.cells))
+
+
+def read_statuses(layout: RunLayout, cells: tuple[PlannedCell, ...]) -> dict[str, CellStatus]:
+    """Statuses that an earlier run left, by cell id."""
+    found = {}
+    for planned in cells:
+        status = read_if_there(layout.cell(planned.spec.cell_id).status, CellStatus)
+        if status is not None:
+            found[planned.spec.cell_id] = status
+    return found
+
+
+def _write_run(request: RunRequest) -> None:
+    layout = request.layout
+    ids = tuple(planned.spec.cell_id for planned in request.cells)
+    earlier = read_if_there(layout.run, RunRecord)
+    if earlier is not None:
+        if earlier.kind != "bench":
+            raise UsageError(
+                f"{layout.root} holds a {earlier.kind} run", fix="choose another run folder with -o DIR"
+            )
+        ids = tuple(dict.fromkeys((*earlier.cells, *ids)))
+    elif any(p.name != layout.lock.name for p in layout.root.iterdir()):
+        raise UsageError(
+            f"{layout.root} is not empty and is not a run folder",
+            why="nothing of yours is overwritten",
+            fix="choose another folder with -o DIR",
+        )
+    record = RunRecord(
+        kind="bench",
+        name=request.name,
+        matrix=dict(request.matrix),
+        cells=ids,
+        argv=request.argv,
+        data_dir=None if request.data_dir is None else str(request.data_dir),
+    )
+    write_record(layout.run, record)
+    write_record(layout.environment, request.environment or collect())
+    for planned in request.cells:
+        write_record(layout.cell(planned.spec.cell_id).spec, planned.spec)
+
+
+class _Run:
+    """Statuses so far, and the group being run."""
+
+    def __init__(self, request: RunRequest, known: Mapping[str, CellStatus], on_event: OnEvent) -> None:
+        self._request = request
+        self._layout = request.layout
+        self._on_event = on_event
+        self._planned = {p.spec.cell_id: p for p in request.cells}
+        self._statuses = dict(known)
+        self._earlier = dict(known)
+        self._pending: list[str] = []
+        self._groups = sum(1 for _ in self._layout.groups.glob("*"))
+
+    def status(self, cell: CellSpec) -> CellStatus:
+        return self._statuses[cell.cell_id]
+
+    def begin(self, decided: Resume) -> None:
+        """Tell what will happen, and record what need not run at all."""
+        self._pending = [p.spec.cell_id for p in decided.run]
+        kept = tuple(self._statuses[p.spec.cell_id] for p in decided.kept)
+        specs = tuple(p.spec for p in self._request.cells)
+        self._on_event(
+            RunStarted(run_dir=str(self._layout.root), cells=specs, kept=kept, to_run=len(self._pending))
+        )
+        for planned in decided.unsupported:
+            self._end(
+                CellStatus(cell_id=planned.spec.cell_id, status="unsupported", reason=planned.unsupported)
+            )
+        for planned in decided.skipped:
+            self._end(CellStatus(cell_id=planned.spec.cell_id, status="skipped", reason=planned.skipped))
+
+    def run(self, decided: Resume) -> None:
+        """Run the groups one after the other; after a failure, new processes run the rest of a group."""
+        request = self._request
+        groups = group_cells(
+            (p.spec for p in decided.run), usable_cores=request.usable_cores, isolate=request.isolate
+        )
+        for group in groups:
+            while waiting := tuple(c for c in group.cells if c.cell_id in self._pending):
+                self._groups += 1
+                _, _, kind = group.group_id.partition("-")
+                group_id = request.joined or f"{self._groups:03d}-{kind}"
+                spec = self._group_spec(group, group_id, waiting)
+                started = GroupStarted(
+                    group_id=spec.group_id, world_size=group.world_size, cells=len(waiting)
+                )
+                self._on_event(started)
+                with RunningGroup(spec, self._layout, start=self._starter(spec, group)) as workers:
+                    self._supervise(workers, spec.group_id)
+                if request.joined is not None:
+                    self._layout.group(spec.group_id).spec.unlink(missing_ok=True)
+                    return self.interrupt("the joined world can only be started anew by its launcher")
+        return None
+
+    def interrupt(self, reason: str = "stopped before it finished") -> None:
+        """Whatever has no result yet is marked, so that it is named in the table and run next time."""
+        for cell_id in list(self._pending):
+            self._end(CellStatus(cell_id=cell_id, status="interrupted", reason=reason))
+
+    def _starter(self, spec: GroupSpec, group: WorkerGroup) -> Callable[[], Launched]:
+        files = self._layout.group(spec.group_id)
+        if self._request.joined is not None:
+            return partial(join.start_rank_zero, files)
+        return partial(
+            torchrun.start,
+            files,
+            world_size=group.world_size,
+            threads_per_rank=group.threads_per_rank,
+            extra_env={**self._request.env, **group.env},
+        )
+
+    def _supervise(self, workers: RunningGroup, group_id: str) -> None:
+        moved: tuple[str, str, int] | None = None
+        over = False
+        while not over:
+            ended, over = workers.poll()
+            for outcome in ended:
+                self._settle(outcome, group_id)
+            beat, cell = workers.heartbeat(), workers.current
+            if beat is not None and cell is not None and not over:
+                position = (cell.cell_id, beat.phase, beat.step)
+                if position != moved:
+                    moved = position
+                    self._on_event(CellMoved(cell=cell, phase=beat.phase, step=beat.step))
+
+    def _settle(self, outcome: CellOutcome, group_id: str) -> None:
+        cell, verdict = outcome.cell, outcome.verdict
+        earlier = self._earlier.get(cell.cell_id)
+        attempt = 1 if earlier is None else earlier.attempt + 1
+        if verdict is None:
+            status = self._finished(outcome, group_id, attempt)
+        else:
+            status = CellStatus(
+                cell_id=cell.cell_id,
+                status=verdict.status,
+                phase=verdict.phase,
+                reason=verdict.reason,
+                failing_rank=verdict.rank,
+                failing_host=verdict.host,
+                exception=verdict.exception,
+                stderr_tail=outcome.stderr_tail,
+                exit_codes={str(rank): code for rank, code in outcome.codes.items()} or None,
+                wall_ns=outcome.wall_ns,
+                group_id=group_id,
+                attempt=attempt,
+            )
+        self._end(status)
+        if status.status in ("oom", "host_oom"):
+            self._skip_larger(self._planned[cell.cell_id])
+
+    def _finished(self, outcome: CellOutcome, group_id: str, attempt: int) -> CellStatus:
+        """ok, unless the replicas ended with different parameters: then every number of the cell is void."""
+        ranks = summaries(self._layout, outcome.cell)
+        odd = [r for r in ranks if r.parameter_checksum != ranks[0].parameter_checksum]
+        return CellStatus(
+            cell_id=outcome.cell.cell_id,
+            status="error" if odd else "ok",
+            phase="verify" if odd else None,
+            reason=(
+                f"replicas diverged: rank {odd[0].rank} on {odd[0].host} ended with parameters "
+                f"{odd[0].parameter_checksum}, rank 0 with {ranks[0].parameter_checksum}"
+                if odd
+                else None
+            ),
+            failing_rank=odd[0].rank if odd else None,
+            failing_host=odd[0].host if odd else None,
+            wall_ns=outcome.wall_ns,
+            group_id=group_id,
+            attempt=attempt,
+        )
+
+    def _skip_larger(self, failed: PlannedCell) -> None:
+        waiting = tuple(self._planned[cell_id] for cell_id in self._pending)
+        for cell_id, reason in backstop(failed, waiting).items():
+            self._end(CellStatus(cell_id=cell_id, status="skipped", reason=reason))
+
+    def _end(self, status: CellStatus) -> None:
+        write_record(self._layout.cell(status.cell_id).status, status)
+        self._statuses[status.cell_id] = status
+        if status.cell_id in self._pending:
+            self._pending.remove(status.cell_id)
+        self._on_event(CellEnded(cell=self._planned[status.cell_id].spec, status=status))
+
+    def _group_spec(self, group: WorkerGroup, group_id: str, cells: tuple[CellSpec, ...]) -> GroupSpec:
+        request = self._request
+        return GroupSpec(
+            group_id=group_id,
+            run_dir=str(self._layout.root.resolve()),
+            world_size=group.world_size,
+            device=group.device,
+            backend=group.backend,
+            threads_per_rank=group.threads_per_rank,
+            measure=request.measure,
+            cells=cells,
+            data_dir=None if request.data_dir is None else str(request.data_dir.resolve()),
+            cache_dir=str(request.cache_dir),
+            download=request.download,
+            tensorboard_dir=None
+            if request.tensorboard_dir is None
+            else str(request.tensorboard_dir.resolve()),
+            warnings_as_errors=os.environ.get("STEPSCOPE_WARNINGS") == "error",
+        )
+
+
+@contextmanager
+def _signals_as_exceptions() -> Iterator[None]:
+    """SIGTERM stops a run as Ctrl-C does: flushed, marked, resumable."""
+
+    def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        raise Interrupted("stopped", signum=signum)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def read_run_cells(layout: RunLayout) -> tuple[CellSpec, ...]:
+    """Specs of all cells of a run folder, in matrix order."""
+    run = read_record(layout.run, RunRecord)
+    return tuple(read_record(layout.cell(cell_id).spec, CellSpec) for cell_id in run.cells)

@@ -1,0 +1,127 @@
+"""From a command's arguments to a plan, and from a finished run to its results: what ``bench`` and ``demo`` share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stepscope.config.matrix import Matrix
+from stepscope.config.options import OptionsModel
+from stepscope.core.errors import DataError, ExitCode, UsageError
+from stepscope.datasets import REGISTRY as DATASETS
+from stepscope.environment.collect import collect
+from stepscope.launch.join import joined_world
+from stepscope.matrix.estimate import PlanEstimate, estimate_plan
+from stepscope.matrix.expand import PlannedCell, expand
+from stepscope.matrix.grouping import group_cells
+from stepscope.matrix.load import digest_lookup, load_matrix
+from stepscope.matrix.machine import machine_of
+from stepscope.matrix.results import build_rows, write_results
+from stepscope.matrix.runner import read_run_cells, read_statuses
+from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.run import ResultRow
+from stepscope.store.layout import RunLayout
+
+MISSING_DATA = "data-missing"
+"""Stands for a digest while the files cannot be read: such a cell never runs under this identity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A matrix on this machine, ready to run."""
+
+    matrix: Matrix
+    cells: tuple[PlannedCell, ...]
+    environment: EnvironmentRecord
+    data_dir: Path | None
+
+
+def cache_dir(environ: Mapping[str, str]) -> Path:
+    """``$XDG_CACHE_HOME/stepscope``, else ``~/.cache/stepscope``."""
+    home = environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "stepscope"
+
+
+def make_plan(
+    source: Path | str, *, overrides: Sequence[str] = (), data_dir: Path | None = None, download: bool = False
+) -> Plan:
+    """Read, check and expand a matrix. Raises UsageError, DataError when no cell has its data, MissingError."""
+    matrix = load_matrix(source, overrides=overrides)
+    if download:
+        _download(matrix, data_dir)
+    joined = joined_world(os.environ)
+    environment = collect()
+    machine = machine_of(environment, joined_world_size=None if joined is None else joined[1])
+    lookup = digest_lookup(data_dir)
+    missing: dict[str, DataError | UsageError] = {}
+
+    def digest_of(key: str, options: OptionsModel) -> str:
+        try:
+            return lookup(key, options)
+        except (DataError, UsageError) as error:
+            missing[key] = error
+            return MISSING_DATA
+
+    cells = expand(matrix, machine=machine, digest_of=digest_of)
+    if missing and all(cell.spec.dataset in missing for cell in cells):
+        raise next(iter(missing.values()))
+    return Plan(
+        matrix=matrix,
+        cells=tuple(_without_data(cell, missing) for cell in cells),
+        environment=environment,
+        data_dir=data_dir,
+    )
+
+
+def _without_data(cell: PlannedCell, missing: Mapping[str, DataError | UsageError]) -> PlannedCell:
+    if cell.spec.data_digest != MISSING_DATA:
+        return cell
+    return replace(cell, unsupported=str(missing[cell.spec.dataset]).replace("\n", ";"))
+
+
+def _download(matrix: Matrix, data_dir: Path | None) -> None:
+    if data_dir is None:
+        raise UsageError("--download needs a folder to put the files in", fix="add --data-dir DIR")
+    for key, options in {(draft.settings.dataset, draft.dataset_options) for draft in matrix.cells}:
+        fetch = DATASETS.load(key).download
+        if fetch is not None:
+            fetch(options, data_dir)
+
+
+def estimate(plan: Plan, layout: RunLayout) -> PlanEstimate:
+    """How long what is left of the plan may take; cells that ran before count with their real time."""
+    runnable = tuple(cell for cell in plan.cells if cell.runnable)
+    launch = plan.matrix.launch
+    groups = group_cells(
+        (cell.spec for cell in runnable), usable_cores=plan.environment.usable_cores, isolate=launch.isolate
+    )
+    known = {
+        cell_id: status.wall_ns
+        for cell_id, status in read_statuses(layout, plan.cells).items()
+        if status.wall_ns is not None and status.status == "ok"
+    }
+    return estimate_plan(
+        groups,
+        {cell.spec.cell_id: cell for cell in runnable},
+        measure=plan.matrix.measure,
+        usable_cores=plan.environment.usable_cores,
+        known_ns=known,
+    )
+
+
+def derive_results(layout: RunLayout) -> tuple[ResultRow, ...]:
+    """results.jsonl and results.csv from what lies in the run folder; the rows."""
+    rows = build_rows(layout, read_run_cells(layout))
+    write_results(layout, rows)
+    return rows
+
+
+def exit_code(rows: Sequence[ResultRow]) -> int:
+    """0: every cell that can run here has a result. 4: some failed. 5: none succeeded. 3: none can run here."""
+    ok = sum(row.status == "ok" for row in rows)
+    failed = sum(row.status not in ("ok", "unsupported", "skipped") for row in rows)
+    if ok:
+        return ExitCode.SOME_CELLS_FAILED if failed else ExitCode.OK
+    return ExitCode.ALL_CELLS_FAILED if failed else ExitCode.ENVIRONMENT

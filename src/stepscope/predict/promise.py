@@ -1,0 +1,79 @@
+"""What a cell's workload, dataset and strategy together promise: parameters, FLOP, and what travels each step.
+
+The keystone: the planner prices it, the rank half checks it against what was seen, the table explains it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.config.options import OptionsModel
+from stepscope.config.precision import parameter_dtype
+from stepscope.datasets import REGISTRY as DATASETS
+from stepscope.datasets._common import Dataset
+from stepscope.records.cell import CellSpec
+from stepscope.records.plan import CommOp, InputNeeds, ModelFacts, Setting
+from stepscope.strategies import REGISTRY as STRATEGIES
+from stepscope.strategies._common import Strategy
+from stepscope.workloads import REGISTRY as WORKLOADS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """A cell's plugins with their validated options, and what they say.
+
+    needs: the model's input, completed by the dataset. comm_plan: collectives of one optimizer step.
+    """
+
+    model: OptionsModel
+    dataset: Dataset
+    dataset_options: OptionsModel
+    strategy: Strategy
+    strategy_options: OptionsModel
+    needs: InputNeeds
+    facts: ModelFacts
+    setting: Setting
+    comm_plan: tuple[CommOp, ...]
+
+    @property
+    def comm_bytes_per_step(self) -> int:
+        """Payload that one rank passes to collectives in one optimizer step, bytes."""
+        return sum(op.size_bytes for op in self.comm_plan)
+
+
+def setting_of(cell: CellSpec, *, warmup_steps: int | None = None) -> Setting:
+    """The part of a cell that a strategy's promise depends on."""
+    return Setting(
+        device=cell.device,
+        backend=cell.backend,
+        world_size=cell.world_size,
+        precision=cell.precision,
+        optimizer=cell.optimizer,
+        momentum=cell.momentum,
+        accumulation=cell.accumulation,
+        warmup_steps=warmup_steps,
+    )
+
+
+def promise_of(cell: CellSpec, *, warmup_steps: int | None = None) -> Promise:
+    """The promise of a resolved cell. Raises UsageError for unknown names, pydantic's ValidationError for options."""
+    workload, dataset = WORKLOADS.load(cell.workload), DATASETS.load(cell.dataset)
+    strategy = STRATEGIES.load(cell.strategy)
+    model = workload.options.model_validate(dict(cell.model))
+    dataset_options = dataset.options.model_validate(dict(cell.dataset_options))
+    strategy_options = strategy.options.model_validate(dict(cell.strategy_options))
+    needs = dataset.resolve(dataset_options, workload.needs(model))
+    facts = workload.facts(model, needs, parameter_dtype(cell.precision))
+    setting = setting_of(cell, warmup_steps=warmup_steps)
+    alone = cell.world_size > 1 and not strategy.collective
+    return Promise(
+        model=model,
+        dataset=dataset,
+        dataset_options=dataset_options,
+        strategy=strategy,
+        strategy_options=strategy_options,
+        needs=needs,
+        facts=facts,
+        setting=setting,
+        comm_plan=() if alone else strategy.comm_plan(facts, setting, strategy_options),
+    )

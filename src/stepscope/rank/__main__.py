@@ -1,0 +1,24 @@
+"""``python -m stepscope.rank SPEC.json`` runs a worker group's rank; ``--probe`` prints what only torch knows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    arguments = sys.argv[1:]
+    if arguments == ["--probe"]:
+        from stepscope.rank.probe import main as probe
+
+        return probe()
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m stepscope.rank SPEC.json | --probe\n")
+        return 2
+    from stepscope.rank.worker import main as work
+
+    return work(Path(arguments[0]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

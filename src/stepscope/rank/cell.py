@@ -1,0 +1,319 @@
+"""One cell on one rank: data, model, strategy; warm-up and timed steps or epochs; then the checks and the summary."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from stepscope.core.errors import Unavailable, UsageError
+from stepscope.datasets._common import Prepared
+from stepscope.instrument import memory
+from stepscope.instrument.regions import Regions
+from stepscope.instrument.timer import GradientReadiness, step_timer
+from stepscope.predict.promise import Promise, promise_of
+from stepscope.rank import plancheck, profiling
+from stepscope.rank.checksum import parameter_checksum
+from stepscope.rank.control import Control
+from stepscope.rank.evaluate import correct_answers
+from stepscope.rank.heartbeat import Pulse
+from stepscope.rank.loading import Batch, Loader, open_loader
+from stepscope.rank.mesh import Mesh
+from stepscope.rank.pace import Pace
+from stepscope.rank.precision import Numerics, open_numerics
+from stepscope.rank.recorder import Recorder, StepFacts
+from stepscope.rank.reset import reset
+from stepscope.rank.sampling import Sampling, Window
+from stepscope.rank.startup import Place
+from stepscope.rank.strategies import REGISTRY as DEEDS
+from stepscope.rank.strategies._common import Session
+from stepscope.rank.training import Training
+from stepscope.rank.workloads import REGISTRY as MODULES
+from stepscope.rank.workloads._common import Task
+from stepscope.records.cell import CellSpec, GroupSpec
+from stepscope.records.plan import ModelFacts
+from stepscope.records.samples import EpochResult, RankSummary, SamplesHeader
+from stepscope.store.layout import CellLayout, RunLayout
+from stepscope.store.writer import write_record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankContext:
+    """What all cells of a group share on this rank."""
+
+    group: GroupSpec
+    place: Place
+    mesh: Mesh
+    control: Control
+    pulse: Pulse
+    layout: RunLayout
+    scheduler_policy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """Everything built for one round of a cell."""
+
+    prepared: Prepared
+    promise: Promise
+    task: Task
+    session: Session
+    training: Training
+    loader: Loader
+    readiness: GradientReadiness | None
+    numerics: Numerics
+
+
+def run_cell(cell: CellSpec, context: RankContext, *, round_index: int) -> None:
+    """Run one round; the last round writes the summary that tells the controller that this rank is through."""
+    files = context.layout.cell(cell.cell_id)
+    context.pulse.enter("data")
+    device = context.mesh.device
+    reset(
+        device, seed=cell.seed, threads=context.group.threads_per_rank, cudnn_benchmark=cell.cudnn_benchmark
+    )
+    notes: list[str] = []
+    cannot = memory.reset_peak(device)
+    if isinstance(cannot, Unavailable):
+        notes.append(f"peak memory covers the whole process: {cannot.reason}")
+    promise = promise_of(cell, warmup_steps=context.group.measure.warmup_steps)
+    prepared = _data(cell, context, promise)
+    context.pulse.enter("build")
+    subject = _build(cell, context, promise, prepared)
+    try:
+        with Recorder(files.samples(context.mesh.rank), _header(cell, context)) as recorder:
+            summary = _measure(cell, context, subject, recorder, round_index)
+        if round_index == context.group.measure.rounds - 1:
+            summary = _conclude(cell, context, subject, summary, files)
+            write_record(files.summary(context.mesh.rank), replace(summary, notes=(*notes, *summary.notes)))
+    finally:
+        _close(subject)
+
+
+def _header(cell: CellSpec, context: RankContext) -> SamplesHeader:
+    return SamplesHeader(
+        cell_id=cell.cell_id,
+        rank=context.mesh.rank,
+        world_size=cell.world_size,
+        clock=step_timer(context.mesh.device).clock,
+        comm_source="hook",
+    )
+
+
+def _data(cell: CellSpec, context: RankContext, promise: Promise) -> Prepared:
+    """The cell's arrays: the first rank of each host builds the cache, the others map it."""
+    dataset, options = promise.dataset, promise.dataset_options
+    data_dir = None if context.group.data_dir is None else Path(context.group.data_dir)
+    files = dataset.locate(options, data_dir)
+    prepare = partial(dataset.prepare, options, promise.needs, files, Path(context.group.cache_dir))
+    first = context.place.local_rank == 0
+    prepared = prepare() if first else None
+    context.control.barrier()
+    prepared = prepared or prepare()
+    if len(prepared.train) < cell.global_batch:
+        raise UsageError(
+            f"{cell.dataset} has {len(prepared.train)} training samples, fewer than one global batch of {cell.global_batch}",
+            fix="use a smaller batch or more data",
+        )
+    return prepared
+
+
+def _build(cell: CellSpec, context: RankContext, promise: Promise, prepared: Prepared) -> _Subject:
+    device, mesh = context.mesh.device, context.mesh
+    task = MODULES.load(cell.workload)(promise.model, promise.needs, cell.loss)
+    numerics = open_numerics(cell.precision, device)
+    module = numerics.prepare(task.module)
+    _assert_as_promised(module, promise.facts)
+    timer = step_timer(device)
+    readiness = GradientReadiness(module, timer) if promise.strategy.collective else None
+    session = DEEDS.load(cell.strategy)(module, mesh, promise.strategy_options)
+    # From here on ranks may draw different numbers (dropout); until here they must not.
+    torch.manual_seed(cell.seed + 1 + mesh.rank)
+    training = Training(cell, task, session, numerics, timer, readiness)
+    sampling = Sampling(
+        num_samples=len(prepared.train),
+        world_size=cell.world_size,
+        micro_batch=cell.micro_batch,
+        accumulation=cell.accumulation,
+        seed=cell.seed,
+    )
+    loader = open_loader(
+        prepared.train,
+        sampling,
+        rank=mesh.rank,
+        device=device,
+        num_workers=cell.num_workers,
+        pin_memory=cell.pin_memory,
+        persistent_workers=cell.persistent_workers,
+    )
+    return _Subject(
+        prepared=prepared,
+        promise=promise,
+        task=task,
+        session=session,
+        training=training,
+        loader=loader,
+        readiness=readiness,
+        numerics=numerics,
+    )
+
+
+def _assert_as_promised(module: nn.Module, facts: ModelFacts) -> None:
+    found = [(name, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
+    promised = [(p.name, p.numel) for p in facts.parameters]
+    assert found == promised, (
+        f"the module's parameters differ from the workload's promise: {found} != {promised}"
+    )
+
+
+def _close(subject: _Subject) -> None:
+    subject.loader.close()
+    subject.session.close()
+    if subject.readiness is not None:
+        subject.readiness.close()
+    subject.numerics.close()
+
+
+def _measure(
+    cell: CellSpec, context: RankContext, subject: _Subject, recorder: Recorder, round_index: int
+) -> RankSummary:
+    loader, measure, promise = subject.loader, context.group.measure, subject.promise
+    per_epoch = loader.sampling.windows_per_epoch
+    pace = Pace(
+        cell,
+        measure,
+        context.control,
+        recorder,
+        min_warmup=promise.strategy.min_warmup_steps(promise.strategy_options),
+        epoch_steps=None if cell.epochs is None else cell.epochs * per_epoch,
+    )
+    plain = Regions(enabled=False)
+    step = 0
+    epochs: list[EpochResult] = []
+
+    def run(windows: Iterator[tuple[Window, Iterator[Batch]]]) -> None:
+        nonlocal step
+        for window, batches in windows:
+            context.pulse.step = step
+            stepped = subject.training.step(window, batches, plain)
+            facts = StepFacts(
+                round=round_index,
+                step=step,
+                epoch=window.epoch,
+                warmup=pace.warming,
+                full=window.full,
+                samples=stepped.samples,
+                global_samples=window.global_samples,
+                host_data_ns=stepped.host_data_ns,
+            )
+            recorder.add(facts, stepped.pending, stepped.loss_sum)
+            pace.after_step(full=window.full)
+            step += 1
+            context.pulse.phase = "warmup" if pace.warming else "measure"
+            if pace.stop_reason is not None:
+                return
+
+    context.pulse.enter("warmup" if pace.warming else "measure")
+    if cell.epochs is None:
+        run(loader.endless())
+    else:
+        for epoch in range(cell.epochs):
+            run(loader.epoch(epoch))
+            recorder.flush()
+            epochs.append(_finish_epoch(cell, context, subject, recorder, round_index, epoch))
+    recorder.flush()
+    return _summary(cell, context, subject, pace, tuple(epochs))
+
+
+def _finish_epoch(
+    cell: CellSpec, context: RankContext, subject: _Subject, recorder: Recorder, round_index: int, epoch: int
+) -> EpochResult:
+    phase = context.pulse.phase
+    context.pulse.enter("evaluate", step=context.pulse.step)
+    train_loss = math.fsum(_finite(context.control.all_gather(_portable(recorder.epoch_loss[epoch]))))
+    accuracy = _accuracy(cell, context, subject)
+    context.pulse.enter(phase, step=context.pulse.step)
+    finite = math.isfinite(train_loss)
+    return EpochResult(
+        round=round_index,
+        epoch=epoch,
+        train_loss=train_loss / len(subject.prepared.train) if finite else None,
+        non_finite=not finite,
+        test_accuracy=accuracy,
+        samples_seen=subject.loader.seen.samples,
+        distinct_samples_seen=subject.loader.seen.distinct_samples,
+        epoch_ns=recorder.epoch_step_ns[epoch],
+    )
+
+
+def _accuracy(cell: CellSpec, context: RankContext, subject: _Subject) -> float | None:
+    """Share of right answers on the test split; None where there is none or its labels mean nothing."""
+    test = subject.prepared.test
+    if not subject.prepared.real_labels or len(test) == 0:
+        return None
+    right = correct_answers(subject.task, subject.numerics, test, context.mesh, micro_batch=cell.micro_batch)
+    return float(math.fsum(context.control.all_gather(right)) / len(test))
+
+
+def _portable(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _finite(values: list[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
+
+
+def _summary(
+    cell: CellSpec, context: RankContext, subject: _Subject, pace: Pace, epochs: tuple[EpochResult, ...]
+) -> RankSummary:
+    device = context.mesh.device
+    peak = memory.read_peak(device)
+    return RankSummary(
+        cell_id=cell.cell_id,
+        rank=context.mesh.rank,
+        local_rank=context.place.local_rank,
+        world_size=cell.world_size,
+        host=context.pulse.host,
+        pid=os.getpid(),
+        device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        torch_version=str(torch.__version__),
+        scheduler_policy=context.scheduler_policy,
+        num_threads=torch.get_num_threads(),
+        num_parameters=subject.promise.facts.num_parameters,
+        train_samples=len(subject.prepared.train),
+        test_samples=len(subject.prepared.test),
+        warmup_steps=pace.warmup_steps,
+        timed_steps=pace.timed_steps,
+        stop_reason=pace.stop_reason or "all epochs",
+        parameter_checksum="",
+        peak_memory_bytes=None if isinstance(peak, Unavailable) else peak.size_bytes,
+        peak_memory_source=peak.reason if isinstance(peak, Unavailable) else peak.source,
+        epochs=epochs,
+        notes=subject.prepared.notes,
+    )
+
+
+def _conclude(
+    cell: CellSpec, context: RankContext, subject: _Subject, summary: RankSummary, files: CellLayout
+) -> RankSummary:
+    """After the last timed step: replica checksum, the plan check, the profiled steps."""
+    context.pulse.enter("verify")
+    checksum = parameter_checksum(subject.task.module)
+    windows = subject.loader.endless(start=cell.epochs or 0)
+    window, batches = next(windows)
+    one_step = partial(subject.training.step, window, batches, Regions(enabled=False))
+    check = plancheck.check(subject.promise.comm_plan, plancheck.observe(one_step))
+    trace: str | None = None
+    if context.group.measure.profile:
+        context.pulse.enter("profile")
+        trace = profiling.profile_steps(
+            cell, context, subject.training, windows, subject.promise.comm_plan, files
+        )
+    context.control.barrier()
+    return replace(summary, parameter_checksum=checksum, plan_check=check, trace_file=trace)

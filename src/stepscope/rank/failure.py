@@ -1,0 +1,70 @@
+"""What kind of failure an exception is, and the record this rank leaves of it."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from typing import Literal
+
+import torch
+
+from stepscope.core.errors import StepscopeError
+from stepscope.rank.heartbeat import Pulse
+from stepscope.records.samples import RankError
+
+Kind = Literal["oom", "host_oom", "victim", "error", "usage", "terminated"]
+
+_HOST_OOM = ("DefaultCPUAllocator", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc")
+_VICTIM = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection refused",
+    "Broken pipe",
+    "Timed out waiting",
+    "Application timeout",
+    "wait timeout",
+    "remote process exited",
+    "Socket Timeout",
+    "NCCL communicator was aborted",
+    "failed to recv, got 0 bytes",
+)
+TRACEBACK_CHARS = 8000
+
+
+class Terminated(BaseException):
+    """SIGTERM: the launcher stops this rank because another one failed, or the controller ends the group."""
+
+
+def classify(error: BaseException) -> Kind:
+    """What happened. ``victim``: this rank only noticed that a peer was gone, which only messages tell."""
+    text = str(error)
+    if isinstance(error, Terminated):
+        return "terminated"
+    if isinstance(error, torch.OutOfMemoryError):
+        return "oom"
+    if isinstance(error, MemoryError) or any(sign in text for sign in _HOST_OOM):
+        return "host_oom"
+    if isinstance(error, StepscopeError):
+        return "usage"
+    store_errors = (torch.distributed.DistNetworkError, torch.distributed.DistStoreError)
+    if isinstance(error, store_errors) or any(sign in text for sign in _VICTIM):
+        return "victim"
+    return "error"
+
+
+def describe(error: BaseException, pulse: Pulse, kind: Kind | None = None) -> RankError:
+    lines = traceback.format_exception(error)
+    return RankError(
+        rank=pulse.rank,
+        host=pulse.host,
+        pid=os.getpid(),
+        cell_id=pulse.cell_id,
+        phase=pulse.phase,
+        step=pulse.step,
+        kind=kind or classify(error),
+        exception=f"{type(error).__name__}: {error}",
+        traceback="".join(lines)[-TRACEBACK_CHARS:],
+        fix=error.fix if isinstance(error, StepscopeError) else None,
+        time_ns=time.time_ns(),
+    )

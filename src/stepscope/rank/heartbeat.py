@@ -1,0 +1,117 @@
+"""Where this rank is, told to the controller by a thread that never blocks training; also the memory watchdog.
+
+The train loop only assigns attributes. The thread writes a file when they changed, and asks the flight recorder what was
+last enqueued when nothing has moved for a while, which is what names the rank that never called a collective.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import torch
+
+from stepscope.records import codec
+from stepscope.records.samples import Heartbeat
+
+INTERVAL_S = 0.25
+STUCK_AFTER_S = 2.0
+LOW_MEMORY_FRACTION = 0.05
+
+
+class Pulse:
+    """This rank's position: ``cell_id``, ``phase`` and ``step``, assigned by the train loop at any rate."""
+
+    def __init__(self, *, rank: int, path: Path, on_low_memory: Callable[[str], None]) -> None:
+        self.rank = rank
+        self.host = socket.gethostname()
+        self.cell_id: str | None = None
+        self.phase = "start"
+        self.step = 0
+        self._path = path
+        self._on_low_memory = on_low_memory
+        self._stop = threading.Event()
+        self._written: tuple[object, ...] | None = None
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="stepscope-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self.beat()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5)
+        self.beat()
+
+    def enter(self, phase: str, *, step: int = 0) -> None:
+        """A phase change: written at once."""
+        self.phase, self.step = phase, step
+        self.beat()
+
+    def move_to(self, path: Path, cell_id: str | None) -> None:
+        """From now on about this cell, into its folder."""
+        with self._lock:
+            self._path, self.cell_id, self._written = path, cell_id, None
+
+    def beat(self, enqueued: tuple[int, str | None] | None = None) -> None:
+        with self._lock:
+            state = (self.cell_id, self.phase, self.step, enqueued)
+            if state == self._written:
+                return
+            record = Heartbeat(
+                rank=self.rank, host=self.host, pid=os.getpid(), cell_id=self.cell_id, phase=self.phase, step=self.step,
+                collectives_enqueued=None if enqueued is None else enqueued[0],
+                last_collective=None if enqueued is None else enqueued[1],
+                time_ns=time.time_ns(),
+            )  # fmt: skip
+            try:
+                temporary = self._path.with_name(f".{self._path.name}.tmp")
+                temporary.write_bytes(codec.encode_line(record, header=True))
+                temporary.replace(self._path)
+            except OSError:
+                return  # a full disk must not stop training here: the samples' own write reports it
+            self._written = state
+
+    def _run(self) -> None:
+        moved, position = time.monotonic(), (self.cell_id, self.phase, self.step)
+        asked = False
+        while not self._stop.wait(INTERVAL_S):
+            self._watch_memory()
+            now = (self.cell_id, self.phase, self.step)
+            if now != position:
+                moved, position, asked = time.monotonic(), now, False
+                self.beat()
+            elif not asked and time.monotonic() - moved > STUCK_AFTER_S:
+                asked = True
+                self.beat(last_enqueued())
+
+    def _watch_memory(self) -> None:
+        memory = psutil.virtual_memory()
+        if memory.available < LOW_MEMORY_FRACTION * memory.total:
+            self._on_low_memory(
+                f"{memory.available / 2**20:.0f} MiB of {memory.total / 2**20:.0f} MiB host memory left, "
+                f"this rank holds {psutil.Process().memory_info().rss / 2**20:.0f} MiB"
+            )
+
+
+def last_enqueued() -> tuple[int, str | None] | None:
+    """(collectives enqueued so far, the last one as ``all_reduce [1024]``) from the flight recorder; None if it is off."""
+    dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
+    if dump is None:
+        return None
+    try:
+        entries = json.loads(dump(True, False)).get("entries", [])
+    except (RuntimeError, ValueError):
+        return None
+    if not entries:
+        return 0, None
+    last = entries[-1]
+    name = str(last.get("profiling_name", "?")).rsplit(":", 1)[-1]
+    return int(last.get("record_id", len(entries) - 1)) + 1, f"{name} {last.get('input_sizes', [])}"

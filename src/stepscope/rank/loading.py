@@ -1,0 +1,231 @@
+"""From arrays on disk to batches on the device, through torch's DataLoader.
+
+For the train loop::
+
+    sampling = Sampling(num_samples=len(split), world_size=..., micro_batch=..., accumulation=..., seed=...)
+    with open_loader(split, sampling, rank=rank, device=device, num_workers=0) as loader:
+        for window, batches in loader.epoch(0):            # or loader.endless(): epoch 0, 1, 2, ... without end
+            for x, y in batches:                           # window.micro_steps of them, the same on every rank
+                ...                                        # loss / window.global_samples; x may be EMPTY
+        seen = loader.seen                                 # rows this rank really got since the epoch began
+
+``window`` is a ``sampling.Window`` (epoch, step, global_samples, full, micro_steps). ``batches`` is lazy: each
+``next`` fetches one micro-batch and starts its copy to the device, so its duration is the data time of that
+micro-step. Batches left over when the loop moves on are fetched and dropped, so windows never shift.
+
+With ``num_workers=0`` rows are fetched in this process when asked for; otherwise worker processes prefetch, from the
+epoch's first window on. Without ``persistent_workers`` they are started anew at every epoch, as in torch. ``close``
+ends them. Evaluation needs no workers: ``eval_batches``.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from stepscope.datasets._common import Split
+from stepscope.rank.sampling import Indices, Sampling, Window, plan_epoch, share
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Rows that this rank was given in one epoch, counted at delivery: all of them, and different ones."""
+
+    epoch: int
+    samples: int
+    distinct_samples: int
+
+
+class Loader:
+    """One rank's stream of training batches. Owns the worker processes; use as a context manager or close()."""
+
+    def __init__(
+        self,
+        split: Split,
+        sampling: Sampling,
+        *,
+        rank: int,
+        device: torch.device,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+        persistent_workers: bool = False,
+    ) -> None:
+        if len(split) != sampling.num_samples:
+            raise ValueError(f"sampling is for {sampling.num_samples} samples, the split has {len(split)}")
+        self.sampling = sampling
+        self._rank = rank
+        self._device = device
+        self._order = _PieceOrder(rank)
+        self._loader: DataLoader[Batch] | None = DataLoader(
+            _Rows(split),
+            batch_sampler=self._order,  # type: ignore[arg-type]  # yields index arrays, which __getitems__ takes
+            collate_fn=_as_is,
+            num_workers=num_workers,
+            # pinning needs an accelerator; torch warns without one
+            pin_memory=pin_memory and device.type == "cuda",
+            persistent_workers=persistent_workers and num_workers > 0,
+            worker_init_fn=_quiet_signals if num_workers else None,
+        )
+        self._stream: Iterator[Batch] | None = None
+        self._seen_rows = np.zeros(len(split), dtype=np.bool_)
+        self._seen_samples = 0
+        self._epoch = 0
+        self._run = 0  # which call of epoch() the stream belongs to
+
+    def epoch(self, number: int) -> Iterator[tuple[Window, Iterator[Batch]]]:
+        """The windows of epoch ``number``, each with its lazy micro-batches on the device."""
+        if self._loader is None:
+            raise RuntimeError("the loader is closed")
+        windows = plan_epoch(self.sampling, number)
+        self._epoch = number
+        self._seen_rows[:] = False
+        self._seen_samples = 0
+        self._order.windows = windows
+        self._stream = None  # an epoch that was left early: its workers end before the next ones start
+        self._stream = iter(self._loader)
+        self._run += 1
+        run = self._run
+        for window in windows:
+            batches = self._batches(window, run)
+            yield window, batches
+            for _ in batches:
+                pass
+        self._stream = None
+
+    def endless(self, start: int = 0) -> Iterator[tuple[Window, Iterator[Batch]]]:
+        """Epochs ``start``, ``start + 1``, ... without end."""
+        for number in count(start):
+            yield from self.epoch(number)
+
+    @property
+    def seen(self) -> Seen:
+        """What this rank got since the current (or last) epoch began."""
+        return Seen(
+            epoch=self._epoch,
+            samples=self._seen_samples,
+            distinct_samples=int(np.count_nonzero(self._seen_rows)),
+        )
+
+    def close(self) -> None:
+        """End the worker processes. May be called twice."""
+        # torch ends workers when the last reference to their iterator goes; a persistent one is held by the loader
+        self._stream = None
+        self._loader = None
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _batches(self, window: Window, run: int) -> Iterator[Batch]:
+        for micro_step in range(window.micro_steps):
+            if self._stream is None or run != self._run:
+                raise RuntimeError("these batches belong to an epoch that was left, or to a closed loader")
+            x, y = next(self._stream)
+            piece = window.piece(micro_step, self._rank)
+            if len(x) != len(piece):
+                raise RuntimeError(f"asked for {len(piece)} rows and got {len(x)}")
+            self._seen_rows[piece] = True
+            self._seen_samples += len(piece)
+            yield _to(self._device, x), _to(self._device, y)
+
+
+def open_loader(
+    split: Split,
+    sampling: Sampling,
+    *,
+    rank: int,
+    device: torch.device,
+    num_workers: int = 0,
+    pin_memory: bool = False,
+    persistent_workers: bool = False,
+) -> Loader:
+    """This rank's training batches; see the module's first lines for use. Workers start with the first epoch."""
+    return Loader(
+        split,
+        sampling,
+        rank=rank,
+        device=device,
+        num_workers=num_workers,
+        pin_memory=pin_memory,
+        persistent_workers=persistent_workers,
+    )
+
+
+def eval_batches(
+    split: Split, *, rank: int, world_size: int, micro_batch: int, device: torch.device
+) -> Iterator[Batch]:
+    """This rank's share of ``split`` in order, in batches of at most ``micro_batch``; every row on exactly one rank.
+
+    Ranks may get different numbers of batches, even none: evaluate the plain module and reduce the sums once at
+    the end, not per batch.
+    """
+    low, high = share(len(split), world_size, rank)
+    for start in range(low, high, micro_batch):
+        rows = np.arange(start, min(start + micro_batch, high))
+        x, y = _take(split.x, rows), _take(split.y, rows)
+        yield _to(device, x), _to(device, y)
+
+
+class _PieceOrder:
+    """Batch sampler: the index arrays of one rank for the windows that are set before each epoch."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.windows: Any = ()
+
+    def __iter__(self) -> Iterator[Indices]:
+        for window in self.windows:
+            for micro_step in range(window.micro_steps):
+                yield window.piece(micro_step, self.rank)
+
+    def __len__(self) -> int:
+        return sum(window.micro_steps for window in self.windows)
+
+
+class _Rows(Dataset[Batch]):
+    """Takes a whole batch by one fancy index; no Python per sample."""
+
+    def __init__(self, split: Split) -> None:
+        self._split = split
+
+    def __getitem__(self, index: int) -> Batch:
+        x, y = self.__getitems__(np.asarray([index]))
+        return x[0], y[0]
+
+    def __getitems__(self, rows: Indices) -> Batch:
+        return _take(self._split.x, rows), _take(self._split.y, rows)
+
+
+def _take(array: NDArray[Any], rows: Indices) -> Tensor:
+    # a fancy index copies: the tensor owns writable memory even where the array is a read-only map
+    return torch.from_numpy(array[rows])
+
+
+def _to(device: torch.device, tensor: Tensor) -> Tensor:
+    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
+
+
+def _as_is(batch: Any) -> Any:
+    return batch
+
+
+def _quiet_signals(worker: int) -> None:  # noqa: ARG001 - torch passes the worker's number
+    # Ctrl-C is the parent's business: it ends its workers. Handlers inherited by fork must not run here.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,121 @@
+"""When warm-up is over and when to stop: rank 0 decides at fixed step counts, everybody follows.
+
+Fixed numbers are obeyed exactly. Otherwise warm-up ends where the step times say so, and measuring ends when the 95 %
+interval of the median is tight enough or the budget is out.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import takewhile
+from typing import Literal
+
+import numpy as np
+
+from stepscope.rank.control import Control
+from stepscope.rank.recorder import Recorder
+from stepscope.records.cell import CellSpec, MeasureSettings
+from stepscope.stats.stopping import checkpoints, precise_enough
+from stepscope.stats.warmup import warmup_end
+
+WARMUP_CHECKS = (3, 5, 7, 10, 15, 22, 33, 49, 60)
+WARMUP_SHARE_OF_BUDGET = 0.25
+WARMUP_SHARE_OF_EPOCHS = 0.2
+MIN_TIMED_STEPS = 5
+_HORIZON = 10**7
+
+StopReason = Literal["fixed number of steps", "all epochs", "interval tight enough", "budget used up"]
+
+
+class Pace:
+    """State of one round: ``warming`` until warm-up is over, ``stop_reason`` once the round is. Steps only count if full."""
+
+    def __init__(
+        self,
+        cell: CellSpec,
+        measure: MeasureSettings,
+        control: Control,
+        recorder: Recorder,
+        *,
+        min_warmup: int,
+        epoch_steps: int | None,
+    ) -> None:
+        """epoch_steps: optimizer steps of all epochs together, None when the cell counts steps."""
+        self._cell = cell
+        self._measure = measure
+        self._control = control
+        self._recorder = recorder
+        self._min_warmup = min_warmup
+        self._epoch_steps = epoch_steps
+        self._started = time.monotonic_ns()
+        self._steps = 0
+        self._asked_at = 0
+        self._most_steps: int | None = None
+        self._slowest: list[int] = []
+        self.warmup_steps = 0
+        self.timed_steps = 0
+        self.warming = measure.warmup_steps != 0
+        self.stop_reason: StopReason | None = None
+        self._checkpoints = frozenset(takewhile(lambda count: count < _HORIZON, checkpoints()))
+
+    def after_step(self, *, full: bool) -> None:
+        """Count one finished step; ``full`` is False for a tail window, which is never a sample of the step time."""
+        self._steps += 1
+        if self.warming:
+            self.warmup_steps += 1
+            self.warming = not self._warm()
+        else:
+            self.timed_steps += full
+            if full and self._epoch_steps is None:
+                self.stop_reason = self._stop()
+
+    def _warm(self) -> bool:
+        wanted = self._measure.warmup_steps
+        if wanted is not None:
+            return self.warmup_steps >= wanted
+        if self.warmup_steps not in WARMUP_CHECKS:
+            return False
+        self._recorder.flush()
+        settled: bool = self._control.decide(self._settled() if self._control.rank == 0 else None)
+        return settled
+
+    def _settled(self) -> bool:
+        if self.warmup_steps < self._min_warmup:
+            return False
+        if self.warmup_steps >= WARMUP_CHECKS[-1]:
+            return True
+        if self._elapsed() > WARMUP_SHARE_OF_BUDGET * self._measure.budget_ns:
+            return True
+        if self._epoch_steps is not None and self.warmup_steps >= WARMUP_SHARE_OF_EPOCHS * self._epoch_steps:
+            return True
+        return warmup_end(self._recorder.warmup_step_ns) is not None
+
+    def _stop(self) -> StopReason | None:
+        wanted = self._cell.steps
+        if isinstance(wanted, int):
+            return "fixed number of steps" if self.timed_steps >= wanted else None
+        due = self.timed_steps in self._checkpoints or self.timed_steps == MIN_TIMED_STEPS
+        if not due and self.timed_steps != self._most_steps:
+            return None
+        self._recorder.flush()
+        mine = self._recorder.timed_step_ns[self._asked_at :]
+        self._asked_at += len(mine)
+        per_rank = self._control.gather(mine)
+        decision = self._control.decide(None if per_rank is None else self._verdict(per_rank))
+        self._most_steps = decision["most_steps"]
+        reason: StopReason | None = decision["reason"]
+        return reason
+
+    def _verdict(self, per_rank: list[list[int]]) -> dict[str, object]:
+        self._slowest.extend(np.max(np.asarray(per_rank, dtype=np.int64), axis=0).tolist())
+        left_ns = self._measure.budget_ns - self._elapsed()
+        most = self.timed_steps + max(0, int(left_ns / max(1.0, float(np.median(self._slowest)))))
+        reason = None
+        if precise_enough(self._slowest, ci_fraction=self._measure.ci_fraction):
+            reason = "interval tight enough"
+        elif most <= self.timed_steps:
+            reason = "budget used up"
+        return {"most_steps": most, "reason": reason}
+
+    def _elapsed(self) -> int:
+        return time.monotonic_ns() - self._started

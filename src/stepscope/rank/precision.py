@@ -1,0 +1,108 @@
+"""How a cell computes: storage dtype, autocast, loss scaling, and the TF32 switches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stepscope.config import precision as formats
+
+AUTOCAST_DTYPE = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
+
+
+class Numerics:
+    """One precision at work. Holds the loss scale and, until ``close``, the process's TF32 switches.
+
+    For each optimizer step::
+
+        with numerics.autocast(): loss = ...        # forward pass of each micro-step
+        numerics.backward(loss)
+        session.finish()                            # every rank now has the same gradients
+        numerics.step(optimizer, parameters=..., clip=...)
+
+    ``step`` looks for overflow only there, after the reduction: all ranks see the same infinities, so they skip
+    the step and lower the scale together.
+    """
+
+    def __init__(self, precision: str, device: torch.device) -> None:
+        self.device = device
+        self.parameter_dtype: torch.dtype = getattr(torch, formats.parameter_dtype(precision))
+        self._autocast_dtype = AUTOCAST_DTYPE.get(precision)
+        self._scaler = torch.amp.GradScaler(device.type, enabled=precision == "amp_fp16")
+        self._switches = _read_tf32_switches()
+        _write_tf32_switches(_switched(self._switches, on=precision == "tf32"))
+
+    def prepare(self, module: nn.Module) -> nn.Module:
+        """``module`` on the device and in the storage dtype, changed in place."""
+        return module.to(device=self.device, dtype=self.parameter_dtype)
+
+    def inputs(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """A batch as the module wants it: floating-point inputs in the storage dtype, targets untouched."""
+        return (x.to(self.parameter_dtype) if x.is_floating_point() else x), y
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Context for the forward pass and the loss."""
+        if self._autocast_dtype is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self._autocast_dtype)
+
+    def backward(self, loss: Tensor) -> None:
+        """Backward pass of one micro-step, of the scaled loss where there is a scale."""
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        parameters: Iterable[nn.Parameter],
+        clip: float | None = None,
+    ) -> None:
+        """Unscale, clip the gradients' norm to ``clip`` and update; after an overflow the update is left out."""
+        self._scaler.unscale_(optimizer)
+        if clip is not None:
+            nn.utils.clip_grad_norm_(parameters, clip)
+        self._scaler.step(optimizer)
+        self._scaler.update()
+
+    @property
+    def loss_scale(self) -> float:
+        """Factor on the loss in the next step; 1 without loss scaling. Waits for the device."""
+        return float(self._scaler.get_scale())
+
+    def close(self) -> None:
+        """Put the TF32 switches back as they were."""
+        _write_tf32_switches(self._switches)
+
+
+def open_numerics(precision: str, device: torch.device) -> Numerics:
+    """The numerics of ``precision`` on ``device``; whether it makes sense there is config.precision.refuse."""
+    return Numerics(precision, device)
+
+
+def _tf32_owners() -> list[tuple[Any, str]]:
+    """Where torch keeps its TF32 switches: an object and the attribute's name.
+
+    torch 2.9 brought ``fp32_precision``; it warns about the older ``allow_tf32``, which releases before need.
+    """
+    cudnn: Any = torch.backends.cudnn
+    if hasattr(cudnn, "conv"):
+        return [(owner, "fp32_precision") for owner in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
+    return [(owner, "allow_tf32") for owner in (torch.backends.cuda.matmul, cudnn)]
+
+
+def _read_tf32_switches() -> list[Any]:
+    return [getattr(owner, name) for owner, name in _tf32_owners()]
+
+
+def _write_tf32_switches(values: list[Any]) -> None:
+    for (owner, name), value in zip(_tf32_owners(), values, strict=True):
+        setattr(owner, name, value)
+
+
+def _switched(like: list[Any], *, on: bool) -> list[Any]:
+    named = "tf32" if on else "ieee"
+    return [on if isinstance(value, bool) else named for value in like]

@@ -1,0 +1,89 @@
+"""torch's DistributedDataParallel behind the session protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from stepscope.rank.mesh import Mesh
+from stepscope.rank.strategies._common import PlainSession, Session
+from stepscope.strategies.ddp import DdpOptions
+
+
+class DdpSession(PlainSession):
+    """DDP averages over ranks, hence ``loss_factor`` = world size; its backward returns with buckets reduced."""
+
+    def __init__(self, module: nn.Module, mesh: Mesh, options: DdpOptions) -> None:
+        super().__init__(module)
+        self.ddp = DistributedDataParallel(
+            module,
+            device_ids=[mesh.device.index] if mesh.device.type == "cuda" else None,
+            process_group=mesh.group,
+            bucket_cap_mb=options.bucket_cap_mb,
+            gradient_as_bucket_view=options.gradient_as_bucket_view,
+            static_graph=options.static_graph,
+        )
+        # Our workloads' buffers are constants: without this DDP broadcasts them in every forward pass. The
+        # constructor's argument has another name in each torch version, the attribute has not.
+        self.ddp.broadcast_buffers = False
+        self.powersgd = _register_hook(self.ddp, mesh, options)
+        self.trainable = self.ddp
+        self.loss_factor = float(mesh.world_size)
+
+    @contextmanager
+    def micro_step(self, *, last: bool) -> Iterator[None]:
+        if last:
+            yield
+        else:
+            with self.ddp.no_sync():
+                yield
+
+    def close(self) -> None:
+        self.ddp._remove_autograd_hooks()  # type: ignore[no-untyped-call]
+        super().close()
+
+
+def _register_hook(ddp: DistributedDataParallel, mesh: Mesh, options: DdpOptions) -> PowerSGDState | None:
+    if options.hook == "fp16":
+        ddp.register_comm_hook(mesh.group, fp16_compress_hook)
+    elif options.hook == "bf16":
+        # DDP refuses torch's own on anything but NCCL, and annotations that it cannot compare (ours are strings).
+        hook = (
+            bf16_compress_hook if mesh.backend == "nccl" else lambda group, bucket: _bf16_hook(group, bucket)
+        )
+        ddp.register_comm_hook(mesh.group, hook)
+    elif options.hook == "powersgd":
+        state = PowerSGDState(
+            mesh.group,
+            matrix_approximation_rank=options.powersgd_rank,
+            start_powerSGD_iter=options.powersgd_start_iter,
+            orthogonalization_epsilon=1e-8,  # else a matrix whose gradient is zero turns into NaN
+        )
+        ddp.register_comm_hook(state, powerSGD_hook)
+        return state
+    return None
+
+
+def _bf16_hook(group: dist.ProcessGroup | None, bucket: Any) -> torch.futures.Future[Tensor]:
+    """Send the bucket in bfloat16: divide first, so that the sum is the average."""
+    narrow = bucket.buffer().to(torch.bfloat16).div_(dist.get_world_size(group))
+
+    def widen(done: Any) -> Tensor:
+        wide: Tensor = bucket.buffer()
+        return wide.copy_(done.value()[0])
+
+    work: dist.Work = dist.all_reduce(narrow, group=group, async_op=True)
+    return work.get_future().then(widen)
+
+
+def open(module: nn.Module, mesh: Mesh, options: DdpOptions) -> Session:  # noqa: A001
+    """Wrap ``module`` in DistributedDataParallel."""
+    return DdpSession(module, mesh, options)

@@ -1,0 +1,47 @@
+"""An asynchronous all-reduce for each parameter, launched the moment its gradient is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from stepscope.rank.mesh import Mesh
+from stepscope.rank.strategies._common import PlainSession, Session, when_ready
+from stepscope.strategies._common import NoOptions
+
+
+class InterleavedSession(PlainSession):
+    def __init__(self, module: nn.Module, mesh: Mesh) -> None:
+        super().__init__(module)
+        self.group = mesh.group
+        self.reducing = False
+        self.works: list[dist.Work] = []
+        self.hooks = [when_ready(p, self._launch) for p in self.parameters]
+
+    @contextmanager
+    def micro_step(self, *, last: bool) -> Iterator[None]:
+        self.reducing = last
+        yield
+
+    def _launch(self, parameter: Tensor) -> None:
+        if self.reducing:
+            self.works.append(dist.all_reduce(parameter.grad, group=self.group, async_op=True))
+
+    def finish(self) -> None:
+        for work in self.works:
+            work.wait()
+        self.works.clear()
+
+    def close(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
+        super().close()
+
+
+def open(module: nn.Module, mesh: Mesh, options: NoOptions) -> Session:  # noqa: A001
+    """Reduce each gradient on its own while the backward pass goes on."""
+    del options
+    return InterleavedSession(module, mesh)

@@ -1,0 +1,119 @@
+"""One optimizer step, timed: the code path of every measured, profiled and checked step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+import torch
+from torch import Tensor
+
+from stepscope.instrument import regions as names
+from stepscope.instrument.regions import Regions
+from stepscope.instrument.timer import (
+    BACKWARD,
+    COMMUNICATION,
+    DATA,
+    FORWARD,
+    OPTIMIZER,
+    GradientReadiness,
+    PendingStep,
+    StepTimer,
+)
+from stepscope.rank.loading import Batch
+from stepscope.rank.precision import Numerics
+from stepscope.rank.sampling import Window
+from stepscope.rank.strategies._common import Session
+from stepscope.rank.workloads._common import Task
+from stepscope.records.cell import CellSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What one step leaves behind: times and loss to read later, without making the device wait now."""
+
+    pending: PendingStep
+    loss_sum: Tensor
+    samples: int
+    host_data_ns: int
+
+
+class Training:
+    """A model under a strategy with its optimizer; ``step`` runs one window of micro-batches."""
+
+    def __init__(
+        self,
+        cell: CellSpec,
+        task: Task,
+        session: Session,
+        numerics: Numerics,
+        timer: StepTimer,
+        readiness: GradientReadiness | None,
+    ) -> None:
+        self._cell = cell
+        self._task = task
+        self._session = session
+        self._numerics = numerics
+        self._timer = timer
+        self._readiness = readiness
+        self._parameters = [p for p in task.module.parameters() if p.requires_grad]
+        self.optimizer = make_optimizer(cell, self._parameters)
+        self._steps = 0
+
+    def step(self, window: Window, batches: Iterator[Batch], regions: Regions) -> Stepped:
+        """One optimizer step over ``window``. Gradient = sum of sample losses / global samples, over all ranks."""
+        self._set_learning_rate()
+        timer, session, readiness = self._timer, self._session, self._readiness
+        scale = session.loss_factor / window.global_samples
+        losses: list[Tensor] = []
+        samples, host_data_ns, last = 0, 0, window.micro_steps - 1
+        timer.start()
+        for index in itertools.count():
+            before = perf_counter_ns()
+            with regions(names.DATA):
+                x, y = self._numerics.inputs(*next(batches))
+            timer.mark(DATA)
+            host_data_ns += perf_counter_ns() - before
+            samples += len(x)
+            with session.micro_step(last=index == last):
+                with self._numerics.autocast():
+                    with regions(names.FORWARD):
+                        output = session.trainable(x)
+                    with regions(names.LOSS):
+                        loss = self._task.loss_sum(output, y)
+                timer.mark(FORWARD)
+                if readiness is not None:
+                    readiness.armed = index == last
+                with regions(names.BACKWARD):
+                    self._numerics.backward(loss * scale)
+                timer.mark(BACKWARD)
+            losses.append(loss.detach())
+            if index == last:
+                break
+        with regions(names.COMMUNICATION):
+            session.finish()
+        timer.mark(COMMUNICATION)
+        with regions(names.OPTIMIZER):
+            self._numerics.step(self.optimizer, clip=self._cell.clip, parameters=self._parameters)
+            session.zero_grad()
+        timer.mark(OPTIMIZER)
+        self._steps += 1
+        pending = timer.stop()
+        return Stepped(pending, torch.stack(losses).sum() if last else losses[0], samples, host_data_ns)
+
+    def _set_learning_rate(self) -> None:
+        warmup = self._cell.lr_warmup
+        if self._steps <= warmup and warmup > 0:
+            factor = min(1.0, (self._steps + 1) / warmup)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self._cell.lr * factor
+
+
+def make_optimizer(cell: CellSpec, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer of a cell, with torch's defaults for everything a cell does not set."""
+    if cell.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=cell.lr, momentum=cell.momentum, weight_decay=cell.weight_decay)
+    kind = torch.optim.AdamW if cell.optimizer == "adamw" else torch.optim.Adam
+    return kind(parameters, lr=cell.lr, weight_decay=cell.weight_decay)

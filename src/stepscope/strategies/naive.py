@@ -1,0 +1,35 @@
+"""The whole backward pass first, then one blocking all-reduce after the other: nothing overlaps."""
+
+from __future__ import annotations
+
+from stepscope.config.options import OptionsModel
+from stepscope.records.plan import CommOp, MemoryPlan, ModelFacts, Setting
+from stepscope.strategies._common import Strategy, all_reduce, by_dtype, memory, runs_anywhere
+
+
+class NaiveOptions(OptionsModel):
+    """flat: all gradients in one all-reduce (per dtype) instead of one for each parameter."""
+
+    flat: bool = False
+
+
+def _comm_plan(facts: ModelFacts, setting: Setting, options: NaiveOptions) -> tuple[CommOp, ...]:
+    del setting
+    groups = by_dtype(facts.parameters) if options.flat else ((p,) for p in facts.parameters)
+    return tuple(all_reduce(group, phase="after_backward") for group in groups)
+
+
+def _memory_plan(facts: ModelFacts, setting: Setting, options: NaiveOptions) -> MemoryPlan:
+    del options  # flat: the gradients live in the flat tensor, there is no second copy
+    return memory(facts, setting)
+
+
+STRATEGY = Strategy(
+    key="naive",
+    summary="full backward pass, then a blocking all-reduce per gradient",
+    options=NaiveOptions,
+    requires=runs_anywhere,
+    comm_plan=_comm_plan,
+    memory_plan=_memory_plan,
+    variants=({}, {"flat": True}),
+)

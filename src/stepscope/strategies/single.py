@@ -1,0 +1,34 @@
+"""One rank, no communication: the baseline that speed-up is measured against."""
+
+from __future__ import annotations
+
+from stepscope.records.plan import CommOp, MemoryPlan, ModelFacts, Setting
+from stepscope.strategies._common import NoOptions, Strategy, memory
+
+
+def _requires(facts: ModelFacts, setting: Setting, options: NoOptions) -> str | None:
+    del facts, options
+    if setting.world_size != 1:
+        return f"single runs on one rank, not on {setting.world_size}: it does not communicate"
+    return None
+
+
+def _comm_plan(facts: ModelFacts, setting: Setting, options: NoOptions) -> tuple[CommOp, ...]:
+    del facts, setting, options
+    return ()
+
+
+def _memory_plan(facts: ModelFacts, setting: Setting, options: NoOptions) -> MemoryPlan:
+    del options
+    return memory(facts, setting)
+
+
+STRATEGY = Strategy(
+    key="single",
+    summary="one rank, no communication",
+    options=NoOptions,
+    requires=_requires,
+    comm_plan=_comm_plan,
+    memory_plan=_memory_plan,
+    collective=False,
+)

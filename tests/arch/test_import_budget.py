@@ -1,0 +1,48 @@
+"""What may be loaded when: fails on a module, never on a time."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "numpy", "scipy", "matplotlib", "jinja2")
+OFFLINE_FOLDERS = (
+    "core", "records", "config", "hardware", "stats", "environment", "store",
+    "strategies", "workloads", "datasets", "launch", "matrix", "report", "cli",
+)  # fmt: skip
+
+
+def loaded_after(code: str) -> set[str]:
+    """Top-level modules in a fresh interpreter after ``code``."""
+    script = f"{code}\nimport sys, json\nprint(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_importing_stepscope_loads_nothing_heavy() -> None:
+    assert loaded_after("import stepscope").isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["bench", "--help"], ["doctor", "--help"]])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "from stepscope.cli.main import main\n"
+        f"try:\n    main({arguments!r})\nexcept SystemExit as stop:\n    assert not stop.code, stop.code"
+    )
+    assert loaded_after(code).isdisjoint(HEAVY)
+
+
+def test_no_module_of_the_offline_half_loads_torch() -> None:
+    code = (
+        "import importlib, pkgutil, stepscope\n"
+        f"folders = {OFFLINE_FOLDERS!r}\n"
+        "for folder in folders:\n"
+        "    package = importlib.import_module(f'stepscope.{folder}')\n"
+        "    for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
+        "        if not module.name.endswith('__main__'):\n"
+        "            importlib.import_module(module.name)\n"
+    )
+    assert "torch" not in loaded_after(code)

@@ -1,0 +1,66 @@
+"""Folders as registries: every file exports its symbol, both halves have the same stems, names cost no import."""
+
+import subprocess
+import sys
+
+import pytest
+
+from stepscope.cli.commands import REGISTRY as COMMANDS
+from stepscope.core.errors import UsageError
+from stepscope.datasets import REGISTRY as DATASETS
+from stepscope.rank.strategies import REGISTRY as STRATEGY_DEEDS
+from stepscope.rank.workloads import REGISTRY as WORKLOAD_DEEDS
+from stepscope.strategies import REGISTRY as STRATEGIES
+from stepscope.workloads import REGISTRY as WORKLOADS
+
+ALL = [STRATEGIES, WORKLOADS, DATASETS, COMMANDS, STRATEGY_DEEDS, WORKLOAD_DEEDS]
+
+
+@pytest.mark.parametrize("registry", ALL, ids=lambda r: r.package)
+def test_every_file_of_a_registry_exports_its_symbol(registry) -> None:
+    assert registry.names()
+    for name in registry.names():
+        registry.load(name)
+
+
+@pytest.mark.parametrize("registry", [STRATEGIES, WORKLOADS, DATASETS], ids=lambda r: r.package)
+def test_an_entry_is_called_as_its_file(registry) -> None:
+    assert all(registry.load(name).key == name for name in registry.names())
+
+
+@pytest.mark.parametrize(
+    ("promise", "deed"),
+    [(STRATEGIES, STRATEGY_DEEDS), (WORKLOADS, WORKLOAD_DEEDS)],
+    ids=["strategies", "workloads"],
+)
+def test_promise_and_deed_have_the_same_stems(promise, deed) -> None:
+    assert promise.names() == deed.names()
+
+
+def test_an_unknown_key_suggests_the_nearest() -> None:
+    with pytest.raises(UsageError, match="did you mean 'naive'"):
+        STRATEGIES.load("naiv")
+
+
+def test_listing_names_imports_no_entry() -> None:
+    code = (
+        "import sys\nfrom stepscope.datasets import REGISTRY\n"
+        "assert 'mnist' in REGISTRY.names()\n"
+        "assert 'stepscope.datasets.mnist' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_third_party_adds_an_entry_through_its_entry_point(tmp_path, monkeypatch) -> None:
+    (tmp_path / "their_package.py").write_text("THEIRS = object()\n")
+    info = tmp_path / "their_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[stepscope.strategies]\ntheirs = their_package:THEIRS\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import their_package
+
+    assert "theirs" in STRATEGIES.names()
+    assert STRATEGIES.load("theirs") is their_package.THEIRS
+    assert "theirs" in STRATEGIES.names()
+    monkeypatch.delitem(sys.modules, "their_package")

@@ -1,0 +1,90 @@
+"""The deed of the faulty workload."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+
+import faulty_plugin
+import torch
+
+from stepscope.rank.workloads import mlp
+from stepscope.rank.workloads._common import Task
+from stepscope.records.plan import InputNeeds
+
+
+def build(options: faulty_plugin.Options, needs: InputNeeds, loss: str) -> Task:
+    task = mlp.build(faulty_plugin.as_mlp(options), needs, loss)
+    if int(os.environ["RANK"]) != options.rank or options.kind == "none":
+        return task
+    calls = 0
+
+    def fault(module: torch.nn.Module, inputs: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == options.at + 1:
+            FAULTS[options.kind](module)
+
+    task.module.register_forward_pre_hook(fault)
+    return task
+
+
+def _raise(module: torch.nn.Module) -> None:
+    raise ValueError("planted failure")
+
+
+def _exit(module: torch.nn.Module) -> None:
+    os._exit(3)
+
+
+def _quiet_exit(module: torch.nn.Module) -> None:
+    os._exit(0)
+
+
+def _hang(module: torch.nn.Module) -> None:
+    time.sleep(600)
+
+
+def _kill(module: torch.nn.Module) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _host_oom(module: torch.nn.Module) -> None:
+    """Run out of address space for real."""
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: SIM115, PTH123
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, used + 2**28))
+    torch.zeros(2**31)
+
+
+def _cuda_oom(module: torch.nn.Module) -> None:
+    raise torch.OutOfMemoryError("planted: CUDA out of memory")
+
+
+def _watchdog(module: torch.nn.Module) -> None:
+    """The host seems to run out of memory while this rank is busy."""
+    import psutil
+
+    real = psutil.virtual_memory()
+    psutil.virtual_memory = lambda: real._replace(available=int(0.01 * real.total))
+    time.sleep(600)
+
+
+def _diverge(module: torch.nn.Module) -> None:
+    with torch.no_grad():
+        next(module.parameters()).add_(1e-3)
+
+
+FAULTS: dict[str, Callable[[torch.nn.Module], None]] = {
+    "raise": _raise,
+    "exit": _exit,
+    "quiet_exit": _quiet_exit,
+    "hang": _hang,
+    "kill": _kill,
+    "host_oom": _host_oom,
+    "cuda_oom": _cuda_oom,
+    "watchdog": _watchdog,
+    "diverge": _diverge,
+}

@@ -1,0 +1,66 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.core import units
+from stepscope.core.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("512", 512),
+        ("1K", 1024),
+        ("1k", 1024),
+        ("25MiB", 25 * 2**20),
+        ("25MB", 25_000_000),
+        ("1.5G", 3 * 2**29),
+    ],
+)
+def test_sizes_follow_nccl_tests_and_tell_mb_from_mib(text: str, size_bytes: int) -> None:
+    assert units.parse_size_bytes(text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "K", "1X", "-1", "1 K K", "1e3"])
+def test_what_is_not_a_size_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a size") as caught:
+        units.parse_size_bytes(text)
+    assert "1K = 1024" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"), [("90", 90 * 10**9), ("250ms", 250 * 10**6), ("1.5s", 15 * 10**8), ("2h", 7200 * 10**9)]
+)
+def test_durations_default_to_seconds(text: str, ns: int) -> None:
+    assert units.parse_duration_ns(text) == ns
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (0, "0 ns"), (999, "999 ns"), (1234, "1.23 us"), (12_345_678, "12.3 ms"), (5_600_000_000, "5.60 s"),
+        (125e9, "2 min 05 s"), (3720e9, "1 h 02 min"),
+    ],
+)  # fmt: skip
+def test_durations_read_well_at_every_magnitude(ns: float, text: str) -> None:
+    assert units.format_duration(ns) == text
+
+
+def test_decimal_and_binary_bytes_are_named_apart() -> None:
+    assert units.format_bytes(25 * 2**20) == "26.2 MB"
+    assert units.format_bytes_binary(25 * 2**20) == "25.0 MiB"
+
+
+@pytest.mark.parametrize(("count", "text"), [(812, "812"), (24_800_000, "24.8M"), (1_020_000_000, "1.02B")])
+def test_counts_are_short(count: int, text: str) -> None:
+    assert units.format_count(count) == text
+
+
+@given(st.floats(min_value=1, max_value=1e15, allow_nan=False))
+def test_a_printed_duration_is_within_one_percent(ns: float) -> None:
+    text = units.format_duration(ns)
+    if " min" in text or " h " in text:
+        return
+    number, unit = text.split()
+    scale = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}[unit]
+    assert abs(float(number) * scale - ns) <= 0.01 * ns + 0.5

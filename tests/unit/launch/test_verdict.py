@@ -1,0 +1,124 @@
+"""The first-failing-rank rule, on failures written down by hand."""
+
+import pytest
+
+from stepscope.launch.verdict import exit_codes, judge
+from stepscope.records.samples import Heartbeat, RankError
+
+TORCHRUN_LOG = """
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+======================================================
+x.py FAILED
+------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-11-20_23:39:25
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 4846)  (SIGTERM)
+------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-20_23:39:25
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 4847)  (SIGKILL)
+======================================================
+"""
+
+
+def error(rank: int, kind: str, *, time_ns: int = 0, text: str = "RuntimeError: x") -> RankError:
+    return RankError(rank=rank, host="h", pid=1, cell_id="c", phase="measure", step=7, kind=kind, exception=text,
+                     traceback="", time_ns=time_ns)  # fmt: skip
+
+
+def beat(rank: int, *, step: int, enqueued: int | None = None, time_ns: int = 0) -> Heartbeat:
+    return Heartbeat(rank=rank, host=f"host{rank}", pid=1, cell_id="c", phase="measure", step=step,
+                     collectives_enqueued=enqueued, last_collective="all_reduce [[1024]]", time_ns=time_ns)  # fmt: skip
+
+
+def verdict(**given):
+    known = {
+        "errors": [],
+        "heartbeats": [],
+        "codes": {},
+        "finished": frozenset(),
+        "world_size": 4,
+        "timed_out": False,
+    }
+    return judge(**(known | given))
+
+
+def test_exit_codes_are_read_from_torchruns_own_report() -> None:
+    assert exit_codes(TORCHRUN_LOG) == {0: -15, 1: -9}
+
+
+def test_an_oom_wins_over_an_earlier_error_of_another_rank() -> None:
+    errors = [error(0, "error", time_ns=1), error(2, "oom", time_ns=5), error(3, "victim", time_ns=2)]
+    result = verdict(errors=errors)
+    assert (result.status, result.rank) == ("oom", 2)
+
+
+def test_host_memory_is_told_apart_from_device_memory() -> None:
+    assert verdict(errors=[error(1, "host_oom")]).status == "host_oom"
+
+
+def test_the_first_own_error_wins_over_victims_that_were_seen_before_it() -> None:
+    errors = [error(0, "victim", time_ns=1), error(3, "error", time_ns=9), error(2, "error", time_ns=4)]
+    result = verdict(errors=errors)
+    assert (result.status, result.rank) == ("error", 2)
+    assert "rank 2 on h in measure, step 7" in result.reason
+
+
+def test_a_rank_killed_by_a_signal_is_named_although_only_its_peers_complain() -> None:
+    errors = [error(0, "victim"), error(2, "terminated"), error(3, "victim")]
+    result = verdict(errors=errors, codes={0: 1, 1: -9, 2: -15, 3: 1}, heartbeats=[beat(1, step=5)])
+    assert (result.status, result.rank, result.host) == ("killed", 1, "host1")
+    assert "SIGKILL" in result.reason
+    assert "step 5" in result.reason
+
+
+def test_a_rank_that_left_quietly_with_a_code_is_an_error() -> None:
+    result = verdict(errors=[error(r, "victim") for r in (0, 1, 3)], codes={0: 1, 1: 1, 2: 3, 3: 1})
+    assert (result.status, result.rank) == ("error", 2)
+    assert "exited with code 3" in result.reason
+
+
+def test_a_rank_that_left_with_code_zero_in_the_middle_is_named_too() -> None:
+    result = verdict(errors=[error(r, "victim") for r in (0, 1, 2)], codes={0: 1, 1: 1, 2: 1})
+    assert result.rank == 3
+
+
+def test_a_rank_stopped_by_the_launcher_is_never_the_culprit() -> None:
+    result = verdict(errors=[error(0, "error")], codes={0: 1, 1: -15, 2: -15, 3: 143})
+    assert result.rank == 0
+
+
+def test_at_a_timeout_the_rank_that_never_entered_the_collective_is_named() -> None:
+    beats = [
+        beat(0, step=3, enqueued=9),
+        beat(1, step=3, enqueued=9),
+        beat(2, step=3, enqueued=8),
+        beat(3, step=3, enqueued=9),
+    ]
+    result = verdict(heartbeats=beats, timed_out=True)
+    assert (result.status, result.rank) == ("timeout", 2)
+    assert "never called collective 9 (all_reduce [[1024]])" in result.reason
+
+
+def test_without_a_flight_recorder_the_oldest_heartbeat_decides() -> None:
+    beats = [beat(r, step=3, time_ns=100 + r) for r in (0, 2, 3)] + [beat(1, step=3, time_ns=5)]
+    assert verdict(heartbeats=beats, timed_out=True).rank == 1
+
+
+def test_a_rank_that_never_started_the_cell_is_named_at_a_timeout() -> None:
+    result = verdict(heartbeats=[beat(r, step=0) for r in (0, 1, 3)], timed_out=True)
+    assert result.rank == 2
+    assert "never reached this cell" in result.reason
+
+
+@pytest.mark.parametrize("finished", [frozenset(), frozenset({0, 1, 2})])
+def test_a_finished_rank_is_not_suspected(finished: frozenset[int]) -> None:
+    result = verdict(finished=finished, codes={3: -11})
+    assert (result.rank, result.status) == (3, "killed")
+    assert "SIGSEGV" in result.reason

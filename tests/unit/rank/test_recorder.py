@@ -1,0 +1,83 @@
+"""Samples reach the disk while the cell runs, and a full disk is said in words."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from stepscope.core.errors import MissingError
+from stepscope.instrument.timer import CpuStepTimer, PendingStep
+from stepscope.rank.recorder import Recorder, StepFacts
+from stepscope.records.samples import SamplesHeader
+from stepscope.store.reader import read_samples
+
+HEADER = SamplesHeader(cell_id="c", rank=0, world_size=1, clock="perf_counter", comm_source="hook")
+
+
+def pending(step_ns: int) -> PendingStep:
+    clock = iter([0, step_ns])
+    timer = CpuStepTimer(now=lambda: next(clock))
+    timer.start()
+    return timer.stop()
+
+
+def facts(step: int, *, warmup: bool = False, full: bool = True, epoch: int = 0) -> StepFacts:
+    return StepFacts(
+        round=0, step=step, epoch=epoch, warmup=warmup, full=full, samples=4, global_samples=8, host_data_ns=1
+    )
+
+
+def test_flushed_steps_are_on_disk_before_the_recorder_closes(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    with Recorder(path, HEADER) as recorder:
+        recorder.add(facts(0, warmup=True), pending(50), torch.tensor(3.0))
+        recorder.add(facts(1), pending(10), torch.tensor(2.0))
+        recorder.add(facts(2, full=False), pending(7), torch.tensor(1.0))
+        recorder.flush()
+        read = read_samples(path)
+        assert recorder.warmup_step_ns == [50]
+        assert recorder.timed_step_ns == [10]
+        assert recorder.epoch_step_ns == {0: 67}
+        assert recorder.epoch_loss == {0: 6.0}
+    assert read is not None
+    assert [(s.step, s.step_ns, s.warmup, s.loss_sum) for s in read.steps] == [
+        (0, 50, True, 3.0),
+        (1, 10, False, 2.0),
+        (2, 7, False, 1.0),
+    ]
+
+
+def test_a_loss_that_is_not_finite_is_recorded_as_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    with Recorder(path, HEADER) as recorder:
+        recorder.add(facts(0), pending(5), torch.tensor(float("nan")))
+    read = read_samples(path)
+    assert read is not None
+    assert read.steps[0].loss_sum is None
+    assert math.isnan(recorder.epoch_loss[0])
+
+
+def test_a_second_round_goes_on_in_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    for step in (0, 1):
+        with Recorder(path, HEADER) as recorder:
+            recorder.add(facts(step), pending(5), torch.tensor(1.0))
+    read = read_samples(path)
+    assert read is not None
+    assert [s.step for s in read.steps] == [0, 1]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    path.symlink_to("/dev/full")
+    recorder = Recorder(path, HEADER)
+    recorder.add(facts(0), pending(5), torch.tensor(1.0))
+    with pytest.raises(MissingError, match="No space left"):
+        recorder.flush()
+    recorder._pending.clear()
+    with pytest.raises(OSError, match="No space left"):
+        recorder._file.close()

@@ -1,0 +1,81 @@
+"""The run folder on disk: whole files or none, one controller at a time, errors that say what to do."""
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from stepscope.core.errors import DataError, MissingError, UsageError
+from stepscope.records.run import CellStatus
+from stepscope.store import reader, writer
+from stepscope.store.layout import RunLayout
+from stepscope.store.lock import hold_lock
+
+STATUS = CellStatus(cell_id="a", status="ok")
+
+
+def test_a_record_is_written_whole_and_leaves_no_temporary_file(tmp_path: Path) -> None:
+    path = RunLayout(tmp_path).cell("a").status
+    writer.write_record(path, STATUS)
+    assert reader.read_record(path, CellStatus) == STATUS
+    assert [p.name for p in path.parent.iterdir()] == ["status.json"]
+
+
+def test_an_unwritable_folder_is_one_clear_error(tmp_path: Path) -> None:
+    blocker = tmp_path / "run"
+    blocker.write_text("a file, not a folder")
+    with pytest.raises(MissingError, match="-o DIR"):
+        writer.write_record(blocker / "cells" / "status.json", STATUS)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def to_full_disk(_: Path, data: bytes) -> None:
+        with open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123
+            full.write(data)
+
+    monkeypatch.setattr(Path, "write_bytes", to_full_disk)
+    with pytest.raises(MissingError, match="No space left on device") as caught:
+        writer.write_record(tmp_path / "status.json", STATUS)
+    assert "free some space" in str(caught.value)
+
+
+def test_a_folder_that_is_no_run_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no run\.json"):
+        reader.read_run(tmp_path)
+
+
+def test_a_missing_record_is_none_but_a_damaged_one_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    assert reader.read_if_there(path, CellStatus) is None
+    path.write_bytes(b"{")
+    with pytest.raises(DataError, match=r"status\.json"):
+        reader.read_if_there(path, CellStatus)
+
+
+def _try_lock(path: Path, answers) -> None:
+    try:
+        with hold_lock(path):
+            answers.put("held")
+    except UsageError as error:
+        answers.put(str(error))
+
+
+def test_a_second_controller_is_refused_and_told_who_holds_the_folder(tmp_path: Path) -> None:
+    path = tmp_path / "run.lock"
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+
+    def other_process_says() -> str:
+        process = context.Process(target=_try_lock, args=(path, answers))
+        process.start()
+        answer = answers.get(timeout=60)
+        process.join()
+        return answer
+
+    with hold_lock(path):
+        assert f"pid {os.getpid()}" in other_process_says()
+    assert other_process_says() == "held"
+    answers.close()
+    answers.join_thread()

@@ -1,0 +1,260 @@
+"""What the strategies promise, without torch: plans, memory, requirements, options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+import stepscope
+from stepscope.core.errors import UsageError
+from stepscope.records.plan import CommOp, ModelFacts, ParameterFact, Setting
+from stepscope.strategies import REGISTRY
+from stepscope.strategies._common import MIB, assign_buckets
+
+SETTING = Setting(device="cpu", backend="gloo", world_size=2, precision="fp32", optimizer="sgd")
+
+
+def parameter(name: str, *shape: int, dtype: str = "float32") -> ParameterFact:
+    numel = 1
+    for size in shape:
+        numel *= size
+    return ParameterFact(name=name, numel=numel, dtype=dtype, shape=shape)
+
+
+def facts(*parameters: ParameterFact) -> ModelFacts:
+    """Gradients become ready in reverse order of registration."""
+    order = tuple(reversed(range(len(parameters))))
+    return ModelFacts(parameters=parameters, ready_order=order, forward_flops_per_sample=0)
+
+
+MODEL = facts(
+    parameter("a.weight", 64, 32),
+    parameter("a.bias", 64),
+    parameter("b.weight", 8, 64),
+    parameter("b.bias", 8),
+)
+
+
+def plan(
+    key: str, model: ModelFacts = MODEL, setting: Setting = SETTING, **options: Any
+) -> tuple[CommOp, ...]:
+    promise = REGISTRY.load(key)
+    return promise.comm_plan(model, setting, promise.options(**options))
+
+
+def refusal(key: str, model: ModelFacts = MODEL, setting: Setting = SETTING, **options: Any) -> str | None:
+    promise = REGISTRY.load(key)
+    return promise.requires(model, setting, promise.options(**options))
+
+
+def numels(ops: tuple[CommOp, ...]) -> list[int]:
+    return [op.numel for op in ops]
+
+
+def test_promises_and_deeds_have_the_same_stems() -> None:
+    root = Path(stepscope.__file__).parent
+
+    def stems(folder: Path) -> set[str]:
+        return {p.stem for p in folder.glob("*.py") if not p.stem.startswith("_")}
+
+    assert stems(root / "strategies") == stems(root / "rank" / "strategies")
+    assert {"single", "naive", "interleaved", "bucketed", "ddp"} <= set(REGISTRY.names())
+
+
+@pytest.mark.parametrize("key", REGISTRY.names())
+def test_a_promise_has_its_stem_as_key_and_variants_that_its_options_accept(key: str) -> None:
+    promise = REGISTRY.load(key)
+    assert promise.key == key
+    assert promise.summary
+    assert promise.variants
+    for variant in promise.variants:
+        options = promise.options(**variant)
+        assert promise.min_warmup_steps(options) >= 1
+        assert promise.tolerance(options) >= 0
+
+
+@pytest.mark.parametrize("key", [k for k in REGISTRY.names() if REGISTRY.load(k).collective])
+def test_every_gradient_travels_exactly_once(key: str) -> None:
+    promise = REGISTRY.load(key)
+    for variant in promise.variants:
+        if variant.get("hook") == "powersgd":
+            continue  # a compressed matrix travels as two factors
+        ops = promise.comm_plan(MODEL, SETTING, promise.options(**variant))
+        assert sorted(name for op in ops for name in op.members) == sorted(p.name for p in MODEL.parameters)
+        assert sum(numels(ops)) == MODEL.num_parameters
+
+
+def test_single_sends_nothing_and_refuses_company() -> None:
+    assert plan("single") == ()
+    assert refusal("single", setting=replace(SETTING, world_size=1)) is None
+    assert "one rank" in (refusal("single") or "")
+
+
+def test_naive_reduces_in_registration_order_after_backward() -> None:
+    ops = plan("naive")
+    assert [op.members for op in ops] == [(p.name,) for p in MODEL.parameters]
+    assert {op.phase for op in ops} == {"after_backward"}
+
+
+def test_naive_flat_is_one_reduction_per_dtype() -> None:
+    assert numels(plan("naive", flat=True)) == [MODEL.num_parameters]
+    mixed = facts(parameter("a", 4), parameter("b", 3, dtype="bfloat16"), parameter("c", 2))
+    assert [(op.numel, op.dtype) for op in plan("naive", mixed, flat=True)] == [
+        (6, "float32"),
+        (3, "bfloat16"),
+    ]
+
+
+def test_interleaved_follows_the_order_of_readiness() -> None:
+    ops = plan("interleaved")
+    assert [op.members for op in ops] == [("b.bias",), ("b.weight",), ("a.bias",), ("a.weight",)]
+    assert {op.phase for op in ops} == {"backward"}
+
+
+def test_bucketed_fills_buckets_in_order_of_readiness_and_closes_at_the_cap() -> None:
+    # Bytes in order of readiness: 32, 2048, 256, 8192.
+    assert numels(plan("bucketed", bucket_cap_mb=2000 / MIB)) == [520, 64 + 2048]
+    assert numels(plan("bucketed", bucket_cap_mb=2080 / MIB)) == [520, 64 + 2048]
+    assert numels(plan("bucketed", bucket_cap_mb=2081 / MIB)) == [520 + 64, 2048]
+    assert numels(plan("bucketed")) == [MODEL.num_parameters]
+
+
+def test_a_parameter_larger_than_the_cap_is_never_split() -> None:
+    assert assign_buckets(
+        [("float32", 4), ("float32", 100), ("float32", 4)], order=[0, 1, 2], caps_bytes=[8]
+    ) == (
+        (0, 1),
+        (2,),
+    )
+
+
+def test_ddp_without_a_size_has_a_small_first_bucket_as_torch() -> None:
+    layer = 512 * 1024 // 4  # half a MiB of float32 each
+    model = facts(*(parameter(f"p{i}", layer) for i in range(60)))
+    assert numels(plan("ddp", model)) == [2 * layer, 50 * layer, 8 * layer]
+    assert numels(plan("ddp", model, bucket_cap_mb=25.0)) == [50 * layer, 10 * layer]
+
+
+@pytest.mark.parametrize(("hook", "dtype"), [("none", "float32"), ("fp16", "float16"), ("bf16", "bfloat16")])
+def test_a_compression_hook_halves_the_bytes_on_the_wire(hook: str, dtype: str) -> None:
+    (op,) = plan("ddp", hook=hook)
+    assert (op.numel, op.dtype) == (MODEL.num_parameters, dtype)
+    assert op.size_bytes == MODEL.gradient_bytes // (1 if hook == "none" else 2)
+
+
+def test_powersgd_sends_small_tensors_whole_and_matrices_as_two_factors() -> None:
+    whole, left, right = plan("ddp", hook="powersgd", powersgd_rank=2)
+    # 64 x 32: (64 + 32) * 2 * 2 < 2048. 8 x 64: (8 + 64) * 2 * 2 < 512.
+    assert (whole.numel, whole.members) == (8 + 64, ("b.bias", "a.bias"))
+    assert (left.numel, left.members) == (2 * (8 + 64), ("b.weight", "a.weight"))
+    assert right.numel == 2 * (64 + 32)
+
+
+def test_powersgd_leaves_a_matrix_whole_when_compressing_saves_less_than_half() -> None:
+    whole, left, right = plan("ddp", facts(parameter("w", 8, 8)), hook="powersgd", powersgd_rank=2)
+    assert (whole.numel, left.numel, right.numel) == (64, 0, 0)
+
+
+def test_powersgd_with_several_buckets_on_gloo_is_refused_with_a_size_that_works() -> None:
+    small = {"hook": "powersgd", "bucket_cap_mb": 2000 / MIB}
+    reason = refusal("ddp", **small)
+    assert reason is not None
+    assert "hangs on gloo" in reason
+    assert refusal("ddp", setting=replace(SETTING, backend="nccl", device="cuda"), **small) is None
+
+    large = facts(*(parameter(f"p{i}", 1024, 1000) for i in range(9)))
+    reason = refusal("ddp", large, hook="powersgd")  # torch's default: 1 MiB, then 25
+    assert reason is not None
+    advised = float(reason.split("bucket_cap_mb to ")[1].split()[0])
+    assert refusal("ddp", large, hook="powersgd", bucket_cap_mb=advised) is None
+
+
+def test_powersgd_must_start_inside_the_warm_up() -> None:
+    def fixed(steps: int | None) -> str | None:
+        setting = replace(SETTING, warmup_steps=steps)
+        return refusal("ddp", setting=setting, hook="powersgd", powersgd_start_iter=5)
+
+    assert "at least 6 warm-up steps instead of 5" in (fixed(5) or "")
+    assert fixed(6) is None
+    assert fixed(None) is None  # found by measurement, which min_warmup_steps bounds from below
+    promise = REGISTRY.load("ddp")
+    assert promise.min_warmup_steps(promise.options(hook="powersgd", powersgd_start_iter=5)) == 6
+
+
+def test_powersgd_and_loss_scaling_are_refused() -> None:
+    assert "amp_fp16" in (
+        refusal("ddp", setting=replace(SETTING, precision="amp_fp16"), hook="powersgd") or ""
+    )
+
+
+def test_powersgd_without_shapes_is_refused_and_not_guessed() -> None:
+    blind = facts(ParameterFact(name="w", numel=64, dtype="float32"))
+    assert "shapes" in (refusal("ddp", blind, hook="powersgd") or "")
+
+
+def test_static_graph_with_accumulation_is_refused() -> None:
+    assert "static_graph" in (
+        refusal("ddp", setting=replace(SETTING, accumulation=4), static_graph=True) or ""
+    )
+    assert refusal("ddp", setting=replace(SETTING, accumulation=4)) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "options"),
+    [
+        ("bucketed", {"bucket_cap_mb": 0}),
+        ("bucketed", {"bucket_cap_mb": float("inf")}),
+        ("bucketed", {"bucket_cap_mb": "25"}),
+        ("ddp", {"bucket_cap_mb": -1.0}),
+        ("ddp", {"hook": "int8"}),
+        ("ddp", {"powersgd_rank": 0}),
+        ("ddp", {"powersgd_start_iter": 1}),
+        ("naive", {"flat": "yes"}),
+        ("single", {"flat": True}),
+    ],
+)
+def test_options_out_of_range_or_unknown_are_refused(key: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        REGISTRY.load(key).options(**options)
+
+
+def memory(key: str, setting: Setting = SETTING, **options: Any) -> tuple[int, int, int, int]:
+    promise = REGISTRY.load(key)
+    m = promise.memory_plan(MODEL, setting, promise.options(**options))
+    return m.parameter_bytes, m.gradient_bytes, m.optimizer_bytes, m.communication_bytes
+
+
+def test_gradients_in_buckets_have_no_second_copy_and_ddps_own_buckets_are_one() -> None:
+    n = MODEL.gradient_bytes
+    for key, options in [("naive", {}), ("naive", {"flat": True}), ("interleaved", {}), ("bucketed", {})]:
+        assert memory(key, **options) == (n, n, 0, 0)
+    assert memory("ddp") == (n, n, 0, n)
+    assert memory("ddp", gradient_as_bucket_view=True) == (n, n, 0, 0)
+    assert memory("ddp", gradient_as_bucket_view=True, hook="fp16") == (n, n, 0, n // 2)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "momentum", "states"),
+    [("sgd", 0.0, 0), ("sgd", 0.9, 1), ("adam", 0.9, 2), ("adamw", 0.0, 2)],
+)
+def test_optimizer_state_is_counted_in_copies_of_the_parameters(
+    optimizer: str, momentum: float, states: int
+) -> None:
+    setting = replace(SETTING, optimizer=optimizer, momentum=momentum)
+    assert memory("naive", setting)[2] == states * MODEL.gradient_bytes
+
+
+def test_an_unknown_optimizer_is_an_error_and_not_zero_bytes() -> None:
+    with pytest.raises(UsageError, match="did you mean 'adam'"):
+        memory("naive", replace(SETTING, optimizer="adan"))
+
+
+def test_lossy_hooks_declare_it_and_the_others_are_exact() -> None:
+    promise = REGISTRY.load("ddp")
+    tolerance = {h: promise.tolerance(promise.options(hook=h)) for h in ("none", "fp16", "bf16", "powersgd")}
+    assert tolerance["none"] == 0
+    assert 0 < tolerance["fp16"] < tolerance["bf16"] < tolerance["powersgd"]
