@@ -1,3 +1,4 @@
+# ruff: noqa: ARG001 - every fault takes the module
 """The deed of the faulty workload."""
 
 from __future__ import annotations

@@ -1,17 +1,107 @@
-"""Reading a run folder as a user's script would."""
+"""Running the command line as a user does, and reading a run folder as a user's script would."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 280
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
-def rows(run: Path) -> dict[str, dict[str, Any]]:
-    """results.jsonl by strategy and model kind, as a user's script would read it."""
-    lines = (run / "results.jsonl").read_text().splitlines()
-    parsed = [json.loads(line) for line in lines]
-    return {f"{r['workload']}-{r['strategy']}-w{r['world_size']}": r for r in parsed}
+@dataclass(frozen=True)
+class Done:
+    """A finished command."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> dict[str, Any]:
+        return json.loads(self.out)
+
+
+class Cli:
+    """``stepscope`` in a folder of its own, with the faulty workload installed and warnings as errors in ranks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._running: list[subprocess.Popen[str]] = []
+        plugins = folder / "plugins"
+        info = plugins / "faulty_plugin-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty-plugin\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(
+            "[stepscope.workloads]\nfaulty = faulty_plugin:WORKLOAD\n"
+            "[stepscope.rank.workloads]\nfaulty = faulty_plugin_rank:build\n"
+        )
+        self.environ = {
+            **{k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES},
+            "PYTHONPATH": os.pathsep.join([str(plugins), str(HERE)]),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "STEPSCOPE_WARNINGS": "error",
+            "COLUMNS": "160",
+        }
+
+    def start(self, *arguments: str, **extra: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "stepscope.cli", *arguments],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=self.environ | extra, cwd=self.folder, start_new_session=True,
+        )  # fmt: skip
+        self._running.append(process)
+        return process
+
+    def __call__(self, *arguments: str, **extra: str) -> Done:
+        process = self.start(*arguments, **extra)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+        return Done(process.returncode, out, err)
+
+    def close(self) -> None:
+        """End what a failed test left running."""
+        for process in self._running:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            if process.stdout is not None and not process.stdout.closed:
+                process.communicate()
+
+    def matrix(self, text: str, *, name: str = "matrix.yaml", **measure: object) -> str:
+        """Write a small matrix file, one quick cell and whatever sections the test adds; its name."""
+        settings = {"warmup": 2, "budget_s": 5, "timeout_s": 60} | measure
+        (self.folder / name).write_text(
+            "version: 1\n"
+            "base: {workload: mlp, model: {size: tiny}, dataset: synthetic, dataset_options: {samples: 512},\n"
+            "       lr: 0.05, global_batch: 32, steps: 20, world_size: 2}\n"
+            "axes: {strategy: [naive]}\n"
+            f"{text}\n"
+            f"measure: {json.dumps(settings)}\n"
+        )
+        return name
+
+
+def results(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
+
+
+def by_cell(run: Path) -> dict[str, dict[str, Any]]:
+    """Rows by ``workload-strategy-wN``, or by the kind of fault for the faulty workload."""
+    return {
+        row["model"]["kind"]
+        if row["workload"] == "faulty"
+        else f"{row['workload']}-{row['strategy']}-w{row['world_size']}": row
+        for row in results(run)
+    }
 
 
 def status_of(run: Path, row: dict[str, Any]) -> dict[str, Any]:
@@ -21,3 +111,18 @@ def status_of(run: Path, row: dict[str, Any]) -> dict[str, Any]:
 def samples_of(run: Path, row: dict[str, Any], rank: int) -> list[dict[str, Any]]:
     text = (run / "cells" / row["cell_id"] / f"samples-{rank:05d}.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()[1:]]
+
+
+def wait_for(look: Callable[[], T], process: subprocess.Popen[str], *, seconds: float = 180) -> T:
+    """What ``look`` finds, as soon as it finds something; fails when the process ends before."""
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        try:
+            found = look()
+        except (ValueError, OSError):
+            found = None
+        if found:
+            return found
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    raise AssertionError("waited in vain")

@@ -16,6 +16,7 @@ from stepscope.config.precision import refuse
 from stepscope.matrix.catalog import CATALOG, Catalog
 from stepscope.matrix.identity import named
 from stepscope.matrix.machine import Backend, Device, Machine, choose_device
+from stepscope.predict.promise import setting_of
 from stepscope.records.cell import CellSpec
 from stepscope.records.plan import CommOp, ModelFacts, Setting
 from stepscope.strategies._common import Strategy
@@ -131,20 +132,6 @@ def _plan(
     )
     plan = strategy.comm_plan(facts, setting, draft.strategy_options) if reason is None else ()
     return PlannedCell(spec=spec, facts=facts, comm_plan=plan, unsupported=reason)
-
-
-def setting_of(spec: CellSpec, *, warmup_steps: int | None = None) -> Setting:
-    """The part of a cell that a strategy's promise depends on."""
-    return Setting(
-        device=spec.device,
-        backend=spec.backend,
-        world_size=spec.world_size,
-        precision=spec.precision,
-        optimizer=spec.optimizer,
-        momentum=spec.momentum,
-        accumulation=spec.accumulation,
-        warmup_steps=warmup_steps,
-    )
 
 
 def _refused_by_machine(spec: CellSpec, machine: Machine, *, oversubscribe: bool) -> str | None:

@@ -12,12 +12,18 @@ from stepscope.records.run import ResultRow
 EXCELLENT, GOOD, FAIR = 0.9, 0.8, 0.5
 """Lower ends, exclusive, of the ratings of efficiency."""
 
+IMPOSSIBLE = 1.05
+"""Above this efficiency n ranks did more than n times the work of one: a measuring error far more often than a cache."""
 
-def rate(speedup: float, *, world_size: int) -> str:
-    """``excellent`` (efficiency > 0.9), ``good`` (> 0.8), ``fair`` (> 0.5), ``poor`` or ``negative`` (speed-
-    up < 1).
+
+def rate(speedup: float, *, world_size: int) -> str | None:
+    """``excellent`` (efficiency > 0.9), ``good`` (> 0.8), ``fair`` (> 0.5), ``poor`` or ``negative`` (speed-up < 1).
+
+    None above 1.05: a speed-up that cannot be is not rated.
     """
     efficiency = speedup / world_size
+    if efficiency > IMPOSSIBLE:
+        return None
     if speedup < 1.0:
         return "negative"
     if efficiency > EXCELLENT:
@@ -35,18 +41,13 @@ def add_scaling(rows: Sequence[ResultRow], cells: Sequence[CellSpec]) -> tuple[R
     it is None.
     """
     by_id = {row.cell_id: row for row in rows}
-    found = {cell.cell_id: _baseline_id(cell, cells) for cell in cells}
+    found = {cell.cell_id: find_baseline(cell, cells) for cell in cells}
     baselines = {cell_id for cell_id in found.values() if cell_id is not None}
     scaled = []
     for row, cell in zip(rows, cells, strict=True):
         baseline = found[cell.cell_id] or (cell.cell_id if cell.cell_id in baselines else None)
         scaled.append(row if baseline is None else _scaled(row, cell, by_id[baseline]))
     return tuple(scaled)
-
-
-def _baseline_id(cell: CellSpec, cells: Sequence[CellSpec]) -> str | None:
-    found: object = find_baseline(cell, cells)
-    return getattr(found, "cell_id", None) if not isinstance(found, str) else found
 
 
 def _scaled(row: ResultRow, cell: CellSpec, base: ResultRow) -> ResultRow:
@@ -58,9 +59,11 @@ def _scaled(row: ResultRow, cell: CellSpec, base: ResultRow) -> ResultRow:
         note = f"no speed-up: the baseline {base.cell_id} gave no result ({base.status})"
         return replace(row, notes=(*row.notes, note))
     speedup = row.samples_per_s / base.samples_per_s
-    return replace(
-        row,
-        speedup=speedup,
-        efficiency=speedup / cell.world_size,
-        rating=None if is_baseline else rate(speedup, world_size=cell.world_size),
-    )
+    rating = None if is_baseline else rate(speedup, world_size=cell.world_size)
+    if not is_baseline and rating is None:
+        note = (
+            f"{speedup:.2f}x is more than {cell.world_size} ranks can give: the baseline was slowed down by other load "
+            "or measured too briefly; measure both again"
+        )
+        row = replace(row, notes=(*row.notes, note))
+    return replace(row, speedup=speedup, efficiency=speedup / cell.world_size, rating=rating)

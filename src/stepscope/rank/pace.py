@@ -52,6 +52,7 @@ class Pace:
         self._asked_at = 0
         self._most_steps: int | None = None
         self._slowest: list[int] = []
+        self._was_tight = False
         self.warmup_steps = 0
         self.timed_steps = 0
         self.warming = measure.warmup_steps != 0
@@ -110,11 +111,14 @@ class Pace:
         self._slowest.extend(np.max(np.asarray(per_rank, dtype=np.int64), axis=0).tolist())
         left_ns = self._measure.budget_ns - self._elapsed()
         most = self.timed_steps + max(0, int(left_ns / max(1.0, float(np.median(self._slowest)))))
+        tight = precise_enough(self._slowest, ci_fraction=self._measure.ci_fraction)
         reason = None
-        if precise_enough(self._slowest, ci_fraction=self._measure.ci_fraction):
+        # One tight checkpoint comes by luck too often on steps that depend on each other: two in a row.
+        if tight and self._was_tight:
             reason = "interval tight enough"
         elif most <= self.timed_steps:
             reason = "budget used up"
+        self._was_tight = tight
         return {"most_steps": most, "reason": reason}
 
     def _elapsed(self) -> int:

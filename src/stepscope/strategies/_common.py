@@ -86,10 +86,23 @@ def assign_buckets(
     return (*closed, *(tuple(rest) for rest in filling.values() if rest))
 
 
-def plan_buckets(facts: ModelFacts, caps_bytes: Sequence[int]) -> tuple[tuple[ParameterFact, ...], ...]:
+def ready_order(facts: ModelFacts, setting: Setting) -> tuple[int, ...]:
+    """Indices of the parameters in the order in which their gradients become ready in this setting.
+
+    Autocast changes it. A workload that does not know its order under autocast is planned with the other one,
+    and the plan check of a run shows whether that held.
+    """
+    if setting.precision.startswith("amp_") and facts.ready_order_autocast is not None:
+        return facts.ready_order_autocast
+    return facts.ready_order
+
+
+def plan_buckets(
+    facts: ModelFacts, setting: Setting, *, caps_bytes: Sequence[int]
+) -> tuple[tuple[ParameterFact, ...], ...]:
     """The buckets of a model in launch order: filled in the order in which gradients become ready."""
     tensors = [(p.dtype, p.size_bytes) for p in facts.parameters]
-    indices = assign_buckets(tensors, order=facts.ready_order, caps_bytes=caps_bytes)
+    indices = assign_buckets(tensors, order=ready_order(facts, setting), caps_bytes=caps_bytes)
     return tuple(tuple(facts.parameters[i] for i in bucket) for bucket in indices)
 
 

@@ -23,8 +23,7 @@ class BucketedOptions(OptionsModel):
 
 
 def _comm_plan(facts: ModelFacts, setting: Setting, options: BucketedOptions) -> tuple[CommOp, ...]:
-    del setting
-    buckets = plan_buckets(facts, [bucket_bytes(options.bucket_cap_mb)])
+    buckets = plan_buckets(facts, setting, caps_bytes=[bucket_bytes(options.bucket_cap_mb)])
     return tuple(all_reduce(bucket, phase="backward") for bucket in buckets)
 
 

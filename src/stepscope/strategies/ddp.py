@@ -55,9 +55,12 @@ class DdpOptions(OptionsModel):
     powersgd_start_iter: int = Field(default=2, ge=2)
 
 
-def _buckets(facts: ModelFacts, options: DdpOptions) -> tuple[tuple[ParameterFact, ...], ...]:
+def _buckets(
+    facts: ModelFacts, setting: Setting, options: DdpOptions
+) -> tuple[tuple[ParameterFact, ...], ...]:
     cap = options.bucket_cap_mb
-    return plan_buckets(facts, DEFAULT_CAPS_BYTES if cap is None else [bucket_bytes(cap)])
+    caps = DEFAULT_CAPS_BYTES if cap is None else [bucket_bytes(cap)]
+    return plan_buckets(facts, setting, caps_bytes=caps)
 
 
 def _min_warmup_steps(options: DdpOptions) -> int:
@@ -88,7 +91,7 @@ def _powersgd_requires(facts: ModelFacts, setting: Setting, options: DdpOptions)
             "powersgd adds what compression lost to the next step's gradients, so one overflow of amp_fp16's "
             "loss scale would spoil every later step: use amp_bf16"
         )
-    buckets = len(_buckets(facts, options))
+    buckets = len(_buckets(facts, setting, options))
     if setting.backend == "gloo" and buckets > 1:
         enough = math.ceil(100 * facts.gradient_bytes / MIB) / 100
         return (
@@ -106,8 +109,7 @@ def _powersgd_requires(facts: ModelFacts, setting: Setting, options: DdpOptions)
 
 
 def _comm_plan(facts: ModelFacts, setting: Setting, options: DdpOptions) -> tuple[CommOp, ...]:
-    del setting
-    buckets = _buckets(facts, options)
+    buckets = _buckets(facts, setting, options)
     if options.hook == "powersgd":
         return tuple(op for bucket in buckets for op in _powersgd_ops(bucket, options))
     dtype = HOOK_DTYPE.get(options.hook)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from stepscope.records.plan import CommOp, MemoryPlan, ModelFacts, Setting
-from stepscope.strategies._common import NoOptions, Strategy, all_reduce, memory, runs_anywhere
+from stepscope.strategies._common import NoOptions, Strategy, all_reduce, memory, ready_order, runs_anywhere
 
 
 def _comm_plan(facts: ModelFacts, setting: Setting, options: NoOptions) -> tuple[CommOp, ...]:
-    del setting, options
-    return tuple(all_reduce((facts.parameters[i],), phase="backward") for i in facts.ready_order)
+    del options
+    order = ready_order(facts, setting)
+    return tuple(all_reduce((facts.parameters[i],), phase="backward") for i in order)
 
 
 def _memory_plan(facts: ModelFacts, setting: Setting, options: NoOptions) -> MemoryPlan:

@@ -77,3 +77,8 @@ def test_a_failed_baseline_is_named_and_gives_no_speedup(fakes: Any, tmp_path: P
 def test_a_failed_cell_has_no_speedup_but_keeps_its_baseline(fakes: Any, tmp_path: Path) -> None:
     _, ddp = _rows(fakes, tmp_path, (fakes.single("one"), 40 * MS), (fakes.spec("two"), None))
     assert (ddp.speedup, ddp.rating, ddp.baseline_cell_id) == (None, None, "one")
+
+
+def test_a_speedup_that_cannot_be_is_not_rated_and_the_likely_error_is_named() -> None:
+    assert rate(2.2, world_size=2) is None
+    assert rate(2.08, world_size=2) == "excellent"

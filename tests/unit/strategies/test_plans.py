@@ -115,6 +115,22 @@ def test_interleaved_follows_the_order_of_readiness() -> None:
     assert {op.phase for op in ops} == {"backward"}
 
 
+def test_autocast_has_an_order_of_readiness_of_its_own() -> None:
+    model = replace(MODEL, ready_order_autocast=(2, 3, 0, 1))
+    autocast = replace(SETTING, precision="amp_bf16")
+    assert [op.members[0] for op in plan("interleaved", model, autocast)] == [
+        "b.weight",
+        "b.bias",
+        "a.weight",
+        "a.bias",
+    ]
+    assert plan("interleaved", model, replace(SETTING, precision="bf16")) == plan("interleaved", model)
+    for key in ("bucketed", "ddp"):
+        caps = {"bucket_cap_mb": 2000 / MIB}
+        assert numels(plan(key, model, autocast, **caps)) == [512, 8 + 2048, 64]
+        assert numels(plan(key, model, **caps)) == [520, 64 + 2048]
+
+
 def test_bucketed_fills_buckets_in_order_of_readiness_and_closes_at_the_cap() -> None:
     # Bytes in order of readiness: 32, 2048, 256, 8192.
     assert numels(plan("bucketed", bucket_cap_mb=2000 / MIB)) == [520, 64 + 2048]

@@ -1,0 +1,252 @@
+"""``stepscope bench`` from a file to a table: what it prints, what it writes, what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.e2e.runs import Cli, Done, by_cell, results, samples_of, status_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.dist, pytest.mark.timeout(300)]
+
+PHASES = ("data_wait_ns", "forward_ns", "backward_compute_ns", "exposed_comm_ns", "optimizer_ns", "other_ns")
+MATRIX = """
+include:
+  - {strategy: single, world_size: 1}
+  - {strategy: ddp, accumulation: 2, precision: amp_bf16}
+  - {strategy: bucketed, steps: null, epochs: 2, dataset_options: {samples: 500}}
+  - {strategy: ddp, strategy_options: {hook: powersgd, bucket_cap_mb: 0.01}}
+"""
+
+
+@pytest.fixture(scope="module")
+def profiled(shared_cli: Cli) -> tuple[Done, Path]:
+    """One run with fixed numbers of steps, epochs, an unsupported cell, traces."""
+    name = shared_cli.matrix(MATRIX, warmup=4)
+    done = shared_cli("bench", name, "-o", "run", "--json", "--profile", "--tensorboard", "board")
+    return done, shared_cli.folder / "run"
+
+
+def test_json_is_one_document_with_the_rows_of_results_jsonl(profiled: tuple[Done, Path]) -> None:
+    done, run = profiled
+    assert done.code == 0, done.err
+    document = done.json()
+    assert document["schema"] == "stepscope.bench/1"
+    kept = [
+        {k: v for k, v in row.items() if k not in ("schema", "tool_version", "created")}
+        for row in results(run)
+    ]
+    assert document["cells"] == kept
+    with (run / "results.csv").open() as file:
+        assert [row["cell_id"] for row in csv.DictReader(file)] == [row["cell_id"] for row in kept]
+
+
+def test_fixed_numbers_of_steps_are_obeyed_exactly_on_every_rank(profiled: tuple[Done, Path]) -> None:
+    _, run = profiled
+    row = by_cell(run)["mlp-naive-w2"]
+    for rank in (0, 1):
+        samples = samples_of(run, row, rank)
+        assert sum(s["warmup"] for s in samples) == 4
+        assert sum(not s["warmup"] and s["full"] for s in samples) == 20
+
+
+def test_the_phases_of_every_sample_sum_to_its_step(profiled: tuple[Done, Path]) -> None:
+    _, run = profiled
+    for row in results(run):
+        if row["status"] != "ok":
+            continue
+        for sample in samples_of(run, row, 0):
+            assert sum(sample[phase] for phase in PHASES) == sample["step_ns"]
+
+
+def test_every_sample_is_trained_on_once_per_epoch_over_all_ranks(profiled: tuple[Done, Path]) -> None:
+    _, run = profiled
+    row = by_cell(run)["mlp-bucketed-w2"]
+    assert row["dataset_size"] == 500
+    assert sum(row["samples_seen_per_rank"]) == 500
+    summaries = [
+        json.loads((run / "cells" / row["cell_id"] / f"rank-0000{r}.json").read_text()) for r in (0, 1)
+    ]
+    assert len({s["parameter_checksum"] for s in summaries}) == 1
+    assert sum(s["epochs"][-1]["distinct_samples_seen"] for s in summaries) == 500
+
+
+def test_the_observed_collectives_are_those_that_the_strategy_promised(profiled: tuple[Done, Path]) -> None:
+    _, run = profiled
+    for row in results(run):
+        if row["status"] == "ok":
+            summary = json.loads((run / "cells" / row["cell_id"] / "rank-00000.json").read_text())
+            assert summary["plan_check"]["matches"], summary["plan_check"]
+
+
+def test_what_cannot_run_here_is_unsupported_with_the_reason(profiled: tuple[Done, Path]) -> None:
+    _, run = profiled
+    row = next(r for r in results(run) if r["strategy_options"].get("hook") == "powersgd")
+    assert row["status"] == "unsupported"
+    assert "bucket" in status_of(run, row)["reason"]
+
+
+def test_every_rank_leaves_a_trace_with_regions_steps_and_metadata(profiled: tuple[Done, Path]) -> None:
+    _, run = profiled
+    row = by_cell(run)["mlp-naive-w2"]
+    steps = []
+    for rank in (0, 1):
+        path = run / "cells" / row["cell_id"] / "trace" / f"rank-0000{rank}.json.gz"
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        names = {event.get("name") for event in trace["traceEvents"]}
+        for region in ("step", "data", "forward", "loss", "backward", "communication", "optimizer"):
+            assert f"stepscope.{region}" in names
+        steps.append(sorted(n for n in names if str(n).startswith("ProfilerStep#")))
+        assert trace["distributedInfo"]["rank"] == rank
+        assert trace["stepscope.strategy"] == "naive"
+        assert trace["stepscope.cell_id"] == row["cell_id"]
+        assert len(trace["stepscope.communication_plan"]) == 4
+        assert "gloo:all_reduce" in names
+    assert steps[0] == steps[1]
+    assert len(steps[0]) == 3
+    board = list((run.parent / "board" / row["cell_id"]).glob("*.pt.trace.json.gz"))
+    assert len(board) == 2
+
+
+def test_speedup_is_against_the_one_rank_cell_of_the_same_settings(profiled: tuple[Done, Path]) -> None:
+    _, run = profiled
+    found = by_cell(run)
+    naive, single = found["mlp-naive-w2"], found["mlp-single-w1"]
+    assert naive["baseline_cell_id"] == single["cell_id"]
+    assert naive["scaling"] == "strong"
+    assert naive["speedup"] == pytest.approx(naive["samples_per_s"] / single["samples_per_s"])
+    mixed = next(r for r in results(run) if r["precision"] == "amp_bf16")
+    assert mixed["speedup"] is None, "no baseline of its precision and accumulation: unknown, not 1"
+
+
+def test_the_same_cells_in_another_order_give_bitwise_the_same_losses(shared_cli: Cli, profiled) -> None:
+    _, run = profiled
+    name = shared_cli.matrix("include:\n  - {strategy: bucketed, steps: null, epochs: 2, dataset_options: {samples: 500}}\n"
+                             "  - {strategy: single, world_size: 1}", name="other.yaml")  # fmt: skip
+    path = shared_cli.folder / name
+    path.write_text(path.read_text().replace("[naive]", "[ddp, naive]"))
+    done = shared_cli("bench", name, "-o", "again")
+    assert done.code == 0, done.err
+    first, second = by_cell(run), by_cell(shared_cli.folder / "again")
+    for key in ("mlp-naive-w2", "mlp-bucketed-w2", "mlp-single-w1"):
+        losses = [
+            [s["loss_sum"] for s in samples_of(folder, found[key], 0)]
+            for folder, found in ((run, first), (shared_cli.folder / "again", second))
+        ]
+        assert losses[0] == losses[1]
+        assert first[key]["cell_id"] == second[key]["cell_id"]
+
+
+def test_one_and_two_ranks_train_on_the_same_windows(profiled: tuple[Done, Path]) -> None:
+    """Same global batch, same seed: the global loss of each step is the same up to rounding."""
+    _, run = profiled
+    found = by_cell(run)
+    alone = [s["loss_sum"] for s in samples_of(run, found["mlp-single-w1"], 0)]
+    both = [
+        a["loss_sum"] + b["loss_sum"]
+        for a, b in zip(*(samples_of(run, found["mlp-naive-w2"], rank) for rank in (0, 1)), strict=True)
+    ]
+    assert both == pytest.approx(alone, rel=1e-4)
+
+
+def test_mistakes_of_a_file_are_listed_together_with_line_and_suggestion(cli: Cli) -> None:
+    (cli.folder / "bad.yaml").write_text(
+        "version: 1\n"
+        "base: {workload: mpl, dataset: synthetic, global_batch: 33, steps: 10, lr: fast, world_size: 2}\n"
+        "axes: {strategy: [naiv, ddp]}\n"
+        "mesure: {warmup: 3}\n"
+    )
+    done = cli("bench", "bad.yaml")
+    assert done.code == 2
+    for words in ("bad.yaml:2", "did you mean 'mlp'", "did you mean 'naive'", "did you mean 'measure'", "lr"):
+        assert words in done.err, done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["bench"], 2, "--preset NAME"),
+        (["bench", "--preset", "quik"], 2, "did you mean 'quick'"),
+        (["bench", "none.yaml"], 2, "none.yaml"),
+        (["bench", "--preset", "quick", "--set", "base.optimiser=adam"], 2, "did you mean"),
+        (["bench", "--preset", "quick", "--set", "launch.device=cuda"], 3, "GPU"),
+        (["bench", "--preset", "mnist"], 2, "--data-dir"),
+        (["bench", "--preset", "mnist", "--data-dir", "nowhere"], 2, "nowhere"),
+        (["bench", "--preset", "quick", "--stps", "3"], 2, "--steps"),
+        (["bensh"], 2, "bensh"),
+    ],
+)
+def test_a_users_mistake_is_one_message_with_its_exit_code(
+    arguments: list[str], code: int, words: str, cli: Cli
+) -> None:
+    done = cli(*arguments, CUDA_VISIBLE_DEVICES="")
+    assert done.code == code, done.err
+    assert words in done.err
+    assert "Traceback" not in done.err
+    assert done.out == ""
+
+
+def test_a_batch_smaller_than_the_world_is_refused_before_anything_starts(cli: Cli) -> None:
+    done = cli("bench", "--preset", "quick", "--set", "base.global_batch=1")
+    assert done.code == 2
+    assert "global_batch" in done.err
+
+
+def test_an_unwritable_run_folder_is_refused_with_a_fix(cli: Cli) -> None:
+    (cli.folder / "taken").write_text("a file")
+    done = cli("bench", cli.matrix(""), "-o", "taken/run")
+    assert done.code == 3
+    assert "-o DIR" in done.err
+    (cli.folder / "mine").mkdir()
+    (cli.folder / "mine" / "thesis.txt").write_text("x")
+    done = cli("bench", cli.matrix(""), "-o", "mine")
+    assert done.code == 2
+    assert "not a run folder" in done.err
+
+
+def test_plan_prints_cells_and_time_and_runs_nothing(cli: Cli) -> None:
+    done = cli("bench", cli.matrix(MATRIX), "--plan")
+    assert done.code == 0
+    assert "cells to run" in done.out
+    assert "unsupported" in done.out
+    assert not (cli.folder / "stepscope-runs").exists()
+
+
+def test_list_and_show_need_no_torch(cli: Cli) -> None:
+    (cli.folder / "stub").mkdir()
+    (cli.folder / "stub" / "torch.py").write_text("raise ImportError('no torch here')")
+    path = f"{cli.folder / 'stub'}:{cli.environ['PYTHONPATH']}"
+    assert "ag-news" in cli("bench", "--list", PYTHONPATH=path).out
+    assert "version: 1" in cli("bench", "--preset", "quick", "--show", PYTHONPATH=path).out
+
+
+def test_inside_a_torchrun_world_the_command_joins_it(cli: Cli) -> None:
+    """No second launcher: the ranks that exist run the cells, rank 0 keeps the folder and prints."""
+    name = cli.matrix("include: [{strategy: single, world_size: 1}]")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+               "-m", "stepscope.cli", "bench", name, "-o", "joined", "--json"]  # fmt: skip
+    done = subprocess.run(
+        command,
+        cwd=cli.folder,
+        env=cli.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["schema"] == "stepscope.bench/1"
+    found = by_cell(cli.folder / "joined")
+    assert found["mlp-naive-w2"]["status"] == "ok"
+    assert found["mlp-single-w1"]["status"] == "unsupported"
+
+
+def test_inside_a_world_the_run_folder_must_be_named(cli: Cli) -> None:
+    done = cli("bench", cli.matrix(""), RANK="0", WORLD_SIZE="2", LOCAL_RANK="0")
+    assert done.code == 2
+    assert "-o DIR" in done.err
