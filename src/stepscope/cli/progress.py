@@ -53,7 +53,7 @@ class LineProgress(Progress):
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._spoke = self._started
-        self._phase: tuple[str, str] | None = None
+        self._told: set[tuple[str, str]] = set()
         self._total = 0
         self._done = 0
 
@@ -72,10 +72,9 @@ class LineProgress(Progress):
 
     def _moved(self, event: CellMoved) -> None:
         phase = (event.cell.cell_id, event.phase)
-        if phase != self._phase:
-            self._phase = phase
-            if event.phase in ("warmup", "measure"):
-                self._say(f"{label(event.cell)}: {event.phase}")
+        if event.phase in ("warmup", "measure", "profile") and phase not in self._told:
+            self._told.add(phase)
+            self._say(f"{label(event.cell)}: {event.phase}")
         elif time.monotonic() - self._spoke >= HEARTBEAT_S:
             self._say(f"{label(event.cell)}: {event.phase}, step {event.step}")
 
