@@ -136,7 +136,7 @@ class _CudaPending:
         return split_step(marks, 0, None if self._ready is None else self._since_start(self._ready))
 
     def _since_start(self, event: torch.cuda.Event) -> int:
-        return int(round(self._start.elapsed_time(event) * 1e6))
+        return round(float(self._start.elapsed_time(event)) * 1e6)
 
 
 class CudaStepTimer:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.unit.cells import cell_spec
 
 from stepscope.rank.pace import Pace
 from stepscope.records.cell import MeasureSettings
-from tests.unit.cells import cell_spec
 
 MS = 1_000_000
 
