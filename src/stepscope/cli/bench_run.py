@@ -42,6 +42,7 @@ def run_plan(
     profile: bool = False,
     tensorboard: Path | None = None,
     retry_failed: bool = False,
+    force: bool = False,
 ) -> int:
     """Run what is missing, write results and report, print them; the command's exit code."""
     joined = joined_world(os.environ)
@@ -54,6 +55,11 @@ def run_plan(
     layout = RunLayout(output or default_run_dir(plan.matrix.name))
     if joined is not None and joined[0] != 0:
         become_rank_half(layout.group(group_id(os.environ)).spec)
+    if joined is not None and plan.matrix.launch.env:
+        raise UsageError(
+            f"launch.env ({', '.join(sorted(plan.matrix.launch.env))}) cannot be set in ranks that exist already",
+            fix="export these variables in your launcher and take launch.env out of the matrix",
+        )
     measure = plan.matrix.measure
     request = RunRequest(
         layout=layout,
@@ -61,13 +67,14 @@ def run_plan(
         matrix=resolved_matrix(plan.matrix),
         cells=plan.cells,
         measure=replace(measure, profile=measure.profile or profile or tensorboard is not None),
-        usable_cores=plan.environment.usable_cores,
+        usable_cores=_cores_of_the_world(plan.environment.usable_cores, joined),
         argv=tuple(sys.argv),
         cache_dir=cache_dir(os.environ),
         env=plan.matrix.launch.env,
         isolate=plan.matrix.launch.isolate,
         joined=None if joined is None else group_id(os.environ),
         retry_failed=retry_failed,
+        force=force,
         data_dir=plan.data_dir,
         tensorboard_dir=tensorboard,
         environment=plan.environment,
@@ -81,6 +88,14 @@ def run_plan(
     rows = _finish(layout, json=json)
     ours = {cell.spec.cell_id for cell in plan.cells}
     return exit_code([row for row in rows if row.cell_id in ours])
+
+
+def _cores_of_the_world(usable_cores: int, joined: tuple[int, int] | None) -> int:
+    """Cores that all ranks share: this host's, times the hosts of a world that a launcher started."""
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if joined is None or not local.isdigit() or int(local) < 1:
+        return usable_cores
+    return usable_cores * max(1, joined[1] // int(local))
 
 
 def _finish(layout: RunLayout, *, json: bool) -> tuple[ResultRow, ...]:

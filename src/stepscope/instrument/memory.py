@@ -22,6 +22,30 @@ class PeakMemory:
     source: str
 
 
+class PeakTracker:
+    """The highest peak over the stretches that count: evaluation between epochs, say, does not.
+
+    ``start`` and ``pause`` enclose a stretch; ``unavailable`` holds why the peak covers more than it should.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.unavailable: Unavailable | None = None
+        self.peak: PeakMemory | Unavailable = Unavailable("nothing ran")
+
+    def start(self) -> None:
+        self.unavailable = reset_peak(self._device) or self.unavailable
+
+    def pause(self) -> None:
+        found = read_peak(self._device)
+        if (
+            isinstance(found, Unavailable)
+            or isinstance(self.peak, Unavailable)
+            or found.size_bytes > self.peak.size_bytes
+        ):
+            self.peak = found
+
+
 def reset_peak(device: torch.device) -> Unavailable | None:
     """Start a new peak; Unavailable when this system cannot (then the peak covers the whole process)."""
     gc.collect()

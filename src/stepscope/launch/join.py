@@ -13,8 +13,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
+
 from stepscope.core.errors import MissingError, UsageError
 from stepscope.launch.torchrun import Launched
+from stepscope.records.cell import GroupSpec, MeasureSettings
 from stepscope.store.layout import GroupLayout
 from stepscope.store.writer import make_dir, write_error
 
@@ -37,9 +40,32 @@ def joined_world(environ: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def group_id(environ: Mapping[str, str]) -> str:
-    """The same name on every rank of one world."""
-    address = f"{environ.get('MASTER_ADDR', 'localhost')}-{environ.get('MASTER_PORT', '0')}"
-    return f"joined-{re.sub(r'[^A-Za-z0-9.-]', '_', address)}"
+    """The same name on every rank of one world, another one for the next start of it where the launcher tells."""
+    names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID",
+             "SLURM_STEP_ID")  # fmt: skip
+    parts = "-".join(environ[name] for name in names if environ.get(name))
+    return f"joined-{re.sub(r'[^A-Za-z0-9.-]', '_', parts)}"
+
+
+def clear(files: GroupLayout) -> None:
+    """Forget an earlier world of the same name; rank 0 does this before it writes anything for the others."""
+    for path in (files.spec, *files.root.glob("error-*.json"), *files.root.glob("heartbeat-*")):
+        path.unlink(missing_ok=True)
+
+
+def nothing_to_do(group: str, run_dir: Path) -> GroupSpec:
+    """A spec without cells: a rank that reads it ends at once."""
+    return GroupSpec(
+        group_id=group,
+        run_dir=str(run_dir),
+        world_size=1,
+        device="cpu",
+        backend="gloo",
+        threads_per_rank=1,
+        measure=MeasureSettings(),
+        cells=(),
+        cache_dir="",
+    )
 
 
 def start_rank_zero(files: GroupLayout) -> Launched:
@@ -55,9 +81,12 @@ def start_rank_zero(files: GroupLayout) -> Launched:
     return Launched(process, log)
 
 
-def become_rank_half(spec: Path, *, started_at: float | None = None) -> None:
-    """Wait for rank 0's spec and turn into the rank half; never returns. MissingError when no spec comes."""
-    oldest = (time.time() if started_at is None else started_at) - CLOCK_SLACK_S
+def become_rank_half(spec: Path) -> None:
+    """Wait for rank 0's spec and turn into the rank half; never returns. MissingError when no spec comes.
+
+    A spec from before this process started is another world's; ranks of one world start within a minute.
+    """
+    oldest = psutil.Process().create_time() - CLOCK_SLACK_S
     limit = time.monotonic() + SPEC_TIMEOUT_S
     while not (spec.exists() and spec.stat().st_mtime >= oldest):
         if time.monotonic() > limit:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from stepscope.core.errors import DataError
 from stepscope.launch import torchrun
-from stepscope.launch.verdict import Verdict, exit_codes, judge
+from stepscope.launch.verdict import Verdict, exit_codes, first_seen, judge
 from stepscope.records.cell import CellSpec, GroupSpec
 from stepscope.records.samples import Heartbeat, RankError, RankSummary
 from stepscope.store.layout import RunLayout
@@ -59,8 +59,9 @@ class RunningGroup:
             for path in layout.cell(cell.cell_id).rank_files():
                 path.unlink(missing_ok=True)
         write_record(self._files.spec, spec)
-        self._entered_at = now()
-        self._deadline = self._entered_at + STARTUP_ALLOWANCE_NS + spec.measure.timeout_ns
+        self._spent: dict[str, int] = {}
+        self._charged_at = now()
+        self._deadline = self._charged_at + STARTUP_ALLOWANCE_NS + spec.measure.timeout_ns
         self._current: CellSpec | None = None
         self._launched = start()
 
@@ -88,10 +89,12 @@ class RunningGroup:
 
     def poll(self) -> tuple[list[CellOutcome], bool]:
         """(cells that ended since the last call, whether the group is over). Waits at most one poll interval."""
-        ended = self._collect_finished()
+        ended = self.finished()
         self._notice_current()
+        if ended:
+            return ended, False
         if self._launched.process.poll() is not None:
-            ended += self._collect_finished()
+            ended += self.finished()
             if self._waiting:
                 ended.append(self._failed(timed_out=False))
             return ended, True
@@ -113,15 +116,41 @@ class RunningGroup:
             time.sleep(POLL_S / 2)
         return True
 
-    def _collect_finished(self) -> list[CellOutcome]:
+    def finished(self) -> list[CellOutcome]:
+        """Cells that every rank has finished since the last call."""
         ended = []
         while self._waiting and self._all_summaries(self._waiting[0]):
             cell = self._waiting.pop(0)
-            now = self._now()
-            ended.append(CellOutcome(cell=cell, wall_ns=now - self._entered_at, verdict=None, codes={}))
-            self._entered_at = now
-            self._deadline = now + self._spec.measure.timeout_ns
+            ended.append(CellOutcome(cell=cell, wall_ns=self._wall(cell), verdict=None, codes={}))
+            self._deadline = self._now() + self._spec.measure.timeout_ns
         return ended
+
+    def blame(self, *, wait_s: float = 3.0) -> CellOutcome | None:
+        """The outcome of the running cell if a rank says, within ``wait_s``, that it failed by itself; else None.
+
+        For a world that its launcher tears down: the signal can arrive here before the failing rank's last words.
+        """
+        limit = time.monotonic() + wait_s
+        while self._waiting:
+            cell = self._suspect()
+            if any(e.kind not in ("victim", "terminated") for e in self._errors(cell)):
+                return self._failed(timed_out=False)
+            if time.monotonic() > limit:
+                return None
+            time.sleep(POLL_S)
+        return None
+
+    def _wall(self, cell: CellSpec) -> int:
+        """Time that ranks have spent in ``cell`` so far, all rounds."""
+        self._charge()
+        return self._spent.get(cell.cell_id, 0)
+
+    def _charge(self) -> None:
+        now = self._now()
+        if self._current is not None:  # start-up is no cell's time
+            key = self._current.cell_id
+            self._spent[key] = self._spent.get(key, 0) + now - self._charged_at
+        self._charged_at = now
 
     def _all_summaries(self, cell: CellSpec) -> bool:
         files = self._layout.cell(cell.cell_id)
@@ -138,11 +167,9 @@ class RunningGroup:
             if stamp > newest_time:
                 newest, newest_time = cell, stamp
         if newest is not None and newest is not self._current:
-            now = self._now()
-            if self._current is None:
-                self._entered_at = now  # start-up is not the first cell's time
+            self._charge()
             self._current = newest
-            self._deadline = now + self._spec.measure.timeout_ns
+            self._deadline = self._now() + self._spec.measure.timeout_ns
 
     def _suspect(self) -> CellSpec:
         """The cell that was running: the earliest that some rank was last seen in."""
@@ -166,29 +193,33 @@ class RunningGroup:
     def _failed(self, *, timed_out: bool, heartbeats: list[Heartbeat] | None = None) -> CellOutcome:
         cell = self._suspect()
         files = self._layout.cell(cell.cell_id)
-        roots = (files.root, self._files.root)
-        errors = [
-            read_record(path, RankError) for root in roots for path in sorted(root.glob("error-*.json"))
-        ]
         beats = self._heartbeats(cell) if heartbeats is None else heartbeats
         finished = frozenset(rank_of(p) for p in files.root.glob("rank-*.json"))
-        codes = exit_codes(self._files.launcher_log.read_text(errors="replace"))
+        log = self._files.launcher_log.read_text(errors="replace")
+        codes = exit_codes(log)
         verdict = judge(
-            errors=[e for e in errors if e.cell_id in (None, cell.cell_id)],
+            errors=self._errors(cell),
             heartbeats=beats,
             codes=codes,
             finished=finished,
             world_size=self._spec.world_size,
             timed_out=timed_out,
+            seen_first=first_seen(log),
         )
         self._waiting.remove(cell)
         return CellOutcome(
             cell=cell,
-            wall_ns=self._now() - self._entered_at,
+            wall_ns=self._wall(cell),
             verdict=verdict,
             codes=codes,
             stderr_tail=self._stderr_tail(verdict.rank),
         )
+
+    def _errors(self, cell: CellSpec) -> list[RankError]:
+        """What ranks said of their end: in this cell, or before they reached any."""
+        roots = (self._layout.cell(cell.cell_id).root, self._files.root)
+        found = (read_record(path, RankError) for root in roots for path in sorted(root.glob("error-*.json")))
+        return [error for error in found if error.cell_id in (None, cell.cell_id)]
 
     def _stderr_tail(self, rank: int | None) -> str | None:
         """The end of what the failing rank wrote to stderr; the launcher's own log when it wrote nothing."""

@@ -37,6 +37,16 @@ def exit_codes(launcher_log: str) -> dict[int, int]:
     return {int(m["rank"]): int(m["code"]) for m in _FAILURE_BLOCK.finditer(launcher_log)}
 
 
+def first_seen(launcher_log: str) -> int | None:
+    """The rank that torchrun saw fail first; None when it reports none.
+
+    Its list of failures also has the ranks that it killed itself afterwards, with SIGKILL where SIGTERM did not do.
+    """
+    _, found, rest = launcher_log.rpartition("Root Cause (first observed failure)")
+    match = _FAILURE_BLOCK.search(rest) if found else None
+    return int(match["rank"]) if match else None
+
+
 def judge(
     *,
     errors: Sequence[RankError],
@@ -45,11 +55,12 @@ def judge(
     finished: frozenset[int],
     world_size: int,
     timed_out: bool,
+    seen_first: int | None = None,
 ) -> Verdict:
     """The verdict on the cell that was running when its group ended.
 
     errors: error files of this cell (or of start-up); heartbeats: last one of each rank that wrote any;
-    codes: from :func:`exit_codes`; finished: ranks whose final summary of this cell exists;
+    codes: from :func:`exit_codes`; finished: ranks whose final summary of this cell exists; seen_first: :func:`first_seen`;
     timed_out: the controller ended the group at the cell's deadline.
     """
     by_rank = {h.rank: h for h in heartbeats}
@@ -64,7 +75,7 @@ def judge(
     if timed_out:
         return _stuck(by_rank, world_size, "timeout", "the deadline of this cell passed")
     if silent:
-        rank = silent[0]
+        rank = seen_first if seen_first in silent else silent[0]
         return _silent_death(rank, codes.get(rank), by_rank.get(rank))
     victims = [e for e in errors if e.kind == "victim"]
     if victims:

@@ -141,6 +141,10 @@ def _refused_by_machine(spec: CellSpec, machine: Machine, *, oversubscribe: bool
     if machine.joined_world_size is not None:
         if world != machine.joined_world_size:
             return f"{world} ranks: the launcher has started {machine.joined_world_size}"
+        if spec.env:
+            return (
+                f"{', '.join(sorted(spec.env))} cannot be set in ranks that the launcher has started already"
+            )
         return None  # the ranks exist, perhaps on several machines: each checks its own device
     if spec.device == "cuda" and world > machine.num_gpus:
         return f"{world} ranks need {world} GPUs, this machine has {machine.num_gpus}"

@@ -15,11 +15,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from stepscope.core.errors import Interrupted, UsageError
-from stepscope.environment.collect import collect
+from stepscope.core.errors import Interrupted
 from stepscope.launch import join, torchrun
 from stepscope.launch.supervise import CellOutcome, RunningGroup, summaries
 from stepscope.launch.torchrun import Launched
+from stepscope.matrix import run_folder
 from stepscope.matrix.backstop import backstop
 from stepscope.matrix.events import CellEnded, CellMoved, Event, GroupStarted, RunStarted
 from stepscope.matrix.expand import PlannedCell
@@ -30,7 +30,6 @@ from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.run import CellStatus, RunRecord
 from stepscope.store.layout import RunLayout
 from stepscope.store.lock import hold_lock
-from stepscope.store.reader import read_if_there, read_record
 from stepscope.store.writer import make_dir, write_record
 
 OnEvent = Callable[[Event], None]
@@ -49,13 +48,14 @@ class RunRequest:
     argv: tuple[str, ...]
     cache_dir: Path
     env: Mapping[str, str]
+    environment: EnvironmentRecord
     isolate: bool = False
     joined: str | None = None  # id of the group when the ranks exist already (launch/join.py)
     retry_failed: bool = False
+    force: bool = False  # resume although the machine or torch is another one
     data_dir: Path | None = None
     download: bool = False
     tensorboard_dir: Path | None = None
-    environment: EnvironmentRecord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +78,17 @@ def run_matrix(request: RunRequest, on_event: OnEvent) -> RunOutcome:
     """Run what is missing and return every cell's status. Raises Interrupted after flushing on SIGINT or SIGTERM."""
     layout = request.layout
     make_dir(layout.root)
-    with hold_lock(layout.lock):
-        _write_run(request)
-        known = read_statuses(layout, request.cells)
+    with hold_lock(layout.lock), _other_ranks_answered(request):
+        run_folder.prepare(
+            layout,
+            run=_run_record(request),
+            specs=tuple(planned.spec for planned in request.cells),
+            environment=request.environment,
+            force=request.force,
+        )
+        known = run_folder.read_statuses(
+            layout, (planned.spec.cell_id for planned in request.cells), with_traces=request.measure.profile
+        )
         run = _Run(request, known, on_event)
         decided = plan_resume(request.cells, known, retry_failed=request.retry_failed)
         run.begin(decided)
@@ -98,44 +106,15 @@ def run_matrix(request: RunRequest, on_event: OnEvent) -> RunOutcome:
         return RunOutcome(statuses=tuple(run.status(c.spec) for c in request.cells))
 
 
-def read_statuses(layout: RunLayout, cells: tuple[PlannedCell, ...]) -> dict[str, CellStatus]:
-    """Statuses that an earlier run left, by cell id."""
-    found = {}
-    for planned in cells:
-        status = read_if_there(layout.cell(planned.spec.cell_id).status, CellStatus)
-        if status is not None:
-            found[planned.spec.cell_id] = status
-    return found
-
-
-def _write_run(request: RunRequest) -> None:
-    layout = request.layout
-    ids = tuple(planned.spec.cell_id for planned in request.cells)
-    earlier = read_if_there(layout.run, RunRecord)
-    if earlier is not None:
-        if earlier.kind != "bench":
-            raise UsageError(
-                f"{layout.root} holds a {earlier.kind} run", fix="choose another run folder with -o DIR"
-            )
-        ids = tuple(dict.fromkeys((*earlier.cells, *ids)))
-    elif any(p.name != layout.lock.name for p in layout.root.iterdir()):
-        raise UsageError(
-            f"{layout.root} is not empty and is not a run folder",
-            why="nothing of yours is overwritten",
-            fix="choose another folder with -o DIR",
-        )
-    record = RunRecord(
+def _run_record(request: RunRequest) -> RunRecord:
+    return RunRecord(
         kind="bench",
         name=request.name,
         matrix=dict(request.matrix),
-        cells=ids,
+        cells=tuple(planned.spec.cell_id for planned in request.cells),
         argv=request.argv,
         data_dir=None if request.data_dir is None else str(request.data_dir),
     )
-    write_record(layout.run, record)
-    write_record(layout.environment, request.environment or collect())
-    for planned in request.cells:
-        write_record(layout.cell(planned.spec.cell_id).spec, planned.spec)
 
 
 class _Run:
@@ -188,7 +167,6 @@ class _Run:
                 with RunningGroup(spec, self._layout, start=self._starter(spec, group)) as workers:
                     self._supervise(workers, spec.group_id)
                 if request.joined is not None:
-                    self._layout.group(spec.group_id).spec.unlink(missing_ok=True)
                     return self.interrupt("the joined world can only be started anew by its launcher")
         return None
 
@@ -210,6 +188,17 @@ class _Run:
         )
 
     def _supervise(self, workers: RunningGroup, group_id: str) -> None:
+        try:
+            self._watch(workers, group_id)
+        except (KeyboardInterrupt, Interrupted):
+            outcomes = workers.finished()
+            if self._request.joined is not None and (blamed := workers.blame()) is not None:
+                outcomes.append(blamed)
+            for outcome in outcomes:
+                self._settle(outcome, group_id)
+            raise
+
+    def _watch(self, workers: RunningGroup, group_id: str) -> None:
         moved: tuple[str, str, int] | None = None
         over = False
         while not over:
@@ -275,10 +264,11 @@ class _Run:
             self._end(CellStatus(cell_id=cell_id, status="skipped", reason=reason))
 
     def _end(self, status: CellStatus) -> None:
-        write_record(self._layout.cell(status.cell_id).status, status)
-        self._statuses[status.cell_id] = status
-        if status.cell_id in self._pending:
-            self._pending.remove(status.cell_id)
+        with _signals_wait():  # a signal in between would call a finished cell interrupted
+            write_record(self._layout.cell(status.cell_id).status, status)
+            self._statuses[status.cell_id] = status
+            if status.cell_id in self._pending:
+                self._pending.remove(status.cell_id)
         self._on_event(CellEnded(cell=self._planned[status.cell_id].spec, status=status))
 
     def _group_spec(self, group: WorkerGroup, group_id: str, cells: tuple[CellSpec, ...]) -> GroupSpec:
@@ -316,7 +306,26 @@ def _signals_as_exceptions() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def read_run_cells(layout: RunLayout) -> tuple[CellSpec, ...]:
-    """Specs of all cells of a run folder, in matrix order."""
-    run = read_record(layout.run, RunRecord)
-    return tuple(read_record(layout.cell(cell_id).spec, CellSpec) for cell_id in run.cells)
+@contextmanager
+def _other_ranks_answered(request: RunRequest) -> Iterator[None]:
+    """In a joined world the other ranks wait for a spec: with nothing to run, or after a mistake, they get an empty one."""
+    if request.joined is None:
+        yield
+        return
+    files = request.layout.group(request.joined)
+    make_dir(files.root)
+    join.clear(files)
+    try:
+        yield
+    finally:
+        if not files.spec.exists():
+            write_record(files.spec, join.nothing_to_do(request.joined, request.layout.root))
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

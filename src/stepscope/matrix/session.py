@@ -19,13 +19,10 @@ from stepscope.matrix.grouping import group_cells
 from stepscope.matrix.load import digest_lookup, load_matrix
 from stepscope.matrix.machine import machine_of
 from stepscope.matrix.results import build_rows, write_results
-from stepscope.matrix.runner import read_run_cells, read_statuses
+from stepscope.matrix.run_folder import MISSING_DATA, read_cells, read_statuses
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.run import ResultRow
 from stepscope.store.layout import RunLayout
-
-MISSING_DATA = "data-missing"
-"""Stands for a digest while the files cannot be read: such a cell never runs under this identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +96,7 @@ def estimate(plan: Plan, layout: RunLayout) -> PlanEstimate:
     )
     known = {
         cell_id: status.wall_ns
-        for cell_id, status in read_statuses(layout, plan.cells).items()
+        for cell_id, status in read_statuses(layout, (cell.spec.cell_id for cell in plan.cells)).items()
         if status.wall_ns is not None and status.status == "ok"
     }
     return estimate_plan(
@@ -113,7 +110,7 @@ def estimate(plan: Plan, layout: RunLayout) -> PlanEstimate:
 
 def derive_results(layout: RunLayout) -> tuple[ResultRow, ...]:
     """results.jsonl and results.csv from what lies in the run folder; the rows."""
-    rows = build_rows(layout, read_run_cells(layout))
+    rows = build_rows(layout, read_cells(layout))
     write_results(layout, rows)
     return rows
 

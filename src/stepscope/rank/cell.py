@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -54,6 +54,7 @@ class RankContext:
     pulse: Pulse
     layout: RunLayout
     scheduler_policy: str
+    epochs: dict[str, list[EpochResult]] = field(default_factory=dict)  # of the rounds so far, by cell id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,7 @@ class _Subject:
     """Everything built for one round of a cell."""
 
     prepared: Prepared
+    tracker: memory.PeakTracker
     promise: Promise
     task: Task
     session: Session
@@ -78,20 +80,18 @@ def run_cell(cell: CellSpec, context: RankContext, *, round_index: int) -> None:
     reset(
         device, seed=cell.seed, threads=context.group.threads_per_rank, cudnn_benchmark=cell.cudnn_benchmark
     )
-    notes: list[str] = []
-    cannot = memory.reset_peak(device)
-    if isinstance(cannot, Unavailable):
-        notes.append(f"peak memory covers the whole process: {cannot.reason}")
+    tracker = memory.PeakTracker(device)
+    tracker.start()
     promise = promise_of(cell, warmup_steps=context.group.measure.warmup_steps)
     prepared = _data(cell, context, promise)
     context.pulse.enter("build")
-    subject = _build(cell, context, promise, prepared)
+    subject = _build(cell, context, promise, prepared, tracker)
     try:
         with Recorder(files.samples(context.mesh.rank), _header(cell, context)) as recorder:
             summary = _measure(cell, context, subject, recorder, round_index)
         if round_index == context.group.measure.rounds - 1:
             summary = _conclude(cell, context, subject, summary, files)
-            write_record(files.summary(context.mesh.rank), replace(summary, notes=(*notes, *summary.notes)))
+            write_record(files.summary(context.mesh.rank), summary)
     finally:
         _close(subject)
 
@@ -124,7 +124,9 @@ def _data(cell: CellSpec, context: RankContext, promise: Promise) -> Prepared:
     return prepared
 
 
-def _build(cell: CellSpec, context: RankContext, promise: Promise, prepared: Prepared) -> _Subject:
+def _build(
+    cell: CellSpec, context: RankContext, promise: Promise, prepared: Prepared, tracker: memory.PeakTracker
+) -> _Subject:
     device, mesh = context.mesh.device, context.mesh
     task = MODULES.load(cell.workload)(promise.model, promise.needs, cell.loss)
     numerics = open_numerics(cell.precision, device)
@@ -154,6 +156,7 @@ def _build(cell: CellSpec, context: RankContext, promise: Promise, prepared: Pre
     )
     return _Subject(
         prepared=prepared,
+        tracker=tracker,
         promise=promise,
         task=task,
         session=session,
@@ -183,19 +186,19 @@ def _close(subject: _Subject) -> None:
 def _measure(
     cell: CellSpec, context: RankContext, subject: _Subject, recorder: Recorder, round_index: int
 ) -> RankSummary:
-    loader, measure, promise = subject.loader, context.group.measure, subject.promise
+    loader, measure = subject.loader, context.group.measure
     per_epoch = loader.sampling.windows_per_epoch
     pace = Pace(
         cell,
         measure,
         context.control,
         recorder,
-        min_warmup=promise.strategy.min_warmup_steps(promise.strategy_options),
+        min_warmup=_steps_until_typical(subject),
         epoch_steps=None if cell.epochs is None else cell.epochs * per_epoch,
     )
     plain = Regions(enabled=False)
     step = 0
-    epochs: list[EpochResult] = []
+    epochs = context.epochs.setdefault(cell.cell_id, [])
 
     def run(windows: Iterator[tuple[Window, Iterator[Batch]]]) -> None:
         nonlocal step
@@ -228,6 +231,7 @@ def _measure(
             recorder.flush()
             epochs.append(_finish_epoch(cell, context, subject, recorder, round_index, epoch))
     recorder.flush()
+    subject.tracker.pause()
     return _summary(cell, context, subject, pace, tuple(epochs))
 
 
@@ -237,7 +241,9 @@ def _finish_epoch(
     phase = context.pulse.phase
     context.pulse.enter("evaluate", step=context.pulse.step)
     train_loss = math.fsum(_finite(context.control.all_gather(_portable(recorder.epoch_loss[epoch]))))
+    subject.tracker.pause()
     accuracy = _accuracy(cell, context, subject)
+    subject.tracker.start()
     context.pulse.enter(phase, step=context.pulse.step)
     finite = math.isfinite(train_loss)
     return EpochResult(
@@ -273,7 +279,8 @@ def _summary(
     cell: CellSpec, context: RankContext, subject: _Subject, pace: Pace, epochs: tuple[EpochResult, ...]
 ) -> RankSummary:
     device = context.mesh.device
-    peak = memory.read_peak(device)
+    peak, unsure = subject.tracker.peak, subject.tracker.unavailable
+    notes = () if unsure is None else (f"peak memory covers the whole process: {unsure.reason}",)
     return RankSummary(
         cell_id=cell.cell_id,
         rank=context.mesh.rank,
@@ -295,7 +302,7 @@ def _summary(
         peak_memory_bytes=None if isinstance(peak, Unavailable) else peak.size_bytes,
         peak_memory_source=peak.reason if isinstance(peak, Unavailable) else peak.source,
         epochs=epochs,
-        notes=subject.prepared.notes,
+        notes=(*notes, *subject.prepared.notes),
     )
 
 
@@ -306,8 +313,11 @@ def _conclude(
     context.pulse.enter("verify")
     checksum = parameter_checksum(subject.task.module)
     windows = subject.loader.endless(start=cell.epochs or 0)
+    plain = Regions(enabled=False)
+    for _ in range(summary.warmup_steps + summary.timed_steps, _steps_until_typical(subject)):
+        subject.training.step(*next(windows), plain)
     window, batches = next(windows)
-    one_step = partial(subject.training.step, window, batches, Regions(enabled=False))
+    one_step = partial(subject.training.step, window, batches, plain)
     check = plancheck.check(subject.promise.comm_plan, plancheck.observe(one_step))
     trace: str | None = None
     if context.group.measure.profile:
@@ -317,3 +327,8 @@ def _conclude(
         )
     context.control.barrier()
     return replace(summary, parameter_checksum=checksum, plan_check=check, trace_file=trace)
+
+
+def _steps_until_typical(subject: _Subject) -> int:
+    """Steps before the strategy launches what it promises: DDP rebuilds its buckets in the second one."""
+    return subject.promise.strategy.min_warmup_steps(subject.promise.strategy_options)

@@ -54,6 +54,15 @@ class Control:
     def barrier(self) -> None:
         self.all_gather(None)
 
+    def farewell(self) -> None:
+        """A barrier that rank 0 leaves last: where it holds the store, the others must have read everything."""
+        self.barrier()
+        key = self._next("farewell")
+        if self.rank != 0:
+            self._store.set(f"{key}/{self.rank}", "")
+        elif self.world_size > 1:
+            self._store.wait([f"{key}/{rank}" for rank in range(1, self.world_size)], self._timeout)
+
     def _next(self, kind: str) -> str:
         self._count += 1
         return f"{self._count}/{kind}"

@@ -15,6 +15,17 @@ from stepscope.records.samples import RankError
 
 Kind = Literal["oom", "host_oom", "victim", "error", "usage", "terminated"]
 
+# Out of device memory outside torch's own allocator: CUDA itself, library handles, NCCL's buffers.
+_DEVICE_OOM = (
+    "CUDA error: out of memory",
+    "CUDA out of memory",
+    "HIP out of memory",
+    "cudaErrorMemoryAllocation",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUSOLVER_STATUS_ALLOC_FAILED",
+    "Cuda failure 2 'out of memory'",
+)
 _HOST_OOM = ("DefaultCPUAllocator", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc")
 _VICTIM = (
     "Connection closed by peer",
@@ -41,7 +52,7 @@ def classify(error: BaseException) -> Kind:
     text = str(error)
     if isinstance(error, Terminated):
         return "terminated"
-    if isinstance(error, torch.OutOfMemoryError):
+    if isinstance(error, torch.OutOfMemoryError) or any(sign in text for sign in _DEVICE_OOM):
         return "oom"
     if isinstance(error, MemoryError) or any(sign in text for sign in _HOST_OOM):
         return "host_oom"

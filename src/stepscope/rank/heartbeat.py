@@ -6,7 +6,7 @@ last enqueued when nothing has moved for a while, which is what names the rank t
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
 import socket
 import threading
@@ -15,13 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import torch
 
+from stepscope.environment.cgroups import cgroup_limits
+from stepscope.rank import plancheck
 from stepscope.records import codec
 from stepscope.records.samples import Heartbeat
 
 INTERVAL_S = 0.25
+TICKS_PER_MEMORY_CHECK = 2
 STUCK_AFTER_S = 2.0
+ASK_AGAIN_S = 3.0
 LOW_MEMORY_FRACTION = 0.05
 
 
@@ -80,38 +83,35 @@ class Pulse:
             self._written = state
 
     def _run(self) -> None:
-        moved, position = time.monotonic(), (self.cell_id, self.phase, self.step)
-        asked = False
-        while not self._stop.wait(INTERVAL_S):
-            self._watch_memory()
+        position = (self.cell_id, self.phase, self.step)
+        ask_at = time.monotonic() + STUCK_AFTER_S
+        for tick in itertools.count():
+            if self._stop.wait(INTERVAL_S):
+                return
+            if tick % TICKS_PER_MEMORY_CHECK == 0:
+                self._watch_memory()
             now = (self.cell_id, self.phase, self.step)
             if now != position:
-                moved, position, asked = time.monotonic(), now, False
+                position, ask_at = now, time.monotonic() + STUCK_AFTER_S
                 self.beat()
-            elif not asked and time.monotonic() - moved > STUCK_AFTER_S:
-                asked = True
-                self.beat(last_enqueued())
+            elif time.monotonic() > ask_at:
+                ask_at = time.monotonic() + ASK_AGAIN_S
+                self.beat(plancheck.last_enqueued())
 
     def _watch_memory(self) -> None:
-        memory = psutil.virtual_memory()
-        if memory.available < LOW_MEMORY_FRACTION * memory.total:
+        left, total = host_memory_left()
+        if left < LOW_MEMORY_FRACTION * total:
             self._on_low_memory(
-                f"{memory.available / 2**20:.0f} MiB of {memory.total / 2**20:.0f} MiB host memory left, "
+                f"{left / 2**20:.0f} MiB of {total / 2**20:.0f} MiB host memory left, "
                 f"this rank holds {psutil.Process().memory_info().rss / 2**20:.0f} MiB"
             )
 
 
-def last_enqueued() -> tuple[int, str | None] | None:
-    """(collectives enqueued so far, the last one as ``all_reduce [1024]``) from the flight recorder; None if it is off."""
-    dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
-    if dump is None:
-        return None
-    try:
-        entries = json.loads(dump(True, False)).get("entries", [])
-    except (RuntimeError, ValueError):
-        return None
-    if not entries:
-        return 0, None
-    last = entries[-1]
-    name = str(last.get("profiling_name", "?")).rsplit(":", 1)[-1]
-    return int(last.get("record_id", len(entries) - 1)) + 1, f"{name} {last.get('input_sizes', [])}"
+def host_memory_left() -> tuple[int, int]:
+    """(bytes left, bytes in all): of the host, or of the control group where that leaves less."""
+    memory = psutil.virtual_memory()
+    limits = cgroup_limits(Path("/"))
+    if limits.memory_limit_bytes is None or limits.memory_used_bytes is None:
+        return memory.available, memory.total
+    left = limits.memory_limit_bytes - limits.memory_used_bytes
+    return min((memory.available, memory.total), (left, limits.memory_limit_bytes))

@@ -19,10 +19,14 @@ from stepscope.stats.stopping import checkpoints, precise_enough
 from stepscope.stats.warmup import warmup_end
 
 WARMUP_CHECKS = (3, 5, 7, 10, 15, 22, 33, 49, 60)
+WARMUP_CHECK_EVERY = 30  # after the last of them
 WARMUP_SHARE_OF_BUDGET = 0.25
 WARMUP_SHARE_OF_EPOCHS = 0.2
 MIN_TIMED_STEPS = 5
 _HORIZON = 10**7
+WRITE_EVERY_NS = 500_000_000
+MOST_STEPS_BETWEEN_WRITES = 256
+WRITE_EVERY_WITHOUT_WARMUP = 8
 
 StopReason = Literal["fixed number of steps", "all epochs", "interval tight enough", "budget used up"]
 
@@ -55,9 +59,12 @@ class Pace:
         self._was_tight = False
         self.warmup_steps = 0
         self.timed_steps = 0
+        self._write_every = 1
         self.warming = measure.warmup_steps != 0
         self.stop_reason: StopReason | None = None
         self._checkpoints = frozenset(takewhile(lambda count: count < _HORIZON, checkpoints()))
+        if not self.warming:
+            self._write_every = WRITE_EVERY_WITHOUT_WARMUP
 
     def after_step(self, *, full: bool) -> None:
         """Count one finished step; ``full`` is False for a tail window, which is never a sample of the step time."""
@@ -65,20 +72,32 @@ class Pace:
         if self.warming:
             self.warmup_steps += 1
             self.warming = not self._warm()
+            if not self.warming:
+                self._agree_on_writing()
         else:
             self.timed_steps += full
             if full and self._epoch_steps is None:
                 self.stop_reason = self._stop()
+        if self._steps % self._write_every == 0:
+            self._recorder.write_finished()
 
     def _warm(self) -> bool:
         wanted = self._measure.warmup_steps
         if wanted is not None:
             return self.warmup_steps >= wanted
-        if self.warmup_steps not in WARMUP_CHECKS:
+        late = self.warmup_steps > WARMUP_CHECKS[-1] and self.warmup_steps % WARMUP_CHECK_EVERY == 0
+        if self.warmup_steps not in WARMUP_CHECKS and not late:
             return False
         self._recorder.flush()
         settled: bool = self._control.decide(self._settled() if self._control.rank == 0 else None)
         return settled
+
+    def _agree_on_writing(self) -> None:
+        """Write about twice a second, on all ranks after the same steps."""
+        self._recorder.flush()
+        recent = self._recorder.warmup_step_ns[-10:]
+        wanted = WRITE_EVERY_NS // max(1, int(np.median(recent))) if recent else 1
+        self._write_every = self._control.decide(max(1, min(wanted, MOST_STEPS_BETWEEN_WRITES)))
 
     def _settled(self) -> bool:
         if self.warmup_steps < self._min_warmup:

@@ -125,3 +125,18 @@ def _observed(entry: dict[str, Any]) -> ObservedOp:
         numel=sum(math.prod(shape) for shape in entry["input_sizes"]),
         dtype="+".join(sorted(dtypes)),
     )
+
+
+def last_enqueued() -> tuple[int, str | None] | None:
+    """(collectives enqueued so far, the last one as ``all_reduce [[1024]]``) of the default group; None: not recorded.
+
+    Reads the recorder only, so that it may be asked from another thread while this one hangs in a collective.
+    """
+    if not dist.is_initialized():
+        return None
+    entries = _entries(None)
+    if not entries:
+        return None
+    last = entries[-1]
+    name = str(last["profiling_name"]).partition(":")[2]
+    return int(last["record_id"]) + 1, f"{name} {last['input_sizes']}"

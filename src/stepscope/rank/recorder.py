@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,9 +15,6 @@ from stepscope.instrument.timer import PendingStep
 from stepscope.records import codec
 from stepscope.records.samples import SamplesHeader, StepSample
 from stepscope.store.writer import make_dir, write_error
-
-FLUSH_EVERY_S = 0.5
-FLUSH_AT_LEAST_EVERY = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +32,11 @@ class StepFacts:
 
 
 class Recorder:
-    """Appends steps to a samples file. ``add`` is cheap; encoding and writing happen between steps, in batches."""
+    """Appends steps to a samples file. ``add`` is cheap; encoding and writing happen in ``write_finished`` and ``flush``.
+
+    The caller decides when, at step counts that all ranks share: a rank that writes while the others train would show
+    up in their next step as waiting.
+    """
 
     def __init__(self, path: Path, header: SamplesHeader) -> None:
         self._path = path
@@ -49,7 +49,7 @@ class Recorder:
         if self._new:
             self._write(codec.encode_line(header, header=True))
         self._pending: list[tuple[StepFacts, PendingStep, Tensor]] = []
-        self._last_flush = time.monotonic()
+        self._stream: torch.cuda.Stream | None = None
         self.warmup_step_ns: list[int] = []
         self.timed_step_ns: list[int] = []
         self.epoch_step_ns: dict[int, int] = {}
@@ -58,27 +58,49 @@ class Recorder:
     def add(self, facts: StepFacts, pending: PendingStep, loss_sum: Tensor) -> None:
         """One finished step; ``loss_sum`` is a detached scalar on the device, read later."""
         self._pending.append((facts, pending, loss_sum))
-        full = len(self._pending) >= FLUSH_AT_LEAST_EVERY
-        if (full or time.monotonic() - self._last_flush >= FLUSH_EVERY_S) and pending.done():
-            self.flush()
 
     def flush(self) -> None:
         """Everything added so far is on disk, and in ``warmup_step_ns`` and ``timed_step_ns``. May wait for the device."""
-        if self._pending:
-            losses = torch.stack([loss.float() for _, _, loss in self._pending]).tolist()
-            lines = [
-                codec.encode_line(self._sample(facts, pending, loss))
-                for (facts, pending, _), loss in zip(self._pending, losses, strict=True)
-            ]
-            self._pending.clear()
-            self._write(b"".join(lines))
-        self._last_flush = time.monotonic()
+        self._put(len(self._pending), with_loss=True)
 
-    def close(self) -> None:
+    def write_finished(self) -> None:
+        """Put what the device is through with on disk; never waits for the rest."""
+        self._put(self._finished(), with_loss=True)
+
+    def close(self, *, failing: bool = False) -> None:
+        """Flush and close. failing: the device may wait for a peer that is gone, so it is asked for nothing."""
         try:
-            self.flush()
+            if failing:
+                self._put(self._finished(), with_loss=not any(loss.is_cuda for _, _, loss in self._pending))
+            else:
+                self.flush()
         finally:
             self._file.close()
+
+    def _finished(self) -> int:
+        """Number of leading steps whose last event has passed."""
+        return next(
+            (i for i, (_, pending, _) in enumerate(self._pending) if not pending.done()), len(self._pending)
+        )
+
+    def _put(self, count: int, *, with_loss: bool) -> None:
+        ready, self._pending = self._pending[:count], self._pending[count:]
+        if not ready:
+            return
+        losses = self._read([loss for _, _, loss in ready]) if with_loss else [math.nan] * count
+        samples = (
+            self._sample(facts, step, loss) for (facts, step, _), loss in zip(ready, losses, strict=True)
+        )
+        self._write(b"".join(codec.encode_line(sample) for sample in samples))
+
+    def _read(self, losses: list[Tensor]) -> list[float]:
+        """Values on the host. On a stream of their own: behind the compute stream's queue the host would wait for it."""
+        if losses[0].is_cuda:
+            self._stream = self._stream or torch.cuda.Stream(losses[0].device)  # type: ignore[no-untyped-call]
+            with torch.cuda.stream(self._stream):
+                values: list[float] = torch.stack([loss.float() for loss in losses]).tolist()
+            return values
+        return [float(loss) for loss in losses]
 
     def __enter__(self) -> Recorder:
         return self
@@ -86,7 +108,7 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(failing=error is not None)
 
     def _sample(self, facts: StepFacts, pending: PendingStep, loss: float) -> StepSample:
         times = pending.times()

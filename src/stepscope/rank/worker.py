@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def main(spec_path: Path) -> int:
         return error.exit_code
     if group.warnings_as_errors:
         warnings.simplefilter("error")
-    return _run(group, place)
+    return _run(group, place) if group.cells else 0
 
 
 def _run(group: GroupSpec, place: startup.Place) -> int:
@@ -54,7 +55,8 @@ def _run(group: GroupSpec, place: startup.Place) -> int:
 
     def leave(record: RankError) -> None:
         where = group_files if record.cell_id is None else layout.cell(record.cell_id)
-        write_record(where.error(record.rank), record)
+        with suppress(StepscopeError):  # a full disk may be why this rank fails: the way out stays open
+            write_record(where.error(record.rank), record)
 
     def out_of_host_memory(text: str) -> None:
         leave(failure.describe(MemoryError(text), pulse, "host_oom"))
@@ -69,13 +71,13 @@ def _run(group: GroupSpec, place: startup.Place) -> int:
                 pulse.move_to(layout.cell(cell.cell_id).heartbeat(place.rank), cell.cell_id)
                 run_cell(cell, context, round_index=round_index)
         pulse.enter("finished")
-        context.control.barrier()
+        context.control.farewell()
         dist.destroy_process_group()
     except BaseException as error:  # noqa: BLE001 - process boundary: whatever it was, this rank says so
         record = failure.describe(error, pulse)
-        leave(record)
         sys.stderr.write(record.traceback if record.kind != "usage" else f"error: {error}\n")
         sys.stderr.flush()
+        leave(record)
         pulse.beat()
         # Not sys.exit: a peer is gone or stuck, and gloo's and CUDA's own clean-up would wait for it.
         os._exit(EXIT_TERMINATED if record.kind == "terminated" else EXIT_FAILED)

@@ -41,7 +41,7 @@ class CellLayout:
 
     def rank_files(self) -> tuple[Path, ...]:
         """Everything that ranks wrote: what an earlier attempt left behind."""
-        patterns = ("samples-*.jsonl", "heartbeat-*", "rank-*.json", "error-*.json")
+        patterns = ("samples-*.jsonl", "heartbeat-*", "rank-*.json", "error-*.json", "trace/*")
         return tuple(sorted(p for pattern in patterns for p in self.root.glob(pattern)))
 
 

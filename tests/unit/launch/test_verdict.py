@@ -2,7 +2,7 @@
 
 import pytest
 
-from stepscope.launch.verdict import exit_codes, judge
+from stepscope.launch.verdict import exit_codes, first_seen, judge
 from stepscope.records.samples import Heartbeat, RankError
 
 TORCHRUN_LOG = """
@@ -76,6 +76,14 @@ def test_a_rank_killed_by_a_signal_is_named_although_only_its_peers_complain() -
     assert (result.status, result.rank, result.host) == ("killed", 1, "host1")
     assert "SIGKILL" in result.reason
     assert "step 5" in result.reason
+
+
+@pytest.mark.parametrize("code", [-9, 3])
+def test_a_rank_that_the_launcher_had_to_kill_afterwards_is_not_the_culprit(code: int) -> None:
+    """A GPU rank that waits inside CUDA cannot react to SIGTERM: torchrun kills it and reports that too."""
+    assert first_seen(TORCHRUN_LOG) == 1
+    result = verdict(codes={0: -9, 1: code}, world_size=2, seen_first=1)
+    assert result.rank == 1
 
 
 def test_a_rank_that_left_quietly_with_a_code_is_an_error() -> None:

@@ -37,8 +37,13 @@ class Tape:
     warmup_step_ns: list[int] = field(default_factory=list)
     timed_step_ns: list[int] = field(default_factory=list)
 
+    writes: int = 0
+
     def flush(self) -> None:
         pass
+
+    def write_finished(self) -> None:
+        self.writes += 1
 
 
 def run(cell, measure, times, *, min_warmup=1, epoch_steps=None, full=None) -> tuple[Pace, Tape]:
@@ -74,12 +79,26 @@ def test_slow_first_steps_are_warm_up_and_a_quiet_series_stops_early() -> None:
     assert 3 <= pace.warmup_steps <= 22
     assert max(tape.timed_step_ns) < 11 * MS
     assert pace.stop_reason == "interval tight enough"
-    assert pace.timed_steps <= 22
+    assert pace.timed_steps <= 33
 
 
 def test_a_strategy_that_starts_late_keeps_warm_up_open() -> None:
     pace, _ = run(cell_spec(steps="auto"), MeasureSettings(), [10 * MS] * 100, min_warmup=12)
     assert pace.warmup_steps >= 12
+
+
+@pytest.mark.parametrize("min_warmup", [61, 75])
+def test_a_strategy_that_starts_very_late_still_ends_warm_up(min_warmup: int) -> None:
+    pace, _ = run(cell_spec(steps=5), MeasureSettings(), [10 * MS] * 300, min_warmup=min_warmup)
+    assert min_warmup <= pace.warmup_steps <= min_warmup + 30
+    assert pace.stop_reason == "fixed number of steps"
+
+
+def test_samples_are_written_about_twice_a_second() -> None:
+    _, slow = run(cell_spec(steps=20), MeasureSettings(warmup_steps=5), [400 * MS] * 25)
+    _, fast = run(cell_spec(steps=1000), MeasureSettings(warmup_steps=5), [MS] * 1005)
+    assert slow.writes == 25
+    assert fast.writes <= 5 + 5
 
 
 def test_a_noisy_series_ends_with_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,9 @@ def bench(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="When resuming, try cells again that ran out of memory.")
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Resume although the machine or torch is another one.")
+    ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")
     ] = False,
@@ -75,7 +78,13 @@ def bench(
     if plan:
         return bench_plan.print_plan(planned, output=output, json=json)
     return bench_run.run_plan(
-        planned, output=output, json=json, profile=profile, tensorboard=tensorboard, retry_failed=retry_failed
+        planned,
+        output=output,
+        json=json,
+        profile=profile,
+        tensorboard=tensorboard,
+        retry_failed=retry_failed,
+        force=force,
     )
 
 
