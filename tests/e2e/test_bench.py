@@ -20,7 +20,7 @@ include:
   - {strategy: single, world_size: 1}
   - {strategy: ddp, accumulation: 2, precision: amp_bf16}
   - {strategy: bucketed, steps: null, epochs: 2, dataset_options: {samples: 500}}
-  - {strategy: ddp, strategy_options: {hook: powersgd, bucket_cap_mb: 0.01}}
+  - {strategy: ddp, strategy_options: {hook: powersgd, bucket_cap_mb: 0.001}}
 """
 
 
@@ -127,7 +127,7 @@ def test_speedup_is_against_the_one_rank_cell_of_the_same_settings(profiled: tup
 def test_the_same_cells_in_another_order_give_bitwise_the_same_losses(shared_cli: Cli, profiled) -> None:
     _, run = profiled
     name = shared_cli.matrix("include:\n  - {strategy: bucketed, steps: null, epochs: 2, dataset_options: {samples: 500}}\n"
-                             "  - {strategy: single, world_size: 1}", name="other.yaml")  # fmt: skip
+                             "  - {strategy: single, world_size: 1}", name="other.yaml", warmup=4)  # fmt: skip
     path = shared_cli.folder / name
     path.write_text(path.read_text().replace("[naive]", "[ddp, naive]"))
     done = shared_cli("bench", name, "-o", "again")
@@ -140,6 +140,19 @@ def test_the_same_cells_in_another_order_give_bitwise_the_same_losses(shared_cli
         ]
         assert losses[0] == losses[1]
         assert first[key]["cell_id"] == second[key]["cell_id"]
+
+
+def test_rounds_repeat_the_cells_in_turn_and_give_the_same_losses(cli: Cli) -> None:
+    name = cli.matrix("include: [{strategy: bucketed, steps: null, epochs: 2}]", rounds=2)
+    done = cli("bench", name, "-o", "run")
+    assert done.code == 0, done.err
+    run = cli.folder / "run"
+    for row in results(run):
+        samples = samples_of(run, row, 0)
+        first = [s["loss_sum"] for s in samples if s["round"] == 0]
+        second = [s["loss_sum"] for s in samples if s["round"] == 1]
+        assert first == second
+        assert len(first) >= 22
 
 
 def test_one_and_two_ranks_train_on_the_same_windows(profiled: tuple[Done, Path]) -> None:
@@ -226,24 +239,36 @@ def test_list_and_show_need_no_torch(cli: Cli) -> None:
     assert "version: 1" in cli("bench", "--preset", "quick", "--show", PYTHONPATH=path).out
 
 
+def _under_torchrun(cli: Cli, name: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+               "-m", "stepscope.cli", "bench", name, "-o", "joined", "--json"]  # fmt: skip
+    environ = cli.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=cli.folder, env=environ, capture_output=True, text=True, timeout=200)
+
+
 def test_inside_a_torchrun_world_the_command_joins_it(cli: Cli) -> None:
     """No second launcher: the ranks that exist run the cells, rank 0 keeps the folder and prints."""
     name = cli.matrix("include: [{strategy: single, world_size: 1}]")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-               "-m", "stepscope.cli", "bench", name, "-o", "joined", "--json"]  # fmt: skip
-    done = subprocess.run(
-        command,
-        cwd=cli.folder,
-        env=cli.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    done = _under_torchrun(cli, name)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["schema"] == "stepscope.bench/1"
     found = by_cell(cli.folder / "joined")
     assert found["mlp-naive-w2"]["status"] == "ok"
     assert found["mlp-single-w1"]["status"] == "unsupported"
+    again = _under_torchrun(cli, name)
+    assert again.returncode == 0, again.stderr
+    assert "0 cells to run, 2 kept" in again.stderr, "and with nothing left to do no rank is kept waiting"
+
+
+def test_a_rank_that_fails_in_a_joined_world_is_named(cli: Cli) -> None:
+    name = cli.matrix("include: [{workload: faulty, model: {kind: raise}, strategy: naive}, {strategy: ddp}]")
+    done = _under_torchrun(cli, name)
+    assert done.returncode != 0
+    found = by_cell(cli.folder / "joined")
+    assert found["mlp-naive-w2"]["status"] == "ok"
+    assert found["raise"]["status"] == "error"
+    assert "planted failure" in found["raise"]["error"]
+    assert found["mlp-ddp-w2"]["status"] == "interrupted"
 
 
 def test_inside_a_world_the_run_folder_must_be_named(cli: Cli) -> None:

@@ -78,7 +78,7 @@ def run_matrix(request: RunRequest, on_event: OnEvent) -> RunOutcome:
     """Run what is missing and return every cell's status. Raises Interrupted after flushing on SIGINT or SIGTERM."""
     layout = request.layout
     make_dir(layout.root)
-    with hold_lock(layout.lock), _other_ranks_answered(request):
+    with hold_lock(layout.lock):
         run_folder.prepare(
             layout,
             run=_run_record(request),
@@ -92,7 +92,7 @@ def run_matrix(request: RunRequest, on_event: OnEvent) -> RunOutcome:
         run = _Run(request, known, on_event)
         decided = plan_resume(request.cells, known, retry_failed=request.retry_failed)
         run.begin(decided)
-        with _signals_as_exceptions():
+        with _other_ranks_answered(request), _signals_as_exceptions():
             try:
                 run.run(decided)
             except (KeyboardInterrupt, Interrupted) as stop:
@@ -308,7 +308,7 @@ def _signals_as_exceptions() -> Iterator[None]:
 
 @contextmanager
 def _other_ranks_answered(request: RunRequest) -> Iterator[None]:
-    """In a joined world the other ranks wait for a spec: with nothing to run, or after a mistake, they get an empty one."""
+    """In a joined world the other ranks wait for a spec: when there is nothing to run they get an empty one."""
     if request.joined is None:
         yield
         return
