@@ -105,7 +105,7 @@ def _silent_death(rank: int, code: int | None, heartbeat: Heartbeat | None) -> V
     else:
         what, status = f"exited with code {code} without an exception", "error"
     hint = "; the kernel's out-of-memory killer does this: see `dmesg`" if code == -signal.SIGKILL else ""
-    where = "" if heartbeat is None else f" in {heartbeat.phase}, step {heartbeat.step}"
+    where = "" if heartbeat is None else f" (last seen in {heartbeat.phase}, step {heartbeat.step})"
     return Verdict(
         status="killed" if status == "killed" else "error",
         rank=rank,
