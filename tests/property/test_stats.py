@@ -14,9 +14,6 @@ from stepscope.stats.order import mad, median, median_interval, sign_autocorrela
 from stepscope.stats.stopping import precise_enough
 from stepscope.stats.warmup import warmup_end
 
-settings.register_profile("shared machine", deadline=None)
-settings.load_profile("shared machine")
-
 times = st.lists(st.integers(min_value=1, max_value=10**12), min_size=1, max_size=60)
 several = st.lists(st.integers(min_value=1, max_value=10**6), min_size=6, max_size=30)
 

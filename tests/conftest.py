@@ -1,0 +1,64 @@
+"""For all tests: no deadlines on a shared machine, hand-built records, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import ModuleType
+
+import psutil
+import pytest
+from hypothesis import settings
+from tests import fake_runs
+
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
+
+PATIENCE_S = 5.0
+
+
+@pytest.fixture(scope="session")
+def fakes() -> ModuleType:
+    """tests/fake_runs.py: hand-built specs, samples, rows and run folders."""
+    return fake_runs
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves a changed environment, a thread, a process or a process group.
+
+    Tests marked dist share a pool of ranks that outlives them; the pool looks after its own.
+    """
+    if request.node.get_closest_marker("dist") is not None:
+        yield
+        return
+    environ = dict(os.environ)
+    threads = set(threading.enumerate())
+    children = set(psutil.Process().children())
+    yield
+    changed = {k for k in environ.keys() | os.environ.keys() if environ.get(k) != os.environ.get(k)}
+    assert changed <= {"PYTEST_CURRENT_TEST"}, f"environment variables were left changed: {changed}"
+    limit = time.monotonic() + PATIENCE_S
+    while left := _left(threads, children):
+        assert time.monotonic() < limit, f"left behind: {left}"
+        time.sleep(0.05)
+    distributed = sys.modules.get("torch.distributed")
+    assert distributed is None or not distributed.is_initialized(), "a process group was left open"
+
+
+def _left(threads: set[threading.Thread], children: set[psutil.Process]) -> list[object]:
+    new_threads = [t for t in threading.enumerate() if t not in threads and not t.daemon]
+    new_children = [
+        p for p in psutil.Process().children() if p not in children and "resource_tracker" not in _line(p)
+    ]
+    return [*new_threads, *new_children]
+
+
+def _line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return "resource_tracker"  # it has just ended
