@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from stepscope.core.errors import UsageError
@@ -43,8 +43,16 @@ def model_label(row: CellSpec | ResultRow) -> str:
 
 
 def strategy_labels(rows: Sequence[ResultRow], *, defaults: Defaults = strategy_defaults) -> tuple[str, ...]:
-    """One name a row: the strategy and those of its options that are not the default."""
-    return tuple(_strategy(row, defaults(row.strategy)) for row in rows)
+    """One name a row: the strategy and its options that are not the default, or that are numbers which ``rows`` vary."""
+    values: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        for key, value in row.strategy_options.items():
+            values.setdefault((row.strategy, key), set()).add(repr(value))
+    varied = {name for name, found in values.items() if len(found) > 1}
+    return tuple(
+        _strategy(row, defaults(row.strategy), {key for strategy, key in varied if strategy == row.strategy})
+        for row in rows
+    )
 
 
 def ranks_label(world_size: int) -> str:
@@ -57,13 +65,19 @@ def failure_label(row: ResultRow) -> str:
     return f"{label}: {row.error}" if row.error else label
 
 
-def _strategy(row: CellSpec | ResultRow, defaults: Mapping[str, Any]) -> str:
+def _strategy(
+    row: CellSpec | ResultRow, defaults: Mapping[str, Any], varied: Container[str] = frozenset()
+) -> str:
     shown = [
         _option(key, value)
         for key, value in row.strategy_options.items()
-        if key not in defaults or defaults[key] != value
+        if key not in defaults or defaults[key] != value or (key in varied and _is_number(value))
     ]
     return " ".join([row.strategy, *shown])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _option(key: str, value: Any) -> str:
