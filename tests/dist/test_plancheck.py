@@ -1,0 +1,89 @@
+"""The flight recorder as a witness: it must see deviations, and must not testify to what it did not see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from stepscope.core.errors import Unavailable
+from stepscope.rank.mesh import Mesh
+from stepscope.rank.plancheck import ObservedOp, check, observe
+from stepscope.records.plan import CommOp
+
+
+def promised(numel: int, dtype: str = "float32", op: str = "all_reduce") -> CommOp:
+    return CommOp(op=op, numel=numel, dtype=dtype, phase="backward")
+
+
+def seen(numel: int, dtype: str = "float32", op: str = "all_reduce") -> ObservedOp:
+    return ObservedOp(op=op, numel=numel, dtype=dtype)
+
+
+def three_collectives(mesh: Mesh) -> tuple[ObservedOp, ...] | Unavailable:
+    dist.all_reduce(torch.ones(99))  # before: must not be counted
+    other = dist.new_group(list(range(mesh.world_size)))
+
+    def run() -> None:
+        dist.all_reduce(torch.ones(3, 4))
+        dist.all_reduce(torch.ones(7), group=other)  # another group: must not be counted
+        dist.broadcast(torch.ones(5, dtype=torch.bfloat16), src=0)
+        dist.all_reduce(torch.ones(0, dtype=torch.float64), async_op=True).wait()
+
+    observed = observe(run)
+    dist.destroy_process_group(other)
+    return observed
+
+
+def test_it_sees_op_size_and_dtype_of_the_step_alone(pools: Any) -> None:
+    expected = (seen(12), seen(5, "bfloat16", "broadcast"), seen(0, "float64"))
+    assert pools(2).run(three_collectives) == [expected, expected]
+
+
+def overflowing(mesh: Mesh) -> tuple[ObservedOp, ...] | Unavailable:
+    del mesh
+    tensor = torch.ones(1)
+
+    def run() -> None:
+        for _ in range(2100):  # the recorder keeps 2000
+            dist.all_reduce(tensor)
+
+    return observe(run)
+
+
+def test_a_step_longer_than_the_recorder_is_unavailable_and_not_a_mismatch(pools: Any) -> None:
+    for observed in pools(2).run(overflowing):
+        assert isinstance(observed, Unavailable)
+        assert "TORCH_FR_BUFFER_SIZE" in observed.reason
+
+
+def raising(mesh: Mesh) -> str:
+    del mesh
+    calls: list[int] = []
+    observe(lambda: calls.append(1))
+    return f"{len(calls)}"
+
+
+def test_the_step_runs_exactly_once(pools: Any) -> None:
+    assert pools(2).run(raising) == ["1", "1"]
+
+
+def test_without_a_process_group_there_are_no_collectives() -> None:
+    assert observe(lambda: None) == ()
+
+
+def test_a_match_needs_the_same_ops_in_the_same_order() -> None:
+    plan = (promised(8), promised(4))
+    assert check(plan, (seen(8), seen(4))).matches
+    assert not check(plan, (seen(4), seen(8))).matches
+    assert not check(plan, (seen(8),)).matches
+    assert not check(plan, (seen(8), seen(4), seen(4))).matches
+    assert not check(plan, (seen(8), seen(4, "float16"))).matches
+    assert not check(plan, (seen(8), seen(4, op="broadcast"))).matches
+
+
+def test_what_was_not_observed_is_no_match_and_says_why() -> None:
+    verdict = check((), Unavailable("no recorder"))
+    assert not verdict.matches
+    assert verdict.unavailable == "no recorder"

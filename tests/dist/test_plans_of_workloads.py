@@ -1,0 +1,97 @@
+"""Promises of workloads and strategies together: the collectives of real models are those that were planned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from stepscope.config.precision import parameter_dtype
+from stepscope.rank.mesh import Mesh
+from stepscope.rank.plancheck import check, observe
+from stepscope.rank.precision import open_numerics
+from stepscope.rank.strategies import REGISTRY as DEEDS
+from stepscope.rank.workloads import REGISTRY as MODULES
+from stepscope.records.plan import InputNeeds, Setting
+from stepscope.records.samples import PlanCheck
+from stepscope.strategies import REGISTRY as STRATEGIES
+from stepscope.workloads import REGISTRY as WORKLOADS
+
+TEXT = {
+    "d_model": 16,
+    "n_heads": 2,
+    "num_layers": 2,
+    "dim_feedforward": 32,
+    "max_seq_len": 6,
+    "vocab_size": 50,
+}
+
+MODELS: dict[str, tuple[dict[str, Any], InputNeeds]] = {
+    "mlp": ({"layers": [24, 16]}, InputNeeds(kind="features", num_features=12, num_classes=4)),
+    "text_classifier": (TEXT, InputNeeds(kind="tokens", seq_len=6, vocab_size=50, num_classes=3)),
+    "gpt": (TEXT, InputNeeds(kind="lm", seq_len=6, vocab_size=50)),
+}
+
+
+def batch_of(needs: InputNeeds, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    if needs.kind == "features":
+        assert needs.num_features is not None
+        return torch.randn(samples, needs.num_features), torch.randint(needs.num_classes or 1, (samples,))
+    assert needs.seq_len is not None
+    assert needs.vocab_size is not None
+    x = torch.randint(1, needs.vocab_size, (samples, needs.seq_len))
+    return x, x if needs.kind == "lm" else torch.randint(needs.num_classes or 1, (samples,))
+
+
+def check_step(mesh: Mesh, workload: str, precision: str, key: str, variant: dict[str, Any]) -> PlanCheck:
+    model, needs = MODELS[workload]
+    family = WORKLOADS.load(workload)
+    options = family.options(**model)
+    facts = family.facts(options, needs, parameter_dtype(precision))
+    promise = STRATEGIES.load(key)
+    chosen = promise.options(**variant)
+    setting = Setting(
+        device="cpu", backend="gloo", world_size=mesh.world_size, precision=precision, optimizer="sgd"
+    )
+    numerics = open_numerics(precision, mesh.device)
+    torch.manual_seed(0)
+    task = MODULES.load(workload)(options, needs, family.losses[0])
+    session = DEEDS.load(key)(numerics.prepare(task.module), mesh, chosen)
+
+    def step() -> None:
+        x, y = numerics.inputs(*batch_of(needs, 3 if mesh.rank else 0))  # rank 0 has nothing to train on
+        with session.micro_step(last=True):
+            with numerics.autocast():
+                loss = task.loss_sum(session.trainable(x), y) / 3
+            numerics.backward(loss * session.loss_factor)
+        session.finish()
+        session.zero_grad()
+
+    for _ in range(promise.min_warmup_steps(chosen)):
+        step()
+    observed = observe(step)
+    session.close()
+    numerics.close()
+    return check(promise.comm_plan(facts, setting, chosen), observed)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "bf16"])
+@pytest.mark.parametrize(
+    ("key", "variant"),
+    [
+        ("naive", {}),
+        ("interleaved", {}),
+        ("bucketed", {"bucket_cap_mb": 0.002}),
+        ("ddp", {"bucket_cap_mb": 0.002}),
+        ("ddp", {"hook": "bf16", "bucket_cap_mb": 0.002}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("workload", MODELS)
+def test_collectives_of_the_workloads_are_as_planned(
+    pools: Any, workload: str, key: str, variant: dict[str, Any], precision: str
+) -> None:
+    for verdict in pools(2).run(check_step, workload, precision, key, variant):
+        assert verdict.unavailable is None
+        assert verdict.observed == verdict.expected
