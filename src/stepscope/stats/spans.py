@@ -1,0 +1,123 @@
+"""Span algebra: sets of half-open integer intervals [start, end) as pairs of sorted, disjoint numpy arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+_EMPTY = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Disjoint, sorted, non-empty intervals; touching ones are merged. Made by ``union`` only.
+
+    ``starts`` and ``ends`` have the same length; ends[i] < starts[i + 1].
+    """
+
+    starts: Ints
+    ends: Ints
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def measure(self) -> int:
+        """Total length of the set, in the unit of its ends."""
+        return int((self.ends - self.starts).sum())
+
+
+EMPTY = Spans(_EMPTY, _EMPTY)
+
+
+def union(starts: Ints, ends: Ints) -> Spans:
+    """The set covered by the intervals [starts[i], ends[i]), in any order; empty ones cover nothing.
+
+    O(n log n). Raises ValueError when an interval ends before it starts.
+    """
+    if len(starts) == 0:
+        return EMPTY
+    if np.any(ends < starts):
+        raise ValueError("an interval ends before it starts")
+    keep = ends > starts
+    if not keep.all():
+        starts, ends = starts[keep], ends[keep]
+        if len(starts) == 0:
+            return EMPTY
+    if np.any(starts[1:] < starts[:-1]):
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
+    reach = np.maximum.accumulate(ends)
+    opens = np.empty(len(starts), dtype=bool)
+    opens[0] = True
+    np.greater(starts[1:], reach[:-1], out=opens[1:])
+    first = np.flatnonzero(opens)
+    last = np.append(first[1:], len(starts)) - 1
+    return Spans(starts[first], reach[last])
+
+
+def join(*sets: Spans) -> Spans:
+    """What lies in at least one of the sets."""
+    return union(np.concatenate([s.starts for s in sets]), np.concatenate([s.ends for s in sets]))
+
+
+def intersect(a: Spans, b: Spans) -> Spans:
+    """What lies in both sets."""
+    if not len(a) or not len(b):
+        return EMPTY
+    # Every interval of the result starts where one of the two starts while the other is open.
+    first = np.searchsorted(b.ends, a.starts, side="right")
+    last = np.searchsorted(b.starts, a.ends, side="left")
+    counts = np.maximum(last - first, 0)
+    left = np.repeat(np.arange(len(a)), counts)
+    offsets = np.arange(len(left)) - np.repeat(np.cumsum(counts) - counts, counts)
+    right = np.repeat(first, counts) + offsets
+    return Spans(np.maximum(a.starts[left], b.starts[right]), np.minimum(a.ends[left], b.ends[right]))
+
+
+def subtract(a: Spans, b: Spans) -> Spans:
+    """What lies in ``a`` and not in ``b``."""
+    if not len(a) or not len(b):
+        return a
+    return intersect(
+        a, gaps(b, low=int(min(a.starts[0], b.starts[0])), high=int(max(a.ends[-1], b.ends[-1])))
+    )
+
+
+def gaps(a: Spans, *, low: int, high: int) -> Spans:
+    """What lies in [low, high) and not in ``a``."""
+    starts = np.concatenate([np.array([low], dtype=np.int64), a.ends])
+    ends = np.concatenate([a.starts, np.array([high], dtype=np.int64)])
+    starts, ends = np.clip(starts, low, high), np.clip(ends, low, high)
+    keep = ends > starts
+    return Spans(starts[keep], ends[keep])
+
+
+def clip(a: Spans, *, low: int, high: int) -> Spans:
+    """The part of the set inside [low, high)."""
+    starts, ends = np.clip(a.starts, low, high), np.clip(a.ends, low, high)
+    keep = ends > starts
+    return Spans(starts[keep], ends[keep])
+
+
+def covered_before(a: Spans, points: Ints) -> Ints:
+    """How much of the set lies before each point: measure(a and (-inf, point)), shape of ``points``.
+
+    Differences of it give the measure inside many windows at once, O(log n) each.
+    """
+    if not len(a):
+        return np.zeros(len(points), dtype=np.int64)
+    total = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(a.ends - a.starts)])
+    index = np.searchsorted(a.starts, points, side="right")
+    before = total[index]
+    beyond = np.maximum(a.ends[np.maximum(index - 1, 0)] - points, 0)
+    return before - np.where(index > 0, beyond, 0)
+
+
+def measure_within(a: Spans, starts: Ints, ends: Ints) -> Ints:
+    """How much of the set lies in each window [starts[i], ends[i])."""
+    return covered_before(a, ends) - covered_before(a, starts)

@@ -1,0 +1,1 @@
+"""Trace files -> columnar Events -> pure analyses. Nobody outside this package sees raw JSON."""

@@ -1,0 +1,77 @@
+"""Which files are meant: folders, globs and names -> candidate trace files."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable
+from pathlib import Path
+
+from stepscope.core.errors import DataError
+
+SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite")
+
+
+def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
+    """Files to look at, in natural order, and those of them that were named one by one.
+
+    A folder gives its trace-like files (not below it, except a ``trace`` folder); a file that was named itself
+    must be a trace, one found in a folder may be skipped. Raises DataError for a path that matches nothing.
+    """
+    found: dict[Path, None] = {}
+    named: set[Path] = set()
+    for given in paths:
+        path = Path(given)
+        if path.is_dir():
+            files = _in_folder(path)
+            if not files:
+                raise DataError(
+                    f"{path}: no trace files in this folder",
+                    why=f"none of its files ends in {', '.join(SUFFIXES)}",
+                    fix="name the folder that holds the profiler's exports, one file per rank",
+                )
+        elif path.exists():
+            files = [path]
+            named.add(path)
+        else:
+            matches = glob.glob(str(given), recursive=True)  # noqa: PTH207 - Path.glob refuses absolute patterns
+            files = [Path(p) for p in sorted(matches, key=_natural)]
+            files = [f for f in files if f.is_file()]
+            if not files:
+                raise DataError(
+                    f"{given}: no such file or folder",
+                    why=_why_missing(path),
+                    fix="check the path; a glob must match at least one file",
+                )
+            named.update(files)
+        found.update(dict.fromkeys(files))
+    return list(found), named
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    files = [f for f in folder.iterdir() if f.is_file() and f.name.endswith(SUFFIXES)]
+    if not files and (folder / "trace").is_dir():
+        return _in_folder(folder / "trace")
+    return sorted(files, key=lambda f: _natural(f.name))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sort key that puts rank-2 before rank-10."""
+    parts: list[tuple[int, str]] = []
+    digits = ""
+    for c in name + "\0":
+        if c.isdigit():
+            digits += c
+            continue
+        if digits:
+            parts.append((int(digits), ""))
+            digits = ""
+        parts.append((-1, c))
+    return parts
+
+
+def _why_missing(path: Path) -> str:
+    parent = path.parent
+    if not parent.exists():
+        return f"{parent} does not exist"
+    near = [p.name for p in sorted(parent.iterdir()) if p.name.endswith(SUFFIXES)][:5]
+    return f"{parent} holds {', '.join(near)}" if near else f"{parent} holds no trace files"

@@ -1,0 +1,217 @@
+"""The events of one rank as columns, and a set of ranks. What every analysis reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Codes = NDArray[np.int32]
+
+NONE = -1
+"""Stands in integer columns where the trace says nothing."""
+
+
+class Category(IntEnum):
+    """What kind of event it is, over all spellings of all profiler generations."""
+
+    OTHER = 0
+    KERNEL = 1
+    MEMCPY = 2
+    MEMSET = 3
+    CPU_OP = 4
+    RUNTIME = 5  # cuda_runtime, hip runtime: the API calls that launch and wait
+    DRIVER = 6
+    USER_ANNOTATION = 7
+    GPU_ANNOTATION = 8
+    PYTHON = 9
+    SYNC = 10  # cuda_sync: the profiler's own account of a wait, not work of the device
+    OVERHEAD = 11
+
+
+DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+
+CATEGORIES: dict[str, Category] = {
+    "kernel": Category.KERNEL,
+    "gpu_memcpy": Category.MEMCPY,
+    "gpu_memset": Category.MEMSET,
+    "Kernel": Category.KERNEL,
+    "Memcpy": Category.MEMCPY,
+    "Memset": Category.MEMSET,
+    "concurrent_kernel": Category.KERNEL,
+    "cpu_op": Category.CPU_OP,
+    "Operator": Category.CPU_OP,
+    "cuda_runtime": Category.RUNTIME,
+    "Runtime": Category.RUNTIME,
+    "privateuse1_runtime": Category.RUNTIME,
+    "xpu_runtime": Category.RUNTIME,
+    "mtia_runtime": Category.RUNTIME,
+    "cuda_driver": Category.DRIVER,
+    "privateuse1_driver": Category.DRIVER,
+    "user_annotation": Category.USER_ANNOTATION,
+    "gpu_user_annotation": Category.GPU_ANNOTATION,
+    "python_function": Category.PYTHON,
+    "cuda_sync": Category.SYNC,
+    "overhead": Category.OVERHEAD,
+}
+"""``cat`` as written by the profiler -> Category; anything else is OTHER."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveArgs:
+    """The communication arguments that NCCL's record_param_comms leaves on an event; None where absent."""
+
+    name: str
+    in_elements: int | None
+    out_elements: int | None
+    dtype: str | None
+    group_name: str | None
+    group_description: str | None
+    group_size: int | None
+    group_ranks: str | None
+    sequence: int | None
+    comms_id: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryInstants:
+    """The profiler's ``[memory]`` instants: one row per allocation (bytes > 0) or release (bytes < 0)."""
+
+    ts_ns: Ints
+    size_bytes: Ints
+    allocated_bytes: Ints
+    reserved_bytes: Ints
+    device_type: Codes  # 0 CPU, 1 CUDA/HIP, as torch's DeviceType numbers them
+    device: Codes
+
+    def __len__(self) -> int:
+        return len(self.ts_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """The recorded inputs of an operator, as the JSON text of the trace: ``[[64, 3], []]``, ``["float", ""]``."""
+
+    dims: str
+    types: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Events:
+    """All spans of one rank, in file order. Columns have one entry per event; NONE where nothing was recorded.
+
+    Times are integer nanoseconds from the decimal text of the file. ``end_ns`` = ``ts_ns`` + ``dur_ns``.
+    For a device event (KERNEL, MEMCPY, MEMSET) ``stream`` and ``device`` say where it ran; a host event's
+    ``stream`` is what its launch asked for, when recorded, and never makes it a device event.
+    """
+
+    ts_ns: Ints
+    dur_ns: Ints
+    category: NDArray[np.int8]
+    name: Codes  # into names
+    thread: Codes  # into threads
+    stream: Codes
+    device: Codes
+    correlation: Ints  # links a launch (RUNTIME, DRIVER) to its device events
+    external_id: Ints  # links a launch to the operator that made it; on gloo a span to its launch
+    sequence: Ints  # autograd sequence number, the same on a forward operator and its backward
+    forward_thread: Codes  # thread of the forward operator, > 0 on backward operators
+    shape: Codes  # into shapes
+    names: tuple[str, ...]
+    threads: tuple[tuple[str, str], ...]  # (pid, tid) as text
+    shapes: tuple[Shapes, ...] = ()
+    collectives: dict[int, CollectiveArgs] = field(default_factory=dict)  # by event index
+    copied_bytes: dict[int, int] = field(default_factory=dict)  # by event index: memcpy and memset sizes
+    flop: dict[int, int] = field(default_factory=dict)  # by event index, where the profiler recorded it
+    memory: MemoryInstants | None = None
+
+    def __len__(self) -> int:
+        return len(self.ts_ns)
+
+    @cached_property
+    def end_ns(self) -> Ints:
+        return self.ts_ns + self.dur_ns
+
+    @cached_property
+    def is_device(self) -> NDArray[np.bool_]:
+        """True for kernels, copies and memsets: decided by ``cat`` alone."""
+        return (self.category >= Category.KERNEL) & (self.category <= Category.MEMSET)
+
+    def where(self, *categories: Category) -> Ints:
+        """Indices of the events of these categories, in file order."""
+        return np.flatnonzero(np.isin(self.category, [int(c) for c in categories]))
+
+    def name_of(self, index: int) -> str:
+        return self.names[int(self.name[index])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessGroup:
+    """One entry of distributedInfo.pg_config."""
+
+    name: str
+    description: str
+    size: int | None
+    ranks: tuple[int, ...]
+    backend: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceMeta:
+    """What the file says of itself beside its events. None = not recorded."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    host: str | None = None
+    groups: tuple[ProcessGroup, ...] = ()
+    device_names: tuple[str, ...] = ()
+    device_memory_bytes: int | None = None
+    base_time_ns: int | None = None
+    trace_window_ns: tuple[int, int] | None = None  # the profiler's own span, [start, end)
+    with_stack: bool = False
+    record_shapes: bool = False
+    stepscope: dict[str, object] = field(default_factory=dict)  # metadata that `bench --profile` adds
+    thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something about a file that its reader must know: what was repaired, left out or assumed."""
+
+    kind: str  # repaired | truncated | dropped | assumed | skipped
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTrace:
+    """One rank's trace: its events and where they came from. ``partial`` = only device events were read."""
+
+    rank: int
+    path: Path
+    size_bytes: int
+    events: Events
+    meta: TraceMeta
+    notes: tuple[Note, ...] = ()
+    partial: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceSet:
+    """The traces of one job, by rank. Ranks are unique and ascending."""
+
+    ranks: tuple[RankTrace, ...]
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def world_size(self) -> int | None:
+        """As recorded by the traces; None when none of them says."""
+        return next((r.meta.world_size for r in self.ranks if r.meta.world_size is not None), None)
+
+    def __len__(self) -> int:
+        return len(self.ranks)

@@ -1,0 +1,95 @@
+"""What a trace file says beside its events -> TraceMeta."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stepscope.traces.events import ProcessGroup, TraceMeta
+
+_RANK_IN_NAME = (
+    re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE),
+    re.compile(r"worker[-_.]?(\d+)", re.IGNORECASE),
+)
+_OWN = "stepscope."
+
+
+def meta_from(
+    header: dict[str, Any],
+    *,
+    thread_names: dict[tuple[str, str], str],
+    window_ns: tuple[int, int] | None,
+) -> TraceMeta:
+    """Read the header leniently: a field of an unexpected type counts as not recorded."""
+    distributed = header.get("distributedInfo")
+    distributed = distributed if isinstance(distributed, dict) else {}
+    devices = [d for d in _list(header.get("deviceProperties")) if isinstance(d, dict)]
+    memory = _integer(devices[0].get("totalGlobalMem")) if devices else None
+    return TraceMeta(
+        rank=_integer(distributed.get("rank")),
+        world_size=_integer(distributed.get("world_size")),
+        backend=_string(distributed.get("backend")),
+        host=_string(header.get("host_name")),
+        groups=tuple(_groups(_list(distributed.get("pg_config")))),
+        device_names=tuple(str(d["name"]) for d in devices if d.get("name")),
+        device_memory_bytes=memory,
+        base_time_ns=_integer(header.get("baseTimeNanoseconds")),
+        trace_window_ns=window_ns,
+        with_stack=bool(header.get("with_stack")),
+        record_shapes=bool(header.get("record_shapes")),
+        stepscope={k.removeprefix(_OWN): _own(v) for k, v in header.items() if k.startswith(_OWN)},
+        thread_names=thread_names,
+    )
+
+
+def rank_from_name(path: Path) -> int | None:
+    """The rank that a file name states (rank-3, rank_3, worker3); None when it states none."""
+    for pattern in _RANK_IN_NAME:
+        if found := pattern.search(path.name):
+            return int(found[1])
+    return None
+
+
+def _groups(entries: list[Any]) -> list[ProcessGroup]:
+    groups = []
+    for entry in entries:
+        if not isinstance(entry, dict):
+            continue
+        ranks = [r for r in _list(entry.get("ranks")) if isinstance(r, int)]
+        groups.append(
+            ProcessGroup(
+                name=str(entry.get("pg_name", "")),
+                description=str(entry.get("pg_desc", "")),
+                size=_integer(entry.get("pg_size")),
+                ranks=tuple(ranks),
+                backend=str(entry.get("backend_config", "")),
+            )
+        )
+    return groups
+
+
+def _own(value: Any) -> object:
+    """Our metadata is JSON inside a JSON string."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return int(value) if isinstance(value, str) and value.isdigit() else None
+
+
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

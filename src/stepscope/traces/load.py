@@ -1,0 +1,156 @@
+"""Loading traces: files -> TraceSet, one rank per file, each rank once."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from stepscope.core.errors import DataError
+from stepscope.traces.decode import ColumnBuilder
+from stepscope.traces.device_scan import device_rows
+from stepscope.traces.discover import candidates
+from stepscope.traces.envelope import EventStream, NotATrace
+from stepscope.traces.events import Note, RankTrace, TraceSet
+from stepscope.traces.header import meta_from, rank_from_name
+from stepscope.traces.source import ByteSource
+
+FOLDER_HEADER_LIMIT = 64 << 20
+"""How far into a file found in a folder the events may begin; beyond, it is taken for something else."""
+
+
+def load_traces(
+    paths: str | Path | Iterable[str | Path],
+    *,
+    ranks: Mapping[str, int] | None = None,
+    executor: Executor | None = None,
+    device_only: bool = False,
+) -> TraceSet:
+    """All ranks' traces under ``paths`` (files, folders, globs) as columns.
+
+    ``ranks`` states the rank of files (by path or file name) that do not record one. ``executor`` maps the files
+    over its workers, one file each. ``device_only`` reads device events and steps alone where the layout allows
+    it (several times faster; enough for budget and overlap).
+    Raises DataError for a file that cannot be read, for two files of one rank and for an unknown rank.
+    """
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    files, named = candidates(given)
+    read = partial(load_file, device_only=device_only)
+    limits = [None if f in named else FOLDER_HEADER_LIMIT for f in files]
+    loaded = list((executor.map if executor else map)(read, files, limits))
+    skipped = [
+        Note(kind="skipped", text=f"{f.name}: not a trace")
+        for f, t in zip(files, loaded, strict=True)
+        if t is None
+    ]
+    traces = [t for t in loaded if t is not None]
+    for file, trace in zip(files, loaded, strict=True):
+        if trace is None and file in named:
+            raise DataError(
+                f"{file}: not a PyTorch profiler trace",
+                why='it has no "traceEvents" list',
+                fix="name files written by torch.profiler's export_chrome_trace, or an nsys SQLite export",
+            )
+    if not traces:
+        raise DataError(
+            f"no traces among {len(files)} files",
+            why="; ".join(n.text for n in skipped[:3]),
+            fix="name the folder that holds the profiler's exports, one file per rank",
+        )
+    return TraceSet(ranks=with_ranks(traces, ranks or {}), notes=tuple(skipped))
+
+
+def load_file(path: Path, header_limit: int | None = None, *, device_only: bool = False) -> RankTrace | None:
+    """One file's trace with the rank it records (NONE_RECORDED if none); None when it is no trace at all."""
+    if path.suffix == ".sqlite":
+        from stepscope.traces.nsys import load_nsys
+
+        return load_nsys(path)
+    collecting = gc.isenabled()
+    gc.disable()  # millions of short-lived objects without cycles: collecting them costs half the time
+    try:
+        trace = _read(path, header_limit, device_only=device_only)
+        if trace is not None and trace.partial and not trace.events.is_device.any():
+            trace = _read(path, header_limit, device_only=False)  # a CPU job: its spans are the answer
+        return trace
+    finally:
+        if collecting:
+            gc.enable()
+
+
+NONE_RECORDED = -1
+
+
+def _read(path: Path, header_limit: int | None, *, device_only: bool) -> RankTrace | None:
+    source = ByteSource(path)
+    stream = EventStream(source, header_limit=header_limit)
+    builder = ColumnBuilder(path)
+    scanned = False
+    try:
+        for block in stream:
+            rows = device_rows(block) if device_only and stream.kineto else None
+            if rows is None:
+                builder.add(block, offset=stream.offset)
+            else:
+                builder.add_device_rows(rows)
+                scanned = True
+    except NotATrace:
+        return None
+    meta = meta_from(stream.header, thread_names=builder.thread_names, window_ns=builder.profiler_window_ns)
+    events = builder.build()
+    notes = [*source.notes, *stream.notes, *builder.notes()]
+    if len(events) == 0:
+        notes.append(Note(kind="dropped", text="the file holds no spans"))
+    return RankTrace(
+        rank=NONE_RECORDED if meta.rank is None else meta.rank,
+        path=path,
+        size_bytes=path.stat().st_size,
+        events=events,
+        meta=meta,
+        notes=tuple(notes),
+        partial=scanned,
+    )
+
+
+def with_ranks(traces: list[RankTrace], stated: Mapping[str, int]) -> tuple[RankTrace, ...]:
+    """Give each trace its rank: as stated, as recorded, or from its file name; ascending, never two alike.
+
+    Raises DataError when a rank is unknown among several files, or given twice.
+    """
+    ranked: dict[int, RankTrace] = {}
+    for trace in traces:
+        rank, notes = _rank_of(trace, stated, alone=len(traces) == 1)
+        if rank in ranked:
+            raise DataError(
+                f"rank {rank} twice: {ranked[rank].path.name} and {trace.path.name}",
+                why="two files record the same rank; they are two captures, or one of them belongs to another job",
+                fix=f"name one of them, or state the rank: --rank-of {trace.path.name}=N",
+            )
+        ranked[rank] = replace(trace, rank=rank, notes=(*trace.notes, *notes))
+    return tuple(ranked[r] for r in sorted(ranked))
+
+
+def _rank_of(trace: RankTrace, stated: Mapping[str, int], *, alone: bool) -> tuple[int, tuple[Note, ...]]:
+    for key in (str(trace.path), trace.path.name):
+        if key in stated:
+            return stated[key], ()
+    from_name = rank_from_name(trace.path)
+    if trace.rank != NONE_RECORDED:
+        if from_name is not None and from_name != trace.rank:
+            text = f"the file records rank {trace.rank}, its name says {from_name}; {trace.rank} is used"
+            return trace.rank, (Note(kind="assumed", text=text),)
+        return trace.rank, ()
+    if from_name is not None:
+        return from_name, (
+            Note(kind="assumed", text=f"no rank recorded; rank {from_name} is from the file name"),
+        )
+    if alone:
+        return 0, (Note(kind="assumed", text="no rank recorded; taken as rank 0"),)
+    raise DataError(
+        f"{trace.path}: its rank is unknown",
+        why="the file records none (distributedInfo) and its name states none",
+        fix=f"state it: --rank-of {trace.path.name}=N, or rename the file to rank-N...json",
+    )
