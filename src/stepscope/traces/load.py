@@ -37,34 +37,14 @@ def load_traces(
     Raises DataError for a file that cannot be read, for two files of one rank and for an unknown rank.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
-    files, named = candidates(given)
+    files, notes = trace_files(given)
     read = partial(load_file, device_only=device_only)
-    limits = [None if f in named else FOLDER_HEADER_LIMIT for f in files]
-    loaded = list((executor.map if executor else map)(read, files, limits))
-    skipped = [
-        Note(kind="skipped", text=f"{f.name}: not a trace")
-        for f, t in zip(files, loaded, strict=True)
-        if t is None
-    ]
-    traces = [t for t in loaded if t is not None]
-    for file, trace in zip(files, loaded, strict=True):
-        if trace is None and file in named:
-            raise DataError(
-                f"{file}: not a PyTorch profiler trace",
-                why='it has no "traceEvents" list',
-                fix="name files written by torch.profiler's export_chrome_trace, or an nsys SQLite export",
-            )
-    if not traces:
-        raise DataError(
-            f"no traces among {len(files)} files",
-            why="; ".join(n.text for n in skipped[:3]),
-            fix="name the folder that holds the profiler's exports, one file per rank",
-        )
-    return TraceSet(ranks=with_ranks(traces, ranks or {}), notes=tuple(skipped))
+    loaded = (executor.map if executor else map)(read, files)
+    return TraceSet(ranks=with_ranks(list(loaded), ranks or {}), notes=tuple(notes))
 
 
-def load_file(path: Path, header_limit: int | None = None, *, device_only: bool = False) -> RankTrace | None:
-    """One file's trace with the rank it records (NONE_RECORDED if none); None when it is no trace at all."""
+def load_file(path: Path, *, device_only: bool = False) -> RankTrace:
+    """One file's trace with the rank it records (NONE_RECORDED if none). Raises DataError."""
     if path.suffix == ".sqlite":
         from stepscope.traces.nsys import load_nsys
 
@@ -72,9 +52,9 @@ def load_file(path: Path, header_limit: int | None = None, *, device_only: bool 
     collecting = gc.isenabled()
     gc.disable()  # millions of short-lived objects without cycles: collecting them costs half the time
     try:
-        trace = _read(path, header_limit, device_only=device_only)
-        if trace is not None and trace.partial and not trace.events.is_device.any():
-            trace = _read(path, header_limit, device_only=False)  # a CPU job: its spans are the answer
+        trace = _read(path, device_only=device_only)
+        if trace.partial and not trace.events.is_device.any():
+            trace = _read(path, device_only=False)  # a CPU job: its spans are the answer
         return trace
     finally:
         if collecting:
@@ -84,9 +64,9 @@ def load_file(path: Path, header_limit: int | None = None, *, device_only: bool 
 NONE_RECORDED = -1
 
 
-def _read(path: Path, header_limit: int | None, *, device_only: bool) -> RankTrace | None:
+def _read(path: Path, *, device_only: bool) -> RankTrace:
     source = ByteSource(path)
-    stream = EventStream(source, header_limit=header_limit)
+    stream = EventStream(source)
     builder = ColumnBuilder(path)
     scanned = False
     try:
@@ -97,8 +77,8 @@ def _read(path: Path, header_limit: int | None, *, device_only: bool) -> RankTra
             else:
                 builder.add_device_rows(rows)
                 scanned = True
-    except NotATrace:
-        return None
+    except NotATrace as error:
+        raise _not_a_trace(path) from error
     meta = meta_from(stream.header, thread_names=builder.thread_names, window_ns=builder.profiler_window_ns)
     events = builder.build()
     notes = [*source.notes, *stream.notes, *builder.notes()]
@@ -122,7 +102,7 @@ def with_ranks(traces: list[RankTrace], stated: Mapping[str, int]) -> tuple[Rank
     """
     ranked: dict[int, RankTrace] = {}
     for trace in traces:
-        rank, notes = _rank_of(trace, stated, alone=len(traces) == 1)
+        rank, notes = rank_of(trace, stated, alone=len(traces) == 1)
         if rank in ranked:
             raise DataError(
                 f"rank {rank} twice: {ranked[rank].path.name} and {trace.path.name}",
@@ -133,7 +113,52 @@ def with_ranks(traces: list[RankTrace], stated: Mapping[str, int]) -> tuple[Rank
     return tuple(ranked[r] for r in sorted(ranked))
 
 
-def _rank_of(trace: RankTrace, stated: Mapping[str, int], *, alone: bool) -> tuple[int, tuple[Note, ...]]:
+def trace_files(paths: Iterable[str | Path]) -> tuple[list[Path], list[Note]]:
+    """The trace files among ``paths``, and what was skipped. Raises DataError when a named file is none."""
+    files, named = candidates(paths)
+    found: list[Path] = []
+    notes: list[Note] = []
+    for file in files:
+        if is_trace(file, None if file in named else FOLDER_HEADER_LIMIT):
+            found.append(file)
+        elif file in named:
+            raise _not_a_trace(file)
+        else:
+            notes.append(Note(kind="skipped", text=f"{file.name}: not a trace"))
+    if not found:
+        raise DataError(
+            f"no traces among {len(files)} files",
+            why="; ".join(n.text for n in notes[:3]),
+            fix="name the folder that holds the profiler's exports, one file per rank",
+        )
+    return found, notes
+
+
+def _not_a_trace(path: Path) -> DataError:
+    return DataError(
+        f"{path}: not a PyTorch profiler trace",
+        why='it has no "traceEvents" list',
+        fix="name files written by torch.profiler's export_chrome_trace, or an nsys SQLite export",
+    )
+
+
+def is_trace(path: Path, header_limit: int | None) -> bool:
+    """Whether a file holds trace events, by its beginning alone. Raises DataError for one that cannot be read."""
+    if path.suffix == ".sqlite":
+        return True
+    stream = EventStream(ByteSource(path), header_limit=header_limit)
+    try:
+        next(iter(stream), None)
+    except NotATrace:
+        return False
+    return True
+
+
+def rank_of(trace: RankTrace, stated: Mapping[str, int], *, alone: bool) -> tuple[int, tuple[Note, ...]]:
+    """The rank as stated, as recorded, or from the file name; rank 0 for a single file that has none.
+
+    Raises DataError when one of several files tells nothing.
+    """
     for key in (str(trace.path), trace.path.name):
         if key in stated:
             return stated[key], ()

@@ -1,0 +1,71 @@
+"""``stepscope trace``: where the time went, from the profiler's traces of any PyTorch job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stepscope.cli._command import Command
+
+
+def trace(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            help="Trace files, folders or globs (.json, .gz, .zst, nsys .sqlite), or a run folder.",
+            metavar="PATHS",
+        ),
+    ],
+    show: Annotated[
+        str, typer.Option(help="Sections to show, or all.", metavar="SECTION,...", show_default=False)
+    ] = "",
+    steps: Annotated[
+        str | None, typer.Option(help="Only these steps in the step table: 12, 10-14.", metavar="N,A-B")
+    ] = None,
+    rank: Annotated[
+        str | None, typer.Option(help="Only these ranks in the tables: 0,3 or 0-7.", metavar="N,A-B")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Longest list shown; 0: everything.", min=0)] = 24,
+    cell: Annotated[str | None, typer.Option(help="Which cell of a run folder.", metavar="ID")] = None,
+    rank_of: Annotated[
+        list[str] | None,
+        typer.Option("--rank-of", help="State the rank of a file that records none.", metavar="FILE=N"),
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="Also write every section's table there as CSV.", metavar="DIR")
+    ] = None,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-if",
+            help="Exit 6 when this holds: 'exposed_comm_fraction > 0.2', or a rule's name.",
+            metavar="CONDITION",
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> int:
+    """Show where a training step's time went: compute, exposed communication, copies, idle time and why.
+
+    Reads any PyTorch profiler trace, one file per rank; nothing needs to be installed in the job.
+    """
+    from stepscope.cli.trace_run import Request, run
+
+    return run(
+        Request(
+            paths=tuple(paths),
+            show=show,
+            steps=steps,
+            ranks=rank,
+            limit=limit,
+            cell=cell,
+            rank_of=tuple(rank_of or ()),
+            csv=csv,
+            fail_if=tuple(fail_if or ()),
+            json=json,
+        )
+    )
+
+
+COMMAND = Command(run=trace, panel="Look at a job")

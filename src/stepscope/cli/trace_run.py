@@ -1,0 +1,249 @@
+"""What ``stepscope trace`` does: find the files, analyse them, show the sections asked for."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.cli.blocks import print_block
+from stepscope.cli.console import err, out, print_json
+from stepscope.cli.ranges import parse_ranges
+from stepscope.core.errors import CheckFailed, DataError, UsageError
+from stepscope.core.units import format_bytes
+from stepscope.core.words import counted
+from stepscope.report import trace_sections
+from stepscope.report.conditions import parse_condition
+from stepscope.report.render import csv as csv_render
+from stepscope.report.render import terminal
+from stepscope.report.tables._common import Table
+from stepscope.report.trace_document import METRICS, document, metrics
+from stepscope.store.layout import RunLayout
+from stepscope.store.writer import make_dir, write_bytes
+
+if TYPE_CHECKING:
+    from stepscope.records.trace_summary import TraceFinding, TraceSummary
+
+PROGRESS_AFTER_S = 2.0
+BYTES_PER_S = 25e6
+"""Text analysed per second and process, for the estimate before slow work (2 cores, 2026-11)."""
+WARN_FROM_BYTES = 300e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The command line of one call."""
+
+    paths: tuple[str, ...]
+    show: str
+    steps: str | None
+    ranks: str | None
+    limit: int
+    cell: str | None
+    rank_of: tuple[str, ...]
+    csv: Path | None
+    fail_if: tuple[str, ...]
+    json: bool
+
+
+def run(request: Request) -> int:
+    """Analyse and show; returns the exit code. Raises StepscopeError."""
+    from stepscope.traces.findings import RULES
+    from stepscope.traces.job import analyse_job
+    from stepscope.traces.rank_pass import Wanted
+
+    sections = trace_sections.chosen(request.show.split(","))
+    conditions = [parse_condition(c, metrics=METRICS, rules=RULES) for c in request.fail_if]
+    ranks = parse_ranges(request.ranks, "--rank")
+    steps = parse_ranges(request.steps, "--steps")
+    everything = request.json or request.csv is not None
+    wanted = Wanted(sections=frozenset(trace_sections.SECTIONS if everything else sections))
+    stated = _stated_ranks(request.rank_of)
+    paths = [found for given in request.paths for found in _traces_of(given, request.cell)]
+    watch = _Watch()
+    summary = analyse_job(paths, wanted=wanted, ranks=stated, started=watch.started, done=watch.done)
+    watch.end()
+    shown = _selected(summary, ranks=ranks, steps=steps)
+    if request.csv is not None:
+        _write_csv(shown, request.csv)
+    if request.json:
+        print_json(json.dumps(document(shown), indent=1, allow_nan=False))
+    else:
+        _show(shown, sections, limit=request.limit)
+    failed = [c.text for c in conditions if c.holds(metrics(summary), {f.rule for f in summary.findings})]
+    if failed:
+        values = metrics(summary)
+        known = [f"{k} = {v:.4g}" for k, v in values.items() if v is not None and any(k in t for t in failed)]
+        raise CheckFailed(f"failed: {'; '.join(failed)}", why=", ".join(known) or "the rule fires")
+    return 0
+
+
+def _stated_ranks(given: Sequence[str]) -> dict[str, int]:
+    stated = {}
+    for text in given:
+        name, _, number = text.rpartition("=")
+        if not name or not number.isdigit():
+            raise UsageError(
+                f"--rank-of {text!r}: expected FILE=N", fix="for example --rank-of trace_a.json=3"
+            )
+        stated[name] = int(number)
+    return stated
+
+
+def _traces_of(given: str, cell: str | None) -> list[str]:
+    """The path itself, or the trace folder of one cell when it is a run folder."""
+    layout = RunLayout(Path(given))
+    if not layout.run.is_file():
+        return [given]
+    traced = {
+        folder.parent.name: folder
+        for folder in sorted(layout.root.glob("cells/*/trace"))
+        if any(folder.iterdir())
+    }
+    if not traced:
+        raise DataError(
+            f"{given}: this run has no traces",
+            why="its cells were not profiled",
+            fix=f"run `stepscope bench ... -o {given} --profile`: three profiled steps a cell",
+        )
+    if cell is not None:
+        found = [c for c in traced if c.startswith(cell)]
+        if len(found) != 1:
+            raise UsageError(
+                f"--cell {cell!r} names {counted(len(found), 'traced cell')}", fix=_cells(layout, traced)
+            )
+        return [str(traced[found[0]])]
+    if len(traced) > 1:
+        raise UsageError(f"{given}: traces of {counted(len(traced), 'cell')}", fix=_cells(layout, traced))
+    return [str(folder) for folder in traced.values()]
+
+
+def _cells(layout: RunLayout, traced: dict[str, Path]) -> str:
+    from stepscope.records.cell import CellSpec
+    from stepscope.report.labels import cell_labels
+    from stepscope.store.reader import read_if_there
+
+    specs = {c: read_if_there(layout.cell(c).spec, CellSpec) for c in traced}
+    known = [spec for spec in specs.values() if spec is not None]
+    labels = {s.cell_id: label.text for s, label in zip(known, cell_labels(known), strict=True)}
+    lines = [f"    --cell {c}  {labels.get(c, '')}" for c in traced]
+    return "\n".join(["choose one:", *lines])
+
+
+class _Watch:
+    """Progress on stderr for anything that takes longer than two seconds; a warning before what will."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._files = 0
+        self._done = 0
+        self._said = False
+
+    def started(self, files: Sequence[Path]) -> None:
+        from stepscope.traces.job import text_bytes
+
+        self._files = len(files)
+        size = text_bytes(files)
+        if size >= WARN_FROM_BYTES:
+            self._said = True
+            err().print(
+                f"reading {counted(len(files), 'trace')}, about {format_bytes(size)} of text: "
+                f"about {size / BYTES_PER_S / min(2, len(files)):.0f} s",
+                style="dim",
+            )
+
+    def done(self, path: Path) -> None:
+        self._done += 1
+        if time.monotonic() - self._start > PROGRESS_AFTER_S and self._done < self._files:
+            self._said = True
+            err().print(f"{self._done} of {self._files} ranks read ({path.name})", style="dim")
+
+    def end(self) -> None:
+        if self._said:
+            err().print(f"read in {time.monotonic() - self._start:.1f} s", style="dim")
+
+
+def _selected(
+    summary: TraceSummary, *, ranks: frozenset[int] | None, steps: frozenset[int] | None
+) -> TraceSummary:
+    """The summary with only the ranks and steps asked for in its lists; findings stay the whole job's."""
+    kept = summary.ranks
+    if ranks is not None:
+        known = {p.facts.rank for p in kept}
+        if missing := sorted(ranks - known):
+            raise UsageError(
+                f"--rank: no trace of rank {missing[0]}",
+                fix=f"ranks given: {', '.join(str(r) for r in sorted(known)[:20])}",
+            )
+        kept = tuple(p for p in kept if p.facts.rank in ranks)
+    if steps is not None:
+        known = {s.step for p in kept for s in p.steps}
+        if missing := sorted(steps - known):
+            raise UsageError(
+                f"--steps: no step {missing[0]} in the trace",
+                fix=f"steps recorded: {', '.join(str(s) for s in sorted(known)[:20]) or 'none'}",
+            )
+        kept = tuple(replace(p, steps=tuple(s for s in p.steps if s.step in steps)) for p in kept)
+    return replace(summary, ranks=kept)
+
+
+def _write_csv(summary: TraceSummary, folder: Path) -> None:
+    make_dir(folder)
+    for section in trace_sections.SECTIONS:
+        table = trace_sections.table_kind(section).build(summary)
+        if table.rows:
+            write_bytes(folder / f"{section}.csv", csv_render.render(table).encode())
+
+
+def _show(summary: TraceSummary, sections: Sequence[str], *, limit: int) -> None:
+    console = out()
+    console.print(_headline(summary), style="bold", soft_wrap=True)
+    for finding in summary.findings[:3]:
+        _print_finding(finding)
+    if not summary.findings:
+        console.print("nothing stands out: no part of the step is long enough to act on", style="green")
+    console.print()
+    for section in sections:
+        table = _limited(trace_sections.table_kind(section).build(summary), limit)
+        if not table.rows:
+            continue
+        console.print(table.title, style="bold")
+        print_block(console, terminal.render(table, width=console.width))
+        console.print()
+    for note in [*summary.notes, *(n for p in summary.ranks for n in p.notes)][: limit or None]:
+        if note.kind != "skipped":
+            where = "" if note.rank is None else f"rank {note.rank}: "
+            console.print(f"! {where}{note.text}", style="yellow", soft_wrap=True)
+
+
+def _headline(summary: TraceSummary) -> str:
+    ranks = len(summary.ranks)
+    world = summary.world_size
+    of = f" of {world}" if world and world != ranks else ""
+    devices = sorted({p.facts.device_name for p in summary.ranks if p.facts.device_name})
+    events = sum(p.facts.event_count for p in summary.ranks)
+    steps = len({s.step for p in summary.ranks for s in p.steps})
+    parts = [f"{counted(ranks, 'rank')}{of}", *devices[:2], f"{events:,} events"]
+    if steps:
+        parts.append(counted(steps, "step"))
+    return " · ".join(parts)
+
+
+def _print_finding(finding: TraceFinding) -> None:
+    console = out()
+    style = {"problem": "bold red", "warning": "bold yellow"}.get(finding.severity, "bold")
+    console.print(f"• {finding.title}", style=style, soft_wrap=True)
+    for line in finding.evidence:
+        console.print(f"    {line}", soft_wrap=True)
+    for line in finding.advice:
+        console.print(f"    → {line}", style="dim", soft_wrap=True)
+
+
+def _limited(table: Table, limit: int) -> Table:
+    if not limit or len(table.rows) <= limit:
+        return table
+    more = f"{len(table.rows) - limit} more rows: --limit 0 shows all, --rank and --steps choose"
+    return replace(table, rows=table.rows[:limit], notes=(*table.notes[:limit], more))

@@ -1,0 +1,116 @@
+"""Where the time of one rank went: window, steps, phases, process groups, idle by cause. All in nanoseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """A stretch of time split by what the device did; overlapping streams count once.
+
+    ``compute_ns + exposed_comm_ns + exposed_memory_ns + idle_ns == window_ns`` and
+    ``busy_ns + idle_ns == window_ns``, exactly.
+    """
+
+    window_ns: int
+    compute_ns: int
+    comm_ns: int
+    memory_ns: int
+    overlap_ns: int  # communication under computation
+    exposed_comm_ns: int
+    exposed_memory_ns: int  # copies under neither computation nor communication
+    busy_ns: int
+    idle_ns: int
+
+    @property
+    def exposed_comm_fraction(self) -> float:
+        """Exposed communication / window; 0 for an empty window."""
+        return self.exposed_comm_ns / self.window_ns if self.window_ns else 0.0
+
+    @property
+    def hidden_fraction(self) -> float | None:
+        """Share of communication that ran under computation; None without communication."""
+        return self.overlap_ns / self.comm_ns if self.comm_ns else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankBudget:
+    """The whole capture of one rank: from the first to the last event of the source."""
+
+    rank: int
+    source: str  # device | cpu_spans
+    start_ns: int
+    parts: Parts
+    event_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBudget:
+    """One training step. Steps tile the window: each begins with the first device work that it launched.
+
+    ``boundary`` = launch (as said), or host (no launches recorded: the annotation's own times).
+    """
+
+    rank: int
+    step: int
+    boundary: str
+    start_ns: int
+    host_ns: int  # length of the ProfilerStep annotation
+    parts: Parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseBudget:
+    """Share of one phase in the window; over all phases each column sums to the window's.
+
+    An instant of computation belongs to the phase that launched it, exposed communication and copies likewise,
+    idle time to the phase that was to launch next. ``comm_ns`` alone overlaps: all communication it launched.
+    """
+
+    rank: int
+    phase: str  # data | forward | backward | optimizer | other
+    compute_ns: int
+    exposed_comm_ns: int
+    exposed_memory_ns: int
+    idle_ns: int
+    comm_ns: int
+    host_ns: int  # time the host spent in the phase's annotations or operators
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleCause:
+    """Idle time of the device by cause; over all causes it sums to the window's idle time.
+
+    ``host_late``: the next kernel had not been launched; ``sync``: it had not because the host waited for the
+    device first; ``data``: because the host was loading data; ``launch_latency``: launched, not yet started,
+    the device idle; ``kernel_gap``: queued in time, gap of at most 10 us; ``dependency``: queued in time, longer
+    gap; ``unknown``: the launch was not recorded.
+    """
+
+    rank: int
+    cause: str
+    idle_ns: int
+    gap_count: int
+    largest_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutsideWork:
+    """Device work that no recorded step launched."""
+
+    rank: int
+    before_first_step: int  # events
+    after_last_step: int
+    launched_before_window: int  # events without a recorded launch
+    before_ns: int  # busy time of it before the first step's device work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What bounds the step, in one line, with the numbers that decided it."""
+
+    kind: str  # compute | communication | waiting | input | launch | memory | balanced | idle | unknown
+    text: str
+    share: float | None  # of the window, for the part that decided
+    compute_to_comm_ratio: float | None  # compute busy / communication busy net of waiting

@@ -1,0 +1,82 @@
+"""What `trace` finds: one pass per rank, and what the ranks say together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.records.trace_budget import (
+    IdleCause,
+    OutsideWork,
+    PhaseBudget,
+    RankBudget,
+    StepBudget,
+    Verdict,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileNote:
+    """What was repaired, left out or assumed in reading one rank's file."""
+
+    rank: int | None
+    kind: str  # repaired | truncated | dropped | assumed | skipped
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFacts:
+    """Where one rank's events came from. ``recorded`` facts are None where the file is silent."""
+
+    rank: int
+    file: str
+    size_bytes: int
+    event_count: int
+    world_size: int | None
+    backend: str | None
+    device_name: str | None
+    host: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPass:
+    """Everything found in one rank's trace alone. A section that was not asked for is None or empty."""
+
+    facts: RankFacts
+    notes: tuple[FileNote, ...]
+    budget: RankBudget | None
+    steps: tuple[StepBudget, ...] = ()
+    outside: OutsideWork | None = None
+    phases: tuple[PhaseBudget, ...] = ()
+    idle: tuple[IdleCause, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankVerdict:
+    rank: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceFinding:
+    """One thing that matters first: symptom, numbers, what to do. Ranked by ``stake_fraction`` of the window."""
+
+    rule: str
+    severity: str  # info | warning | problem
+    title: str
+    evidence: tuple[str, ...]
+    stake_fraction: float | None
+    confidence: str
+    advice: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSummary:
+    """The whole job, over the ranks whose traces were given."""
+
+    world_size: int | None
+    ranks: tuple[RankPass, ...]
+    verdicts: tuple[RankVerdict, ...]
+    findings: tuple[TraceFinding, ...]
+    notes: tuple[FileNote, ...]
+    collectives: tuple[object, ...] = ()
+    stragglers: tuple[object, ...] = ()

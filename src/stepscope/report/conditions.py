@@ -1,0 +1,56 @@
+"""``--fail-if``: conditions on the numbers of a command's JSON, and whether they hold."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from stepscope.core.errors import UsageError
+from stepscope.core.suggest import unknown
+
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
+
+_CONDITION = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(>=|<=|==|!=|>|<)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """``key op number``; ``op`` None: a rule's name alone, which holds when the rule fires."""
+
+    text: str
+    key: str
+    op: str | None = None
+    number: float = 0.0
+
+    def holds(self, metrics: Mapping[str, float | None], fired: Collection[str]) -> bool:
+        """Whether the check fails. A number that is unknown holds nothing."""
+        if self.op is None:
+            return self.key in fired
+        value = metrics[self.key]
+        return value is not None and _OPERATORS[self.op](value, self.number)
+
+
+def parse_condition(text: str, *, metrics: Collection[str], rules: Collection[str]) -> Condition:
+    """Read one condition. Raises UsageError for what is neither ``KEY OP NUMBER`` nor a rule's name."""
+    if text.strip() in rules:
+        return Condition(text=text, key=text.strip())
+    found = _CONDITION.match(text)
+    if found is None:
+        if re.fullmatch(r"[\w-]+", text.strip()):
+            raise UsageError(unknown("rule", text.strip(), sorted(rules)))
+        raise UsageError(
+            f"--fail-if {text!r}: not a condition",
+            why="expected KEY OP NUMBER with OP one of >, >=, <, <=, ==, !=, or the name of a rule",
+            fix="for example --fail-if 'exposed_comm_fraction > 0.2'",
+        )
+    key, op, number = found.groups()
+    if key not in metrics:
+        raise UsageError(unknown("number", key, sorted(metrics)))
+    try:
+        return Condition(text=text, key=key, op=op, number=float(number))
+    except ValueError as error:
+        raise UsageError(f"--fail-if {text!r}: {number!r} is not a number") from error

@@ -1,0 +1,41 @@
+"""The sections of a trace report, in the order they are shown: key -> its table."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+
+from stepscope.core.errors import UsageError
+from stepscope.core.suggest import unknown
+from stepscope.report.tables._common import TableKind
+
+SECTIONS: dict[str, str] = {
+    "budget": "trace_budget",
+    "steps": "trace_steps",
+    "phases": "trace_phases",
+    "idle": "trace_idle",
+}
+"""Section -> module under report/tables."""
+
+DEFAULT = ("budget", "collectives", "stragglers")
+"""Shown after the findings when nothing else is asked for."""
+
+ALL = "all"
+
+
+def chosen(names: Iterable[str]) -> tuple[str, ...]:
+    """The sections asked for, in report order; ``all`` for every one. Raises UsageError for an unknown name."""
+    asked = {n.strip() for n in names if n.strip()}
+    for name in sorted(asked - {ALL}):
+        if name not in SECTIONS:
+            raise UsageError(unknown("section", name, [*SECTIONS, ALL]))
+    if not asked:
+        return tuple(s for s in SECTIONS if s in DEFAULT)
+    return tuple(s for s in SECTIONS if ALL in asked or s in asked)
+
+
+def table_kind(section: str) -> TableKind:
+    """The table of a section."""
+    module = importlib.import_module(f"stepscope.report.tables.{SECTIONS[section]}")
+    kind: TableKind = module.TABLE
+    return kind

@@ -1,0 +1,102 @@
+"""What the device of one rank was doing when: a set of spans per class. On CPU jobs, what its threads did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.records.trace_budget import Parts
+from stepscope.stats import spans
+from stepscope.stats.spans import Spans
+from stepscope.traces.classify import Work, work_of
+from stepscope.traces.events import Category, Events
+
+Ints = NDArray[np.int64]
+
+_COMM_LAUNCHES = ("c10d::", "gloo:", "record_param_comms", "nccl:", "mpi:", "ucc:")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """Busy spans of one rank by class, and the indices of the events they come from (in order of start)."""
+
+    source: str  # device | cpu_spans
+    compute: Spans
+    comm: Spans
+    memory: Spans
+    indices: Ints
+    work: NDArray[np.int8]  # class of events[indices]
+
+    @property
+    def busy(self) -> Spans:
+        return spans.join(self.compute, self.comm, self.memory)
+
+
+def activity_of(events: Events) -> Activity:
+    """Classify and unite the device events; without any, gloo spans against the other operators of the CPU."""
+    work = work_of(events)
+    source = "device"
+    if not events.is_device.any():
+        work, source = _cpu_work(events), "cpu_spans"
+    chosen = np.flatnonzero(work != Work.NOT_DEVICE)
+    chosen = chosen[np.argsort(events.ts_ns[chosen], kind="stable")]
+    kinds = work[chosen]
+    starts, ends = events.ts_ns[chosen], events.end_ns[chosen]
+
+    def united(kind: Work) -> Spans:
+        mine = kinds == kind
+        return spans.union(starts[mine], ends[mine])
+
+    return Activity(
+        source=source,
+        compute=united(Work.COMPUTE),
+        comm=united(Work.COMMUNICATION),
+        memory=united(Work.MEMORY),
+        indices=chosen,
+        work=kinds,
+    )
+
+
+def _cpu_work(events: Events) -> NDArray[np.int8]:
+    """Communication = spans of the library's own threads (``gloo:*``); compute = operators that are not its calls."""
+    names = np.zeros(len(events.names), dtype=np.int8)
+    for code, name in enumerate(events.names):
+        names[code] = 2 if name.startswith("gloo:") else 1 if name.startswith(_COMM_LAUNCHES) else 0
+    kind = names[events.name]
+    work = np.zeros(len(events), dtype=np.int8)
+    work[(events.category == Category.CPU_OP) & (kind == 0)] = Work.COMPUTE
+    work[(kind == 2) & np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))] = (
+        Work.COMMUNICATION
+    )
+    return work
+
+
+def parts_within(activity: Activity, *, low: int, high: int) -> Parts:
+    """The budget of [low, high); its parts sum to the window exactly."""
+    compute = spans.clip(activity.compute, low=low, high=high)
+    comm = spans.clip(activity.comm, low=low, high=high)
+    memory = spans.clip(activity.memory, low=low, high=high)
+    exposed_comm = spans.subtract(comm, compute)
+    exposed_memory = spans.subtract(spans.subtract(memory, compute), comm)
+    window = high - low
+    busy = compute.measure + exposed_comm.measure + exposed_memory.measure
+    return Parts(
+        window_ns=window,
+        compute_ns=compute.measure,
+        comm_ns=comm.measure,
+        memory_ns=memory.measure,
+        overlap_ns=comm.measure - exposed_comm.measure,
+        exposed_comm_ns=exposed_comm.measure,
+        exposed_memory_ns=exposed_memory.measure,
+        busy_ns=busy,
+        idle_ns=window - busy,
+    )
+
+
+def window_of(activity: Activity, events: Events) -> tuple[int, int] | None:
+    """First start and last end of the busy events; None when there are none."""
+    if not len(activity.indices):
+        return None
+    return int(events.ts_ns[activity.indices[0]]), int(events.end_ns[activity.indices].max())

@@ -1,0 +1,129 @@
+"""The two or three things that matter first in a trace, with their evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from statistics import median
+
+from stepscope.core.units import format_duration
+from stepscope.core.words import counted
+from stepscope.records.trace_summary import RankPass, TraceFinding, TraceSummary
+
+
+RULES = (
+    "no-communication",
+    "exposed-communication",
+    "launch-bound",
+    "host-sync",
+    "data-loading",
+    "straggler",
+)
+"""Every rule that this file can fire; ``--fail-if RULE`` accepts these."""
+
+
+def findings_of(summary: TraceSummary) -> TraceSummary:
+    """The summary with its findings, largest stake first."""
+    found = [*_no_communication(summary), *_exposed(summary), *_idle(summary)]
+    found.sort(key=lambda f: -(f.stake_fraction or 0.0))
+    return replace(summary, findings=tuple(found))
+
+
+def _no_communication(summary: TraceSummary) -> Iterable[TraceFinding]:
+    """Several ranks and not one communication kernel: never a silent zero."""
+    world = summary.world_size or len(summary.ranks)
+    silent = [p for p in summary.ranks if p.budget is not None and p.budget.parts.comm_ns == 0]
+    if world < 2 or len(silent) < len(summary.ranks) or not silent:
+        return
+    yield TraceFinding(
+        rule="no-communication",
+        severity="warning",
+        title=f"no communication in the trace of a job of {counted(world, 'rank')}",
+        evidence=(f"{counted(len(silent), 'trace')} without a single communication event",),
+        stake_fraction=None,
+        confidence="certain for these files",
+        advice=(
+            "was the capture taken outside the optimizer step, or with gradient synchronisation off (no_sync)?",
+            "record communication: ProfilerActivity.CUDA on GPUs, ProfilerActivity.CPU on gloo",
+        ),
+    )
+
+
+def _exposed(summary: TraceSummary) -> Iterable[TraceFinding]:
+    shares = [p.budget.parts for p in summary.ranks if p.budget is not None and p.budget.parts.comm_ns]
+    if not shares:
+        return
+    share = median(p.exposed_comm_fraction for p in shares)
+    if share < 0.1:
+        return
+    hidden = median(p.overlap_ns / p.comm_ns for p in shares)
+    exposed = median(p.exposed_comm_ns for p in shares)
+    yield TraceFinding(
+        rule="exposed-communication",
+        severity="problem" if share >= 0.2 else "warning",
+        title=f"communication that nothing hides takes {share:.0%} of the time (median rank)",
+        evidence=(
+            f"exposed {format_duration(exposed)} a rank; {hidden:.0%} of communication runs under computation",
+        ),
+        stake_fraction=share,
+        confidence="measured; how much of it is waiting for late ranks needs every rank's trace",
+        advice=("see --show collectives,stragglers before buying a faster network: waiting is not transfer",),
+    )
+
+
+def _idle(summary: TraceSummary) -> Iterable[TraceFinding]:
+    """Idle time of the device by what would remove it."""
+    ranks = [p for p in summary.ranks if p.budget is not None and p.budget.source == "device" and p.idle]
+    for rule, (causes, title, advice) in _IDLE.items():
+        shares = [_share(each, causes) for each in ranks]
+        if not shares or (share := sum(shares) / len(shares)) < 0.1:
+            continue
+        evidence = [f"mean of {counted(len(ranks), 'rank')}; between {min(shares):.0%} and {max(shares):.0%}"]
+        if len(causes) > 1:
+            split = {cause: sum(_share(each, (cause,)) for each in ranks) / len(ranks) for cause in causes}
+            evidence.append(", ".join(f"{_SAID[cause]} {part:.0%}" for cause, part in split.items()))
+        yield TraceFinding(
+            rule=rule,
+            severity="problem" if share >= 0.2 else "warning",
+            title=title.format(share=f"{share:.0%}"),
+            evidence=tuple(evidence),
+            stake_fraction=share,
+            confidence="measured from launches and their kernels",
+            advice=advice,
+        )
+
+
+def _share(each: RankPass, causes: tuple[str, ...]) -> float:
+    window = max(each.budget.parts.window_ns, 1) if each.budget else 1
+    return sum(cause.idle_ns for cause in each.idle if cause.cause in causes) / window
+
+
+_SAID = {
+    "host_late": "not yet launched",
+    "launch_latency": "launched, not yet started",
+    "kernel_gap": "gaps between queued kernels",
+}
+
+_IDLE: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
+    "launch-bound": (
+        ("host_late", "launch_latency", "kernel_gap"),
+        "launch-bound: the device idles {share} of the time because the host launches work too late",
+        (
+            "fewer, larger kernels: a larger micro-batch, fused optimizers (fused=True), torch.compile",
+            "CUDA graphs where shapes are constant",
+        ),
+    ),
+    "host-sync": (
+        ("sync",),
+        "the device idles {share} of the time after the host waited for it",
+        (
+            "look for .item(), .cpu(), print(loss) and blocking copies inside the step",
+            "keep losses on the device and read them every N steps",
+        ),
+    ),
+    "data-loading": (
+        ("data",),
+        "the device idles {share} of the time while the host loads data",
+        ("more DataLoader workers, persistent_workers=True, pin_memory=True, prefetch_factor",),
+    ),
+}

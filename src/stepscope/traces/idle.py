@@ -1,0 +1,111 @@
+"""Why the device was idle: what the host was doing when the work that ends each gap should have been launched."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.records.trace_budget import IdleCause
+from stepscope.stats import spans
+from stepscope.stats.spans import Spans
+from stepscope.traces.activity import Activity, window_of
+from stepscope.traces.events import NONE, Category, Events, RankTrace
+from stepscope.traces.links import Launches
+from stepscope.traces.phases import phase_spans
+
+Ints = NDArray[np.int64]
+
+CAUSES = ("sync", "data", "host_late", "launch_latency", "kernel_gap", "dependency", "unknown")
+
+KERNEL_GAP_NS = 10_000
+"""Longest gap between queued kernels that counts as ordinary: 1 to 5 us on one stream, about twice that across
+streams (measured on the V100, A100 and MI300 traces this was built on, 2026-11)."""
+
+_SYNC = re.compile(
+    r"^(cuda|hip)(Stream|Device|Event|Ctx)Synchronize|^cuCtxSynchronize|^cuStreamSynchronize|^cuEventSynchronize"
+    r"|^(cuda|hip)Memcpy(_v2)?$|^(cuda|hip)(Free|FreeHost|HostAlloc|Malloc)$"
+)
+"""Calls that return only when the device has caught up (a blocking copy and cudaFree among them)."""
+
+
+def idle_causes(trace: RankTrace, activity: Activity, launches: Launches) -> tuple[IdleCause, ...]:
+    """Idle time of the window by cause; the causes sum to the idle time. Empty without busy events.
+
+    A gap in which the next event had not been launched splits at its launch: before it the host was late (or
+    in ``sync`` or ``data``), after it ``launch_latency``. Queued work leaves ``kernel_gap`` or ``dependency``.
+    """
+    _, amount = idle_gaps(trace, activity, launches)
+    return tuple(_cause(trace.rank, cause, values) for cause, values in amount.items() if values.any())
+
+
+def idle_gaps(
+    trace: RankTrace, activity: Activity, launches: Launches
+) -> tuple[Spans, dict[str, NDArray[np.int64]]]:
+    """Every gap in the window's busy time, and the ns of each by cause: arrays of shape (gaps,)."""
+    events = trace.events
+    window = window_of(activity, events)
+    if window is None:
+        return spans.EMPTY, {}
+    holes = spans.gaps(activity.busy, low=window[0], high=window[1])
+    if activity.source == "cpu_spans":
+        return holes, _on_cpu(trace, holes)
+    starts, ends = holes.starts, holes.ends
+    following = np.searchsorted(events.ts_ns[activity.indices], ends, side="left")
+    launch = launches.launch[following]
+    known = launch != NONE
+    call = np.where(known, launch, 0)
+    launched = np.where(known, np.minimum(events.end_ns[call], ends), 0)  # a kernel may start inside its call
+    late = known & (launched > starts)
+    late_ns = np.where(late, launched - starts, 0)
+    amount = {cause: np.zeros(len(starts), dtype=np.int64) for cause in CAUSES}
+    why = _why_late(events, starts, launched, late)
+    for cause in ("sync", "data", "host_late"):
+        mine = why == CAUSES.index(cause)
+        amount[cause][mine] = late_ns[mine]
+    amount["launch_latency"][late] = (ends - starts - late_ns)[late]
+    queued = known & ~late
+    short = ends - starts <= KERNEL_GAP_NS
+    amount["kernel_gap"][queued & short] = (ends - starts)[queued & short]
+    amount["dependency"][queued & ~short] = (ends - starts)[queued & ~short]
+    amount["unknown"][~known] = (ends - starts)[~known]
+    return holes, amount
+
+
+def _why_late(events: Events, starts: Ints, launched: Ints, late: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """For each late gap: sync when the host was still waiting for the device at its start, data when most of the
+    way to the launch was data loading, host_late otherwise. Index into CAUSES; NONE for gaps that are not late."""
+    result = np.full(len(starts), NONE, dtype=np.int64)
+    result[late] = CAUSES.index("host_late")
+    table = np.fromiter(
+        (_SYNC.match(n) is not None for n in events.names), dtype=bool, count=len(events.names)
+    )
+    runtime = np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
+    waits = runtime & table[events.name] if len(table) else runtime
+    waiting = spans.union(events.ts_ns[waits], events.end_ns[waits])
+    # The call that waited begins before the gap does and returns inside it.
+    at = np.searchsorted(waiting.starts, starts, side="right") - 1
+    if len(waiting):
+        held = (at >= 0) & (waiting.ends[np.maximum(at, 0)] > starts)
+        result[late & held] = CAUSES.index("sync")
+    loading = phase_spans(events)["data"]
+    in_data = spans.measure_within(loading, starts, np.maximum(launched, starts))
+    result[late & (2 * in_data > launched - starts)] = CAUSES.index("data")
+    return result
+
+
+def _on_cpu(trace: RankTrace, holes: Spans) -> dict[str, NDArray[np.int64]]:
+    loading = phase_spans(trace.events)["data"]
+    in_data = spans.measure_within(loading, holes.starts, holes.ends)
+    return {"data": in_data, "host_late": holes.ends - holes.starts - in_data}
+
+
+def _cause(rank: int, cause: str, values: NDArray[np.int64]) -> IdleCause:
+    return IdleCause(
+        rank=rank,
+        cause=cause,
+        idle_ns=int(values.sum()),
+        gap_count=int((values > 0).sum()),
+        largest_ns=int(values.max()),
+    )

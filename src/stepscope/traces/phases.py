@@ -1,0 +1,139 @@
+"""Which phase of the step launched a piece of work: data, forward, backward, optimizer; and each one's share."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.records.trace_budget import PhaseBudget
+from stepscope.stats import spans
+from stepscope.stats.spans import Spans
+from stepscope.traces.activity import Activity, window_of
+from stepscope.traces.classify import Work
+from stepscope.traces.events import Category, Events, RankTrace
+from stepscope.traces.links import Launches
+
+Ints = NDArray[np.int64]
+
+PHASES = ("data", "forward", "backward", "optimizer", "other")
+OTHER = PHASES.index("other")
+
+_BY_ANNOTATION: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("data", ("stepscope.data", "enumerate(DataLoader)", "DataLoader", "## data")),
+    ("optimizer", ("stepscope.optimizer", "Optimizer.step", "Optimizer.zero_grad", "## optimizer")),
+    ("backward", ("stepscope.backward", "stepscope.communication", "## backward")),
+    ("forward", ("stepscope.forward", "stepscope.loss", "## forward", "DistributedDataParallel.forward")),
+)
+"""Phase, and how the names of annotations and operators begin that mark it; earlier lines win."""
+
+_AUTOGRAD = "autograd::engine::evaluate_function"
+
+
+def phase_spans(events: Events) -> dict[str, Spans]:
+    """The host's time in each phase, disjoint: annotations first, then the autograd engine's threads.
+
+    Without a forward annotation, forward is what operators do inside a step and in no other phase.
+    """
+    host = np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))
+    claimed = spans.EMPTY
+    found: dict[str, Spans] = {}
+    for phase, prefixes in _BY_ANNOTATION:
+        marks = host & _named(events, prefixes)
+        if phase == "backward":
+            autograd = host & (_named(events, (_AUTOGRAD,)) | (events.forward_thread > 0))
+            marks |= autograd
+        mine = spans.subtract(spans.union(events.ts_ns[marks], events.end_ns[marks]), claimed)
+        found[phase] = mine
+        claimed = spans.join(claimed, mine)
+    if not len(found["forward"]):
+        operators = events.category == Category.CPU_OP
+        rest = spans.subtract(spans.union(events.ts_ns[operators], events.end_ns[operators]), claimed)
+        found["forward"] = rest
+    return found
+
+
+def phase_at(phases: dict[str, Spans], times: Ints) -> NDArray[np.int8]:
+    """The phase (index into PHASES) the host was in at each time; OTHER outside all of them."""
+    result = np.full(len(times), OTHER, dtype=np.int8)
+    for number, phase in enumerate(PHASES[:OTHER]):
+        mine = phases[phase]
+        if not len(mine):
+            continue
+        at = np.searchsorted(mine.starts, times, side="right") - 1
+        inside = (at >= 0) & (times < mine.ends[np.maximum(at, 0)])
+        result[inside] = number
+    return result
+
+
+def launched_in(
+    events: Events, activity: Activity, launches: Launches, phases: dict[str, Spans]
+) -> NDArray[np.int8]:
+    """Phase of every event of ``activity``, by when it was launched; OTHER where no launch was recorded."""
+    if activity.source == "cpu_spans":
+        return phase_at(phases, events.ts_ns[activity.indices])
+    result = np.full(len(activity.indices), OTHER, dtype=np.int8)
+    known = launches.known
+    result[known] = phase_at(phases, events.ts_ns[launches.launch[known]])
+    return result
+
+
+def phase_budgets(trace: RankTrace, activity: Activity, launches: Launches) -> tuple[PhaseBudget, ...]:
+    """The window's parts by phase; each column sums to the window's. Empty without busy events."""
+    events = trace.events
+    window = window_of(activity, events)
+    if window is None:
+        return ()
+    low, high = window
+    host = phase_spans(events)
+    of_event = launched_in(events, activity, launches, host)
+    starts, ends = events.ts_ns[activity.indices], events.end_ns[activity.indices]
+
+    def split(kind: Work, free: Spans) -> list[Spans]:
+        """The free time of one class by phase: where two phases overlap, the earlier phase has it."""
+        result = []
+        for number in range(len(PHASES)):
+            mine = (of_event == number) & (activity.work == kind)
+            part = spans.intersect(spans.union(starts[mine], ends[mine]), free)
+            result.append(part)
+            free = spans.subtract(free, part)
+        return result
+
+    exposed_comm = spans.subtract(activity.comm, activity.compute)
+    exposed_memory = spans.subtract(spans.subtract(activity.memory, activity.compute), activity.comm)
+    compute = split(Work.COMPUTE, activity.compute)
+    comm = split(Work.COMMUNICATION, exposed_comm)
+    memory = split(Work.MEMORY, exposed_memory)
+    idle = _idle_by_next(activity, of_event, starts, low=low, high=high)
+    rows = []
+    for number, phase in enumerate(PHASES):
+        mine = (of_event == number) & (activity.work == Work.COMMUNICATION)
+        on_host = spans.clip(host[phase], low=low, high=high).measure if phase in host else 0
+        rows.append(
+            PhaseBudget(
+                rank=trace.rank,
+                phase=phase,
+                compute_ns=compute[number].measure,
+                exposed_comm_ns=comm[number].measure,
+                exposed_memory_ns=memory[number].measure,
+                idle_ns=int(idle[number]),
+                comm_ns=spans.union(starts[mine], ends[mine]).measure,
+                host_ns=on_host,
+            )
+        )
+    return tuple(rows)
+
+
+def _idle_by_next(
+    activity: Activity, of_event: NDArray[np.int8], starts: Ints, *, low: int, high: int
+) -> NDArray[np.int64]:
+    """Idle time by the phase of the work that ends each gap, shape (len(PHASES),)."""
+    holes = spans.gaps(activity.busy, low=low, high=high)
+    after = np.searchsorted(starts, holes.ends, side="left")
+    total = np.zeros(len(PHASES), dtype=np.int64)
+    np.add.at(total, of_event[np.minimum(after, len(starts) - 1)], holes.ends - holes.starts)
+    return total
+
+
+def _named(events: Events, prefixes: tuple[str, ...]) -> NDArray[np.bool_]:
+    table = np.fromiter((n.startswith(prefixes) for n in events.names), dtype=bool, count=len(events.names))
+    return table[events.name] if len(table) else np.zeros(0, dtype=bool)

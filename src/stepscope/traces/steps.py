@@ -1,0 +1,104 @@
+"""The training steps of a rank, as ``ProfilerStep#N`` marks them, and the time budget of each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.records.trace_budget import OutsideWork, StepBudget
+from stepscope.stats import spans
+from stepscope.traces.activity import Activity, parts_within, window_of
+from stepscope.traces.events import NONE, Category, Events, RankTrace
+from stepscope.traces.links import Launches
+
+Ints = NDArray[np.int64]
+
+_STEP = re.compile(r"ProfilerStep#(\d+)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """The step annotations of one rank in order of time."""
+
+    numbers: Ints
+    starts: Ints
+    ends: Ints
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+def step_marks(events: Events) -> Marks:
+    """Every ``ProfilerStep#N`` annotation of the host."""
+    numbers = np.full(len(events.names), NONE, dtype=np.int64)
+    for code, name in enumerate(events.names):
+        if name.startswith("ProfilerStep") and (found := _STEP.match(name)):
+            numbers[code] = int(found[1])
+    marks = np.flatnonzero((numbers[events.name] != NONE) & (events.category == Category.USER_ANNOTATION))
+    marks = marks[np.argsort(events.ts_ns[marks], kind="stable")]
+    return Marks(numbers=numbers[events.name[marks]], starts=events.ts_ns[marks], ends=events.end_ns[marks])
+
+
+def step_windows(events: Events, activity: Activity, launches: Launches, marks: Marks) -> tuple[str, Ints]:
+    """How steps were told apart (launch or host), and where each begins: len(marks) + 1 ascending boundaries.
+
+    Device work runs behind the host; a step's window therefore begins with the first device work that the
+    step launched and ends where the next one's begins; the last ends with the last busy event it launched or
+    where work launched after it begins.
+    """
+    window = window_of(activity, events)
+    if window is None or not len(marks):
+        return "host", np.empty(0, dtype=np.int64)
+    if activity.source == "device" and launches.known.any():
+        known = launches.of[launches.known]
+        when = events.ts_ns[launches.launch[launches.known]]
+        begins = np.append(marks.starts, marks.ends[-1])  # the last one: what was launched after the steps
+        owner = np.searchsorted(begins, when, side="right") - 1
+        edges = np.full(len(begins), window[1], dtype=np.int64)
+        inside = owner >= 0
+        np.minimum.at(edges, owner[inside], events.ts_ns[known[inside]])
+        # A step that launched nothing is empty, and begins where the next one does.
+        edges = np.minimum.accumulate(edges[::-1])[::-1]
+        return "launch", edges
+    return "host", np.append(marks.starts, marks.ends[-1])
+
+
+def step_budgets(
+    trace: RankTrace, activity: Activity, launches: Launches, marks: Marks
+) -> tuple[StepBudget, ...]:
+    """One budget per step; empty when the trace has no step annotations."""
+    boundary, edges = step_windows(trace.events, activity, launches, marks)
+    return tuple(
+        StepBudget(
+            rank=trace.rank,
+            step=int(marks.numbers[i]),
+            boundary=boundary,
+            start_ns=int(edges[i]),
+            host_ns=int(marks.ends[i] - marks.starts[i]),
+            parts=parts_within(activity, low=int(edges[i]), high=int(edges[i + 1])),
+        )
+        for i in range(len(edges) - 1)
+    )
+
+
+def outside_work(
+    trace: RankTrace, activity: Activity, launches: Launches, marks: Marks
+) -> OutsideWork | None:
+    """Device work outside the recorded steps, so that nothing is dropped silently; None without steps."""
+    boundary, edges = step_windows(trace.events, activity, launches, marks)
+    window = window_of(activity, trace.events)
+    if not len(edges) or window is None:
+        return None
+    starts = trace.events.ts_ns[activity.indices]
+    unknown = int((~launches.known).sum()) if boundary == "launch" else 0
+    first = int(edges[0])
+    return OutsideWork(
+        rank=trace.rank,
+        before_first_step=int((starts < first).sum()),
+        after_last_step=int((starts >= edges[-1]).sum()),
+        launched_before_window=unknown,
+        before_ns=spans.clip(activity.busy, low=min(window[0], first), high=first).measure,
+    )

@@ -1,0 +1,76 @@
+"""What bounds a rank's step, in one line, by exposed time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepscope.records.trace_budget import IdleCause, Parts, RankBudget, Verdict
+
+BALANCED_RATIO = 1.2
+"""Compute and communication within this factor of each other count as balanced."""
+
+DECIDING_SHARE = 0.05
+"""A part smaller than this share of the window bounds nothing."""
+
+_TEXTS = {
+    "compute": "compute-bound: the device computes {share} of the time, which is what it is for",
+    "communication": "communication-bound: {share} of the time is communication that nothing hides",
+    "waiting": "waiting for a peer: {share} of the time this rank waits in collectives for another one",
+    "input": "input-bound: the device idles {share} of the time while the host loads data",
+    "launch": "launch-bound: the device idles {share} of the time because the host launches work too late",
+    "sync": "launch-bound by synchronisation: the device idles {share} of the time after the host waited for it",
+    "memory": "memory-copy-bound: {share} of the time is copies that nothing hides",
+    "idle": "idle: the device does nothing {share} of the time, for no cause that the trace shows",
+}
+
+
+def verdict_of(budget: RankBudget, idle: Sequence[IdleCause], *, waiting_ns: int | None = None) -> Verdict:
+    """The largest exposed part of the window decides; ``waiting_ns`` (from matching ranks) is taken off
+    communication, None where other ranks' traces are missing.
+
+    Compute against communication within ``BALANCED_RATIO`` of each other, when these two are the largest, is
+    ``balanced``.
+    """
+    parts = budget.parts
+    if parts.window_ns == 0:
+        return Verdict(kind="unknown", text="no device activity", share=None, compute_to_comm_ratio=None)
+    waiting = min(waiting_ns or 0, parts.exposed_comm_ns)
+    causes = {cause.cause: cause.idle_ns for cause in idle}
+    on_cpu = budget.source == "cpu_spans"
+    launch = (
+        0
+        if on_cpu
+        else causes.get("host_late", 0) + causes.get("launch_latency", 0) + causes.get("kernel_gap", 0)
+    )
+    explained = launch + causes.get("sync", 0) + causes.get("data", 0)
+    exposed = {
+        "compute": parts.compute_ns,
+        "communication": parts.exposed_comm_ns - waiting,
+        "waiting": waiting,
+        "input": causes.get("data", 0),
+        "launch": launch,
+        "sync": causes.get("sync", 0),
+        "memory": parts.exposed_memory_ns,
+        "idle": parts.idle_ns - explained,
+    }
+    ratio = compute_to_comm(parts, waiting_ns=waiting_ns)
+    kind = max(exposed, key=lambda k: exposed[k])
+    share = exposed[kind] / parts.window_ns
+    if (
+        kind in ("compute", "communication")
+        and ratio is not None
+        and 1 / BALANCED_RATIO <= ratio <= BALANCED_RATIO
+    ):
+        text = f"balanced: computing and communicating take about as long (ratio {ratio:.2f})"
+        return Verdict(kind="balanced", text=text, share=share, compute_to_comm_ratio=ratio)
+    text = _TEXTS[kind].format(share=f"{share:.0%}")
+    if kind == "communication" and waiting_ns is None:
+        text += " (how much of it is waiting for other ranks, their traces would tell)"
+    kind = "launch" if kind == "sync" else kind
+    return Verdict(kind=kind, text=text, share=share, compute_to_comm_ratio=ratio)
+
+
+def compute_to_comm(parts: Parts, *, waiting_ns: int | None) -> float | None:
+    """Compute busy / communication busy net of waiting; None without communication."""
+    net = parts.comm_ns - (waiting_ns or 0)
+    return parts.compute_ns / net if net > 0 else None
