@@ -14,7 +14,17 @@ from stepscope.workloads import mlp
 from stepscope.workloads._common import Workload
 
 Kind = Literal[
-    "none", "raise", "exit", "quiet_exit", "hang", "kill", "host_oom", "watchdog", "diverge", "cuda_oom"
+    "none",
+    "raise",
+    "exit",
+    "quiet_exit",
+    "hang",
+    "kill",
+    "host_oom",
+    "watchdog",
+    "diverge",
+    "cuda_oom",
+    "slow",
 ]
 MLP = mlp.Options(size="tiny")
 

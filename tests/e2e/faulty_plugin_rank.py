@@ -26,7 +26,7 @@ def build(options: faulty_plugin.Options, needs: InputNeeds, loss: str) -> Task:
     def fault(module: torch.nn.Module, inputs: object) -> None:
         nonlocal calls
         calls += 1
-        if calls == options.at + 1:
+        if calls == options.at + 1 or (options.kind == "slow" and calls > options.at):
             FAULTS[options.kind](module)
 
     task.module.register_forward_pre_hook(fault)
@@ -78,6 +78,11 @@ def _diverge(module: torch.nn.Module) -> None:
         next(module.parameters()).add_(1e-3)
 
 
+def _slow(module: torch.nn.Module) -> None:
+    """Every step: healthy, and late."""
+    time.sleep(0.4)
+
+
 FAULTS: dict[str, Callable[[torch.nn.Module], None]] = {
     "raise": _raise,
     "exit": _exit,
@@ -88,4 +93,5 @@ FAULTS: dict[str, Callable[[torch.nn.Module], None]] = {
     "cuda_oom": _cuda_oom,
     "watchdog": _watchdog,
     "diverge": _diverge,
+    "slow": _slow,
 }

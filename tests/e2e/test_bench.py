@@ -193,6 +193,14 @@ def test_mistakes_of_a_file_are_listed_together_with_line_and_suggestion(cli: Cl
         (["bench", "--preset", "mnist", "--data-dir", "nowhere"], 2, "nowhere"),
         (["bench", "--preset", "quick", "--stps", "3"], 2, "--steps"),
         (["bensh"], 2, "bensh"),
+        (["bench", "--preset", "quick", "--steps", "abc"], 2, "--steps abc: expected a whole number"),
+        (["bench", "--preset", "quick", "-o", "/dev/null"], 3, "/dev/null is not a folder"),
+        (
+            ["bench", "--preset", "quick", "--data-dir", "plugins/faulty_plugin-1.0.dist-info/METADATA"],
+            2,
+            "is a file, not",
+        ),
+        (["bench", "--preset", "mnist", "--data-dir", "nowhere"], 2, "--download"),
     ],
 )
 def test_a_users_mistake_is_one_message_with_its_exit_code(
@@ -229,6 +237,50 @@ def test_plan_prints_cells_and_time_and_runs_nothing(cli: Cli) -> None:
     assert "cells to run" in done.out
     assert "unsupported" in done.out
     assert not (cli.folder / "stepscope-runs").exists()
+
+
+@pytest.mark.usefixtures("profiled")
+def test_plan_in_a_finished_run_counts_only_what_is_missing(shared_cli: Cli) -> None:
+    done = shared_cli("bench", "matrix.yaml", "-o", "run", "--plan", "--set", "axes.seed=[1,2]", "--profile")
+    assert done.code == 0, done.err
+    assert "1 of 6 cells to run, 5 kept from before, at most" in done.out, done.out
+    naive = [line for line in done.out.splitlines() if "naive" in line]
+    assert ["seed=1" in line and line.endswith("kept") for line in naive] == [True, False]
+    assert "seed=2" in naive[1]
+
+
+@pytest.mark.parametrize("columns", [60, 90])
+def test_a_table_in_a_pipe_is_as_wide_as_columns_says(cli: Cli, columns: int) -> None:
+    lines = cli("bench", "--preset", "quick", "--plan", COLUMNS=str(columns)).out.splitlines()
+    assert max(len(line) for line in lines[:-1]) <= columns
+    text = " ".join(" ".join(lines).split())
+    assert "bucketed," in text
+    assert "…" not in text
+
+
+def test_a_table_in_a_pipe_is_never_cut_where_columns_is_not_set(cli: Cli) -> None:
+    name = cli.matrix("include: [{strategy: ddp, strategy_options: {hook: powersgd, bucket_cap_mb: 0.001}}]")
+    out = cli("bench", name, "--plan", COLUMNS="").out
+    assert max(len(line) for line in out.splitlines()) > 120
+
+
+def test_profiling_a_finished_run_measures_again_and_says_so(cli: Cli) -> None:
+    name = cli.matrix("include: [{strategy: single, world_size: 1}]\nexclude: [{strategy: naive}]")
+    assert cli("bench", name, "-o", "run").code == 0
+    plan = cli("bench", name, "-o", "run", "--plan", "--profile")
+    assert "measured again: no trace" in plan.out
+    done = cli("bench", name, "-o", "run", "--profile")
+    assert done.code == 0, done.err
+    assert "1 cell to run; 1 cell measured again: it has no trace" in done.err
+    assert len(list((cli.folder / "run").glob("cells/*/trace/*.json.gz"))) == 1
+    summary = (cli.folder / "run" / "report" / "summary.md").read_text()
+    made_by = summary.partition("Made by:")[2].split("```")[1].strip().splitlines()
+    assert made_by == ["stepscope bench matrix.yaml -o run", "stepscope bench matrix.yaml -o run --profile"]
+    assert "0 cells to run, 1 kept" in cli("bench", name, "-o", "run", "--profile").err
+    other = cli("bench", cli.matrix("", name="thesis.yaml"), "-o", "run")
+    assert other.code == 2
+    assert "belongs to the matrix 'matrix', not to 'thesis'" in other.err
+    assert "--force" in other.err
 
 
 def test_list_and_show_need_no_torch(cli: Cli) -> None:
@@ -272,6 +324,22 @@ def test_a_rank_that_fails_in_a_joined_world_is_named(cli: Cli) -> None:
 
 
 def test_inside_a_world_the_run_folder_must_be_named(cli: Cli) -> None:
-    done = cli("bench", cli.matrix(""), RANK="0", WORLD_SIZE="2", LOCAL_RANK="0")
+    done = cli(
+        "bench",
+        cli.matrix(""),
+        RANK="0",
+        WORLD_SIZE="2",
+        LOCAL_RANK="0",
+        MASTER_ADDR="localhost",
+        MASTER_PORT="29500",
+    )
     assert done.code == 2
     assert "-o DIR" in done.err
+
+
+def test_variables_left_over_from_a_world_are_named_before_anything_starts(cli: Cli) -> None:
+    done = cli("bench", cli.matrix(""), "-o", "run", RANK="0", WORLD_SIZE="1")
+    assert done.code == 2
+    assert "LOCAL_RANK, MASTER_ADDR and MASTER_PORT are not" in done.err
+    assert "unset RANK WORLD_SIZE" in done.err
+    assert not (cli.folder / "run").exists()

@@ -66,6 +66,20 @@ def test_doctor_json_is_one_document_with_environment_links_and_checks(
     assert all(check["fix"] for check in document["checks"] if check["status"] in ("warn", "fail"))
 
 
+def test_under_a_launcher_one_rank_of_a_host_reports(stepscope: Callable) -> None:
+    quiet = stepscope("doctor", RANK="1", LOCAL_RANK="1", WORLD_SIZE="2")
+    assert (quiet.code, quiet.out) == (0, "")
+    assert "local rank 0 reports for this host" in quiet.err
+    report = stepscope("doctor", RANK="0", LOCAL_RANK="0", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    assert "PASS" in report.out
+
+
+def test_one_warning_is_a_warning(stepscope: Callable) -> None:
+    last = stepscope("doctor", NCCL_DEBUG="INFO").out.splitlines()[-1]
+    number = int(last.split(" warning")[0].split()[-1])
+    assert f"{number} warning{'' if number == 1 else 's'}, " in last
+
+
 def test_a_failed_check_is_printed_and_only_strict_makes_it_the_exit_code(stepscope: Callable) -> None:
     plain = stepscope("doctor", RANK="5", WORLD_SIZE="2")
     assert plain.code == 0
@@ -144,7 +158,7 @@ def test_hardware_json_holds_the_whole_table(stepscope: Callable) -> None:
     ("name", "said"),
     [
         ("H100", "'h100-pcie'"),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", "did you mean 'rtx-4090'"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "another part with a peak of its own: 'rtx-4090'"),
         ("x", "not in the"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -85,6 +86,61 @@ def test_the_table_and_the_report_name_every_failed_cell(all_faults: tuple[Done,
     assert "Traceback" not in done.err
 
 
+def test_a_cell_that_is_merely_slow_at_its_deadline_blames_nobody(cli: Cli) -> None:
+    model = json.dumps({"kind": "slow", "at": 0})
+    name = cli.matrix(f"include: [{{workload: faulty, model: {model}, strategy: ddp}}]", timeout_s=12)
+    path = cli.folder / name
+    path.write_text(path.read_text().replace("steps: 20", "steps: 200"))
+    assert cli("bench", name, "-o", "run").code == 4
+    status = status_of(cli.folder / "run", by_cell(cli.folder / "run")["slow"])
+    assert status["status"] == "timeout"
+    assert status["failing_rank"] is None
+    assert "still progressing" in status["reason"]
+    assert "of 202" in status["reason"]
+    assert "measure.timeout_s" in status["reason"]
+
+
+def test_unreadable_data_fails_its_cells_at_once_with_the_reason_and_starts_no_rank(cli: Cli) -> None:
+    (cli.folder / "data").mkdir()
+    for split in ("train", "t10k"):
+        for part in ("images-idx3", "labels-idx1"):
+            (cli.folder / "data" / f"{split}-{part}-ubyte.gz").write_bytes(b"\x1f\x8b damaged")
+    name = cli.matrix("include: [{dataset: mnist, dataset_options: null, axes: {strategy: [naive, ddp]}}]")
+    done = cli("bench", name, "-o", "run", "--data-dir", "data")
+    assert done.code == 4, done.err
+    broken = [row for row in results(cli.folder / "run") if row["dataset"] == "mnist"]
+    assert [row["status"] for row in broken] == ["error", "error"]
+    (reason,) = {row["error"] for row in broken}
+    for words in ("train-images-idx3-ubyte.gz", "expected a complete gzip file; found"):
+        assert words in reason
+    assert by_cell(cli.folder / "run")["mlp-naive-w2"] is not None
+    (group,) = (cli.folder / "run" / "groups").iterdir()
+    assert len(json.loads((group / "spec.json").read_text())["cells"]) == 1
+
+
+def test_a_full_disk_says_what_is_saved_and_how_to_go_on(cli: Cli) -> None:
+    disk = cli.folder / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(disk)], capture_output=True, text=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a small disk cannot be made here: {mounted.stderr.strip()}")
+    try:
+        name = cli.matrix("include: [{seed: 1, world_size: 1, strategy: single, axes: {seed: [1, 2, 3, 4]}}]")
+        path = cli.folder / name
+        path.write_text(path.read_text().replace("steps: 20", "steps: 300").replace("[naive]", "[ddp]"))
+        done = cli("bench", name, "-o", "disk/run")
+        assert done.code == 3, done.err
+        assert "No space left on device" in done.err
+        assert "run the same command with `-o disk/run`" in done.err
+        finished = len(list((disk / "run").glob("cells/*/status.json")))
+        assert f"{finished} of 5 cells are finished and saved there" in done.err
+        assert "Traceback" not in done.err
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
 def test_after_an_oom_cells_that_only_ask_for_more_are_skipped(cli: Cli) -> None:
     (cli.folder / "m.yaml").write_text(
         "version: 1\n"
@@ -111,7 +167,7 @@ def test_rerunning_completes_only_what_is_missing(cli: Cli) -> None:
     summary = run / "cells" / kept["cell_id"] / "rank-00000.json"
     before = summary.stat().st_mtime_ns
     again = cli("bench", name, "-o", "run")
-    assert "1 cells to run, 2 kept" in again.err
+    assert "1 cell to run, 2 kept" in again.err
     assert summary.stat().st_mtime_ns == before
     assert status_of(run, by_cell(run)["raise"])["attempt"] == 2
 
@@ -125,7 +181,9 @@ def _start_and_reach_the_hang(cli: Cli, name: str) -> tuple[object, list[int]]:
     return process, [json.loads(p.read_text())["pid"] for p in run.glob("cells/faulty-*/heartbeat-*")]
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_ctrl_c_flushes_says_how_to_resume_and_leaves_no_process(signum: int, code: int, cli: Cli) -> None:
     run = cli.folder / "run"
     process, ranks = _start_and_reach_the_hang(cli, cli.matrix(faulty("hang")))

@@ -8,24 +8,28 @@ from pathlib import Path
 import msgspec
 
 from stepscope.cli.bench_run import default_run_dir
+from stepscope.cli.blocks import print_block
 from stepscope.cli.console import out, print_json
-from stepscope.cli.progress import label
+from stepscope.config.overrides import Override, Shortcut
 from stepscope.core.units import format_bytes, format_count, format_duration
+from stepscope.core.words import counted
+from stepscope.matrix.expand import PlannedCell
 from stepscope.matrix.load import load_matrix
 from stepscope.matrix.presets import list_presets
 from stepscope.matrix.resolved import matrix_yaml
-from stepscope.matrix.session import Plan, estimate
+from stepscope.matrix.session import Outlook, Plan, outlook
 from stepscope.records import codec
+from stepscope.report.labels import STATUS_LABELS, cell_labels
 from stepscope.store.layout import RunLayout
 
 
-def step_overrides(*, warmup: str | None, steps: str | None) -> list[str]:
-    """``--warmup`` and ``--steps`` as ``--set`` changes; a fixed number of steps takes the place of epochs."""
-    changes = []
+def step_overrides(*, warmup: str | None, steps: str | None) -> list[Override]:
+    """``--warmup`` and ``--steps`` as changes to the matrix; a fixed number of steps takes the place of epochs."""
+    changes: list[Override] = []
     if warmup is not None:
-        changes.append(f"measure.warmup={warmup}")
+        changes.append(Shortcut("--warmup", warmup, "measure.warmup"))
     if steps is not None:
-        changes += ["base.epochs=null", f"base.steps={steps}"]
+        changes += ["base.epochs=null", Shortcut("--steps", steps, "base.steps")]
     return changes
 
 
@@ -45,15 +49,30 @@ def print_presets(*, json: bool) -> int:
     return 0
 
 
-def print_matrix(source: Path | str, *, overrides: Sequence[str]) -> int:
+def print_matrix(source: Path | str, *, overrides: Sequence[Override]) -> int:
     print(matrix_yaml(load_matrix(source, overrides=overrides)), end="")
     return 0
 
 
-def print_plan(plan: Plan, *, output: Path | None, json: bool) -> int:
-    """The cells in order, what each sends, and how long it may all take."""
-    expected = estimate(plan, RunLayout(output or default_run_dir(plan.matrix.name)))
-    durations = {cell.cell_id: cell for cell in expected.cells}
+def print_plan(
+    plan: Plan,
+    *,
+    output: Path | None,
+    json: bool,
+    profile: bool = False,
+    retry_failed: bool = False,
+    force: bool = False,
+) -> int:
+    """The cells in order, what each sends, which are kept from before, and how long the others may take."""
+    ahead = outlook(
+        plan,
+        RunLayout(output or default_run_dir(plan.matrix.name)),
+        profile=profile or plan.matrix.measure.profile,
+        retry_failed=retry_failed,
+        force=force,
+    )
+    expected = ahead.estimate
+    durations = {cell.cell_id: cell.duration_ns for cell in expected.cells}
     if json:
         document = {
             "schema": "stepscope.plan/1",
@@ -66,7 +85,9 @@ def print_plan(plan: Plan, *, output: Path | None, json: bool) -> int:
                     "comm_plan": codec.to_builtins(cell.comm_plan),
                     "unsupported": cell.unsupported,
                     "skipped": cell.skipped,
-                    "estimate_ns": durations[cell.spec.cell_id].duration_ns if cell.runnable else None,
+                    "kept": ahead.kept[cell.spec.cell_id].status if cell.spec.cell_id in ahead.kept else None,
+                    "measured_again": cell.spec.cell_id in ahead.again,
+                    "estimate_ns": durations.get(cell.spec.cell_id),
                 }
                 for cell in plan.cells
             ],
@@ -78,23 +99,40 @@ def print_plan(plan: Plan, *, output: Path | None, json: bool) -> int:
     table = Table(box=None, pad_edge=False)
     for title, justify in (("cell", "left"), ("params", "right"), ("collectives", "right"), ("sent/step", "right"),
                            ("at most", "right"), ("", "left")):  # fmt: skip
-        table.add_column(title, justify=justify, no_wrap=title != "", overflow="fold")  # type: ignore[arg-type]
-    for cell in plan.cells:
+        table.add_column(title, justify=justify, no_wrap=title not in ("cell", ""), overflow="fold")  # type: ignore[arg-type]
+    labels = cell_labels([cell.spec for cell in plan.cells])
+    for cell, label in zip(plan.cells, labels, strict=True):
+        cell_id = cell.spec.cell_id
         sent = sum(op.size_bytes for op in cell.comm_plan)
         table.add_row(
-            label(cell.spec),
+            label.text,
             "-" if cell.facts is None else format_count(cell.facts.num_parameters),
             str(len(cell.comm_plan)),
             format_bytes(sent) if sent else "-",
-            format_duration(durations[cell.spec.cell_id].duration_ns) if cell.runnable else "-",
-            f"unsupported: {cell.unsupported}" if cell.unsupported else (cell.skipped or ""),
+            format_duration(durations[cell_id]) if cell_id in durations else "-",
+            _remark(cell, ahead),
         )
-    out().print(table)
-    runnable = sum(cell.runnable for cell in plan.cells)
-    bound = "at most " if expected.upper_bound else "about "
+    print_block(out(), table)
+    time = ""
+    if durations:
+        bound = "at most " if expected.upper_bound else "about "
+        time = f", {bound}{format_duration(expected.total_ns)} with {format_duration(expected.startup_ns)} of start-up"
+    kept = f", {len(ahead.kept)} kept from before" if ahead.kept else ""
     out().print(
-        f"\n{runnable} of {len(plan.cells)} cells to run, {bound}{format_duration(expected.total_ns)} "
-        f"with {format_duration(expected.startup_ns)} of start-up",
+        f"\n{len(durations)} of {counted(len(plan.cells), 'cell')} to run{kept}{time}",
         markup=False,
+        soft_wrap=True,
     )
     return 0
+
+
+def _remark(cell: PlannedCell, ahead: Outlook) -> str:
+    """Why a cell does not run, or runs although it has a result."""
+    status = ahead.kept.get(cell.spec.cell_id)
+    if cell.unsupported:
+        return f"unsupported: {cell.unsupported}"
+    if cell.skipped:
+        return cell.skipped
+    if status is not None:
+        return "kept" if status.status == "ok" else f"kept: {STATUS_LABELS.get(status.status, status.status)}"
+    return "measured again: no trace" if cell.spec.cell_id in ahead.again else ""

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from stepscope.core.errors import Interrupted, MissingError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+WIDE = 200
+"""Characters a line in a pipe or a file, where COLUMNS does not say."""
+
 
 @cache
 def out() -> Console:
-    """stdout, for results. Not a terminal: no colour and wide enough never to wrap a table."""
+    """stdout, for results. Not a terminal: no colour, and COLUMNS wide or wide enough never to wrap a table."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 200)
+    return Console(highlight=False, soft_wrap=False, width=_width(sys.stdout))
 
 
 @cache
@@ -23,7 +33,15 @@ def err() -> Console:
     """stderr, for progress, logs and errors."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
+    return Console(stderr=True, highlight=False, width=_width(sys.stderr))
+
+
+def _width(stream: TextIO) -> int | None:
+    """Characters a line; None: rich asks the terminal."""
+    if stream.isatty():
+        return None
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() and int(columns) > 0 else WIDE
 
 
 def print_json(document: bytes | str) -> None:
@@ -31,3 +49,78 @@ def print_json(document: bytes | str) -> None:
     text = document.decode() if isinstance(document, bytes) else document
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
+
+
+class OutputError(MissingError):
+    """stdout takes no more: a full disk, a terminal that has gone."""
+
+
+class ReaderGone(Interrupted):
+    """The program at the other end of a pipe has ended (``| head -1``): nobody wants the rest."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, signum=signal.SIGPIPE)
+
+
+@contextmanager
+def checked_streams() -> Iterator[None]:
+    """Within the block, stdout and stderr that cannot be written say so in stepscope's own errors, once.
+
+    A lost stderr alone stops nothing: it carries no results. A pipe without a reader stops the command on both.
+    """
+    before = sys.stdout, sys.stderr
+    sys.stdout = _checked(sys.stdout, 1, _stdout_failed)
+    sys.stderr = _checked(sys.stderr, 2, _stderr_failed)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _stdout_failed(error: OSError) -> None:
+    if error.errno == errno.EPIPE:
+        raise ReaderGone("the reader of stdout has gone") from error
+    raise OutputError("cannot write to stdout", why=error.strerror or str(error)) from error
+
+
+def _stderr_failed(error: OSError) -> None:
+    if error.errno == errno.EPIPE:
+        raise ReaderGone("the reader of stderr has gone") from error
+
+
+def _checked(stream: TextIO | None, descriptor: int, failed: Callable[[OSError], None]) -> TextIO:
+    if stream is None:  # closed by whoever started this process
+        stream = open(os.devnull, "w")  # noqa: SIM115, PTH123 - lives as long as the process
+    return cast(TextIO, _Checked(stream, descriptor, failed))
+
+
+class _Checked:
+    """A text stream whose failures go to ``failed``; after the first one, what is written vanishes."""
+
+    def __init__(self, stream: TextIO, descriptor: int, failed: Callable[[OSError], None]) -> None:
+        self._stream = stream
+        self._descriptor = descriptor
+        self._failed = failed
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._lose(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._lose(error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _lose(self, error: OSError) -> None:
+        # Text is still buffered: without this the interpreter would try, and fail, to write it at its end.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._descriptor)
+        os.close(nowhere)
+        self._failed(error)

@@ -1,72 +1,105 @@
-"""Entry point: builds the command list from the folder, turns errors into messages and exit codes."""
+"""Entry point: runs a command, turns errors and signals into messages and exit codes.
+
+Everything is imported inside, so that Ctrl-C during the imports ends as it does later on.
+"""
 
 from __future__ import annotations
 
 import sys
 
-import typer
 
-from stepscope import __version__
-from stepscope.cli.commands import REGISTRY
-from stepscope.cli.console import err
-from stepscope.core.errors import ExitCode, StepscopeError
+class _Interrupts:
+    """Notes Ctrl-C before raising it: code that is interrupted (an import, a callback) may make another error of it."""
 
+    def __init__(self) -> None:
+        self.seen = False
 
-def build_app() -> typer.Typer:
-    app = typer.Typer(
-        name="stepscope",
-        help="Shows where a distributed PyTorch training step's time goes, and what to change.",
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-
-    @app.callback(invoke_without_command=True)
-    def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
-        if version:
-            typer.echo(f"stepscope {__version__}")
-            raise typer.Exit
-
-    for key in REGISTRY.names():
-        command = REGISTRY.load(key)
-        app.command(key, rich_help_panel=command.panel)(command.run)
-    return app
+    def __call__(self, signum: int, frame: object) -> None:  # noqa: ARG002
+        self.seen = True
+        raise KeyboardInterrupt
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit the process."""
+    interrupts = _Interrupts()
     try:
-        code = build_app()(args=argv, standalone_mode=False)
-    except StepscopeError as error:
-        err().print(f"[bold red]error:[/] {_escape(str(error))}")
-        code = error.exit_code
+        import signal
+
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, interrupts)
+        code = _run(argv, interrupts)
+        if signal.getsignal(signal.SIGINT) is interrupts:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is left is the interpreter's own way out
     except KeyboardInterrupt:
-        err().print("interrupted")
-        code = ExitCode.SIGINT
-    except Exception as error:  # noqa: BLE001 - process boundary: usage errors of click, else a bug
-        code = _usage_or_bug(error)
-    sys.exit(code if isinstance(code, int) else ExitCode.OK)
+        sys.stderr.write("interrupted\n")
+        code = 130
+    sys.exit(code)
 
 
-def _usage_or_bug(error: Exception) -> int:
+def _run(argv: list[str] | None, interrupts: _Interrupts) -> int:
+    from stepscope.cli.console import checked_streams
+
+    with checked_streams():
+        try:
+            code = _command(argv)
+            if interrupts.seen and code == 130:  # typer has turned it into its own silent exit
+                raise KeyboardInterrupt
+            return code
+        except Exception as error:
+            if interrupts.seen and not _is_ours(error):
+                raise KeyboardInterrupt from error
+            return _code_of(error)
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether the command has dealt with the interrupt itself and has more to say of it."""
+    from stepscope.core.errors import Interrupted
+
+    return isinstance(error, Interrupted)
+
+
+def _command(argv: list[str] | None) -> int:
+    from stepscope.cli.app import build_app
+    from stepscope.core.errors import ExitCode
+
+    code = build_app()(args=argv, standalone_mode=False)
+    sys.stdout.flush()
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+def _code_of(error: Exception) -> int:
+    """Tell the user about ``error``: one of ours, a usage error of click, else a bug. The exit code."""
+    from stepscope.cli.console import ReaderGone
+    from stepscope.core.errors import ExitCode, StepscopeError
+
+    if isinstance(error, ReaderGone):
+        return error.exit_code
+    if isinstance(error, StepscopeError):
+        _print_error(str(error))
+        return error.exit_code
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # click's own UsageError family
-        err().print(f"[bold red]error:[/] {_escape(error.format_message())}")
         context = getattr(error, "ctx", None)
-        if context is not None:
-            err().print(f"  fix: see `{_escape(context.command_path)} --help`")
+        fix = "" if context is None else f"\n  fix: see `{context.command_path} --help`"
+        _print_error(f"{error.format_message()}{fix}")
         return ExitCode.USAGE
     import traceback
 
-    err().print(_escape("".join(traceback.format_exception(error))), end="")
+    from stepscope.cli.console import err
+
+    err().print("".join(traceback.format_exception(error)), end="", markup=False)
     err().print("[bold red]this is a bug in stepscope[/]: please report it with the lines above")
     return ExitCode.BUG
 
 
-def _escape(text: str) -> str:
+def _print_error(text: str) -> None:
+    from contextlib import suppress
+
     from rich.markup import escape
 
-    return escape(text)
+    from stepscope.cli.console import ReaderGone, err
+
+    with suppress(ReaderGone):
+        err().print(f"[bold red]error:[/] {escape(text)}", soft_wrap=True)
 
 
 if __name__ == "__main__":

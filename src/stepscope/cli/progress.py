@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.console import err
 from stepscope.core.units import format_duration
-from stepscope.matrix.events import CellEnded, CellMoved, Event, GroupStarted, RunStarted
-from stepscope.report.labels import model_label, strategy_label
+from stepscope.core.words import counted
+from stepscope.matrix.events import CellEnded, CellMoved, DataStarted, Event, GroupStarted, RunStarted
+from stepscope.report.labels import cell_labels
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -40,11 +41,23 @@ class Progress(AbstractContextManager["Progress"]):
         return None
 
 
-def label(cell: CellSpec) -> str:
-    """``mlp small, ddp bucket_cap_mb=1, 2 ranks, fp32``: enough to tell cells apart in a log."""
-    accumulation = f", GA {cell.accumulation}" if cell.accumulation > 1 else ""
-    ranks = "1 rank" if cell.world_size == 1 else f"{cell.world_size} ranks"
-    return f"{model_label(cell)}, {strategy_label(cell)}, {ranks}, {cell.precision}{accumulation}"
+def _labels(event: RunStarted) -> dict[str, str]:
+    """Cell id -> ``mlp small, ddp bucket_cap_mb=1, 2 ranks, fp32``, no two alike."""
+    return {
+        cell.cell_id: label.text for cell, label in zip(event.cells, cell_labels(event.cells), strict=True)
+    }
+
+
+def _to_do(event: RunStarted) -> str:
+    """``5 cells to run, 4 kept from before``, and why any is measured again."""
+    kept = f", {len(event.kept)} kept from before" if event.kept else ""
+    again = f"; {_again(event.remeasured)}" if event.remeasured else ""
+    return f"run folder {event.run_dir}: {counted(event.to_run, 'cell')} to run{kept}{again}"
+
+
+def _again(number: int) -> str:
+    have = "it has" if number == 1 else "they have"
+    return f"{counted(number, 'cell')} measured again: {have} no trace"
 
 
 class LineProgress(Progress):
@@ -54,17 +67,20 @@ class LineProgress(Progress):
         self._started = time.monotonic()
         self._spoke = self._started
         self._told: set[tuple[str, str]] = set()
+        self._labels: dict[str, str] = {}
         self._total = 0
         self._done = 0
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, RunStarted):
             self._total = event.to_run
-            kept = f", {len(event.kept)} kept from before" if event.kept else ""
-            self._say(f"run folder {event.run_dir}: {event.to_run} cells to run{kept}")
+            self._labels = _labels(event)
+            self._say(_to_do(event))
+        elif isinstance(event, DataStarted):
+            self._say(f"preparing the data: {event.dataset}")
         elif isinstance(event, GroupStarted):
-            ranks = "rank" if event.world_size == 1 else "ranks"
-            self._say(f"starting {event.world_size} {ranks} for {event.cells} cells ({event.group_id})")
+            ranks, cells = counted(event.world_size, "rank"), counted(event.cells, "cell")
+            self._say(f"starting {ranks} for {cells} ({event.group_id})")
         elif isinstance(event, CellMoved):
             self._moved(event)
         else:
@@ -74,16 +90,16 @@ class LineProgress(Progress):
         phase = (event.cell.cell_id, event.phase)
         if event.phase in ("warmup", "measure", "profile") and phase not in self._told:
             self._told.add(phase)
-            self._say(f"{label(event.cell)}: {event.phase}")
+            self._say(f"{self._labels[event.cell.cell_id]}: {event.phase}")
         elif time.monotonic() - self._spoke >= HEARTBEAT_S:
-            self._say(f"{label(event.cell)}: {event.phase}, step {event.step}")
+            self._say(f"{self._labels[event.cell.cell_id]}: {event.phase}, step {event.step}")
 
     def _ended(self, cell: CellSpec, status: CellStatus) -> None:
         if status.status != "unsupported":
             self._done += 1
         took = "" if status.wall_ns is None else f" in {format_duration(status.wall_ns)}"
         reason = "" if status.reason is None else f": {status.reason}"
-        self._say(f"[{self._done}/{self._total}] {label(cell)}: {status.status}{took}{reason}")
+        self._say(f"[{self._done}/{self._total}] {self._labels[cell.cell_id]}: {status.status}{took}{reason}")
 
     def _say(self, text: str) -> None:
         self._spoke = time.monotonic()
@@ -98,6 +114,7 @@ class LiveProgress(Progress):
         from rich.live import Live
 
         self._cells: list[CellSpec] = []
+        self._labels: dict[str, str] = {}
         self._state: dict[str, tuple[str, str]] = {}
         self._live: Live = Live(console=err(), refresh_per_second=4, transient=True)
         self._started = time.monotonic()
@@ -112,6 +129,9 @@ class LiveProgress(Progress):
     def __call__(self, event: Event) -> None:
         if isinstance(event, RunStarted):
             self._cells = list(event.cells)
+            self._labels = _labels(event)
+            if event.remeasured:
+                self._live.console.print(_again(event.remeasured))
             self._state = {c.cell_id: ("waiting", "") for c in event.cells}
             for kept in event.kept:
                 self._state[kept.cell_id] = (kept.status, "from an earlier run")
@@ -131,15 +151,22 @@ class LiveProgress(Progress):
         done = sum(state not in ("waiting", "running") for state, _ in self._state.values())
         elapsed = format_duration((time.monotonic() - self._started) * 1e9)
         table = Table(
-            title=f"{done}/{len(self._cells)} cells, {elapsed}", box=None, title_justify="left", expand=False
+            title=f"{done}/{counted(len(self._cells), 'cell')}, {elapsed}",
+            box=None,
+            title_justify="left",
+            expand=False,
         )
         table.add_column("cell", no_wrap=True)
         table.add_column("status", no_wrap=True)
-        table.add_column("", overflow="ellipsis", no_wrap=True)
+        table.add_column("")  # gives way first where the terminal is narrow
         for cell in self._visible():
             state, detail = self._state[cell.cell_id]
             style = STATUS_STYLE.get(state, "red")
-            table.add_row(label(cell), Text(state, style=style), Text(detail, style="dim"))
+            table.add_row(
+                self._labels[cell.cell_id],
+                Text(state, style=style),
+                Text(detail, style="dim", no_wrap=True, overflow="ellipsis"),
+            )
         return table
 
     def _visible(self) -> list[CellSpec]:

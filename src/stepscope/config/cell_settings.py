@@ -37,7 +37,7 @@ class CellSettings(OptionsModel):
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="a gradient norm above 0, or null for no clipping",
+        description="a gradient norm above 0 such as 1.0, or null for no clipping",
     )
     loss: LossName | None = Field(default=None, description="one of " + ", ".join(LOSSES))
     steps: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(

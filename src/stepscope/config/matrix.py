@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from stepscope.config.applicable import drop_inapplicable, group_values, option_schema
@@ -17,13 +17,14 @@ from stepscope.config.cell_settings import (
 )
 from stepscope.config.cross import MAX_CELLS, RawCell, count_cells, raw_cells
 from stepscope.config.excluding import without_excluded
-from stepscope.config.matrix_file import MatrixFile, read_sections
+from stepscope.config.matrix_file import MatrixFile, kind_of, read_sections
 from stepscope.config.messages import no_option, validate
 from stepscope.config.options import OptionsModel
 from stepscope.config.problems import Path, Problem, path_text, raise_problems
 from stepscope.config.sections import LaunchSettings
 from stepscope.config.vocabulary import Family, Vocabulary
 from stepscope.config.yaml_loader import Document
+from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.records.cell import MeasureSettings
 
@@ -74,6 +75,8 @@ def build_matrix(document: Document, vocabulary: Vocabulary, *, name: str) -> Ma
 
     name: what to call the matrix when the file does not say.
     """
+    if not isinstance(document.value, dict) or not document.value:
+        raise _no_matrix(document)
     file = read_sections(document)
     problems = [*document.problems, *file.problems]
     cells, drafts, notes = _cells(file, vocabulary, problems)
@@ -94,9 +97,25 @@ def build_matrix(document: Document, vocabulary: Vocabulary, *, name: str) -> Ma
 
 
 def _without_echoes(problems: list[Problem], document: Document) -> list[Problem]:
-    """Without complaints about a value that the loader already rejected: one mistake, one line."""
+    """One mistake, one line: of the loader's complaint about a value and the key's, only what each knows best."""
     rejected = {problem.path for problem in document.problems}
-    return [p for p in problems if p in document.problems or p.path not in rejected]
+    of_keys = {p.path: p.message for p in problems if p.path in rejected and p not in document.problems}
+    return [
+        replace(p, advice=of_keys.get(p.path, p.advice)) if p.advice else p
+        for p in problems
+        if p in document.problems or p.path not in rejected
+    ]
+
+
+def _no_matrix(document: Document) -> UsageError:
+    """The one error for a document that is not even a mapping: what its cells lack is no news then."""
+    nothing = document.value is None or document.value == {}
+    found = "nothing" if nothing else f"a {kind_of(document.value)}"
+    place = document.source if nothing else document.mark(())
+    return UsageError(
+        f"{place}: expected a matrix: a mapping with version, base, axes, ...; found {found}",
+        fix="start from a preset: `stepscope bench --preset quick --show > matrix.yaml`",
+    )
 
 
 def _cells(

@@ -159,7 +159,7 @@ def unknown_cell_key(key: str) -> str:
 
 def _check_version(reading: _Reading, top: Mapping[str, Any]) -> None:
     version = top.get("version")
-    if version is None and isinstance(reading.document.value, dict):
+    if version is None:
         reading.complain((), f"version is missing: write version: {VERSION}")
     elif isinstance(version, int) and not isinstance(version, bool) and version > VERSION:
         reading.complain(
@@ -189,13 +189,13 @@ def _equal_buckets(reading: _Reading, top: Mapping[str, Any]) -> str:
 def _mapping(reading: _Reading, value: Any, path: Path, expected: str) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
-    if value is not None or path == ():
-        found = "nothing" if value is None else f"a {_kind(value)}"
-        reading.complain(path, f"expected {expected}, found {found}")
+    if value is not None:
+        reading.complain(path, f"expected {expected}, found a {kind_of(value)}")
     return {}
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """What a YAML value is called in a message."""
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, (int, float)):
@@ -210,7 +210,7 @@ def _items(reading: _Reading, top: Mapping[str, Any], section: str) -> list[tupl
     if value is None:
         return []
     if not isinstance(value, list):
-        reading.complain((section,), f"expected a list of mappings, found a {_kind(value)}")
+        reading.complain((section,), f"expected a list of mappings, found a {kind_of(value)}")
         return []
     found = []
     for index, item in enumerate(value):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stepscope.config.cell_settings import CELL_KEYS, GROUP_KEYS, rival_of
@@ -21,33 +21,53 @@ _FLAT: dict[str, type[OptionsModel]] = {"launch": LaunchSettings, "measure": Mea
 _EXAMPLE = "write for example --set base.lr=1e-3 or --set axes.world_size=[1,2]"
 
 
-def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
+@dataclass(frozen=True, slots=True)
+class Shortcut:
+    """An option of the command line that stands for a change: ``--steps N`` for ``base.steps=N``."""
+
+    option: str
+    value: str
+    path: str
+
+
+Override = str | Shortcut
+"""``a.b=value`` as ``--set`` takes it, or another option that comes to the same."""
+
+
+def apply_overrides(document: Document, overrides: Sequence[Override]) -> Document:
     """``document`` with each ``a.b=value`` set, in order; later ones win. The value is YAML, read by the same rules.
 
     Setting one of two rival keys (global_batch and micro_batch, steps and epochs) removes the other one beside it.
     Setting a base value that an axis sweeps is refused: it would change nothing. An unknown path: UsageError.
     """
-    for text in overrides:
-        document = _apply(document, text)
+    if not isinstance(document.value, dict):
+        return document  # no matrix: nothing can be changed in it, and its check says so
+    for override in overrides:
+        document = _apply(document, override)
     return document
 
 
-def _apply(document: Document, text: str) -> Document:
-    target, equals, value_text = text.partition("=")
-    source = f"--set {text}"
+def _apply(document: Document, override: Override) -> Document:
+    if isinstance(override, Shortcut):
+        target, equals, value_text = override.path, "=", override.value
+        mark = Mark(f"{override.option} {override.value}", names_the_key=True)
+    else:
+        target, equals, value_text = override.partition("=")
+        mark = Mark(f"--set {override}")
+    source = mark.source
     if not equals or not target:
         raise UsageError(f"{source}: expected PATH=VALUE", fix=_EXAMPLE)
     if not value_text.strip():
         raise UsageError(f"{source}: the value is missing", fix=f"write {target}=null to take a value away")
     value = parse_value(value_text, source=source)
-    top = copy.deepcopy(document.value) if isinstance(document.value, dict) else {}
+    top = copy.deepcopy(document.value)
     container, path = _locate(top, target, source)
     key = path[-1]
     # null takes a value away: nothing has to make room for that
     room = value is not None and isinstance(container, dict)
     removed = _make_room(top, container, path, source) if room else ()
     container[key] = value
-    return _with_value(document, top, path, removed, Mark(source))
+    return _with_value(document, top, path, removed, mark)
 
 
 def _with_value(

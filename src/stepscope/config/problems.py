@@ -13,11 +13,15 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mark:
-    """A place in a file (1-based line and column) or, for ``--set``, the option itself (line 0)."""
+    """A place in a file (1-based line and column) or, for an option of the command line, the option itself (line 0).
+
+    names_the_key: the option stands for one key only, so that a problem need not name it again.
+    """
 
     source: str
     line: int = 0
     column: int = 0
+    names_the_key: bool = False
 
     def __str__(self) -> str:
         return f"{self.source}:{self.line}:{self.column}" if self.line else self.source
@@ -25,14 +29,20 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One mistake: where it stands, the key path it concerns, and what to do about it."""
+    """One mistake: where it stands, the key path it concerns, and what to do about it.
+
+    advice: what to do, where somebody who knows the key may know better; printed after the message.
+    """
 
     mark: Mark
     path: str
     message: str
+    advice: str = ""
 
     def __str__(self) -> str:
-        return f"{self.mark}: {self.path}: {self.message}" if self.path else f"{self.mark}: {self.message}"
+        text = f"{self.message}: {self.advice}" if self.advice else self.message
+        named = self.path and not self.mark.names_the_key
+        return f"{self.mark}: {self.path}: {text}" if named else f"{self.mark}: {text}"
 
 
 def path_text(path: Path) -> str:

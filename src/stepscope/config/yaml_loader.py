@@ -104,7 +104,10 @@ def parse_value(text: str, *, source: str) -> Any:
     """One value typed on the command line, read by the same rules; mistakes raise UsageError."""
     document = parse_yaml(text, source=source)
     if document.problems:
-        raise UsageError(f"{source}: {document.problems[0].message}")
+        first = document.problems[0]
+        raise UsageError(
+            f"{source}: {first.message}: {first.advice}" if first.advice else f"{source}: {first.message}"
+        )
     return document.value
 
 
@@ -196,15 +199,24 @@ class _Reader:
         self._check_tag(node, path, implied)
         value, mistake = plain_scalar(text)
         if mistake is not None:
-            self._complain(node, path, mistake)
+            self._complain(node, path, mistake, advice=_boolean_advice(text))
         return value
 
-    def _complain(self, node: yaml.Node, path: Path, message: str) -> None:
-        self.problems.append(Problem(self._mark(node), path_text(path), message))
+    def _complain(self, node: yaml.Node, path: Path, message: str, *, advice: str = "") -> None:
+        self.problems.append(Problem(self._mark(node), path_text(path), message, advice))
 
     def _mark(self, node: yaml.Node) -> Mark:
         start = node.start_mark
         return Mark(self.source, start.line + 1, start.column + 1)
+
+
+def _is_old_boolean(text: str) -> bool:
+    return text.lower() in _OLD_BOOLEANS and text in {text.lower(), text.upper(), text.capitalize()}
+
+
+def _boolean_advice(text: str) -> str:
+    """What to write for a boolean; a key that takes no boolean knows better."""
+    return f"write {_OLD_BOOLEANS[text.lower()]}, or quote it" if _is_old_boolean(text) else ""
 
 
 def _tag_text(tag: str) -> str:
@@ -219,12 +231,8 @@ def plain_scalar(text: str) -> tuple[Any, str | None]:
         return True, None
     if text in _FALSE:
         return False, None
-    if text.lower() in _OLD_BOOLEANS and text in {text.lower(), text.upper(), text.capitalize()}:
-        instead = _OLD_BOOLEANS[text.lower()]
-        return (
-            text,
-            f"{text} is a boolean to some YAML readers and text to others: write {instead}, or quote it",
-        )
+    if _is_old_boolean(text):
+        return text, f"{text} is a boolean to some YAML readers and text to others"
     if _INT.fullmatch(text):
         return int(text), None
     if _LEADING_ZERO.fullmatch(text):

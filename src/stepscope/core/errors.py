@@ -5,7 +5,7 @@
     ├── DataError         2   a file is missing, truncated or corrupt: file, expected, found
     ├── MissingError      3   the environment lacks what was asked (GPU, backend, package, permission)
     ├── CheckFailed       6   a --fail-if or --strict condition holds
-    └── Interrupted     130   Ctrl-C or SIGTERM; results are flushed and the run can be resumed
+    └── Interrupted     130   stopped by a signal; results are flushed and the run can be resumed
 
 Every message says what, why and how to fix. Only ``cli/`` prints them and exits; anything else that
 escapes to the top is a bug in stepscope (exit code 1).
@@ -26,7 +26,9 @@ class ExitCode:
     SOME_CELLS_FAILED = 4
     ALL_CELLS_FAILED = 5
     CHECK_FAILED = 6
+    SIGHUP = 129
     SIGINT = 130
+    SIGPIPE = 141
     SIGTERM = 143
 
 
@@ -49,6 +51,12 @@ class StepscopeError(Exception):
             lines.append(f"  fix: {self.fix}")
         return "\n".join(lines)
 
+    @property
+    def line(self) -> str:
+        """The same on one line: for records, and for tables with one row a cell."""
+        text = f"{self.what}: {self.why}" if self.why else self.what
+        return f"{text}; fix: {self.fix}" if self.fix else text
+
 
 class UsageError(StepscopeError):
     exit_code = ExitCode.USAGE
@@ -67,7 +75,7 @@ class CheckFailed(StepscopeError):  # noqa: N818 - reads as the state it reports
 
 
 class Interrupted(StepscopeError):  # noqa: N818
-    """Stopped by a signal; ``signum`` decides between 130 (SIGINT) and 143 (SIGTERM)."""
+    """Stopped by a signal: the exit code is 128 + ``signum``, as a shell reports it."""
 
     exit_code = ExitCode.SIGINT
 

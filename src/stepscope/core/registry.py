@@ -20,11 +20,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Registry(Generic[T]):
-    """The plugins of one package; ``symbol`` is the name each file exports."""
+    """The plugins of one package; ``symbol`` is the name each file exports.
+
+    promises: for a folder of deeds, the package whose files of the same stems they carry out.
+    """
 
     package: str
     symbol: str
     kind: str
+    promises: str | None = None
 
     def names(self) -> tuple[str, ...]:
         """All keys, sorted; imports the package itself and none of its files."""
@@ -36,6 +40,12 @@ class Registry(Generic[T]):
             module = f"{self.package}.{key}"
             return cast(T, getattr(importlib.import_module(module), self.symbol))
         entry = self._foreign().get(key)
+        if (
+            entry is None
+            and self.promises is not None
+            and key in Registry(self.promises, "", self.kind).names()
+        ):
+            raise self._no_deed(key, self.promises)
         if entry is None:
             raise UsageError(unknown(self.kind, key, self.names()))
         try:
@@ -46,6 +56,14 @@ class Registry(Generic[T]):
                 why=str(error),
                 fix=f"repair or uninstall the package that registers it under {entry.group!r}",
             ) from error
+
+    def _no_deed(self, key: str, promises: str) -> UsageError:
+        folder = next(iter(importlib.import_module(self.package).__path__))
+        return UsageError(
+            f"the {self.kind} {key!r} has a promise and no deed: there is no {folder}/{key}.py",
+            why=f"{promises}.{key} says what it does; what a rank runs is {self.symbol!r} in {self.package}.{key}",
+            fix=f"write that file, or register the deed under the entry-point group {self.package!r}",
+        )
 
     def _own(self) -> set[str]:
         package = importlib.import_module(self.package)

@@ -59,13 +59,14 @@ def folders(key: str, data_dir: Path | None) -> list[Path]:
         raise UsageError(
             f"the dataset {key} needs files",
             why="no data folder was given",
-            fix="name the folder that holds them with --data-dir, or use the dataset synthetic",
+            fix="name the folder that holds them with --data-dir DIR (with --download they are fetched into it), "
+            "or use the dataset synthetic",
         )
     if not data_dir.is_dir():
         raise DataError(
-            f"{data_dir} is not a folder",
-            why=f"expected the data folder; found {'a file' if data_dir.exists() else 'nothing there'}",
-            fix="name the folder that holds the data with --data-dir",
+            f"the data folder {data_dir} {'is a file' if data_dir.exists() else 'does not exist'}",
+            why=f"expected a folder with the files of the dataset {key}",
+            fix="name the folder that holds them with --data-dir, or fetch them into this one with --download",
         )
     candidates = [data_dir, data_dir / key, *sorted(data_dir.glob(f"*/{key}"))]
     return [folder for folder in candidates if folder.is_dir()]

@@ -15,6 +15,11 @@ ACCELERATORS: tuple[Accelerator, ...] = (
     *amd.ENTRIES,
 )
 
+CLOSE = 0.6
+"""Least similarity (0 to 1) of two names that is worth a mention."""
+
+MAX_NEAR = 4
+
 _SLICE = re.compile(r"\bMIG\s+\d+[cg]\.")
 _VGPU = re.compile(r"^GRID\b|-\d+[ABCQ]$|\bvGPU\b", re.IGNORECASE)
 
@@ -55,23 +60,60 @@ def _unknown(asked: str, name: str) -> str:
     members = family(name)
     if len(members) > 1:
         return f"{asked!r} can be {_any_of(members)}: their peaks differ, say which"
-    if members:
-        return f"{asked!r} is not in the accelerator table; did you mean {members[0].key!r}?"
-    guess = _closest(name)
-    hint = f"; did you mean {guess.key!r}? Its peak is not assumed" if guess is not None else ""
-    return f"{asked!r} is not in the accelerator table{hint}"
+    said = f"{asked!r} is not in the accelerator table"
+    likeness = {entry.key: _misspelt(name, entry) for entry in ACCELERATORS}
+    best = max(likeness, key=lambda key: likeness[key])
+    if likeness[best] >= CLOSE:
+        return f"{said}; did you mean {best!r}?"
+    near = _near(name)
+    if not near:
+        return said
+    which = "name, another part" if len(near) == 1 else "names, each another part"
+    return f"{said}; nearest {which} with a peak of its own: {', '.join(repr(e.key) for e in near)}"
 
 
-def _closest(name: str) -> Accelerator | None:
-    """The entry of the same model number with the most similar name, else of all; None when nothing is close."""
+def _misspelt(name: str, entry: Accelerator) -> float:
+    """How likely ``name`` is ``entry`` with blanks left out or letters wrong, 0 to 1.
+
+    0 where a word with a number differs ("A101"), or there is a word more or less ("Laptop", "Ti"): that is another
+    part, however alike the names look.
+    """
+    wanted = _without_noise(_words(name))
+    return max(_likeness(wanted, words) for words in (_core_words(entry), _words(entry.key)))
+
+
+def _likeness(wanted: list[str], words: list[str]) -> float:
+    if "".join(wanted) == "".join(words):
+        return 1.0
+    if len(wanted) != len(words):
+        return 0.0
+    pairs = [pair for pair in zip(wanted, words, strict=True) if pair[0] != pair[1]]
+    return min(0.0 if _with_digits([*pair]) else _ratio(*pair) for pair in pairs)
+
+
+def _near(name: str) -> tuple[Accelerator, ...]:
+    """At most four entries: those of the same model number, else those with the most similar names."""
     words = _without_noise(_words(name))
-    model = next((word for word in words if any(character.isdigit() for character in word)), None)
+    model = next(iter(_with_digits(words)), None)
     siblings = tuple(entry for entry in ACCELERATORS if model in _core_words(entry))
-    candidates = siblings or ACCELERATORS
-    by_text = {"".join(_core_words(entry)): entry for entry in candidates}
-    by_text |= {"".join(_words(entry.key)): entry for entry in candidates}
-    close = difflib.get_close_matches("".join(words), by_text, n=1, cutoff=0.1 if siblings else 0.6)
-    return by_text[close[0]] if close else None
+    alike = [
+        (
+            max(_ratio("".join(words), "".join(other)) for other in (_core_words(entry), _words(entry.key))),
+            entry,
+        )
+        for entry in siblings or ACCELERATORS
+    ]
+    close = [(ratio, entry) for ratio, entry in alike if siblings or ratio >= CLOSE]
+    close.sort(key=lambda item: item[0], reverse=True)
+    return tuple(entry for _, entry in close[:MAX_NEAR])
+
+
+def _ratio(a: str, b: str) -> float:
+    return difflib.SequenceMatcher(None, a, b).ratio()
+
+
+def _with_digits(words: list[str]) -> list[str]:
+    return [word for word in words if any(character.isdigit() for character in word)]
 
 
 def _words(text: str) -> list[str]:

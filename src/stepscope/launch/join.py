@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -23,12 +23,28 @@ from stepscope.store.writer import make_dir, write_error
 
 SPEC_TIMEOUT_S = 300.0
 CLOCK_SLACK_S = 60.0
+NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""What a rank must know to join a world: itself, its device, and where the others meet."""
 
 
 def joined_world(environ: Mapping[str, str]) -> tuple[int, int] | None:
     """(rank, world size) that a launcher has given this process; None when it was started by hand."""
-    if "RANK" not in environ or "WORLD_SIZE" not in environ:
+    if not environ.get("RANK") or not environ.get("WORLD_SIZE"):
         return None
+    missing = [name for name in NEEDED if not environ.get(name)]
+    if missing:
+        present = " ".join(name for name in NEEDED if environ.get(name))
+        raise UsageError(
+            f"RANK and WORLD_SIZE are set, but {_listed(missing)} {'is' if len(missing) == 1 else 'are'} not",
+            why="with RANK and WORLD_SIZE set, stepscope joins that world as one of its ranks, and needs all of them",
+            fix=f"left over in this shell: unset {present}; set by a launcher: let it export {_listed(missing)} too",
+        )
+    for name in ("LOCAL_RANK", "MASTER_PORT"):
+        if not environ[name].isdigit():
+            raise UsageError(
+                f"{name} is {environ[name]!r}, not a number",
+                fix=f"unset {' '.join(NEEDED)}, or correct your launcher",
+            )
     rank, world_size = environ["RANK"], environ["WORLD_SIZE"]
     if not (rank.isdigit() and world_size.isdigit()) or int(rank) >= int(world_size):
         raise UsageError(
@@ -37,6 +53,10 @@ def joined_world(environ: Mapping[str, str]) -> tuple[int, int] | None:
             fix="unset them to let stepscope start its own ranks",
         )
     return int(rank), int(world_size)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 def group_id(environ: Mapping[str, str]) -> str:

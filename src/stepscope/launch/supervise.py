@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from stepscope.core.errors import DataError
 from stepscope.launch import torchrun
-from stepscope.launch.verdict import Verdict, exit_codes, first_seen, judge
+from stepscope.launch.verdict import Deadline, Verdict, exit_codes, first_seen, judge
 from stepscope.records.cell import CellSpec, GroupSpec
 from stepscope.records.samples import Heartbeat, RankError, RankSummary
 from stepscope.store.layout import RunLayout
@@ -25,6 +25,8 @@ T = TypeVar("T")
 STARTUP_ALLOWANCE_NS = 180_000_000_000
 POLL_S = 0.1
 STDERR_TAIL_CHARS = 4000
+ERROR_GRACE_NS = 5_000_000_000
+"""From a rank's own error to the end of its group: time for the others to say theirs (any out-of-memory wins)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,7 @@ class RunningGroup:
         self._charged_at = now()
         self._deadline = self._charged_at + STARTUP_ALLOWANCE_NS + spec.measure.timeout_ns
         self._current: CellSpec | None = None
+        self._doomed_at: int | None = None
         self._launched = start()
 
     def __enter__(self) -> RunningGroup:
@@ -96,18 +99,40 @@ class RunningGroup:
         if self._launched.process.poll() is not None:
             ended += self.finished()
             if self._waiting:
-                ended.append(self._failed(timed_out=False))
+                ended.append(self._failed())
             return ended, True
         if not self._waiting:
             return ended, self._wait_for_exit()
+        if self._is_doomed():
+            torchrun.stop(self._launched)
+            ended.append(self._failed())
+            return ended, True
         if self._now() > self._deadline:
             # The ranks' own clocks say who stopped first; ask before they are gone.
-            heartbeats = self._heartbeats(self._suspect())
+            suspect, now_ns = self._suspect(), time.time_ns()
+            heartbeats = self._heartbeats(suspect)
             torchrun.stop(self._launched)
-            ended.append(self._failed(timed_out=True, heartbeats=heartbeats))
+            ended.append(self._failed(heartbeats=heartbeats, deadline=self._deadline_of(suspect, now_ns)))
             return ended, True
         time.sleep(POLL_S)
         return ended, False
+
+    def _is_doomed(self) -> bool:
+        """Whether a rank failed by itself a while ago: its peers may wait for it, and so must nobody else."""
+        if self._doomed_at is None:
+            # Looked at ten times a second: only where ranks are, not in every cell that waits.
+            cells = {c.cell_id: c for c in (self._waiting[0], self._current) if c is not None}
+            if any(_is_own(error) for cell in cells.values() for error in self._errors(cell)):
+                self._doomed_at = self._now()
+        return self._doomed_at is not None and self._now() - self._doomed_at > ERROR_GRACE_NS
+
+    def _deadline_of(self, cell: CellSpec, now_ns: int) -> Deadline:
+        warmup, timed = self._spec.measure.warmup_steps, cell.steps
+        return Deadline(
+            timeout_ns=self._spec.measure.timeout_ns,
+            now_ns=now_ns,
+            total_steps=warmup + timed if isinstance(timed, int) and warmup is not None else None,
+        )
 
     def _wait_for_exit(self) -> bool:
         """All cells are in: the ranks only have to say goodbye; one that cannot is ended."""
@@ -133,8 +158,8 @@ class RunningGroup:
         limit = time.monotonic() + wait_s
         while self._waiting:
             cell = self._suspect()
-            if any(e.kind not in ("victim", "terminated") for e in self._errors(cell)):
-                return self._failed(timed_out=False)
+            if any(_is_own(error) for error in self._errors(cell)):
+                return self._failed()
             if time.monotonic() > limit:
                 return None
             time.sleep(POLL_S)
@@ -190,7 +215,9 @@ class RunningGroup:
                     beats[beat.rank] = beat
         return list(beats.values())
 
-    def _failed(self, *, timed_out: bool, heartbeats: list[Heartbeat] | None = None) -> CellOutcome:
+    def _failed(
+        self, *, heartbeats: list[Heartbeat] | None = None, deadline: Deadline | None = None
+    ) -> CellOutcome:
         cell = self._suspect()
         files = self._layout.cell(cell.cell_id)
         beats = self._heartbeats(cell) if heartbeats is None else heartbeats
@@ -203,8 +230,9 @@ class RunningGroup:
             codes=codes,
             finished=finished,
             world_size=self._spec.world_size,
-            timed_out=timed_out,
+            deadline=deadline,
             seen_first=first_seen(log),
+            last_words=self._last_words(),
         )
         self._waiting.remove(cell)
         return CellOutcome(
@@ -223,12 +251,23 @@ class RunningGroup:
 
     def _stderr_tail(self, rank: int | None) -> str | None:
         """The end of what the failing rank wrote to stderr; the launcher's own log when it wrote nothing."""
-        logs = [] if rank is None else sorted(self._files.rank_logs.glob(f"*/attempt_*/{rank}/stderr.log"))
-        for path in [*logs, self._files.launcher_log]:
-            text = path.read_text(errors="replace").strip()
-            if text:
-                return text[-STDERR_TAIL_CHARS:]
-        return None
+        text = "" if rank is None else self._stderr(rank)
+        text = text or self._files.launcher_log.read_text(errors="replace").strip()
+        return text[-STDERR_TAIL_CHARS:] or None
+
+    def _stderr(self, rank: int) -> str:
+        logs = sorted(self._files.rank_logs.glob(f"*/attempt_*/{rank}/stderr.log"))
+        return logs[-1].read_text(errors="replace").strip() if logs else ""
+
+    def _last_words(self) -> dict[int, str]:
+        """The last line of stderr of every rank that wrote any."""
+        texts = {rank: self._stderr(rank) for rank in range(self._spec.world_size)}
+        return {rank: text.splitlines()[-1].strip() for rank, text in texts.items() if text}
+
+
+def _is_own(error: RankError) -> bool:
+    """False for a rank that only noticed another one's end, or was stopped."""
+    return error.kind not in ("victim", "terminated")
 
 
 def summaries(layout: RunLayout, cell: CellSpec) -> list[RankSummary]:

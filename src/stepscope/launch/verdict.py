@@ -11,13 +11,31 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from stepscope.core.units import format_duration
 from stepscope.records.run import Status
 from stepscope.records.samples import Heartbeat, RankError
 
 _FAILURE_BLOCK = re.compile(
     r"rank\s*:\s*(?P<rank>\d+)\s*\(local_rank:\s*\d+\)\s*\n\s*exitcode\s*:\s*(?P<code>-?\d+)", re.MULTILINE
 )
+
+
+PROGRESS_NS = 5_000_000_000
+"""A rank that has moved within this time is at work, whatever its steps took before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline:
+    """The controller ended the group because the cell took longer than ``timeout_ns``.
+
+    now_ns: wall clock when the heartbeats were read. total_steps: of the cell, warm-up included; None = not fixed.
+    """
+
+    timeout_ns: int
+    now_ns: int
+    total_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +72,15 @@ def judge(
     codes: Mapping[int, int],
     finished: frozenset[int],
     world_size: int,
-    timed_out: bool,
+    deadline: Deadline | None = None,
     seen_first: int | None = None,
+    last_words: Mapping[int, str] = MappingProxyType({}),
 ) -> Verdict:
     """The verdict on the cell that was running when its group ended.
 
     errors: error files of this cell (or of start-up); heartbeats: last one of each rank that wrote any;
     codes: from :func:`exit_codes`; finished: ranks whose final summary of this cell exists; seen_first: :func:`first_seen`;
-    timed_out: the controller ended the group at the cell's deadline.
+    deadline: set when that is what ended the group; last_words: the last line each rank wrote to stderr.
     """
     by_rank = {h.rank: h for h in heartbeats}
     for kind in ("oom", "host_oom"):
@@ -72,11 +91,15 @@ def judge(
     silent = _silent(errors, codes, finished, world_size)
     if own:
         return _from_error(min(own, key=_order), "error")
-    if timed_out:
-        return _stuck(by_rank, world_size, "timeout", "the deadline of this cell passed")
+    if deadline is not None:
+        running = [h for r, h in by_rank.items() if r not in finished]
+        if len(by_rank) == world_size and running and all(_at_work(h, deadline) for h in running):
+            return _too_slow(running, deadline)
+        passed = f"the deadline of this cell ({format_duration(deadline.timeout_ns)}) passed"
+        return _stuck(by_rank, world_size, "timeout", passed)
     if silent:
         rank = seen_first if seen_first in silent else silent[0]
-        return _silent_death(rank, codes.get(rank), by_rank.get(rank))
+        return _silent_death(rank, codes.get(rank), by_rank.get(rank), last_words.get(rank))
     victims = [e for e in errors if e.kind == "victim"]
     if victims:
         verdict = _stuck(by_rank, world_size, "error", "ranks lost the connection to each other")
@@ -97,7 +120,29 @@ def _silent(
     return known or told
 
 
-def _silent_death(rank: int, code: int | None, heartbeat: Heartbeat | None) -> Verdict:
+def _at_work(heartbeat: Heartbeat, deadline: Deadline) -> bool:
+    """Whether the rank moved so recently that its next move was not overdue yet."""
+    patience_ns = max(min(PROGRESS_NS, deadline.timeout_ns // 4), 2 * heartbeat.longest_ns)
+    return deadline.now_ns - heartbeat.moved_ns <= patience_ns
+
+
+def _too_slow(heartbeats: Sequence[Heartbeat], deadline: Deadline) -> Verdict:
+    """Every rank did its work until the deadline: nobody is to blame, the cell needs more time."""
+    last = min(heartbeats, key=lambda h: h.step)
+    of_all = "" if deadline.total_steps is None else f" of {deadline.total_steps}"
+    return Verdict(
+        status="timeout",
+        rank=None,
+        host=None,
+        phase=last.phase,
+        reason=f"still progressing at the deadline of {format_duration(deadline.timeout_ns)} "
+        f"({last.phase}, step {last.step}{of_all}): raise measure.timeout_s (--set measure.timeout_s=SECONDS)",
+    )
+
+
+def _silent_death(
+    rank: int, code: int | None, heartbeat: Heartbeat | None, last_words: str | None
+) -> Verdict:
     if code is None:
         what, status = "ended without a word", "killed"
     elif code < 0:
@@ -105,13 +150,14 @@ def _silent_death(rank: int, code: int | None, heartbeat: Heartbeat | None) -> V
     else:
         what, status = f"exited with code {code} without an exception", "error"
     hint = "; the kernel's out-of-memory killer does this: see `dmesg`" if code == -signal.SIGKILL else ""
+    said = f"; the last it wrote: {last_words}" if last_words and not hint else ""
     where = "" if heartbeat is None else f" (last seen in {heartbeat.phase}, step {heartbeat.step})"
     return Verdict(
         status="killed" if status == "killed" else "error",
         rank=rank,
         host=None if heartbeat is None else heartbeat.host,
         phase=None if heartbeat is None else heartbeat.phase,
-        reason=f"rank {rank} {what}{where}{hint}",
+        reason=f"rank {rank} {what}{where}{hint}{said}",
     )
 
 

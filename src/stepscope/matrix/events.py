@@ -10,10 +10,20 @@ from stepscope.records.run import CellStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
+    """remeasured: of the cells to run, those that have a result and run for their traces."""
+
     run_dir: str
     cells: tuple[CellSpec, ...]
     kept: tuple[CellStatus, ...]
     to_run: int
+    remeasured: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataStarted:
+    """The arrays of a data set are being made, once for all cells that train on them."""
+
+    dataset: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,4 +48,4 @@ class CellEnded:
     status: CellStatus
 
 
-Event = RunStarted | GroupStarted | CellMoved | CellEnded
+Event = RunStarted | DataStarted | GroupStarted | CellMoved | CellEnded

@@ -13,6 +13,7 @@ from typing import Any
 from stepscope.config.matrix import CellDraft, Matrix
 from stepscope.config.options import OptionsModel
 from stepscope.config.precision import refuse
+from stepscope.core.words import counted
 from stepscope.matrix.catalog import CATALOG, Catalog
 from stepscope.matrix.identity import named
 from stepscope.matrix.machine import Backend, Device, Machine, choose_device
@@ -140,17 +141,18 @@ def _refused_by_machine(spec: CellSpec, machine: Machine, *, oversubscribe: bool
         return f"network {spec.network!r}: emulated networks are not part of this version"
     if machine.joined_world_size is not None:
         if world != machine.joined_world_size:
-            return f"{world} ranks: the launcher has started {machine.joined_world_size}"
+            return f"{counted(world, 'rank')}: the launcher has started {machine.joined_world_size}"
         if spec.env:
             return (
                 f"{', '.join(sorted(spec.env))} cannot be set in ranks that the launcher has started already"
             )
         return None  # the ranks exist, perhaps on several machines: each checks its own device
     if spec.device == "cuda" and world > machine.num_gpus:
-        return f"{world} ranks need {world} GPUs, this machine has {machine.num_gpus}"
+        need = "needs" if world == 1 else "need"
+        return f"{counted(world, 'rank')} {need} {counted(world, 'GPU')}, this machine has {machine.num_gpus}"
     if spec.device == "cpu" and not oversubscribe and world > max(2, machine.usable_cores):
         return (
-            f"{world} ranks on {machine.usable_cores} usable cores would time the scheduler "
+            f"{counted(world, 'rank')} on {counted(machine.usable_cores, 'usable core')} would time the scheduler "
             "(launch.oversubscribe is false)"
         )
     return None

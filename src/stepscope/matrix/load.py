@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stepscope.config.matrix import Matrix, build_matrix
 from stepscope.config.options import OptionsModel
-from stepscope.config.overrides import apply_overrides
+from stepscope.config.overrides import Override, apply_overrides
 from stepscope.config.yaml_loader import Document, read_yaml
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import did_you_mean
@@ -15,7 +15,9 @@ from stepscope.matrix.catalog import CATALOG, Catalog
 from stepscope.matrix.presets import preset_document, preset_names
 
 
-def load_matrix(source: Path | str, *, overrides: Sequence[str] = (), catalog: Catalog = CATALOG) -> Matrix:
+def load_matrix(
+    source: Path | str, *, overrides: Sequence[Override] = (), catalog: Catalog = CATALOG
+) -> Matrix:
     """The matrix in a file (``Path``) or of a preset (``str``), with ``--set`` changes applied, checked.
 
     All mistakes are raised together as one UsageError with file, line, column and key path of each.
@@ -26,7 +28,7 @@ def load_matrix(source: Path | str, *, overrides: Sequence[str] = (), catalog: C
 
 
 def matrix_of(
-    document: Document, *, name: str, overrides: Sequence[str] = (), catalog: Catalog = CATALOG
+    document: Document, *, name: str, overrides: Sequence[Override] = (), catalog: Catalog = CATALOG
 ) -> Matrix:
     """The matrix in a document that has been read already."""
     return build_matrix(apply_overrides(document, overrides), catalog.vocabulary(), name=name)

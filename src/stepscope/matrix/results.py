@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.errors import DataError, Unavailable
+from stepscope.core.words import counted
 from stepscope.matrix import measured
 from stepscope.matrix.measured import Estimate
 from stepscope.matrix.planned import Planned, plan_of
 from stepscope.matrix.scaling import add_scaling
+from stepscope.matrix.varied import varied_settings
 from stepscope.records import codec
 from stepscope.records.cell import CellSpec
 from stepscope.records.run import CellStatus, ResultRow, RunRecord, Status
@@ -42,7 +44,10 @@ def build_rows(
     """
     if plans is None:
         plans = {cell.cell_id: plan_of(cell) for cell in cells}
-    rows = [_row(layout, cell, plans.get(cell.cell_id)) for cell in cells]
+    rows = [
+        replace(_row(layout, cell, plans.get(cell.cell_id)), varied=varied)
+        for cell, varied in zip(cells, varied_settings(cells), strict=True)
+    ]
     return add_scaling(rows, cells)
 
 
@@ -162,6 +167,7 @@ def _facts(row: ResultRow, cell: CellResult) -> ResultRow:
         row,
         num_parameters=first.num_parameters,
         dataset_size=first.train_samples,
+        threads_per_rank=first.num_threads,
         steps_per_epoch=-(-first.train_samples // cell.spec.global_batch),
     )
 
@@ -172,7 +178,8 @@ def _partial(row: ResultRow, cell: CellResult) -> ResultRow:
     if not timed:
         return row
     note = (
-        f"{timed} timed steps from before it stopped are kept in cells/{row.cell_id}; they are not a result"
+        f"{counted(timed, 'timed step')} from before it stopped {'is' if timed == 1 else 'are'} kept in "
+        f"cells/{row.cell_id}; {'it is' if timed == 1 else 'they are'} not a result"
     )
     return replace(row, notes=(note,))
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from stepscope.core.errors import UsageError
+from stepscope.core.words import counted
 from stepscope.records.cell import CellSpec
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.run import CellStatus, RunRecord
+from stepscope.records.run import CellStatus, RunRecord, Status
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_if_there, read_record
 from stepscope.store.writer import write_record
 
 MISSING_DATA = "data-missing"
 """Stands for a digest while the files cannot be read: such a cell never runs under this identity."""
+
+RESULTS: frozenset[Status] = frozenset({"ok", "oom", "host_oom"})
+"""What stays in the table after its cell has left the matrix: it was measured, or found not to fit."""
 
 
 def prepare(
@@ -25,56 +29,105 @@ def prepare(
     environment: EnvironmentRecord,
     force: bool,
 ) -> None:
-    """Write run.json, environment.json and the cells' specs; cells of an earlier run in the folder stay in run.json.
+    """Write run.json, environment.json and the cells' specs.
 
-    Raises UsageError for a folder that is something else, or that another machine measured (unless ``force``).
+    Cells of an earlier run in the folder that are not in this matrix stay in run.json as ``earlier_cells`` if they have
+    a result. Raises UsageError as :func:`refuse_unfit` does.
     """
-    earlier = read_if_there(layout.run, RunRecord)
+    earlier = refuse_unfit(
+        layout, kind=run.kind, name=run.name, cell_ids=run.cells, environment=environment, force=force
+    )
+    commands: tuple[tuple[str, ...], ...] = ()
     if earlier is not None:
-        if earlier.kind != run.kind:
-            raise UsageError(
-                f"{layout.root} holds a {earlier.kind} run", fix="choose another run folder with -o DIR"
-            )
-        if not force:
-            _refuse_other_machine(layout, environment)
-        kept = (cell_id for cell_id in earlier.cells if not _lacked_data(layout, cell_id))
-        run = replace(run, cells=tuple(dict.fromkeys((*kept, *run.cells))))
-    elif any(path.name != layout.lock.name for path in layout.root.iterdir()):
-        raise UsageError(
-            f"{layout.root} is not empty and is not a run folder",
-            why="nothing of yours is overwritten",
-            fix="choose another folder with -o DIR",
-        )
+        run = replace(run, earlier_cells=_measured(layout, earlier, other_than=run.cells))
+        commands = earlier.commands or (earlier.argv,)
+    run = replace(run, commands=tuple(dict.fromkeys((*commands, run.argv))))
     write_record(layout.run, run)
     write_record(layout.environment, environment)
     for spec in specs:
         write_record(layout.cell(spec.cell_id).spec, spec)
 
 
-def read_statuses(
-    layout: RunLayout, cell_ids: Iterable[str], *, with_traces: bool = False
-) -> dict[str, CellStatus]:
-    """Statuses that an earlier run left, by cell id. with_traces: a cell measured without traces does not count."""
-    found = {}
-    for cell_id in cell_ids:
-        files = layout.cell(cell_id)
-        status = read_if_there(files.status, CellStatus)
-        if status is None or (with_traces and status.status == "ok" and not any(files.traces.glob("*"))):
-            continue
-        found[cell_id] = status
-    return found
+def refuse_unfit(
+    layout: RunLayout,
+    *,
+    kind: str,
+    name: str,
+    cell_ids: Sequence[str],
+    environment: EnvironmentRecord,
+    force: bool,
+) -> RunRecord | None:
+    """The run that is in the folder already, None for a new folder.
+
+    UsageError when the folder holds something else; unless ``force`` also when another machine measured it, or when it
+    belongs to another matrix: one of another name, or one that has none of its measured cells in common with this.
+    """
+    earlier = read_if_there(layout.run, RunRecord)
+    if earlier is None:
+        if layout.root.is_dir() and any(path.name != layout.lock.name for path in layout.root.iterdir()):
+            raise UsageError(
+                f"{layout.root} is not empty and is not a run folder",
+                why="nothing of yours is overwritten",
+                fix="choose another folder with -o DIR",
+            )
+        return None
+    if earlier.kind != kind:
+        raise UsageError(
+            f"{layout.root} holds a {earlier.kind} run", fix="choose another run folder with -o DIR"
+        )
+    if not force:
+        _refuse_other_matrix(layout, earlier, name, cell_ids)
+        _refuse_other_machine(layout, environment)
+    return earlier
+
+
+def read_statuses(layout: RunLayout, cell_ids: Iterable[str]) -> dict[str, CellStatus]:
+    """Statuses that an earlier run left, by cell id."""
+    found = ((cell_id, read_if_there(layout.cell(cell_id).status, CellStatus)) for cell_id in cell_ids)
+    return {cell_id: status for cell_id, status in found if status is not None}
+
+
+def untraced(layout: RunLayout, statuses: Mapping[str, CellStatus]) -> frozenset[str]:
+    """Cells that are ok and have no trace: with ``--profile`` they are measured again."""
+    return frozenset(
+        cell_id
+        for cell_id, status in statuses.items()
+        if status.status == "ok" and not any(layout.cell(cell_id).traces.glob("*"))
+    )
+
+
+def has_samples(layout: RunLayout, cell: CellSpec) -> bool:
+    """Whether all ranks' records of an earlier run are still there; a worker group clears them when it starts."""
+    files = layout.cell(cell.cell_id)
+    return all(files.summary(rank).exists() for rank in range(cell.world_size))
 
 
 def read_cells(layout: RunLayout) -> tuple[CellSpec, ...]:
-    """Specs of all cells of a run folder, in matrix order."""
+    """Specs of all cells of a run folder: the matrix in its order, then earlier ones that are not in it any more."""
     run = read_record(layout.run, RunRecord)
-    return tuple(read_record(layout.cell(cell_id).spec, CellSpec) for cell_id in run.cells)
+    cell_ids = (*run.cells, *run.earlier_cells)
+    return tuple(read_record(layout.cell(cell_id).spec, CellSpec) for cell_id in cell_ids)
 
 
-def _lacked_data(layout: RunLayout, cell_id: str) -> bool:
-    """Whether an earlier run could not even identify this cell: it never gets a result under that id."""
-    spec = read_if_there(layout.cell(cell_id).spec, CellSpec)
-    return spec is None or spec.data_digest == MISSING_DATA
+def _measured(layout: RunLayout, run: RunRecord, *, other_than: Sequence[str] = ()) -> tuple[str, ...]:
+    """Cells of ``run`` that have a result."""
+    cell_ids = [cell_id for cell_id in (*run.cells, *run.earlier_cells) if cell_id not in other_than]
+    statuses = read_statuses(layout, cell_ids)
+    return tuple(i for i in cell_ids if i in statuses and statuses[i].status in RESULTS)
+
+
+def _refuse_other_matrix(layout: RunLayout, earlier: RunRecord, name: str, cell_ids: Sequence[str]) -> None:
+    """One run folder, one matrix: a table of two would set cells side by side that nobody meant to compare."""
+    fix = "choose another run folder with -o DIR, or add --force to keep both in this one"
+    if earlier.name != name:
+        raise UsageError(f"{layout.root} belongs to the matrix {earlier.name!r}, not to {name!r}", fix=fix)
+    measured = _measured(layout, earlier)
+    if measured and not set(measured) & set(cell_ids):
+        raise UsageError(
+            f"{layout.root} belongs to another version of the matrix {name!r}",
+            why=f"none of its {counted(len(measured), 'measured cell')} is in this one",
+            fix=fix,
+        )
 
 
 def _refuse_other_machine(layout: RunLayout, now: EnvironmentRecord) -> None:

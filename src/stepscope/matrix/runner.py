@@ -21,7 +21,8 @@ from stepscope.launch.supervise import CellOutcome, RunningGroup, summaries
 from stepscope.launch.torchrun import Launched
 from stepscope.matrix import run_folder
 from stepscope.matrix.backstop import backstop
-from stepscope.matrix.events import CellEnded, CellMoved, Event, GroupStarted, RunStarted
+from stepscope.matrix.data import prepare_data
+from stepscope.matrix.events import CellEnded, CellMoved, DataStarted, Event, GroupStarted, RunStarted
 from stepscope.matrix.expand import PlannedCell
 from stepscope.matrix.grouping import WorkerGroup, group_cells
 from stepscope.matrix.resume import Resume, plan_resume
@@ -33,6 +34,9 @@ from stepscope.store.lock import hold_lock
 from stepscope.store.writer import make_dir, write_record
 
 OnEvent = Callable[[Event], None]
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+"""Beside Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,7 @@ class RunOutcome:
 
 
 def run_matrix(request: RunRequest, on_event: OnEvent) -> RunOutcome:
-    """Run what is missing and return every cell's status. Raises Interrupted after flushing on SIGINT or SIGTERM."""
+    """Run what is missing and return every cell's status. Raises Interrupted after flushing on a signal."""
     layout = request.layout
     make_dir(layout.root)
     with hold_lock(layout.lock):
@@ -86,10 +90,10 @@ def run_matrix(request: RunRequest, on_event: OnEvent) -> RunOutcome:
             environment=request.environment,
             force=request.force,
         )
-        known = run_folder.read_statuses(
-            layout, (planned.spec.cell_id for planned in request.cells), with_traces=request.measure.profile
-        )
-        run = _Run(request, known, on_event)
+        earlier = run_folder.read_statuses(layout, (planned.spec.cell_id for planned in request.cells))
+        again = run_folder.untraced(layout, earlier) if request.measure.profile else frozenset()
+        known = {cell_id: status for cell_id, status in earlier.items() if cell_id not in again}
+        run = _Run(request, earlier, again, on_event)
         decided = plan_resume(request.cells, known, retry_failed=request.retry_failed)
         run.begin(decided)
         with _other_ranks_answered(request), _signals_as_exceptions():
@@ -120,13 +124,21 @@ def _run_record(request: RunRequest) -> RunRecord:
 class _Run:
     """Statuses so far, and the group being run."""
 
-    def __init__(self, request: RunRequest, known: Mapping[str, CellStatus], on_event: OnEvent) -> None:
+    def __init__(
+        self,
+        request: RunRequest,
+        earlier: Mapping[str, CellStatus],
+        again: frozenset[str],
+        on_event: OnEvent,
+    ) -> None:
+        """again: cells of ``earlier`` with a result that are to be measured once more."""
         self._request = request
         self._layout = request.layout
         self._on_event = on_event
         self._planned = {p.spec.cell_id: p for p in request.cells}
-        self._statuses = dict(known)
-        self._earlier = dict(known)
+        self._statuses = dict(earlier)
+        self._earlier = dict(earlier)
+        self._again = again
         self._pending: list[str] = []
         self._groups = sum(1 for _ in self._layout.groups.glob("*"))
 
@@ -139,7 +151,13 @@ class _Run:
         kept = tuple(self._statuses[p.spec.cell_id] for p in decided.kept)
         specs = tuple(p.spec for p in self._request.cells)
         self._on_event(
-            RunStarted(run_dir=str(self._layout.root), cells=specs, kept=kept, to_run=len(self._pending))
+            RunStarted(
+                run_dir=str(self._layout.root),
+                cells=specs,
+                kept=kept,
+                to_run=len(self._pending),
+                remeasured=sum(cell_id in self._again for cell_id in self._pending),
+            )
         )
         for planned in decided.unsupported:
             self._end(
@@ -151,6 +169,7 @@ class _Run:
     def run(self, decided: Resume) -> None:
         """Run the groups one after the other; after a failure, new processes run the rest of a group."""
         request = self._request
+        self._prepare_data(decided)
         groups = group_cells(
             (p.spec for p in decided.run), usable_cores=request.usable_cores, isolate=request.isolate
         )
@@ -170,9 +189,36 @@ class _Run:
                     return self.interrupt("the joined world can only be started anew by its launcher")
         return None
 
+    def _prepare_data(self, decided: Resume) -> None:
+        """Cells whose data cannot be used end here, all with the same reason; no rank starts for them."""
+        unusable = prepare_data(
+            (planned.spec for planned in decided.run),
+            data_dir=self._request.data_dir,
+            cache_dir=self._request.cache_dir,
+            announce=lambda dataset: self._on_event(DataStarted(dataset=dataset)),
+        )
+        for cell_id, error in unusable.items():
+            self._end(
+                CellStatus(
+                    cell_id=cell_id,
+                    status="error",
+                    phase="data",
+                    reason=error.line,
+                    exception=f"{type(error).__name__}: {error.line}",
+                    attempt=self._attempt(cell_id),
+                )
+            )
+
+    def _attempt(self, cell_id: str) -> int:
+        earlier = self._earlier.get(cell_id)
+        return 1 if earlier is None else earlier.attempt + 1
+
     def interrupt(self, reason: str = "stopped before it finished") -> None:
         """Whatever has no result yet is marked, so that it is named in the table and run next time."""
         for cell_id in list(self._pending):
+            spec = self._planned[cell_id].spec
+            if cell_id in self._again and run_folder.has_samples(self._layout, spec):
+                continue  # its turn had not come: the earlier result stands
             self._end(CellStatus(cell_id=cell_id, status="interrupted", reason=reason))
 
     def _starter(self, spec: GroupSpec, group: WorkerGroup) -> Callable[[], Launched]:
@@ -214,8 +260,7 @@ class _Run:
 
     def _settle(self, outcome: CellOutcome, group_id: str) -> None:
         cell, verdict = outcome.cell, outcome.verdict
-        earlier = self._earlier.get(cell.cell_id)
-        attempt = 1 if earlier is None else earlier.attempt + 1
+        attempt = self._attempt(cell.cell_id)
         if verdict is None:
             status = self._finished(outcome, group_id, attempt)
         else:
@@ -294,16 +339,19 @@ class _Run:
 
 @contextmanager
 def _signals_as_exceptions() -> Iterator[None]:
-    """SIGTERM stops a run as Ctrl-C does: flushed, marked, resumable."""
+    """SIGTERM and a terminal that goes away stop a run as Ctrl-C does: flushed, marked, resumable."""
 
     def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
         raise Interrupted("stopped", signum=signum)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    # What is ignored stays ignored: nohup is how a user says that SIGHUP means nothing.
+    caught = [s for s in STOP_SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
+    before = {signum: signal.signal(signum, stop) for signum in caught}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 @contextmanager
@@ -324,7 +372,7 @@ def _other_ranks_answered(request: RunRequest) -> Iterator[None]:
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *STOP_SIGNALS})
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stepscope.config.matrix import Matrix
 from stepscope.config.options import OptionsModel
+from stepscope.config.overrides import Override
 from stepscope.core.errors import DataError, ExitCode, UsageError
 from stepscope.datasets import REGISTRY as DATASETS
 from stepscope.environment.collect import collect
@@ -19,10 +20,16 @@ from stepscope.matrix.grouping import group_cells
 from stepscope.matrix.load import digest_lookup, load_matrix
 from stepscope.matrix.machine import machine_of
 from stepscope.matrix.results import build_rows, write_results
-from stepscope.matrix.run_folder import MISSING_DATA, read_cells, read_statuses
+from stepscope.matrix.resume import plan_resume
+from stepscope.matrix.run_folder import MISSING_DATA, read_cells, read_statuses, refuse_unfit, untraced
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.run import ResultRow
+from stepscope.records.run import CellStatus, ResultRow
 from stepscope.store.layout import RunLayout
+from stepscope.store.reader import read_run
+
+KIND = "bench"
+
+NOT_IN_MATRIX = "not in this matrix: kept from an earlier run in the same folder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +49,18 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
 
 
 def make_plan(
-    source: Path | str, *, overrides: Sequence[str] = (), data_dir: Path | None = None, download: bool = False
+    source: Path | str,
+    *,
+    overrides: Sequence[Override] = (),
+    data_dir: Path | None = None,
+    download: bool = False,
 ) -> Plan:
     """Read, check and expand a matrix. Raises UsageError, DataError when no cell has its data, MissingError."""
+    if data_dir is not None and data_dir.exists() and not data_dir.is_dir():
+        raise UsageError(
+            f"--data-dir {data_dir} is a file, not a folder",
+            fix=f"name the folder: --data-dir {data_dir.parent}",
+        )
     matrix = load_matrix(source, overrides=overrides)
     if download:
         _download(matrix, data_dir)
@@ -75,7 +91,7 @@ def make_plan(
 def _without_data(cell: PlannedCell, missing: Mapping[str, DataError | UsageError]) -> PlannedCell:
     if cell.spec.data_digest != MISSING_DATA:
         return cell
-    return replace(cell, unsupported=str(missing[cell.spec.dataset]).replace("\n", ";"))
+    return replace(cell, unsupported=missing[cell.spec.dataset].line)
 
 
 def _download(matrix: Matrix, data_dir: Path | None) -> None:
@@ -87,30 +103,60 @@ def _download(matrix: Matrix, data_dir: Path | None) -> None:
             fetch(options, data_dir)
 
 
-def estimate(plan: Plan, layout: RunLayout) -> PlanEstimate:
-    """How long what is left of the plan may take; cells that ran before count with their real time."""
-    runnable = tuple(cell for cell in plan.cells if cell.runnable)
-    launch = plan.matrix.launch
-    groups = group_cells(
-        (cell.spec for cell in runnable), usable_cores=plan.environment.usable_cores, isolate=launch.isolate
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What running a plan in a folder would do.
+
+    kept: statuses that stand, by cell id. again: cells with a result that would be measured once more. estimate: of
+    the cells that would run.
+    """
+
+    kept: Mapping[str, CellStatus]
+    again: frozenset[str]
+    estimate: PlanEstimate
+
+
+def outlook(
+    plan: Plan, layout: RunLayout, *, profile: bool = False, retry_failed: bool = False, force: bool = False
+) -> Outlook:
+    """What is left of the plan, and how long it may take; cells that ran before count with their real time.
+
+    Raises UsageError for a folder in which the plan would be refused.
+    """
+    cell_ids = tuple(cell.spec.cell_id for cell in plan.cells)
+    refuse_unfit(
+        layout, kind=KIND, name=plan.matrix.name, cell_ids=cell_ids, environment=plan.environment, force=force
     )
-    known = {
-        cell_id: status.wall_ns
-        for cell_id, status in read_statuses(layout, (cell.spec.cell_id for cell in plan.cells)).items()
-        if status.wall_ns is not None and status.status == "ok"
-    }
-    return estimate_plan(
+    earlier = read_statuses(layout, cell_ids)
+    again = untraced(layout, earlier) if profile else frozenset()
+    known = {cell_id: status for cell_id, status in earlier.items() if cell_id not in again}
+    left = plan_resume(plan.cells, known, retry_failed=retry_failed)
+    groups = group_cells(
+        (cell.spec for cell in left.run),
+        usable_cores=plan.environment.usable_cores,
+        isolate=plan.matrix.launch.isolate,
+    )
+    expected = estimate_plan(
         groups,
-        {cell.spec.cell_id: cell for cell in runnable},
+        {cell.spec.cell_id: cell for cell in left.run},
         measure=plan.matrix.measure,
         usable_cores=plan.environment.usable_cores,
-        known_ns=known,
+        known_ns={i: s.wall_ns for i, s in earlier.items() if s.wall_ns is not None and s.status == "ok"},
+    )
+    return Outlook(
+        kept={cell.spec.cell_id: known[cell.spec.cell_id] for cell in left.kept},
+        again=again,
+        estimate=expected,
     )
 
 
 def derive_results(layout: RunLayout) -> tuple[ResultRow, ...]:
     """results.jsonl and results.csv from what lies in the run folder; the rows."""
-    rows = build_rows(layout, read_cells(layout))
+    earlier = frozenset(read_run(layout.root).earlier_cells)
+    rows = tuple(
+        replace(row, notes=(*row.notes, NOT_IN_MATRIX)) if row.cell_id in earlier else row
+        for row in build_rows(layout, read_cells(layout))
+    )
     write_results(layout, rows)
     return rows
 

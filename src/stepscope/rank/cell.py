@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from stepscope.core.errors import Unavailable, UsageError
+from stepscope.core.words import counted
 from stepscope.datasets._common import Prepared
 from stepscope.instrument import memory
 from stepscope.instrument.regions import Regions
@@ -118,7 +119,8 @@ def _data(cell: CellSpec, context: RankContext, promise: Promise) -> Prepared:
     prepared = prepared or prepare()
     if len(prepared.train) < cell.global_batch:
         raise UsageError(
-            f"{cell.dataset} has {len(prepared.train)} training samples, fewer than one global batch of {cell.global_batch}",
+            f"{cell.dataset} has {counted(len(prepared.train), 'training sample')}, fewer than one global batch of "
+            f"{cell.global_batch}",
             fix="use a smaller batch or more data",
         )
     return prepared

@@ -26,6 +26,8 @@ TICKS_PER_MEMORY_CHECK = 2
 STUCK_AFTER_S = 2.0
 ASK_AGAIN_S = 3.0
 LOW_MEMORY_FRACTION = 0.05
+REPEATED_PHASES = ("warmup", "measure", "evaluate")
+"""Where a cell does the same thing over and over: how long it took before says how long it may take again."""
 
 
 class Pulse:
@@ -41,6 +43,9 @@ class Pulse:
         self._on_low_memory = on_low_memory
         self._stop = threading.Event()
         self._written: tuple[object, ...] | None = None
+        self._position: tuple[str | None, str, int] = (None, "", 0)
+        self._moved_ns = 0
+        self._longest_ns = 0
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="stepscope-heartbeat", daemon=True)
 
@@ -68,11 +73,12 @@ class Pulse:
             state = (self.cell_id, self.phase, self.step, enqueued)
             if state == self._written:
                 return
+            self._note_move()
             record = Heartbeat(
                 rank=self.rank, host=self.host, pid=os.getpid(), cell_id=self.cell_id, phase=self.phase, step=self.step,
                 collectives_enqueued=None if enqueued is None else enqueued[0],
                 last_collective=None if enqueued is None else enqueued[1],
-                time_ns=time.time_ns(),
+                time_ns=time.time_ns(), moved_ns=self._moved_ns, longest_ns=self._longest_ns,
             )  # fmt: skip
             try:
                 temporary = self._path.with_name(f".{self._path.name}.tmp")
@@ -81,6 +87,16 @@ class Pulse:
             except OSError:
                 return  # a full disk must not stop training here: the samples' own write reports it
             self._written = state
+
+    def _note_move(self) -> None:
+        now, before, position = time.time_ns(), self._position, (self.cell_id, self.phase, self.step)
+        if position == before:
+            return
+        if position[0] != before[0]:
+            self._longest_ns = 0
+        elif before[1] in REPEATED_PHASES:
+            self._longest_ns = max(self._longest_ns, now - self._moved_ns)
+        self._position, self._moved_ns = position, now
 
     def _run(self) -> None:
         position = (self.cell_id, self.phase, self.step)

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from stepscope.core.errors import Unavailable
+from stepscope.core.words import counted
 from stepscope.records.plan import CommOp
 from stepscope.records.samples import PlanCheck
 
@@ -64,7 +65,7 @@ def observe(
     entries = _entries(group)
     if mark not in {e["record_id"] for e in entries}:
         return Unavailable(
-            f"the flight recorder kept only the last {len(entries)} collectives, fewer than the step made: "
+            f"the flight recorder kept only the last {counted(len(entries), 'collective')}, fewer than the step made: "
             "set TORCH_FR_BUFFER_SIZE higher"
         )
     return tuple(_observed(e) for e in entries if e["record_id"] > mark)

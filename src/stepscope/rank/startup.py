@@ -13,6 +13,7 @@ from types import FrameType
 import torch
 
 from stepscope.core.errors import MissingError, UsageError
+from stepscope.core.words import counted
 from stepscope.rank.failure import Terminated
 
 _PR_SET_PDEATHSIG = 1
@@ -57,10 +58,11 @@ def pick_device(kind: str, place: Place, environ: Mapping[str, str]) -> torch.de
     if place.local_rank >= count:
         visible = environ.get("CUDA_VISIBLE_DEVICES")
         if visible is not None:
-            why = f"CUDA_VISIBLE_DEVICES={visible!r} shows {count} GPU(s), and this is local rank {place.local_rank}"
+            shown = f"CUDA_VISIBLE_DEVICES={visible!r} shows {counted(count, 'GPU')}"
+            why = f"{shown}, and this is local rank {place.local_rank}"
             fix = "unset CUDA_VISIBLE_DEVICES, or list one GPU for every local rank in it"
         else:
-            why = f"this host has {count} GPU(s), and the launcher started local rank {place.local_rank}"
+            why = f"this host has {counted(count, 'GPU')}, and the launcher started local rank {place.local_rank}"
             fix = "start at most one process per GPU: --nproc-per-node, or --ntasks-per-node=1 with torchrun under srun"
         raise MissingError(f"rank {place.rank}: GPU {place.local_rank} does not exist", why=why, fix=fix)
     device = torch.device("cuda", place.local_rank)

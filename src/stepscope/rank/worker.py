@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from stepscope.core.errors import StepscopeError
-from stepscope.rank import failure, startup
+from stepscope.rank import failure, startup, way_out
 from stepscope.rank.cell import RankContext, run_cell
 from stepscope.rank.control import Control
 from stepscope.rank.heartbeat import Pulse
@@ -64,6 +64,12 @@ def _run(group: GroupSpec, place: startup.Place) -> int:
 
     pulse = Pulse(rank=place.rank, path=group_files.heartbeat(place.rank), on_low_memory=out_of_host_memory)
     pulse.start()
+
+    def leave_stuck() -> None:
+        leave(failure.describe(failure.Terminated("signal SIGTERM"), pulse))
+        os._exit(EXIT_TERMINATED)
+
+    way_out.leave_when_told(leave_stuck)
     try:
         context = _open(group, place, layout, pulse)
         for round_index in range(group.measure.rounds):

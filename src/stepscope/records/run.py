@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Status = Literal[
@@ -13,7 +13,11 @@ Status = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """run.json: what was asked for, when and with which tool."""
+    """run.json: what was asked for, when and with which tool.
+
+    cells: of the matrix, in its order. earlier_cells: have a result in this folder and are not in the matrix any more.
+    argv: of the last command. commands: every different one that ran in this folder, oldest first.
+    """
 
     kind: Literal["bench", "comm", "profile", "imported"]
     name: str
@@ -22,6 +26,8 @@ class RunRecord:
     argv: tuple[str, ...]
     data_dir: str | None = None
     environment: str = "environment.json"
+    earlier_cells: tuple[str, ...] = ()
+    commands: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +50,10 @@ class CellStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultRow:
-    """One cell in results.jsonl; names are pinned in docs/reference/formats.md. Unknown is None."""
+    """One cell in results.jsonl; names are pinned in docs/reference/formats.md. Unknown is None.
+
+    varied: settings that have no column of their own and that the cells of this run do not share.
+    """
 
     cell_id: str
     status: Status
@@ -88,4 +97,6 @@ class ResultRow:
     steps_per_epoch: int | None = None
     exposed_comm_ns_low: float | None = None
     exposed_comm_ns_high: float | None = None
+    threads_per_rank: int | None = None  # compute threads that a rank really had
+    varied: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -103,7 +103,11 @@ class RankSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Where a rank is. Written when it changes, by a thread that never blocks training."""
+    """Where a rank is. Written when it changes, by a thread that never blocks training.
+
+    moved_ns: when cell, phase or step last changed, on the clock of ``time_ns``. longest_ns: the longest that a step or
+    an evaluation of this cell has taken so far.
+    """
 
     rank: int
     host: str
@@ -114,6 +118,8 @@ class Heartbeat:
     collectives_enqueued: int | None = None
     last_collective: str | None = None
     time_ns: int = 0  # wall clock, since the epoch
+    moved_ns: int = 0
+    longest_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from stepscope.core.words import counted
 from stepscope.records.run import ResultRow
 from stepscope.report.labels import (
     STATUS_LABELS,
+    CellLabel,
     Defaults,
-    model_label,
-    ranks_label,
+    cell_labels,
     strategy_defaults,
-    strategy_labels,
 )
+
+Labels = Mapping[str, CellLabel]
 
 MAX_FINDINGS = 3
 
@@ -40,8 +42,8 @@ def findings(rows: Sequence[ResultRow], *, defaults: Defaults = strategy_default
 
     Two cells differ only where their 95 % intervals of the median step do not overlap (stricter than a test).
     """
-    names = dict(zip((r.cell_id for r in rows), strategy_labels(rows, defaults=defaults), strict=True))
-    said = [*_scaling(rows, names), *_strategies(rows, names)][:MAX_FINDINGS]
+    labels = dict(zip((r.cell_id for r in rows), cell_labels(rows, defaults=defaults), strict=True))
+    said = [*_scaling(rows, labels), *_strategies(rows, labels)][:MAX_FINDINGS]
     return (*said, *_failures(rows))
 
 
@@ -63,7 +65,7 @@ def _relative(row: ResultRow) -> tuple[float, float] | None:
     return row.step_ns_low / row.step_ns_median, row.step_ns_high / row.step_ns_median
 
 
-def _scaling(rows: Sequence[ResultRow], names: dict[str, str]) -> list[str]:
+def _scaling(rows: Sequence[ResultRow], labels: Labels) -> list[str]:
     by_id = {row.cell_id: row for row in rows}
     scaled = [
         r for r in rows if r.speedup is not None and r.rating is not None and r.baseline_cell_id in by_id
@@ -72,18 +74,18 @@ def _scaling(rows: Sequence[ResultRow], names: dict[str, str]) -> list[str]:
         return []
     best = max(scaled, key=lambda r: r.efficiency or 0.0)
     worst = min(scaled, key=lambda r: r.efficiency or 0.0)
-    said = [_scaling_sentence(best, by_id[best.baseline_cell_id or ""], names)]
+    said = [_scaling_sentence(best, by_id[best.baseline_cell_id or ""], labels)]
     if worst is not best and worst.rating != best.rating:
-        said.append(_scaling_sentence(worst, by_id[worst.baseline_cell_id or ""], names))
+        said.append(_scaling_sentence(worst, by_id[worst.baseline_cell_id or ""], labels))
     return said
 
 
-def _scaling_sentence(row: ResultRow, base: ResultRow, names: dict[str, str]) -> str:
+def _scaling_sentence(row: ResultRow, base: ResultRow, labels: Labels) -> str:
     bounds = throughput_ratio(row, base)
     assert bounds is not None, "a row with a speed-up has a throughput, and so has its baseline"
     kind = f" ({row.scaling} scaling)" if row.scaling else ""
-    head = f"{model_label(row)}: {names[row.cell_id]} on {ranks_label(row.world_size)}"
-    base_name = f"{names[base.cell_id]} on {ranks_label(base.world_size)}"
+    head = f"{labels[row.cell_id].model}: {labels[row.cell_id].name}"
+    base_name = labels[base.cell_id].name
     if bounds.low is None or bounds.high is None:
         return (
             f"{head} is {bounds.ratio:.2f}x {base_name}{kind}, {_percent(row.efficiency)} efficiency; too few samples"
@@ -99,12 +101,13 @@ def _scaling_sentence(row: ResultRow, base: ResultRow, names: dict[str, str]) ->
     return f"{head} is {bounds.ratio:.2f}x {base_name}{kind}: {rating}."
 
 
-def _strategies(rows: Sequence[ResultRow], names: dict[str, str]) -> list[str]:
+def _strategies(rows: Sequence[ResultRow], labels: Labels) -> list[str]:
     """The fastest against the slowest strategy of the largest set of cells that differ in nothing else."""
     alike: dict[tuple[object, ...], list[ResultRow]] = {}
     for row in rows:
         if row.samples_per_s is not None and row.world_size > 1:
-            alike.setdefault(_same_but_strategy(row), []).append(row)
+            alike.setdefault(_same_but_strategy(row, labels[row.cell_id]), []).append(row)
+    names = {cell_id: label.strategy for cell_id, label in labels.items()}
     groups = [group for group in alike.values() if len({names[r.cell_id] for r in group}) == len(group) > 1]
     if not groups:
         return []
@@ -112,7 +115,8 @@ def _strategies(rows: Sequence[ResultRow], names: dict[str, str]) -> list[str]:
     fast = max(group, key=lambda r: r.samples_per_s or 0.0)
     slow = min(group, key=lambda r: r.samples_per_s or 0.0)
     bounds = throughput_ratio(fast, slow)
-    where = f"{model_label(fast)} on {ranks_label(fast.world_size)}"
+    where = labels[fast.cell_id].name.removeprefix(names[fast.cell_id]).strip()
+    where = f"{labels[fast.cell_id].model} {where}"
     if bounds is None or bounds.low is None:
         return []
     if not bounds.clear:
@@ -126,10 +130,10 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= 4 else f"{len(names)} strategies"
 
 
-def _same_but_strategy(row: ResultRow) -> tuple[object, ...]:
+def _same_but_strategy(row: ResultRow, label: CellLabel) -> tuple[object, ...]:
     return (
-        model_label(row), row.dataset, row.precision, row.accumulation, row.world_size, row.global_batch,
-        row.device, row.backend,
+        label.model, label.settings, row.dataset, row.precision, row.accumulation, row.world_size,
+        row.global_batch, row.device, row.backend,
     )  # fmt: skip
 
 
@@ -142,7 +146,7 @@ def _failures(rows: Sequence[ResultRow]) -> list[str]:
         label = STATUS_LABELS.get(row.status, row.status)
         counts[label] = counts.get(label, 0) + 1
     kinds = ", ".join(f"{label} {count}" for label, count in counts.items())
-    return [f"{len(failed)} of {len(rows)} cells gave no result: {kinds}."]
+    return [f"{len(failed)} of {counted(len(rows), 'cell')} gave no result: {kinds}."]
 
 
 def _percent(fraction: float | None) -> str:

@@ -1,11 +1,15 @@
-"""Short names of models, strategies and statuses for tables and sentences."""
+"""Short names of models, strategies, cells and statuses for tables, log lines and sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from stepscope.core.errors import UsageError
+from stepscope.core.words import counted
+from stepscope.matrix.varied import settings_of, varying
 from stepscope.records.cell import CellSpec
 from stepscope.records.run import ResultRow
 from stepscope.strategies import REGISTRY as STRATEGIES
@@ -24,6 +28,8 @@ STATUS_LABELS = {
     "interrupted": "interrupted",
 }
 
+_FIELDS = frozenset(field.name for field in dataclasses.fields(CellSpec))
+
 
 def strategy_defaults(key: str) -> Mapping[str, Any]:
     """Default options of a strategy; empty when it is not installed here (then every option counts as set)."""
@@ -31,6 +37,127 @@ def strategy_defaults(key: str) -> Mapping[str, Any]:
         return STRATEGIES.load(key).options().as_dict()
     except (UsageError, ValueError):
         return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellLabel:
+    """What one cell is called among the others of its set; no two cells of a set have the same ``text``.
+
+    model: with options that its own name leaves out, where they differ. strategy: with its options.
+    settings: ``seed=2 lr=0.1``, those that are needed to tell cells apart; mostly empty.
+    name: for sentences that name the model themselves, ``ddp bucket_cap_mb=1 on 2 ranks``.
+    text: for a line of its own, ``mlp small, ddp bucket_cap_mb=1, 2 ranks, fp32``.
+    """
+
+    model: str
+    strategy: str
+    settings: str
+    name: str
+    text: str
+
+    @property
+    def mode(self) -> str:
+        """Strategy and settings: a table's first column."""
+        return f"{self.strategy} {self.settings}".rstrip()
+
+
+def cell_labels(
+    cells: Sequence[CellSpec | ResultRow], *, defaults: Defaults = strategy_defaults
+) -> tuple[CellLabel, ...]:
+    """One label a cell: what a table or a log line always shows of it, and as much more as tells it from the others.
+
+    A setting is shown on all cells as soon as two of them differ in nothing else that is shown.
+    """
+    models = _models(cells)
+    strategies = strategy_labels(cells, defaults=defaults)
+    columns = [
+        (model, strategy, *(getattr(cell, name) for name in _COLUMNS))
+        for cell, model, strategy in zip(cells, models, strategies, strict=True)
+    ]
+    settings = _told_apart(columns, [_settings(cell) for cell in cells])
+    settings = _told_apart_by_id(columns, settings, cells)
+    modes = [f"{strategy} {more}".rstrip() for strategy, more in zip(strategies, settings, strict=True)]
+    rest = [_rest(cell) for cell in cells]
+    names = [f"{mode} on {ranks_label(c.world_size)}" for mode, c in zip(modes, cells, strict=True)]
+    texts = [
+        f"{model}, {mode}, {ranks_label(c.world_size)}, {c.precision}{_accumulation(c)}"
+        for model, mode, c in zip(models, modes, cells, strict=True)
+    ]
+    more_name = _told_apart(list(zip(models, names, strict=True)), rest, between=", ")
+    more_text = _told_apart(texts, rest, between=", ", known=("precision", "accumulation"))
+    return tuple(
+        CellLabel(
+            model=model,
+            strategy=strategy,
+            settings=some,
+            name=", ".join(part for part in (name, of_name) if part),
+            text=", ".join(part for part in (text, of_text) if part),
+        )
+        for model, strategy, some, name, of_name, text, of_text in zip(
+            models, strategies, settings, names, more_name, texts, more_text, strict=True
+        )
+    )
+
+
+_COLUMNS = ("dataset", "device", "backend", "precision", "accumulation", "world_size", "global_batch")
+"""What a table shows of a cell beside its model and strategy (``report/tables/summary.py``)."""
+
+
+def _rest(cell: CellSpec | ResultRow) -> dict[str, Any]:
+    """The same, as words for a log line or a sentence."""
+    return {
+        "precision": cell.precision,
+        "accumulation": f"GA {cell.accumulation}",
+        "batch": f"batch {cell.global_batch}",
+        "dataset": cell.dataset,
+        "device": f"{cell.device}/{cell.backend}",
+    }
+
+
+def _settings(cell: CellSpec | ResultRow) -> dict[str, Any]:
+    settings = dict(cell.varied) if isinstance(cell, ResultRow) else settings_of(cell)
+    return {key: _option(_short(key), value) for key, value in settings.items() if value is not None}
+
+
+def _short(key: str) -> str:
+    """``samples`` for ``dataset_options.samples``, unless a cell has a key of that name itself (``seed``)."""
+    _, dot, name = key.partition(".")
+    return name if dot and name not in _FIELDS else key
+
+
+def _told_apart(
+    shown: Sequence[Hashable],
+    hidden: Sequence[Mapping[str, str]],
+    *,
+    between: str = " ",
+    known: Container[str] = (),
+) -> list[str]:
+    """For each cell the ``hidden`` texts that are needed to tell apart cells whose ``shown`` parts are equal.
+
+    known: keys of ``hidden`` that ``shown`` has already.
+    """
+    alike: dict[Hashable, list[Mapping[str, str]]] = {}
+    for key, texts in zip(shown, hidden, strict=True):
+        alike.setdefault(key, []).append(texts)
+    needed = {name for group in alike.values() for name in varying(group) if name not in known}
+    return [between.join(text for name, text in texts.items() if name in needed) for texts in hidden]
+
+
+def _told_apart_by_id(
+    columns: Sequence[Hashable], settings: Sequence[str], cells: Sequence[CellSpec | ResultRow]
+) -> list[str]:
+    """Cells that nothing shown tells apart (the content of their data differs) get the end of their id."""
+    ids = [{"id": f"id={cell.cell_id.rpartition('-')[2]}"} for cell in cells]
+    more = _told_apart(list(zip(columns, settings, strict=True)), ids)
+    return [f"{one} {two}".strip() for one, two in zip(settings, more, strict=True)]
+
+
+def _models(cells: Sequence[CellSpec | ResultRow]) -> list[str]:
+    """Labels of the models; where one label stands for several models, with the options that they differ in."""
+    labels = [model_label(cell) for cell in cells]
+    options = [{k: _option(k, v) for k, v in cell.model.items() if v is not None} for cell in cells]
+    more = _told_apart(labels, options)
+    return [f"{label} {some}".rstrip() for label, some in zip(labels, more, strict=True)]
 
 
 def model_label(row: CellSpec | ResultRow) -> str:
@@ -42,7 +169,9 @@ def model_label(row: CellSpec | ResultRow) -> str:
         return " ".join([row.workload, *(_option(k, v) for k, v in sorted(row.model.items()))])
 
 
-def strategy_labels(rows: Sequence[ResultRow], *, defaults: Defaults = strategy_defaults) -> tuple[str, ...]:
+def strategy_labels(
+    rows: Sequence[CellSpec | ResultRow], *, defaults: Defaults = strategy_defaults
+) -> tuple[str, ...]:
     """One name a row: the strategy and its options that are not the default, or that are numbers which ``rows`` vary."""
     values: dict[tuple[str, str], set[str]] = {}
     for row in rows:
@@ -56,13 +185,17 @@ def strategy_labels(rows: Sequence[ResultRow], *, defaults: Defaults = strategy_
 
 
 def ranks_label(world_size: int) -> str:
-    return "1 rank" if world_size == 1 else f"{world_size} ranks"
+    return counted(world_size, "rank")
 
 
 def failure_label(row: ResultRow) -> str:
     """``out of host memory: rank 1 on n3: ...``."""
     label = STATUS_LABELS.get(row.status, row.status)
     return f"{label}: {row.error}" if row.error else label
+
+
+def _accumulation(cell: CellSpec | ResultRow) -> str:
+    return f", GA {cell.accumulation}" if cell.accumulation > 1 else ""
 
 
 def _strategy(
@@ -89,9 +222,6 @@ def _text(value: Any) -> str:
         return "default"
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def strategy_label(cell: CellSpec | ResultRow) -> str:
-    """The strategy and those of its options that are not the default."""
-    return _strategy(cell, strategy_defaults(cell.strategy))
+    if isinstance(value, float):
+        return short if float(short := f"{value:g}") == value else repr(value)
+    return str(value)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from stepscope.core.errors import DataError
 from stepscope.core.units import format_bytes_binary
+from stepscope.core.words import counted, plural
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.run import CellStatus, ResultRow, RunRecord
 from stepscope.records.samples import RankSummary
 from stepscope.report.findings import findings
-from stepscope.report.labels import failure_label, model_label, ranks_label, strategy_labels
+from stepscope.report.labels import cell_labels, failure_label
 from stepscope.report.render import markdown
 from stepscope.report.tables import summary as table
 from stepscope.store.layout import RunLayout
@@ -47,7 +48,14 @@ def summary_markdown(
     """The text of ``report/summary.md``; file links are relative to the ``report`` folder."""
     parts = [f"# Results: {run.name if run else layout.root.name}", ""]
     if run is not None and run.argv:
-        parts += ["Made by:", "", "```", shlex.join(run.argv), "```", ""]
+        parts += [
+            "Made by:",
+            "",
+            "```",
+            *(shlex.join(argv) for argv in run.commands or (run.argv,)),
+            "```",
+            "",
+        ]
     parts += [_environment_text(environment, rows, ranks), ""]
     said = findings(rows)
     if said:
@@ -74,7 +82,7 @@ def environment_lines(
     if environment is None:
         lines.append("environment: not recorded")
     else:
-        cores = f"{environment.usable_cores} of {environment.logical_cores} cores"
+        cores = f"{environment.usable_cores} of {counted(environment.logical_cores, 'core')}"
         memory = format_bytes_binary(environment.memory_bytes)
         lines.append(
             f"{environment.host}: {environment.cpu_model or 'unknown CPU'}, {cores}, {memory}, {environment.os}"
@@ -88,7 +96,8 @@ def environment_lines(
     threads = sorted({rank.num_threads for rank in ranks})
     if ranks:
         lines.append(
-            f"{'/'.join(map(str, threads))} thread(s) per rank, scheduling policy {', '.join(policies)}"
+            f"{' or '.join(map(str, threads))} {plural(threads[-1], 'thread')} per rank, "
+            f"scheduling policy {', '.join(policies)}"
         )
     return tuple(lines)
 
@@ -133,11 +142,10 @@ def _failed(
     failed = [row for row in rows if row.status != "ok"]
     if not failed:
         return []
-    names = dict(zip((r.cell_id for r in rows), strategy_labels(rows), strict=True))
+    labels = dict(zip((row.cell_id for row in rows), cell_labels(rows), strict=True))
     lines = ["## Cells without a result", ""]
     for row in failed:
-        who = f"{model_label(row)}, {names[row.cell_id]}, {ranks_label(row.world_size)}, {row.precision}"
-        lines.append(f"- {who} (`{row.cell_id}`): {failure_label(row)}")
+        lines.append(f"- {labels[row.cell_id].text} (`{row.cell_id}`): {failure_label(row)}")
         lines += _where_to_look(layout, row, statuses.get(row.cell_id))
     return [*lines, ""]
 

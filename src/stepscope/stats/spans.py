@@ -62,6 +62,8 @@ def union(starts: Ints, ends: Ints) -> Spans:
 
 def join(*sets: Spans) -> Spans:
     """What lies in at least one of the sets."""
+    if not sets:
+        return EMPTY
     return union(np.concatenate([s.starts for s in sets]), np.concatenate([s.ends for s in sets]))
 
 

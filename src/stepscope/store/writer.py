@@ -9,19 +9,23 @@ from pathlib import Path
 from stepscope.core.errors import MissingError
 from stepscope.records import codec
 
+
+class WriteError(MissingError):
+    """A file of the run folder cannot be written."""
+
+
 _FIX = {
     errno.ENOSPC: "free some space or choose another run folder with -o DIR",
     errno.EDQUOT: "your quota is used up: free some space or choose another run folder with -o DIR",
     errno.EACCES: "choose a run folder that you may write to with -o DIR",
     errno.EPERM: "choose a run folder that you may write to with -o DIR",
     errno.EROFS: "the file system is read-only: choose another run folder with -o DIR",
-    errno.ENOTDIR: "a file stands where the folder should be: choose another run folder with -o DIR",
 }
 
 
-def write_error(path: Path, error: OSError) -> MissingError:
+def write_error(path: Path, error: OSError) -> WriteError:
     """The error a user sees when ``path`` cannot be written."""
-    return MissingError(
+    return WriteError(
         f"cannot write {path}",
         why=error.strerror or str(error),
         fix=_FIX.get(error.errno or 0, "choose another run folder with -o DIR"),
@@ -32,9 +36,21 @@ def make_dir(path: Path) -> Path:
     """``path`` as an existing folder."""
     try:
         path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        obstacle = _no_folder(path)
+        raise WriteError(
+            f"{obstacle} is not a folder",
+            why="the files of a run go into a folder" if path == obstacle else f"{path} cannot be made in it",
+            fix="choose another run folder with -o DIR",
+        ) from error
     except OSError as error:
         raise write_error(path, error) from error
     return path
+
+
+def _no_folder(path: Path) -> Path:
+    """The first part of ``path`` that exists and is something else than a folder."""
+    return next(p for p in (*reversed(path.parents), path) if p.exists() and not p.is_dir())
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from stepscope.config.matrix import Matrix, build_matrix
 from stepscope.config.options import OptionsModel
-from stepscope.config.overrides import apply_overrides
+from stepscope.config.overrides import Override, apply_overrides
 from stepscope.config.vocabulary import Family, Vocabulary
 from stepscope.config.yaml_loader import parse_yaml
 
@@ -72,7 +72,7 @@ Build = Callable[..., Matrix]
 def build() -> Build:
     """Text and overrides to a checked matrix."""
 
-    def build(text: str, *overrides: str) -> Matrix:
+    def build(text: str, *overrides: Override) -> Matrix:
         document = apply_overrides(parse_yaml(text, source="m.yaml"), overrides)
         return build_matrix(document, VOCABULARY, name="m")
 

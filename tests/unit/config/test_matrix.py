@@ -173,7 +173,7 @@ measure: {budget_s: -1, warmup: atuo}
     expected = [
         (2, "bsae", "'base'"), (4, "base.workload", "'net'"), (5, "base.dataset", "'noise'"),
         (6, "base.precision", "'bf16'"), (7, "base.optimizer", "'sgd'"), (8, "base.lr", 'found "0.1"'),
-        (10, "base.pin_memory", "write true"), (11, "axes: steps", "either steps or epochs"),
+        (10, "base.pin_memory", "expected true or false"), (11, "axes: steps", "either steps or epochs"),
         (12, "axes.strategy[0]", "'ddp'"), (13, "axes.world_size[1]", "at least 1"),
         (14, "launch.bakend", "'backend'"), (15, "measure.budget_s", "above 0"), (15, "measure.warmup", "'auto'"),
     ]  # fmt: skip
@@ -269,9 +269,36 @@ def test_swept_environment_variables_are_text(build: Build) -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["", "- 1", "3", "text"])
-def test_a_file_that_is_not_a_mapping_is_refused(build: Build, text: str) -> None:
-    assert any("expected a mapping with version, base, axes" in line for line in refused(build, text))
+@pytest.mark.parametrize(
+    ("text", "found", "overrides"),
+    [
+        ("", "nothing", ()),
+        ("# a remark", "nothing", ("base.lr=0.1",)),
+        ("{}", "nothing", ()),
+        ("- 1", "a list", ()),
+        ("- 1", "a list", ("base.lr=0.1",)),
+        ("3", "a number", ()),
+        ("text", "a text", ()),
+    ],
+)
+def test_a_file_that_holds_no_matrix_is_one_error(
+    build: Build, text: str, found: str, overrides: tuple[str, ...]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        build(text, *overrides)
+    assert caught.value.what.startswith("m.yaml")
+    assert caught.value.what.endswith(
+        f"expected a matrix: a mapping with version, base, axes, ...; found {found}"
+    )
+    assert "--preset quick --show" in str(caught.value.fix)
+
+
+@pytest.mark.parametrize("word", ["on", "true"])
+def test_a_boolean_for_the_clipping_norm_is_told_what_clip_takes(build: Build, word: str) -> None:
+    text = BASE.replace("steps: 10", f"steps: 10, strategy: ddp, world_size: 2, clip: {word}")
+    (line,) = refused(build, text)
+    assert "expected a gradient norm above 0 such as 1.0, or null for no clipping" in line
+    assert "write true" not in line
 
 
 def test_a_missing_version_is_asked_for(build: Build) -> None:

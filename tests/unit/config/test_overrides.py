@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from stepscope.config.matrix import Matrix
+from stepscope.config.overrides import Shortcut
 from stepscope.core.errors import UsageError
 
 Build = Callable[..., Matrix]
@@ -20,7 +21,7 @@ include: [{strategy: single, world_size: 1}]
 
 
 def test_a_value_replaces_the_files_and_the_complaint_about_it(build: Build) -> None:
-    with pytest.raises(UsageError, match="write true"):
+    with pytest.raises(UsageError, match="boolean to some YAML readers"):
         build(TEXT)
     assert {d.settings.lr for d in build(TEXT, "base.lr=1e-3").cells} == {1e-3}
 
@@ -112,3 +113,33 @@ def test_mistakes_in_an_overrides_value_point_at_the_override(build: Build) -> N
         UsageError, match=r"--set axes.world_size=\[2, x\]: axes.world_size\[1\]: expected a whole"
     ):
         build(TEXT, "base.lr=0.1", "axes.world_size=[2, x]")
+
+
+@pytest.mark.parametrize(
+    ("shortcut", "said"),
+    [
+        (
+            Shortcut("--steps", "abc", "base.steps"),
+            "--steps abc: expected a whole number of at least 1, or auto",
+        ),
+        (
+            Shortcut("--warmup", "-1", "measure.warmup"),
+            "--warmup -1: expected a whole number of steps, or auto",
+        ),
+        (Shortcut("--steps", "", "base.steps"), "--steps : the value is missing"),
+        (Shortcut("--steps", "[1", "base.steps"), "--steps [1:1:3"),
+    ],
+)
+def test_a_mistake_in_an_option_of_its_own_names_that_option(
+    build: Build, shortcut: Shortcut, said: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        build(TEXT, "base.lr=0.1", shortcut)
+    assert said in str(caught.value)
+    assert "--set base.steps=" not in str(caught.value)
+    assert "measure.warmup" not in str(caught.value)
+
+
+def test_an_option_of_its_own_sets_the_value(build: Build) -> None:
+    matrix = build(TEXT, "base.lr=0.1", Shortcut("--steps", "7", "base.steps"))
+    assert {d.settings.steps for d in matrix.cells} == {7}

@@ -60,7 +60,7 @@ def test_an_empty_folder_says_what_was_looked_for(tmp_path: Path) -> None:
 
 
 def test_a_data_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="nothing there"):
+    with pytest.raises(DataError, match="does not exist"):
         DATASET.locate(OPTIONS, tmp_path / "typo")
 
 

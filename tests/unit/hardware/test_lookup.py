@@ -117,17 +117,42 @@ def test_surplus_blanks_and_letter_case_are_no_other_gpu() -> None:
 @pytest.mark.parametrize(
     ("name", "guess"),
     [
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", "rtx-4090"),
-        ("NVIDIA A100-SXM-64GB", "a100-sxm4-80gb"),
         ("h100sxm", "h100-sxm"),
-        ("mi300", "mi300x"),
-        ("l40z", "l40"),
+        ("h100-smx", "h100-sxm"),
+        ("GeForce RTX4090", "rtx-4090"),
+        ("l40 s", "l40s"),
+        ("h100 pci", "h100-pcie"),
     ],
 )
-def test_an_unknown_name_comes_with_a_did_you_mean(name: str, guess: str) -> None:
+def test_a_misspelt_name_comes_with_a_did_you_mean(name: str, guess: str) -> None:
     found = find(name)
     assert isinstance(found, Unavailable)
     assert f"did you mean {guess!r}" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "'rtx-4090'"),
+        ("RTX 4080 Laptop", "'rtx-4080'"),
+        ("RTX 4081", "'rtx-4080'"),
+        ("A1000", "'a10'"),
+        ("H10", "'h100-sxm'"),
+        ("NVIDIA A100-SXM-64GB", "'a100-sxm4-80gb'"),
+        ("mi300", "'mi300x'"),
+        ("l40z", "'l40'"),
+        ("NVIDIA A10M", "'a10'"),
+        ("RTX 6000", "'rtx-6000-ada'"),
+        ("RTX 3080", "'rtx-3090'"),
+    ],
+)
+def test_another_number_or_another_word_is_another_part_and_is_called_so(name: str, near: str) -> None:
+    found = find(name)
+    assert isinstance(found, Unavailable)
+    assert "did you mean" not in found.reason
+    assert "another part" in found.reason
+    assert near in found.reason
+    assert 1 <= found.reason.count("'") // 2 - 1 <= 4
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stepscope.launch.verdict import exit_codes, first_seen, judge
+from stepscope.launch.verdict import Deadline, exit_codes, first_seen, judge
 from stepscope.records.samples import Heartbeat, RankError
 
 TORCHRUN_LOG = """
@@ -32,9 +32,15 @@ def error(rank: int, kind: str, *, time_ns: int = 0, text: str = "RuntimeError: 
                      traceback="", time_ns=time_ns)  # fmt: skip
 
 
-def beat(rank: int, *, step: int, enqueued: int | None = None, time_ns: int = 0) -> Heartbeat:
+S = 1_000_000_000
+DEADLINE = Deadline(timeout_ns=100 * S, now_ns=200 * S, total_steps=50)
+
+
+def beat(rank: int, *, step: int, enqueued: int | None = None, time_ns: int = 0, moved_ns: int = 0,
+         longest_ns: int = 0) -> Heartbeat:  # fmt: skip
     return Heartbeat(rank=rank, host=f"host{rank}", pid=1, cell_id="c", phase="measure", step=step,
-                     collectives_enqueued=enqueued, last_collective="all_reduce [[1024]]", time_ns=time_ns)  # fmt: skip
+                     collectives_enqueued=enqueued, last_collective="all_reduce [[1024]]", time_ns=time_ns,
+                     moved_ns=moved_ns, longest_ns=longest_ns)  # fmt: skip
 
 
 def verdict(**given):
@@ -44,7 +50,6 @@ def verdict(**given):
         "codes": {},
         "finished": frozenset(),
         "world_size": 4,
-        "timed_out": False,
     }
     return judge(**(known | given))
 
@@ -109,18 +114,18 @@ def test_at_a_timeout_the_rank_that_never_entered_the_collective_is_named() -> N
         beat(2, step=3, enqueued=8),
         beat(3, step=3, enqueued=9),
     ]
-    result = verdict(heartbeats=beats, timed_out=True)
+    result = verdict(heartbeats=beats, deadline=DEADLINE)
     assert (result.status, result.rank) == ("timeout", 2)
     assert "never called collective 9 (all_reduce [[1024]])" in result.reason
 
 
 def test_without_a_flight_recorder_the_oldest_heartbeat_decides() -> None:
     beats = [beat(r, step=3, time_ns=100 + r) for r in (0, 2, 3)] + [beat(1, step=3, time_ns=5)]
-    assert verdict(heartbeats=beats, timed_out=True).rank == 1
+    assert verdict(heartbeats=beats, deadline=DEADLINE).rank == 1
 
 
 def test_a_rank_that_never_started_the_cell_is_named_at_a_timeout() -> None:
-    result = verdict(heartbeats=[beat(r, step=0) for r in (0, 1, 3)], timed_out=True)
+    result = verdict(heartbeats=[beat(r, step=0) for r in (0, 1, 3)], deadline=DEADLINE)
     assert result.rank == 2
     assert "never reached this cell" in result.reason
 
@@ -130,3 +135,36 @@ def test_a_finished_rank_is_not_suspected(finished: frozenset[int]) -> None:
     result = verdict(finished=finished, codes={3: -11})
     assert (result.rank, result.status) == (3, "killed")
     assert "SIGSEGV" in result.reason
+
+
+def test_a_cell_that_still_makes_progress_at_its_deadline_blames_nobody() -> None:
+    result = verdict(heartbeats=[beat(r, step=12, moved_ns=199 * S) for r in range(4)], deadline=DEADLINE)
+    assert (result.status, result.rank, result.host) == ("timeout", None, None)
+    assert "still progressing" in result.reason
+    assert "step 12 of 50" in result.reason
+    assert "--set measure.timeout_s" in result.reason
+
+
+def test_a_step_that_takes_as_long_as_steps_do_here_is_progress() -> None:
+    beats = [beat(r, step=3, moved_ns=170 * S, longest_ns=20 * S) for r in range(4)]
+    assert verdict(heartbeats=beats, deadline=DEADLINE).rank is None
+
+
+def test_one_rank_that_stopped_long_ago_is_named_although_others_moved_since() -> None:
+    beats = [beat(r, step=3, moved_ns=199 * S, time_ns=199 * S) for r in (0, 1, 3)]
+    result = verdict(
+        heartbeats=[*beats, beat(2, step=2, moved_ns=120 * S, time_ns=122 * S)], deadline=DEADLINE
+    )
+    assert result.rank == 2
+    assert "stopped first" in result.reason
+
+
+def test_a_finished_rank_does_not_make_the_others_look_stuck() -> None:
+    beats = [beat(0, step=50, moved_ns=110 * S), *(beat(r, step=49, moved_ns=199 * S) for r in (1, 2, 3))]
+    assert verdict(heartbeats=beats, finished=frozenset({0}), deadline=DEADLINE).rank is None
+
+
+def test_what_a_rank_wrote_last_is_in_the_reason_of_its_silent_end() -> None:
+    result = verdict(codes={2: 1}, finished=frozenset({0, 1, 3}), last_words={2: "ImportError: no libfoo"})
+    assert result.rank == 2
+    assert "ImportError: no libfoo" in result.reason

@@ -9,10 +9,12 @@ import pytest
 from tests.unit.cells import cell_spec
 
 from stepscope.core.errors import UsageError
-from stepscope.matrix.run_folder import MISSING_DATA, prepare, read_cells, read_statuses
+from stepscope.matrix.run_folder import MISSING_DATA, prepare, read_cells, read_statuses, untraced
+from stepscope.records.cell import CellSpec
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.run import CellStatus, RunRecord
+from stepscope.records.run import CellStatus, RunRecord, Status
 from stepscope.store.layout import RunLayout
+from stepscope.store.reader import read_record
 from stepscope.store.writer import write_record
 
 HERE = EnvironmentRecord(
@@ -21,23 +23,71 @@ HERE = EnvironmentRecord(
 )  # fmt: skip
 
 
-def run_of(*specs, kind: str = "bench") -> RunRecord:
-    return RunRecord(kind=kind, name="n", matrix={}, cells=tuple(s.cell_id for s in specs), argv=())
-
-
-def start(root: Path, *specs, environment: EnvironmentRecord = HERE, force: bool = False) -> RunLayout:
+def start(
+    root: Path,
+    *specs: CellSpec,
+    environment: EnvironmentRecord = HERE,
+    force: bool = False,
+    name: str = "n",
+    argv: tuple[str, ...] = (),
+) -> RunLayout:
     layout = RunLayout(root)
-    prepare(layout, run=run_of(*specs), specs=specs, environment=environment, force=force)
+    run = RunRecord(kind="bench", name=name, matrix={}, cells=tuple(s.cell_id for s in specs), argv=argv)
+    prepare(layout, run=run, specs=specs, environment=environment, force=force)
     return layout
 
 
-A, B = cell_spec(cell_id="a"), cell_spec(cell_id="b", strategy="ddp")
+A, B, C = cell_spec(cell_id="a"), cell_spec(cell_id="b", strategy="ddp"), cell_spec(cell_id="c", seed=2)
 
 
-def test_a_second_matrix_adds_its_cells_and_keeps_those_of_the_first(tmp_path: Path) -> None:
-    start(tmp_path, A)
+def measured(layout: RunLayout, *cells: CellSpec, status: Status = "ok") -> None:
+    for cell in cells:
+        write_record(layout.cell(cell.cell_id).status, CellStatus(cell_id=cell.cell_id, status=status))
+
+
+def test_a_longer_version_of_the_matrix_adds_its_cells_in_its_own_order(tmp_path: Path) -> None:
+    measured(start(tmp_path, A), A)
     layout = start(tmp_path, B, A)
+    assert [cell.cell_id for cell in read_cells(layout)] == ["b", "a"]
+
+
+def test_a_cell_that_left_the_matrix_stays_if_it_has_a_result(tmp_path: Path) -> None:
+    layout = start(tmp_path, A, B, C)
+    measured(layout, A, B)
+    measured(layout, C, status="interrupted")
+    start(tmp_path, A)
+    run = read_record(layout.run, RunRecord)
+    assert (run.cells, run.earlier_cells) == (("a",), ("b",))
     assert [cell.cell_id for cell in read_cells(layout)] == ["a", "b"]
+    start(tmp_path, A, B)
+    run = read_record(layout.run, RunRecord)
+    assert (run.cells, run.earlier_cells) == (("a", "b"), ())
+
+
+def test_a_matrix_of_another_name_is_refused_unless_forced(tmp_path: Path) -> None:
+    measured(start(tmp_path, A), A)
+    with pytest.raises(UsageError, match="belongs to the matrix 'n', not to 'other'") as caught:
+        start(tmp_path, A, name="other")
+    assert "--force" in str(caught.value)
+    layout = start(tmp_path, B, name="other", force=True)
+    assert [cell.cell_id for cell in read_cells(layout)] == ["b", "a"]
+
+
+def test_a_matrix_of_the_same_name_without_a_measured_cell_in_common_is_refused(tmp_path: Path) -> None:
+    layout = start(tmp_path, A)
+    start(tmp_path, B)  # nothing was measured yet: there is nothing to mix
+    measured(layout, B)
+    with pytest.raises(UsageError, match="another version of the matrix 'n'"):
+        start(tmp_path, A)
+
+
+def test_the_commands_that_made_a_run_are_all_remembered_once(tmp_path: Path) -> None:
+    layout = start(tmp_path, A, argv=("stepscope", "bench"))
+    start(tmp_path, A, argv=("stepscope", "bench", "--profile"))
+    start(tmp_path, A, argv=("stepscope", "bench"))
+    run = read_record(layout.run, RunRecord)
+    assert run.commands == (("stepscope", "bench"), ("stepscope", "bench", "--profile"))
+    assert run.argv == ("stepscope", "bench")
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
@@ -67,12 +117,13 @@ def test_a_cell_that_lacked_its_data_gives_way_to_the_real_one(tmp_path: Path) -
     assert [cell.cell_id for cell in read_cells(layout)] == ["a"]
 
 
-def test_with_traces_a_cell_measured_without_them_does_not_count(tmp_path: Path) -> None:
-    layout = start(tmp_path, A, B)
-    for cell in (A, B):
-        write_record(layout.cell(cell.cell_id).status, CellStatus(cell_id=cell.cell_id, status="ok"))
+def test_cells_that_are_ok_and_have_no_trace_are_found(tmp_path: Path) -> None:
+    layout = start(tmp_path, A, B, C)
+    measured(layout, A, B)
+    measured(layout, C, status="oom")
     traces = layout.cell("b").traces
     traces.mkdir()
     (traces / "rank-00000.json.gz").write_bytes(b"")
-    assert set(read_statuses(layout, ["a", "b", "c"])) == {"a", "b"}
-    assert set(read_statuses(layout, ["a", "b", "c"], with_traces=True)) == {"b"}
+    statuses = read_statuses(layout, ["a", "b", "c", "d"])
+    assert set(statuses) == {"a", "b", "c"}
+    assert untraced(layout, statuses) == {"a"}

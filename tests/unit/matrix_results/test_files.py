@@ -18,9 +18,11 @@ from stepscope.matrix.results import (
     rows_csv,
     write_results,
 )
+from stepscope.matrix.session import NOT_IN_MATRIX, derive_results
 from stepscope.records.codec import field_names
 from stepscope.records.run import ResultRow, RunRecord
 from stepscope.store.layout import RunLayout
+from stepscope.store.writer import write_record
 
 
 def test_results_are_read_back_as_they_were_written(fakes: Any, tmp_path: Path) -> None:
@@ -75,7 +77,7 @@ def test_results_that_cannot_be_written_say_where_and_what_to_do(fakes: Any, tmp
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(MissingError) as caught:
         write_results(RunLayout(tmp_path / "file" / "run"), [fakes.row("a")])
-    assert "results.jsonl" in caught.value.what or "run" in caught.value.what
+    assert caught.value.what == f"{tmp_path / 'file'} is not a folder"
     assert caught.value.fix
 
 
@@ -114,3 +116,30 @@ def test_a_missing_plan_leaves_the_bytes_unknown_and_says_why(fakes: Any, tmp_pa
     (row,) = build_rows(RunLayout(tmp_path), [cell], plans={"a": Unavailable("not installed here")})
     assert row.comm_bytes_per_step is None
     assert "not installed here" in row.notes
+
+
+def test_a_cell_of_an_earlier_matrix_comes_last_and_says_so(fakes: Any, tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    for cell in (fakes.single("old"), fakes.spec("new")):
+        fakes.write_cell(layout, cell, ranks=[fakes.series([10**7] * 8)] * cell.world_size)
+    run = RunRecord(
+        kind="bench", name="n", matrix={}, cells=("new", "never"), argv=(), earlier_cells=("old",)
+    )
+    write_record(layout.run, run)
+    write_record(layout.cell("never").spec, fakes.spec("never", seed=2))
+    new, never, old = derive_results(layout)
+    assert (new.status, never.status, old.status) == ("ok", "interrupted", "ok")
+    assert NOT_IN_MATRIX in old.notes
+    assert NOT_IN_MATRIX not in new.notes
+    assert new.baseline_cell_id == "old"
+
+
+def test_a_row_holds_the_settings_that_the_cells_do_not_share(fakes: Any, tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    cells = [fakes.spec("a", seed=1, dataset_options={"samples": 64}), fakes.spec("b", seed=2)]
+    for cell in cells:
+        fakes.write_cell(layout, cell, ranks=[fakes.series([10**7] * 8)] * 2)
+    a, b = build_rows(layout, cells, plans={})
+    assert a.varied == {"seed": 1, "dataset_options.samples": 64}
+    assert b.varied == {"seed": 2}
+    assert (a.threads_per_rank, b.threads_per_rank) == (1, 1)

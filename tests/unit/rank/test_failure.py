@@ -46,6 +46,6 @@ def test_the_record_says_where_the_rank_was(tmp_path: Path) -> None:
     except DataError as error:
         record = describe(error, pulse)
     assert (record.rank, record.cell_id, record.phase, record.step) == (3, "the-cell", "measure", 17)
-    assert record.exception == "DataError: a\n  fix: do this"
+    assert record.exception == "DataError: a; fix: do this", "one line: it goes into tables"
     assert record.fix == "do this"
     assert "test_failure.py" in record.traceback

@@ -151,9 +151,34 @@ def test_a_rating_is_coloured_and_the_colour_is_not_the_only_sign(rows: list[Any
 
 
 def test_the_same_note_on_several_rows_is_one_line(fakes: Any) -> None:
-    rows = [fakes.row(i, notes=("same",)) for i in "ab"] + [fakes.row("c", notes=("other",))]
-    assert build(rows).notes == ("ddp on 2 ranks, ddp on 2 ranks: same", "ddp on 2 ranks: other")
+    rows = [
+        fakes.row("a", notes=("same",)),
+        fakes.row("b", strategy="naive", notes=("same",)),
+        fakes.row("c", strategy="interleaved", notes=("other",)),
+    ]
+    assert build(rows).notes == ("ddp on 2 ranks, naive on 2 ranks: same", "interleaved on 2 ranks: other")
     assert build(rows[:2]).notes == ("all: same",)
+
+
+def test_a_note_names_the_model_where_the_run_has_several(fakes: Any) -> None:
+    rows = [
+        fakes.row("a", notes=("shaky",)),
+        fakes.row("b", precision="amp_bf16"),
+        fakes.row("c", model={"size": "tiny"}),
+    ]
+    assert build(rows).notes == ("mlp small, ddp on 2 ranks, fp32: shaky",)
+
+
+def test_rows_of_one_comparison_with_other_thread_counts_say_so_and_why_it_matters(fakes: Any) -> None:
+    base = {"speedup": 1.0, "baseline_cell_id": "one"}
+    one = fakes.timed_row("one", 20e6, strategy="single", world_size=1, threads_per_rank=4, **base)
+    two = fakes.timed_row("two", 10e6, threads_per_rank=2, **base)
+    said = " ".join(build([one, two]).footnotes)
+    assert "threads per rank: 4 on 1 rank, 2 on 2 ranks; the 1-rank baseline computes with cores" in said
+    same = fakes.timed_row("two", 10e6, threads_per_rank=4, **base)
+    assert "threads per rank" not in " ".join(build([one, same]).footnotes)
+    unknown = fakes.timed_row("two", 10e6, **base)
+    assert "threads per rank" not in " ".join(build([one, unknown]).footnotes)
 
 
 def test_footnotes_speak_only_of_what_the_table_shows(fakes: Any, rows: list[Any]) -> None:

@@ -30,6 +30,14 @@ def test_an_unwritable_folder_is_one_clear_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("below", ["", "deeper/still"])
+def test_a_file_where_a_folder_should_be_is_named(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(MissingError) as caught:
+        writer.make_dir(tmp_path / "file" / below)
+    assert caught.value.what == f"{tmp_path / 'file'} is not a folder"
+
+
 def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def to_full_disk(_: Path, data: bytes) -> None:
         with open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123

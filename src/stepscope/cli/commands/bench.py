@@ -50,7 +50,7 @@ def bench(
         bool, typer.Option("--retry-failed", help="When resuming, try cells again that ran out of memory.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Resume although the machine or torch is another one.")
+        bool, typer.Option("--force", help="Use a run folder of another matrix, machine or torch.")
     ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")
@@ -76,7 +76,14 @@ def bench(
         return bench_plan.print_matrix(source, overrides=overrides)
     planned = make_plan(source, overrides=overrides, data_dir=data_dir, download=download)
     if plan:
-        return bench_plan.print_plan(planned, output=output, json=json)
+        return bench_plan.print_plan(
+            planned,
+            output=output,
+            json=json,
+            profile=profile or tensorboard is not None,
+            retry_failed=retry_failed,
+            force=force,
+        )
     return bench_run.run_plan(
         planned,
         output=output,

@@ -30,11 +30,22 @@ def doctor(
     """Look at this machine: torch, GPUs, links, network, launcher; PASS, WARN, FAIL or SKIP for each check.
 
     Every WARN and FAIL comes with a fix. A machine without a GPU is a normal machine: those checks are skipped.
+    Under a launcher, local rank 0 reports for its host.
     """
+    from os import environ
+
     from stepscope.cli.console import err, out, print_json
     from stepscope.environment.collect import collect
     from stepscope.environment.verdicts import judge, tally
 
+    local_rank = environ.get("LOCAL_RANK", "0")
+    if local_rank != "0":
+        err().print(
+            f"LOCAL_RANK={local_rank}: local rank 0 reports for this host (outside a launcher: unset LOCAL_RANK)",
+            markup=False,
+            soft_wrap=True,
+        )
+        return
     if err().is_terminal and not json:
         with err().status("looking at this machine ..."):
             record = collect(torch_timeout_s=torch_timeout)
@@ -187,6 +198,7 @@ def _show_checks(console: Console, verdicts: tuple[Verdict, ...]) -> None:
     from rich.text import Text
 
     from stepscope.cli.blocks import print_block
+    from stepscope.core.words import plural
     from stepscope.environment.verdicts import tally
 
     console.print(Text("checks", style="bold"))
@@ -209,7 +221,8 @@ def _show_checks(console: Console, verdicts: tuple[Verdict, ...]) -> None:
     print_block(console, grid)
     counts = tally(verdicts)
     console.print()
-    words = (("pass", "passed"), ("warn", "warnings"), ("fail", "failed"), ("skip", "skipped"))
+    warnings = plural(counts["warn"], "warning")
+    words = (("pass", "passed"), ("warn", warnings), ("fail", "failed"), ("skip", "skipped"))
     parts = [
         Text(f"{counts[key]} {word}", style=_STYLES[key] if counts[key] else "dim") for key, word in words
     ]

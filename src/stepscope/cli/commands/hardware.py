@@ -161,6 +161,7 @@ def _show_one(console: Console, entry: Accelerator) -> None:
 
     from stepscope.cli.blocks import print_block
     from stepscope.core.units import format_bandwidth, format_bytes
+    from stepscope.core.words import counted
     from stepscope.hardware.links import pcie_bytes_per_s
 
     console.print(
@@ -182,7 +183,9 @@ def _show_one(console: Console, entry: Accelerator) -> None:
     )
     link = entry.link
     if link is not None:
-        text = f"{link.name}, {link.count} links: {format_bandwidth(link.bytes_per_s)} per direction"
+        text = (
+            f"{link.name}, {counted(link.count, 'link')}: {format_bandwidth(link.bytes_per_s)} per direction"
+        )
         if link.peer_links != link.count:
             text += f", {format_bandwidth(link.peer_bytes_per_s)} to one peer"
         grid.add_row("  link", Text(text + (" (with a bridge, sold apart)" if link.optional else "")))

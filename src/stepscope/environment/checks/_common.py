@@ -86,7 +86,8 @@ def gpu_names(record: EnvironmentRecord) -> tuple[str, ...]:
 def no_gpu_reason(record: EnvironmentRecord) -> str:
     """Why there is nothing to say about GPUs."""
     if record.torch is not None and record.gpus:
-        return f"torch can use none of the {len(record.gpus)} GPUs"
+        present = len(record.gpus)
+        return "torch cannot use the GPU" if present == 1 else f"torch can use none of the {present} GPUs"
     if "gpus" in record.unavailable:
         return f"no GPU: {record.unavailable['gpus']}"
     return "no GPU on this machine"
@@ -128,8 +129,3 @@ def listed(items: Iterable[str], *, at_most: int = 4) -> str:
     every: Sequence[str] = tuple(items)
     shown = ", ".join(every[:at_most])
     return shown if len(every) <= at_most else f"{shown} and {len(every) - at_most} more"
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 GPU``, ``8 GPUs``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from stepscope.core.errors import Unavailable
+from stepscope.core.words import counted
 from stepscope.environment.checks._common import (
     Check,
     Outcome,
-    counted,
     listed,
     passed,
     several_gpus,
@@ -67,7 +67,7 @@ def _all_joined(record: EnvironmentRecord, topology: Topology) -> Outcome:
             False: "wired directly",
             None: "NVSwitch or wired directly: cannot be told",
         }
-        return passed(f"NVLink between all pairs, {counts[0]} links each ({how[switch]})")
+        return passed(f"NVLink between all pairs, {counted(counts[0], 'link')} each ({how[switch]})")
     if counts[-1] * (len(topology.gpus) - 1) > (nvlinks_per_gpu(record) or 18):
         return warned(
             f"NVLink between all pairs, but {counts[0]} to {counts[-1]} links: some NVLinks are down",

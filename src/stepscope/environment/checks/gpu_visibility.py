@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from stepscope.core.words import counted
 from stepscope.environment.checks._common import (
     Check,
     Outcome,
-    counted,
     failed,
     no_gpu_reason,
     passed,
@@ -33,7 +33,9 @@ def run(record: EnvironmentRecord) -> Outcome:
     hidden = present - torch.device_count
     if hidden <= 0:
         return passed(
-            f"torch sees all {present}" if hidden == 0 else f"torch sees {torch.device_count} devices (MIG)"
+            f"torch sees all {present}"
+            if hidden == 0
+            else f"torch sees {counted(torch.device_count, 'device')} (MIG)"
         )
     found = f"torch sees {torch.device_count} of {counted(present, 'GPU')}"
     setting = _setting(record)

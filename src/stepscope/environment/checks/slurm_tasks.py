@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from stepscope.core.words import counted
 from stepscope.environment.checks._common import (
     Check,
     Outcome,
-    counted,
     integer,
     passed,
     skipped,

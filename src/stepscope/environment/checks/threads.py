@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from stepscope.core.words import counted
 from stepscope.environment.checks._common import (
     Check,
     Outcome,
-    counted,
     integer,
     local_ranks,
     passed,
@@ -29,19 +29,22 @@ def run(record: EnvironmentRecord) -> Outcome:
     if threads is not None:
         product = f"{counted(ranks, 'rank')} ({source}) x OMP_NUM_THREADS={threads}"
         if ranks * threads > cores:
-            return warned(f"{product} = {ranks * threads} threads on {counted(cores, 'core')}", fix=fix)
+            return warned(
+                f"{product} = {counted(ranks * threads, 'thread')} on {counted(cores, 'core')}", fix=fix
+            )
         return passed(f"{product} fits {counted(cores, 'core')}")
     default = record.torch.intra_op_threads if record.torch is not None else None
     if default is None:
         return skipped("OMP_NUM_THREADS is not set and torch does not answer")
     if default > cores:
         return warned(
-            f"each process starts {default} threads on {counted(cores, 'usable core')} (torch does not see the limit)",
+            f"each process starts {counted(default, 'thread')} on {counted(cores, 'usable core')} "
+            "(torch does not see the limit)",
             fix=fix,
         )
     if ranks > 1 and ranks * default > cores:
         return warned(
-            f"OMP_NUM_THREADS is not set: ranks started without torchrun take {default} threads each, "
+            f"OMP_NUM_THREADS is not set: ranks started without torchrun take {counted(default, 'thread')} each, "
             f"{ranks * default} on {counted(cores, 'core')}; torchrun would set 1",
             fix=fix,
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stepscope.environment.checks._common import Check, Outcome, counted, local_ranks, passed, warned
+from stepscope.core.words import counted
+from stepscope.environment.checks._common import Check, Outcome, local_ranks, passed, warned
 from stepscope.records.environment import EnvironmentRecord
 
 CORES_PER_GPU_RANK = 2
@@ -18,7 +19,7 @@ def run(record: EnvironmentRecord) -> Outcome:
     if record.usable_cores < wanted:
         return warned(
             f"{found}, too few for {counted(ranks, 'rank')} ({source})",
-            fix=f"ask for at least {wanted} cores (Slurm: --cpus-per-task, container: --cpus)",
+            fix=f"ask for at least {counted(wanted, 'core')} (Slurm: --cpus-per-task, container: --cpus)",
         )
     return passed(found)
 

@@ -11,4 +11,4 @@ from stepscope.rank.strategies._common import Session
 
 Open = Callable[[nn.Module, Mesh, Any], Session]
 
-REGISTRY: Registry[Open] = Registry("stepscope.rank.strategies", "open", "strategy")
+REGISTRY: Registry[Open] = Registry("stepscope.rank.strategies", "open", "strategy", "stepscope.strategies")

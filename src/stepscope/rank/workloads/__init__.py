@@ -9,4 +9,4 @@ from stepscope.records.plan import InputNeeds
 
 Build = Callable[[Any, InputNeeds, str], Task]  # options, resolved needs, loss (ce | mse)
 
-REGISTRY: Registry[Build] = Registry("stepscope.rank.workloads", "build", "workload")
+REGISTRY: Registry[Build] = Registry("stepscope.rank.workloads", "build", "workload", "stepscope.workloads")

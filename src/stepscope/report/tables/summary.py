@@ -8,12 +8,12 @@ from typing import TypeVar
 from stepscope.core.units import format_bytes, format_bytes_binary, format_count, format_duration
 from stepscope.records.run import ResultRow
 from stepscope.report.labels import (
+    CellLabel,
     Defaults,
+    cell_labels,
     failure_label,
-    model_label,
     ranks_label,
     strategy_defaults,
-    strategy_labels,
 )
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Tone, Value, unknown
 
@@ -34,10 +34,10 @@ def build(rows: Sequence[ResultRow], *, defaults: Defaults = strategy_defaults) 
     """The table of ``rows``: groups by model, data and device in order of first appearance, cells in their
     order.
     """
-    labels = dict(zip((row.cell_id for row in rows), strategy_labels(rows, defaults=defaults), strict=True))
+    labels = dict(zip((row.cell_id for row in rows), cell_labels(rows, defaults=defaults), strict=True))
     order: dict[tuple[str, ...], list[ResultRow]] = {}
     for row in rows:
-        order.setdefault(_group_key(row), []).append(row)
+        order.setdefault(_group_key(row, labels), []).append(row)
     ordered = [row for block in order.values() for row in block]
     parameters = {key: _parameters(block) for key, block in order.items()}
     all_estimated = all(row.epoch_estimated for row in rows if row.epoch_ns is not None)
@@ -46,8 +46,9 @@ def build(rows: Sequence[ResultRow], *, defaults: Defaults = strategy_defaults) 
         title="Results",
         columns=_columns(epochs_estimated=all_estimated and any(row.epoch_ns is not None for row in rows)),
         rows=tuple(
-            _row(row, labels[row.cell_id], parameters[_group_key(row)], mark_estimate=not all_estimated)
-            for row in ordered
+            _row(row, labels[row.cell_id], parameters[key], mark_estimate=not all_estimated)
+            for key, block in order.items()
+            for row in block
         ),
         footnotes=_footnotes(ordered),
         notes=_row_notes(ordered, labels),
@@ -81,13 +82,13 @@ def _columns(*, epochs_estimated: bool) -> tuple[Column, ...]:
     )
 
 
-def _row(row: ResultRow, label: str, parameters: int | None, *, mark_estimate: bool) -> Row:
+def _row(row: ResultRow, label: CellLabel, parameters: int | None, *, mark_estimate: bool) -> Row:
     values = (
-        _name(model_label(row)),
+        _name(label.model),
         _name(row.dataset),
         _known(parameters, lambda n: f"{format_count(n)} parameters"),
         _name(f"{row.device}/{row.backend}"),
-        _name(label),
+        _name(label.mode),
         Value(text=str(row.world_size), raw=row.world_size),
         _name(row.precision),
         Value(text=str(row.accumulation), raw=row.accumulation),
@@ -175,8 +176,8 @@ def _known(value: N | None, form: Callable[[N], str]) -> Value:
     return unknown() if value is None else Value(text=form(value), raw=value)
 
 
-def _group_key(row: ResultRow) -> tuple[str, ...]:
-    return (model_label(row), row.dataset, row.device, row.backend)
+def _group_key(row: ResultRow, labels: Mapping[str, CellLabel]) -> tuple[str, ...]:
+    return (labels[row.cell_id].model, row.dataset, row.device, row.backend)
 
 
 def _parameters(block: Sequence[ResultRow]) -> int | None:
@@ -184,23 +185,29 @@ def _parameters(block: Sequence[ResultRow]) -> int | None:
     return next((row.num_parameters for row in block if row.num_parameters is not None), None)
 
 
-def _row_notes(rows: Sequence[ResultRow], labels: Mapping[str, str]) -> tuple[str, ...]:
-    """Notes of single rows; the same note on several rows is one line."""
+def _row_notes(rows: Sequence[ResultRow], labels: Mapping[str, CellLabel]) -> tuple[str, ...]:
+    """Notes of single rows, with the model where there are several; the same note on several rows is one line."""
+    several = len({labels[row.cell_id].model for row in rows}) > 1
     said: dict[str, list[ResultRow]] = {}
     for row in rows:
         for note in row.notes:
             said.setdefault(note, []).append(row)
     lines = []
     for note, owners in said.items():
-        names = [f"{labels[row.cell_id]} on {ranks_label(row.world_size)}" for row in owners]
+        of_owners = [labels[row.cell_id] for row in owners]
+        names = [f"{label.model}, {label.name}" if several else label.name for label in of_owners]
         if len(owners) > 1 and len(owners) == sum(row.status == "ok" for row in rows):
             who = "all"
         elif len(owners) > MAX_NAMED:
-            who = f"{', '.join(names[:MAX_NAMED])} and {len(names) - MAX_NAMED} more"
+            who = f"{_listed(names[:MAX_NAMED])} and {len(names) - MAX_NAMED} more"
         else:
-            who = ", ".join(names)
+            who = _listed(names)
         lines.append(f"{who}: {note}")
     return tuple(lines)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ("; " if any(", " in name for name in names) else ", ").join(names)
 
 
 def _footnotes(rows: Sequence[ResultRow]) -> tuple[str, ...]:
@@ -221,6 +228,7 @@ def _footnotes(rows: Sequence[ResultRow]) -> tuple[str, ...]:
             " (share of the step). bytes/step: payload of one rank."
         )
     notes += _scaling_footnotes(shown)
+    notes += _thread_footnotes(shown)
     if shown and all(row.test_accuracy is None for row in shown):
         notes.append("no accuracy: it takes whole epochs and real labels.")
     if any(row.device == "cpu" and row.world_size > 1 for row in shown):
@@ -241,3 +249,22 @@ def _scaling_footnotes(rows: Sequence[ResultRow]) -> list[str]:
     return [
         f"speed-up: samples/s over the 1-rank baseline of the same settings{tail}; efficiency: speed-up / ranks."
     ]
+
+
+def _thread_footnotes(rows: Sequence[ResultRow]) -> list[str]:
+    """Said when rows that a speed-up compares computed with different numbers of threads a rank."""
+    by_id = {row.cell_id: row for row in rows}
+    pairs = [(row, by_id[row.baseline_cell_id]) for row in rows if row.baseline_cell_id in by_id]
+    differ = [pair for pair in pairs if len({row.threads_per_rank for row in pair} - {None}) > 1]
+    if not differ:
+        return []
+    compared = {row.cell_id: row for pair in differ for row in pair}
+    threads = sorted({(row.world_size, row.threads_per_rank or 0) for row in compared.values()})
+    said = ", ".join(f"{number} on {ranks_label(ranks)}" for ranks, number in threads)
+    why = (
+        "the 1-rank baseline computes with cores that the ranks divide among themselves, so speed-up here says what"
+        " splitting the same cores brings, not what more cores would"
+        if any(row.device == "cpu" for row in compared.values())
+        else "the host work of the 1-rank baseline (data, launching kernels) has more cores to itself"
+    )
+    return [f"threads per rank: {said}; {why} (the same for all: launch.threads_per_rank)."]

@@ -1,0 +1,58 @@
+"""A rank that is told to stop leaves, wherever it is."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import ctypes, os, signal, sys, time
+from stepscope.rank.way_out import leave_when_told
+
+def handler(signum, frame):
+    print("handled", flush=True)
+    if "{where}" == "python":
+        os._exit(7)
+
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, handler)
+leave_when_told(lambda: os._exit(143), grace_s=0.2)
+if "{where}" == "fork" and os.fork() == 0:
+    os.kill(os.getpid(), signal.SIGTERM)  # a data worker's signal is no signal for the rank
+    os._exit(0)
+if "{where}" == "fork":
+    os.wait()
+    time.sleep(1)
+    os._exit(9)
+print("ready", flush=True)
+if "{where}" == "library":
+    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)  # waits for itself; no signal ends that
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="a mutex of glibc stands for a collective that never returns"
+)
+@pytest.mark.parametrize(("where", "code"), [("library", 143), ("python", 7)])
+def test_sigterm_ends_a_rank_that_sits_in_a_library_call_and_lets_the_interpreter_go_first(
+    where: str, code: int
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.replace("{where}", where)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGUSR1)  # not a reason to leave
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == code
+
+
+def test_a_signal_for_a_forked_data_worker_is_none_for_the_rank() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT.replace("{where}", "fork")], timeout=30, check=False)
+    assert done.returncode == 9
