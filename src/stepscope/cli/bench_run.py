@@ -87,7 +87,9 @@ def run_plan(
             with progress() as show:
                 run_matrix(request, show)
         except Interrupted:
-            with suppress(OutputError, ReaderGone):  # what stopped the run may have taken the terminal with it
+            with suppress(
+                OutputError, ReaderGone
+            ):  # what stopped the run may have taken the terminal with it
                 _finish(layout, json=json)
             raise
         rows = _finish(layout, json=json)

@@ -42,6 +42,12 @@ class Request:
     steps: str | None
     ranks: str | None
     limit: int
+    sort: str
+    flop: float | None
+    hardware_flop: float | None
+    merge: Path | None
+    diff: str | None
+    compat: str | None
     cell: str | None
     rank_of: tuple[str, ...]
     csv: Path | None
@@ -59,13 +65,36 @@ def run(request: Request) -> int:
     conditions = [parse_condition(c, metrics=METRICS, rules=RULES) for c in request.fail_if]
     ranks = parse_ranges(request.ranks, "--rank")
     steps = parse_ranges(request.steps, "--steps")
-    everything = request.json or request.csv is not None
-    wanted = Wanted(sections=frozenset(trace_sections.SECTIONS if everything else sections))
+    wanted = Wanted(
+        sections=_wanted(sections, request),
+        sort=request.sort,
+        model_flop=request.flop,
+        hardware_flop=request.hardware_flop,
+    )
     stated = _stated_ranks(request.rank_of)
     paths = [found for given in request.paths for found in _traces_of(given, request.cell)]
-    watch = _Watch()
-    summary = analyse_job(paths, wanted=wanted, ranks=stated, started=watch.started, done=watch.done)
-    watch.end()
+    if request.compat is not None:
+        from stepscope.cli import trace_compat
+
+        return trace_compat.run(request.compat, paths, ranks=stated, as_json=request.json)
+
+    def analyse(files: Sequence[str]) -> TraceSummary:
+        watch = _Watch()
+        summary = analyse_job(files, wanted=wanted, ranks=stated, started=watch.started, done=watch.done)
+        watch.end()
+        return summary
+
+    if request.diff is not None:
+        from stepscope.cli import trace_diff
+
+        wanted = replace(wanted, sections=frozenset({"profile"}))
+        old = _traces_of(request.diff, request.cell)
+        return trace_diff.run(
+            old, paths, analyse=analyse, ranks=ranks, limit=request.limit, as_json=request.json
+        )
+    summary = analyse(paths)
+    if request.merge is not None:
+        _merge(summary, request.merge)
     shown = _selected(summary, ranks=ranks, steps=steps)
     if request.csv is not None:
         _write_csv(shown, request.csv)
@@ -79,6 +108,27 @@ def run(request: Request) -> int:
         known = [f"{k} = {v:.4g}" for k, v in values.items() if v is not None and any(k in t for t in failed)]
         raise CheckFailed(f"failed: {'; '.join(failed)}", why=", ".join(known) or "the rule fires")
     return 0
+
+
+def _merge(summary: TraceSummary, output: Path) -> None:
+    from stepscope.traces.merge import merge_traces
+
+    clocks = summary.collectives.clocks if summary.collectives else None
+    files = {p.facts.rank: Path(p.facts.file) for p in summary.ranks}
+    merged = merge_traces(files, output, clocks=clocks)
+    err().print(
+        f"{merged.path}: {counted(len(merged.ranks), 'rank')} on one clock, {format_bytes(merged.size_bytes)}; "
+        "open it in ui.perfetto.dev or chrome://tracing"
+    )
+    for note in merged.notes:
+        err().print(f"! {note}", style="yellow")
+
+
+def _wanted(sections: Sequence[str], request: Request) -> frozenset[str]:
+    """The sections to compute. Findings need more than the budget, so that only --show leaves things out."""
+    if request.json or request.csv is not None:
+        return frozenset(trace_sections.SECTIONS)
+    return frozenset(sections if request.show else {*sections, "idle"})
 
 
 def _stated_ranks(given: Sequence[str]) -> dict[str, int]:

@@ -85,7 +85,7 @@ class IdleCause:
     ``host_late``: the next kernel had not been launched; ``sync``: it had not because the host waited for the
     device first; ``data``: because the host was loading data; ``launch_latency``: launched, not yet started,
     the device idle; ``kernel_gap``: queued in time, gap of at most 10 us; ``dependency``: queued in time, longer
-    gap; ``unknown``: the launch was not recorded.
+    gap; ``unknown``: the launch was not recorded. On CPU jobs: ``data`` and ``outside_operators``.
     """
 
     rank: int
@@ -110,7 +110,7 @@ class OutsideWork:
 class Verdict:
     """What bounds the step, in one line, with the numbers that decided it."""
 
-    kind: str  # compute | communication | waiting | input | launch | memory | balanced | idle | unknown
+    kind: str  # compute | communication | waiting | input | launch | memory | balanced | overhead | idle | unknown
     text: str
     share: float | None  # of the window, for the part that decided
     compute_to_comm_ratio: float | None  # compute busy / communication busy net of waiting

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_budget import (
     IdleCause,
     OutsideWork,
@@ -11,6 +12,21 @@ from stepscope.records.trace_budget import (
     RankBudget,
     StepBudget,
     Verdict,
+)
+from stepscope.records.trace_collectives import JobCollectives, RankCommunication
+from stepscope.records.trace_conformance import ConformanceCheck
+from stepscope.records.trace_diff import WorkProfile
+from stepscope.records.trace_memory import DeviceMemory
+from stepscope.records.trace_path import CriticalPath, CrossRankPath, RankLegs
+from stepscope.records.trace_stragglers import StragglerReport
+from stepscope.records.trace_utilisation import Utilisation
+from stepscope.records.trace_work import (
+    AnnotationRow,
+    CopyTable,
+    KernelTable,
+    LaunchStatistics,
+    OperatorTable,
+    SequenceRow,
 )
 
 
@@ -38,16 +54,40 @@ class RankFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """A section that a trace cannot answer, and why."""
+
+    section: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankPass:
     """Everything found in one rank's trace alone. A section that was not asked for is None or empty."""
 
     facts: RankFacts
     notes: tuple[FileNote, ...]
     budget: RankBudget | None
+    partial: bool = False  # only device events were read: causes, steps and links are unknown
     steps: tuple[StepBudget, ...] = ()
     outside: OutsideWork | None = None
     phases: tuple[PhaseBudget, ...] = ()
     idle: tuple[IdleCause, ...] = ()
+    communication: RankCommunication | None = None
+    conformance: ConformanceCheck | None = None
+    operators: OperatorTable | None = None
+    kernels: KernelTable | None = None
+    launches: LaunchStatistics | None = None
+    copies: CopyTable | None = None
+    annotations: tuple[AnnotationRow, ...] = ()
+    sequences: tuple[SequenceRow, ...] = ()
+    buckets: tuple[BucketRow, ...] = ()
+    memory: tuple[DeviceMemory, ...] = ()
+    utilisation: Utilisation | None = None
+    path: CriticalPath | None = None
+    legs: RankLegs | None = None
+    profile: WorkProfile | None = None
+    unavailable: tuple[Missing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,5 +118,7 @@ class TraceSummary:
     verdicts: tuple[RankVerdict, ...]
     findings: tuple[TraceFinding, ...]
     notes: tuple[FileNote, ...]
-    collectives: tuple[object, ...] = ()
-    stragglers: tuple[object, ...] = ()
+    collectives: JobCollectives | None = None
+    stragglers: StragglerReport | None = None
+    path: CrossRankPath | None = None
+    path_unavailable: str | None = None

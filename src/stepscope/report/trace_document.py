@@ -7,6 +7,7 @@ from typing import Any
 from stepscope import __version__
 from stepscope.core.clock import utc_now
 from stepscope.records import codec
+from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import RankPass, TraceSummary
 
 METRICS = (
@@ -41,13 +42,12 @@ def metrics(summary: TraceSummary) -> dict[str, float | None]:
         "idle_fraction": share(sum(p.idle_ns for p in parts), window),
         "hidden_fraction": share(sum(p.overlap_ns for p in parts), comm),
         "comm_ns": comm,
-        "straggler_count": len(summary.stragglers),
+        "straggler_count": None if summary.stragglers is None else len(summary.stragglers.stragglers),
     }
 
 
 def document(summary: TraceSummary) -> dict[str, Any]:
-    """Plain dicts and lists; unknown is null."""
-    flat = codec.to_builtins(summary)
+    """Plain dicts and lists; unknown is null. Sections that were not computed are empty or null."""
     passes = [codec.to_builtins(p) for p in summary.ranks]
     return {
         "schema": "stepscope.trace/1",
@@ -55,16 +55,42 @@ def document(summary: TraceSummary) -> dict[str, Any]:
         "created": utc_now(),
         "world_size": summary.world_size,
         "metrics": metrics(summary),
-        "findings": flat["findings"],
+        "findings": codec.to_builtins(summary.findings),
+        "verdicts": [{"rank": v.rank, **codec.to_builtins(v.verdict)} for v in summary.verdicts],
         "ranks": [_rank(p, raw) for p, raw in zip(summary.ranks, passes, strict=True)],
-        "verdicts": [{"rank": v["rank"], **v["verdict"]} for v in flat["verdicts"]],
         "steps": [_step(s) for raw in passes for s in raw["steps"]],
-        "phases": [row for raw in passes for row in raw["phases"]],
-        "idle": [row for raw in passes for row in raw["idle"]],
-        "collectives": flat["collectives"],
-        "stragglers": flat["stragglers"],
-        "notes": [*flat["notes"], *(note for raw in passes for note in raw["notes"])],
+        **{key: [row for raw in passes for row in raw[key]] for key in _LISTS},
+        "collectives": [_collective(i) for i in summary.collectives.instances] if summary.collectives else [],
+        "clocks": codec.to_builtins(summary.collectives.clocks) if summary.collectives else None,
+        "stragglers": [codec.to_builtins(s) for s in summary.stragglers.stragglers]
+        if summary.stragglers
+        else [],
+        "straggler_report": summary.stragglers.text if summary.stragglers else None,
+        **{key: [raw[key] for raw in passes if raw[key] is not None] for key in _TABLES},
+        "job_path": codec.to_builtins(summary.path) if summary.path else None,
+        "unavailable": [{"rank": raw["facts"]["rank"], **m} for raw in passes for m in raw["unavailable"]],
+        "notes": [
+            *codec.to_builtins(summary.notes),
+            *(note for raw in passes for note in raw["notes"]),
+            *({"rank": None, "kind": "collectives", "text": t} for t in _collective_notes(summary)),
+        ],
     }
+
+
+_LISTS = ("phases", "idle", "annotations", "sequences", "buckets", "memory")
+"""Fields of RankPass that are lists of rows, each with its rank."""
+
+_TABLES = ("operators", "kernels", "launches", "copies", "utilisation", "path", "conformance")
+"""Fields of RankPass that are one record a rank."""
+
+
+def _collective(instance: MatchedCollective) -> dict[str, Any]:
+    raw: dict[str, Any] = codec.to_builtins(instance)
+    return {**raw, "group": instance.group.name if instance.group else None}
+
+
+def _collective_notes(summary: TraceSummary) -> tuple[str, ...]:
+    return summary.collectives.notes if summary.collectives else ()
 
 
 def _rank(each: RankPass, raw: dict[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,23 @@ from stepscope.report.tables._common import TableKind
 
 SECTIONS: dict[str, str] = {
     "budget": "trace_budget",
+    "overlap": "trace_overlap",
     "steps": "trace_steps",
     "phases": "trace_phases",
     "idle": "trace_idle",
+    "collectives": "trace_collectives",
+    "stragglers": "trace_stragglers",
+    "buckets": "trace_buckets",
+    "operators": "trace_operators",
+    "kernels": "trace_kernels",
+    "launches": "trace_launches",
+    "copies": "trace_copies",
+    "annotations": "trace_annotations",
+    "sequences": "trace_sequences",
+    "memory": "trace_memory",
+    "utilisation": "trace_utilisation",
+    "path": "trace_path",
+    "conformance": "trace_conformance",
 }
 """Section -> module under report/tables."""
 

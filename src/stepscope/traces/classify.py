@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,11 @@ class Work(IntEnum):
 
 
 COMMUNICATION_NAMES: tuple[tuple[str, str], ...] = (
-    (r"^(nccl|rccl|msccl)", "NCCL 2.x ncclKernel_*, ncclDevKernel_*, ncclSymDevKernel_*; RCCL; MSCCL"),
-    (r"^(void )?(vllm::)?cross_device_reduce", "vLLM and SGLang custom all-reduce"),
+    (
+        r"^(void )?(nccl|rccl|msccl)",
+        "NCCL 2.x ncclKernel_*, ncclDevKernel_*, ncclSymDevKernel_*; RCCL; MSCCL",
+    ),
+    (r"^(void )?(\w+::)*cross_device_reduce", "vLLM and SGLang custom all-reduce"),
     (r"(one|two|multi)_shot_all_?reduce|multimem_(all|one_shot|reduce)", "PyTorch symmetric memory"),
     (r"allreduce_fusion_kernel|(one|two)ShotAllReduceKernel|lamport", "TensorRT-LLM, FlashInfer"),
     (r"^(void )?nvshmem|nvshmemi_|nvshmemx_", "NVSHMEM"),
@@ -34,6 +38,7 @@ COMMUNICATION_NAMES: tuple[tuple[str, str], ...] = (
 _COMMUNICATION = re.compile("|".join(f"(?:{p})" for p, _ in COMMUNICATION_NAMES), re.IGNORECASE)
 
 
+@lru_cache(maxsize=1 << 16)
 def is_communication(kernel_name: str) -> bool:
     """Whether a kernel of this name moves data between ranks."""
     return _COMMUNICATION.search(kernel_name) is not None

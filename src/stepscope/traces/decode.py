@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.core.errors import DataError
-from stepscope.traces.decimals import FLOAT_LIMIT_US, from_floats, from_text, from_texts
+from stepscope.traces.columns import INT32_MAX, Column, as_number, narrow, wide
+from stepscope.traces.decimals import FLOAT_LIMIT_US, RANGE_US, from_floats, from_texts
 from stepscope.traces.device_scan import Row
-from stepscope.traces.envelope import KINETO_CUT
 from stepscope.traces.events import (
     CATEGORIES,
     NONE,
@@ -24,7 +27,7 @@ from stepscope.traces.events import (
     Note,
     Shapes,
 )
-from stepscope.traces.repair import is_valid, repaired
+from stepscope.traces.repair import repaired, why_invalid
 
 _NO_TEXT = msgspec.Raw(b"")
 
@@ -37,6 +40,7 @@ class _Args(msgspec.Struct, gc=False, rename={
     "group_size": "Group size", "group_ranks": "Process Group Ranks", "group_sequence": "Seq",
     "comms_id": "Comms Id", "label": "name", "allocated": "Total Allocated", "reserved": "Total Reserved",
     "memory_bytes": "Bytes", "device_type": "Device Type", "device_id": "Device Id", "copied": "bytes",
+    "copy_gb_per_s": "memory bandwidth (GB/s)", "source_rank": "Src Rank", "destination_rank": "Dst Rank",
 }):  # fmt: skip
     correlation: int = NONE
     external_id: int = NONE
@@ -47,6 +51,7 @@ class _Args(msgspec.Struct, gc=False, rename={
     dims: msgspec.Raw = _NO_TEXT
     types: msgspec.Raw = _NO_TEXT
     copied: int | str = NONE
+    copy_gb_per_s: float | None = None
     size: int | str = NONE
     flops: int = NONE
     collective: str | None = None
@@ -59,6 +64,8 @@ class _Args(msgspec.Struct, gc=False, rename={
     group_ranks: msgspec.Raw = _NO_TEXT
     group_sequence: int | None = None
     comms_id: int | None = None
+    source_rank: int | None = None
+    destination_rank: int | None = None
     label: msgspec.Raw = _NO_TEXT
     allocated: int = NONE
     reserved: int = NONE
@@ -92,25 +99,30 @@ class _ExactEvent(msgspec.Struct, gc=False):
 
 
 class _LooseEvent(msgspec.Struct, gc=False):
-    """As _ExactEvent with every field of any type: for events whose arguments are typed unexpectedly."""
+    """As _ExactEvent with every field as text, to be read one by one: for events with a type nobody expects."""
 
-    ph: Any = ""
-    cat: Any = ""
-    name: Any = ""
-    pid: Any = None
-    tid: Any = None
+    ph: msgspec.Raw = _NO_TEXT
+    cat: msgspec.Raw = _NO_TEXT
+    name: msgspec.Raw = _NO_TEXT
+    pid: msgspec.Raw = _NO_TEXT
+    tid: msgspec.Raw = _NO_TEXT
     ts: msgspec.Raw = _NO_TEXT
-    dur: Any = None
-    args: Any = None
+    dur: msgspec.Raw = _NO_TEXT
+    args: msgspec.Raw = _NO_TEXT
 
 
 _DECODER = msgspec.json.Decoder(list[_Event])
 _EXACT_DECODER = msgspec.json.Decoder(list[_ExactEvent])
-_LOOSE_DECODER = msgspec.json.Decoder(list[_LooseEvent])
+_ONE_EXACT = msgspec.json.Decoder(_ExactEvent)
+_ONE_LOOSE = msgspec.json.Decoder(_LooseEvent)
+_RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+_RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _FIELDS = msgspec.structs.fields(_Args)
-_FRACTION = re.compile(rb'"ts"\s*:\s*\d+\.')
+_FRACTION = re.compile(rb'"ts"\s*:\s*-?\d+\.')
 _NO_ARGS = _Args()
 _FLOW = frozenset("stf")
+_NO_TIME = "without a start or a duration (left out)"
 
 
 class _Interner(dict[Any, int]):
@@ -129,100 +141,106 @@ class ColumnBuilder:
         self._names = _Interner()
         self._threads = _Interner()
         self._shapes = _Interner()
-        self._parts: dict[str, list[np.ndarray[Any, Any]]] = {key: [] for key in _COLUMNS}
+        self._parts = {key: Column(dtype) for key, dtype in _COLUMNS.items()}
         self._memory: list[tuple[int, int, int, int, int, int]] = []
         self._collectives: dict[int, CollectiveArgs] = {}
         self._copied: dict[int, int] = {}
         self._flop: dict[int, int] = {}
+        self._copy_gb_per_s: dict[int, float] = {}
+        self._wide_streams: dict[int, int] = {}
         self._count = 0
         self._scanned_names: dict[bytes, int] = {}
         self._scanned_places: dict[tuple[bytes, bytes], int] = {}
         self._far = False  # times too large for a float were seen
         self._odd: Counter[str] = Counter()
+        self._loose = 0  # events read field by field
         self._repairs: Counter[str] = Counter()
         self.thread_names: dict[tuple[str, str], str] = {}
         self.profiler_window_ns: tuple[int, int] | None = None
 
     def add(self, block: bytes, *, offset: int) -> None:
         """Decode one block, ``{...}, {...}``. Raises DataError where it cannot be understood even repaired."""
-        text = b"[" + block + b"]"
         try:
-            if self._far:
-                self._take_exact(_EXACT_DECODER.decode(text))
-            else:
-                self._take(_DECODER.decode(text), text)
-        except msgspec.ValidationError:
-            self._take_loose(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            self._add_malformed(block, offset)
+            self._take_block(block)
+            return
+        except _UNREADABLE:
+            pass
+        mended = repaired(block)
+        problem = why_invalid(mended.text)
+        if problem is not None:
+            near = mended.text[max(0, problem.position - 100) : problem.position + 60]
+            raise DataError(
+                f"{self._path}: not valid JSON near byte {offset + problem.position:,} of its text",
+                why=f"{problem.text}: {near.decode(errors='replace')}",
+                fix="export the trace again, or repair the event at that place",
+            )
+        self._repairs += mended.kinds
+        try:
+            self._take_block(mended.text)
+        except _UNREADABLE:
+            self._take_loose(mended.text)
 
-    def add_device_rows(self, rows: Sequence[Row]) -> None:
-        """Add events found by the device scan: time, category, name and place; every link stays NONE."""
+    def _take_block(self, block: bytes) -> None:
+        text = b"[" + block + b"]"
+        if self._far:
+            self._take_exact(_EXACT_DECODER.decode(text))
+        else:
+            self._take(_DECODER.decode(text), text)
+
+    def add_device_rows(self, rows: Sequence[Row]) -> bool:
+        """Add events found by the device scan: time, category, name and place; every link stays NONE.
+
+        False, and nothing added, when one of them cannot be read: the block is to be decoded in full.
+        """
         add = self._parts.__getitem__
         categories, names, pids, tids, ts, dur = zip(*rows, strict=True) if rows else ((),) * 6
-        table = self._scanned_names
-        add("ts_ns").append(from_texts(ts))
-        add("dur_ns").append(from_texts(dur))
+        table, seen = self._scanned_names, self._scanned_places
+        try:
+            ts_ns, dur_ns = from_texts(ts), from_texts(dur)
+            new = {name: msgspec.json.decode(b'"' + name + b'"') for name in set(names).difference(table)}
+            places = {
+                p: (_place(p[0]), _place(p[1])) for p in set(zip(pids, tids, strict=True)).difference(seen)
+            }
+        except (ValueError, *_UNREADABLE):
+            return False
+        table.update((name, self._names[text]) for name, text in new.items())
+        seen.update((place, self._threads[known]) for place, known in places.items())
+        add("ts_ns").append(ts_ns)
+        add("dur_ns").append(dur_ns)
         add("category").append(np.array([_SCANNED[c] for c in categories], dtype=np.int8))
-        for name in set(names).difference(table):
-            table[name] = self._names[msgspec.json.decode(b'"' + name + b'"')]
         add("name").append(np.array([table[n] for n in names], dtype=np.int32))
-        for place in set(zip(pids, tids, strict=True)).difference(self._scanned_places):
-            self._scanned_places[place] = self._threads[_place(place[0]), _place(place[1])]
-        places = [self._scanned_places[p] for p in zip(pids, tids, strict=True)]
-        add("thread").append(np.array(places, dtype=np.int32))
+        threads = [seen[p] for p in zip(pids, tids, strict=True)]
+        add("thread").append(np.array(threads, dtype=np.int32))
         for key in ("correlation", "external_id", "stream", "device", "sequence", "forward_thread", "shape"):
             add(key).append(np.full(len(rows), NONE, dtype=_COLUMNS[key]))
         self._count += len(rows)
+        return True
 
-    def _add_malformed(self, block: bytes, offset: int) -> None:
-        mended = repaired(block)
-        if is_valid(mended.text):
-            self._repairs += mended.kinds
-            self.add(mended.text, offset=offset)
-            return
-        # Event by event in Kineto's layout, to name the one place.
-        position = offset
-        for event in mended.text.split(KINETO_CUT):
-            whole = event.strip()
-            whole = whole if whole.startswith(b"{") else b"{" + whole
-            whole = whole if whole.endswith(b"}") else whole + b"}"
-            if not is_valid(whole):
-                raise DataError(
-                    f"{self._path}: not valid JSON near byte {position:,} of its text",
-                    why=f"this event cannot be read: {whole[:200].decode(errors='replace')}",
-                    fix="export the trace again, or repair the event at that place",
-                )
-            position += len(event) + len(KINETO_CUT)
-        raise DataError(
-            f"{self._path}: not valid JSON in the {len(block):,} bytes after {offset:,} of its text",
-            why="the events there do not separate cleanly",
-            fix="export the trace again",
-        )
-
-    def _take_loose(self, text: bytes) -> None:
-        events = _LOOSE_DECODER.decode(text)
-        exact = []
-        for e in events:
-            exact.append(_ExactEvent(
-                ph=_text(e.ph), cat=_text(e.cat), name=_text(e.name), pid=_id(e.pid), tid=_id(e.tid),
-                ts=msgspec.Raw(bytes(e.ts).strip(b'"')), dur=_number(e.dur),
-                args=_loose_args(e.args) if isinstance(e.args, dict) else None,
-            ))  # fmt: skip
-        self._odd["with arguments of unexpected types (read one by one)"] += len(exact)
-        self._take_exact(exact)
+    def _take_loose(self, block: bytes) -> None:
+        """Event by event, and where that fails field by field."""
+        events = []
+        for raw in _RAW_LIST.decode(b"[" + block + b"]"):
+            try:
+                events.append(_ONE_EXACT.decode(raw))
+            except _UNREADABLE:
+                try:
+                    events.append(_loosely(_ONE_LOOSE.decode(raw)))
+                    self._loose += 1
+                except _UNREADABLE:
+                    self._odd["that are no objects (left out)"] += 1
+        self._take_exact(events)
 
     def _take(self, events: list[_Event], text: bytes) -> None:
         spans = [e for e in events if e.ph == "X" and e.ts is not None and e.dur is not None]
-        times = np.array([e.ts for e in spans], dtype=np.float64)
-        far = len(times) > 0 and max(float(times.max()), -float(times.min())) >= FLOAT_LIMIT_US
-        if far and _FRACTION.search(text):
+        times = np.array([e.ts for e in spans or events if e.ts is not None], dtype=np.float64)
+        largest = float(np.abs(times).max()) if len(times) else 0.0
+        if largest >= FLOAT_LIMIT_US and (largest > RANGE_US or _FRACTION.search(text)):
             self._far = True
             self._take_exact(_EXACT_DECODER.decode(text))
             return
         if len(spans) < len(events):
             self._others([e for e in events if e.ph != "X" or e.ts is None or e.dur is None])
-        self._spans(spans, from_floats(times))
+        self._spans(spans, from_floats(times if spans else times[:0]))
 
     def _take_exact(self, events: list[_ExactEvent]) -> None:
         spans = [e for e in events if e.ph == "X" and e.dur is not None and e.ts is not _NO_TEXT]
@@ -231,17 +249,19 @@ class ColumnBuilder:
         try:
             times = from_texts([bytes(e.ts) for e in spans])
         except ValueError:
-            readable = [_is_number(e) for e in spans]
-            self._odd["without a start or a duration (left out)"] += readable.count(False)
+            readable = [_time_of(e.ts) is not None for e in spans]
+            self._odd[_NO_TIME] += readable.count(False)
             spans = [e for e, good in zip(spans, readable, strict=True) if good]
             times = from_texts([bytes(e.ts) for e in spans])
         self._spans(spans, times)
 
     def _spans(self, events: Sequence[Any], ts_ns: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         duration = np.array([e.dur for e in events], dtype=np.float64)
-        wrong = ~(duration >= 0)
+        wrong = ~((duration >= 0) & (duration <= RANGE_US))
         if wrong.any():
-            self._odd["with a negative duration (left out)"] += int(wrong.sum())
+            negative = int((duration < 0).sum())
+            self._odd["with a negative duration (left out)"] += negative
+            self._odd[_NO_TIME] += int(wrong.sum()) - negative
             kept = np.flatnonzero(~wrong)
             events = [events[int(i)] for i in kept]
             ts_ns, duration = ts_ns[kept], duration[kept]
@@ -251,16 +271,19 @@ class ColumnBuilder:
         add = parts.__getitem__
         add("ts_ns").append(ts_ns)
         add("dur_ns").append(from_floats(duration))
-        codes = np.array([CATEGORIES.get(c, Category.OTHER) for c in categories], dtype=np.int8)
+        codes = np.array([_CODES[c] for c in categories], dtype=np.int8)
         add("category").append(codes)
         add("name").append(np.array([names[e.name] for e in events], dtype=np.int32))
         add("thread").append(np.array([threads[e.pid, e.tid] for e in events], dtype=np.int32))
-        add("correlation").append(_wide([a.correlation for a in args]))
-        add("external_id").append(_wide([a.external_id for a in args]))
-        add("stream").append(_small([a.stream if type(a.stream) is int else NONE for a in args]))
-        add("device").append(_small([a.device for a in args]))
-        add("sequence").append(_wide([a.sequence for a in args]))
-        add("forward_thread").append(_small([a.forward_thread for a in args]))
+        correlation, external_id, streams, device, sequence, forward_thread = _links(args)
+        add("correlation").append(correlation)
+        add("external_id").append(external_id)
+        add("stream").append(narrow(streams))
+        for i in np.flatnonzero(streams > INT32_MAX).tolist():
+            self._wide_streams[self._count + i] = int(streams[i])
+        add("device").append(narrow(device))
+        add("sequence").append(sequence)
+        add("forward_thread").append(narrow(forward_thread))
         shapes = self._shapes
         add("shape").append(
             np.array(
@@ -275,19 +298,22 @@ class ColumnBuilder:
         self, args: list[_Args], codes: Any, categories: list[str], ts_ns: Any, duration: Any
     ) -> None:
         base = self._count
-        for i, a in enumerate(args):
-            if a.collective is not None:
-                self._collectives[base + i] = _collective(a)
-            if a.flops > 0:
-                self._flop[base + i] = a.flops
-        copies = np.isin(codes, (Category.MEMCPY, Category.MEMSET, Category.RUNTIME))
-        for i in np.flatnonzero(copies).tolist():
+        for i in [i for i, a in enumerate(args) if a.collective is not None or a.flops > 0]:
+            if args[i].collective is not None:
+                self._collectives[base + i] = _collective(args[i])
+            if args[i].flops > 0:
+                self._flop[base + i] = args[i].flops
+        copies = np.flatnonzero(np.isin(codes, (Category.MEMCPY, Category.MEMSET, Category.RUNTIME))).tolist()
+        for i in [i for i in copies if args[i].copied != NONE or args[i].size != NONE]:
             for size in (args[i].copied, args[i].size):
                 # ROCm's runtime writes sizes as text.
-                known = int(size) if not isinstance(size, str) else int(size) if size.isdigit() else NONE
+                known = as_number(size)
                 if known >= 0:
                     self._copied[base + i] = known
                     break
+        self._copy_gb_per_s.update(
+            (base + i, speed) for i in copies if (speed := args[i].copy_gb_per_s) is not None
+        )
         if "Trace" in categories:
             i = categories.index("Trace")
             start = int(ts_ns[i])
@@ -304,9 +330,13 @@ class ColumnBuilder:
                     self.thread_names[_id_text(e.pid), _id_text(e.tid)] = label
             elif phase in ("i", "I"):
                 if e.name == "[memory]" and e.args is not None and e.args.memory_bytes is not None:
-                    self._memory.append(_memory_row(e))
+                    row = _memory_row(e)
+                    if row is None:
+                        self._odd[_NO_TIME] += 1
+                    else:
+                        self._memory.append(row)
             elif phase == "X":
-                self._odd["without a start or a duration (left out)"] += 1
+                self._odd[_NO_TIME] += 1
             elif phase in ("B", "E"):
                 self._odd["as begin/end pairs, which PyTorch's profiler does not write (left out)"] += 1
             elif phase not in ("C", "b", "e", "n", "P", "N", "O", "D"):
@@ -315,15 +345,13 @@ class ColumnBuilder:
     def build(self) -> Events:
         """The columns of everything added; the builder is empty afterwards."""
         columns = {}
-        for key, dtype in _COLUMNS.items():
-            parts = self._parts[key]
-            columns[key] = np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
-            parts.clear()
+        for key in _COLUMNS:
+            columns[key] = self._parts.pop(key).joined()
         device = (columns["category"] >= Category.KERNEL) & (columns["category"] <= Category.MEMSET)
         no_stream = device & (columns["stream"] == NONE)
         threads = tuple((_id_text(p), _id_text(t)) for p, t in self._threads)
         if no_stream.any():
-            streams = np.array([_trailing_number(t) for _, t in threads], dtype=np.int32)
+            streams = narrow(wide([_trailing_number(t) for _, t in threads]))
             columns["stream"][no_stream] = streams[columns["thread"][no_stream]]
         return Events(
             **columns,
@@ -333,13 +361,20 @@ class ColumnBuilder:
             collectives=self._collectives,
             copied_bytes=self._copied,
             flop=self._flop,
+            copy_gb_per_s=self._copy_gb_per_s,
+            wide_streams=self._wide_streams,
             memory=_memory_table(self._memory) if self._memory else None,
         )
 
     def notes(self) -> list[Note]:
         """What was odd in the events, one note a kind."""
         found = [Note(kind="repaired", text=f"{n:,} {kind} mended") for kind, n in self._repairs.items()]
-        return found + [Note(kind="dropped", text=f"{n:,} events {kind}") for kind, n in self._odd.items()]
+        if self._loose:
+            text = f"{self._loose:,} events with values of unexpected types; what made no sense counts as not recorded"
+            found.append(Note(kind="repaired", text=text))
+        return found + [
+            Note(kind="dropped", text=f"{n:,} events {kind}") for kind, n in self._odd.items() if n
+        ]
 
 
 _COLUMNS: dict[str, Any] = {
@@ -349,24 +384,32 @@ _COLUMNS: dict[str, Any] = {
 }  # fmt: skip
 
 
+class _Codes(dict[str, int]):
+    """Category by its spelling; OTHER for the rest."""
+
+    def __missing__(self, key: str) -> int:
+        return int(Category.OTHER)
+
+
+_CODES = _Codes({key: int(category) for key, category in CATEGORIES.items()})
 _SCANNED = {key.encode(): int(category) for key, category in CATEGORIES.items()}
 
 
 def _place(text: bytes) -> int | str:
-    return text.strip(b'"').decode(errors="replace") if text.startswith(b'"') else int(text)
+    place: int | str = msgspec.json.decode(text, type=int | str)
+    return place
 
 
-def _wide(values: list[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+_LINKS = attrgetter("correlation", "external_id", "stream", "device", "sequence", "forward_thread")
+
+
+def _links(args: list[_Args]) -> list[NDArray[np.int64]]:
+    """The six columns of numbers, in the order of _LINKS."""
     try:
-        return np.array(values, dtype=np.int64)
-    except OverflowError:
-        return np.array([v if -(2**63) <= v < 2**63 else NONE for v in values], dtype=np.int64)
-
-
-def _small(values: list[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """int32, with NONE for what does not fit: CUPTI writes an unset stream as 2**32 - 1."""
-    wide = _wide(values)
-    return np.where((wide > 2**31 - 1) | (wide < 0), NONE, wide).astype(np.int32)
+        table = np.fromiter(chain.from_iterable(map(_LINKS, args)), np.int64, 6 * len(args))
+        return list(np.ascontiguousarray(table.reshape(-1, 6).T))
+    except (ValueError, OverflowError):  # a stream as text, or a number beyond 64 bits
+        return [wide([as_number(v) for v in column]) for column in zip(*map(_LINKS, args), strict=True)]
 
 
 def _collective(a: _Args) -> CollectiveArgs:
@@ -382,13 +425,27 @@ def _collective(a: _Args) -> CollectiveArgs:
         group_ranks=ranks or None,
         sequence=a.group_sequence,
         comms_id=a.comms_id,
+        source_rank=a.source_rank,
+        destination_rank=a.destination_rank,
     )
 
 
-def _memory_row(e: Any) -> tuple[int, int, int, int, int, int]:
-    ts = from_texts([bytes(e.ts)]) if isinstance(e.ts, msgspec.Raw) else from_floats(np.array([e.ts]))
+def _memory_row(e: Any) -> tuple[int, int, int, int, int, int] | None:
+    ts = _time_of(e.ts)
     a = e.args
-    return int(ts[0]), a.memory_bytes, a.allocated, a.reserved, a.device_type, a.device_id
+    row = (a.memory_bytes, a.allocated, a.reserved, a.device_type, a.device_id)
+    if ts is None or any(abs(v) >= 2**63 for v in row):
+        return None
+    return (ts, *row)
+
+
+def _time_of(ts: Any) -> int | None:
+    try:
+        return int(
+            from_texts([bytes(ts)])[0] if isinstance(ts, msgspec.Raw) else from_floats(np.array([ts]))[0]
+        )
+    except (ValueError, TypeError):
+        return None
 
 
 def _memory_table(rows: list[tuple[int, int, int, int, int, int]]) -> MemoryInstants:
@@ -403,50 +460,40 @@ def _memory_table(rows: list[tuple[int, int, int, int, int, int]]) -> MemoryInst
     )
 
 
-def _loose_args(values: dict[str, Any]) -> _Args:
-    """What can be read of the arguments, each by itself; the rest stays as if not recorded."""
-    known: dict[str, Any] = {}
+def _loosely(event: _LooseEvent) -> _ExactEvent:
+    """What can be read of the event, each field by itself; the rest is as if not recorded."""
+    args = _Args()
+    try:
+        fields = _RAW_FIELDS.decode(event.args)
+    except _UNREADABLE:
+        fields = {}
     for spec in _FIELDS:
-        value = values.get(spec.encode_name)
-        if value is None:
-            continue
-        try:
-            if spec.type is msgspec.Raw:
-                known[spec.name] = msgspec.Raw(msgspec.json.encode(value))
-            else:
-                known[spec.name] = msgspec.convert(value, spec.type, strict=False)
-        except msgspec.ValidationError:
-            continue
-    return _Args(**known)
+        if spec.encode_name in fields:
+            raw = fields[spec.encode_name]
+            setattr(args, spec.name, raw if spec.type is msgspec.Raw else _read(raw, spec.type, spec.default))
+    return _ExactEvent(
+        ph=_read(event.ph, str, ""), cat=_read(event.cat, str, ""), name=_read(event.name, str, ""),
+        pid=_read(event.pid, int | str | None, None), tid=_read(event.tid, int | str | None, None),
+        ts=event.ts, dur=_read(event.dur, float | None, None), args=args,
+    )  # fmt: skip
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else str(value)
-
-
-def _id(value: Any) -> int | str | None:
-    return value if isinstance(value, int | str) else None if value is None else str(value)
+def _read(raw: msgspec.Raw, kind: Any, otherwise: Any) -> Any:
+    """The value as this type, from ``7``, ``7.0`` or ``"7"``; ``otherwise`` when it is something else."""
+    if raw is _NO_TEXT:
+        return otherwise
+    try:
+        return msgspec.json.decode(raw, type=kind, strict=False)
+    except _UNREADABLE:
+        return (
+            bytes(raw).strip(b'"').decode(errors="replace") if kind in (str, int | str | None) else otherwise
+        )
 
 
 def _id_text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _number(value: Any) -> float | None:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None
-
-
-def _is_number(event: _ExactEvent) -> bool:
-    try:
-        from_text(bytes(event.ts))
-    except ValueError:
-        return False
-    return True
-
-
 def _trailing_number(text: str) -> int:
-    found = re.search(r"(\d+)\s*$", text)
-    return int(found[1]) if found else NONE
+    found = re.search(r"([0-9]+)\s*$", text)
+    return as_number(found[1]) if found else NONE

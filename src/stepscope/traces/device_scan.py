@@ -1,28 +1,42 @@
 """The fast path for budget and overlap: only device events and step annotations, in one pattern pass.
 
-Works on Kineto's own layout alone, where one line holds ``"cat"``, ``"name"``, ``"pid"`` and ``"tid"`` in this
-order. Every block is checked by counting its categories: one that does not add up is to be decoded in full.
+The keys ``"cat"``, ``"name"``, ``"pid"``, ``"tid"``, ``"ts"`` and ``"dur"`` follow each other in this order in what
+Kineto writes, and in what other JSON writers make of it. The pattern finds every event of these categories whatever
+follows; a block with one that is written otherwise is to be decoded in full.
 """
 
 from __future__ import annotations
 
 import re
+from operator import itemgetter
 
-_CATEGORIES = (b'"cat": "kernel"', b'"cat": "gpu_mem', b'"cat": "Kernel"', b'"cat": "Mem')
-_OTHER_DEVICE = b'"cat": "concurrent_kernel"'
-_EVENT = re.compile(
-    rb'"cat": "(kernel|gpu_memcpy|gpu_memset|Kernel|Memcpy|Memset'
-    rb'|user_annotation(?=", "name": "ProfilerStep#))", "name": "([^"]*)", '
-    rb'"pid": ([^,\n]*), "tid": ([^,\n]*),\s+"ts": ([0-9.]+), "dur": ([0-9.]+)(?=[,\s])'
+
+def _pattern(colon: bytes, comma: bytes) -> re.Pattern[bytes]:
+    text = (
+        rb'"cat":"(kernel|gpu_mem[a-z]*|Kernel|Mem[a-z]*|concurrent_kernel'
+        rb'|user_annotation(?=","name":"ProfilerStep#))"'
+        rb'(?:,"name":"([^"]*)","pid":([^,\n]*),"tid":([^,\n]*),"ts":([0-9.]+),"dur":([0-9.]+)(?=[,\s}]))?'
+    )
+    text = text.replace(b'":', b'"' + colon).replace(b',"', comma + b'"')
+    return re.compile(text)
+
+
+_KINETO = _pattern(rb": ", rb",\s+")  # a longer literal beginning is found faster
+_ANY_LAYOUT = _pattern(rb"\s*:\s*", rb"\s*,\s*")
+_READ = frozenset(
+    (b"kernel", b"gpu_memcpy", b"gpu_memset", b"Kernel", b"Memcpy", b"Memset", b"user_annotation")
 )
 
 Row = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
 """cat, name (still JSON-escaped), pid, tid, ts, dur: as they stand in the file."""
 
 
-def device_rows(block: bytes) -> list[Row] | None:
-    """Device events and ``ProfilerStep`` annotations of a block; None when the block must be decoded instead."""
-    rows: list[Row] = _EVENT.findall(block)
-    expected = sum(block.count(c) for c in _CATEGORIES)
-    found = sum(not r[0].startswith(b"user") for r in rows)
-    return rows if found == expected and _OTHER_DEVICE not in block else None
+def device_rows(block: bytes, *, kineto: bool) -> list[Row] | None:
+    """Device events and ``ProfilerStep`` annotations of a block; None when the block must be decoded instead.
+
+    kineto: the profiler's own layout, its spaces included.
+    """
+    rows: list[Row] = (_KINETO if kineto else _ANY_LAYOUT).findall(block)
+    if not _READ.issuperset(map(itemgetter(0), rows)):
+        return None
+    return rows if all(map(itemgetter(5), rows)) else None

@@ -21,8 +21,11 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
     named: set[Path] = set()
     for given in paths:
         path = Path(given)
-        if path.is_dir():
-            files = _in_folder(path)
+        if _is_folder(path):
+            try:
+                files = _in_folder(path)
+            except OSError as error:
+                raise _unreadable(path, error) from error
             if not files:
                 raise DataError(
                     f"{path}: no trace files in this folder",
@@ -30,6 +33,12 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
                     fix="name the folder that holds the profiler's exports, one file per rank",
                 )
         elif path.exists():
+            if not path.is_file():
+                raise DataError(
+                    f"{path}: not a file",
+                    why="it is a device, a pipe or a socket",
+                    fix="write the trace to a file first",
+                )
             files = [path]
             named.add(path)
         else:
@@ -45,6 +54,30 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
             named.update(files)
         found.update(dict.fromkeys(files))
     return list(found), named
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if not glob.has_magic(str(path)):
+            raise _unreadable(path, error) from error
+        return False
+    except ValueError as error:  # a zero byte in the name
+        raise DataError(
+            f"{str(path)!r}: no such file or folder", why=str(error), fix="check the path"
+        ) from error
+    return path.is_dir()
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(
+        f"{path}: cannot be read",
+        why=error.strerror or str(error),
+        fix="check the path and its permissions",
+    )
 
 
 def _in_folder(folder: Path) -> list[Path]:

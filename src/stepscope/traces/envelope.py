@@ -15,18 +15,25 @@ import msgspec
 
 from stepscope.core.errors import DataError
 from stepscope.traces.events import Note
-from stepscope.traces.repair import is_valid, repaired
+from stepscope.traces.repair import KINETO_CUT, is_valid, repaired, why_invalid
 from stepscope.traces.source import ByteSource
 
-KINETO_CUT = b"\n  },\n  {"
+MAX_HEADER_BYTES = 1 << 30
+"""No trace says this much before its first event: what does is something else."""
+MAX_UNCUT_BYTES = 64 << 20
+"""No event is as long as this: text without a boundary in it is damaged."""
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _KINETO_START = re.compile(rb'\s*\n  \{\n    "')
 _BETWEEN = re.compile(rb"\}\s*,\s*\Z")
 _ARRAY_END = re.compile(rb"\}\s*\]")
+_EVENT_KEY = re.compile(rb'"(?:ph|ts)"\s*:')
+# Strings are matched whole, so that the brackets in them do not count.
+_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
 _TRIES = 64
-_RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+_NEVER = 1 << 62
 
 
 class NotATrace(Exception):  # noqa: N818 - an answer, not a failure
@@ -47,19 +54,20 @@ class EventStream:
         self.kineto = False
         self.offset = 0
         self.notes: list[Note] = []
-        self._limit = header_limit
+        self._limit = MAX_HEADER_BYTES if header_limit is None else header_limit
         self._chunks = iter(source)
         self._bare = False
         self._head_text = b""
+        self._next_try = 0  # no cut is looked for in less text
 
     def __iter__(self) -> Iterator[bytes]:
         buffer = self._read_header()
+        while len(buffer.lstrip(_SPACE)) < 64 and (chunk := next(self._chunks, None)):
+            buffer += chunk
         starts = buffer.lstrip(_SPACE)
         if starts.startswith(b"]"):
             self._read_tail(starts[1:] + b"".join(self._chunks))
             return
-        while len(buffer) < 64 and (chunk := next(self._chunks, None)):
-            buffer += chunk
         self.kineto = _KINETO_START.match(buffer) is not None
         for chunk in self._chunks:
             cut, rest = self._cut(buffer)
@@ -67,34 +75,58 @@ class EventStream:
                 yield buffer[:cut]
                 self.offset += rest
                 buffer = buffer[rest:]
+            elif len(buffer) > MAX_UNCUT_BYTES and not self._holds_end(buffer):
+                raise self._damaged(buffer)
             buffer += chunk
         yield from self._finish(buffer)
 
     def _read_header(self) -> bytes:
         """Read up to the events array; what follows its bracket is returned."""
-        text = b""
-        searched = 0
+        parts: list[bytes] = []
+        size = 0
+        end = b""  # of what was read so far, where the key may have begun
         for chunk in self._chunks:
-            text += chunk
-            if searched == 0 and text.lstrip(b"\xef\xbb\xbf" + _SPACE).startswith(b"["):
-                self._bare = True
-                start = text.index(b"[") + 1
-                self.offset = start
-                if not text[start:].lstrip(_SPACE).startswith((b"{", b"]", b"")):
-                    raise NotATrace("an array of something else than events")
-                return text[start:]
-            found = _EVENTS_KEY.search(text, max(0, searched - 64))
+            if not size:
+                chunk = chunk.removeprefix(_BOM).lstrip(_SPACE)
+                if chunk.startswith(b"["):
+                    return self._read_bare(chunk)
+                self.offset = self.source.bytes_read - len(chunk)
+            parts.append(chunk)
+            size += len(chunk)
+            found = _EVENTS_KEY.search(end + chunk)
             if found:
-                self._head_text = text[: found.start()]
-                self.offset = found.end()
-                return text[found.end() :]
-            searched = len(text)
-            if self._limit is not None and searched > self._limit:
+                text = b"".join(parts)
+                before = size - len(end) - len(chunk)
+                self._head_text = text[: before + found.start()]
+                self.offset += before + found.end()
+                return text[before + found.end() :]
+            end = (end + chunk)[-256:]
+            if size > self._limit:
                 break
+        if self.source.broke_off:
+            raise DataError(
+                f"{self.source.path}: broken off before its first event",
+                why=f"the compressed data ends after {size:,} bytes of text",
+                fix="copy or export the file again",
+            )
         raise NotATrace('no "traceEvents" in it')
+
+    def _read_bare(self, text: bytes) -> bytes:
+        """The inside of an array of events; any other array is no trace."""
+        self._bare = True
+        self.offset = self.source.bytes_read - len(text) + 1
+        text = text[1:]
+        while len(text.lstrip(_SPACE)) < 4096 and (chunk := next(self._chunks, None)):
+            text += chunk
+        starts = text.lstrip(_SPACE)
+        if starts.startswith(b"]") or (starts.startswith(b"{") and _EVENT_KEY.search(starts, 0, 1 << 16)):
+            return text
+        raise NotATrace("an array of something else than events")
 
     def _cut(self, buffer: bytes) -> tuple[int, int]:
         """Where the last whole event of the buffer ends, and where the next one begins; (0, 0) if nowhere."""
+        if len(buffer) < self._next_try:
+            return 0, 0
         if self.kineto:
             found = buffer.rfind(KINETO_CUT)
             return (found + 4, found + 6) if found >= 0 else (0, 0)
@@ -102,50 +134,99 @@ class EventStream:
         for _ in range(_TRIES):
             position = buffer.rfind(b"{", 0, position)
             if position <= 0:
-                return 0, 0
+                break
             between = _BETWEEN.search(buffer, max(0, position - 256), position)
-            if between and is_valid(buffer[: between.start() + 1]):
+            if (
+                between
+                and len(buffer) >= self._next_try
+                and self._is_whole(buffer[: between.start() + 1], buffer)
+            ):
+                self._next_try = 0
                 return between.start() + 1, position
+        # Or a long stretch without a boundary is searched again and again.
+        self._next_try = max(self._next_try, 2 * len(buffer))
         return 0, 0
+
+    def _is_whole(self, before: bytes, buffer: bytes) -> bool:
+        """Whether this beginning of the buffer is whole events. Raises DataError when it can never be."""
+        problem = why_invalid(before)
+        if problem is None:
+            return True
+        if problem.cut_short:  # inside a string, or inside lists and objects of one event
+            return False
+        if self._holds_end(buffer):
+            return False
+        mended = why_invalid(repaired(before).text)
+        if mended is not None and not mended.cut_short:
+            raise self._damaged(buffer)
+        return mended is None
 
     def _finish(self, buffer: bytes) -> Iterator[bytes]:
         """The rest of the stream: last events, end of the array, tail."""
-        if not self.source.notes:
-            if self.kineto:
-                cut, rest = self._cut(buffer)
-                if cut:
-                    yield buffer[:cut]
-                    self.offset += rest
-                    buffer = buffer[rest:]
-            for tries, end in enumerate(_ARRAY_END.finditer(buffer)):
-                if tries >= _TRIES:
-                    break
-                last = buffer[: end.start() + 1]
-                if is_valid(last) or (self.kineto and is_valid(repaired(last).text)):
-                    yield last
-                    self._read_tail(buffer[end.end() :])
-                    return
-        yield from self._broken_tail(buffer)
+        if self.kineto:
+            cut, rest = self._cut(buffer)
+            if cut:
+                yield buffer[:cut]
+                self.offset += rest
+                buffer = buffer[rest:]
+        self._next_try = 0
+        end = self._array_end(buffer)
+        if end is None:
+            yield from self._broken_tail(buffer)
+            return
+        last, rest = end
+        yield buffer[:last]
+        self._read_tail(buffer[rest:])
+
+    def _array_end(self, buffer: bytes) -> tuple[int, int] | None:
+        """Where the last event ends, and what follows the array's bracket; None when there is no end."""
+        for _, found in zip(range(8), _ARRAY_END.finditer(buffer), strict=False):
+            last = found.start() + 1
+            if _can_be_read(buffer[:last]):
+                return last, found.end()
+        depth = 0
+        for bracket in _BRACKETS.finditer(buffer):
+            first = buffer[bracket.start()]
+            if first in b"[{":
+                depth += 1
+            elif first in b"]}":
+                depth -= 1
+                if depth < 0:
+                    end = bracket.start()
+                    return (end, end + 1) if _can_be_read(buffer[:end]) else None
+        return None
+
+    def _holds_end(self, buffer: bytes) -> bool:
+        """Whether the array ends in this buffer; what follows is tail then, and is cut no more."""
+        if self._next_try < _NEVER and self._array_end(buffer) is not None:
+            self._next_try = _NEVER
+        return self._next_try == _NEVER
 
     def _broken_tail(self, buffer: bytes) -> Iterator[bytes]:
         """A file that stops in the middle of an event, as a killed profiler leaves it."""
-        cut, rest = self._cut(buffer)
         whole = buffer.rstrip(_SPACE + b",")
         if is_valid(whole):
             cut, rest = len(whole), len(buffer)
+        else:
+            cut, rest = self._cut(buffer)
+        problem = why_invalid(repaired(buffer[rest:]).text)
+        if problem is not None and not problem.cut_short:
+            raise self._damaged(buffer[rest:], skipped=rest)
         if cut:
             yield buffer[:cut]
         lost = len(buffer) - rest
-        if not cut and not self.kineto and len(buffer) > self.source.chunk_bytes:
-            raise DataError(
-                f"{self.source.path}: not valid JSON after byte {self.offset:,} of its text",
-                why=_reason(buffer),
-                fix="export the trace again; a JSON checker shows the place",
-            )
-        self.notes.append(
-            Note(kind="truncated", text=f"the file stops inside its list of events; {lost:,} bytes are lost")
-        )
+        text = f"the file stops inside its list of events; {lost:,} bytes are lost"
+        self.notes.append(Note(kind="truncated", text=text))
         self._read_tail(b"")
+
+    def _damaged(self, text: bytes, *, skipped: int = 0) -> DataError:
+        problem = why_invalid(text)
+        place = self.offset + skipped + (problem.position if problem else 0)
+        return DataError(
+            f"{self.source.path}: not valid JSON at byte {place:,} of its text",
+            why=problem.text if problem and not problem.cut_short else "no boundary between events was found",
+            fix="export the trace again, or repair it at that place",
+        )
 
     def _read_tail(self, tail: bytes) -> None:
         if self._bare:
@@ -160,7 +241,7 @@ class EventStream:
         for candidate in (text, repaired(text).text, head.removesuffix(b",") + b"}"):
             try:
                 decoded = msgspec.json.decode(candidate)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
             self.header = decoded if isinstance(decoded, dict) else {}
             if candidate is not text:
@@ -171,9 +252,5 @@ class EventStream:
         )
 
 
-def _reason(block: bytes) -> str:
-    try:
-        _RAW_LIST.decode(b"[" + block + b"]")
-    except msgspec.DecodeError as error:
-        return str(error)
-    return "no event boundary was found"
+def _can_be_read(events: bytes) -> bool:
+    return is_valid(events) or is_valid(repaired(events).text)

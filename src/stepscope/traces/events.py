@@ -76,6 +76,8 @@ class CollectiveArgs:
     group_ranks: str | None
     sequence: int | None
     comms_id: int | None
+    source_rank: int | None = None  # of a point-to-point message
+    destination_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,12 @@ class Events:
     collectives: dict[int, CollectiveArgs] = field(default_factory=dict)  # by event index
     copied_bytes: dict[int, int] = field(default_factory=dict)  # by event index: memcpy and memset sizes
     flop: dict[int, int] = field(default_factory=dict)  # by event index, where the profiler recorded it
+    copy_gb_per_s: dict[int, float] = field(
+        default_factory=dict
+    )  # by event index: as the profiler recorded it
+    wide_streams: dict[int, int] = field(
+        default_factory=dict
+    )  # by event index: numbers beyond int32, as written
     memory: MemoryInstants | None = None
 
     def __len__(self) -> int:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from statistics import median
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.records.trace_summary import RankPass, TraceFinding, TraceSummary
-
 
 RULES = (
     "no-communication",
@@ -22,11 +20,16 @@ RULES = (
 """Every rule that this file can fire; ``--fail-if RULE`` accepts these."""
 
 
-def findings_of(summary: TraceSummary) -> TraceSummary:
-    """The summary with its findings, largest stake first."""
-    found = [*_no_communication(summary), *_exposed(summary), *_idle(summary)]
-    found.sort(key=lambda f: -(f.stake_fraction or 0.0))
-    return replace(summary, findings=tuple(found))
+def findings_of(summary: TraceSummary) -> tuple[TraceFinding, ...]:
+    """Everything worth acting on, largest stake first; what has no stake last."""
+    found = [
+        *_stragglers(summary),
+        *_no_communication(summary),
+        *_exposed(summary),
+        *_idle(summary),
+        *_plan(summary),
+    ]
+    return tuple(sorted(found, key=lambda f: -(f.stake_fraction or 0.0)))
 
 
 def _no_communication(summary: TraceSummary) -> Iterable[TraceFinding]:
@@ -49,6 +52,54 @@ def _no_communication(summary: TraceSummary) -> Iterable[TraceFinding]:
     )
 
 
+def _stragglers(summary: TraceSummary) -> Iterable[TraceFinding]:
+    """Ranks that the others wait for. The stake: what waiting for them takes of all ranks' time."""
+    report = summary.stragglers
+    if report is None:
+        return
+    window = sum(p.budget.parts.window_ns for p in summary.ranks if p.budget is not None)
+    for each in report.stragglers:
+        advice = _CAUSE_ADVICE.get(
+            each.cause, "compare its kernels and host with another rank's: --show idle,kernels"
+        )
+        yield TraceFinding(
+            rule="straggler",
+            severity="problem",
+            title=f"rank {each.rank} is a straggler: the others wait for it ({each.cause})",
+            evidence=(each.evidence, f"worth up to {format_duration(each.saved_ns)} of this capture"),
+            stake_fraction=min(1.0, each.share_of_skew * report.waiting_ns / window) if window else None,
+            confidence=each.confidence,
+            advice=(advice, "a faster network would not help: this time is waiting, not transfer"),
+        )
+
+
+_CAUSE_ADVICE = {
+    "launch-bound": "its host launches late: look at this host's CPU (other jobs, governor, pinning, Python work)",
+    "more compute": "it computes longer: uneven data or sharding, or a slower (throttled) device",
+    "data": "its data loader is slower: storage, worker count or CPU of this host",
+    "sync": "its host waits for the device and then launches late: .item(), logging or checkpoints on this rank only?",
+    "memory copies": "it copies more: logging, checkpoints or pageable memory on this rank only?",
+}
+
+
+def _plan(summary: TraceSummary) -> Iterable[TraceFinding]:
+    """A strategy that did not communicate as it promised."""
+    broken = [
+        p.conformance for p in summary.ranks if p.conformance is not None and p.conformance.holds is False
+    ]
+    if broken:
+        first = broken[0]
+        yield TraceFinding(
+            rule="plan-broken",
+            severity="problem",
+            title=f"strategy {first.strategy!r} did not communicate as its plan says, on {counted(len(broken), 'rank')}",
+            evidence=tuple(f"rank {first.rank}: {text}" for text in first.differences[:4]),
+            stake_fraction=None,
+            confidence="certain: collectives counted by operation and bytes",
+            advice=("the strategy's comm_plan or its deed is wrong; predictions from the plan are, too",),
+        )
+
+
 def _exposed(summary: TraceSummary) -> Iterable[TraceFinding]:
     shares = [p.budget.parts for p in summary.ranks if p.budget is not None and p.budget.parts.comm_ns]
     if not shares:
@@ -58,17 +109,37 @@ def _exposed(summary: TraceSummary) -> Iterable[TraceFinding]:
         return
     hidden = median(p.overlap_ns / p.comm_ns for p in shares)
     exposed = median(p.exposed_comm_ns for p in shares)
+    evidence = [
+        f"exposed {format_duration(exposed)} a rank; {hidden:.0%} of communication runs under computation"
+    ]
+    waiting = _waiting_share(summary)
+    if all(p.partial for p in summary.ranks):
+        advice = "read without --show budget to see how much of it is waiting for late ranks"
+    elif waiting is None:
+        advice = "how much of it is waiting for late ranks, the traces of all ranks would tell"
+    else:
+        evidence.append(
+            f"{waiting:.0%} of the time in collectives is waiting for the last rank, the rest transfer"
+        )
+        advice = "waiting is not transfer: see --show collectives,stragglers before buying a faster network"
     yield TraceFinding(
         rule="exposed-communication",
         severity="problem" if share >= 0.2 else "warning",
         title=f"communication that nothing hides takes {share:.0%} of the time (median rank)",
-        evidence=(
-            f"exposed {format_duration(exposed)} a rank; {hidden:.0%} of communication runs under computation",
-        ),
-        stake_fraction=share,
-        confidence="measured; how much of it is waiting for late ranks needs every rank's trace",
-        advice=("see --show collectives,stragglers before buying a faster network: waiting is not transfer",),
+        evidence=tuple(evidence),
+        stake_fraction=share * (1 - (waiting or 0.0)),
+        confidence="measured",
+        advice=(advice,),
     )
+
+
+def _waiting_share(summary: TraceSummary) -> float | None:
+    """Waiting / all time in collectives that could be split; None when none could."""
+    split = (
+        [i for i in summary.collectives.instances if i.transfer_ns is not None] if summary.collectives else []
+    )
+    total = sum(r.end_ns - r.start_ns for i in split for r in i.ranks)
+    return sum(i.waiting_ns or 0 for i in split) / total if total else None
 
 
 def _idle(summary: TraceSummary) -> Iterable[TraceFinding]:

@@ -11,8 +11,8 @@ import msgspec
 from stepscope.traces.events import ProcessGroup, TraceMeta
 
 _RANK_IN_NAME = (
-    re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE),
-    re.compile(r"worker[-_.]?(\d+)", re.IGNORECASE),
+    re.compile(r"(?<![a-z])rank[-_.]?(\d+)", re.IGNORECASE),
+    re.compile(r"(?<![a-z])worker[-_.]?(\d+)", re.IGNORECASE),
 )
 _OWN = "stepscope."
 
@@ -77,7 +77,7 @@ def _own(value: Any) -> object:
         return value
     try:
         return msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return value
 
 
@@ -88,7 +88,9 @@ def _list(value: Any) -> list[Any]:
 def _integer(value: Any) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    return int(value) if isinstance(value, str) and value.isdigit() else None
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        return int(value)
+    return None
 
 
 def _string(value: Any) -> str | None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from stepscope.core.errors import DataError
+from stepscope.core.errors import DataError, Unavailable
+from stepscope.records.trace_collectives import JobCollectives
+from stepscope.records.trace_path import CrossRankPath
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary
+from stepscope.traces.cross_path import cross_rank_path
 from stepscope.traces.findings import findings_of
 from stepscope.traces.load import trace_files
 from stepscope.traces.rank_pass import Wanted, pass_file
+from stepscope.traces.stragglers import find_stragglers
 from stepscope.traces.verdict import verdict_of
+from stepscope.traces.waiting import job_collectives
 
 PARALLEL_FROM_BYTES = 40 << 20
 """Below this much text one process is quicker than starting more."""
@@ -53,14 +59,56 @@ def analyse_job(
 
 def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> TraceSummary:
     """What the ranks say together; ``passes`` ascending by rank."""
-    world = next((p.facts.world_size for p in passes if p.facts.world_size is not None), None)
-    verdicts = tuple(
-        RankVerdict(rank=p.facts.rank, verdict=verdict_of(p.budget, p.idle))
-        for p in passes
-        if p.budget is not None
+    communication = [p.communication for p in passes if p.communication is not None]
+    collectives = job_collectives(communication) if communication else None
+    stragglers = find_stragglers(communication, collectives) if collectives is not None else None
+    path = _job_path(passes, collectives)
+    waiting = _exposed_waiting(collectives)
+    summary = TraceSummary(
+        world_size=next((p.facts.world_size for p in passes if p.facts.world_size is not None), None),
+        ranks=tuple(passes),
+        verdicts=tuple(
+            RankVerdict(
+                rank=p.facts.rank, verdict=verdict_of(p.budget, p.idle, waiting_ns=waiting.get(p.facts.rank))
+            )
+            for p in passes
+            if p.budget is not None and not p.partial
+        ),
+        findings=(),
+        notes=notes,
+        collectives=collectives,
+        stragglers=stragglers,
+        path=None if isinstance(path, Unavailable) else path,
+        path_unavailable=path.reason if isinstance(path, Unavailable) else None,
     )
-    summary = TraceSummary(world_size=world, ranks=tuple(passes), verdicts=verdicts, findings=(), notes=notes)
-    return findings_of(summary)
+    return replace(summary, findings=findings_of(summary))
+
+
+def _job_path(passes: Sequence[RankPass], job: JobCollectives | None) -> CrossRankPath | Unavailable | None:
+    """The critical path through all ranks; None when fewer than two ranks were asked for theirs."""
+    legs = [p.legs for p in passes if p.legs is not None]
+    if len(legs) < 2 or job is None:
+        return None
+    for p in passes:
+        if p.legs is not None and p.communication is not None:
+            shown, counted_as = len(p.legs.durations_ns), len(p.communication.collectives)
+            if shown != counted_as:
+                return Unavailable(
+                    f"rank {p.facts.rank} shows {shown} communication events and {counted_as} collectives"
+                )
+    return cross_rank_path(legs, job.instances)
+
+
+def _exposed_waiting(job: JobCollectives | None) -> dict[int, int]:
+    """Waiting of each rank in collectives, as far as nothing hid it; only ranks with split instances."""
+    waiting: dict[int, int] = {}
+    for instance in job.instances if job is not None else ():
+        if instance.transfer_ns is None:
+            continue
+        for each in instance.ranks:
+            if each.waiting_ns is not None:
+                waiting[each.rank] = waiting.get(each.rank, 0) + min(each.waiting_ns, each.exposed_ns)
+    return waiting
 
 
 def _by_rank(passes: Sequence[RankPass]) -> list[RankPass]:

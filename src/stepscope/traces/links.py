@@ -21,7 +21,8 @@ class Launches:
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        return self.launch != NONE
+        known: NDArray[np.bool_] = self.launch != NONE
+        return known
 
 
 def launches_of(events: Events, indices: Ints) -> Launches:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.core.errors import DataError
 from stepscope.traces.decode import ColumnBuilder
@@ -16,7 +16,10 @@ from stepscope.traces.discover import candidates
 from stepscope.traces.envelope import EventStream, NotATrace
 from stepscope.traces.events import Note, RankTrace, TraceSet
 from stepscope.traces.header import meta_from, rank_from_name
-from stepscope.traces.source import ByteSource
+from stepscope.traces.source import SQLITE_MAGIC, ByteSource
+
+if TYPE_CHECKING:  # 10 ms of every start
+    from concurrent.futures import Executor
 
 FOLDER_HEADER_LIMIT = 64 << 20
 """How far into a file found in a folder the events may begin; beyond, it is taken for something else."""
@@ -28,25 +31,31 @@ def load_traces(
     ranks: Mapping[str, int] | None = None,
     executor: Executor | None = None,
     device_only: bool = False,
+    cache: bool = False,
 ) -> TraceSet:
     """All ranks' traces under ``paths`` (files, folders, globs) as columns.
 
     ``ranks`` states the rank of files (by path or file name) that do not record one. ``executor`` maps the files
     over its workers, one file each. ``device_only`` reads device events and steps alone where the layout allows
-    it (several times faster; enough for budget and overlap).
+    it (several times faster; enough for budget and overlap). ``cache`` keeps the columns in
+    ``$XDG_CACHE_HOME/stepscope/traces`` and takes them from there while the file is unchanged.
     Raises DataError for a file that cannot be read, for two files of one rank and for an unknown rank.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     files, notes = trace_files(given)
-    read = partial(load_file, device_only=device_only)
+    read = partial(load_file, device_only=device_only, cache=cache)
     loaded = (executor.map if executor else map)(read, files)
     return TraceSet(ranks=with_ranks(list(loaded), ranks or {}), notes=tuple(notes))
 
 
-def load_file(path: Path, *, device_only: bool = False) -> RankTrace:
+def load_file(path: Path, *, device_only: bool = False, cache: bool = False) -> RankTrace:
     """One file's trace with the rank it records (NONE_RECORDED if none). Raises DataError."""
-    if path.suffix == ".sqlite":
-        from stepscope.traces.nsys import load_nsys
+    if cache:
+        from stepscope.traces.cache import cached  # hashing is not needed for anything else
+
+        return cached(path, partial(load_file, path, device_only=device_only), device_only=device_only)
+    if _is_sqlite(path):
+        from stepscope.traces.nsys import load_nsys  # sqlite3 is not needed for anything else
 
         return load_nsys(path)
     collecting = gc.isenabled()
@@ -71,12 +80,11 @@ def _read(path: Path, *, device_only: bool) -> RankTrace:
     scanned = False
     try:
         for block in stream:
-            rows = device_rows(block) if device_only and stream.kineto else None
-            if rows is None:
-                builder.add(block, offset=stream.offset)
-            else:
-                builder.add_device_rows(rows)
+            rows = device_rows(block, kineto=stream.kineto) if device_only else None
+            if rows is not None and builder.add_device_rows(rows):
                 scanned = True
+            else:
+                builder.add(block, offset=stream.offset)
     except NotATrace as error:
         raise _not_a_trace(path) from error
     meta = meta_from(stream.header, thread_names=builder.thread_names, window_ns=builder.profiler_window_ns)
@@ -134,6 +142,17 @@ def trace_files(paths: Iterable[str | Path]) -> tuple[list[Path], list[Note]]:
     return found, notes
 
 
+def _is_sqlite(path: Path) -> bool:
+    """By its name or its first bytes: nsys exports are also called .db, .sqlite3 or after the report."""
+    if path.suffix == ".sqlite":
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    except OSError:
+        return False  # whoever reads it next says why
+
+
 def _not_a_trace(path: Path) -> DataError:
     return DataError(
         f"{path}: not a PyTorch profiler trace",
@@ -144,7 +163,7 @@ def _not_a_trace(path: Path) -> DataError:
 
 def is_trace(path: Path, header_limit: int | None) -> bool:
     """Whether a file holds trace events, by its beginning alone. Raises DataError for one that cannot be read."""
-    if path.suffix == ".sqlite":
+    if _is_sqlite(path):
         return True
     stream = EventStream(ByteSource(path), header_limit=header_limit)
     try:

@@ -5,16 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
-from stepscope.records.trace_summary import FileNote, RankFacts, RankPass
-from stepscope.traces.activity import activity_of
+from stepscope.core.errors import Unavailable
+from stepscope.records.trace_summary import FileNote, Missing, RankFacts, RankPass
+from stepscope.traces.activity import Activity, activity_of
+from stepscope.traces.annotations import annotation_rows
+from stepscope.traces.buckets import bucket_rows
 from stepscope.traces.budget import rank_budget
+from stepscope.traces.collectives import rank_communication
+from stepscope.traces.conformance import check_plan
+from stepscope.traces.copies import copy_table
+from stepscope.traces.critical_path import Walk, critical_path, rank_legs
+from stepscope.traces.diff import work_profile
 from stepscope.traces.events import RankTrace
 from stepscope.traces.idle import idle_causes
-from stepscope.traces.links import launches_of
+from stepscope.traces.kernels import kernel_table
+from stepscope.traces.launches import launch_statistics
+from stepscope.traces.links import Launches, launches_of
 from stepscope.traces.load import load_file, rank_of
-from stepscope.traces.phases import phase_budgets
+from stepscope.traces.memory import memory_timeline
+from stepscope.traces.operators import operator_table
+from stepscope.traces.phases import phase_budgets, phase_spans
+from stepscope.traces.sequences import sequence_rows
 from stepscope.traces.steps import outside_work, step_budgets, step_marks
+from stepscope.traces.utilisation import utilisation
+
+T = TypeVar("T")
 
 DEVICE_ONLY = frozenset({"budget", "overlap"})
 """Sections that the device scan alone can answer."""
@@ -22,9 +39,16 @@ DEVICE_ONLY = frozenset({"budget", "overlap"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which sections to compute, and over which steps (None: all)."""
+    """Which sections to compute, and how. FLOP are per step and rank; None: what the trace recorded.
+
+    limit: rows of the lists that can be long (operators, kernels, annotations); None: all.
+    """
 
     sections: frozenset[str]
+    sort: str = "device_self"
+    limit: int | None = None
+    model_flop: float | None = None
+    hardware_flop: float | None = None
 
     @property
     def device_only(self) -> bool:
@@ -63,15 +87,71 @@ def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:
         facts=facts,
         notes=tuple(FileNote(rank=trace.rank, kind=n.kind, text=n.text) for n in trace.notes),
         budget=rank_budget(trace, activity),
+        partial=trace.partial,
     )
-    if trace.partial:
+    if trace.partial or result.budget is None:
         return result
     launches = launches_of(events, activity.indices)
     marks = step_marks(events)
-    return replace(
+    communication = rank_communication(trace, activity=activity, launches=launches)
+    result = replace(
         result,
         steps=step_budgets(trace, activity, launches, marks),
         outside=outside_work(trace, activity, launches, marks),
         phases=phase_budgets(trace, activity, launches),
         idle=idle_causes(trace, activity, launches),
+        communication=communication,
+        conformance=check_plan(trace, communication.collectives),
     )
+    return _details(result, trace, activity, launches, wanted)
+
+
+def _details(
+    result: RankPass, trace: RankTrace, activity: Activity, launches: Launches, wanted: Wanted
+) -> RankPass:
+    """The sections that are computed only where asked for."""
+    asked = wanted.sections
+    missing: list[Missing] = []
+
+    def known(section: str, value: T | Unavailable) -> T | None:
+        if isinstance(value, Unavailable):
+            missing.append(Missing(section=section, reason=value.reason))
+            return None
+        return value
+
+    if "operators" in asked:
+        result = replace(
+            result, operators=operator_table(trace, launches, sort=wanted.sort, limit=wanted.limit)
+        )
+    if "kernels" in asked:
+        result = replace(result, kernels=kernel_table(trace, limit=wanted.limit))
+    if "launches" in asked:
+        result = replace(result, launches=launch_statistics(trace, launches))
+    if "copies" in asked:
+        result = replace(result, copies=copy_table(trace))
+    if "annotations" in asked:
+        result = replace(result, annotations=annotation_rows(trace, launches, limit=wanted.limit))
+    if "sequences" in asked:
+        result = replace(result, sequences=sequence_rows(trace))
+    if "buckets" in asked and result.communication is not None:
+        rows = bucket_rows(trace, activity, launches, result.communication.collectives)
+        result = replace(result, buckets=rows)
+    if "memory" in asked:
+        result = replace(
+            result, memory=known("memory", memory_timeline(trace, phases=phase_spans(trace.events))) or ()
+        )
+    if "utilisation" in asked:
+        used = utilisation(
+            trace, result.steps, model_flop=wanted.model_flop, hardware_flop=wanted.hardware_flop
+        )
+        result = replace(result, utilisation=used)
+    if "path" in asked:
+        walk = Walk(trace.events, activity, launches)
+        result = replace(
+            result,
+            path=known("path", critical_path(trace, activity, launches, walk=walk)),
+            legs=known("job_path", rank_legs(trace, activity, launches, walk=walk)),
+        )
+    if "profile" in asked:
+        result = replace(result, profile=known("profile", work_profile(trace, activity, launches)))
+    return replace(result, unavailable=tuple(dict.fromkeys(missing)))

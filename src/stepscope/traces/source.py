@@ -12,7 +12,9 @@ from stepscope.traces.events import Note
 
 CHUNK_BYTES = 512 << 10  # a chunk's decoded events should stay in the processor's cache
 _PACKED_BYTES = 256 << 10
+_PACKED_ZSTD_BYTES = 16 << 10  # zstd unpacks whatever it is given: a smaller bite keeps what comes out small
 
+SQLITE_MAGIC = b"SQLite format 3\0"
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
@@ -20,14 +22,15 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 class ByteSource:
     """The decompressed bytes of one file, read once from the start.
 
-    ``notes`` tells afterwards whether the compressed stream broke off. Packing is told by the first bytes,
-    not by the name. Raises DataError for a missing, unreadable, empty or corrupt file.
+    ``notes`` tells afterwards what was wrong with the packing, ``broke_off`` whether its end is missing. Packing
+    is told by the first bytes, not by the name. Raises DataError for a missing, unreadable, empty or corrupt file.
     """
 
     def __init__(self, path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> None:
         self.path = path
         self.chunk_bytes = chunk_bytes
         self.bytes_read = 0
+        self.broke_off = False
         self.notes: list[Note] = []
 
     def __iter__(self) -> Iterator[bytes]:
@@ -64,38 +67,48 @@ class ByteSource:
         """All members of a gzip file; a stream that breaks off gives what it holds, and a note."""
         inflater, errors = _inflate()
         packed = b""
-        member = inflater(wbits=31)
-        while True:
-            packed = packed or file.read(_PACKED_BYTES)
-            if not packed:
-                if not member.eof:
-                    self._broke_off()
+        while packed := _next_member(file, packed):
+            if not packed.startswith(_GZIP_MAGIC):
+                self.notes.append(
+                    Note(kind="dropped", text="bytes after the end of the gzip data are ignored")
+                )
                 return
-            try:
-                chunk = member.decompress(packed, self.chunk_bytes)
-            except errors as error:
-                raise self._corrupt(error) from error
-            if chunk:
-                yield chunk
-            if member.eof:
-                packed = member.unused_data.lstrip(b"\0") or file.read(_PACKED_BYTES)
-                if not packed:
+            member = inflater(wbits=31)
+            while not member.eof:
+                packed = packed or file.read(_PACKED_BYTES)
+                try:
+                    chunk = member.decompress(packed, self.chunk_bytes)
+                except errors as error:
+                    raise self._corrupt(error) from error
+                if chunk:
+                    yield chunk
+                elif not packed:
+                    self._broke_off()
                     return
-                member = inflater(wbits=31)
-            else:
-                packed = member.unconsumed_tail
+                packed = member.unused_data if member.eof else member.unconsumed_tail
 
     def _unpacked_zstd(self, file: IO[bytes]) -> Iterator[bytes]:
+        """All frames of a zstd file, as above."""
         import zstandard
 
-        reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-        try:
-            while chunk := reader.read(self.chunk_bytes):
-                yield chunk
-        except zstandard.ZstdError as error:
-            raise self._corrupt(error) from error
+        context = zstandard.ZstdDecompressor()
+        frame = None
+        while packed := file.read(_PACKED_ZSTD_BYTES):
+            while packed:
+                frame = frame or context.decompressobj()
+                try:
+                    text = frame.decompress(packed)
+                except zstandard.ZstdError as error:
+                    raise self._corrupt(error) from error
+                for start in range(0, len(text), self.chunk_bytes):
+                    yield text[start : start + self.chunk_bytes]
+                packed = frame.unused_data if frame.eof else b""
+                frame = None if frame.eof else frame
+        if frame is not None:
+            self._broke_off()
 
     def _broke_off(self) -> None:
+        self.broke_off = True
         text = "the compressed stream breaks off; what came before was read"
         self.notes.append(Note(kind="truncated", text=text))
 
@@ -105,6 +118,17 @@ class ByteSource:
             why=f"the compressed data does not unpack ({error})",
             fix="copy or export the file again; `gzip -t` and `zstd -t` check a file",
         )
+
+
+def _next_member(file: IO[bytes], packed: bytes) -> bytes:
+    """Packed bytes from where the next gzip member begins, at least a header's worth; empty at the end.
+
+    Zeros between members are padding.
+    """
+    packed = packed.lstrip(b"\0")
+    while len(packed) < 64 and (more := file.read(_PACKED_BYTES)):
+        packed = (packed + more).lstrip(b"\0")
+    return packed
 
 
 def _inflate() -> tuple[Callable[..., Any], tuple[type[Exception], ...]]:

@@ -20,6 +20,7 @@ _TEXTS = {
     "launch": "launch-bound: the device idles {share} of the time because the host launches work too late",
     "sync": "launch-bound by synchronisation: the device idles {share} of the time after the host waited for it",
     "memory": "memory-copy-bound: {share} of the time is copies that nothing hides",
+    "overhead": "overhead-bound: no operator runs {share} of the time: Python between operators, or waiting",
     "idle": "idle: the device does nothing {share} of the time, for no cause that the trace shows",
 }
 
@@ -42,7 +43,7 @@ def verdict_of(budget: RankBudget, idle: Sequence[IdleCause], *, waiting_ns: int
         if on_cpu
         else causes.get("host_late", 0) + causes.get("launch_latency", 0) + causes.get("kernel_gap", 0)
     )
-    explained = launch + causes.get("sync", 0) + causes.get("data", 0)
+    explained = launch + causes.get("sync", 0) + causes.get("data", 0) + causes.get("outside_operators", 0)
     exposed = {
         "compute": parts.compute_ns,
         "communication": parts.exposed_comm_ns - waiting,
@@ -51,6 +52,7 @@ def verdict_of(budget: RankBudget, idle: Sequence[IdleCause], *, waiting_ns: int
         "launch": launch,
         "sync": causes.get("sync", 0),
         "memory": parts.exposed_memory_ns,
+        "overhead": causes.get("outside_operators", 0),
         "idle": parts.idle_ns - explained,
     }
     ratio = compute_to_comm(parts, waiting_ns=waiting_ns)

@@ -28,10 +28,35 @@ def trace(
         str | None, typer.Option(help="Only these ranks in the tables: 0,3 or 0-7.", metavar="N,A-B")
     ] = None,
     limit: Annotated[int, typer.Option(help="Longest list shown; 0: everything.", min=0)] = 24,
+    sort: Annotated[
+        str, typer.Option(help="Order of operators: host_self, host_total, device_self, device_total, calls.")
+    ] = "device_self",
     cell: Annotated[str | None, typer.Option(help="Which cell of a run folder.", metavar="ID")] = None,
     rank_of: Annotated[
         list[str] | None,
         typer.Option("--rank-of", help="State the rank of a file that records none.", metavar="FILE=N"),
+    ] = None,
+    flop: Annotated[
+        float | None,
+        typer.Option(help="Model FLOP per step and rank (forward and backward), for MFU.", metavar="FLOP"),
+    ] = None,
+    hardware_flop: Annotated[
+        float | None,
+        typer.Option(help="The same with recomputation, for HFU.", metavar="FLOP"),
+    ] = None,
+    merge: Annotated[
+        Path | None,
+        typer.Option(help="Write all ranks on one aligned timeline, for Perfetto.", metavar="OUT.json.gz"),
+    ] = None,
+    diff: Annotated[
+        str | None,
+        typer.Option(help="Compare with another trace (folder or file): what got slower.", metavar="OTHER"),
+    ] = None,
+    compat: Annotated[
+        str | None,
+        typer.Option(
+            help="hta: the numbers of HolisticTraceAnalysis 0.5.0, filters included.", metavar="hta"
+        ),
     ] = None,
     csv: Annotated[
         Path | None, typer.Option(help="Also write every section's table there as CSV.", metavar="DIR")
@@ -59,6 +84,12 @@ def trace(
             steps=steps,
             ranks=rank,
             limit=limit,
+            sort=sort,
+            flop=flop,
+            hardware_flop=hardware_flop,
+            merge=merge,
+            diff=diff,
+            compat=compat,
             cell=cell,
             rank_of=tuple(rank_of or ()),
             csv=csv,

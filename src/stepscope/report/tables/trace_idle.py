@@ -14,6 +14,7 @@ CAUSES = {
     "launch_latency": "launched, not yet started",
     "kernel_gap": "gap of up to 10 us between queued kernels",
     "dependency": "longer gap between queued kernels",
+    "outside_operators": "no operator ran: Python between operators, or waiting",
     "unknown": "launch not recorded",
 }
 

@@ -1,0 +1,19 @@
+"""A trace held against the communication plan that its strategy declared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConformanceCheck:
+    """One rank. holds: None when no whole step was recorded; differences: in words, one a line."""
+
+    rank: int
+    strategy: str
+    steps: int
+    promised_per_step: int
+    launched_in_backward: int
+    overlap_promised: bool
+    holds: bool | None
+    differences: tuple[str, ...]

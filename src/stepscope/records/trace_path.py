@@ -1,0 +1,110 @@
+"""The critical path: what the time of a run would have to be shortened on, on one rank and across ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathParts:
+    """Time on the path by what it was spent on; the parts sum to the path's length exactly.
+
+    host_operator: inside operators. host_runtime: inside the runtime's calls, waits included. host_other: the host in
+    neither (Python, data loading). launch_latency: from a launch call's start to the work's start. device_gap: between
+    two pieces of device work that follow from each other.
+    """
+
+    compute_ns: int = 0
+    communication_ns: int = 0
+    memory_ns: int = 0
+    host_operator_ns: int = 0
+    host_runtime_ns: int = 0
+    host_other_ns: int = 0
+    launch_latency_ns: int = 0
+    device_gap_ns: int = 0
+
+    @property
+    def total_ns(self) -> int:
+        return (
+            self.compute_ns + self.communication_ns + self.memory_ns + self.host_operator_ns + self.host_runtime_ns
+            + self.host_other_ns + self.launch_latency_ns + self.device_gap_ns
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathContributor:
+    """All of one name's time on the path. part: the field of PathParts it belongs to, without ``_ns``."""
+
+    part: str
+    name: str
+    total_ns: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticalPath:
+    """The chain of work of one rank that ends with the window and in which each piece waited for the one before.
+
+    switches: changes between host threads and the device along it. inferred: edges between streams that are concluded
+    from a wait call, not recorded. source: device | cpu_spans.
+    """
+
+    rank: int
+    start_ns: int
+    end_ns: int
+    source: str
+    parts: PathParts
+    contributors: tuple[PathContributor, ...]
+    switches: int
+    inferred: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathLeg:
+    """The path from a point back to where a collective of the same rank ended (None: the start of the trace).
+
+    back_to: place of that collective among the rank's communication events in order of start.
+    """
+
+    parts: PathParts
+    back_to: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLegs:
+    """What joining ranks needs of one: the leg that ends with its window, and one that ends at each collective's start.
+
+    durations_ns: of the collectives, for those that no match was found for.
+    """
+
+    rank: int
+    end_ns: int
+    last: PathLeg
+    legs: tuple[PathLeg, ...]
+    durations_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankShare:
+    """How much of the path across ranks ran on one rank, outside collectives."""
+
+    rank: int
+    parts: PathParts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossRankPath:
+    """The path through all ranks, from rank to rank where one waited for another in a collective.
+
+    Waiting in a collective is not on it: what the late rank did instead is. transfer_ns: the collectives from the last
+    arrival on. hops: collectives at which the path changed rank. unmatched: collectives that stayed on their rank with
+    all of their duration (not matched, or not split). total = transfer + the ranks' parts.
+    """
+
+    end_rank: int
+    total_ns: int
+    transfer_ns: int
+    ranks: tuple[RankShare, ...]
+    collectives: int
+    unmatched: int
+    hops: int

@@ -1,0 +1,208 @@
+"""What ran on one rank: operators, kernels, launches, copies, annotations, kernel sequences. One row each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorRow:
+    """All calls of one operator (of one input shape, when grouped so).
+
+    host_total_ns: from call to return, a call inside a call of the same name counted once. host_self_ns: without the
+    operators inside; what the launching calls of the driver take belongs to it. device_self_ns: durations of the
+    device work that this operator launched itself; device_total_ns: with what the operators inside launched. Work
+    of several streams at one time counts for each. flop: of all calls; None where it is not known for every call.
+    """
+
+    rank: int
+    name: str
+    shapes: str | None  # as recorded, when grouped by shape
+    calls: int
+    host_total_ns: int
+    host_self_ns: int
+    device_total_ns: int
+    device_self_ns: int
+    device_events: int  # launched by the operator itself
+    flop: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorTable:
+    """The operators of one rank. Self times of the rows and of those left out sum to the totals.
+
+    host_ns: time of all threads inside operators. device_ns: durations of all device events, of which
+    ``unlinked_ns`` have no launch in the file and ``outside_ns`` were launched outside any operator.
+    """
+
+    rank: int
+    rows: tuple[OperatorRow, ...]
+    host_ns: int
+    device_ns: int
+    outside_ns: int
+    unlinked_ns: int
+    left_out_rows: int
+    left_out_host_self_ns: int
+    left_out_device_self_ns: int
+    flop_source: str | None  # recorded | shapes
+    flop_unavailable: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRow:
+    """All runs of one kernel. share: of the duration of all kernels of the rank.
+
+    tensor_cores: whether it multiplies on the matrix units, where the name tells; None where it does not.
+    """
+
+    rank: int
+    name: str
+    work: str  # compute | communication
+    tensor_cores: bool | None
+    calls: int
+    total_ns: int
+    min_ns: int
+    max_ns: int
+    mean_ns: float
+    median_ns: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTable:
+    """The kernels of one rank by total time. ``left_out`` are names beyond the limit, with their calls and time.
+
+    tensor_core_share, other_share, unknown_share: of the time of compute kernels by what their names tell; None
+    without compute kernels.
+    """
+
+    rank: int
+    rows: tuple[KernelRow, ...]
+    total_ns: int
+    left_out_names: int
+    left_out_calls: int
+    left_out_ns: int
+    tensor_core_share: float | None
+    other_share: float | None
+    unknown_share: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelaySummary:
+    """Figures of one series of durations in ns."""
+
+    count: int
+    min_ns: int
+    median_ns: float
+    mean_ns: float
+    p90_ns: float
+    p99_ns: float
+    max_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLength:
+    """Work launched and not yet started, over the window from the first launch to the last start.
+
+    times_ns, longest: the window in equal slices, the greatest length in each. empty_share: of the window's time.
+    """
+
+    mean: float
+    longest: int
+    empty_share: float
+    times_ns: tuple[int, ...]
+    longest_by_slice: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchStatistics:
+    """How the host kept the device supplied.
+
+    delay: from the start of the launching call to the start of the work. call: how long launching calls take.
+    short: work that is over sooner than its launching call took. late: work whose launch began only when its stream
+    had finished everything before; share of all launched work that has a predecessor on its stream.
+    unlinked: device events without a launch in the file; early: events that start before their launch (clocks).
+    """
+
+    rank: int
+    launched: int
+    unlinked: int
+    early: int
+    delay: DelaySummary | None
+    call: DelaySummary | None
+    short_count: int
+    short_ns: int
+    short_call_ns: int
+    late_count: int
+    late_share: float | None
+    launches_per_s: float | None
+    queue: QueueLength | None
+    unavailable: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRow:
+    """All copies (or memsets) of one kind. Rates are of the copies whose size is known: their bytes / their time.
+
+    memory: pinned or pageable host memory, None where the trace does not say or no host memory takes part.
+    exposed_ns: time of this kind while neither a compute nor a communication kernel ran. Kinds can overlap.
+    """
+
+    rank: int
+    kind: str  # HtoD | DtoH | DtoD | PtoP | HtoH | memset | other
+    memory: str | None
+    calls: int
+    total_ns: int
+    busy_ns: int  # overlapping copies once
+    exposed_ns: int
+    sized_calls: int
+    size_bytes: int | None
+    bytes_per_s: float | None
+    largest_bytes: int | None
+    median_bytes: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyTable:
+    """The copies of one rank by time; ``exposed_ns`` of all kinds together."""
+
+    rank: int
+    rows: tuple[CopyRow, ...]
+    busy_ns: int
+    exposed_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnotationRow:
+    """All uses of one user annotation; numbered ``ProfilerStep#N`` are one.
+
+    host_ns: uses inside a use of the same name counted once. device_ns: durations of the device work launched inside
+    it, by its own thread or by the autograd engine while that thread waits for it. device_span_ns: from the first to the
+    last of that work, as the profiler's own gpu_user_annotation says; None where it wrote none.
+    """
+
+    rank: int
+    name: str
+    calls: int
+    host_ns: int
+    device_ns: int
+    device_busy_ns: int
+    device_events: int
+    device_span_ns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceRow:
+    """Kernels that run one after the other on a stream, again and again.
+
+    count: occurrences that do not overlap. total_ns: of their kernels; gap_ns: between them, where a fused kernel would
+    have none.
+    """
+
+    rank: int
+    kernels: tuple[str, ...]
+    count: int
+    total_ns: int
+    gap_ns: int
+    mean_ns: float
+    share: float  # of the duration of all kernels

@@ -1,0 +1,135 @@
+"""Gradient buckets: when each was ready, launched and reduced, and how much of it nothing hid."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+
+from stepscope.core.units import format_bytes_binary
+from stepscope.core.words import counted
+from stepscope.records.trace_buckets import BucketRow
+from stepscope.records.trace_summary import TraceSummary
+from stepscope.report.tables._common import Column, Row, Table, TableKind, Tone, Value, unknown
+from stepscope.report.tables._trace import duration, gaps, number, words
+
+NONE = (
+    "no collective was launched while a gradient was being accumulated: no buckets of "
+    "DistributedDataParallel or of gradient hooks"
+)
+
+
+def build(summary: TraceSummary) -> Table:
+    """One row per bucket (place in the step, size), medians over ranks and steps."""
+    rows = [b for p in summary.ranks for b in _chosen(p.buckets, {s.step for s in p.steps})]
+    first = _first_ready(rows)
+    found: dict[tuple[int, str, int | None, str | None], list[BucketRow]] = defaultdict(list)
+    for b in rows:
+        found[b.index, b.op, b.size_bytes, b.dtype].append(b)
+    ranks = {b.rank for b in rows}
+    steps = {b.step for b in rows}
+    wrappers = sorted({b.wrapper for b in rows})
+    return Table(
+        key="buckets",
+        title="Gradient buckets",
+        columns=(
+            Column(key="bucket", title="bucket", role="identity", lead=True),
+            Column(key="op", title="operation", align="left", role="identity"),
+            Column(key="dtype", title="type", align="left", role="identity"),
+            Column(key="size", title="size", unit="bytes", role="identity", lead=True),
+            Column(key="seen", title="seen", drop=2),
+            Column(key="members", title="gradients", short_title="grads"),
+            Column(key="ready", title="ready", unit="ns"),
+            Column(key="launch", title="launch", unit="ns"),
+            Column(key="waited", title="queued", unit="ns"),
+            Column(key="duration", title="took", unit="ns"),
+            Column(key="end", title="end", unit="ns", drop=1),
+            Column(key="exposed", title="exposed", unit="ns"),
+        ),
+        rows=tuple(
+            _row(key, each, first)
+            for key, each in sorted(found.items(), key=lambda item: (item[0][0], -(item[0][2] or 0)))
+        ),
+        footnotes=_footnotes(len(ranks), len(steps), wrappers) if rows else (),
+        notes=(*gaps(summary, "buckets", lambda p: bool(p.buckets), otherwise=NONE), *_notes(rows)),
+    )
+
+
+TABLE = TableKind(key="buckets", title="Gradient buckets", needs=("trace",), build=build)
+
+
+def _chosen(buckets: Sequence[BucketRow], steps: set[int]) -> Sequence[BucketRow]:
+    """Those of the steps that are shown; all where none of them belongs to one."""
+    inside = [b for b in buckets if b.step in steps]
+    return inside or buckets
+
+
+def _first_ready(rows: Sequence[BucketRow]) -> dict[tuple[int, int | None], int]:
+    """When the first bucket of each rank and step was ready: where its times count from."""
+    first: dict[tuple[int, int | None], int] = {}
+    for b in rows:
+        at = b.launch_ns if b.ready_ns is None else min(b.ready_ns, b.launch_ns)
+        key = (b.rank, b.step)
+        first[key] = min(first.get(key, at), at)
+    return first
+
+
+def _row(
+    key: tuple[int, str, int | None, str | None],
+    buckets: Sequence[BucketRow],
+    first: dict[tuple[int, int | None], int],
+) -> Row:
+    index, op, size, dtype = key
+
+    def since(time: Callable[[BucketRow], int | None]) -> Value:
+        known = [at - first[b.rank, b.step] for b in buckets if (at := time(b)) is not None]
+        return duration(statistics.median(known)) if known else unknown()
+
+    took = statistics.median([b.end_ns - b.start_ns for b in buckets])
+    exposed = statistics.median([b.exposed_ns for b in buckets])
+    share = sum(b.exposed_ns for b in buckets) / max(1, sum(b.end_ns - b.start_ns for b in buckets))
+    tone: Tone = "bad" if share >= 0.9 else "warn" if share >= 0.5 else "plain"
+    exposed_text = f"{duration(exposed).text} {share:4.0%}"
+    return Row(
+        values=(
+            Value(text=str(index), raw=index),
+            words(op),
+            words(dtype),
+            unknown() if size is None else Value(text=format_bytes_binary(size), raw=size),
+            number(len(buckets)),
+            _members(buckets),
+            since(lambda b: b.ready_ns),
+            since(lambda b: b.launch_ns),
+            duration(statistics.median([b.waited_ns for b in buckets])),
+            duration(took),
+            since(lambda b: b.end_ns),
+            Value(text=exposed_text, raw=exposed, tone=tone),
+        )
+    )
+
+
+def _members(buckets: Sequence[BucketRow]) -> Value:
+    counts = Counter(len(b.members) for b in buckets if b.members is not None)
+    return number(counts.most_common(1)[0][0]) if counts else unknown()
+
+
+def _footnotes(ranks: int, steps: int, wrappers: Sequence[str]) -> tuple[str, ...]:
+    known = {"ddp": "DistributedDataParallel", "hooks": "gradient hooks"}
+    of = ", ".join(known.get(w, w) for w in wrappers)
+    over = f"medians over {counted(steps, 'step')} and {counted(ranks, 'rank')}"
+    return (
+        f"buckets of {of} in order of launch; {over}; MiB = 2^20 bytes",
+        "ready, launch, end: after the step's first bucket was ready; queued: from ready and launched to its start; "
+        "exposed: under no computation, share of its time",
+    )
+
+
+def _notes(rows: Sequence[BucketRow]) -> list[str]:
+    reasons = Counter(b.members_unavailable for b in rows if b.members_unavailable)
+    notes = [f"gradients of {n} of {len(rows)} buckets not known: {why}" for why, n in reasons.most_common()]
+    by_index: dict[int, set[int | None]] = defaultdict(set)
+    for b in rows:
+        by_index[b.index].add(b.size_bytes)
+    if any(len(sizes) > 1 for sizes in by_index.values()):
+        notes.append("the partition into buckets is not the same in all steps and ranks")
+    return notes

@@ -1,0 +1,172 @@
+"""Operators by time on the device and the host."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from stepscope.core.units import format_duration, format_flops
+from stepscope.core.words import counted
+from stepscope.records.trace_summary import TraceSummary
+from stepscope.records.trace_work import OperatorRow, OperatorTable
+from stepscope.report.kernel_names import elided
+from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
+from stepscope.report.tables._trace import (
+    duration,
+    gaps,
+    median_over,
+    most,
+    number,
+    over_ranks_note,
+    shared,
+    who,
+)
+
+NAME = 52
+SHAPES = 30
+
+_SORT_KEYS: tuple[Callable[[OperatorRow], float], ...] = (
+    lambda r: r.device_self_ns,
+    lambda r: r.host_self_ns,
+    lambda r: r.device_total_ns,
+    lambda r: r.host_total_ns,
+    lambda r: r.calls,
+    lambda r: -1 if r.flop is None else r.flop,
+)
+
+
+def build(summary: TraceSummary) -> Table:
+    """One row per operator (and shape, when grouped so), over all ranks, in the order the ranks were sorted by."""
+    tables = [p.operators for p in summary.ranks if p.operators is not None and p.operators.rows]
+    ranks = [t.rank for t in tables]
+    found: dict[tuple[str, str | None], list[OperatorRow]] = defaultdict(list)
+    for row in (r for t in tables for r in t.rows):
+        found[row.name, row.shapes].append(row)
+    key = _order(tables)
+    merged = list(found.values())
+    if key is not None:
+        merged.sort(key=lambda rows: -sum(key(r) for r in rows))
+    device_ns = sum(t.device_ns for t in tables)
+    host_ns = sum(t.host_ns for t in tables)
+    with_shapes = any(shapes is not None for _, shapes in found)
+    return Table(
+        key="operators",
+        title="Operators",
+        columns=(
+            Column(key="operator", title="operator", align="left", role="identity", lead=True),
+            *(
+                (Column(key="shapes", title="shapes", align="left", role="identity", lead=True),)
+                if with_shapes
+                else ()
+            ),
+            Column(key="calls", title="calls"),
+            Column(key="device_self", title="device self", unit="ns"),
+            Column(key="device_total", title="device total", unit="ns", drop=3),
+            Column(key="host_self", title="host self", unit="ns"),
+            Column(key="host_total", title="host total", unit="ns", drop=2),
+            Column(key="flops", title="FLOP/s", unit="1/s", drop=1),
+            Column(key="largest_rank", title="most", align="left"),
+        ),
+        rows=tuple(_row(rows, ranks, device_ns, host_ns, with_shapes=with_shapes) for rows in merged),
+        footnotes=_footnotes(tables) if tables else (),
+        notes=(
+            *gaps(
+                summary,
+                "operators",
+                lambda p: p.operators is not None and bool(p.operators.rows),
+                otherwise="no operators were recorded (activities without the CPU, or a device-only export)",
+            ),
+            *_notes(tables),
+        ),
+    )
+
+
+TABLE = TableKind(key="operators", title="Operators", needs=("trace",), build=build)
+
+
+def _order(tables: Sequence[OperatorTable]) -> Callable[[OperatorRow], float] | None:
+    """The figure by which every rank's rows are sorted; None where it is none (by name)."""
+    for key in _SORT_KEYS:
+        values = [[key(r) for r in t.rows] for t in tables]
+        if any(v[0] > v[-1] for v in values) and all(v == sorted(v, reverse=True) for v in values):
+            return key
+    return None
+
+
+def _row(
+    rows: Sequence[OperatorRow], ranks: Sequence[int], device_ns: int, host_ns: int, *, with_shapes: bool
+) -> Row:
+    first = rows[0]
+    shapes = (
+        (unknown() if first.shapes is None else Value(text=elided(first.shapes, SHAPES), raw=first.shapes),)
+        if with_shapes
+        else ()
+    )
+    on_device = sum(r.device_self_ns for r in rows)
+    by_rank = {r.rank: r.device_self_ns if on_device else r.host_self_ns for r in rows}
+    return Row(
+        values=(
+            Value(text=elided(first.name, NAME), raw=first.name),
+            *shapes,
+            number(median_over({r.rank: r.calls for r in rows})),
+            _time({r.rank: r.device_self_ns for r in rows}, ranks, device_ns),
+            duration(median_over({r.rank: r.device_total_ns for r in rows})) if device_ns else unknown(),
+            _time({r.rank: r.host_self_ns for r in rows}, ranks, host_ns),
+            duration(median_over({r.rank: r.host_total_ns for r in rows})),
+            _rate(rows, on_device=bool(device_ns)),
+            most(by_rank, ranks),
+        )
+    )
+
+
+def _time(values: dict[int, int], ranks: Sequence[int], whole: int) -> Value:
+    """Median over the ranks, with the share of the time of all ranks."""
+    if not whole:
+        return unknown()
+    middle = median_over(values)
+    if len(ranks) == 1:
+        return shared(middle, whole)
+    return Value(text=f"{format_duration(middle)} {sum(values.values()) / whole:4.0%}", raw=middle)
+
+
+def _rate(rows: Sequence[OperatorRow], *, on_device: bool) -> Value:
+    """FLOP of all ranks / the time of all ranks: derived last, never averaged."""
+    known = [r for r in rows if r.flop]
+    ns = sum(r.device_total_ns if on_device else r.host_total_ns for r in known)
+    if not known or not ns:
+        return unknown()
+    rate = sum(r.flop or 0 for r in known) / (ns / 1e9)
+    return Value(text=format_flops(rate), raw=rate)
+
+
+def _footnotes(tables: Sequence[OperatorTable]) -> tuple[str, ...]:
+    ranks = [t.rank for t in tables]
+    lines = [
+        "self: without the operators inside; device: of the work launched, overlapping streams each counted"
+    ]
+    if any(r.flop for t in tables for r in t.rows):
+        source = {
+            "recorded": "recorded by the profiler",
+            "shapes": "of matrix products, from recorded shapes",
+        }
+        known = sorted({source.get(t.flop_source, t.flop_source) for t in tables if t.flop_source})
+        lines.append(f"FLOP/s: FLOP ({', '.join(known)}) / total device time")
+    return (*lines, *over_ranks_note(ranks))
+
+
+def _notes(tables: Sequence[OperatorTable]) -> list[str]:
+    notes = []
+    for what, attribute in (
+        ("has no launch in the trace and belongs to no operator", "unlinked_ns"),
+        ("was launched outside any operator", "outside_ns"),
+    ):
+        ns = sum(getattr(t, attribute) for t in tables)
+        device = sum(t.device_ns for t in tables)
+        if device and ns >= 0.01 * device:
+            some = [t.rank for t in tables if getattr(t, attribute)]
+            where = f" on {who(some)}" if len(tables) > 1 else ""
+            notes.append(f"{format_duration(ns)} ({ns / device:.0%}) of device work{where} {what}")
+    left = max((t.left_out_rows for t in tables), default=0)
+    if left:
+        notes.append(f"{counted(left, 'more operator')} left out on a rank")
+    return notes

@@ -1,0 +1,323 @@
+"""The clocks of all ranks against one rank's: offset and drift from the ends of collectives.
+
+All ranks leave an all_reduce together, but do not enter it together: ends align clocks, starts do not.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median_low
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.records.trace_collectives import (
+    ClockAlignment,
+    ClockFit,
+    Instance,
+    RankCollective,
+    RankCommunication,
+)
+from stepscope.traces.collective_names import TOGETHER
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+AGREE_NS = 20_000
+"""Ends of one collective differ by 1 to 7 us on a node of V100s (2026-11), by some 10 us across nodes: clocks that
+differ by less cannot be told from that, and are left alone."""
+
+_MIN_COLLECTIVES = 3  # below, an offset is one rank's luck
+_MIN_FOR_DRIFT = 8
+_MAX_DRIFT = 1e-3  # quartz is off by at most some 1e-4
+_SLOPE_POINTS = 128
+_SIGMA = 1.4826  # median absolute deviation -> standard deviation
+_SURE = 0.5  # confidence of a match that may say something about clocks
+
+
+def base_shifts(ranks: Sequence[RankCommunication]) -> dict[int, int]:
+    """What to add to each rank's times so that all count from one base: ranks' files may state different ones.
+
+    0 where no base is recorded.
+    """
+    bases = {r.rank: r.base_time_ns for r in ranks}
+    known = [b for b in bases.values() if b is not None]
+    if not known:
+        return dict.fromkeys(bases, 0)
+    return {rank: 0 if base is None else base - min(known) for rank, base in bases.items()}
+
+
+def no_alignment(ranks: Sequence[RankCommunication]) -> ClockAlignment:
+    """Clocks as recorded."""
+    fits = tuple(_unfitted(r.rank, "not aligned") for r in sorted(ranks, key=lambda r: r.rank))
+    return ClockAlignment(reference_rank=None, fits=fits, text="clocks as recorded")
+
+
+def align_clocks(ranks: Sequence[RankCommunication], instances: Sequence[Instance]) -> ClockAlignment:
+    """Fit every rank's clock to the reference rank's (the lowest of those with most usable instances).
+
+    Ranks that share no collective with the reference are reached through those that do. A clock is corrected only
+    where the fit differs from the recorded one by more than AGREE_NS and three times the fit's residual, and
+    where correcting does not make more collectives impossible (left by one rank before another entered).
+    Near-linear in instances times ranks. Different ``base_time_ns`` are always corrected.
+    """
+    look = {r.rank: r for r in sorted(ranks, key=lambda r: r.rank)}
+    shifts = base_shifts(ranks)
+    usable = [i for i in instances if _usable(i, look)]
+    counts: dict[int, int] = defaultdict(int)
+    for instance in usable:
+        for m in instance.members:
+            counts[m.rank] += 1
+    if not counts:
+        fits = tuple(_based(_unfitted(r, "no collective in common"), shifts) for r in look)
+        return ClockAlignment(
+            reference_rank=None,
+            fits=fits,
+            text="clocks not compared: no collective was seen on two ranks" if len(look) > 1 else "one rank",
+        )
+    reference = min(counts, key=lambda r: (-counts[r], r))
+    lines = _lines(usable, look, shifts, reference)
+    fits_by_rank = _one_per_host(lines, look, reference)
+    decided = [_decided(rank, fits_by_rank.get(rank), look, reference) for rank in look]
+    chosen = [_based(f, shifts, reference=reference) for f in decided]
+    held = [_held(f) for f in decided]
+    as_recorded = [_based(f, shifts, reference=reference) for f in held]
+    if held != decided and _impossible(usable, look, chosen) > _impossible(usable, look, as_recorded):
+        chosen = as_recorded
+    return ClockAlignment(reference_rank=reference, fits=tuple(chosen), text=_text(chosen))
+
+
+def corrected(fit: ClockFit, time_ns: int) -> int:
+    """A time of this rank on the reference rank's clock, to the nearest ns; unchanged unless corrected."""
+    if fit.status != "corrected":
+        return time_ns
+    return time_ns - round(fit.offset_ns + fit.drift * (time_ns - fit.at_ns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """difference = offset + drift * (time - at)."""
+
+    at_ns: int
+    offset: float
+    drift: float
+    residual: float
+    count: int
+    span_ns: int
+
+    def furthest(self) -> float:
+        return abs(self.offset) + abs(self.drift) * self.span_ns / 2
+
+    def value(self, time_ns: int) -> float:
+        return self.offset + self.drift * (time_ns - self.at_ns)
+
+
+def fit_line(times_ns: Ints, differences_ns: Ints) -> _Line:
+    """Robust offset and drift of a clock: Theil-Sen, then least squares over what lies within three deviations.
+
+    The drift counts only if it explains the differences clearly better than a constant does. residual: 1.4826 x
+    median absolute deviation.
+    """
+    low, high = int(times_ns.min()), int(times_ns.max())
+    at = (low + high) // 2
+    x = (times_ns - at).astype(np.float64)
+    base = int(np.median(differences_ns))
+    y = (differences_ns - base).astype(np.float64)
+    level = float(np.median(y))
+    flat = _scale(y - level)
+    constant = _Line(
+        at_ns=at, offset=base + level, drift=0.0, residual=flat, count=len(x), span_ns=high - low
+    )
+    if len(x) < _MIN_FOR_DRIFT or high == low:
+        return constant
+    slope = _theil_sen(x, y)
+    start = float(np.median(y - slope * x))
+    rest = y - start - slope * x
+    scale = _scale(rest)
+    kept = np.abs(rest) <= 3 * max(scale, 1.0)
+    if kept.sum() >= _MIN_FOR_DRIFT and np.ptp(x[kept]) > 0:
+        slope, start = (float(v) for v in np.polyfit(x[kept], y[kept], 1))
+        scale = _scale(y - start - slope * x)
+    steep = abs(slope) * (high - low)
+    if abs(slope) > _MAX_DRIFT or steep <= 3 * scale or scale > 0.7 * flat:
+        return constant
+    return _Line(at_ns=at, offset=base + start, drift=slope, residual=scale, count=len(x), span_ns=high - low)
+
+
+def _theil_sen(x: Floats, y: Floats) -> float:
+    """Median slope over pairs of at most _SLOPE_POINTS evenly chosen points."""
+    chosen = np.unique(np.linspace(0, len(x) - 1, min(len(x), _SLOPE_POINTS)).astype(np.int64))
+    order = chosen[np.argsort(x[chosen], kind="stable")]
+    a, b = np.triu_indices(len(order), k=1)
+    run = x[order[b]] - x[order[a]]
+    rise = y[order[b]] - y[order[a]]
+    apart = run > 0
+    return float(np.median(rise[apart] / run[apart])) if apart.any() else 0.0
+
+
+def _scale(values: Floats) -> float:
+    return float(_SIGMA * np.median(np.abs(values - np.median(values))))
+
+
+def _usable(instance: Instance, look: Mapping[int, RankCommunication]) -> bool:
+    if len(instance.members) < 2 or (instance.confidence or 0.0) < _SURE:
+        return False
+    return all(_at(m.rank, m.position, look).op in TOGETHER for m in instance.members)
+
+
+def _lines(
+    usable: Sequence[Instance], look: Mapping[int, RankCommunication], shifts: dict[int, int], reference: int
+) -> dict[int, _Line]:
+    """Each reachable rank's line, level by level outwards from the reference."""
+    lines = {
+        reference: _Line(at_ns=0, offset=0.0, drift=0.0, residual=0.0, count=0, span_ns=0),
+    }
+    waiting = list(usable)
+    while waiting:
+        times: dict[int, list[int]] = defaultdict(list)
+        differences: dict[int, list[int]] = defaultdict(list)
+        later = []
+        for instance in waiting:
+            ends = {m.rank: _at(m.rank, m.position, look).end_ns + shifts[m.rank] for m in instance.members}
+            known = [e - round(lines[r].value(e)) for r, e in ends.items() if r in lines]
+            new = [r for r in ends if r not in lines]
+            if not new:
+                continue
+            if not known:
+                later.append(instance)
+                continue
+            common = median_low(known)
+            for r in new:
+                times[r].append(ends[r])
+                differences[r].append(ends[r] - common)
+        if not times:
+            break
+        for r, values in times.items():
+            lines[r] = fit_line(np.array(values, dtype=np.int64), np.array(differences[r], dtype=np.int64))
+        waiting = later
+    return lines
+
+
+def _one_per_host(
+    lines: dict[int, _Line], look: Mapping[int, RankCommunication], reference: int
+) -> dict[int, _Line]:
+    """Ranks of one host share a clock: one line for them, unless their own lines contradict that (two machines
+    of one name)."""
+    by_host: dict[str, list[int]] = defaultdict(list)
+    for rank in lines:
+        host = look[rank].host
+        if host is not None:
+            by_host[host].append(rank)
+    result = dict(lines)
+    for host, members in by_host.items():
+        fitted = [r for r in members if r != reference]
+        if len(members) < 2 or not fitted:
+            continue
+        at = int(np.median([lines[r].at_ns for r in fitted]))
+        values = [lines[r].value(at) for r in fitted]
+        middle = 0.0 if host == look[reference].host else float(np.median(values))
+        for r, value in zip(fitted, values, strict=True):
+            if abs(value - middle) <= max(5 * AGREE_NS, 5 * lines[r].residual):
+                drift = (
+                    0.0
+                    if host == look[reference].host
+                    else float(np.median([lines[m].drift for m in fitted]))
+                )
+                result[r] = replace(lines[r], at_ns=at, offset=middle, drift=drift)
+    return result
+
+
+def _decided(
+    rank: int, line: _Line | None, look: Mapping[int, RankCommunication], reference: int
+) -> ClockFit:
+    if rank == reference:
+        return replace(_unfitted(rank, "all others are compared with this rank"), status="reference")
+    if line is None:
+        return _unfitted(rank, "no collective in common with any rank that was compared")
+    fit = ClockFit(
+        rank=rank,
+        status="unknown",
+        offset_ns=line.offset,
+        drift=line.drift,
+        at_ns=line.at_ns,
+        residual_ns=line.residual,
+        collectives=line.count,
+        reason="",
+    )
+    host = look[rank].host
+    if host is not None and host == look[reference].host and line.offset == 0.0 and line.drift == 0.0:
+        return replace(fit, status="same_host", reason=f"on {host}, as rank {reference}")
+    if line.count < _MIN_COLLECTIVES:
+        return replace(fit, reason=f"only {line.count} collectives in common")
+    allowed = max(float(AGREE_NS), 3 * line.residual)
+    if line.furthest() <= allowed:
+        return replace(fit, status="agrees", reason=f"within {allowed / 1000:.0f} us")
+    return replace(fit, status="corrected", reason=f"differs by up to {line.furthest() / 1000:.0f} us")
+
+
+def _based(fit: ClockFit, shifts: dict[int, int], *, reference: int | None = None) -> ClockFit:
+    """The fit in terms of the rank's own recorded times, its base time included."""
+    ahead = shifts[fit.rank] - (0 if reference is None else shifts[reference])
+    at = fit.at_ns - shifts[fit.rank]
+    if ahead == 0:
+        return replace(fit, at_ns=at)
+    moves = fit.status == "corrected"
+    return replace(
+        fit,
+        status="corrected",
+        offset_ns=(fit.offset_ns if moves else 0.0) - ahead,
+        drift=fit.drift if moves else 0.0,
+        at_ns=at,
+        reason=f"its file counts from another base time; {fit.reason}",
+    )
+
+
+def _held(fit: ClockFit) -> ClockFit:
+    """The same without the correction."""
+    if fit.status != "corrected":
+        return fit
+    return replace(fit, status="unknown", reason="correcting it would make collectives impossible")
+
+
+def _unfitted(rank: int, reason: str) -> ClockFit:
+    return ClockFit(
+        rank=rank,
+        status="unknown",
+        offset_ns=0.0,
+        drift=0.0,
+        at_ns=0,
+        residual_ns=None,
+        collectives=0,
+        reason=reason,
+    )
+
+
+def _impossible(
+    usable: Sequence[Instance], look: Mapping[int, RankCommunication], fits: Sequence[ClockFit]
+) -> int:
+    by_rank = {f.rank: f for f in fits}
+    count = 0
+    for instance in usable:
+        spans = [(_at(m.rank, m.position, look), by_rank[m.rank]) for m in instance.members]
+        last = max(corrected(fit, c.start_ns) for c, fit in spans)
+        count += last > min(corrected(fit, c.end_ns) for c, fit in spans)
+    return count
+
+
+def _text(fits: Sequence[ClockFit]) -> str:
+    moved = [f for f in fits if f.status == "corrected"]
+    unknown = [f for f in fits if f.status == "unknown"]
+    if moved:
+        most = max(moved, key=lambda f: abs(f.offset_ns))
+        text = f"{len(moved)} of {len(fits)} clocks corrected, rank {most.rank} by {most.offset_ns / 1000:,.0f} us"
+    else:
+        text = "clocks agree; nothing was corrected"
+    if unknown:
+        text += f"; {len(unknown)} could not be compared ({unknown[0].reason})"
+    return text
+
+
+def _at(rank: int, position: int, look: Mapping[int, RankCommunication]) -> RankCollective:
+    return look[rank].collectives[position]

@@ -1,0 +1,154 @@
+"""The collectives of one rank: what each moved, for how long it was exposed, and what came before it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.records.trace_collectives import HiddenUnder, RankCollective, RankCommunication
+from stepscope.stats import spans
+from stepscope.traces.activity import Activity, activity_of, window_of
+from stepscope.traces.classify import Work
+from stepscope.traces.collective_calls import identities
+from stepscope.traces.events import NONE, Events, RankTrace
+from stepscope.traces.gloo import gloo_calls
+from stepscope.traces.groups import Groups
+from stepscope.traces.links import Launches, launches_of
+from stepscope.traces.own_time import own_times
+from stepscope.traces.steps import step_marks, step_windows
+
+Ints = NDArray[np.int64]
+
+HIDING_NAMES = 3
+"""How many names of hiding computation to keep per collective."""
+
+
+def rank_collectives(trace: RankTrace) -> tuple[RankCollective, ...]:
+    """All collectives of a rank in order of start; empty when its trace shows none."""
+    return rank_communication(trace).collectives
+
+
+def rank_communication(
+    trace: RankTrace, *, activity: Activity | None = None, launches: Launches | None = None
+) -> RankCommunication:
+    """A rank's collectives, and what is needed to match them with other ranks'. O(n log n) in events.
+
+    Device traces: its communication kernels. CPU traces: the ``gloo:*`` spans. ``activity`` and ``launches`` (of
+    its indices) are computed unless the caller has them already.
+    """
+    events = trace.events
+    activity = activity_of(events) if activity is None else activity
+    launches = launches_of(events, activity.indices) if launches is None else launches
+    groups = Groups(trace.meta)
+    if activity.source == "device":
+        mine = np.flatnonzero(activity.work == Work.COMMUNICATION)
+        kernels, launch = activity.indices[mine], launches.launch[mine]
+        known = identities(events, kernels, launch, groups)
+        starts, ends = events.ts_ns[kernels], events.end_ns[kernels]
+        launched = np.where(launch != NONE, events.ts_ns[launch], NONE) if len(kernels) else launch
+    else:
+        calls = gloo_calls(events, groups)
+        known = [c.identity for c in calls]
+        starts = np.array([c.start_ns for c in calls], dtype=np.int64)
+        ends = np.array([c.end_ns for c in calls], dtype=np.int64)
+        launched = np.array([NONE if c.launch_ns is None else c.launch_ns for c in calls], dtype=np.int64)
+    exposed = ends - starts - spans.measure_within(activity.compute, starts, ends)
+    hidden = _hidden_under(events, activity, starts, ends)
+    steps = _steps(trace, activity, launches, starts, launched)
+    own = own_times(trace, activity, launches, starts, ends)
+    found = tuple(
+        RankCollective(
+            op=what.op,
+            op_source=what.op_source,
+            kernel=what.kernel,
+            dtype=what.dtype,
+            size_bytes=what.size_bytes,
+            group=what.group,
+            sequence=what.sequence,
+            comms_id=what.comms_id,
+            direction=what.direction,
+            peers=what.peers,
+            start_ns=start,
+            end_ns=end,
+            launch_ns=None if launch_ns == NONE else launch_ns,
+            stream=what.stream,
+            step=None if step == NONE else step,
+            exposed_ns=exposed_ns,
+            hidden_under=hidden[i],
+            own=own[i],
+        )
+        for i, (what, start, end, launch_ns, step, exposed_ns) in enumerate(
+            zip(known, *(a.tolist() for a in (starts, ends, launched, steps, exposed)), strict=True)
+        )
+    )
+    return RankCommunication(
+        rank=trace.rank,
+        host=trace.meta.host,
+        world_size=trace.meta.world_size,
+        source=activity.source,
+        base_time_ns=trace.meta.base_time_ns,
+        window_ns=window_of(activity, events),
+        collectives=found,
+    )
+
+
+def _steps(trace: RankTrace, activity: Activity, launches: Launches, starts: Ints, launched: Ints) -> Ints:
+    """Number of the step that called each collective, else of the step in whose device time it ran; or NONE."""
+    marks = step_marks(trace.events)
+    if not len(marks) or not len(starts):
+        return np.full(len(starts), NONE, dtype=np.int64)
+    called = np.searchsorted(marks.starts, launched, side="right") - 1
+    within = (launched != NONE) & (called >= 0) & (launched < marks.ends[np.maximum(called, 0)])
+    edges = step_windows(trace.events, activity, launches, marks)[1]
+    ran = np.searchsorted(edges, starts, side="right") - 1
+    inside = (launched == NONE) & (ran >= 0) & (ran < len(marks))
+    place = np.where(within, called, np.where(inside, ran, NONE))
+    return np.where(place != NONE, marks.numbers[np.maximum(place, 0)], NONE)
+
+
+def _hidden_under(
+    events: Events, activity: Activity, starts: Ints, ends: Ints
+) -> list[tuple[HiddenUnder, ...]]:
+    """For each collective the names of computation that ran longest during it, longest first.
+
+    Pairs are found stream by stream, where kernels do not overlap: their number is that of real overlaps.
+    """
+    compute = activity.indices[activity.work == Work.COMPUTE]
+    lane = events.stream if activity.source == "device" else events.thread
+    names = len(events.names)
+    keys: list[Ints] = []
+    amounts: list[Ints] = []
+    for one in np.unique(lane[compute]).tolist():
+        mine = compute[lane[compute] == one]
+        begun, over = events.ts_ns[mine], np.maximum.accumulate(events.end_ns[mine])
+        first = np.searchsorted(over, starts, side="right")
+        last = np.searchsorted(begun, ends, side="left")
+        counts = np.maximum(last - first, 0)
+        which = np.repeat(np.arange(len(starts)), counts)
+        if not len(which):
+            continue
+        offset = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+        kernel = mine[np.repeat(first, counts) + offset]
+        shared = np.minimum(events.end_ns[kernel], ends[which]) - np.maximum(
+            events.ts_ns[kernel], starts[which]
+        )
+        keep = shared > 0
+        keys.append(which[keep] * names + events.name[kernel[keep]])
+        amounts.append(shared[keep])
+    result: list[tuple[HiddenUnder, ...]] = [()] * len(starts)
+    if not keys:
+        return result
+    key, inverse = np.unique(np.concatenate(keys), return_inverse=True)
+    total = np.zeros(len(key), dtype=np.int64)
+    np.add.at(total, inverse, np.concatenate(amounts))
+    order = np.lexsort((key, -total, key // names))
+    key, total = key[order], total[order]
+    owner = key // names
+    begin = np.searchsorted(owner, np.arange(len(starts)), side="left")
+    stop = np.searchsorted(owner, np.arange(len(starts)), side="right")
+    for i in np.flatnonzero(stop > begin).tolist():
+        chosen = range(int(begin[i]), min(int(stop[i]), int(begin[i]) + HIDING_NAMES))
+        result[i] = tuple(
+            HiddenUnder(name=events.names[int(key[j] % names)], hidden_ns=int(total[j])) for j in chosen
+        )
+    return result

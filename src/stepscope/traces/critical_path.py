@@ -1,0 +1,409 @@
+"""The critical path of a rank: back from its end, each piece of work to the one it had to wait for.
+
+Device work waits for the work before it on its stream, for its launch, or (after a wait call between streams) for work
+on another stream: for whichever came last. The host waits where a synchronising call returned with the device, and
+where a thread took over from another. O(n log n) in events; the walk itself is over runs, not over kernels.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.errors import Unavailable
+from stepscope.records.trace_path import CriticalPath, PathContributor, PathLeg, PathParts, RankLegs
+from stepscope.stats import spans
+from stepscope.traces.activity import Activity
+from stepscope.traces.classify import Work
+from stepscope.traces.events import NONE, Category, Events, RankTrace
+from stepscope.traces.host_line import GLOO, OPERATOR, OTHER, RUNTIME, HostLine
+from stepscope.traces.links import Launches
+
+Ints = NDArray[np.int64]
+
+TOP = 20
+
+_HOST_PARTS = {OPERATOR: "host_operator", RUNTIME: "host_runtime", OTHER: "host_other", GLOO: "communication"}
+_DEVICE_PARTS = {Work.COMPUTE: "compute", Work.COMMUNICATION: "communication", Work.MEMORY: "memory"}
+_PARTS = tuple(PathParts.__dataclass_fields__)
+_INDEX = {name.removesuffix("_ns"): i for i, name in enumerate(_PARTS)}
+_PART_OF_WORK = np.array([_INDEX[_DEVICE_PARTS.get(w, "compute")] for w in Work], dtype=np.int64)
+_STREAM_WAIT = re.compile(r"^(cuda|hip)StreamWaitEvent|^cuStreamWaitEvent")
+
+
+@dataclass(frozen=True, slots=True)
+class _OnHost:
+    thread: int
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class _OnDevice:
+    place: int  # in stream order
+    leave: int  # the time at which the path leaves it
+
+
+_Node = _OnHost | _OnDevice
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """A stretch of the path, [low, high): on a thread, on the device (``first`` to ``last``), or waiting (``part``)."""
+
+    low: int
+    high: int
+    thread: int = NONE
+    first: int = NONE
+    last: int = NONE
+    part: str = ""
+
+
+def critical_path(
+    trace: RankTrace,
+    activity: Activity,
+    launches: Launches,
+    *,
+    window_ns: tuple[int, int] | None = None,
+    top: int = TOP,
+    walk: Walk | None = None,
+) -> CriticalPath | Unavailable:
+    """The path that ends with the last device work (without a device: the last host activity) of the window.
+
+    window_ns: [low, high), such as a step's; None: the whole trace. The parts sum to the path's length, which is the
+    time from the window's (or the trace's) beginning to that end. ``walk``: made once for several paths of a rank.
+    """
+    walk = walk or Walk(trace.events, activity, launches)
+    end = walk.end_node(None if window_ns is None else window_ns[1])
+    if end is None:
+        return Unavailable("nothing ran in the window")
+    begin = walk.start_ns if window_ns is None else window_ns[0]
+    node, finish = end
+    segments, inferred = [], 0
+    at: _Node | None = node
+    while at is not None:
+        found, at, guess = walk.step(at)
+        segments += found
+        inferred += guess
+        if segments[-1].low <= begin:
+            break
+    parts, contributors = _account(walk, segments, begin, finish, top)
+    threads = [(s.thread, s.first == NONE) for s in segments if not s.part]
+    return CriticalPath(
+        rank=trace.rank,
+        start_ns=begin,
+        end_ns=finish,
+        source=activity.source,
+        parts=parts,
+        contributors=contributors,
+        switches=sum(a != b for a, b in zip(threads[1:], threads[:-1], strict=True)),
+        inferred=inferred,
+    )
+
+
+def rank_legs(
+    trace: RankTrace, activity: Activity, launches: Launches, *, walk: Walk | None = None
+) -> RankLegs | Unavailable:
+    """The path in legs from collective to collective, for :func:`stepscope.traces.cross_path.cross_rank_path`.
+
+    Collectives are numbered by start, as the communication events of ``activity`` are.
+    """
+    walk = walk or Walk(trace.events, activity, launches)
+    end = walk.end_node(None)
+    if end is None:
+        return Unavailable("nothing ran in the trace")
+    if activity.source != "device":
+        return Unavailable(
+            "the path across ranks is followed through device collectives; this is a CPU trace"
+        )
+    known: dict[_Node, tuple[int | None, NDArray[np.int64]]] = {}
+    comm = walk.collectives
+    last = _leg(walk, [], end[0], known)
+    legs = tuple(_leg(walk, *walk.before(place), known) for place in comm.tolist())
+    return RankLegs(
+        rank=trace.rank,
+        end_ns=end[1],
+        last=last,
+        legs=legs,
+        durations_ns=tuple((walk.ends[comm] - walk.starts[comm]).tolist()),
+    )
+
+
+def _leg(
+    walk: Walk, link: list[_Segment], node: _Node | None, known: dict[_Node, tuple[int | None, Ints]]
+) -> PathLeg:
+    """Totals of ``link`` and from ``node`` back to the first collective; a node is walked once for all legs."""
+    chain: list[tuple[_Node, Ints]] = []
+    back_to: int | None = None
+    total = np.zeros(len(_PARTS), dtype=np.int64)
+    while node is not None:
+        if node in known:
+            back_to, total = known[node]
+            break
+        if isinstance(node, _OnDevice) and (number := walk.collective_at(node.place)) is not None:
+            back_to = number
+            break
+        segments, following, _ = walk.step(node)
+        chain.append((node, walk.totals(segments)))
+        node = following
+    for each, spent in reversed(chain):
+        total = total + spent
+        known[each] = back_to, total
+    total = total + walk.totals(link)
+    return PathLeg(parts=PathParts(**dict(zip(_PARTS, total.tolist(), strict=True))), back_to=back_to)
+
+
+class Walk:
+    """One rank's device work in stream order with what each piece waited for, and its host threads."""
+
+    def __init__(self, events: Events, activity: Activity, launches: Launches) -> None:
+        self.events = events
+        self.host = HostLine(events)
+        device = events.is_device[launches.of]
+        chosen, launch = launches.of[device], launches.launch[device]
+        stream = events.device[chosen].astype(np.int64) * (2**31) + events.stream[chosen]
+        order = np.lexsort((np.arange(len(chosen)), events.ts_ns[chosen], stream))
+        self.device, self.launch, self.stream = chosen[order], launch[order], stream[order]
+        self.starts, self.ends = events.ts_ns[self.device], events.end_ns[self.device]
+        kinds = np.zeros(len(events), dtype=np.int8)
+        kinds[activity.indices] = activity.work
+        work = kinds[self.device]
+        self.part = _PART_OF_WORK[work]
+        communicates = work == Work.COMMUNICATION
+        comm = np.flatnonzero(communicates)
+        self.collectives = comm[np.lexsort((comm, self.starts[comm]))]
+        self._number = {int(p): i for i, p in enumerate(self.collectives.tolist())}
+        by_end = np.argsort(self.ends, kind="stable")
+        self._by_end = by_end
+        self._ended = self.ends[by_end]
+        self.host.find_breaks(self.device[by_end], self.launch[by_end])
+        self._links(communicates)
+        self.start_ns = min(
+            [
+                t
+                for t in (self.host.start_ns, int(self.starts.min()) if len(self.starts) else None)
+                if t is not None
+            ],
+            default=0,
+        )
+
+    def _links(self, communicates: NDArray[np.bool_]) -> None:
+        """For each device event: the time of its launch and the place it waited for (NONE: its launch, or nothing)."""
+        n = len(self.device)
+        never = np.iinfo(np.int64).min
+        known = self.launch != NONE
+        self.called = np.where(known, self.events.ts_ns[np.maximum(self.launch, 0)], never)
+        self.called = np.minimum(self.called, self.starts)
+        previous = np.arange(n) - 1
+        has = np.zeros(n, dtype=bool)
+        has[1:] = self.stream[1:] == self.stream[:-1]
+        before = np.where(has, np.minimum(self.ends[np.maximum(previous, 0)], self.starts), never)
+        self.waited = np.where(has & (before > self.called), previous, NONE)
+        self.cross = np.zeros(n, dtype=bool)
+        self._across(np.maximum(before, self.called), previous, has)
+        follows = (self.waited == previous) & has & ~self.cross
+        # A run is entered anew at and after a collective, so that legs can end there.
+        follows[communicates] = False
+        follows[1:] &= ~communicates[:-1]
+        self.run = (
+            np.maximum.accumulate(np.where(follows, 0, np.arange(n))) if n else np.zeros(0, dtype=np.int64)
+        )
+        shown = self.ends.copy()
+        if n > 1:
+            inside = follows[1:]
+            shown[:-1][inside] = np.minimum(self.ends[:-1], self.starts[1:])[inside]
+        self.shown = np.maximum(shown, self.starts)
+        busy = np.zeros((3, n + 1), dtype=np.int64)
+        for k in range(3):
+            busy[k, 1:] = np.cumsum(np.where(self.part == k, self.shown - self.starts, 0))
+        self._busy = busy
+
+    def _across(self, bound: Ints, previous: Ints, has: NDArray[np.bool_]) -> None:
+        """Work that a wait between streams held back: it waited for the last to end on any other stream, if that came
+        later than its own stream and its launch."""
+        events = self.events
+        calls = events.where(Category.RUNTIME, Category.DRIVER)
+        codes = [c for c, name in enumerate(events.names) if _STREAM_WAIT.search(name)]
+        waits = calls[np.isin(events.name[calls], codes)]
+        linked = np.flatnonzero(self.launch != NONE)
+        if not len(waits) or not len(linked) or len(np.unique(self.stream)) < 2:
+            return
+        order = waits[np.lexsort((events.ts_ns[waits], events.thread[waits]))]
+        low = int(events.ts_ns.min())
+        width = int(events.end_ns.max()) - low + 2
+        line = events.thread[order].astype(np.int64) * width + (events.ts_ns[order] - low)
+        call = self.launch[linked]
+        at = np.searchsorted(line, events.thread[call].astype(np.int64) * width + (events.ts_ns[call] - low))
+        wait = order[np.maximum(at - 1, 0)]
+        held = (at > 0) & (events.thread[wait] == events.thread[call])
+        earlier = np.where(has[linked], self.called[np.maximum(previous[linked], 0)], np.iinfo(np.int64).min)
+        held &= events.ts_ns[wait] >= earlier
+        for place in linked[held].tolist():
+            other = self._last_ended(place)
+            if other != NONE and self.ends[other] > bound[place]:
+                self.waited[place] = other
+                self.cross[place] = True
+
+    def _last_ended(self, place: int) -> int:
+        """The last event of another stream that ended before this one began."""
+        at = int(np.searchsorted(self._ended, self.starts[place], side="right")) - 1
+        for back in range(at, max(at - 64, -1), -1):
+            other = int(self._by_end[back])
+            if self.stream[other] != self.stream[place] and self.starts[other] < self.starts[place]:
+                return other
+        return NONE
+
+    def end_node(self, before: int | None) -> tuple[_Node, int] | None:
+        """Where the path ends, and when: the last device event (that ends by then), else the last host activity."""
+        if len(self.device):
+            fitting = self._by_end
+            if before is not None:
+                fitting = fitting[: int(np.searchsorted(self._ended, before, side="right"))]
+            if not len(fitting):
+                return None
+            # What the driver moves by itself (unified memory) has no launch and is followed only where nothing else is.
+            launched = fitting[np.isin(self.stream[fitting], self.stream[self.launch != NONE])]
+            place = int((launched if len(launched) else fitting)[-1])
+            return _OnDevice(place, int(self.ends[place])), int(self.ends[place])
+        last = self.host.last_end()
+        if last is None:
+            return None
+        time = last[1] if before is None else min(before, last[1])
+        return _OnHost(last[0], time), time
+
+    def collective_at(self, place: int) -> int | None:
+        return self._number.get(place)
+
+    def before(self, place: int) -> tuple[list[_Segment], _Node | None]:
+        """What lies between the start of a device event and the node before it, and that node."""
+        link, node, _ = self._before(place)
+        return link, node
+
+    def step(self, node: _Node) -> tuple[list[_Segment], _Node | None, int]:
+        """The segments of this node, the node before it (None: the beginning), and how many edges were inferred."""
+        if isinstance(node, _OnHost):
+            found = self.host.break_before(node.thread, node.time)
+            if found is None:
+                low = min(self.start_ns, node.time)
+                return [_Segment(low, node.time, thread=node.thread)], None, 0
+            segment = _Segment(found.time, node.time, thread=node.thread)
+            if found.device != NONE:
+                return [segment], _OnDevice(int(self._by_end[found.device]), found.time), 0
+            return [segment], _OnHost(found.thread, found.time), 0
+        first = int(self.run[node.place])
+        run = _Segment(int(self.starts[first]), node.leave, first=first, last=node.place)
+        link, following, inferred = self._before(first)
+        return [run, *link], following, inferred
+
+    def _before(self, place: int) -> tuple[list[_Segment], _Node | None, int]:
+        start, waited = int(self.starts[place]), int(self.waited[place])
+        if waited != NONE:
+            leave = min(int(self.ends[waited]), start)
+            gap = [_Segment(leave, start, part="device_gap")]
+            return gap, _OnDevice(waited, leave), int(self.cross[place])
+        if self.launch[place] != NONE:
+            called = int(self.called[place])
+            thread = int(self.events.thread[self.launch[place]])
+            return [_Segment(called, start, part="launch_latency")], _OnHost(thread, called), 0
+        # Launched before the trace began: what it waited for is not in the file.
+        low = min(self.start_ns, start)
+        return ([_Segment(low, start, part="device_gap")] if low < start else []), None, 0
+
+    def totals(self, segments: list[_Segment]) -> Ints:
+        """The segments' time by part, shape (parts,)."""
+        result = np.zeros(len(_PARTS), dtype=np.int64)
+        for segment in segments:
+            if segment.part:
+                result[_INDEX[segment.part]] += segment.high - segment.low
+            elif segment.thread != NONE:
+                for kind, ns in enumerate(self.host.flat(segment.thread).split(segment.low, segment.high)):
+                    result[_INDEX[_HOST_PARTS[kind]]] += ns
+            else:
+                first, last = segment.first, segment.last
+                spent = self._busy[:, last] - self._busy[:, first]
+                result[:3] += spent
+                result[int(self.part[last])] += segment.high - int(self.starts[last])
+                result[_INDEX["device_gap"]] += int(self.starts[last] - self.starts[first]) - int(spent.sum())
+        return result
+
+
+def _account(
+    walk: Walk, segments: list[_Segment], begin: int, finish: int, top: int
+) -> tuple[PathParts, tuple[PathContributor, ...]]:
+    """Parts and top contributors of the segments inside [begin, finish)."""
+    amounts: dict[tuple[str, str], int] = {}
+    on_threads: dict[int, list[tuple[int, int]]] = {}
+    lows, highs, places = [], [], []
+    for s in segments:
+        low, high = max(s.low, begin), min(s.high, finish)
+        if high <= low:
+            continue
+        if s.part:
+            key = (
+                s.part,
+                "before recorded work" if s.low == walk.start_ns and s.part == "device_gap" else s.part,
+            )
+            amounts[key] = amounts.get(key, 0) + high - low
+        elif s.thread != NONE:
+            on_threads.setdefault(s.thread, []).append((low, high))
+        else:
+            run = np.arange(s.first, s.last + 1)
+            ends = walk.shown[run]
+            ends[-1] = min(s.high, finish)
+            lows.append(np.maximum(walk.starts[run], low))
+            highs.append(np.maximum(ends, lows[-1]))
+            places.append(run)
+            gap = (high - low) - int((highs[-1] - lows[-1]).sum())
+            if gap:
+                amounts["device_gap", "device_gap"] = amounts.get(("device_gap", "device_gap"), 0) + gap
+    if places:
+        _add_device(walk, np.concatenate(places), np.concatenate(highs) - np.concatenate(lows), amounts)
+    for thread, covered in on_threads.items():
+        _add_host(walk, thread, np.array(covered, dtype=np.int64), amounts)
+    by_part = dict.fromkeys(_INDEX, 0)
+    for (part, _), ns in amounts.items():
+        by_part[part] += ns
+    total = sum(by_part.values())
+    ranked = sorted(amounts.items(), key=lambda item: (-item[1], item[0]))
+    contributors = tuple(
+        PathContributor(part=part, name=name, total_ns=ns, share=ns / total if total else 0.0)
+        for (part, name), ns in ranked[:top]
+        if ns
+    )
+    return PathParts(**{f"{part}_ns": ns for part, ns in by_part.items()}), contributors
+
+
+def _add_device(walk: Walk, places: Ints, spent: Ints, amounts: dict[tuple[str, str], int]) -> None:
+    names = walk.events.name[walk.device[places]].astype(np.int64)
+    parts = {v: k for k, v in _INDEX.items()}
+    keys, inverse = np.unique(names * 3 + walk.part[places], return_inverse=True)
+    totals = np.zeros(len(keys), dtype=np.int64)
+    np.add.at(totals, inverse, spent)
+    for key, ns in zip(keys.tolist(), totals.tolist(), strict=True):
+        amounts[parts[key % 3], walk.events.names[key // 3]] = ns
+
+
+def _add_host(walk: Walk, thread: int, covered: Ints, amounts: dict[tuple[str, str], int]) -> None:
+    flat = walk.host.flat(thread)
+    union = spans.union(covered[:, 0], covered[:, 1])
+    lengths = flat.lengths_within(union)
+    used = np.flatnonzero(lengths > 0)
+    outside = union.measure - int(lengths.sum())
+    events = walk.events
+    names = np.where(
+        flat.event[used] == NONE, len(events.names), events.name[np.maximum(flat.event[used], 0)]
+    )
+    keys, inverse = np.unique(names.astype(np.int64) * 4 + flat.kind[used], return_inverse=True)
+    totals = np.zeros(len(keys), dtype=np.int64)
+    np.add.at(totals, inverse, lengths[used])
+    for key, ns in zip(keys.tolist(), totals.tolist(), strict=True):
+        code = key // 4
+        name = events.names[code] if code < len(events.names) else "outside operators"
+        place = (_HOST_PARTS[key % 4], name)
+        amounts[place] = amounts.get(place, 0) + ns
+    if outside:
+        amounts["host_other", "outside operators"] = (
+            amounts.get(("host_other", "outside operators"), 0) + outside
+        )

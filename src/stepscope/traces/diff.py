@@ -1,0 +1,250 @@
+"""What changed between two traces or two steps: parts of the budget, kernels, operators; and whether it is noise."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.errors import Unavailable, UsageError
+from stepscope.core.words import counted
+from stepscope.records.trace_diff import DiffRow, StepSeries, TraceDiff, WorkProfile
+from stepscope.stats.bootstrap import ratio_of_medians
+from stepscope.stats.compare import MIN_REPLICATES, mann_whitney
+from stepscope.traces.activity import Activity, parts_within, window_of
+from stepscope.traces.events import Category, Events, RankTrace
+from stepscope.traces.links import Launches
+from stepscope.traces.nesting import nest
+from stepscope.traces.steps import step_marks, step_windows
+
+Ints = NDArray[np.int64]
+
+SIGNIFICANT = 0.05
+OTHERS = "all others"
+NAMES = 300
+"""Kernels and operators kept by name, those with most time."""
+
+_PARTS = ("window", "compute", "exposed_comm", "exposed_memory", "idle", "comm", "memory", "overlap")
+STEP = _PARTS[0]
+
+
+def work_profile(
+    trace: RankTrace, activity: Activity, launches: Launches, *, names: int = NAMES
+) -> WorkProfile | Unavailable:
+    """Every quantity of the rank by step; Unavailable when nothing ran.
+
+    Device work counts in the step in whose window it starts (see ``step_windows``), operators in the step that calls
+    them. Work outside all steps is left out, as the step budgets leave it out.
+    """
+    events = trace.events
+    marks = step_marks(events)
+    _, edges = step_windows(events, activity, launches, marks)
+    window = window_of(activity, events)
+    if window is None:
+        return Unavailable("nothing ran on the device, and no operator on the host")
+    marked = len(edges) > 0
+    if marked:
+        numbers, host = tuple(marks.numbers.tolist()), np.append(marks.starts, marks.ends[-1])
+    else:
+        edges = np.array(window, dtype=np.int64)
+        low, high = int(events.ts_ns.min()), int(events.end_ns.max())
+        numbers, host = (0,), np.array([low, high + 1], dtype=np.int64)
+    parts = [parts_within(activity, low=low, high=high) for low, high in pairwise(edges.tolist())]
+    series = [
+        StepSeries(
+            kind="part", name=name, calls=None, per_step_ns=tuple(getattr(p, f"{name}_ns") for p in parts)
+        )
+        for name in _PARTS
+    ]
+    kernels = events.where(Category.KERNEL)
+    series += _series(events, "kernel", kernels, events.ts_ns[kernels], events.dur_ns[kernels], edges, names)
+    chosen = events.where(Category.CPU_OP)
+    tree = nest(chosen, events.thread[chosen], events.ts_ns[chosen], events.end_ns[chosen])
+    series += _series(events, "operator", tree.index, tree.starts, tree.self_ns, host, names)
+    return WorkProfile(
+        rank=trace.rank, marked=marked, source=activity.source, steps=numbers, series=tuple(series)
+    )
+
+
+def _series(
+    events: Events, kind: str, indices: Ints, starts: Ints, spent: Ints, edges: Ints, names: int
+) -> list[StepSeries]:
+    steps = len(edges) - 1
+    step = np.searchsorted(edges, starts, side="right") - 1
+    inside = (step >= 0) & (step < steps)
+    indices, step, spent = indices[inside], step[inside], spent[inside]
+    if not len(indices):
+        return []
+    used, inverse = np.unique(events.name[indices], return_inverse=True)
+    totals = np.bincount(inverse, weights=spent)
+    kept = np.argsort(-totals, kind="stable")[:names]
+    row = np.full(len(used), len(kept), dtype=np.int64)
+    row[kept] = np.arange(len(kept))
+    table = np.zeros((len(kept) + 1, steps), dtype=np.int64)
+    np.add.at(table, (row[inverse], step), spent)
+    calls = np.bincount(row[inverse], minlength=len(kept) + 1)
+    labels = [events.names[int(used[k])] for k in kept] + [OTHERS]
+    return [
+        StepSeries(kind=kind, name=label, calls=int(calls[i]), per_step_ns=tuple(table[i].tolist()))
+        for i, label in enumerate(labels)
+        if calls[i]
+    ]
+
+
+def only_steps(profile: WorkProfile, steps: Collection[int]) -> WorkProfile:
+    """The profile of these steps alone, by their numbers. Raises UsageError for a step that is not in the trace.
+
+    Calls are those of all steps, shared out evenly.
+    """
+    missing = sorted(set(steps) - set(profile.steps))
+    if missing:
+        has = (
+            ", ".join(map(str, profile.steps))
+            if profile.marked
+            else "none: it has no ProfilerStep annotations"
+        )
+        raise UsageError(
+            f"step {missing[0]} is not in the trace of rank {profile.rank}",
+            why=f"its steps are {has}",
+            fix="name steps that it has",
+        )
+    kept = [i for i, s in enumerate(profile.steps) if s in set(steps)]
+    return replace(
+        profile,
+        steps=tuple(profile.steps[i] for i in kept),
+        series=tuple(
+            replace(
+                s,
+                calls=None if s.calls is None else round(s.calls * len(kept) / len(profile.steps)),
+                per_step_ns=tuple(s.per_step_ns[i] for i in kept),
+            )
+            for s in profile.series
+        ),
+    )
+
+
+def diff_profiles(
+    before: WorkProfile, after: WorkProfile, *, rng: np.random.Generator, limit: int | None = 30
+) -> TraceDiff:
+    """after against before, per step; rows by how much they changed. Kernels and operators beyond ``limit`` are counted.
+
+    The verdict is of the step time alone and needs 4 steps on each side. Raises UsageError when one is a CPU trace and
+    the other is not: their parts do not mean the same.
+    """
+    if before.source != after.source:
+        raise UsageError(
+            "the two traces cannot be compared",
+            why=f"times of one are from {_source(before)}, of the other from {_source(after)}",
+            fix="compare two captures of the same kind of device",
+        )
+    rows = {kind: _rows(before, after, kind) for kind in ("part", "kernel", "operator")}
+    shown = {
+        kind: _tested(before, after, every if kind == "part" else every[:limit], of=len(every))
+        for kind, every in rows.items()
+    }
+    a, b = _of_kind(before, "part")[STEP].per_step_ns, _of_kind(after, "part")[STEP].per_step_ns
+    test = mann_whitney(b, a)
+    p_value = None if isinstance(test, Unavailable) else test.p_value
+    ratio = ratio_of_medians(b, a, rng=rng) if min(*a, *b) > 0 else None
+    verdict, why = _verdict(len(a), len(b), p_value, ratio.ratio if ratio else None)
+    return TraceDiff(
+        rank_before=before.rank,
+        rank_after=after.rank,
+        verdict=verdict,
+        why=why,
+        ratio=ratio.ratio if ratio else None,
+        ratio_low=ratio.low if ratio else None,
+        ratio_high=ratio.high if ratio else None,
+        p_value=p_value,
+        steps_before=len(before.steps),
+        steps_after=len(after.steps),
+        parts=tuple(shown["part"]),
+        kernels=tuple(shown["kernel"]),
+        operators=tuple(shown["operator"]),
+        left_out_rows=sum(len(rows[k]) - len(shown[k]) for k in rows),
+    )
+
+
+def _verdict(before: int, after: int, p_value: float | None, ratio: float | None) -> tuple[str, str]:
+    if p_value is None or ratio is None:
+        return "undecided", (
+            f"{counted(before, 'step')} before and {counted(after, 'step')} after: below {MIN_REPLICATES} each a "
+            "difference cannot be told from noise; profile more steps"
+        )
+    rests = f"Mann-Whitney over {before} + {after} steps, p = {p_value:.2g}"
+    caution = "steps of one capture depend on each other: repeat both runs before relying on it"
+    if p_value >= SIGNIFICANT:
+        return "no significant difference", rests
+    return ("faster" if ratio < 1 else "slower"), f"{rests}; {caution}"
+
+
+def _rows(before: WorkProfile, after: WorkProfile, kind: str) -> list[DiffRow]:
+    """Every quantity of one kind, without a test; the parts in their order, names by how much they changed."""
+    old, new = _of_kind(before, kind), _of_kind(after, kind)
+    rows = []
+    for name in dict.fromkeys([*old, *new]):
+        was, now = (float(np.median(_per_step(s.get(name), p))) for s, p in ((old, before), (new, after)))
+        if name in old and name in new:
+            presence = "both"
+        elif OTHERS in (new if name in old else old):
+            presence = "unlisted"
+        else:
+            presence = "gone" if name in old else "new"
+        rows.append(
+            DiffRow(
+                kind=kind,
+                name=name,
+                presence=presence,
+                before_ns=was,
+                after_ns=now,
+                delta_ns=now - was,
+                ratio=now / was if was else None,
+                before_calls=_calls(old.get(name), before, kind),
+                after_calls=_calls(new.get(name), after, kind),
+                p_value=None,
+            )
+        )
+    return rows if kind == "part" else sorted(rows, key=lambda r: (-abs(r.delta_ns), r.name))
+
+
+def _tested(before: WorkProfile, after: WorkProfile, rows: list[DiffRow], *, of: int) -> list[DiffRow]:
+    """The rows with their p values, corrected for ``of`` tests: the rows not shown were looked at too."""
+    if not rows or min(len(before.steps), len(after.steps)) < MIN_REPLICATES:
+        return rows
+    old, new = _of_kind(before, rows[0].kind), _of_kind(after, rows[0].kind)
+    p_values = []
+    for row in rows:
+        test = mann_whitney(_per_step(new.get(row.name), after), _per_step(old.get(row.name), before))
+        p_values.append(1.0 if isinstance(test, Unavailable) else test.p_value)
+    return [replace(row, p_value=p) for row, p in zip(rows, _holm(p_values, of=of), strict=True)]
+
+
+def _of_kind(profile: WorkProfile, kind: str) -> dict[str, StepSeries]:
+    return {s.name: s for s in profile.series if s.kind == kind}
+
+
+def _per_step(series: StepSeries | None, profile: WorkProfile) -> Sequence[int]:
+    """Zeros where the trace does not have it."""
+    return (0,) * len(profile.steps) if series is None else series.per_step_ns
+
+
+def _calls(series: StepSeries | None, profile: WorkProfile, kind: str) -> float | None:
+    if kind == "part":
+        return None
+    return 0.0 if series is None or series.calls is None else series.calls / len(profile.steps)
+
+
+def _holm(p_values: Sequence[float], *, of: int) -> list[float]:
+    """Step-down correction of the p values for ``of`` tests."""
+    corrected, highest = list(p_values), 0.0
+    for place, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        highest = max(highest, min(1.0, p_values[i] * (of - place)))
+        corrected[i] = highest
+    return corrected
+
+
+def _source(profile: WorkProfile) -> str:
+    return "the device" if profile.source == "device" else "the CPU's operators"

@@ -1,0 +1,199 @@
+"""gloo's collectives: the spans of its worker threads, matched with the c10d calls that queued them."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.records.trace_collectives import CollectiveGroup
+from stepscope.traces.collective_names import Identity, direction_of, op_named
+from stepscope.traces.events import NONE, Category, Events
+from stepscope.traces.groups import Groups
+from stepscope.traces.recorded_inputs import Inputs, inputs_of, sized, whole_of_launch, whole_of_span
+
+Ints = NDArray[np.int64]
+
+_ALIKE = {"all_to_all_v": "all_to_all"}
+_ANY, _UNSIZED = "any size", "size not recorded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlooCall:
+    """One collective on gloo: from its (first) span's start to its (last) span's end."""
+
+    identity: Identity
+    start_ns: int
+    end_ns: int
+    launch_ns: int | None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Launch:
+    op: str
+    inputs: Inputs | None
+    ts_ns: int
+    spans_left: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Span:
+    name: str
+    op: str
+    inputs: Inputs | None
+    start_ns: int
+    end_ns: int
+    group: CollectiveGroup | None
+
+
+def gloo_calls(events: Events, groups: Groups) -> list[GlooCall]:
+    """All gloo collectives of a rank in order of start.
+
+    gloo works its queue off in order, so that each span belongs to the oldest call of its kind and size that has
+    not begun. reduce_scatter runs as ``gloo:all_reduce`` of the whole input; its list form as one all_reduce per
+    rank, which count as one collective here. O(n log n).
+    """
+    spans = _spans(events, groups)
+    waiting: dict[tuple[str, int | str], deque[_Launch]] = defaultdict(deque)
+    launches = deque(_launches(events, groups))
+    calls: list[GlooCall] = []
+    open_at: dict[int, int] = {}  # id of a list reduce_scatter's launch -> its place in calls
+    for span in spans:
+        while launches and launches[0].ts_ns <= span.start_ns:
+            launch = launches.popleft()
+            op, size = _shown_as(launch)
+            waiting[op, _UNSIZED if size is None else size].append(launch)
+            waiting[op, _ANY].append(launch)
+        found = _oldest(waiting, span)
+        if found is None:
+            calls.append(_call(span, None, groups))
+            continue
+        found.spans_left -= 1
+        if id(found) in open_at:
+            at = open_at[id(found)]
+            calls[at] = replace(calls[at], end_ns=max(calls[at].end_ns, span.end_ns))
+            continue
+        if found.spans_left > 0:
+            open_at[id(found)] = len(calls)
+        calls.append(_call(span, found, groups))
+    return calls
+
+
+def _oldest(waiting: dict[tuple[str, int | str], deque[_Launch]], span: _Span) -> _Launch | None:
+    size = span.inputs.first if span.inputs else None
+    heads: list[_Launch] = []
+    for key in (_ANY,) if size is None else (size, _UNSIZED):
+        queue = waiting[span.op, key]
+        while queue and queue[0].spans_left == 0:
+            queue.popleft()
+        if queue:
+            heads.append(queue[0])
+    return min(heads, key=lambda launch: launch.ts_ns, default=None)
+
+
+def _shown_as(launch: _Launch) -> tuple[str, int | None]:
+    """The op of the span that a launch becomes, and the elements of the span's first input; None: not recorded."""
+    inputs, op = launch.inputs, _ALIKE.get(launch.op, launch.op)
+    if op == "reduce_scatter":
+        op = "all_reduce"
+        if inputs is not None and inputs.second is not None:
+            return op, inputs.second
+    if inputs is None:
+        return op, None
+    return op, inputs.second if op in ("all_gather", "gather", "all_to_all") else inputs.first
+
+
+def _launches(events: Events, groups: Groups) -> list[_Launch]:
+    named = [op_named(n) if n.startswith("c10d::") else None for n in events.names]
+    chosen = np.array([op is not None for op in named], dtype=bool)
+    if not chosen.any():
+        return []
+    found = np.flatnonzero(chosen[events.name] & (events.category == Category.CPU_OP))
+    found = found[np.argsort(events.ts_ns[found], kind="stable")]
+    result = []
+    for i in found.tolist():
+        op = named[int(events.name[i])] or ""
+        inputs = _inputs(events, i)
+        parts = 1
+        if op == "reduce_scatter" and inputs is not None and inputs.second is None:
+            only = groups.on_gloo[0] if len(groups.on_gloo) == 1 else None
+            parts = (only.size if only else groups.world_size) or 1
+        result.append(_Launch(op=op, inputs=inputs, ts_ns=int(events.ts_ns[i]), spans_left=parts))
+    return result
+
+
+def _spans(events: Events, groups: Groups) -> list[_Span]:
+    ops = [op_named(n) if n.startswith("gloo:") else None for n in events.names]
+    chosen = np.array([op is not None for op in ops], dtype=bool)
+    if not chosen.any():
+        return []
+    host = np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))
+    found = np.flatnonzero(chosen[events.name] & host)
+    found = found[np.argsort(events.ts_ns[found], kind="stable")]
+    by_thread = _group_of_threads(events, found, ops, groups)
+    return [
+        _Span(
+            name=events.name_of(i),
+            op=ops[int(events.name[i])] or "",
+            inputs=_inputs(events, i),
+            start_ns=int(events.ts_ns[i]),
+            end_ns=int(events.end_ns[i]),
+            group=by_thread.get(int(events.thread[i]), groups.only),
+        )
+        for i in found.tolist()
+    ]
+
+
+def _group_of_threads(
+    events: Events, found: Ints, ops: list[str | None], groups: Groups
+) -> dict[int, CollectiveGroup]:
+    """Which group a worker thread serves. Each group starts its two workers together, groups in order: runs of
+    neighbouring thread ids are groups, if there are as many runs as groups; otherwise it cannot be told."""
+    workers: dict[int, int] = {}
+    for i in found.tolist():
+        if ops[int(events.name[i])] != "send_recv":  # these run on the caller's own thread
+            tid = events.threads[int(events.thread[i])][1]
+            if tid.isdigit():
+                workers[int(tid)] = int(events.thread[i])
+    runs: list[list[int]] = []
+    for worker in sorted(workers):
+        if runs and worker - runs[-1][-1] == 1:
+            runs[-1].append(worker)
+        else:
+            runs.append([worker])
+    if len(runs) != len(groups.on_gloo):
+        return {}
+    return {workers[t]: group for run, group in zip(runs, groups.on_gloo, strict=True) for t in run}
+
+
+def _inputs(events: Events, i: int) -> Inputs | None:
+    shape = int(events.shape[i])
+    return None if shape == NONE else inputs_of(events.shapes[shape])
+
+
+def _call(span: _Span, launch: _Launch | None, groups: Groups) -> GlooCall:
+    op = launch.op if launch else span.op
+    ranks = span.group.size if span.group else groups.world_size
+    dtype = (span.inputs.dtype if span.inputs else None) or (
+        launch.inputs.dtype if launch and launch.inputs else None
+    )
+    elements = whole_of_launch(op, launch.inputs, ranks) if launch and launch.inputs else None
+    if elements is None and span.inputs is not None:
+        elements = whole_of_span(op, span.inputs, ranks)
+    identity = Identity(
+        op=op,
+        op_source="launch" if launch else "kernel_name",
+        kernel=span.name,
+        dtype=None if op == "barrier" else dtype,
+        size_bytes=0 if op == "barrier" else sized(elements, dtype),
+        group=span.group,
+        direction=direction_of(span.name) if op == "send_recv" else None,
+    )
+    return GlooCall(
+        identity=identity,
+        start_ns=span.start_ns,
+        end_ns=span.end_ns,
+        launch_ns=launch.ts_ns if launch else None,
+    )

@@ -1,0 +1,76 @@
+"""Process groups of a rank's trace: what arguments name, completed from distributedInfo.pg_config."""
+
+from __future__ import annotations
+
+import re
+
+from stepscope.records.trace_collectives import CollectiveGroup
+from stepscope.traces.events import CollectiveArgs, ProcessGroup, TraceMeta
+
+_RANKS = re.compile(r"\[\s*\d+(?:\s*,\s*\d+)*\s*\]\Z")
+
+
+class Groups:
+    """Looks up groups by what a collective's arguments say; each group is one object, shared."""
+
+    def __init__(self, meta: TraceMeta) -> None:
+        self.world_size = meta.world_size
+        self._recorded = {g.name: _from_config(g) for g in meta.groups}
+        self._gloo = [self._recorded[g.name] for g in meta.groups if "gloo" in g.backend or not g.backend]
+        self._known: dict[tuple[str, str, str, int | None], CollectiveGroup] = {}
+
+    @property
+    def only(self) -> CollectiveGroup | None:
+        """The job's single group; None when there are several, or none is recorded."""
+        return next(iter(self._recorded.values())) if len(self._recorded) == 1 else None
+
+    @property
+    def on_gloo(self) -> list[CollectiveGroup]:
+        """Groups that run on gloo, in order of creation."""
+        return self._gloo
+
+    def of(self, args: CollectiveArgs | None) -> CollectiveGroup | None:
+        """The group that the arguments name; without any, the only one there is. None when it cannot be told."""
+        if args is None or (args.group_name is None and args.group_ranks is None):
+            return self.only
+        key = (
+            args.group_name or "",
+            args.group_description or "",
+            args.group_ranks or "",
+            args.group_size,
+        )
+        if key not in self._known:
+            self._known[key] = self._completed(args)
+        return self._known[key]
+
+    def _completed(self, args: CollectiveArgs) -> CollectiveGroup:
+        recorded = self._recorded.get(args.group_name or "")
+        ranks = ranks_in(args.group_ranks) or (recorded.ranks if recorded else None)
+        size = args.group_size
+        if size is None:
+            size = len(ranks) if ranks else recorded.size if recorded else None
+        if ranks is not None and size is not None and len(ranks) != size:
+            ranks = None
+        return CollectiveGroup(
+            name=args.group_name or "",
+            description=args.group_description or (recorded.description if recorded else ""),
+            size=size,
+            ranks=ranks,
+        )
+
+
+def ranks_in(text: str | None) -> tuple[int, ...] | None:
+    """``[0, 1, 2]`` -> ranks; None for a list that the profiler shortened (``[0, 1, ...]``) or that is empty."""
+    if text is None or not _RANKS.match(text.strip()):
+        return None
+    return tuple(int(r) for r in text.strip()[1:-1].split(","))
+
+
+def _from_config(group: ProcessGroup) -> CollectiveGroup:
+    ranks = group.ranks if group.size in (None, len(group.ranks)) else ()
+    return CollectiveGroup(
+        name=group.name,
+        description=group.description,
+        size=group.size if group.size is not None else len(group.ranks) or None,
+        ranks=ranks or None,
+    )

@@ -1,0 +1,246 @@
+"""What each host thread was doing at any time, and where it waited for the device or took over from another thread."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.stats import spans
+from stepscope.stats.spans import Spans
+from stepscope.traces.events import NONE, Category, Events
+from stepscope.traces.nesting import nest
+
+Ints = NDArray[np.int64]
+
+OPERATOR, RUNTIME, OTHER, GLOO = range(4)
+"""What a host thread's time is spent in; GLOO: inside a gloo collective."""
+
+_WAITS = re.compile(
+    r"^(cuda|hip)(Stream|Device|Event|Ctx)Synchronize|^cu(Ctx|Stream|Event)Synchronize"
+    r"|^(cuda|hip)Memcpy(_v2|WithStream)?$|^(cuda|hip)(Free|FreeHost|HostAlloc|Malloc)$"
+)
+_COPIES = re.compile(r"^(cuda|hip)Memcpy.*Async")
+_ENGINE = "autograd::engine::evaluate_function"
+
+
+_Breaks = Ints
+"""One row per break, by time: thread, time, and the fields of Break."""
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A time on a thread before which the path runs elsewhere: on the device (``device`` = place of the event among
+    ``DeviceLine``'s, left at its end) or on another thread, left at ``time``.
+    """
+
+    device: int
+    thread: int
+    time: int
+
+
+class HostLine:
+    """All host threads of one rank."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._gloo = np.zeros(len(events.names), dtype=bool)
+        self._gloo[[c for c, n in enumerate(events.names) if n.startswith("gloo:")]] = True
+        shown = (Category.CPU_OP, Category.RUNTIME, Category.DRIVER, Category.USER_ANNOTATION)
+        self._all = events.where(*shown)
+        annotation = events.category[self._all] == Category.USER_ANNOTATION
+        self._active = self._all[~annotation | self._gloo[events.name[self._all]]]
+        self.threads = np.unique(events.thread[self._active]).tolist()
+        self._flat: dict[int, _Flat] = {}
+        self._breaks: dict[int, _Breaks] = {}
+
+    @property
+    def start_ns(self) -> int | None:
+        """When the first of the host's events begins; None without any."""
+        return int(self._events.ts_ns[self._all].min()) if len(self._all) else None
+
+    def flat(self, thread: int) -> _Flat:
+        """The thread's time in pieces, each with the innermost event that is open in it."""
+        if thread not in self._flat:
+            mine = self._all[self._events.thread[self._all] == thread]
+            self._flat[thread] = _Flat(self._events, mine, self._gloo)
+        return self._flat[thread]
+
+    def last_end(self) -> tuple[int, int] | None:
+        """(thread, time) of the end of the last host activity; None without any."""
+        if not len(self._active):
+            return None
+        i = self._active[int(np.argmax(self._events.end_ns[self._active]))]
+        return int(self._events.thread[i]), int(self._events.end_ns[i])
+
+    def find_breaks(self, device: Ints, launch: Ints) -> None:
+        """Find where threads waited for the device or took over from another one.
+
+        ``device``: the rank's device events by end; ``launch``: their launches, NONE where unknown.
+        """
+        found = [self._copied(device, launch), self._waited(device, launch), *self._handovers()]
+        rows = np.concatenate([np.zeros((0, 5), dtype=np.int64), *found])
+        rows = rows[np.lexsort((rows[:, 4], rows[:, 1], rows[:, 0]))]
+        for thread in np.unique(rows[:, 0]).tolist():
+            low, high = np.searchsorted(rows[:, 0], [thread, thread + 1])
+            self._breaks[thread] = rows[low:high]
+
+    def break_before(self, thread: int, time: int) -> Break | None:
+        """The last break of the thread at or before a time."""
+        rows = self._breaks.get(thread)
+        if rows is None:
+            return None
+        at = int(np.searchsorted(rows[:, 1], time, side="right")) - 1
+        return Break(*rows[at, 2:].tolist()) if at >= 0 else None
+
+    def _copied(self, device: Ints, launch: Ints) -> Ints:
+        """Asynchronous copies that returned after their copy had ended: they did wait for it (pageable memory)."""
+        events = self._events
+        copies = np.array([bool(_COPIES.search(n)) for n in events.names] or [False], dtype=bool)
+        places = np.flatnonzero(launch != NONE)
+        call = launch[places]
+        mine = copies[events.name[call]] & (events.end_ns[device[places]] <= events.end_ns[call])
+        mine &= events.dur_ns[device[places]] > 0
+        call, places = call[mine], places[mine]
+        none = np.full(len(call), NONE, dtype=np.int64)
+        columns = [events.thread[call].astype(np.int64), events.end_ns[call], places, none]
+        return np.stack([*columns, events.end_ns[device[places]]], axis=1)
+
+    def _waited(self, device: Ints, launch: Ints) -> Ints:
+        """Calls that wait, and during which device work ended that was launched before them."""
+        events = self._events
+        waits = np.array([bool(_WAITS.search(n)) for n in events.names] or [False], dtype=bool)
+        calls = events.where(Category.RUNTIME, Category.DRIVER)
+        calls = calls[waits[events.name[calls]]]
+        ends = events.end_ns[device]
+        streams = self._waited_streams(calls)
+        places = {int(s): np.flatnonzero(events.stream[device] == s) for s in np.unique(streams) if s != NONE}
+        places[NONE] = np.arange(len(device))
+        ends_of = {s: ends[p] for s, p in places.items()}
+        rows = []
+        for call, stream in zip(calls.tolist(), streams.tolist(), strict=True):
+            begin, end, thread = int(events.ts_ns[call]), int(events.end_ns[call]), int(events.thread[call])
+            at = int(np.searchsorted(ends_of[stream], end, side="right")) - 1
+            while at >= 0 and ends_of[stream][at] > begin:
+                place = int(places[stream][at])
+                by = int(launch[place])
+                later = by != NONE and events.thread[by] == thread and events.ts_ns[by] >= begin
+                if not later and events.dur_ns[device[place]] > 0:
+                    rows.append((thread, end, place, NONE, int(ends[place])))
+                    break
+                at -= 1
+        return np.array(rows, dtype=np.int64).reshape(-1, 5)
+
+    def _waited_streams(self, calls: Ints) -> Ints:
+        """The stream each call waited for, where the profiler recorded the wait itself (cuda_sync); else NONE."""
+        events = self._events
+        sync = events.where(Category.SYNC)
+        sync = sync[(events.correlation[sync] != NONE) & (events.stream[sync] != NONE)]
+        streams = np.full(len(calls), NONE, dtype=np.int64)
+        if not len(sync):
+            return streams
+        order = sync[np.argsort(events.correlation[sync], kind="stable")]
+        ids = events.correlation[order]
+        place = np.minimum(np.searchsorted(ids, events.correlation[calls]), len(ids) - 1)
+        hit = ids[place] == events.correlation[calls]
+        streams[hit] = events.stream[order[place[hit]]]
+        return streams
+
+    def _handovers(self) -> list[Ints]:
+        """A thread that was idle and goes on after another one of the training's threads had come to an end."""
+        activity = {t: self._activity(t) for t in self._training_threads()}
+        gloo = self._gloo_threads()
+        found = []
+        for thread, mine in activity.items():
+            if not len(mine):
+                continue
+            before = np.concatenate([[np.iinfo(np.int64).min], mine.ends[:-1]])
+            best, source = before.copy(), np.full(len(mine), NONE, dtype=np.int64)
+            for other, theirs in activity.items():
+                if other == thread or not len(theirs):
+                    continue
+                at = np.searchsorted(theirs.ends, mine.starts, side="right") - 1
+                last = np.where(at >= 0, theirs.ends[np.maximum(at, 0)], np.iinfo(np.int64).min)
+                if thread in gloo and other not in gloo:
+                    # Its work is queued by a call that may still be running.
+                    open_at = np.searchsorted(theirs.starts, mine.starts, side="right") - 1
+                    running = (open_at >= 0) & (mine.starts < theirs.ends[np.maximum(open_at, 0)])
+                    last = np.where(running, mine.starts, last)
+                better = last > best
+                best[better], source[better] = last[better], other
+            handed = np.flatnonzero(source != NONE)
+            same = np.full(len(handed), thread, dtype=np.int64)
+            none = np.full(len(handed), NONE, dtype=np.int64)
+            found.append(np.stack([same, mine.starts[handed], none, source[handed], best[handed]], axis=1))
+        return found
+
+    def _activity(self, thread: int) -> Spans:
+        mine = self._active[self._events.thread[self._active] == thread]
+        return spans.union(self._events.ts_ns[mine], self._events.end_ns[mine])
+
+    def _gloo_threads(self) -> set[int]:
+        chosen = self._active[self._gloo[self._events.name[self._active]]]
+        return set(np.unique(self._events.thread[chosen]).tolist())
+
+    def _training_threads(self) -> list[int]:
+        """The thread that runs the training loop, the autograd engine's threads and gloo's."""
+        events = self._events
+        operators = events.where(Category.CPU_OP)
+        if not len(operators):
+            return []
+        engine = {c for c, n in enumerate(events.names) if n.startswith(_ENGINE)}
+        mine = operators[np.isin(events.name[operators], list(engine))]
+        chosen = set(np.unique(events.thread[mine]).tolist()) | self._gloo_threads()
+        marked = events.where(Category.USER_ANNOTATION)
+        marked = marked[~self._gloo[events.name[marked]]]
+        for source in (marked, operators):
+            rest = source[~np.isin(events.thread[source], list(chosen))]
+            if len(rest):
+                spent = np.bincount(events.thread[rest], weights=events.dur_ns[rest])
+                chosen.add(int(np.argmax(spent)))
+                break
+        return sorted(chosen & set(self.threads))
+
+
+class _Flat:
+    """One thread's time cut at every start and end, with what is innermost in each piece."""
+
+    def __init__(self, events: Events, mine: Ints, gloo: NDArray[np.bool_]) -> None:
+        tree = nest(mine, np.zeros(len(mine), dtype=np.int64), events.ts_ns[mine], events.end_ns[mine])
+        edges = np.sort(np.concatenate([tree.starts, tree.ends]))
+        self.edges = edges[np.concatenate([[True], edges[1:] != edges[:-1]])] if len(edges) else edges
+        inner = tree.innermost(np.zeros(max(len(self.edges) - 1, 0), dtype=np.int64), self.edges[:-1])
+        known = inner != NONE
+        self.event = np.where(known, tree.index[np.maximum(inner, 0)], NONE) if len(tree) else inner
+        kind = np.full(len(inner), OTHER, dtype=np.int64)
+        category = events.category[np.maximum(self.event, 0)]
+        kind[known & (category == Category.CPU_OP)] = OPERATOR
+        kind[known & ((category == Category.RUNTIME) | (category == Category.DRIVER))] = RUNTIME
+        kind[known & gloo[events.name[np.maximum(self.event, 0)]]] = GLOO
+        self.kind = kind
+        lengths = np.diff(self.edges)
+        self._before = np.zeros((4, len(self.edges)), dtype=np.int64)
+        for k in range(4):
+            self._before[k, 1:] = np.cumsum(np.where(kind == k, lengths, 0))
+
+    def split(self, low: int, high: int) -> tuple[int, int, int, int]:
+        """Time of [low, high) in operators, runtime calls, neither, and gloo; sums to high - low."""
+        a, b = self._at(low), self._at(high)
+        parts = [y - x for x, y in zip(a, b, strict=True)]
+        parts[OTHER] += (high - low) - sum(parts)
+        return parts[0], parts[1], parts[2], parts[3]
+
+    def _at(self, time: int) -> list[int]:
+        at = int(np.searchsorted(self.edges, time, side="right")) - 1
+        if at < 0:
+            return [0, 0, 0, 0]
+        done = [int(v) for v in self._before[:, at]]
+        if at < len(self.kind):
+            done[int(self.kind[at])] += time - int(self.edges[at])
+        return done
+
+    def lengths_within(self, covered: Spans) -> Ints:
+        """How much of each piece the set covers, shape (pieces,)."""
+        return spans.measure_within(covered, self.edges[:-1], self.edges[1:])

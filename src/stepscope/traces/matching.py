@@ -1,0 +1,208 @@
+"""The same collective on all ranks: by Comms Id or sequence number where recorded, else by group and order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from stepscope.records.trace_collectives import (
+    CollectiveGroup,
+    Instance,
+    Member,
+    RankCollective,
+    RankCommunication,
+)
+from stepscope.traces.alignment import base_shifts
+from stepscope.traces.order_matching import Line, pair
+
+Key = tuple[object, ...]
+
+_UNEVEN = ("all_to_all", "all_to_all_v", "unknown")
+"""Ranks may pass different sizes to these."""
+
+
+def match_collectives(ranks: Sequence[RankCommunication]) -> tuple[Instance, ...]:
+    """Every collective of every rank in exactly one instance, in order of the earliest start. Near-linear.
+
+    Point-to-point messages are matched by source and destination, or by number in groups of two; the number that
+    NCCL gives them counts each rank's own messages and does not match otherwise.
+    """
+    names = _group_keys(ranks)
+    numbered: dict[Key, list[tuple[Member, str]]] = defaultdict(list)
+    ordered: dict[Key, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    alone: list[Instance] = []
+    by_stream = _streams_agree(ranks)
+    for each in ranks:
+        times_seen: dict[Key, int] = defaultdict(int)
+        for position, c in enumerate(each.collectives):
+            member = Member(rank=each.rank, position=position)
+            key, method = _number(c, names)
+            if key is not None:
+                # Coalesced collectives share one number.
+                numbered[(*key, times_seen[key])].append((member, method))
+                times_seen[key] += 1
+                continue
+            channel = _channel(c, names, by_stream=by_stream)
+            if channel is None:
+                alone.append(_alone(member))
+            else:
+                ordered[channel][each.rank].append(position)
+    found = alone
+    look = {r.rank: r for r in ranks}
+    for members in numbered.values():
+        found.append(_numbered(members, look))
+    shifts, hosts = base_shifts(ranks), {r.rank: r.host for r in ranks}
+    for by_rank in ordered.values():
+        found.extend(_in_order(by_rank, look, shifts, hosts))
+    return _in_time(found, look, shifts)
+
+
+def match_in_order(ranks: Sequence[RankCommunication]) -> tuple[Instance, ...]:
+    """The n-th collective of each rank with the n-th of every other, whatever they are: what simple tools do.
+
+    Right only where all ranks captured the same collectives and one group runs them all.
+    """
+    longest = max((len(r.collectives) for r in ranks), default=0)
+    return tuple(
+        _instance([Member(rank=r.rank, position=i) for r in ranks if i < len(r.collectives)], "order", 0.5)
+        for i in range(longest)
+    )
+
+
+def _number(c: RankCollective, names: dict[int, Key | None]) -> tuple[Key | None, str]:
+    if c.op == "send_recv" and (c.peers is not None or c.group is None or c.group.size != 2):
+        return None, ""
+    if c.comms_id is not None:
+        return ("id", c.comms_id), "comms_id"
+    key = names.get(id(c.group)) if c.group is not None else None
+    if c.sequence is not None and key is not None:
+        return ("sequence", key, c.op == "send_recv", c.sequence), "sequence"
+    return None, ""
+
+
+def _channel(c: RankCollective, names: dict[int, Key | None], *, by_stream: bool) -> Key | None:
+    """What puts collectives in one order on all ranks: their group; where it is unknown, their stream."""
+    group = names.get(id(c.group)) if c.group is not None else None
+    if c.op == "send_recv":
+        if c.peers is not None:
+            return ("peers", group, c.peers)
+        return ("pair", group) if group is not None and c.group is not None and c.group.size == 2 else None
+    if group is not None:
+        return ("group", group)
+    return ("stream", c.stream if by_stream else None)
+
+
+def _streams_agree(ranks: Sequence[RankCommunication]) -> bool:
+    """Whether collectives of unknown group use the same streams on all ranks, so that a stream names a group."""
+    used = {frozenset(c.stream for c in r.collectives if c.group is None) for r in ranks}
+    return len(used) == 1
+
+
+def _group_keys(ranks: Iterable[RankCommunication]) -> dict[int, Key | None]:
+    """id of a group object -> what names that group on all ranks; None where it cannot be told.
+
+    Groups of one name are told apart by their members (tensor-parallel groups often share a name).
+    """
+    groups: dict[int, CollectiveGroup] = {}
+    members: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for each in ranks:
+        for c in each.collectives:
+            if c.group is not None and id(c.group) not in groups:
+                groups[id(c.group)] = c.group
+                if c.group.ranks is not None:
+                    members[c.group.name].add(c.group.ranks)
+    keys: dict[int, Key | None] = {}
+    for ident, group in groups.items():
+        known = group.ranks
+        if known is None and len(members[group.name]) == 1:
+            known = next(iter(members[group.name]))
+        keys[ident] = (group.name, known or group.size) if group.name or known else None
+    return keys
+
+
+def _numbered(members: list[tuple[Member, str]], look: dict[int, RankCommunication]) -> Instance:
+    parts = [m for m, _ in members]
+    ops = {_of(m, look).op for m in parts} - {"unknown"}
+    sizes = {_of(m, look).size_bytes for m in parts} - {None}
+    doubtful = len(ops) > 1 or (len(sizes) > 1 and not ops & set(_UNEVEN))
+    return _instance(parts, members[0][1], 0.5 if doubtful else 1.0)
+
+
+def _in_order(
+    by_rank: dict[int, list[int]],
+    look: dict[int, RankCommunication],
+    shifts: dict[int, int],
+    hosts: dict[int, str | None],
+) -> list[Instance]:
+    """One group's collectives. The rank with most of them leads; the others' are paired with its, and with each
+    other where they captured what it did not."""
+    leader = min(by_rank, key=lambda r: (-len(by_rank[r]), r))
+    codes = _Codes()
+    lead = codes.line(look[leader], by_rank[leader], shifts[leader])
+    found: dict[int, list[Member]] = {
+        i: [Member(rank=leader, position=p)] for i, p in enumerate(by_rank[leader])
+    }
+    sure: dict[int, float] = {}
+    methods: dict[int, str] = {}
+    leftover: list[Instance] = []
+    for rank in sorted(set(by_rank) - {leader}):
+        line = codes.line(look[rank], by_rank[rank], shifts[rank])
+        one_clock = hosts[rank] is not None and hosts[rank] == hosts[leader]
+        pairing = pair(lead, line, one_clock=one_clock)
+        for position, at in zip(by_rank[rank], pairing.to.tolist(), strict=True):
+            member = Member(rank=rank, position=position)
+            if pairing.method == "order_and_time" and at == -1:
+                leftover.append(_alone(member))
+                continue
+            found.setdefault(at, []).append(member)
+            sure[at] = min(sure.get(at, 1.0), pairing.confidence)
+            if methods.get(at) in (None, "order"):
+                methods[at] = pairing.method
+    return leftover + [_instance(m, methods.get(at, "alone"), sure.get(at)) for at, m in found.items()]
+
+
+class _Codes:
+    """Numbers for ops and sizes, the same for all ranks of a group; 0 = unknown, or may differ between ranks."""
+
+    def __init__(self) -> None:
+        self._ops: dict[str, int] = {"unknown": 0}
+
+    def line(self, each: RankCommunication, positions: list[int], shift_ns: int) -> Line:
+        chosen = [each.collectives[p] for p in positions]
+        return Line(
+            op=np.array([self._ops.setdefault(c.op, len(self._ops)) for c in chosen], dtype=np.int64),
+            size=np.array(
+                [0 if c.size_bytes is None or c.op in _UNEVEN else c.size_bytes + 1 for c in chosen],
+                dtype=np.int64,
+            ),
+            step=np.array([-1 if c.step is None else c.step for c in chosen], dtype=np.int64),
+            ends_ns=np.array([c.end_ns + shift_ns for c in chosen], dtype=np.int64),
+        )
+
+
+def _in_time(
+    found: list[Instance], look: dict[int, RankCommunication], shifts: dict[int, int]
+) -> tuple[Instance, ...]:
+    def start(instance: Instance) -> tuple[int, int, int]:
+        first = min(_of(m, look).start_ns + shifts[m.rank] for m in instance.members)
+        return first, instance.members[0].rank, instance.members[0].position
+
+    return tuple(sorted(found, key=start))
+
+
+def _instance(members: list[Member], method: str, confidence: float | None) -> Instance:
+    if len(members) == 1:
+        return _alone(members[0])
+    return Instance(
+        members=tuple(sorted(members, key=lambda m: m.rank)), method=method, confidence=confidence
+    )
+
+
+def _alone(member: Member) -> Instance:
+    return Instance(members=(member,), method="alone", confidence=None)
+
+
+def _of(member: Member, look: dict[int, RankCommunication]) -> RankCollective:
+    return look[member.rank].collectives[member.position]

@@ -1,0 +1,134 @@
+"""Memory over time and its peak, from the ``[memory]`` instants that profile_memory=True records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.errors import Unavailable
+from stepscope.records.trace_memory import DeviceMemory, MemoryPeak, StepMemory
+from stepscope.stats.spans import Spans
+from stepscope.traces.events import Category, Events, MemoryInstants, RankTrace
+from stepscope.traces.steps import Marks, step_marks
+
+Ints = NDArray[np.int64]
+
+SLICES = 400
+
+_TYPES = {0: "cpu", 1: "gpu", 20: "gpu"}  # torch's DeviceType: CPU, CUDA (and HIP under its mask), HIP
+
+
+def memory_timeline(
+    trace: RankTrace, *, phases: Mapping[str, Spans] | None = None, slices: int = SLICES
+) -> tuple[DeviceMemory, ...] | Unavailable:
+    """One timeline per device of the rank, GPUs first; Unavailable when the trace recorded no memory events.
+
+    ``phases`` (the host's time in each phase) names the phase of the peak; without it the phase is None.
+    """
+    memory = trace.events.memory
+    if memory is None or not len(memory):
+        return Unavailable("the trace records no memory events (profile_memory=True records them)")
+    kinds = memory.device_type.astype(np.int64) * (2**31) + memory.device
+    marks = step_marks(trace.events)
+    timelines = [
+        _device(trace, memory, np.flatnonzero(kinds == kind), marks, phases or {}, slices)
+        for kind in np.unique(kinds).tolist()
+    ]
+    return tuple(sorted(timelines, key=lambda d: (d.device_type != "gpu", d.device_type, d.device or 0)))
+
+
+def _device(
+    trace: RankTrace,
+    memory: MemoryInstants,
+    mine: Ints,
+    marks: Marks,
+    phases: Mapping[str, Spans],
+    slices: int,
+) -> DeviceMemory:
+    times, size = memory.ts_ns[mine], memory.size_bytes[mine]
+    allocated, reserved = memory.allocated_bytes[mine], memory.reserved_bytes[mine]
+    kind = _TYPES.get(int(memory.device_type[mine[0]]), "other")
+    device = int(memory.device[mine[0]])
+    if allocated.max() < 0:  # not recorded: only what was added and taken is known
+        allocated = np.cumsum(size)
+    has_reserved = kind != "cpu" and bool(reserved.max() > 0)
+    at = int(np.argmax(allocated))
+    when = int(times[at])
+    grid, highest = _by_slice(times, slices, allocated, reserved)
+    peak_reserved = int(reserved.max()) if has_reserved else None
+    return DeviceMemory(
+        rank=trace.rank,
+        device_type=kind,
+        device=device if device >= 0 else None,
+        from_capture_start=kind == "cpu",
+        peak=MemoryPeak(
+            time_ns=when,
+            allocated_bytes=int(allocated[at]),
+            reserved_bytes=int(reserved[at]) if has_reserved else None,
+            step=_step_at(marks, when),
+            phase=_phase_at(phases, when),
+            annotations=_annotations_at(trace.events, when),
+            operator=_operator_at(trace.events, when),
+        ),
+        peak_reserved_bytes=peak_reserved,
+        slack_bytes=int(reserved[at] - allocated[at]) if has_reserved else None,
+        allocations=int((size > 0).sum()),
+        releases=int((size < 0).sum()),
+        requested_bytes=int(size[size > 0].sum()),
+        growth_bytes=int(allocated[-1] - (allocated[0] - size[0])),
+        times_ns=tuple(grid.tolist()),
+        allocated_bytes=tuple(highest[0].tolist()),
+        reserved_bytes=tuple(highest[1].tolist()) if has_reserved else None,
+        steps=_by_step(marks, times, allocated, before=int(allocated[0] - size[0])),
+    )
+
+
+def _by_slice(times: Ints, slices: int, *series: Ints) -> tuple[Ints, list[Ints]]:
+    """Begin of each slice that has an event, and the highest value of each series in it."""
+    width = max(1, -(-int(times[-1] - times[0] + 1) // slices))
+    number = (times - times[0]) // width
+    first = np.flatnonzero(np.concatenate([[True], number[1:] != number[:-1]]))
+    return times[0] + number[first] * width, [np.maximum.reduceat(s, first) for s in series]
+
+
+def _by_step(marks: Marks, times: Ints, allocated: Ints, *, before: int) -> tuple[StepMemory, ...]:
+    rows = []
+    level = np.concatenate([[before], allocated])
+    for number, start, end in zip(
+        marks.numbers.tolist(), marks.starts.tolist(), marks.ends.tolist(), strict=True
+    ):
+        low, high = np.searchsorted(times, [start, end])
+        # What was allocated before the step began counts, until the step's first event.
+        inside = level[low : high + 1]
+        rows.append(StepMemory(step=number, peak_bytes=int(inside.max()), end_bytes=int(inside[-1])))
+    return tuple(rows)
+
+
+def _step_at(marks: Marks, when: int) -> int | None:
+    inside = np.flatnonzero((marks.starts <= when) & (when < marks.ends))
+    return int(marks.numbers[inside[-1]]) if len(inside) else None
+
+
+def _phase_at(phases: Mapping[str, Spans], when: int) -> str | None:
+    for name, spans in phases.items():
+        at = int(np.searchsorted(spans.starts, when, side="right")) - 1
+        if at >= 0 and when < spans.ends[at]:
+            return name
+    return None
+
+
+def _annotations_at(events: Events, when: int) -> tuple[str, ...]:
+    chosen = events.where(Category.USER_ANNOTATION)
+    around = chosen[(events.ts_ns[chosen] <= when) & (when < events.end_ns[chosen])]
+    around = around[np.lexsort((-events.dur_ns[around], events.ts_ns[around]))]
+    return tuple(dict.fromkeys(events.name_of(int(i)) for i in around))
+
+
+def _operator_at(events: Events, when: int) -> str | None:
+    chosen = events.where(Category.CPU_OP)
+    around = chosen[(events.ts_ns[chosen] <= when) & (when < events.end_ns[chosen])]
+    if not len(around):
+        return None
+    return events.name_of(int(around[np.lexsort((-events.dur_ns[around], events.ts_ns[around]))[-1]]))

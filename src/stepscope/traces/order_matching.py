@@ -1,0 +1,240 @@
+"""Which collective of one rank is which of another's, when nothing numbers them: by order, kind and time.
+
+Capture windows may be shifted against each other (a rank recorded three more at its start), steps repeat
+themselves, and clocks may differ. A shift is judged by what was called (op and bytes must agree) and by the ends
+of the collectives: seen from the right shift their difference is steady, from a wrong one it jumps about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+NEAR_SHIFTS = 64
+"""Shifts tried around none; larger ones are found through time and rare collectives."""
+
+_SAME_STEP = 0.9  # share of collectives; one launched at the edge of a step may count to its neighbour
+_SAMPLES = 2048  # positions that judge a shift
+_STEADY_NS = 20_000  # steadiness below which two shifts cannot be told apart by it
+_NEIGHBOURS = 16
+_CLOSE_NS = 5_000_000  # matched ends are never farther apart than this, on agreed clocks
+_PROVEN = 0.97  # order alone never proves that two belong together
+_BY_STEP = 0.9  # nor do the step numbers that each rank's profiler counts for itself
+_AGAINST_TIME = 0.7  # step numbers say one shift, clocks of unknown hosts by chance another
+_GUESSED = 0.4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """The collectives of one rank in one group, in order of start. All of shape (n,).
+
+    op, size: codes, 0 where unknown or where ranks may differ; both must agree between ranks unless 0.
+    """
+
+    op: Ints
+    size: Ints
+    step: Ints  # number of the profiler's step, -1 where unknown
+    ends_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairing:
+    """``to``: index in the reference for each collective of the other, -1 for none; how it was found, how sure."""
+
+    to: Ints
+    method: str  # order | order_shifted | order_and_time
+    confidence: float
+
+
+def pair(reference: Line, other: Line, *, one_clock: bool) -> Pairing:
+    """Pair the collectives of two ranks. ``one_clock``: both show the same clock, as ranks of a host do.
+
+    With ``order_shifted`` the indices may lie outside the reference: before its first or after its last.
+    O(n log n).
+    """
+    best = _best_shift(reference, other, one_clock=one_clock)
+    if best.agreement == 1.0:
+        to = np.arange(len(other), dtype=np.int64) + best.shift
+        method = "order_shifted" if best.shift else "order"
+        return Pairing(to=to, method=method, confidence=best.confidence)
+    return _by_time(reference, other, one_clock=one_clock)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shift:
+    shift: int  # other's j is reference's j + shift
+    agreement: float
+    spread_ns: float
+    offset_ns: float
+    same_step: float = 0.0
+    confidence: float = 0.0
+
+
+def _best_shift(reference: Line, other: Line, *, one_clock: bool) -> _Shift:
+    """The shift under which most agree in kind; of several, the one in time if clocks agree, else the one under
+    which the step numbers agree, else the steadiest. Confidence falls with how well the next best would do."""
+    plain = _judge(reference, other, 0)
+    if len(reference) == len(other) and plain.agreement == 1.0 and _in_time(reference, plain):
+        return replace(plain, confidence=_PROVEN)
+    shifts = _candidates(reference, other)
+    agreements = [_agreement(reference, other, s) for s in shifts]
+    highest = max(agreements)
+    alike = [
+        _judge(reference, other, s) for s, a in zip(shifts, agreements, strict=True) if a >= highest - 1e-9
+    ]
+    closest = min(alike, key=lambda j: (abs(j.offset_ns) + j.spread_ns, abs(j.shift)))
+    numbered = [j for j in alike if j.same_step >= _SAME_STEP]
+    in_time = one_clock or _in_time(reference, closest)
+    if in_time and (one_clock or closest in numbered or len(numbered) != 1):
+        return replace(closest, confidence=_sure([abs(j.offset_ns) + j.spread_ns for j in alike]))
+    if len(numbered) == 1 and len(alike) > 1:
+        return replace(numbered[0], confidence=_AGAINST_TIME if in_time else _BY_STEP)
+    among = numbered or alike
+    steady = 1.5 * min(j.spread_ns for j in among) + _STEADY_NS
+    best = min(among, key=lambda j: (j.spread_ns > steady, abs(j.offset_ns), abs(j.shift)))
+    return replace(best, confidence=_sure([j.spread_ns for j in among]))
+
+
+def _sure(costs: list[float]) -> float:
+    """_PROVEN where the least cost is far below the next, _GUESSED where both are alike."""
+    costs = sorted(costs)
+    doubt = min(1.0, (costs[0] + 1) / (costs[1] + 1)) if len(costs) > 1 else 0.0
+    return _PROVEN - (_PROVEN - _GUESSED) * doubt
+
+
+def _in_time(reference: Line, judged: _Shift) -> bool:
+    """Whether the ends lie so close that a shift by one would lie farther off: no other shift needs a look."""
+    if len(reference) < 2:
+        return True
+    spacing = float(np.median(np.diff(np.sort(reference.ends_ns))))
+    return abs(judged.offset_ns) + judged.spread_ns < spacing / 4
+
+
+def _candidates(reference: Line, other: Line) -> list[int]:
+    n, m = len(reference), len(other)
+    tried = set(range(-NEAR_SHIFTS, NEAR_SHIFTS + 1)) | {n - m + k for k in range(-2, 3)}
+    order = np.argsort(reference.ends_ns, kind="stable")
+    near = np.searchsorted(reference.ends_ns[order], other.ends_ns)
+    by_time = order[np.minimum(near, n - 1)] - np.arange(m)
+    values, counts = np.unique(by_time, return_counts=True)
+    common = int(values[np.argmax(counts)])
+    tried |= {common + k for k in range(-2, 3)}
+    tried |= _rare_shifts(reference, other)
+    least = (min(n, m) + 1) // 2
+    return sorted(s for s in tried if min(n, m + s) - max(0, s) >= least) or [0]
+
+
+def _rare_shifts(reference: Line, other: Line) -> set[int]:
+    """Shifts that lay the other's rarest kind of collective over the reference's of that kind."""
+    kinds = np.concatenate(
+        [np.stack([reference.op, reference.size], axis=1), np.stack([other.op, other.size], axis=1)]
+    )
+    _, code = np.unique(kinds, axis=0, return_inverse=True)
+    code = code.ravel()
+    theirs, ours = code[: len(reference)], code[len(reference) :]
+    shared = np.intersect1d(theirs, ours)
+    if not len(shared):
+        return set()
+    rarity = np.bincount(ours, minlength=int(code.max()) + 1)
+    rarest = int(shared[np.argmin(rarity[shared])])
+    at, there = np.flatnonzero(ours == rarest)[:3], np.flatnonzero(theirs == rarest)[:NEAR_SHIFTS]
+    return set(np.subtract.outer(there, at).ravel().tolist())
+
+
+def _overlap(reference: Line, other: Line, shift: int) -> tuple[slice, slice]:
+    low, high = max(0, shift), max(0, shift, min(len(reference), len(other) + shift))
+    return slice(low, high), slice(low - shift, high - shift)
+
+
+def _agreement(reference: Line, other: Line, shift: int) -> float:
+    """Share of the overlap in which both ranks did the same kind of thing; 0 without overlap."""
+    a, b = _overlap(reference, other, shift)
+    if a.start == a.stop:
+        return 0.0
+    agree = _compatible(reference.op[a], other.op[b]) & _compatible(reference.size[a], other.size[b])
+    return int(np.count_nonzero(agree)) / len(agree)
+
+
+def _judge(reference: Line, other: Line, shift: int) -> _Shift:
+    a, b = _overlap(reference, other, shift)
+    if a.start == a.stop:
+        return _Shift(shift=shift, agreement=0.0, spread_ns=np.inf, offset_ns=np.inf)
+    stride = max(1, (a.stop - a.start) // _SAMPLES)
+    apart = (other.ends_ns[b] - reference.ends_ns[a])[::stride].astype(np.float64)
+    steps = (reference.step[a] == other.step[b]) & (other.step[b] >= 0)
+    return _Shift(
+        shift=shift,
+        agreement=_agreement(reference, other, shift),
+        spread_ns=_unsteadiness(apart),
+        offset_ns=float(np.median(apart)),
+        same_step=int(np.count_nonzero(steps)) / len(steps),
+    )
+
+
+def _unsteadiness(apart: NDArray[np.float64]) -> float:
+    """Typical jump of a series from one value to the next: indifferent to offset and drift, mild on outliers."""
+    if len(apart) < 2:
+        return 0.0
+    return float(np.mean(np.sqrt(np.abs(np.diff(apart)))) ** 2)
+
+
+def _compatible(a: Ints, b: Ints) -> NDArray[np.bool_]:
+    return np.asarray((a == b) | (a == 0) | (b == 0), dtype=np.bool_)
+
+
+def _by_time(reference: Line, other: Line, *, one_clock: bool) -> Pairing:
+    """With gaps on either side (lost events, sampled traces): the nearest end of the same kind, both ways.
+
+    How far the clocks are apart is voted for by all pairs of one kind that lie near each other.
+    """
+    none = np.full(len(other), -1, dtype=np.int64)
+    mine, theirs = _neighbours(reference, other)
+    if not len(mine):
+        return Pairing(to=none, method="order_and_time", confidence=0.0)
+    apart = other.ends_ns[mine] - reference.ends_ns[theirs]
+    spacing = float(np.median(np.diff(np.sort(reference.ends_ns)))) if len(reference) > 1 else np.inf
+    close = min(max(spacing / 4, 50_000.0), _CLOSE_NS)
+    offset, sure = (0.0, True) if one_clock else _voted(apart, close)
+    error = np.abs(apart - offset)
+    kept = error <= close
+    mine, theirs, error = mine[kept], theirs[kept], error[kept]
+    order = np.lexsort((theirs, mine, error))
+    to = none
+    taken = set()
+    for j, i in zip(mine[order].tolist(), theirs[order].tolist(), strict=True):
+        if to[j] == -1 and i not in taken:
+            to[j] = i
+            taken.add(i)
+    return Pairing(to=to, method="order_and_time", confidence=0.9 if sure else 0.5)
+
+
+def _neighbours(reference: Line, other: Line) -> tuple[Ints, Ints]:
+    """Pairs (other's index, reference's index) of one kind, the nearest few in time of each."""
+    order = np.argsort(reference.ends_ns, kind="stable")
+    near = np.searchsorted(reference.ends_ns[order], other.ends_ns)
+    steps = np.arange(-_NEIGHBOURS, _NEIGHBOURS)
+    there = near[:, None] + steps[None, :]
+    valid = (there >= 0) & (there < len(reference))
+    mine = np.repeat(np.arange(len(other)), len(steps))[valid.ravel()]
+    theirs = order[there.ravel()[valid.ravel()]]
+    alike = _compatible(reference.op[theirs], other.op[mine])
+    alike &= _compatible(reference.size[theirs], other.size[mine])
+    return mine[alike], theirs[alike]
+
+
+def _voted(apart: Ints, close: float) -> tuple[float, bool]:
+    """The difference around which most values lie within ``close``, and whether no other has nearly as many."""
+    values = np.sort(apart).astype(np.float64)
+    reach = np.searchsorted(values, values + close, side="right") - np.arange(len(values))
+    first = int(np.argmax(reach))
+    inside = values[first : first + int(reach[first])]
+    away = (values < inside[0] - close) | (values > inside[-1] + close)
+    rival = int(reach[away].max()) if away.any() else 0
+    return float(np.median(inside)), bool(len(inside) >= 3 and rival <= 0.7 * len(inside))

@@ -1,0 +1,70 @@
+"""What a rank did between two collectives: computing, copying, or idle and why."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.records.trace_collectives import OwnTime
+from stepscope.stats import spans
+from stepscope.traces.activity import Activity, window_of
+from stepscope.traces.events import RankTrace
+from stepscope.traces.idle import CAUSES, idle_gaps
+from stepscope.traces.links import Launches
+
+Ints = NDArray[np.int64]
+
+
+def own_times(
+    trace: RankTrace, activity: Activity, launches: Launches, starts: Ints, ends: Ints
+) -> list[OwnTime]:
+    """For each collective [starts[i], ends[i]), ascending by start: the time since the rank left the one before.
+
+    That is since the latest end of those that started earlier; 0 when one of them is still running.
+    """
+    window = window_of(activity, trace.events)
+    if window is None or not len(starts):
+        return []
+    left = np.maximum.accumulate(np.concatenate([np.array([window[0]], dtype=np.int64), ends]))[:-1]
+    begins = np.minimum(left, starts)
+    compute = spans.measure_within(activity.compute, begins, starts)
+    copies = spans.subtract(activity.memory, activity.compute)
+    memory = spans.measure_within(copies, begins, starts)
+    idle = _idle_by_cause(trace, activity, launches, begins, starts)
+    own = starts - begins
+    listed = {cause: idle[cause].tolist() for cause in CAUSES}
+    return [
+        OwnTime(
+            own_ns=own_ns,
+            compute_ns=compute_ns,
+            memory_ns=memory_ns,
+            host_late_ns=listed["host_late"][i],
+            sync_ns=listed["sync"][i],
+            data_ns=listed["data"][i],
+            launch_latency_ns=listed["launch_latency"][i],
+            kernel_gap_ns=listed["kernel_gap"][i],
+            dependency_ns=listed["dependency"][i],
+            unknown_ns=listed["unknown"][i],
+            from_window_start=i == 0,
+        )
+        for i, (own_ns, compute_ns, memory_ns) in enumerate(
+            zip(own.tolist(), compute.tolist(), memory.tolist(), strict=True)
+        )
+    ]
+
+
+def _idle_by_cause(
+    trace: RankTrace, activity: Activity, launches: Launches, begins: Ints, starts: Ints
+) -> dict[str, Ints]:
+    """Idle time of each window by cause. Gaps and windows both end where something busy begins, so that a gap
+    lies in one window or in none."""
+    holes, amounts = idle_gaps(trace, activity, launches)
+    totals = {cause: np.zeros(len(starts), dtype=np.int64) for cause in CAUSES}
+    if not len(holes):
+        return totals
+    owner = np.searchsorted(starts, holes.ends, side="left")
+    safe = np.minimum(owner, len(starts) - 1)
+    inside = (owner < len(starts)) & (begins[safe] <= holes.starts)
+    for cause, values in amounts.items():
+        np.add.at(totals[cause], safe[inside], values[inside])
+    return totals

@@ -1,0 +1,355 @@
+"""Who makes the others wait, how surely, and why; or that nobody does."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.records.trace_collectives import (
+    IDLE_CAUSES,
+    JobCollectives,
+    MatchedCollective,
+    OwnTime,
+    RankCommunication,
+    RankWaiting,
+)
+from stepscope.records.trace_stragglers import CauseShare, Straggler, StragglerReport
+from stepscope.stats.bootstrap import bootstrap_median_interval
+
+SHORT_STEPS = 20
+"""Fewer steps than this: the rule for short traces."""
+
+MIN_SHARE = 0.20
+MAX_P = 0.05
+MIN_EXCESS = 0.05
+"""Under the rule of steps, the least median excess over the others' own time. Below 5 % of a step a single rank
+costs less than what ordinary clocks and schedulers take (2026-11)."""
+
+_CAUSES = {
+    "compute": "more compute",
+    "memory": "memory copies",
+    "host_late": "launch-bound",
+    "launch_latency": "launch-bound",
+    "sync": "sync",
+    "data": "data",
+}
+_WORDS = {
+    "more compute": "in more computation",
+    "memory copies": "in memory copies",
+    "launch-bound": "because its host launched later",
+    "sync": "because its host waited for the device",
+    "data": "in data loading",
+}
+_KINDS = ("compute", "memory", *IDLE_CAUSES)
+_NOTABLE = 0.1  # of the transfer time: skew below is not worth a word
+_EXPLAINS = 0.5  # of the excess, for a cause to be named
+_SEED = 20_261
+
+
+def find_stragglers(ranks: Sequence[RankCommunication], job: JobCollectives) -> StragglerReport:
+    """Ranks that came last more than chance allows (short traces) or whose own time a step exceeds the others'.
+
+    Only collectives that all ranks leave together count, and of them those that could be split. The causes come
+    from what the rank did between its collectives, against the median of the others in the same instances.
+    """
+    split = [m for m in job.instances if m.skew_ns is not None and len(m.ranks) > 1]
+    skew = sum(m.skew_ns or 0 for m in split)
+    waiting = sum(m.waiting_ns or 0 for m in split)
+    steps = sorted({m.step for m in split if m.step is not None})
+    late = _lateness([m for m in split if _told_apart(m)])
+    facts = _Facts(ranks, split)
+    enough = len(steps) >= SHORT_STEPS
+    found = _by_steps(late, facts, skew) if enough else _short(late, facts, skew, steps=len(steps))
+    found.sort(key=lambda s: (-s.share_of_skew, s.rank))
+    pattern = _pattern(found, split, skew)
+    return StragglerReport(
+        stragglers=tuple(found),
+        pattern=pattern,
+        skew_ns=skew,
+        waiting_ns=waiting,
+        instances=len(split),
+        steps=len(steps),
+        text=_text(found, split, pattern, len(steps)),
+    )
+
+
+def binomial_tail(at_least: int, chances: Sequence[float]) -> float:
+    """Probability of at least so many successes in independent trials with these chances of success (exact).
+
+    Equal chances are binomial; the sum over different ones is a convolution of those.
+    """
+    if at_least <= 0:
+        return 1.0
+    exactly = np.ones(1)
+    for chance, trials in Counter(chances).items():
+        exactly = np.convolve(exactly, _binomial(chance, trials))
+    return min(1.0, float(exactly[at_least:].sum()))
+
+
+def _binomial(chance: float, trials: int) -> NDArray[np.float64]:
+    """P(exactly k successes) for k = 0 .. trials."""
+    k = np.arange(trials + 1)
+    if chance >= 1.0:
+        return np.asarray(k == trials, dtype=np.float64)
+    logs = np.array(
+        [
+            math.lgamma(trials + 1) - math.lgamma(i + 1) - math.lgamma(trials - i + 1)
+            + (i * math.log(chance) if i else 0.0) + (trials - i) * math.log1p(-chance)
+            for i in k.tolist()
+        ]
+    )  # fmt: skip
+    return np.asarray(np.exp(logs))
+
+
+@dataclass(slots=True)
+class _Late:
+    """What one rank did to the others, over the split instances."""
+
+    instances: int = 0
+    chances: list[float] = field(default_factory=list)
+    last: list[MatchedCollective] = field(default_factory=list)  # alone
+    skew_ns: float = 0.0
+
+
+def _told_apart(m: MatchedCollective) -> bool:
+    """Whether somebody can be said to have come last: not where ranks came as close together as they left."""
+    return (m.skew_ns or 0) > (m.end_skew_ns or 0)
+
+
+def _lateness(split: Sequence[MatchedCollective]) -> dict[int, _Late]:
+    late: dict[int, _Late] = defaultdict(_Late)
+    for m in split:
+        for r in m.ranks:
+            late[r.rank].instances += 1
+            late[r.rank].chances.append(1 / len(m.ranks))
+        for rank in m.last_ranks:
+            late[rank].skew_ns += (m.skew_ns or 0) / len(m.last_ranks)
+        if len(m.last_ranks) == 1:
+            late[m.last_ranks[0]].last.append(m)
+    return late
+
+
+def _short(late: Mapping[int, _Late], facts: _Facts, skew: int, *, steps: int) -> list[Straggler]:
+    found = []
+    for rank, each in late.items():
+        share = each.skew_ns / skew if skew else 0.0
+        if share < MIN_SHARE or not each.last:
+            continue
+        p = min(1.0, binomial_tail(len(each.last), each.chances) * len(late))
+        if p >= MAX_P:
+            continue
+        rests = f"{steps} step{'s' if steps != 1 else ''}" if steps else "no recorded steps"
+        found.append(
+            _straggler(
+                rank,
+                "short",
+                each,
+                share,
+                steps,
+                facts,
+                p_value=p,
+                confidence=f"p = {p:.2g} over {each.instances} collectives; rests on {rests}",
+            )
+        )
+    return found
+
+
+def _by_steps(late: Mapping[int, _Late], facts: _Facts, skew: int) -> list[Straggler]:
+    own = facts.own_by_step()
+    found = []
+    for rank, each in late.items():
+        peers = facts.peers[rank]
+        rows = []
+        for values in own.values():
+            others = [values[p] for p in peers if p in values]
+            if rank in values and others:
+                middle = float(np.median(others))
+                rows.append((values[rank] - middle, middle))
+        if len(rows) < SHORT_STEPS:
+            continue
+        excess = np.array([r[0] for r in rows])
+        median, others_median = float(np.median(excess)), float(np.median([r[1] for r in rows]))
+        if median <= MIN_EXCESS * others_median or not each.last:
+            continue
+        interval = bootstrap_median_interval(excess, rng=np.random.default_rng(_SEED))
+        if interval is None or interval.low <= 0:
+            continue
+        found.append(
+            _straggler(
+                rank,
+                "steps",
+                each,
+                each.skew_ns / skew if skew else 0.0,
+                len(rows),
+                facts,
+                excess_ns=median,
+                excess_low_ns=interval.low,
+                confidence=f"median of {len(rows)} steps, 95 % interval from {interval.low / 1000:,.0f} us",
+            )
+        )
+    return found
+
+
+def _straggler(
+    rank: int,
+    rule: str,
+    each: _Late,
+    share: float,
+    steps: int,
+    facts: _Facts,
+    *,
+    confidence: str,
+    p_value: float | None = None,
+    excess_ns: float | None = None,
+    excess_low_ns: float | None = None,
+) -> Straggler:
+    causes = facts.causes(rank, each.last)
+    cause, explained_ns = _cause(causes)
+    late_ns = sum(_behind(m, rank) for m in each.last)
+    worst = max(each.last, key=lambda m: m.skew_ns or 0)
+    largest = (worst.skew_ns or 0) / each.skew_ns if each.skew_ns else 0.0
+    evidence = [
+        f"last in {len(each.last)} of {each.instances} collectives, {share:.0%} of all skew",
+        f"{late_ns / 1000:,.0f} us behind the median of its peers",
+    ]
+    if cause in _WORDS:
+        evidence.append(f"{explained_ns / 1000:,.0f} us of it {_WORDS[cause]}")
+    if largest >= 0.5 and len(each.last) > 1:
+        evidence.append(f"{largest:.0%} of its skew in one {worst.op}")
+    if facts.from_window_start(rank, each.last):
+        evidence.append("it was late already when the capture began")
+    return Straggler(
+        rank=rank,
+        rule=rule,
+        kind=_kind(each, facts),
+        share_of_skew=share,
+        times_last=len(each.last),
+        instances=each.instances,
+        steps=steps,
+        p_value=p_value,
+        excess_ns=excess_ns,
+        excess_low_ns=excess_low_ns,
+        saved_ns=sum(m.lead_ns or 0 for m in each.last),
+        late_ns=late_ns,
+        largest_share=largest,
+        cause=cause,
+        causes=causes,
+        confidence=confidence,
+        evidence="; ".join(evidence),
+    )
+
+
+def _kind(each: _Late, facts: _Facts) -> str:
+    """chronic: last in most steps; with fewer than three steps, in most collectives."""
+    if facts.step_count >= 3:
+        hit = {m.step for m in each.last if m.step is not None}
+        if len(hit) == 1:
+            return "one-off"
+        return "chronic" if 2 * len(hit) >= facts.step_count else "rotating"
+    return "chronic" if 2 * len(each.last) >= each.instances else "rotating"
+
+
+def _behind(m: MatchedCollective, rank: int) -> int:
+    """How long after the median of the others a rank entered."""
+    own = next(r.start_ns for r in m.ranks if r.rank == rank)
+    others = [r.start_ns for r in m.ranks if r.rank != rank]
+    base = min(others)
+    return own - base - round(float(np.median([s - base for s in others])))
+
+
+def _cause(causes: Sequence[CauseShare]) -> tuple[str, int]:
+    """The kind of time that makes up at least half of what the rank took longer than its peers, and how much."""
+    longer = sum(max(c.excess_ns, 0) for c in causes)
+    by_name: Counter[str] = Counter()
+    for c in causes:
+        by_name[_CAUSES.get(c.cause, "unknown")] += c.excess_ns
+    if longer <= 0:
+        return "unknown", 0
+    name, most = by_name.most_common(1)[0]
+    return (name, most) if most >= _EXPLAINS * longer else ("unknown", 0)
+
+
+class _Facts:
+    """What ranks did on their own before the split instances, for causes and for the rule of steps."""
+
+    def __init__(self, ranks: Sequence[RankCommunication], split: Sequence[MatchedCollective]) -> None:
+        self._ranks = {r.rank: r for r in ranks}
+        self.step_count = len({m.step for m in split if m.step is not None})
+        self.peers = _peers(split)
+
+    def own_by_step(self) -> dict[int, dict[int, float]]:
+        """Own time by step and rank, ns: between collectives of any kind, so that waiting is left out."""
+        totals: dict[int, dict[int, float]] = defaultdict(dict)
+        for rank, each in self._ranks.items():
+            for c in each.collectives:
+                if c.step is not None and not c.own.from_window_start:
+                    totals[c.step][rank] = totals[c.step].get(rank, 0.0) + c.own.own_ns
+        return totals
+
+    def from_window_start(self, rank: int, instances: Sequence[MatchedCollective]) -> bool:
+        """Whether one of these was the rank's first: what made it late then lies before the capture."""
+        return any(self._own(r).from_window_start for m in instances for r in m.ranks if r.rank == rank)
+
+    def causes(self, rank: int, instances: Sequence[MatchedCollective]) -> tuple[CauseShare, ...]:
+        """By kind of own time, over these instances: the rank's, the median of the others', the difference."""
+        rank_ns: Counter[str] = Counter()
+        peers_ns: Counter[str] = Counter()
+        for m in instances:
+            own = {r.rank: self._own(r) for r in m.ranks}
+            for cause in _KINDS:
+                rank_ns[cause] += getattr(own[rank], f"{cause}_ns")
+                others = [getattr(o, f"{cause}_ns") for r, o in own.items() if r != rank]
+                peers_ns[cause] += round(float(np.median(others)))
+        found = [
+            CauseShare(
+                cause=cause,
+                rank_ns=rank_ns[cause],
+                peers_ns=peers_ns[cause],
+                excess_ns=rank_ns[cause] - peers_ns[cause],
+            )
+            for cause in _KINDS
+            if rank_ns[cause] or peers_ns[cause]
+        ]
+        return tuple(sorted(found, key=lambda c: -c.excess_ns))
+
+    def _own(self, part: RankWaiting) -> OwnTime:
+        return self._ranks[part.rank].collectives[part.position].own
+
+
+def _peers(split: Sequence[MatchedCollective]) -> dict[int, frozenset[int]]:
+    """For each rank the others of the largest set of ranks that it met in one collective."""
+    largest: dict[int, frozenset[int]] = {}
+    for members in {frozenset(r.rank for r in m.ranks) for m in split}:
+        for rank in members:
+            if len(members) > len(largest.get(rank, ())) + 1:
+                largest[rank] = members - {rank}
+    return largest
+
+
+def _pattern(found: Sequence[Straggler], split: Sequence[MatchedCollective], skew: int) -> str:
+    if found:
+        return found[0].kind
+    transfer = sum(m.transfer_ns or 0 for m in split)
+    if skew == 0 or skew < _NOTABLE * transfer:
+        return "none"
+    largest = max(m.skew_ns or 0 for m in split)
+    return "one-off" if len(split) > 2 and 2 * largest >= skew else "rotating"
+
+
+def _text(found: Sequence[Straggler], split: Sequence[MatchedCollective], pattern: str, steps: int) -> str:
+    if found:
+        return "; ".join(f"rank {s.rank}: {s.evidence}" for s in found)
+    if not split:
+        return "no straggler can be named: no collective was seen on two ranks and split"
+    rests = f"{len(split):,} collectives" + (f" in {steps} steps" if steps else "")
+    if pattern == "one-off":
+        worst = max(split, key=lambda m: m.skew_ns or 0)
+        return f"no straggler over {rests}; one {worst.op} carries most of the skew, rank {worst.last_rank} last in it"
+    if pattern == "rotating":
+        return f"no straggler over {rests}: who comes last changes"
+    return f"no straggler over {rests}"

@@ -1,0 +1,176 @@
+"""Each collective of a job split into transfer and waiting, on aligned clocks, with its bandwidth."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from stepscope.records.trace_collectives import (
+    ClockAlignment,
+    Instance,
+    JobCollectives,
+    MatchedCollective,
+    RankCollective,
+    RankCommunication,
+    RankWaiting,
+    RankWaitTotal,
+)
+from stepscope.traces.alignment import align_clocks, corrected
+from stepscope.traces.collective_names import TOGETHER, bus_factor
+from stepscope.traces.matching import match_collectives
+
+IMPOSSIBLE = 0.3
+"""What is left of a match's confidence when one rank left before another entered, beyond the clocks' residual."""
+
+SPLIT_FROM = 0.25
+"""Matches less certain than this say nothing about who waited for whom."""
+
+
+def job_collectives(ranks: Sequence[RankCommunication]) -> JobCollectives:
+    """Match, align and measure the collectives of all ranks whose traces were given."""
+    instances = match_collectives(ranks)
+    clocks = align_clocks(ranks, instances)
+    return measured(ranks, instances, clocks)
+
+
+def measured(
+    ranks: Sequence[RankCommunication], instances: Sequence[Instance], clocks: ClockAlignment
+) -> JobCollectives:
+    """Every instance with its split, in order of time on the reference clock."""
+    look = {r.rank: r for r in ranks}
+    fits = {f.rank: f for f in clocks.fits}
+    residual = max((f.residual_ns or 0.0 for f in clocks.fits), default=0.0)
+
+    def on_reference(rank: int, time_ns: int) -> int:
+        return corrected(fits[rank], time_ns)
+
+    found = [_measured(i, look, on_reference, tolerance_ns=3 * residual) for i in instances]
+    found.sort(key=lambda m: (m.start_ns, m.ranks[0].rank))
+    return JobCollectives(
+        instances=tuple(found),
+        clocks=clocks,
+        totals=_totals(found, sorted(look)),
+        notes=tuple(_notes(found, ranks)),
+    )
+
+
+def _measured(
+    instance: Instance,
+    look: Mapping[int, RankCommunication],
+    on_reference: Callable[[int, int], int],
+    *,
+    tolerance_ns: float,
+) -> MatchedCollective:
+    members = instance.members
+    parts = [(m.rank, look[m.rank].collectives[m.position]) for m in members]
+    each = [c for _, c in parts]
+    starts = [on_reference(r, c.start_ns) for r, c in parts]
+    ends = [on_reference(r, c.end_ns) for r, c in parts]
+    op = next((c.op for c in each if c.op != "unknown"), "unknown")
+    group = next((c.group for c in each if c.group is not None), None)
+    world = next((look[r].world_size for r, _ in parts), None)
+    group_size = group.size if group and group.size else world if group is None else None
+    last, first = max(starts), min(starts)
+    between = min(ends) - last
+    confidence = instance.confidence
+    if confidence is not None and op in TOGETHER and between < -tolerance_ns:
+        confidence *= IMPOSSIBLE
+    unsplit = _why_unsplit(op, len(parts), confidence)
+    split = unsplit is None
+    waits = [last - s for s in starts]
+    lasts = tuple(r for (r, _), w in zip(parts, waits, strict=True) if w == 0) if last > first else ()
+    transfer = max(between, 0) if split else None
+    size = max((c.size_bytes for c in each if c.size_bytes is not None), default=None)
+    basis, seconds = _basis(transfer, each)
+    algbw = size / seconds if size and seconds else None
+    factor = bus_factor(op, group_size) if group_size else None
+    return MatchedCollective(
+        op=op,
+        size_bytes=size,
+        dtype=next((c.dtype for c in each if c.dtype is not None), None),
+        group=group,
+        group_size=group_size,
+        sequence=next((c.sequence for c in each if c.sequence is not None), None),
+        step=next((c.step for c in each if c.step is not None), None),
+        start_ns=first,
+        ranks=tuple(
+            RankWaiting(
+                rank=m.rank,
+                position=m.position,
+                start_ns=s,
+                end_ns=e,
+                waiting_ns=w if split else None,
+                exposed_ns=c.exposed_ns,
+            )
+            for m, c, s, e, w in zip(members, each, starts, ends, waits, strict=True)
+        ),
+        complete=group_size == len(parts),
+        transfer_ns=transfer,
+        waiting_ns=sum(waits) if split else None,
+        skew_ns=last - first if split else None,
+        end_skew_ns=max(ends) - min(ends) if split else None,
+        last_rank=lasts[0] if split and lasts else None,
+        last_ranks=lasts if split else (),
+        lead_ns=last - sorted(starts)[-2] if split else None,
+        algbw_bytes_per_s=algbw,
+        busbw_bytes_per_s=None if algbw is None or factor is None else algbw * factor,
+        bandwidth_basis=basis if algbw is not None else None,
+        exposed_ns=sum(c.exposed_ns for c in each),
+        match_method=instance.method,
+        match_confidence=confidence,
+        unsplit=unsplit,
+    )
+
+
+def _why_unsplit(op: str, ranks: int, confidence: float | None) -> str | None:
+    if ranks < 2:
+        return "seen on one rank only"
+    if op not in TOGETHER:
+        return f"ranks do not leave {'an operation that is not known' if op == 'unknown' else op} together"
+    if confidence is not None and confidence < SPLIT_FROM:
+        return "the ranks' collectives could not be matched with any confidence"
+    return None
+
+
+def _basis(transfer_ns: int | None, each: Sequence[RankCollective]) -> tuple[str, float]:
+    """What bytes are divided by. Where waiting is not known, the longest duration holds it: a lower bound."""
+    if transfer_ns is not None:
+        return "transfer", transfer_ns / 1e9
+    return "duration", max(c.duration_ns for c in each) / 1e9
+
+
+def _totals(found: Sequence[MatchedCollective], ranks: Sequence[int]) -> tuple[RankWaitTotal, ...]:
+    waiting: dict[int, int] = defaultdict(int)
+    last: dict[int, int] = defaultdict(int)
+    count: dict[int, int] = defaultdict(int)
+    for m in found:
+        if m.waiting_ns is None:
+            continue
+        for r in m.ranks:
+            waiting[r.rank] += r.waiting_ns or 0
+            count[r.rank] += 1
+        if len(m.last_ranks) == 1:
+            last[m.last_ranks[0]] += 1
+    return tuple(
+        RankWaitTotal(rank=r, waiting_ns=waiting[r], times_last=last[r], instances=count[r]) for r in ranks
+    )
+
+
+def _notes(found: Sequence[MatchedCollective], ranks: Sequence[RankCommunication]) -> list[str]:
+    notes = []
+    if len(ranks) > 1 and found:
+        alone = sum(len(m.ranks) == 1 for m in found)
+        if alone:
+            notes.append(f"{alone:,} of {len(found):,} collectives were seen on one rank only")
+        partial = sum(not m.complete for m in found if m.waiting_ns is not None)
+        if partial:
+            notes.append(
+                f"{partial:,} collectives lack ranks: their transfer is an upper, their waiting a lower bound"
+            )
+        unsure = sum(m.unsplit is not None and m.unsplit.startswith("the ranks'") for m in found)
+        if unsure:
+            notes.append(f"{unsure:,} collectives were matched too uncertainly to be split")
+    silent = [r.rank for r in ranks if not r.collectives]
+    if silent and len(silent) < len(ranks):
+        notes.append(f"no collectives on ranks {', '.join(map(str, silent[:8]))}")
+    return notes

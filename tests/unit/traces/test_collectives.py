@@ -1,0 +1,238 @@
+"""What each rank's collectives are called, moved and cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.trace_builder import build, write_job
+
+from stepscope.records.trace_collectives import IDLE_CAUSES, RankCollective
+from stepscope.traces.collective_names import bus_factor, dtype_of_kernel, elements_of, op_named, op_of_kernel
+from stepscope.traces.collectives import rank_collectives, rank_communication
+from stepscope.traces.events import CollectiveArgs, Shapes
+from stepscope.traces.groups import ranks_in
+from stepscope.traces.load import load_traces
+from stepscope.traces.recorded_inputs import inputs_of, whole_of_launch
+
+SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
+real = pytest.mark.skipif(not SHARED.is_dir(), reason=f"no real traces at {SHARED}")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "op", "dtype"),
+    [
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)", "all_reduce", "float32"),
+        (
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            "all_reduce",
+            "float32",
+        ),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(x)", "reduce_scatter", "bfloat16"),
+        ("ncclSymDevKernel_AllReduce_AGxLL_R_Sum_f16(x)", "all_reduce", "float16"),
+        ("ncclKernel_AllReduce_TREE_LL_Sum___nv_bfloat16(x)", "all_reduce", "bfloat16"),
+        ("ncclKernel_Broadcast_RING_LL_Sum_int8_t(x)", "broadcast", None),  # copies always say int8_t
+        ("ncclDevKernel_AllGather_RING_LL(x)", "all_gather", None),
+        ("ncclDevKernel_Reduce_Sum_f32_RING_LL(x)", "reduce", "float32"),
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(x)", "send_recv", None),
+        ("ncclDevKernel_Generic(x)", "unknown", None),
+        ("void vllm::cross_device_reduce_1stage<float, 8>(x)", "all_reduce", None),
+    ],
+)
+def test_a_kernels_name_tells_op_and_dtype_in_every_generation(
+    kernel: str, op: str, dtype: str | None
+) -> None:
+    assert op_of_kernel(kernel) == op
+    assert dtype_of_kernel(kernel) == dtype
+
+
+@pytest.mark.parametrize(
+    ("spelling", "op"),
+    [
+        ("_allgather_base", "all_gather"),
+        ("c10d::allreduce_", "all_reduce"),
+        ("nccl:_reduce_scatter_base", "reduce_scatter"),
+        ("gloo:all_to_all", "all_to_all"),
+        ("all_to_allv", "all_to_all_v"),
+        ("nccl:send 0->1", "send_recv"),
+        ("c10d::barrier", "barrier"),
+        ("nccl:coalesced", None),
+        ("init", None),
+    ],
+)
+def test_callers_spell_an_op_in_many_ways(spelling: str, op: str | None) -> None:
+    assert op_named(spelling) == op
+
+
+@pytest.mark.parametrize(
+    ("op", "factor"),
+    [("all_reduce", 1.75), ("all_gather", 0.875), ("reduce_scatter", 0.875), ("all_to_all", 0.875),
+     ("broadcast", 1.0), ("reduce", 1.0), ("send_recv", 1.0), ("gather", 0.875), ("unknown", None)],
+)  # fmt: skip
+def test_bus_factors_are_those_of_nccl_tests(op: str, factor: float | None) -> None:
+    assert bus_factor(op, 8) == factor
+
+
+@pytest.mark.parametrize(
+    ("op", "elements"), [("all_reduce", 10), ("all_gather", 80), ("all_to_all", 80), ("broadcast", 10)]
+)
+def test_s_is_the_whole_buffer_where_ranks_hold_parts_of_it(op: str, elements: int) -> None:
+    args = CollectiveArgs(
+        name=op, in_elements=10, out_elements=80, dtype="Float", group_name="0", group_description=None,
+        group_size=8, group_ranks=None, sequence=None, comms_id=None,
+    )  # fmt: skip
+    assert elements_of(op, args) == elements
+
+
+@pytest.mark.parametrize(
+    ("op", "dims", "types", "elements"),
+    [
+        ("all_reduce", "[[[4, 5], [6]], [], []]", '["TensorList", "", ""]', 26),
+        ("all_gather", "[[2000], [1000], []]", '["float", "float", ""]', 2000),
+        ("all_gather", "[[], [[1000]], []]", '["", "TensorList", ""]', 8000),  # list of lists: not recorded
+        ("reduce_scatter", "[[1000], [8000]]", '["float", "float"]', 8000),
+        ("reduce_scatter", "[[[1000]], [], []]", '["TensorList", "", ""]', 8000),
+        ("all_to_all", "[[768], [3392], []]", '["int", "int", ""]', 3392),
+        ("all_reduce", "[[]]", '["float"]', 1),  # a scalar tensor
+        ("all_reduce", "[[]]", '[""]', None),
+        ("all_reduce", "not json", "", None),
+    ],
+)
+def test_s_from_recorded_inputs(op: str, dims: str, types: str, elements: int | None) -> None:
+    assert whole_of_launch(op, inputs_of(Shapes(dims=dims, types=types)), 8) == elements
+
+
+def test_a_shortened_list_of_ranks_is_not_taken_for_the_whole() -> None:
+    assert ranks_in("[0, 1, 2]") == (0, 1, 2)
+    assert ranks_in("[0, 1, 2, 3, ...]") is None
+
+
+@pytest.mark.parametrize("shape", ["ddp", "fsdp", "tensor"])
+def test_exposed_parts_sum_to_the_planted_exposure_of_the_rank(tmp_path: Path, shape: str) -> None:
+    job = build(shape=shape, world=2, steps=3, late={1: 150_000})
+    for trace in load_traces(write_job(job, tmp_path)).ranks:
+        found = rank_collectives(trace)
+        assert len(found) == sum(trace.rank in c.starts_ns for c in job.collectives)
+        assert sum(c.exposed_ns for c in found) == job.truth[trace.rank].exposed_comm_ns
+        for c in found:
+            assert sum(h.hidden_ns for h in c.hidden_under) == c.duration_ns - c.exposed_ns
+            _parts_sum(c)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"), [("compute", "compute"), ("launch", "host_late"), ("data", "data"), ("sync", "sync")]
+)
+def test_own_time_shows_why_a_rank_came_later(tmp_path: Path, kind: str, cause: str) -> None:
+    job = build(world=4, steps=4, late={2: 400_000}, late_kind=kind)
+    ranks = {t.rank: rank_collectives(t) for t in load_traces(write_job(job, tmp_path)).ranks}
+    spent = {r: sum(getattr(c.own, f"{cause}_ns") for c in found) for r, found in ranks.items()}
+    assert spent[2] >= spent[0] + 400_000
+    assert spent[1] == spent[0]
+
+
+def test_gloo_spans_are_named_and_timed_from_their_launches(tmp_path: Path) -> None:
+    trace = load_traces(_gloo_file(tmp_path)).ranks[0]
+    found = rank_communication(trace)
+    assert found.source == "cpu_spans"
+    told = [(c.op, c.op_source, c.size_bytes, c.queue_ns) for c in found.collectives]
+    assert told == [
+        ("all_reduce", "launch", 4_000, 90_000),
+        ("reduce_scatter", "launch", 8_000, 100_000),  # one gloo:all_reduce of the whole input
+        ("reduce_scatter", "launch", 8_000, 50_000),  # the list form: one span per rank
+        ("barrier", "launch", 0, 10_000),
+        ("all_reduce", "kernel_name", 400, None),  # launched before the capture
+    ]
+    assert found.collectives[2].duration_ns == 250_000
+    assert {c.group.name for c in found.collectives if c.group} == {"0"}
+
+
+def test_a_trace_without_communication_has_no_collectives(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.json"
+    path.write_text(json.dumps({"traceEvents": [_event("aten::mm", "cpu_op", 1, 0, 10)]}))
+    assert rank_collectives(load_traces(path).ranks[0]) == ()
+    empty = tmp_path / "rank-1.json"
+    empty.write_text(json.dumps({"traceEvents": []}))
+    assert rank_collectives(load_traces(empty).ranks[0]) == ()
+
+
+@real
+@pytest.mark.shared_data
+def test_old_kernels_get_op_and_bytes_from_the_operator_around_their_launch() -> None:
+    for trace in load_traces(SHARED / "dlrm-v100-8rank").ranks:
+        found = rank_collectives(trace)
+        a, r = "all_to_all", "all_reduce"
+        assert [c.op for c in found] == [a, a, a, a, r, a, r, r]
+        assert {c.op_source for c in found} == {"launch"}
+        assert found[0].size_bytes == 6144 * 4
+        assert found[4].size_bytes == 394_241 * 4
+        for c in found:
+            _parts_sum(c)
+
+
+@real
+@pytest.mark.shared_data
+def test_nccl_arguments_give_bytes_dtype_and_group() -> None:
+    (trace,) = load_traces(SHARED / "nccl-meta-a100-rank0of2").ranks
+    found = rank_collectives(trace)
+    assert len(found) == 21
+    assert {c.op_source for c in found} == {"arguments"}
+    first = found[0]
+    assert (first.op, first.dtype, first.size_bytes) == ("broadcast", "float32", 53_120 * 4)
+    assert first.group is not None
+    assert first.group.ranks == (0, 1)
+    assert [c.step for c in found] == [4] * 7 + [5] * 7 + [6] * 7
+
+
+@real
+@pytest.mark.shared_data
+def test_generic_kernels_are_named_from_their_host_call_and_unknown_without_one() -> None:
+    (trace,) = load_traces(SHARED / "resnet-ddp-mi300-rank0of8").ranks
+    found = rank_collectives(trace)
+    assert [c.op for c in found[:5]] == ["unknown"] * 5
+    assert all(c.launch_ns is None and c.size_bytes is None for c in found[:5])
+    assert {c.op for c in found[5:]} == {"broadcast", "all_reduce"}
+    assert found[8].size_bytes == 17_632_384
+
+
+def _parts_sum(c: RankCollective) -> None:
+    own = c.own
+    idle = sum(getattr(own, f"{cause}_ns") for cause in IDLE_CAUSES)
+    assert own.own_ns == own.compute_ns + own.memory_ns + idle
+    assert own.idle_ns == idle
+
+
+def _event(name: str, cat: str, tid: int, ts: float, dur: float, **args: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur, "args": args}
+
+
+def _gloo_file(folder: Path) -> Path:
+    def launch(op: str, ts: float, dims: Any, types: list[str]) -> dict[str, Any]:
+        return _event(f"c10d::{op}", "cpu_op", 7, ts, 20, **{"Input Dims": dims, "Input type": types})
+
+    def span(op: str, tid: int, ts: float, dur: float, elements: int | None) -> dict[str, Any]:
+        args = {} if elements is None else {"Input Dims": [[elements]], "Input type": ["float"]}
+        return _event(f"gloo:{op}", "user_annotation", tid, ts, dur, **args)
+
+    events = [
+        span("all_reduce", 31, 5, 60, 100),
+        launch("allreduce_", 1000, [[[1000]], [], []], ["TensorList", "", ""]),
+        launch("_reduce_scatter_base_", 1010, [[1000], [2000], []], ["float", "float", ""]),
+        span("all_reduce", 31, 1090, 400, 1000),
+        span("all_reduce", 32, 1110, 300, 2000),
+        launch("reduce_scatter_", 2000, [[[1000]], [], []], ["TensorList", "", ""]),
+        span("all_reduce", 31, 2050, 200, 1000),
+        span("all_reduce", 32, 2060, 240, 1000),
+        launch("barrier", 3000, [[1], []], ["unsigned char", ""]),
+        span("barrier", 31, 3010, 90, None),
+    ]
+    config = [
+        {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cpu:gloo", "pg_size": 2, "ranks": [0, 1]}
+    ]
+    info = {"backend": "gloo", "rank": 0, "world_size": 2, "pg_count": 1, "pg_config": config}
+    # The first span comes from before the capture: it is moved behind the others so that none is its launch.
+    events[0]["ts"] = 5000.0
+    path = folder / "rank-0.json"
+    path.write_text(json.dumps({"distributedInfo": info, "traceEvents": events}))
+    return path

@@ -1,0 +1,105 @@
+"""Joining ranks' paths at the collectives in which one waited for another."""
+
+from __future__ import annotations
+
+from tests.hand_events import Row, call, kernel, launch, op, trace
+
+from stepscope.core.errors import Unavailable
+from stepscope.records.trace_collectives import MatchedCollective, RankWaiting
+from stepscope.records.trace_path import CrossRankPath, RankLegs
+from stepscope.traces.activity import activity_of
+from stepscope.traces.critical_path import rank_legs
+from stepscope.traces.cross_path import cross_rank_path
+from stepscope.traces.links import launches_of
+
+
+def met(places: dict[int, int], *, last_rank: int | None, transfer_ns: int | None) -> MatchedCollective:
+    """A collective by its place on each rank; what the path does not read is left empty."""
+    waiting = tuple(
+        RankWaiting(rank=r, position=p, start_ns=0, end_ns=0, waiting_ns=None, exposed_ns=0)
+        for r, p in places.items()
+    )
+    return MatchedCollective(
+        op="all_reduce", size_bytes=None, dtype=None, group=None, group_size=None, sequence=None, step=None, start_ns=0,
+        ranks=waiting, complete=True, transfer_ns=transfer_ns, waiting_ns=None, skew_ns=None, end_skew_ns=None,
+        last_rank=last_rank, last_ranks=(), lead_ns=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None,
+        bandwidth_basis=None, exposed_ns=0, match_method="order", match_confidence=None, unsplit=None,
+    )  # fmt: skip
+
+
+def legs(rank: int, *rows: Row) -> RankLegs:
+    made = trace(*rows, rank=rank)
+    activity = activity_of(made.events)
+    found = rank_legs(made, activity, launches_of(made.events, activity.indices))
+    assert not isinstance(found, Unavailable)
+    return found
+
+
+FAST = legs(
+    0, launch(0, 1, 1), launch(1, 2, 2), launch(2, 3, 3),
+    kernel("gemm", 10, 20, 1), kernel("ncclDevKernel_AllReduce", 20, 110, 2), kernel("after", 110, 150, 3),
+)  # fmt: skip
+SLOW = legs(
+    1, op("aten::slow", 0, 90), launch(80, 85, 1), launch(86, 88, 2), launch(88, 89, 3),
+    kernel("gemm", 92, 100, 1), kernel("ncclDevKernel_AllReduce", 100, 110, 2), kernel("after", 110, 120, 3),
+)  # fmt: skip
+MET = met({0: 0, 1: 0}, last_rank=1, transfer_ns=10)
+
+
+def test_the_path_goes_on_at_the_rank_that_arrived_last() -> None:
+    found = cross_rank_path([FAST, SLOW], [MET])
+    assert isinstance(found, CrossRankPath)
+    assert (found.end_rank, found.total_ns, found.transfer_ns) == (0, 150, 10)
+    assert (found.collectives, found.unmatched, found.hops) == (1, 0, 1)
+    shares = {s.rank: s.parts for s in found.ranks}
+    assert shares[0].compute_ns == 40
+    assert (shares[1].compute_ns, shares[1].host_operator_ns, shares[1].launch_latency_ns) == (8, 80, 12)
+    assert all(p.communication_ns == 0 for p in shares.values())
+
+
+def test_without_a_match_the_collective_stays_on_its_rank_with_its_waiting() -> None:
+    found = cross_rank_path([FAST, SLOW], [])
+    assert isinstance(found, CrossRankPath)
+    assert (found.unmatched, found.hops, found.transfer_ns, found.total_ns) == (1, 0, 90, 150)
+    assert [s.rank for s in found.ranks] == [0]
+
+
+def test_the_path_may_end_on_any_rank() -> None:
+    found = cross_rank_path([FAST, SLOW], [MET], end_rank=1)
+    assert isinstance(found, CrossRankPath)
+    assert (found.end_rank, found.total_ns, found.hops) == (1, 120, 0)
+
+
+def test_a_rank_whose_trace_is_missing_cannot_be_followed() -> None:
+    found = cross_rank_path([FAST], [MET])
+    assert isinstance(found, CrossRankPath)
+    assert (found.unmatched, found.hops) == (1, 0)
+
+
+def test_matches_that_contradict_each_other_are_refused() -> None:
+    rows = [
+        launch(0, 1, 1), launch(1, 2, 2), kernel("ncclDevKernel_A", 10, 20, 1), kernel("ncclDevKernel_B", 20, 30, 2),
+        call("cudaDeviceSynchronize", 3, 31),
+    ]  # fmt: skip
+    both = [legs(0, *rows), legs(1, *rows)]
+    crossed = [
+        met({0: 0, 1: 1}, last_rank=1, transfer_ns=1),
+        met({0: 1, 1: 0}, last_rank=0, transfer_ns=1),
+    ]
+    assert isinstance(cross_rank_path(both, crossed), Unavailable)
+
+
+def test_no_ranks_have_no_path() -> None:
+    assert isinstance(cross_rank_path([], []), Unavailable)
+
+
+def test_a_collective_that_all_entered_at_once_keeps_the_path_on_its_rank() -> None:
+    found = cross_rank_path([FAST, SLOW], [met({0: 0, 1: 0}, last_rank=None, transfer_ns=90)])
+    assert isinstance(found, CrossRankPath)
+    assert (found.hops, found.unmatched, found.transfer_ns) == (0, 0, 90)
+
+
+def test_a_collective_that_is_not_split_stays_whole() -> None:
+    found = cross_rank_path([FAST, SLOW], [met({0: 0, 1: 0}, last_rank=None, transfer_ns=None)])
+    assert isinstance(found, CrossRankPath)
+    assert (found.hops, found.unmatched, found.transfer_ns) == (0, 1, 90)

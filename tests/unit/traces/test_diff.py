@@ -1,0 +1,134 @@
+"""Diff of two traces or two steps, and a verdict that knows noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.hand_events import Row, kernel, launch, mark, op, trace
+
+from stepscope.core.errors import Unavailable, UsageError
+from stepscope.records.trace_diff import TraceDiff, WorkProfile
+from stepscope.traces.activity import activity_of
+from stepscope.traces.diff import OTHERS, diff_profiles, only_steps, work_profile
+from stepscope.traces.events import RankTrace
+from stepscope.traces.links import launches_of
+
+
+def profile(made: RankTrace, **options: int) -> WorkProfile:
+    activity = activity_of(made.events)
+    found = work_profile(made, activity, launches_of(made.events, activity.indices), **options)
+    assert isinstance(found, WorkProfile)
+    return found
+
+
+def job(gemm_ns: list[int], *, extra: str | None = None) -> RankTrace:
+    """One gemm and one relu per step; the device is busy throughout."""
+    rows: list[Row] = []
+    time = 100
+    for i, ns in enumerate(gemm_ns):
+        rows += [mark(f"ProfilerStep#{i}", time - 50, time - 10), op("aten::mm", time - 45, time - 30)]
+        rows += [launch(time - 40, time - 39, 2 * i + 1), kernel("gemm", time, time + ns, 2 * i + 1)]
+        rows += [
+            launch(time - 35, time - 34, 2 * i + 2),
+            kernel(extra or "relu", time + ns, time + ns + 20, 2 * i + 2),
+        ]
+        time += ns + 20
+    return trace(*rows)
+
+
+def diff(before: WorkProfile, after: WorkProfile, limit: int | None = 30) -> TraceDiff:
+    return diff_profiles(before, after, rng=np.random.default_rng(1), limit=limit)
+
+
+FAST = profile(job([100, 101, 99, 100, 102, 98]))
+SLOW = profile(job([150, 151, 149, 150, 152, 148]))
+
+
+def test_a_profile_holds_every_part_kernel_and_operator_by_step() -> None:
+    found = profile(job([100, 200]))
+    table = {(s.kind, s.name): s.per_step_ns for s in found.series}
+    assert table["part", "window"] == (120, 220)
+    assert table["part", "compute"] == (120, 220)
+    assert table["kernel", "gemm"] == (100, 200)
+    assert table["kernel", "relu"] == (20, 20)
+    assert table["operator", "aten::mm"] == (15, 15)
+    assert found.steps == (0, 1)
+
+
+def test_a_slower_run_is_slower_and_the_kernel_that_did_it_stands_first() -> None:
+    found = diff(FAST, SLOW)
+    assert found.verdict == "slower"
+    assert found.ratio == pytest.approx(170 / 120)
+    assert found.ratio_low is not None
+    assert found.p_value is not None
+    assert found.p_value < 0.01
+    first = found.kernels[0]
+    assert (first.name, first.delta_ns, first.ratio, first.before_calls) == ("gemm", 50.0, 1.5, 1.0)
+    assert first.p_value is not None
+    assert found.kernels[1].p_value == 1.0
+    assert diff(SLOW, FAST).verdict == "faster"
+
+
+def test_a_run_against_itself_shows_no_significant_difference() -> None:
+    found = diff(FAST, FAST)
+    assert (found.verdict, found.ratio) == ("no significant difference", 1.0)
+    assert all(r.delta_ns == 0 for r in (*found.parts, *found.kernels, *found.operators))
+
+
+def test_fewer_than_four_steps_a_side_decide_nothing_and_say_so() -> None:
+    found = diff(profile(job([100, 100, 100])), SLOW)
+    assert found.verdict == "undecided"
+    assert "3 steps before" in found.why
+    assert (found.p_value, found.kernels[0].p_value) == (None, None)
+    assert found.kernels[0].delta_ns == 50.0
+
+
+def test_two_steps_of_one_trace_can_be_compared_without_a_verdict() -> None:
+    whole = profile(job([100, 300, 100]))
+    found = diff(only_steps(whole, [0]), only_steps(whole, [1]))
+    assert found.verdict == "undecided"
+    assert {r.name: r.delta_ns for r in found.parts}["window"] == 200.0
+
+
+def test_a_step_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(UsageError, match="step 9") as error:
+        only_steps(FAST, [9])
+    assert "0, 1, 2, 3, 4, 5" in str(error.value)
+
+
+def test_kernels_of_one_side_only_are_new_or_gone() -> None:
+    found = diff(profile(job([100] * 4)), profile(job([100] * 4, extra="fused")))
+    assert {r.name: r.presence for r in found.kernels} == {"gemm": "both", "relu": "gone", "fused": "new"}
+
+
+def test_a_name_that_may_be_among_the_others_is_not_called_new() -> None:
+    short = profile(job([100] * 4), names=1)
+    assert {s.name for s in short.series if s.kind == "kernel"} == {"gemm", OTHERS}
+    found = diff(short, profile(job([100] * 4)))
+    assert {r.name: r.presence for r in found.kernels}["relu"] == "unlisted"
+
+
+def test_rows_beyond_the_limit_are_counted_and_corrected_for() -> None:
+    shown = diff(FAST, SLOW, limit=1)
+    assert (len(shown.kernels), shown.left_out_rows) == (1, 1)
+    assert shown.kernels[0].p_value == diff(FAST, SLOW, limit=None).kernels[0].p_value
+
+
+def test_without_step_marks_the_window_is_one_step() -> None:
+    found = profile(trace(launch(0, 1, 1), kernel("a", 10, 30, 1), op("aten::mm", 0, 5)))
+    assert (found.marked, found.steps) == (False, (0,))
+    assert {(s.kind, s.name): s.per_step_ns for s in found.series if s.kind != "part"} == {
+        ("kernel", "a"): (20,), ("operator", "aten::mm"): (5,),
+    }  # fmt: skip
+
+
+def test_a_gpu_trace_and_a_cpu_trace_are_not_compared() -> None:
+    cpu = profile(trace(op("aten::mm", 0, 5)))
+    with pytest.raises(UsageError, match="cannot be compared"):
+        diff(FAST, cpu)
+
+
+def test_a_trace_in_which_nothing_ran_has_no_profile() -> None:
+    made = trace(mark("x", 0, 5))
+    activity = activity_of(made.events)
+    assert isinstance(work_profile(made, activity, launches_of(made.events, activity.indices)), Unavailable)

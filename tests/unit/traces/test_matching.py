@@ -1,0 +1,244 @@
+"""The same collective on all ranks, and its split into transfer and waiting."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from tests.communications import Met, collective, group, job, rank
+from tests.trace_builder import Clock, Job, build, write_job
+
+from stepscope.records.trace_collectives import JobCollectives, RankCommunication
+from stepscope.traces.alignment import no_alignment
+from stepscope.traces.collectives import rank_communication
+from stepscope.traces.load import load_traces
+from stepscope.traces.matching import match_collectives, match_in_order
+from stepscope.traces.waiting import job_collectives, measured
+
+SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
+real = pytest.mark.skipif(not SHARED.is_dir(), reason=f"no real traces at {SHARED}")
+
+
+def _ranks(folder: Path) -> list[RankCommunication]:
+    return [rank_communication(t) for t in load_traces(folder).ranks]
+
+
+def _agrees_with_planted(planted: Job, found: JobCollectives, *, within_ns: int = 0) -> None:
+    """Every planted collective is found, with all its ranks, its transfer, its skew and its waits."""
+    assert len(found.instances) == len(planted.collectives)
+    truth = sorted(planted.collectives, key=lambda c: (min(c.starts_ns.values()), c.end_ns))
+    for m, c in zip(found.instances, truth, strict=True):
+        assert {r.rank for r in m.ranks} == set(c.starts_ns)
+        if m.unsplit is not None:
+            continue
+        assert m.transfer_ns == pytest.approx(c.transfer_ns, abs=within_ns)
+        assert m.skew_ns == pytest.approx(c.skew_ns, abs=within_ns)
+        for r in m.ranks:
+            assert r.waiting_ns == pytest.approx(c.waiting_ns(r.rank), abs=within_ns)
+        if c.skew_ns > within_ns:
+            assert m.last_rank == c.last_rank
+
+
+@pytest.mark.parametrize("sequence", [True, False])
+@pytest.mark.parametrize("shape", ["ddp", "fsdp", "tensor"])
+def test_planted_collectives_are_split_exactly(tmp_path: Path, shape: str, sequence: bool) -> None:
+    planted = build(shape=shape, world=4, steps=3, late={2: 200_000}, sequence=sequence)
+    found = job_collectives(_ranks(write_job(planted, tmp_path)))
+    _agrees_with_planted(planted, found)
+    assert {m.match_method for m in found.instances} == {"sequence" if sequence else "order"}
+    assert all(m.complete for m in found.instances)
+
+
+@pytest.mark.parametrize("nccl_args", [True, False])
+def test_gloo_jobs_are_matched_by_order(tmp_path: Path, nccl_args: bool) -> None:
+    planted = build(world=3, steps=3, device="gloo", late={1: 200_000}, nccl_args=nccl_args)
+    _agrees_with_planted(planted, job_collectives(_ranks(write_job(planted, tmp_path))))
+
+
+@pytest.mark.parametrize("clock", [Clock(), Clock(offset_ns=3_000_000), Clock(offset_ns=-40_000_000)])
+def test_shifted_capture_windows_are_found(tmp_path: Path, clock: Clock) -> None:
+    planted = build(
+        world=3, steps=8, late={1: 100_000}, sequence=False, capture={0: (0, 5), 1: (3, 8)}, clocks={1: clock}
+    )
+    found = job_collectives(_ranks(write_job(planted, tmp_path)))
+    by_time = sorted(planted.collectives, key=lambda c: c.end_ns)
+    assert len(found.instances) == len(by_time)
+    assert any(m.match_method == "order_shifted" for m in found.instances)
+    per_step = len(by_time) // 8
+    seen = [{r.rank for r in m.ranks} for m in found.instances]
+    assert seen[: 3 * per_step] == [{0, 2}] * 3 * per_step
+    assert seen[3 * per_step : 5 * per_step] == [{0, 1, 2}] * 2 * per_step
+    assert seen[5 * per_step :] == [{1, 2}] * 3 * per_step
+    for m in found.instances:
+        assert m.complete == (len(m.ranks) == 3)
+
+
+def test_pipelines_send_to_neighbours_are_paired_and_never_split(tmp_path: Path) -> None:
+    planted = build(shape="pipeline", world=3, steps=2)
+    found = job_collectives(_ranks(write_job(planted, tmp_path)))
+    assert len(found.instances) == len(planted.collectives)
+    assert all(m.transfer_ns is None and m.unsplit for m in found.instances)
+
+
+def test_repeated_steps_on_unknown_clocks_are_matched_with_little_confidence() -> None:
+    met = [Met(starts={0: t, 1: t}, end=t + 1_000) for t in range(0, 100_000_000, 1_000_000)]
+    ranks = job(met, clocks={1: (25_400_000, 0.0)})
+    assert max(i.confidence for i in match_collectives(ranks) if i.confidence is not None) < 0.5
+
+
+def test_unequal_spacing_settles_which_step_is_which_on_any_clock() -> None:
+    spaced = random.Random(3)
+    times = [0]
+    for _ in range(100):
+        times.append(times[-1] + spaced.randrange(800_000, 1_200_000))
+    ranks = job([Met(starts={0: t, 1: t}, end=t + 1_000) for t in times], clocks={1: (25_000_000, 2e-5)})
+    found = match_collectives(ranks)
+    assert [[m.position for m in i.members] for i in found] == [[n, n] for n in range(101)]
+    assert min(i.confidence or 0 for i in found) > 0.9
+
+
+def test_numbers_win_over_order() -> None:
+    ranks = [
+        rank(0, [collective("all_reduce", 0, 10, comms_id=5), collective("all_reduce", 20, 30, comms_id=6)]),
+        rank(1, [collective("all_reduce", 20, 30, comms_id=6), collective("all_reduce", 40, 50, comms_id=7)]),
+    ]
+    found = match_collectives(ranks)
+    assert [[(m.rank, m.position) for m in i.members] for i in found] == [
+        [(0, 0)],
+        [(0, 1), (1, 0)],
+        [(1, 1)],
+    ]
+    assert [i.confidence for i in found] == [None, 1.0, None]
+
+
+def test_coalesced_collectives_share_a_number_and_stay_apart() -> None:
+    both = [collective("all_reduce", t, t + 5, comms_id=9) for t in (0, 10)]
+    found = match_collectives([rank(0, both), rank(1, both)])
+    assert [[m.position for m in i.members] for i in found] == [[0, 0], [1, 1]]
+
+
+def test_groups_of_one_name_with_other_members_are_never_mixed() -> None:
+    pairs = {0: group("tp", (0, 1)), 2: group("tp", (2, 3))}
+    met = [Met(starts={r: 0, r + 1: 5}, end=10, group=pairs[r], sequence=1) for r in (0, 2)]
+    assert [{m.rank for m in i.members} for i in match_collectives(job(met))] == [{0, 1}, {2, 3}]
+
+
+def test_messages_are_matched_by_source_and_destination() -> None:
+    met = [
+        Met(op="send_recv", starts={0: 0, 1: 5}, end=10, peers=(0, 1)),
+        Met(op="send_recv", starts={1: 20, 2: 25}, end=30, peers=(1, 2)),
+        Met(op="send_recv", starts={0: 40, 1: 45}, end=50, peers=(0, 1)),
+    ]
+    assert [{m.rank for m in i.members} for i in match_collectives(job(met))] == [{0, 1}, {1, 2}, {0, 1}]
+
+
+def test_ranks_missing_from_the_set_make_bounds_not_facts() -> None:
+    everyone = group("0", range(8))
+    met = [Met(starts={0: 0, 1: 300}, end=1_000, group=everyone, sequence=n) for n in range(4)]
+    found = job_collectives(job(met))
+    assert all(not m.complete and m.group_size == 8 for m in found.instances)
+    assert any("lack ranks" in note for note in found.notes)
+
+
+def test_bandwidth_is_bytes_over_the_transfer_alone() -> None:
+    (m,) = job_collectives(
+        job([Met(starts={0: 0, 1: 500_000}, end=1_000_000, size_bytes=8_000_000)])
+    ).instances
+    assert m.transfer_ns == 500_000
+    assert m.algbw_bytes_per_s == pytest.approx(16e9)
+    assert m.busbw_bytes_per_s == pytest.approx(16e9)  # 2 (n-1)/n = 1
+    assert m.bandwidth_basis == "transfer"
+
+
+def test_unknown_bytes_have_no_bandwidth() -> None:
+    (m,) = job_collectives(job([Met(starts={0: 0, 1: 5}, end=10, size_bytes=None)])).instances
+    assert (m.algbw_bytes_per_s, m.busbw_bytes_per_s, m.bandwidth_basis) == (None, None, None)
+
+
+def test_one_rank_alone_gives_a_lower_bound_and_says_so() -> None:
+    (m,) = job_collectives([rank(0, [collective("all_reduce", 0, 1_000)], world_size=8)]).instances
+    assert (m.transfer_ns, m.waiting_ns, m.bandwidth_basis) == (None, None, "duration")
+    assert m.unsplit == "seen on one rank only"
+
+
+@pytest.mark.parametrize("op", ["broadcast", "reduce", "gather", "scatter", "send_recv", "unknown"])
+def test_what_ranks_do_not_leave_together_is_not_split(op: str) -> None:
+    met = [Met(op=op, starts={0: 0, 1: 500}, end=1_000, sequence=1, group=group("0", (0, 1)))]
+    (m,) = job_collectives(job(met)).instances
+    assert len(m.ranks) == 2
+    assert (m.transfer_ns, m.waiting_ns, m.skew_ns, m.last_rank) == (None, None, None, None)
+
+
+def test_a_match_that_cannot_have_happened_loses_its_confidence() -> None:
+    ranks = [rank(r, [collective("all_reduce", t, t + 10_000)]) for r, t in ((0, 0), (1, 90_000_000))]
+    (m,) = job_collectives(ranks).instances
+    assert m.match_confidence is not None
+    assert m.match_confidence < 0.3
+
+
+def test_the_order_in_which_ranks_are_given_does_not_matter(tmp_path: Path) -> None:
+    planted = build(
+        world=4, steps=3, late={2: 200_000}, sequence=False, clocks={1: Clock(offset_ns=2_000_000)}
+    )
+    ranks = _ranks(write_job(planted, tmp_path))
+    assert job_collectives(ranks[::-1]) == job_collectives(ranks)
+
+
+def test_nothing_to_match_is_an_answer() -> None:
+    assert job_collectives([]).instances == ()
+    assert job_collectives([rank(0, []), rank(1, [])]).instances == ()
+
+
+@real
+@pytest.mark.shared_data
+def test_dlrm_equals_the_reference_to_the_nanosecond() -> None:
+    found = job_collectives(_ranks(SHARED / "dlrm-v100-8rank"))
+    _equals_reference(found, "dlrm-v100-8rank")
+    assert all(m.complete and m.match_method == "order" for m in found.instances)
+    assert found.clocks.text == "clocks agree; nothing was corrected"
+
+
+@real
+@pytest.mark.shared_data
+@pytest.mark.parametrize("name", ["dlrm-v100-8rank", "sampled-2of128"])
+def test_plain_order_equals_the_reference_to_the_nanosecond(name: str) -> None:
+    ranks = _ranks(SHARED / name)
+    reference = json.loads((SHARED / name / "reference.json").read_text())["cross_rank"]
+    instances = match_in_order(ranks)
+    look = {r.rank: r.collectives for r in ranks}
+    waits = dict.fromkeys(look, 0)
+    for instance, answer in zip(instances, reference["collectives"], strict=True):
+        parts = {m.rank: look[m.rank][m.position] for m in instance.members}
+        last = max(c.start_ns for c in parts.values())
+        for r, c in parts.items():
+            waits[r] += last - c.start_ns
+        assert last - min(c.start_ns for c in parts.values()) == answer["skew_start"]
+        first_end = min(c.end_ns for c in parts.values())
+        assert first_end - last == answer["transfer_last_start_to_first_end"]
+    assert {str(r): w for r, w in waits.items()} == reference["wait_total_by_rank"]
+
+
+@real
+@pytest.mark.shared_data
+def test_in_a_sampled_trace_only_collectives_of_one_kind_that_end_together_are_matched() -> None:
+    """The reference matches these ranks by plain order, where 6 of 10 pairs end before they begin."""
+    found = job_collectives(_ranks(SHARED / "sampled-2of128"))
+    both = [m for m in found.instances if len(m.ranks) == 2]
+    assert [m.op for m in both] == ["all_to_all", "all_reduce", "all_gather", "all_reduce", "all_gather"]
+    assert all(m.end_skew_ns is not None and m.end_skew_ns < 400_000 for m in both)
+    assert all(not m.complete for m in both)
+    forced = measured(r := _ranks(SHARED / "sampled-2of128"), match_in_order(r), no_alignment(r))
+    assert sum(m.match_confidence is not None and m.match_confidence < 0.25 for m in forced.instances) == 6
+
+
+def _equals_reference(found: JobCollectives, name: str) -> None:
+    reference = json.loads((SHARED / name / "reference.json").read_text())["cross_rank"]
+    assert {str(t.rank): t.waiting_ns for t in found.totals} == reference["wait_total_by_rank"]
+    assert {str(t.rank): t.times_last for t in found.totals} == reference["times_last_by_rank"]
+    for m, answer in zip(found.instances, reference["collectives"], strict=True):
+        assert m.skew_ns == answer["skew_start"]
+        assert m.end_skew_ns == answer["skew_end"]
+        assert m.transfer_ns == max(answer["transfer_last_start_to_first_end"], 0)
+        assert list(m.last_ranks) == answer["last_ranks"]

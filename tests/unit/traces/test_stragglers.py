@@ -1,0 +1,162 @@
+"""Who is waited for, and that nobody is named without evidence."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from scipy.stats import binom, poisson_binom
+from tests.communications import Met, job
+from tests.trace_builder import build, write_job
+
+from stepscope.records.trace_stragglers import StragglerReport
+from stepscope.traces.collectives import rank_communication
+from stepscope.traces.load import load_traces
+from stepscope.traces.stragglers import binomial_tail, find_stragglers
+from stepscope.traces.waiting import job_collectives
+
+SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
+real = pytest.mark.skipif(not SHARED.is_dir(), reason=f"no real traces at {SHARED}")
+
+
+def _report(folder: Path) -> StragglerReport:
+    ranks = [rank_communication(t) for t in load_traces(folder).ranks]
+    return find_stragglers(ranks, job_collectives(ranks))
+
+
+def _of(met: list[Met]) -> StragglerReport:
+    ranks = job(met)
+    return find_stragglers(ranks, job_collectives(ranks))
+
+
+def _noise(steps: int, world: int, *, seed: int, late: dict[int, int] | None = None) -> list[Met]:
+    """One all_reduce a step; every rank's own time is 1 ms and noise, ``late`` adds to it."""
+    rng = random.Random(seed)
+    met, now = [], 0
+    for step in range(steps):
+        own = {r: 1_000_000 + rng.randrange(20_000) + (late or {}).get(r, 0) for r in range(world)}
+        starts = {r: now + o for r, o in own.items()}
+        now = max(starts.values()) + 100_000
+        parts = {r: {"own_ns": o, "host_late": o - 1_000_000} for r, o in own.items()}
+        met.append(Met(starts=starts, end=now, step=step, own=parts))
+    return met
+
+
+@pytest.mark.parametrize(
+    ("at_least", "trials", "chance"), [(5, 8, 1 / 8), (0, 3, 0.5), (16, 16, 1 / 8), (3, 500, 0.01)]
+)
+def test_the_tail_is_the_binomials(at_least: int, trials: int, chance: float) -> None:
+    assert binomial_tail(at_least, [chance] * trials) == pytest.approx(
+        float(binom.sf(at_least - 1, trials, chance)), rel=1e-9
+    )
+
+
+def test_the_tail_over_groups_of_different_size_is_exact() -> None:
+    chances = [0.5] * 10 + [1 / 8] * 30
+    assert binomial_tail(12, chances) == pytest.approx(float(poisson_binom.sf(11, chances)), rel=1e-6)
+
+
+@real
+@pytest.mark.shared_data
+def test_dlrm_names_rank_7_and_says_on_how_little_that_rests() -> None:
+    found = _report(SHARED / "dlrm-v100-8rank")
+    (s,) = found.stragglers
+    assert (s.rank, s.times_last, s.instances, s.kind, s.rule) == (7, 5, 8, "chronic", "short")
+    assert s.share_of_skew == pytest.approx(0.82, abs=0.005)
+    assert s.p_value == pytest.approx(0.01, abs=0.0005)
+    assert "1 step" in s.confidence
+    assert s.cause == "launch-bound"
+    assert "late already when the capture began" in s.evidence  # 83 % of its skew is in the very first one
+
+
+@real
+@pytest.mark.shared_data
+def test_a_sampled_trace_of_two_ranks_names_nobody() -> None:
+    assert _report(SHARED / "sampled-2of128").stragglers == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [("compute", "more compute"), ("launch", "launch-bound"), ("data", "data"), ("sync", "sync")],
+)
+@pytest.mark.parametrize("sequence", [True, False])
+def test_a_planted_late_rank_is_named_with_its_cause(
+    tmp_path: Path, kind: str, cause: str, sequence: bool
+) -> None:
+    planted = build(world=8, steps=4, late={6: 300_000}, late_kind=kind, sequence=sequence)
+    found = _report(write_job(planted, tmp_path))
+    assert [(s.rank, s.cause, s.kind) for s in found.stragglers] == [(6, cause, "chronic")]
+    assert found.stragglers[0].saved_ns == sum(c.skew_ns for c in planted.collectives)
+    assert found.text.startswith("rank 6: last in")
+
+
+@pytest.mark.parametrize("device", ["gpu", "gloo"])
+def test_an_even_job_names_nobody(tmp_path: Path, device: str) -> None:
+    found = _report(write_job(build(world=4, steps=4, device=device), tmp_path))
+    assert found.stragglers == ()
+    assert found.pattern == "none"
+    assert found.text.startswith("no straggler")
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+@pytest.mark.parametrize("steps", [6, 40])
+def test_noise_names_nobody(world: int, steps: int) -> None:
+    named = sum(bool(_of(_noise(steps, world, seed=seed)).stragglers) for seed in range(40))
+    assert named <= 4  # the level of the test is 5 %, and the share of skew comes on top
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_over_many_steps_one_late_rank_of_few_is_named(world: int) -> None:
+    (s,) = _of(_noise(30, world, seed=3, late={1: 200_000})).stragglers
+    assert (s.rank, s.rule, s.steps, s.cause) == (1, "steps", 30, "launch-bound")
+    assert s.excess_ns == pytest.approx(200_000, rel=0.1)
+    assert s.excess_low_ns is not None
+    assert s.excess_low_ns > 150_000
+
+
+def test_two_late_ranks_of_eight_are_both_named() -> None:
+    rng = random.Random(5)
+    met, now = [], 0
+    for step in range(40):
+        late = {2: 300_000 + rng.randrange(50_000), 5: 300_000 + rng.randrange(50_000)}
+        own = {r: 1_000_000 + rng.randrange(5_000) + late.get(r, 0) for r in range(8)}
+        starts = {r: now + o for r, o in own.items()}
+        now = max(starts.values()) + 100_000
+        met.append(Met(starts=starts, end=now, step=step, own={r: {"own_ns": o} for r, o in own.items()}))
+    assert {s.rank for s in _of(met).stragglers} == {2, 5}
+
+
+def test_less_than_a_twentieth_of_the_own_time_is_not_worth_a_name() -> None:
+    assert _of(_noise(40, 4, seed=3, late={1: 30_000})).stragglers == ()
+
+
+def test_lateness_that_moves_from_rank_to_rank_is_rotating_and_names_nobody() -> None:
+    met, now = [], 0
+    for step in range(8):
+        starts = {r: now + (500_000 if r == step % 8 else 0) for r in range(8)}
+        now += 1_500_000
+        met.append(Met(starts=starts, end=now - 500_000, step=step))
+    found = _of(met)
+    assert (found.stragglers, found.pattern) == ((), "rotating")
+
+
+def test_one_long_pause_is_one_off_and_names_nobody() -> None:
+    met, now = [], 0
+    for step in range(10):
+        starts = {
+            r: now + (90_000_000 if (r, step) == (3, 4) else 1_000 * ((r + step) % 4)) for r in range(4)
+        }
+        now = max(starts.values()) + 100_000
+        met.append(Met(starts=starts, end=now, step=step, op="all_gather"))
+    found = _of(met)
+    assert (found.stragglers, found.pattern) == ((), "one-off")
+    assert "rank 3 last in it" in found.text
+
+
+def test_without_a_second_rank_nothing_can_be_named(tmp_path: Path) -> None:
+    folder = write_job(build(world=2, steps=2), tmp_path)
+    (folder / "rank-1.json").unlink()
+    found = _report(folder)
+    assert found.stragglers == ()
+    assert "no straggler can be named" in found.text
