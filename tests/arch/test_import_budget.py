@@ -9,7 +9,7 @@ import pytest
 HEAVY = ("torch", "numpy", "scipy", "matplotlib", "jinja2")
 OFFLINE_FOLDERS = (
     "core", "records", "config", "hardware", "stats", "environment", "store",
-    "strategies", "workloads", "datasets", "launch", "matrix", "report", "cli",
+    "strategies", "workloads", "datasets", "traces", "launch", "matrix", "report", "cli",
 )  # fmt: skip
 
 
@@ -26,7 +26,9 @@ def test_importing_stepscope_loads_nothing_heavy() -> None:
     assert loaded_after("import stepscope").isdisjoint(HEAVY)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["bench", "--help"], ["doctor", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["bench", "--help"], ["doctor", "--help"], ["trace", "--help"]]
+)
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "from stepscope.cli.main import main\n"

@@ -44,7 +44,7 @@ def test_json_is_one_document_whose_parts_sum(stepscope: Cli, job: Path) -> None
 
 def test_csv_files_hold_every_section(stepscope: Cli, job: Path, tmp_path: Path) -> None:
     assert stepscope("trace", str(job), "--csv", str(tmp_path / "out")).code == 0
-    rows = list(csv.DictReader((tmp_path / "out" / "budget.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "out" / "budget.csv").read_text().splitlines()))
     assert [row["rank"] for row in rows] == ["0", "1", "2", "3"]
     assert (tmp_path / "out" / "steps.csv").exists()
 

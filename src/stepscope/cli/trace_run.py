@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -253,12 +254,14 @@ def _show(summary: TraceSummary, sections: Sequence[str], *, limit: int) -> None
     console.print(_headline(summary), style="bold", soft_wrap=True)
     for finding in summary.findings[:3]:
         _print_finding(finding)
-    if not summary.findings:
+    if any(p.partial for p in summary.ranks):
+        console.print("read in part, for the budget alone: without --show budget there is more", style="dim")
+    elif not summary.findings:
         console.print("nothing stands out: no part of the step is long enough to act on", style="green")
     console.print()
     for section in sections:
         table = _limited(trace_sections.table_kind(section).build(summary), limit)
-        if not table.rows:
+        if not (table.rows or table.footnotes or table.notes):
             continue
         console.print(table.title, style="bold")
         print_block(console, terminal.render(table, width=console.width))
@@ -283,13 +286,19 @@ def _headline(summary: TraceSummary) -> str:
 
 
 def _print_finding(finding: TraceFinding) -> None:
-    console = out()
     style = {"problem": "bold red", "warning": "bold yellow"}.get(finding.severity, "bold")
-    console.print(f"• {finding.title}", style=style, soft_wrap=True)
+    _print_hanging("• ", finding.title, style)
     for line in finding.evidence:
-        console.print(f"    {line}", soft_wrap=True)
+        _print_hanging("    ", line, "")
     for line in finding.advice:
-        console.print(f"    → {line}", style="dim", soft_wrap=True)
+        _print_hanging("    → ", line, "dim")
+
+
+def _print_hanging(mark: str, text: str, style: str) -> None:
+    """Text after a mark, further lines under its beginning."""
+    width = max(out().width, 40)
+    for line in textwrap.wrap(text, width, initial_indent=mark, subsequent_indent=" " * len(mark)):
+        out().print(line, style=style, soft_wrap=True)
 
 
 def _limited(table: Table, limit: int) -> Table:

@@ -30,6 +30,8 @@ _TELLING = {
 _ELEMENTWISE = re.compile(r"(\w*elementwise)_kernel")
 _SUFFIX = re.compile(r"(?<=\w)(_kernel_cuda|_cuda_kernel|_kernel_impl|_kernel)(?=<|$)")
 
+_TYPE = re.compile(r"[\w ]+")
+
 _ATTEMPTS = 4
 """Rounds of telling alike names apart; each looks at the names that were still alike after the one before."""
 
@@ -80,6 +82,9 @@ def _fitted(name: str, limit: int) -> str:
     if not named:
         return elided(base, limit)
     inside = f"<{', '.join(named)}>"
+    if all(_TYPE.fullmatch(a) for a in named):  # plain types tell less than the name before them
+        room = limit - len(base) - 3
+        return f"{base}<{inside[1 : 1 + room]}{ELLIPSIS}>" if room >= 0 else elided(base, limit)
     room = max(len(base) if len(base) <= limit // 2 else limit // 3, limit - len(inside))
     short = base if len(base) <= room else base[: room - 1] + ELLIPSIS
     return short + "<" + elided(inside[1:-1], limit - len(short) - 2) + ">"
@@ -111,12 +116,16 @@ def _bare(name: str) -> str:
 
 def _numbered(shown: dict[str, str], limit: int) -> dict[str, str]:
     """The last resort: ``~2`` behind the second of two that are still alike."""
-    seen: dict[str, int] = defaultdict(int)
+    used: set[str] = set()
     numbered = {}
     for name, short in shown.items():
-        seen[short] += 1
-        mark = f"~{seen[short]}" if seen[short] > 1 else ""
-        numbered[name] = short[: limit - len(mark)] + mark
+        again, free = 1, short
+        while free in used:
+            again += 1
+            mark = f"~{again}"
+            free = short[: limit - len(mark)] + mark
+        used.add(free)
+        numbered[name] = free
     return numbered
 
 

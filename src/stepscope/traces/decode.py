@@ -196,7 +196,7 @@ class ColumnBuilder:
         categories, names, pids, tids, ts, dur = zip(*rows, strict=True) if rows else ((),) * 6
         table, seen = self._scanned_names, self._scanned_places
         try:
-            ts_ns, dur_ns = from_texts(ts), from_texts(dur)
+            ts_ns, dur_ns = from_texts(ts), from_floats(np.array(list(map(float, dur))))
             new = {name: msgspec.json.decode(b'"' + name + b'"') for name in set(names).difference(table)}
             places = {
                 p: (_place(p[0]), _place(p[1])) for p in set(zip(pids, tids, strict=True)).difference(seen)

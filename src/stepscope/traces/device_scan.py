@@ -13,8 +13,7 @@ from operator import itemgetter
 
 def _pattern(colon: bytes, comma: bytes) -> re.Pattern[bytes]:
     text = (
-        rb'"cat":"(kernel|gpu_mem[a-z]*|Kernel|Mem[a-z]*|concurrent_kernel'
-        rb'|user_annotation(?=","name":"ProfilerStep#))"'
+        rb'"cat":"(kernel|gpu_mem[a-z]*|Kernel|Mem[a-z]*|concurrent_kernel|user_annotation)"'
         rb'(?:,"name":"([^"]*)","pid":([^,\n]*),"tid":([^,\n]*),"ts":([0-9.]+),"dur":([0-9.]+)(?=[,\s}]))?'
     )
     text = text.replace(b'":', b'"' + colon).replace(b',"', comma + b'"')
@@ -31,7 +30,7 @@ Row = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
 """cat, name (still JSON-escaped), pid, tid, ts, dur: as they stand in the file."""
 
 
-def device_rows(block: bytes, *, kineto: bool) -> list[Row] | None:
+def device_rows(block: bytes, *, kineto: bool = True) -> list[Row] | None:
     """Device events and ``ProfilerStep`` annotations of a block; None when the block must be decoded instead.
 
     kineto: the profiler's own layout, its spaces included.
@@ -39,4 +38,6 @@ def device_rows(block: bytes, *, kineto: bool) -> list[Row] | None:
     rows: list[Row] = (_KINETO if kineto else _ANY_LAYOUT).findall(block)
     if not _READ.issuperset(map(itemgetter(0), rows)):
         return None
-    return rows if all(map(itemgetter(5), rows)) else None
+    if not all(map(itemgetter(5), rows)):
+        return None
+    return [r for r in rows if r[0] != b"user_annotation" or r[1].startswith(b"ProfilerStep#")]

@@ -18,7 +18,7 @@ from stepscope.traces.events import Note
 from stepscope.traces.repair import KINETO_CUT, is_valid, repaired, why_invalid
 from stepscope.traces.source import ByteSource
 
-MAX_HEADER_BYTES = 1 << 30
+MAX_HEADER_BYTES = 256 << 20
 """No trace says this much before its first event: what does is something else."""
 MAX_UNCUT_BYTES = 64 << 20
 """No event is as long as this: text without a boundary in it is damaged."""

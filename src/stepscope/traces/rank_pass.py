@@ -33,8 +33,8 @@ from stepscope.traces.utilisation import utilisation
 
 T = TypeVar("T")
 
-DEVICE_ONLY = frozenset({"budget", "overlap"})
-"""Sections that the device scan alone can answer."""
+DEVICE_ONLY = frozenset({"budget"})
+"""Sections that the device scan alone can answer: the budget, which holds what is hidden and exposed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.units import format_duration
 from stepscope.records.trace_collectives import (
     IDLE_CAUSES,
     JobCollectives,
@@ -215,10 +216,10 @@ def _straggler(
     largest = (worst.skew_ns or 0) / each.skew_ns if each.skew_ns else 0.0
     evidence = [
         f"last in {len(each.last)} of {each.instances} collectives, {share:.0%} of all skew",
-        f"{late_ns / 1000:,.0f} us behind the median of its peers",
+        f"{format_duration(late_ns)} behind the median of its peers",
     ]
     if cause in _WORDS:
-        evidence.append(f"{explained_ns / 1000:,.0f} us of it {_WORDS[cause]}")
+        evidence.append(f"{format_duration(explained_ns)} of it {_WORDS[cause]}")
     if largest >= 0.5 and len(each.last) > 1:
         evidence.append(f"{largest:.0%} of its skew in one {worst.op}")
     if facts.from_window_start(rank, each.last):

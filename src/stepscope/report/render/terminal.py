@@ -19,9 +19,11 @@ def render(table: Table, *, width: int, footnotes: bool = True) -> Text:
     something.
 
     A failed row shows its reason in place of its figures. Columns that found no room are named below the
-    table.
+    table. Without rows only footnotes and notes are shown, if any.
     """
     layout = fit(table, width)
+    if not table.rows and (table.footnotes or table.notes):
+        return Text("\n").join(_below(table, layout, width, footnotes=footnotes)[1:])
     lines = [_line(layout, table, layout.titles, "bold")]
     lines.append(Text("─" * min(width, layout.width), style="dim"))
     number = 0

@@ -32,7 +32,6 @@ def build(summary: TraceSummary) -> Table:
             Column(key="calls", title="calls"),
             Column(key="host", title="host", unit="ns"),
             Column(key="device_busy", title="device", unit="ns"),
-            Column(key="busy_fraction", title="busy"),
             Column(key="device_events", title="events", drop=1),
             Column(key="device_span", title="device span", short_title="span", unit="ns", drop=2),
             Column(key="largest_rank", title="most", align="left"),
@@ -42,8 +41,8 @@ def build(summary: TraceSummary) -> Table:
             "host: an annotation inside one of the same name counts once; annotations overlap and do not add up",
             *(
                 (
-                    "device: work launched inside, overlapping streams once; busy: device / host, above 100% the "
-                    "device works on after the host has left; span: first to last of that work, where recorded",
+                    "device: busy with work launched inside, overlapping streams once, also after the host has left; "
+                    "span: from the first to the last of it, where the profiler says so",
                 )
                 if on_device
                 else ()
@@ -70,14 +69,12 @@ def _row(rows: Sequence[AnnotationRow], ranks: Sequence[int], *, on_device: bool
     busy = {r.rank: r.device_busy_ns for r in rows}
     host_ns, busy_ns = median_over(host), median_over(busy)
     spans = {r.rank: r.device_span_ns for r in rows if r.device_span_ns is not None}
-    share = sum(busy.values()) / sum(host.values()) if sum(host.values()) else 0.0
     return Row(
         values=(
             Value(text=elided(name, NAME), raw=rows[0].name),
             number(median_over({r.rank: r.calls for r in rows})),
             duration(host_ns),
             Value(text=format_duration(busy_ns), raw=busy_ns) if on_device else unknown(),
-            Value(text=f"{share:.0%}", raw=share) if on_device else unknown(),
             number(median_over({r.rank: r.device_events for r in rows})) if on_device else unknown(),
             duration(median_over(spans)) if spans else unknown(),
             most(host, ranks),

@@ -119,8 +119,8 @@ def _footnotes(ranks: int, steps: int, wrappers: Sequence[str]) -> tuple[str, ..
     over = f"medians over {counted(steps, 'step')} and {counted(ranks, 'rank')}"
     return (
         f"buckets of {of} in order of launch; {over}; MiB = 2^20 bytes",
-        "ready, launch, end: after the step's first bucket was ready; queued: from ready and launched to its start; "
-        "exposed: under no computation, share of its time",
+        "ready, launch, end: since the step's first bucket was ready or launched; queued: from ready and "
+        "launched to its start; exposed: under no computation, share of its time",
     )
 
 

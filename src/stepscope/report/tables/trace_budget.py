@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import statistics
+
 from stepscope.core.units import format_duration
 from stepscope.records.trace_budget import Parts
-from stepscope.records.trace_summary import TraceSummary
+from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Tone, Value, unknown
+from stepscope.report.tables._trace import many_note, standing_out
 
 
 def build(summary: TraceSummary) -> Table:
     """One row a rank."""
+    fractions = [p.budget.parts.exposed_comm_fraction for p in summary.ranks if p.budget is not None]
+    usual = statistics.median(fractions) if fractions else 0.0
+
+    def oddness(p: RankPass) -> float:
+        return abs(p.budget.parts.exposed_comm_fraction - usual) if p.budget is not None else 0.0
+
     verdicts = {v.rank: v.verdict.kind for v in summary.verdicts}
     rows = [
         Row(
@@ -19,7 +28,7 @@ def build(summary: TraceSummary) -> Table:
                 Value(text=verdicts.get(p.facts.rank, ""), raw=verdicts.get(p.facts.rank)),
             )
         )
-        for p in summary.ranks
+        for p in standing_out(summary.ranks, oddness)
         if p.budget is not None
     ]
     sources = {p.budget.source for p in summary.ranks if p.budget is not None}
@@ -34,6 +43,7 @@ def build(summary: TraceSummary) -> Table:
         rows=tuple(rows),
         footnotes=(
             "compute + exposed comm + exposed copies + idle = window; exposed: under no computation",
+            *many_note(len(fractions), "those farthest from the median share of exposed communication"),
             *(_CPU_NOTE for source in sources if source == "cpu_spans"),
         ),
     )

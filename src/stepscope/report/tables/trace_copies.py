@@ -87,8 +87,8 @@ def _row(rows: Sequence[CopyRow], ranks: Sequence[int], window: int) -> Row:
             words(KINDS.get(first.kind, first.kind), raw=first.kind),
             words(first.memory),
             number(median_over({r.rank: r.calls for r in rows})),
-            _time(busy, ranks, window),
-            _time({r.rank: r.exposed_ns for r in rows}, ranks, window, worry=(0.05, 0.15)),
+            _time(busy, window),
+            _time({r.rank: r.exposed_ns for r in rows}, window, worry=(0.05, 0.15)),
             _bytes(median_over(sized) if sized else None),
             _rate(rows),
             _bytes(max((r.median_bytes for r in rows if r.median_bytes is not None), default=None)),
@@ -98,9 +98,7 @@ def _row(rows: Sequence[CopyRow], ranks: Sequence[int], window: int) -> Row:
     )
 
 
-def _time(
-    values: dict[int, int], ranks: Sequence[int], window: int, *, worry: tuple[float, float] | None = None
-) -> Value:
+def _time(values: dict[int, int], window: int, *, worry: tuple[float, float] | None = None) -> Value:
     middle = median_over(values)
     share = sum(values.values()) / window if window else 0.0
     tone: Tone = "plain"

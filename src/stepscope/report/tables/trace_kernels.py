@@ -13,7 +13,7 @@ from stepscope.report.kernel_names import short_names
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
 from stepscope.report.tables._trace import duration, gaps, median_over, most, number, over_ranks_note, words
 
-NAME, NAME_OF_RANKS = 43, 36
+NAME, NAME_OF_RANKS = 43, 35
 """Characters for a name: of one rank, and beside the column that compares ranks."""
 
 NO_KERNELS = "no kernels in this trace: a CPU job, or the profiler did not record the device"
@@ -100,10 +100,11 @@ def _footnotes(tables: Sequence[KernelTable], *, shortened: bool) -> tuple[str, 
             sum((getattr(t, name) or 0.0) * compute[t.rank] for t in tables) / time if time else 0.0
             for name in ("tensor_core_share", "other_share", "unknown_share")
         )
-        lines.append(
-            f"TC: on tensor cores, where the name tells; of compute time yes {yes:.0%}, no {no:.0%}, "
-            f"not known {open_:.0%}"
-        )
+        if yes or no:
+            lines.append(
+                f"TC: on tensor cores, where the name tells; of compute time yes {yes:.0%}, no {no:.0%}, "
+                f"not known {open_:.0%}"
+            )
     if shortened:
         lines.append("names are shortened; --csv has them in full")
     return (*lines, *over_ranks_note([t.rank for t in tables]))

@@ -141,9 +141,12 @@ def _rate(rows: Sequence[OperatorRow], *, on_device: bool) -> Value:
 
 def _footnotes(tables: Sequence[OperatorTable]) -> tuple[str, ...]:
     ranks = [t.rank for t in tables]
-    lines = [
-        "self: without the operators inside; device: of the work launched, overlapping streams each counted"
-    ]
+    lines = ["self: without the operators inside, share of the time in all operators"]
+    if any(t.device_ns for t in tables):
+        lines = [
+            "self: without the operators inside, share of all; device: of the work launched, overlapping streams "
+            "each counted"
+        ]
     if any(r.flop for t in tables for r in t.rows):
         source = {
             "recorded": "recorded by the profiler",

@@ -8,7 +8,16 @@ from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.kernel_names import short_names
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Tone, Value, unknown
-from stepscope.report.tables._trace import duration, gaps, many_note, percent, shared, standing_out, words
+from stepscope.report.tables._trace import (
+    PARTIAL,
+    duration,
+    gaps,
+    many_note,
+    percent,
+    shared,
+    standing_out,
+    words,
+)
 from stepscope.report.tables.trace_budget import timed
 
 NAME = 25
@@ -70,6 +79,11 @@ def build(summary: TraceSummary) -> Table:
             "hidden, exposed: communication under computation and not, share of communication; "
             "of time: exposed / window or step",
             "efficiency: hidden / the shorter of computation and communication, 100% the most there can be",
+            *(
+                (f"{PARTIAL}: --show overlap,steps adds the steps and what hid it",)
+                if any(p.partial for p in ranks)
+                else ()
+            ),
             *many_note(len(ranks), "those with most exposed communication"),
         )
         if rows

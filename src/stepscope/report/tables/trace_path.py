@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.records.trace_path import CrossRankPath, PathContributor, PathParts
+from stepscope.records.trace_path import CriticalPath, CrossRankPath, PathContributor, PathParts
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.kernel_names import elided, short_names
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
 from stepscope.report.tables._trace import duration, gaps, many_note, shared, standing_out, words
 
 NAME = 44
+TOP = 30
 
 PARTS = {
     "compute": "compute kernels",
@@ -23,6 +24,9 @@ PARTS = {
     "device_gap": "gaps on the device",
 }
 """Field of PathParts without ``_ns`` -> what it is."""
+
+_ITSELF = {"host_other": "outside operators"}
+"""What a part's contributor is called where it is the part itself."""
 
 _TITLES = {
     "compute": "compute",
@@ -65,6 +69,7 @@ def _one(each: RankPass, notes: tuple[str, ...]) -> Table:
     assert path is not None
     total = path.parts.total_ns
     names = short_names((c.name for c in path.contributors if c.part in _KERNELS), limit=NAME)
+    between = "host threads and device" if path.source == "device" else "threads"
     rows = []
     for part in sorted(PARTS, key=lambda p: -_value(path.parts, p)):
         ns = _value(path.parts, part)
@@ -73,7 +78,7 @@ def _one(each: RankPass, notes: tuple[str, ...]) -> Table:
         inside = [c for c in path.contributors if c.part == part]
         rows.append(_part_row(part, None, ns, total, names))
         # A part that is one thing under its own name needs no second line.
-        if len(inside) > 1 or (inside and inside[0].name != PARTS[part]):
+        if any(c.name not in (part, _ITSELF.get(part)) for c in inside):
             rows += [_part_row(part, c, c.total_ns, total, names) for c in inside]
     return Table(
         key="path",
@@ -86,8 +91,8 @@ def _one(each: RankPass, notes: tuple[str, ...]) -> Table:
         ),
         rows=tuple(rows),
         footnotes=(
-            f"rank {path.rank}: {format_duration(total)} long, {counted(path.switches, 'change')} between host "
-            "and device; the parts sum to it, under each what takes most of it",
+            f"rank {path.rank}: {format_duration(total)} long, {counted(path.switches, 'change')} between {between}; "
+            "the parts sum to it, under each what takes most of it",
             "shortening what is not on the path changes nothing",
             *_inferred(path.inferred),
         ),
@@ -125,15 +130,14 @@ def _several(across: CrossRankPath | None, passes: list[RankPass], notes: tuple[
     rows = []
     if across is not None:
         total = across.total_ns
-        rows.append(_row("all", total, total, _summed(across), None))
+        rows.append(_row("all", total, total, _summed(across)))
         own = [(s.rank, s.parts) for s in across.ranks if s.parts.total_ns]
         for rank, parts in sorted(own, key=lambda x: -x[1].total_ns):
-            rows.append(_row(f"on {rank}", parts.total_ns, total, parts, None, raw=f"on {rank}"))
+            rows.append(_row(f"on {rank}", parts.total_ns, total, parts))
     for each in standing_out(passes, lambda p: p.path.parts.total_ns if p.path else 0):
         if each.path is not None:
-            top = each.path.contributors[0] if each.path.contributors else None
-            whole = each.path.parts.total_ns
-            rows.append(_row(str(each.facts.rank), whole, whole, each.path.parts, top, raw=each.facts.rank))
+            whole, rank = each.path.parts.total_ns, each.facts.rank
+            rows.append(_row(str(rank), whole, whole, each.path.parts, _top(each.path), raw=rank))
     return Table(
         key="path",
         title="Critical path",
@@ -147,6 +151,15 @@ def _several(across: CrossRankPath | None, passes: list[RankPass], notes: tuple[
         footnotes=_footnotes(across, len(passes)) if rows else (),
         notes=notes,
     )
+
+
+def _top(path: CriticalPath) -> Value:
+    """What takes most of it under one name."""
+    if not path.contributors:
+        return unknown()
+    top = path.contributors[0]
+    name = short_names([top.name], limit=TOP)[top.name] if top.part in _KERNELS else elided(top.name, TOP)
+    return Value(text=f"{name} {top.share:.0%}", raw=top.name)
 
 
 def _footnotes(across: CrossRankPath | None, ranks: int) -> tuple[str, ...]:
@@ -181,7 +194,7 @@ def _row(
     length_ns: int,
     whole_ns: int,
     parts: PathParts,
-    top: PathContributor | None,
+    top: Value | None = None,
     *,
     raw: str | int | None = None,
 ) -> Row:
@@ -191,7 +204,7 @@ def _row(
             words(name, raw=raw),
             length,
             *(_part(_value(parts, part), length_ns) for part in PARTS),
-            unknown() if top is None else Value(text=f"{elided(top.name, 28)} {top.share:.0%}", raw=top.name),
+            unknown() if top is None else top,
         )
     )
 

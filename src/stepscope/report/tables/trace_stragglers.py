@@ -26,7 +26,7 @@ CAUSES = {
 
 
 def build(summary: TraceSummary) -> Table:
-    """One row a straggler; without one the report's own words are the note."""
+    """One row a straggler; without one the report's own words stand below."""
     report = summary.stragglers
     found = report.stragglers if report is not None else ()
     return Table(
@@ -98,6 +98,8 @@ def _footnotes(summary: TraceSummary, found: tuple[Straggler, ...]) -> tuple[str
             "worth: if it came when the second last did, in this capture",
             f"certainty: {'; '.join(f'rank {s.rank} {s.confidence}' for s in found[:3])}",
         ]
+    elif summary.stragglers is not None and summary.stragglers.instances:
+        lines = [summary.stragglers.text]  # an answer, not a gap
     return (*lines, *_waits(summary.collectives))
 
 
@@ -122,8 +124,9 @@ def _notes(summary: TraceSummary, report: StragglerReport | None) -> tuple[str, 
         for s in report.stragglers
         if s.largest_share >= 0.5 and s.times_last > 1
     ]
-    if not report.stragglers:
+    if not report.stragglers and not report.instances:
         notes.append(report.text)
-        if len(summary.ranks) == 1 and not report.instances:
+        job = summary.collectives
+        if job is not None and job.instances and len(job.clocks.fits) == 1:
             notes.append("give the traces of all ranks: who is late shows only between ranks")
     return tuple(notes)

@@ -22,10 +22,11 @@ def build(summary: TraceSummary) -> Table:
         _row(u, Value(text="median", raw="median"), u.step_ns, u.mfu, u.hfu)
         for u in standing_out(shown, lambda u: -(u.hfu or u.mfu or 0.0))
     ]
-    for step in sorted({s.step for u in shown for s in u.steps if s.step in kept[u.rank]}):
+    several = [u for u in shown if len(u.steps) > 1]
+    for step in sorted({s.step for u in several for s in u.steps if s.step in kept[u.rank]}):
         rows += [
             _row(u, Value(text=str(step), raw=step), s.step_ns, s.mfu, s.hfu)
-            for u in shown
+            for u in several
             for s in u.steps
             if s.step == step
         ]
@@ -76,7 +77,7 @@ def _share(fraction: float | None) -> Value:
     if fraction is None:
         return unknown()
     tone: Tone = "bad" if fraction > 1 else "plain"
-    return Value(text=f"{fraction:.1%}", raw=fraction, tone=tone)
+    return Value(text=f"{fraction:.1%}" if fraction >= 0.01 else f"{fraction:.2%}", raw=fraction, tone=tone)
 
 
 def _footnotes(shown: list[Utilisation]) -> tuple[str, ...]:
@@ -113,7 +114,7 @@ def _notes(summary: TraceSummary) -> tuple[str, ...]:
 
 
 def _incomplete(u: Utilisation) -> str | None:
-    if not u.flop_incomplete:
+    if not u.flop_incomplete or (u.mfu is None and u.hfu is None):
         return None
     names = ", ".join(u.flop_incomplete[:MANY_OPERATORS])
     more = len(u.flop_incomplete) - MANY_OPERATORS
