@@ -47,16 +47,8 @@ for rank in load_traces(sys.argv[1], device_only=True).ranks:
 """
 FULL_LOAD = """
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from stepscope.traces.load import load_traces
-if __name__ == "__main__":
-    processes = int(sys.argv[2])
-    if processes > 1:
-        with ProcessPoolExecutor(processes) as executor:
-            traces = load_traces(sys.argv[1], executor=executor)
-    else:
-        traces = load_traces(sys.argv[1])
-    print(sum(len(r.events) for r in traces.ranks))
+print(sum(len(r.events) for r in load_traces(sys.argv[1]).ranks))
 """
 HTA = """
 import logging, sys, warnings
@@ -118,9 +110,23 @@ def summary(path: Path) -> list[str]:
     return [sys.executable, "-c", SUMMARY, str(path)]
 
 
+def full_load(path: Path) -> list[str]:
+    """Ours: every event as columns, in one process."""
+    return [sys.executable, "-c", FULL_LOAD, str(path)]
+
+
 def all_analyses(path: Path, processes: int) -> list[str]:
-    """Ours: everything. The one place to change when ``stepscope trace PATH --json`` does all of it."""
-    return [sys.executable, "-c", FULL_LOAD, str(path), str(processes)]
+    """Ours: everything that ``stepscope trace`` can say of a job."""
+    return [
+        sys.executable,
+        "-m",
+        "stepscope.cli",
+        "trace",
+        str(path),
+        "--json",
+        "--processes",
+        str(processes),
+    ]
 
 
 @dataclass(frozen=True)
@@ -304,7 +310,8 @@ def memory_rows(plan: Plan) -> None:
     added = (large - small) * EVENTS["v100"]
     commands: dict[str, Callable[[Path], list[str]]] = {
         "summary": summary,
-        "full load": lambda path: all_analyses(path, 1),
+        "full load": full_load,
+        "all analyses": lambda path: all_analyses(path, 1),
     }
     peaks: dict[str, int] = {}
     for what, command in commands.items():
@@ -339,7 +346,7 @@ def floor_rows(plan: Plan) -> None:
         )  # fmt: skip
         floor = [sys.executable, "-c", FLOOR_DECODE, str(path)]
         against(
-            f"{name} x{copies} packed: full load / bare msgspec typed decode", all_analyses(path, 1), floor,
+            f"{name} x{copies} packed: full load / bare msgspec typed decode", full_load(path), floor,
             bar="at most 3.5", rounds=3, limit_s=plan.limit_s,
         )  # fmt: skip
 
@@ -378,7 +385,11 @@ def linearity_rows(plan: Plan) -> None:
     for copies in sizes:
         path = made(plan, "v100", copies)
         events = copies * EVENTS["v100"]
-        for what, command in (("summary", summary(path)), ("full load", all_analyses(path, 1))):
+        for what, command in (
+            ("summary", summary(path)),
+            ("full load", full_load(path)),
+            ("all analyses", all_analyses(path, 1)),
+        ):
             done = alone(command, rounds=1 if copies > 100 else 3, limit_s=plan.limit_s)
             if isinstance(done, str):
                 print(f"{events / 1e6:.2f} M events, {what}: {done}", flush=True)

@@ -51,6 +51,7 @@ class Request:
     compat: str | None
     cell: str | None
     rank_of: tuple[str, ...]
+    processes: int | None
     csv: Path | None
     fail_if: tuple[str, ...]
     json: bool
@@ -81,7 +82,14 @@ def run(request: Request) -> int:
 
     def analyse(files: Sequence[str]) -> TraceSummary:
         watch = _Watch()
-        summary = analyse_job(files, wanted=wanted, ranks=stated, started=watch.started, done=watch.done)
+        summary = analyse_job(
+            files,
+            wanted=wanted,
+            ranks=stated,
+            processes=request.processes,
+            started=watch.started,
+            done=watch.done,
+        )
         watch.end()
         return summary
 

@@ -40,19 +40,21 @@ def analyse_job(
     wanted: Wanted,
     ranks: Mapping[str, int] | None = None,
     executor: Executor | None = None,
+    processes: int | None = None,
     done: Callable[[Path], None] | None = None,
     started: Callable[[Sequence[Path]], None] | None = None,
 ) -> TraceSummary:
     """Load and analyse every rank's trace under ``paths``, then match the ranks.
 
-    ``executor`` maps the files over its workers; without one, processes are started where that pays. ``started``
+    ``executor`` maps the files over its workers; without one, ``processes`` (None: one per core) are started where
+    that pays. ``started``
     is told the files, ``done`` each one as it is finished. Raises DataError as ``load_traces`` does.
     """
     files, skipped = trace_files(paths)
     if started:
         started(files)
     work = partial(pass_file, wanted=wanted, stated=ranks or {}, alone=len(files) == 1)
-    passes = _map(work, files, executor, done or (lambda _: None))
+    passes = _map(work, files, executor or processes, done or (lambda _: None))
     notes = tuple(FileNote(rank=None, kind=n.kind, text=n.text) for n in skipped)
     return combine(_by_rank(passes), notes=notes)
 
@@ -129,14 +131,14 @@ def _by_rank(passes: Sequence[RankPass]) -> list[RankPass]:
 def _map(
     work: Callable[[Path], RankPass],
     files: Sequence[Path],
-    executor: Executor | None,
+    workers: Executor | int | None,
     done: Callable[[Path], None],
 ) -> list[RankPass]:
-    if executor is not None:
-        return _submit(executor, work, files, done)
-    workers = min(len(os.sched_getaffinity(0)), len(files))
-    if workers > 1 and text_bytes(files) >= PARALLEL_FROM_BYTES:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    if isinstance(workers, Executor):
+        return _submit(workers, work, files, done)
+    count = min(workers or len(os.sched_getaffinity(0)), len(files))
+    if count > 1 and text_bytes(files) >= PARALLEL_FROM_BYTES:
+        with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
             return _submit(pool, work, files, done)
     passes = []
     for file in files:

@@ -58,6 +58,9 @@ def trace(
             help="hta: the numbers of HolisticTraceAnalysis 0.5.0, filters included.", metavar="hta"
         ),
     ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Ranks read at a time; without it one per core.", min=1, metavar="N")
+    ] = None,
     csv: Annotated[
         Path | None, typer.Option(help="Also write every section's table there as CSV.", metavar="DIR")
     ] = None,
@@ -92,6 +95,7 @@ def trace(
             compat=compat,
             cell=cell,
             rank_of=tuple(rank_of or ()),
+            processes=processes,
             csv=csv,
             fail_if=tuple(fail_if or ()),
             json=json,
