@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stepscope.report.trace_sections import table as trace_table
     from stepscope.traces.job import analyse_job
     from stepscope.traces.load import load_traces
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "analyse_job", "load_traces"]
+__all__ = ["__version__", "analyse_job", "load_traces", "trace_table"]
 
-_HOMES = {"analyse_job": "stepscope.traces.job", "load_traces": "stepscope.traces.load"}
+_HOMES = {
+    "analyse_job": ("stepscope.traces.job", "analyse_job"),
+    "load_traces": ("stepscope.traces.load", "load_traces"),
+    "trace_table": ("stepscope.report.trace_sections", "table"),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -19,5 +24,6 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         from importlib import import_module
 
-        return getattr(import_module(_HOMES[name]), name)
+        module, attribute = _HOMES[name]
+        return getattr(import_module(module), attribute)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -114,6 +114,52 @@ def test_a_mistyped_section_is_told(stepscope: Cli, job: Path) -> None:
     assert "did you mean 'budget'" in done.err
 
 
+def test_all_ranks_merge_into_one_file(stepscope: Cli, job: Path, tmp_path: Path) -> None:
+    merged = tmp_path / "merged.json.gz"
+    done = stepscope("trace", str(job), "--merge", str(merged))
+    assert done.code == 0
+    assert "4 ranks on one clock" in done.err
+    events = json.loads(gzip.decompress(merged.read_bytes()))["traceEvents"]
+    assert {e["pid"] // 10000 for e in events if isinstance(e.get("pid"), int) and e["ph"] == "X"} == {
+        0,
+        1,
+        2,
+        3,
+    }
+
+
+def test_a_slower_job_is_told_from_the_one_before(stepscope: Cli, tmp_path: Path) -> None:
+    for name, forward in (("old", 100_000), ("new", 160_000)):
+        write_job(build(world=2, steps=8, forward_ns=forward), tmp_path / name)
+    done = stepscope("trace", str(tmp_path / "new"), "--diff", str(tmp_path / "old"))
+    assert done.code == 0, done.err
+    assert "rank 0: slower" in done.out
+    same = stepscope("trace", str(tmp_path / "new"), "--diff", str(tmp_path / "new"), "--json").json()
+    assert {d["verdict"] for d in same["diffs"]} == {"no significant difference"}
+
+
+def test_steps_of_one_trace_are_compared(stepscope: Cli, job: Path) -> None:
+    done = stepscope("trace", str(job), "--diff-steps", "10:12", "--rank", "1")
+    assert done.code == 0, done.err
+    assert "rank 1: undecided" in done.out
+    assert "no step 99" in stepscope("trace", str(job), "--diff-steps", "10:99").err
+
+
+def test_another_tools_numbers_are_shown_beside_a_warning(stepscope: Cli, job: Path) -> None:
+    done = stepscope("trace", str(job), "--compat", "hta")
+    assert done.code == 0, done.err
+    assert "get_temporal_breakdown" in done.out
+    assert "mistakes included" in done.out
+    assert stepscope("trace", str(job), "--compat", "hat").code == 2
+
+
+def test_what_was_read_can_be_kept(stepscope: Cli, job: Path) -> None:
+    first, second = (stepscope("trace", str(job), "--cache", "--show", "all") for _ in range(2))
+    assert first.code == second.code == 0
+    assert first.out == second.out
+    assert any((stepscope.folder / "cache" / "stepscope").rglob("*"))
+
+
 def test_a_profiled_run_keeps_its_promise_and_naive_does_not_overlap(stepscope: Cli, tmp_path: Path) -> None:
     matrix = tmp_path / "m.yaml"
     matrix.write_text(

@@ -48,10 +48,12 @@ class Request:
     hardware_flop: float | None
     merge: Path | None
     diff: str | None
+    diff_steps: str | None
     compat: str | None
     cell: str | None
     rank_of: tuple[str, ...]
     processes: int | None
+    cache: bool
     csv: Path | None
     fail_if: tuple[str, ...]
     json: bool
@@ -87,20 +89,21 @@ def run(request: Request) -> int:
             wanted=wanted,
             ranks=stated,
             processes=request.processes,
+            cache=request.cache,
             started=watch.started,
             done=watch.done,
         )
         watch.end()
         return summary
 
-    if request.diff is not None:
+    if request.diff is not None or request.diff_steps is not None:
         from stepscope.cli import trace_diff
 
         wanted = replace(wanted, sections=frozenset({"profile"}))
-        old = _traces_of(request.diff, request.cell)
-        return trace_diff.run(
-            old, paths, analyse=analyse, ranks=ranks, limit=request.limit, as_json=request.json
-        )
+        after = analyse(paths)
+        before = after if request.diff is None else analyse(_traces_of(request.diff, request.cell))
+        pairs = trace_diff.pairs(before, after, ranks=ranks, steps=request.diff_steps)
+        return trace_diff.show(pairs, limit=request.limit, as_json=request.json)
     summary = analyse(paths)
     if request.merge is not None:
         _merge(summary, request.merge)

@@ -96,6 +96,23 @@ class IdleCause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBudget:
+    """Communication of one rank in one process group. size: ranks in it; size_bytes: payload of all its calls.
+
+    exposed_ns: under no computation of this rank. Groups that communicate at once count the time each.
+    """
+
+    rank: int
+    group: str
+    description: str
+    size: int | None
+    collectives: int
+    size_bytes: int | None
+    comm_ns: int
+    exposed_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideWork:
     """Device work that no recorded step launched."""
 

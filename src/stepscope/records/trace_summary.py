@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_budget import (
+    GroupBudget,
     IdleCause,
     OutsideWork,
     PhaseBudget,
@@ -74,6 +75,7 @@ class RankPass:
     phases: tuple[PhaseBudget, ...] = ()
     idle: tuple[IdleCause, ...] = ()
     communication: RankCommunication | None = None
+    groups: tuple[GroupBudget, ...] = ()
     conformance: ConformanceCheck | None = None
     operators: OperatorTable | None = None
     kernels: KernelTable | None = None

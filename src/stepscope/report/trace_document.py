@@ -77,7 +77,7 @@ def document(summary: TraceSummary) -> dict[str, Any]:
     }
 
 
-_LISTS = ("phases", "idle", "annotations", "sequences", "buckets", "memory")
+_LISTS = ("phases", "idle", "groups", "annotations", "sequences", "buckets", "memory")
 """Fields of RankPass that are lists of rows, each with its rank."""
 
 _TABLES = ("operators", "kernels", "launches", "copies", "utilisation", "path", "conformance")

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
-from stepscope.report.tables._common import TableKind
+from stepscope.records.trace_summary import TraceSummary
+from stepscope.report.tables._common import Table, TableKind
 
 SECTIONS: dict[str, str] = {
     "budget": "trace_budget",
@@ -16,6 +17,7 @@ SECTIONS: dict[str, str] = {
     "phases": "trace_phases",
     "idle": "trace_idle",
     "collectives": "trace_collectives",
+    "groups": "trace_groups",
     "stragglers": "trace_stragglers",
     "buckets": "trace_buckets",
     "operators": "trace_operators",
@@ -53,3 +55,8 @@ def table_kind(section: str) -> TableKind:
     module = importlib.import_module(f"stepscope.report.tables.{SECTIONS[section]}")
     kind: TableKind = module.TABLE
     return kind
+
+
+def table(summary: TraceSummary, section: str) -> Table:
+    """One section of a trace as a table (``.to_pandas()``, ``.to_polars()``). Raises UsageError for an unknown one."""
+    return table_kind(chosen([section])[0]).build(summary)

@@ -28,99 +28,22 @@ from stepscope.traces.events import (
     Shapes,
 )
 from stepscope.traces.repair import repaired, why_invalid
+from stepscope.traces.wire import (
+    DECODER,
+    EXACT_DECODER,
+    NO_TEXT,
+    ONE_EXACT,
+    ONE_LOOSE,
+    RAW_LIST,
+    UNREADABLE,
+    Args,
+    Event,
+    ExactEvent,
+    loosely,
+)
 
-_NO_TEXT = msgspec.Raw(b"")
-
-
-class _Args(msgspec.Struct, gc=False, rename={
-    "external_id": "External id", "sequence": "Sequence number", "forward_thread": "Fwd thread id",
-    "dims": "Input Dims", "types": "Input type", "collective": "Collective name",
-    "in_elements": "In msg nelems", "out_elements": "Out msg nelems",
-    "group_name": "Process Group Name", "group_description": "Process Group Description",
-    "group_size": "Group size", "group_ranks": "Process Group Ranks", "group_sequence": "Seq",
-    "comms_id": "Comms Id", "label": "name", "allocated": "Total Allocated", "reserved": "Total Reserved",
-    "memory_bytes": "Bytes", "device_type": "Device Type", "device_id": "Device Id", "copied": "bytes",
-    "copy_gb_per_s": "memory bandwidth (GB/s)", "source_rank": "Src Rank", "destination_rank": "Dst Rank",
-}):  # fmt: skip
-    correlation: int = NONE
-    external_id: int = NONE
-    stream: int | str = NONE
-    device: int = NONE
-    sequence: int = NONE
-    forward_thread: int = NONE
-    dims: msgspec.Raw = _NO_TEXT
-    types: msgspec.Raw = _NO_TEXT
-    copied: int | str = NONE
-    copy_gb_per_s: float | None = None
-    size: int | str = NONE
-    flops: int = NONE
-    collective: str | None = None
-    in_elements: int | None = None
-    out_elements: int | None = None
-    dtype: str | None = None
-    group_name: str | None = None
-    group_description: str | None = None
-    group_size: int | None = None
-    group_ranks: msgspec.Raw = _NO_TEXT
-    group_sequence: int | None = None
-    comms_id: int | None = None
-    source_rank: int | None = None
-    destination_rank: int | None = None
-    label: msgspec.Raw = _NO_TEXT
-    allocated: int = NONE
-    reserved: int = NONE
-    memory_bytes: int | None = None
-    device_type: int = NONE
-    device_id: int = NONE
-
-
-class _Event(msgspec.Struct, gc=False):
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: int | str | None = None
-    tid: int | str | None = None
-    ts: float | None = None
-    dur: float | None = None
-    args: _Args | None = None
-
-
-class _ExactEvent(msgspec.Struct, gc=False):
-    """As _Event with the time as text, for absolute unix times that a float cannot hold."""
-
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: int | str | None = None
-    tid: int | str | None = None
-    ts: msgspec.Raw = _NO_TEXT
-    dur: float | None = None
-    args: _Args | None = None
-
-
-class _LooseEvent(msgspec.Struct, gc=False):
-    """As _ExactEvent with every field as text, to be read one by one: for events with a type nobody expects."""
-
-    ph: msgspec.Raw = _NO_TEXT
-    cat: msgspec.Raw = _NO_TEXT
-    name: msgspec.Raw = _NO_TEXT
-    pid: msgspec.Raw = _NO_TEXT
-    tid: msgspec.Raw = _NO_TEXT
-    ts: msgspec.Raw = _NO_TEXT
-    dur: msgspec.Raw = _NO_TEXT
-    args: msgspec.Raw = _NO_TEXT
-
-
-_DECODER = msgspec.json.Decoder(list[_Event])
-_EXACT_DECODER = msgspec.json.Decoder(list[_ExactEvent])
-_ONE_EXACT = msgspec.json.Decoder(_ExactEvent)
-_ONE_LOOSE = msgspec.json.Decoder(_LooseEvent)
-_RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
-_RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_FIELDS = msgspec.structs.fields(_Args)
 _FRACTION = re.compile(rb'"ts"\s*:\s*-?\d+\.')
-_NO_ARGS = _Args()
+_NO_ARGS = Args()
 _FLOW = frozenset("stf")
 _NO_TIME = "without a start or a duration (left out)"
 
@@ -163,7 +86,7 @@ class ColumnBuilder:
         try:
             self._take_block(block)
             return
-        except _UNREADABLE:
+        except UNREADABLE:
             pass
         mended = repaired(block)
         problem = why_invalid(mended.text)
@@ -177,15 +100,15 @@ class ColumnBuilder:
         self._repairs += mended.kinds
         try:
             self._take_block(mended.text)
-        except _UNREADABLE:
+        except UNREADABLE:
             self._take_loose(mended.text)
 
     def _take_block(self, block: bytes) -> None:
         text = b"[" + block + b"]"
         if self._far:
-            self._take_exact(_EXACT_DECODER.decode(text))
+            self._take_exact(EXACT_DECODER.decode(text))
         else:
-            self._take(_DECODER.decode(text), text)
+            self._take(DECODER.decode(text), text)
 
     def add_device_rows(self, rows: Sequence[Row]) -> bool:
         """Add events found by the device scan: time, category, name and place; every link stays NONE.
@@ -201,7 +124,7 @@ class ColumnBuilder:
             places = {
                 p: (_place(p[0]), _place(p[1])) for p in set(zip(pids, tids, strict=True)).difference(seen)
             }
-        except (ValueError, *_UNREADABLE):
+        except (ValueError, *UNREADABLE):
             return False
         table.update((name, self._names[text]) for name, text in new.items())
         seen.update((place, self._threads[known]) for place, known in places.items())
@@ -219,33 +142,33 @@ class ColumnBuilder:
     def _take_loose(self, block: bytes) -> None:
         """Event by event, and where that fails field by field."""
         events = []
-        for raw in _RAW_LIST.decode(b"[" + block + b"]"):
+        for raw in RAW_LIST.decode(b"[" + block + b"]"):
             try:
-                events.append(_ONE_EXACT.decode(raw))
-            except _UNREADABLE:
+                events.append(ONE_EXACT.decode(raw))
+            except UNREADABLE:
                 try:
-                    events.append(_loosely(_ONE_LOOSE.decode(raw)))
+                    events.append(loosely(ONE_LOOSE.decode(raw)))
                     self._loose += 1
-                except _UNREADABLE:
+                except UNREADABLE:
                     self._odd["that are no objects (left out)"] += 1
         self._take_exact(events)
 
-    def _take(self, events: list[_Event], text: bytes) -> None:
+    def _take(self, events: list[Event], text: bytes) -> None:
         spans = [e for e in events if e.ph == "X" and e.ts is not None and e.dur is not None]
         times = np.array([e.ts for e in spans or events if e.ts is not None], dtype=np.float64)
         largest = float(np.abs(times).max()) if len(times) else 0.0
         if largest >= FLOAT_LIMIT_US and (largest > RANGE_US or _FRACTION.search(text)):
             self._far = True
-            self._take_exact(_EXACT_DECODER.decode(text))
+            self._take_exact(EXACT_DECODER.decode(text))
             return
         if len(spans) < len(events):
             self._others([e for e in events if e.ph != "X" or e.ts is None or e.dur is None])
         self._spans(spans, from_floats(times if spans else times[:0]))
 
-    def _take_exact(self, events: list[_ExactEvent]) -> None:
-        spans = [e for e in events if e.ph == "X" and e.dur is not None and e.ts is not _NO_TEXT]
+    def _take_exact(self, events: list[ExactEvent]) -> None:
+        spans = [e for e in events if e.ph == "X" and e.dur is not None and e.ts is not NO_TEXT]
         if len(spans) < len(events):
-            self._others([e for e in events if e.ph != "X" or e.dur is None or e.ts is _NO_TEXT])
+            self._others([e for e in events if e.ph != "X" or e.dur is None or e.ts is NO_TEXT])
         try:
             times = from_texts([bytes(e.ts) for e in spans])
         except ValueError:
@@ -287,16 +210,14 @@ class ColumnBuilder:
         shapes = self._shapes
         add("shape").append(
             np.array(
-                [NONE if a.dims is _NO_TEXT else shapes[bytes(a.dims), bytes(a.types)] for a in args],
+                [NONE if a.dims is NO_TEXT else shapes[bytes(a.dims), bytes(a.types)] for a in args],
                 dtype=np.int32,
             )
         )
         self._sparse(args, codes, categories, ts_ns, duration)
         self._count += len(events)
 
-    def _sparse(
-        self, args: list[_Args], codes: Any, categories: list[str], ts_ns: Any, duration: Any
-    ) -> None:
+    def _sparse(self, args: list[Args], codes: Any, categories: list[str], ts_ns: Any, duration: Any) -> None:
         base = self._count
         for i in [i for i, a in enumerate(args) if a.collective is not None or a.flops > 0]:
             if args[i].collective is not None:
@@ -403,7 +324,7 @@ def _place(text: bytes) -> int | str:
 _LINKS = attrgetter("correlation", "external_id", "stream", "device", "sequence", "forward_thread")
 
 
-def _links(args: list[_Args]) -> list[NDArray[np.int64]]:
+def _links(args: list[Args]) -> list[NDArray[np.int64]]:
     """The six columns of numbers, in the order of _LINKS."""
     try:
         table = np.fromiter(chain.from_iterable(map(_LINKS, args)), np.int64, 6 * len(args))
@@ -412,7 +333,7 @@ def _links(args: list[_Args]) -> list[NDArray[np.int64]]:
         return [wide([as_number(v) for v in column]) for column in zip(*map(_LINKS, args), strict=True)]
 
 
-def _collective(a: _Args) -> CollectiveArgs:
+def _collective(a: Args) -> CollectiveArgs:
     ranks = bytes(a.group_ranks).strip(b'"').decode(errors="replace")
     return CollectiveArgs(
         name=a.collective or "",
@@ -458,36 +379,6 @@ def _memory_table(rows: list[tuple[int, int, int, int, int, int]]) -> MemoryInst
         device_type=table[:, 4].astype(np.int32),
         device=table[:, 5].astype(np.int32),
     )
-
-
-def _loosely(event: _LooseEvent) -> _ExactEvent:
-    """What can be read of the event, each field by itself; the rest is as if not recorded."""
-    args = _Args()
-    try:
-        fields = _RAW_FIELDS.decode(event.args)
-    except _UNREADABLE:
-        fields = {}
-    for spec in _FIELDS:
-        if spec.encode_name in fields:
-            raw = fields[spec.encode_name]
-            setattr(args, spec.name, raw if spec.type is msgspec.Raw else _read(raw, spec.type, spec.default))
-    return _ExactEvent(
-        ph=_read(event.ph, str, ""), cat=_read(event.cat, str, ""), name=_read(event.name, str, ""),
-        pid=_read(event.pid, int | str | None, None), tid=_read(event.tid, int | str | None, None),
-        ts=event.ts, dur=_read(event.dur, float | None, None), args=args,
-    )  # fmt: skip
-
-
-def _read(raw: msgspec.Raw, kind: Any, otherwise: Any) -> Any:
-    """The value as this type, from ``7``, ``7.0`` or ``"7"``; ``otherwise`` when it is something else."""
-    if raw is _NO_TEXT:
-        return otherwise
-    try:
-        return msgspec.json.decode(raw, type=kind, strict=False)
-    except _UNREADABLE:
-        return (
-            bytes(raw).strip(b'"').decode(errors="replace") if kind in (str, int | str | None) else otherwise
-        )
 
 
 def _id_text(value: Any) -> str:

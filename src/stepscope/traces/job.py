@@ -35,25 +35,28 @@ def text_bytes(files: Iterable[Path]) -> int:
 
 
 def analyse_job(
-    paths: Iterable[str | Path],
+    paths: str | Path | Iterable[str | Path],
     *,
-    wanted: Wanted,
+    wanted: Wanted | None = None,
     ranks: Mapping[str, int] | None = None,
     executor: Executor | None = None,
     processes: int | None = None,
+    cache: bool = False,
     done: Callable[[Path], None] | None = None,
     started: Callable[[Sequence[Path]], None] | None = None,
 ) -> TraceSummary:
-    """Load and analyse every rank's trace under ``paths``, then match the ranks.
+    """Load and analyse every rank's trace under ``paths``, then match the ranks. ``wanted`` None: everything.
 
     ``executor`` maps the files over its workers; without one, ``processes`` (None: one per core) are started where
-    that pays. ``started``
+    that pays. ``cache``: keep the columns of each file for the next time. ``started``
     is told the files, ``done`` each one as it is finished. Raises DataError as ``load_traces`` does.
     """
-    files, skipped = trace_files(paths)
+    files, skipped = trace_files([paths] if isinstance(paths, str | Path) else paths)
     if started:
         started(files)
-    work = partial(pass_file, wanted=wanted, stated=ranks or {}, alone=len(files) == 1)
+    work = partial(
+        pass_file, wanted=wanted or Wanted(), stated=ranks or {}, alone=len(files) == 1, cache=cache
+    )
     passes = _map(work, files, executor or processes, done or (lambda _: None))
     notes = tuple(FileNote(rank=None, kind=n.kind, text=n.text) for n in skipped)
     return combine(_by_rank(passes), notes=notes)

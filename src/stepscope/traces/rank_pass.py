@@ -19,6 +19,7 @@ from stepscope.traces.copies import copy_table
 from stepscope.traces.critical_path import Walk, critical_path, rank_legs
 from stepscope.traces.diff import work_profile
 from stepscope.traces.events import RankTrace
+from stepscope.traces.group_budget import group_budgets
 from stepscope.traces.idle import idle_causes
 from stepscope.traces.kernels import kernel_table
 from stepscope.traces.launches import launch_statistics
@@ -37,6 +38,13 @@ DEVICE_ONLY = frozenset({"budget"})
 """Sections that the device scan alone can answer: the budget, which holds what is hidden and exposed."""
 
 
+EVERYTHING = frozenset({
+    "budget", "operators", "kernels", "launches", "copies", "annotations", "sequences", "buckets", "memory",
+    "utilisation", "path",
+})  # fmt: skip
+"""What costs extra beyond the budget; steps, phases, idle causes and collectives come with any full reading."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """Which sections to compute, and how. FLOP are per step and rank; None: what the trace recorded.
@@ -44,7 +52,7 @@ class Wanted:
     limit: rows of the lists that can be long (operators, kernels, annotations); None: all.
     """
 
-    sections: frozenset[str]
+    sections: frozenset[str] = EVERYTHING
     sort: str = "device_self"
     limit: int | None = None
     model_flop: float | None = None
@@ -61,9 +69,10 @@ def pass_file(
     wanted: Wanted,
     stated: Mapping[str, int],
     alone: bool,
+    cache: bool = False,
 ) -> RankPass:
     """Load one trace file and analyse it. Runs in any process."""
-    trace = load_file(path, device_only=wanted.device_only)
+    trace = load_file(path, device_only=wanted.device_only, cache=cache)
     rank, notes = rank_of(trace, stated, alone=alone)
     return analyse(replace(trace, rank=rank, notes=(*trace.notes, *notes)), wanted)
 
@@ -101,6 +110,7 @@ def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:
         phases=phase_budgets(trace, activity, launches),
         idle=idle_causes(trace, activity, launches),
         communication=communication,
+        groups=group_budgets(trace.rank, activity, communication.collectives),
         conformance=check_plan(trace, communication.collectives),
     )
     return _details(result, trace, activity, launches, wanted)

@@ -52,6 +52,12 @@ def trace(
         str | None,
         typer.Option(help="Compare with another trace (folder or file): what got slower.", metavar="OTHER"),
     ] = None,
+    diff_steps: Annotated[
+        str | None,
+        typer.Option(
+            "--diff-steps", help="Compare steps of the same traces: 10-13:20-23.", metavar="A-B:C-D"
+        ),
+    ] = None,
     compat: Annotated[
         str | None,
         typer.Option(
@@ -61,6 +67,9 @@ def trace(
     processes: Annotated[
         int | None, typer.Option(help="Ranks read at a time; without it one per core.", min=1, metavar="N")
     ] = None,
+    cache: Annotated[
+        bool, typer.Option("--cache", help="Keep what was read (~/.cache/stepscope) for the next time.")
+    ] = False,
     csv: Annotated[
         Path | None, typer.Option(help="Also write every section's table there as CSV.", metavar="DIR")
     ] = None,
@@ -92,10 +101,12 @@ def trace(
             hardware_flop=hardware_flop,
             merge=merge,
             diff=diff,
+            diff_steps=diff_steps,
             compat=compat,
             cell=cell,
             rank_of=tuple(rank_of or ()),
             processes=processes,
+            cache=cache,
             csv=csv,
             fail_if=tuple(fail_if or ()),
             json=json,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from stepscope.core.errors import MissingError
 
 Tone = Literal["plain", "good", "warn", "bad", "dim"]
 Raw = str | int | float | bool | None
@@ -66,6 +69,17 @@ class Table:
     footnotes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def to_pandas(self) -> Any:
+        """The raw values as a pandas DataFrame (unknown: None). Raises MissingError without pandas."""
+        return _frame_library("pandas").DataFrame(self._raw())
+
+    def to_polars(self) -> Any:
+        """The raw values as a polars DataFrame (unknown: null). Raises MissingError without polars."""
+        return _frame_library("polars").DataFrame(self._raw(), strict=False)
+
+    def _raw(self) -> dict[str, list[Raw]]:
+        return {c.key: [row.values[i].raw for row in self.rows] for i, c in enumerate(self.columns)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableKind:
@@ -77,6 +91,15 @@ class TableKind:
     title: str
     needs: tuple[str, ...]
     build: Callable[..., Table]
+
+
+def _frame_library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingError(
+            f"{name} is not installed", why="tables convert to frames with it", fix=f"pip install {name}"
+        ) from error
 
 
 def unknown() -> Value:
