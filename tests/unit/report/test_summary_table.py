@@ -210,6 +210,6 @@ def test_csv_has_raw_values_in_base_units(rows: list[Any]) -> None:
 
 def test_an_empty_table_renders() -> None:
     table = build([])
-    assert "mode" not in terminal.render(table, width=80).plain  # nothing to head: footnotes and notes alone
+    assert "mode" in terminal.render(table, width=80).plain
     assert csv.render(table).count("\n") == 1
     assert markdown.render(table) == "\n"
