@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from stepscope.core.errors import DataError, Unavailable
+from stepscope.core.errors import DataError, MissingError, Unavailable
 from stepscope.records.trace_collectives import JobCollectives
 from stepscope.records.trace_path import CrossRankPath
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary
@@ -69,8 +71,9 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
     stragglers = find_stragglers(communication, collectives) if collectives is not None else None
     path = _job_path(passes, collectives)
     waiting = _exposed_waiting(collectives)
+    world = next((p.facts.world_size for p in passes if p.facts.world_size is not None), None)
     summary = TraceSummary(
-        world_size=next((p.facts.world_size for p in passes if p.facts.world_size is not None), None),
+        world_size=world,
         ranks=tuple(passes),
         verdicts=tuple(
             RankVerdict(
@@ -80,13 +83,30 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
             if p.budget is not None and not p.partial
         ),
         findings=(),
-        notes=notes,
+        notes=(*notes, *_differences(passes, world)),
         collectives=collectives,
         stragglers=stragglers,
         path=None if isinstance(path, Unavailable) else path,
         path_unavailable=path.reason if isinstance(path, Unavailable) else None,
     )
     return replace(summary, findings=findings_of(summary))
+
+
+def _differences(passes: Sequence[RankPass], world: int | None) -> Iterator[FileNote]:
+    """What keeps the given traces from being the whole job, side by side."""
+    if world is not None and world > len(passes):
+        text = f"traces of {len(passes)} of {world} ranks: whom the others waited for, and what they did, cannot be told"
+        yield FileNote(rank=None, kind="missing", text=text)
+    steps = {p.facts.rank: tuple(s.step for s in p.steps) for p in passes if p.steps}
+    if len(set(steps.values())) > 1:
+        usual = Counter(steps.values()).most_common(1)[0][0]
+        odd = [rank for rank, numbers in steps.items() if numbers != usual]
+        text = (
+            f"ranks recorded different steps: most {usual[0]} to {usual[-1]}, "
+            f"rank {odd[0]} {steps[odd[0]][0]} to {steps[odd[0]][-1]}"
+            + (f" and {len(odd) - 1} more" if odd[1:] else "")
+        )
+        yield FileNote(rank=None, kind="missing", text=text)
 
 
 def _job_path(passes: Sequence[RankPass], job: JobCollectives | None) -> CrossRankPath | Unavailable | None:
@@ -157,7 +177,14 @@ def _submit(
     order = sorted(files, key=lambda f: f.stat().st_size, reverse=True)
     futures = {executor.submit(work, file): file for file in order}
     for future in as_completed(futures):
-        future.result()
+        try:
+            future.result()
+        except BrokenProcessPool as error:
+            raise MissingError(
+                "a process that was reading traces was killed",
+                why="most likely the machine ran out of memory",
+                fix="read fewer ranks at a time (--processes 1), or device events alone (--show budget)",
+            ) from error
         done(futures[future])
     by_file = {file: future.result() for future, file in futures.items()}
     return [by_file[file] for file in files]

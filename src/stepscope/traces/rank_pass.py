@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from stepscope.core.errors import Unavailable
+from stepscope.core.errors import MissingError, Unavailable
 from stepscope.records.trace_summary import FileNote, Missing, RankFacts, RankPass
 from stepscope.traces.activity import Activity, activity_of
 from stepscope.traces.annotations import annotation_rows
@@ -72,9 +72,16 @@ def pass_file(
     cache: bool = False,
 ) -> RankPass:
     """Load one trace file and analyse it. Runs in any process."""
-    trace = load_file(path, device_only=wanted.device_only, cache=cache)
-    rank, notes = rank_of(trace, stated, alone=alone)
-    return analyse(replace(trace, rank=rank, notes=(*trace.notes, *notes)), wanted)
+    try:
+        trace = load_file(path, device_only=wanted.device_only, cache=cache)
+        rank, notes = rank_of(trace, stated, alone=alone)
+        return analyse(replace(trace, rank=rank, notes=(*trace.notes, *notes)), wanted)
+    except MemoryError as error:
+        raise MissingError(
+            f"{path}: not enough memory to read it",
+            why="every event takes about 60 bytes, and the analyses as much again",
+            fix="read device events alone (--show budget), or profile fewer steps",
+        ) from error
 
 
 def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:

@@ -34,7 +34,7 @@ def build(summary: TraceSummary) -> Table:
     sources = {p.budget.source for p in summary.ranks if p.budget is not None}
     return Table(
         key="budget",
-        title="Time budget",
+        title="Time budget and overlap",
         columns=(
             Column(key="rank", title="rank", role="identity", lead=True),
             *parts_columns(),
@@ -49,7 +49,7 @@ def build(summary: TraceSummary) -> Table:
     )
 
 
-TABLE = TableKind(key="budget", title="Time budget", needs=("trace",), build=build)
+TABLE = TableKind(key="budget", title="Time budget and overlap", needs=("trace",), build=build)
 
 _CPU_NOTE = "no device in this trace: compute = operators, communication = gloo's own spans"
 
