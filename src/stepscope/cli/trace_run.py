@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from stepscope.cli.ranges import parse_ranges
 from stepscope.core.errors import CheckFailed, DataError, UsageError
 from stepscope.core.units import format_bytes
 from stepscope.core.words import counted
+from stepscope.records.codec import encode_document
 from stepscope.report import trace_sections
 from stepscope.report.conditions import parse_condition
 from stepscope.report.render import csv as csv_render
@@ -111,7 +111,7 @@ def run(request: Request) -> int:
     if request.csv is not None:
         _write_csv(shown, request.csv)
     if request.json:
-        print_json(json.dumps(document(shown), indent=1, allow_nan=False))
+        print_json(encode_document(document(shown)))
     else:
         _show(shown, sections, limit=request.limit)
     failed = [c.text for c in conditions if c.holds(metrics(summary), {f.rule for f in summary.findings})]

@@ -8,6 +8,7 @@ schema is refused; an older one goes through :mod:`stepscope.records.migrations`
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -44,6 +45,21 @@ def to_builtins(record: object) -> Any:
     plain = msgspec.to_builtins(record)
     _refuse_non_finite(plain, type(record).__name__)
     return plain
+
+
+def plain(record: object) -> Any:
+    """Plain dicts and lists, unchecked: for documents that ``encode_document`` writes, which checks them."""
+    return msgspec.to_builtins(record)
+
+
+def encode_document(document: Mapping[str, Any]) -> bytes:
+    """An indented JSON document of plain values. Raises StepscopeError for NaN and infinity, as ``encode``."""
+    try:
+        text = json.dumps(document, allow_nan=False)  # without indent: that path is compiled
+    except ValueError as error:
+        _refuse_non_finite(document, "document")
+        raise StepscopeError("a document cannot be written as JSON", why=str(error)) from error
+    return msgspec.json.format(text.encode(), indent=1)
 
 
 def encode(record: object) -> bytes:

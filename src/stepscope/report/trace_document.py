@@ -6,7 +6,7 @@ from typing import Any
 
 from stepscope import __version__
 from stepscope.core.clock import utc_now
-from stepscope.records import codec
+from stepscope.records.codec import plain
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import RankPass, TraceSummary
 
@@ -48,31 +48,29 @@ def metrics(summary: TraceSummary) -> dict[str, float | None]:
 
 def document(summary: TraceSummary) -> dict[str, Any]:
     """Plain dicts and lists; unknown is null. Sections that were not computed are empty or null."""
-    passes = [codec.to_builtins(p) for p in summary.ranks]
+    ranks, job, late = summary.ranks, summary.collectives, summary.stragglers
     return {
         "schema": "stepscope.trace/1",
         "tool_version": __version__,
         "created": utc_now(),
         "world_size": summary.world_size,
         "metrics": metrics(summary),
-        "findings": codec.to_builtins(summary.findings),
-        "verdicts": [{"rank": v.rank, **codec.to_builtins(v.verdict)} for v in summary.verdicts],
-        "ranks": [_rank(p, raw) for p, raw in zip(summary.ranks, passes, strict=True)],
-        "steps": [_step(s) for raw in passes for s in raw["steps"]],
-        **{key: [row for raw in passes for row in raw[key]] for key in _LISTS},
-        "collectives": [_collective(i) for i in summary.collectives.instances] if summary.collectives else [],
-        "clocks": codec.to_builtins(summary.collectives.clocks) if summary.collectives else None,
-        "stragglers": [codec.to_builtins(s) for s in summary.stragglers.stragglers]
-        if summary.stragglers
-        else [],
-        "straggler_report": summary.stragglers.text if summary.stragglers else None,
-        **{key: [raw[key] for raw in passes if raw[key] is not None] for key in _TABLES},
-        "job_path": codec.to_builtins(summary.path) if summary.path else None,
-        "unavailable": [{"rank": raw["facts"]["rank"], **m} for raw in passes for m in raw["unavailable"]],
+        "findings": plain(summary.findings),
+        "verdicts": [{"rank": v.rank, **plain(v.verdict)} for v in summary.verdicts],
+        "ranks": [_rank(p) for p in ranks],
+        "steps": [_step(plain(s)) for p in ranks for s in p.steps],
+        **{key: [row for p in ranks for row in plain(getattr(p, key))] for key in _LISTS},
+        "collectives": [_collective(i) for i in job.instances] if job else [],
+        "clocks": plain(job.clocks) if job else None,
+        "stragglers": plain(late.stragglers) if late else [],
+        "straggler_report": late.text if late else None,
+        **{key: [plain(getattr(p, key)) for p in ranks if getattr(p, key) is not None] for key in _TABLES},
+        "job_path": plain(summary.path) if summary.path else None,
+        "unavailable": [{"rank": p.facts.rank, **plain(m)} for p in ranks for m in p.unavailable],
         "notes": [
-            *codec.to_builtins(summary.notes),
-            *(note for raw in passes for note in raw["notes"]),
-            *({"rank": None, "kind": "collectives", "text": t} for t in _collective_notes(summary)),
+            *plain(summary.notes),
+            *(plain(note) for p in ranks for note in p.notes),
+            *({"rank": None, "kind": "collectives", "text": t} for t in (job.notes if job else ())),
         ],
     }
 
@@ -85,25 +83,20 @@ _TABLES = ("operators", "kernels", "launches", "copies", "utilisation", "path", 
 
 
 def _collective(instance: MatchedCollective) -> dict[str, Any]:
-    raw: dict[str, Any] = codec.to_builtins(instance)
+    raw: dict[str, Any] = plain(instance)
     return {**raw, "group": instance.group.name if instance.group else None}
 
 
-def _collective_notes(summary: TraceSummary) -> tuple[str, ...]:
-    return summary.collectives.notes if summary.collectives else ()
-
-
-def _rank(each: RankPass, raw: dict[str, Any]) -> dict[str, Any]:
-    facts = dict(raw["facts"])
+def _rank(each: RankPass) -> dict[str, Any]:
+    facts: dict[str, Any] = plain(each.facts)
     if each.budget is None:
         return {**facts, "source": None}
-    budget = raw["budget"]
     return {
         **facts,
-        **budget["parts"],
-        "source": budget["source"],
-        "start_ns": budget["start_ns"],
-        "outside": raw["outside"],
+        **plain(each.budget.parts),
+        "source": each.budget.source,
+        "start_ns": each.budget.start_ns,
+        "outside": plain(each.outside),
     }
 
 

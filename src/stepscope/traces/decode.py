@@ -45,6 +45,7 @@ from stepscope.traces.wire import (
 _FRACTION = re.compile(rb'"ts"\s*:\s*-?\d+\.')
 _NO_ARGS = Args()
 _FLOW = frozenset("stf")
+_SAMPLE = 64 << 10
 _NO_TIME = "without a start or a duration (left out)"
 
 
@@ -157,7 +158,7 @@ class ColumnBuilder:
         spans = [e for e in events if e.ph == "X" and e.ts is not None and e.dur is not None]
         times = np.array([e.ts for e in spans or events if e.ts is not None], dtype=np.float64)
         largest = float(np.abs(times).max()) if len(times) else 0.0
-        if largest >= FLOAT_LIMIT_US and (largest > RANGE_US or _FRACTION.search(text)):
+        if largest >= FLOAT_LIMIT_US and (largest > RANGE_US or _fractions(text, times)):
             self._far = True
             self._take_exact(EXACT_DECODER.decode(text))
             return
@@ -303,6 +304,14 @@ _COLUMNS: dict[str, Any] = {
     "stream": np.int32, "device": np.int32, "correlation": np.int64, "external_id": np.int64,
     "sequence": np.int64, "forward_thread": np.int32, "shape": np.int32,
 }  # fmt: skip
+
+
+def _fractions(text: bytes, times: NDArray[np.float64]) -> bool:
+    """Whether times of this size have decimals. A writer gives them to all events or to none, so that beside the
+    values themselves (which keep quarters) a look at the first and last events is enough."""
+    if np.any(times != np.floor(times)):
+        return True
+    return _FRACTION.search(text[:_SAMPLE]) is not None or _FRACTION.search(text[-_SAMPLE:]) is not None
 
 
 class _Codes(dict[str, int]):
