@@ -71,6 +71,7 @@ def load_file(path: Path, *, device_only: bool = False, cache: bool = False) -> 
 
 
 NONE_RECORDED = -1
+PEEK_BYTES = 64 << 10
 
 
 def _read(path: Path, *, device_only: bool) -> RankTrace:
@@ -165,7 +166,7 @@ def is_trace(path: Path, header_limit: int | None) -> bool:
     """Whether a file holds trace events, by its beginning alone. Raises DataError for one that cannot be read."""
     if _is_sqlite(path):
         return True
-    stream = EventStream(ByteSource(path), header_limit=header_limit)
+    stream = EventStream(ByteSource(path, chunk_bytes=PEEK_BYTES), header_limit=header_limit)
     try:
         next(iter(stream), None)
     except NotATrace:
