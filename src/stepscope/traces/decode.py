@@ -45,7 +45,7 @@ from stepscope.traces.wire import (
 _FRACTION = re.compile(rb'"ts"\s*:\s*-?\d+\.')
 _NO_ARGS = Args()
 _FLOW = frozenset("stf")
-_SAMPLE = 64 << 10
+_SAMPLE = 8 << 10
 _NO_TIME = "without a start or a duration (left out)"
 
 
