@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 from stepscope.core.errors import DataError, MissingError, Unavailable
@@ -20,6 +19,7 @@ from stepscope.traces.cross_path import cross_rank_path
 from stepscope.traces.findings import findings_of
 from stepscope.traces.load import trace_files
 from stepscope.traces.rank_pass import Wanted, pass_file
+from stepscope.traces.readers import readers
 from stepscope.traces.stragglers import find_stragglers
 from stepscope.traces.verdict import verdict_of
 from stepscope.traces.waiting import job_collectives
@@ -161,7 +161,7 @@ def _map(
         return _submit(workers, work, files, done)
     count = min(workers or len(os.sched_getaffinity(0)), len(files))
     if count > 1 and text_bytes(files) >= PARALLEL_FROM_BYTES:
-        with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+        with readers(count) as pool:
             return _submit(pool, work, files, done)
     passes = []
     for file in files:

@@ -1,0 +1,59 @@
+"""Reading in several processes: the same answer, and nothing left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import pytest
+from tests.trace_builder import build, write_job
+
+from stepscope.core.errors import DataError
+from stepscope.traces import job
+from stepscope.traces.readers import readers
+
+
+def test_several_processes_give_the_same_answer_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_job(build(world=4, steps=3, late={1: 300_000}), tmp_path)
+    alone = job.analyse_job(folder, processes=1)
+    monkeypatch.setattr(job, "PARALLEL_FROM_BYTES", 0)
+    finished: list[Path] = []
+    together = job.analyse_job(folder, processes=2, done=finished.append)
+    assert together == alone
+    assert sorted(finished) == sorted(folder.iterdir())
+
+
+def test_an_error_in_a_process_is_the_caller_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_job(build(world=2), tmp_path)
+    broken = folder / "rank-1.json"
+    broken.write_text(broken.read_text().replace('"ts": ', '"ts": ?', 1))
+    monkeypatch.setattr(job, "PARALLEL_FROM_BYTES", 0)
+    with pytest.raises(DataError, match=r"rank-1\.json: not valid JSON near byte") as caught:
+        job.analyse_job(folder, processes=2)
+    assert caught.value.fix
+
+
+def test_an_interrupt_ends_the_processes_at_once() -> None:
+    task_s = 60
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_while_running(task_s)
+    assert time.monotonic() - started < task_s
+    assert not multiprocessing.active_children()
+
+
+def interrupted_while_running(task_s: float) -> None:
+    with readers(2) as pool:
+        running = pool.submit(time.sleep, task_s)
+        while not running.running():
+            time.sleep(0.02)
+        raise KeyboardInterrupt
+
+
+def test_processes_are_not_the_caller() -> None:
+    with readers(1) as pool:
+        assert pool.submit(os.getpid).result() != os.getpid()
