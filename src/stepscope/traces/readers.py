@@ -38,8 +38,8 @@ def readers(count: int) -> Iterator[Executor]:
 
 
 def _begin(parent: int) -> None:
-    """In each process: Ctrl-C ends it without a word, and so does the end of its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """In each process: Ctrl-C is the parent's to answer, whose end is this one's too."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
