@@ -30,7 +30,7 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
                 raise DataError(
                     f"{path}: no trace files in this folder",
                     why=f"none of its files ends in {', '.join(SUFFIXES)}",
-                    fix="name the folder that holds the profiler's exports, one file per rank",
+                    fix=_inner_folders(path),
                 )
         elif path.exists():
             if not path.is_file():
@@ -85,6 +85,21 @@ def _in_folder(folder: Path) -> list[Path]:
     if not files and (folder / "trace").is_dir():
         return _in_folder(folder / "trace")
     return sorted(files, key=lambda f: _natural(f.name))
+
+
+def _inner_folders(folder: Path) -> str:
+    inner = [d.name for d in sorted(folder.iterdir()) if d.is_dir() and _has_traces(d)]
+    if not inner:
+        return "name the folder that holds the profiler's exports, one file per rank"
+    more = f" and {len(inner) - 5} more" if len(inner) > 5 else ""
+    return f"name one of the folders in it: {', '.join(inner[:5])}{more}"
+
+
+def _has_traces(folder: Path) -> bool:
+    try:
+        return any(f.name.endswith(SUFFIXES) for f in folder.iterdir())
+    except OSError:
+        return False
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

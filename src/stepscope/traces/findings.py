@@ -112,6 +112,7 @@ def _exposed(summary: TraceSummary) -> Iterable[TraceFinding]:
     evidence = [
         f"exposed {format_duration(exposed)} a rank; {hidden:.0%} of communication runs under computation"
     ]
+    where = " (median rank)" if len(shares) > 1 else ""
     waiting = _waiting_share(summary)
     if all(p.partial for p in summary.ranks):
         advice = "read without --show budget to see how much of it is waiting for late ranks"
@@ -125,7 +126,7 @@ def _exposed(summary: TraceSummary) -> Iterable[TraceFinding]:
     yield TraceFinding(
         rule="exposed-communication",
         severity="problem" if share >= 0.2 else "warning",
-        title=f"communication that nothing hides takes {share:.0%} of the time (median rank)",
+        title=f"communication that nothing hides takes {share:.0%} of the time{where}",
         evidence=tuple(evidence),
         stake_fraction=share * (1 - (waiting or 0.0)),
         confidence="measured",
@@ -149,7 +150,9 @@ def _idle(summary: TraceSummary) -> Iterable[TraceFinding]:
         shares = [_share(each, causes) for each in ranks]
         if not shares or (share := sum(shares) / len(shares)) < 0.1:
             continue
-        evidence = [f"mean of {counted(len(ranks), 'rank')}; between {min(shares):.0%} and {max(shares):.0%}"]
+        evidence = []
+        if len(ranks) > 1:
+            evidence.append(f"mean of {len(ranks)} ranks; between {min(shares):.0%} and {max(shares):.0%}")
         if len(causes) > 1:
             split = {cause: sum(_share(each, (cause,)) for each in ranks) / len(ranks) for cause in causes}
             evidence.append(", ".join(f"{_SAID[cause]} {part:.0%}" for cause, part in split.items()))

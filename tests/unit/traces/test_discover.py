@@ -92,3 +92,13 @@ def test_impossible_names_are_one_clear_error(name: str, tmp_path: Path) -> None
 )  # fmt: skip
 def test_the_rank_that_a_file_name_states(name: str, rank: int | None) -> None:
     assert rank_from_name(Path("folder-rank-9") / name) == rank
+
+
+def test_a_folder_of_folders_names_them(tmp_path: Path) -> None:
+    for name in ("job-a", "job-b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rank-0.json").write_text("{}")
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(DataError) as caught:
+        candidates([tmp_path])
+    assert caught.value.fix == "name one of the folders in it: job-a, job-b"
