@@ -1,8 +1,9 @@
-"""No source or test file is git-ignored: an ignored test passes here and does not exist in a clone."""
+"""No source or test file is passed over: by git (it would not exist in a clone) or by pytest (it would never run)."""
 
 from __future__ import annotations
 
 import subprocess
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,11 @@ def test_no_source_or_test_file_is_ignored_by_git() -> None:
     )
     ignored = [line[3:] for line in asked.stdout.splitlines() if line.startswith("!! ")]
     assert [name for name in ignored if "__pycache__" not in name and ".egg-info" not in name] == []
+
+
+def test_every_folder_with_tests_is_collected(request: pytest.FixtureRequest) -> None:
+    passed_over = request.config.getini("norecursedirs")
+    folders = {
+        part for file in (ROOT / "tests").rglob("test_*.py") for part in file.relative_to(ROOT).parts[:-1]
+    }
+    assert [name for name in folders if any(fnmatch(name, pattern) for pattern in passed_over)] == []
