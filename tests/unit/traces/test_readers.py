@@ -39,11 +39,12 @@ def test_an_error_in_a_process_is_the_caller_s(tmp_path: Path, monkeypatch: pyte
 
 def test_an_interrupt_ends_the_processes_at_once() -> None:
     task_s = 60
+    before = set(multiprocessing.active_children())
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         interrupted_while_running(task_s)
     assert time.monotonic() - started < task_s
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= before
 
 
 def interrupted_while_running(task_s: float) -> None:
