@@ -22,8 +22,13 @@ def split(n: int) -> Split:
     return Split(x=np.arange(3 * n, dtype=np.float32).reshape(n, 3), y=np.arange(n))
 
 
+OTHERS: set[int] = set()
+"""Processes that were there before: the pool of ranks, where tests on ranks ran first."""
+
+
 def workers() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+    mine = (p for p in psutil.Process().children(recursive=True) if p.pid not in OTHERS)
+    return [p for p in mine if p.status() != psutil.STATUS_ZOMBIE]
 
 
 def wait_for_workers(count: int) -> None:
@@ -31,6 +36,11 @@ def wait_for_workers(count: int) -> None:
     while len(workers()) != count and time.monotonic() < deadline:
         time.sleep(0.02)
     assert len(workers()) == count
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _others() -> None:
+    OTHERS.update(p.pid for p in psutil.Process().children(recursive=True))
 
 
 @pytest.fixture(autouse=True)
