@@ -1,0 +1,66 @@
+"""What every collective promises: sizes in the nccl-tests sense, and its cost on the wire for each algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from stepscope.core.errors import UsageError
+from stepscope.core.suggest import unknown
+
+REDUCE_OPS = ("sum", "avg", "max", "min", "product")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Cost of one algorithm in the alpha-beta model, t = steps x alpha + wire_bytes / beta.
+
+    steps(n): messages one after the other on the critical path. wire_factor(n): bytes through the busiest link in one
+    direction / S. source: where the two come from.
+    """
+
+    steps: Callable[[int], int]
+    wire_factor: Callable[[int], float]
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """A collective's promise. n is the world size, S (``size_bytes``) the nccl-tests size: see docs/reference/metrics.md.
+
+    bus_factor(n): busbw / algbw. parts: the number of equal parts that S is cut into, ``world`` or 1: S is divisible
+    by parts x bytes of an element. together: all ranks leave it together.
+    costs: by algorithm (``ring``, ``tree``, ``gloo``, ...); the first is the ideal one of METRICS. 1 rank: 0 steps, 0 bytes.
+    """
+
+    key: str
+    summary: str
+    bus_factor: Callable[[int], float]
+    costs: Mapping[str, Cost]
+    reduces: bool = False
+    rooted: bool = False
+    parts: Literal["world", "one"] = "one"
+    together: bool = True
+    has_payload: bool = True
+    patterns: tuple[str, ...] = ()
+    in_place: bool = True  # whether an in-place form exists
+    min_world: int = 1
+
+    def payload_bytes(self, asked_bytes: int, *, itemsize: int, world_size: int) -> int:
+        """The largest S <= ``asked_bytes`` that elements and parts divide; 0: not one element for each part."""
+        unit = itemsize * (world_size if self.parts == "world" else 1)
+        return asked_bytes // unit * unit
+
+    def wire_bytes(self, size_bytes: int, *, world_size: int, algorithm: str) -> float:
+        """Bytes through the busiest link in one direction."""
+        return size_bytes * self.cost(algorithm).wire_factor(world_size)
+
+    def steps(self, *, world_size: int, algorithm: str) -> int:
+        return self.cost(algorithm).steps(world_size)
+
+    def cost(self, algorithm: str) -> Cost:
+        try:
+            return self.costs[algorithm]
+        except KeyError:
+            raise UsageError(unknown(f"algorithm of {self.key}", algorithm, self.costs)) from None

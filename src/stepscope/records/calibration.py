@@ -1,0 +1,114 @@
+"""calib.json: what the collectives of one machine cost, fitted to its own measurements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """t = steps x alpha + wire_bytes / beta: the alpha-beta model of one op at one world size.
+
+    alpha_ns: of one algorithm step; beta_bytes_per_s: wire rate. Intervals are 95 %; None: the data give none.
+    wire_factor: wire bytes / S. Errors are relative to the measured time, over the fitted sizes.
+    """
+
+    alpha_ns: float
+    alpha_ns_low: float | None
+    alpha_ns_high: float | None
+    beta_bytes_per_s: float
+    beta_bytes_per_s_low: float | None
+    beta_bytes_per_s_high: float | None
+    steps: int
+    wire_factor: float
+    r_squared: float
+    mean_relative_error: float
+    max_relative_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knot:
+    size_bytes: int
+    time_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Monotone piecewise-linear time in log(size), log(time) through ``knots``; outside them the end slopes go on.
+
+    family: which of the candidate shapes cross-validation chose. cross_validated_error: mean relative error on sizes left
+    out; None with too few sizes.
+    """
+
+    family: str
+    knots: tuple[Knot, ...]
+    mean_relative_error: float
+    max_relative_error: float
+    cross_validated_error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeError:
+    """Measured against fitted at one size. line_ns, curve_ns: what the two models say."""
+
+    size_bytes: int
+    measured_ns: float
+    line_ns: float
+    curve_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveFit:
+    """One op at one world size and placement.
+
+    placement: ranks per host, in rank order of hosts, as ``2`` (one host) or ``1+1`` (two hosts, one rank each).
+    line_fails: where and by how much the straight line is off; None where it holds.
+    """
+
+    op: str
+    dtype: str
+    in_place: bool
+    pattern: str | None
+    world_size: int
+    placement: str
+    backend: str
+    device: str
+    network: str | None
+    algorithm: str
+    line: Line
+    curve: Curve
+    errors: tuple[SizeError, ...]
+    line_fails: str | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatmulRate:
+    """Achieved rate of square matrix products. size: rows = columns."""
+
+    dtype: str
+    size: int
+    flops_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a calibration holds for; another machine's use of it is warned about."""
+
+    hosts: tuple[str, ...]
+    cpu_model: str | None
+    usable_cores: int | None
+    gpus: tuple[str, ...]
+    torch_version: str | None
+    backend_version: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """One run's fits. run: the folder they come from."""
+
+    run: str
+    machine: Machine
+    fits: tuple[CollectiveFit, ...]
+    matmul: tuple[MatmulRate, ...] = ()
+    skipped: tuple[str, ...] = ()
