@@ -1,0 +1,192 @@
+"""Carrying out a plan in the namespaces of this process: everything goes when the last process in them ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from stepscope.core.errors import MissingError
+from stepscope.launch.netns.namespaces import HostNamespaces, leave_host, make_host, replace_file, within
+from stepscope.launch.netns.plan import (
+    SWITCH,
+    Command,
+    Setting,
+    Step,
+    Tap,
+    burst_bytes,
+    host_name,
+    hosts_file,
+    plan,
+)
+from stepscope.launch.netns.spec import EmulatedNetwork
+
+TUN_DEVICE = Path("/dev/net/tun")
+_TUNSETIFF = 0x400454CA
+_TUNSETOFFLOAD = 0x400454D0
+_TUN_F_CSUM, _TUN_F_TSO4 = 0x01, 0x02
+_IFF_TAP, _IFF_NO_PI, _IFF_VNET_HDR = 0x0002, 0x1000, 0x4000
+_SBIN = "/usr/sbin:/sbin"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A network that is up: its hosts, and the router when it has one. rootless: in a user namespace."""
+
+    hosts: tuple[HostNamespaces, ...]
+    router: subprocess.Popen[bytes] | None
+    rootless: bool
+
+
+def tool(name: str) -> str | None:
+    """Path of a program that ordinary users often have no PATH to."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_SBIN}")
+
+
+@contextmanager
+def built(network: EmulatedNetwork, hosts: int, *, prepare: Callable[[], None]) -> Iterator[World]:
+    """Move this process to a switch of its own and make ``hosts`` hosts around it. Raises MissingError.
+
+    prepare: called in each process that is started, before it runs.
+    """
+    try:
+        rootless = leave_host()
+        made = {host_name(host): make_host(host_name(host)) for host in range(hosts)}
+    except OSError as error:
+        raise MissingError(
+            "this machine permits no network of our own",
+            why=str(error.strerror or error),
+            fix="run as root, or allow user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone)",
+        ) from error
+    _name_hosts(hosts)
+    taps = _carry_out(plan(network, hosts), made)
+    router = _start_router(network, taps, prepare) if taps else None
+    for tap in taps:
+        os.close(tap)
+    try:
+        yield World(tuple(made.values()), router, rootless)
+    finally:
+        if router is not None:
+            router.kill()
+            router.wait()
+        for namespaces in made.values():
+            os.close(namespaces.net)
+            os.close(namespaces.uts)
+
+
+def _name_hosts(hosts: int) -> None:
+    """Without names everything works, but libraries that look up their own host warn or wait."""
+    try:
+        replace_file("/etc/hosts", hosts_file(hosts))
+    except OSError as error:
+        sys.stderr.write(f"hosts of the emulated network have no names in /etc/hosts: {error}\n")
+
+
+def _carry_out(steps: Sequence[Step], hosts: Mapping[str, HostNamespaces]) -> list[int]:
+    """Do ``steps``; returns the TAP devices, in order."""
+    taps: list[int] = []
+
+    def do(step: Step) -> None:
+        if isinstance(step, Setting):
+            path = Path("/proc/sys/net", step.name)
+            if path.exists() or not step.optional:
+                path.write_text(step.value)
+        elif isinstance(step, Tap):
+            taps.append(_open_tap(step.name))
+
+    for (where, kind), group in groupby(steps, key=_batch_of):
+        batch = list(group)
+        try:
+            if where == SWITCH:
+                _run(kind, batch, hosts)
+            else:
+                with within(hosts[where]):
+                    if kind:
+                        _run(kind, batch, hosts)
+                    for step in batch:
+                        do(step)
+        except OSError as error:
+            raise MissingError(
+                "the emulated network cannot be made",
+                why=f"{batch[0]}: {error.strerror or error}",
+                fix="see docs/reference/emulated-network.md for what a machine must permit",
+            ) from error
+    return taps
+
+
+def _batch_of(step: Step) -> tuple[str, str]:
+    """Steps with equal keys in a row are done by one process of the program, or by this one."""
+    return step.where, step.argv[0] if isinstance(step, Command) else ""
+
+
+def _run(program: str, batch: Sequence[Step], hosts: Mapping[str, HostNamespaces]) -> None:
+    """One ``ip -batch`` or ``tc -batch`` for commands of the same namespace. Raises MissingError."""
+    path = tool(program)
+    if path is None:
+        raise MissingError(
+            f"the program {program!r} is missing", why="emulated networks need it", fix="install iproute2"
+        )
+    commands = [step for step in batch if isinstance(step, Command)]
+    text = "\n".join(" ".join(_resolved(command.argv[1:], hosts)) for command in commands)
+    done = subprocess.run(
+        [path, "-batch", "-"],
+        input=text + "\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        pass_fds=[h.net for h in hosts.values()],
+    )
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        number = said[-1].removeprefix("Command failed -:")
+        failed = commands[int(number) - 1] if number.isdecimal() else commands[0]
+        raise MissingError(
+            "the emulated network cannot be made",
+            why=f"{failed}: {said[0]}",
+            fix="see docs/reference/emulated-network.md for what a machine must permit",
+        )
+
+
+def _resolved(argv: Sequence[str], hosts: Mapping[str, HostNamespaces]) -> list[str]:
+    """``argv`` with names of namespaces as paths: they have no names outside this process."""
+    return [
+        f"/proc/self/fd/{hosts[word].net}" if before == "netns" else word
+        for before, word in zip(("", *argv), argv, strict=False)
+    ]
+
+
+def _open_tap(name: str) -> int:
+    """A new TAP device in this process's network namespace; frames have a virtio header and may be segment trains."""
+    flags = _IFF_TAP | _IFF_NO_PI | _IFF_VNET_HDR
+    try:
+        tap = os.open(TUN_DEVICE, os.O_RDWR | os.O_NONBLOCK)
+        fcntl.ioctl(tap, _TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
+        fcntl.ioctl(tap, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4)
+    except OSError as error:
+        raise MissingError(
+            f"{TUN_DEVICE} cannot be used",
+            why=f"{error.strerror}; a delay needs TAP devices",
+            fix=f"leave the delay out, or get read and write permission for {TUN_DEVICE}",
+        ) from error
+    return tap
+
+
+def _start_router(
+    network: EmulatedNetwork, taps: Sequence[int], prepare: Callable[[], None]
+) -> subprocess.Popen[bytes]:
+    rates = [network.rate_of(host) for host in range(len(taps))]
+    ports = [f"{tap}:{rate}:{burst_bytes(rate)}" for tap, rate in zip(taps, rates, strict=True)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "stepscope.launch.netns.router", "--delay-ns", str(network.delay_ns), *ports],
+        stdin=subprocess.DEVNULL,
+        pass_fds=taps,
+        preexec_fn=prepare,
+    )

@@ -1,0 +1,58 @@
+"""Starting a worker group in an emulated network: the same contract as launch/torchrun.py, which also stops it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from stepscope.launch.netns import owner, world
+from stepscope.launch.netns.namespaces import die_with_parent
+from stepscope.launch.netns.spec import EmulatedNetwork
+from stepscope.launch.torchrun import Launched, environment
+from stepscope.store.layout import GroupLayout
+from stepscope.store.writer import make_dir, write_error
+
+
+def start(
+    files: GroupLayout,
+    network: EmulatedNetwork,
+    *,
+    world_size: int,
+    threads_per_rank: int,
+    extra_env: Mapping[str, str],
+    argv: Sequence[str] | None = None,
+) -> Launched:
+    """Start a worker group in ``network``; end it with torchrun.stop. Raises MissingError when its log cannot be written.
+
+    argv: what every rank runs; None: the rank half with the group's spec. A network that cannot be made shows as a group
+    that failed: see probe.py for asking first.
+    """
+    owner.sweep()
+    make_dir(files.rank_logs)
+    try:
+        log = files.launcher_log.open("wb")
+    except OSError as error:
+        raise write_error(files.launcher_log, error) from error
+    line = world.command_of_ranks(
+        str(network),
+        parent=os.getpid(),
+        world_size=world_size,
+        log_dir=files.rank_logs,
+        error_file=files.error(0),
+        argv=argv or [sys.executable, "-m", "stepscope.rank", str(files.spec)],
+    )
+    environ = environment(os.environ, threads_per_rank=threads_per_rank, extra=extra_env)
+    process = subprocess.Popen(
+        line,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env={**environ, owner.VARIABLE: str(owner.this_process())},
+        start_new_session=True,
+        preexec_fn=partial(die_with_parent, signal.SIGTERM, parent=os.getpid()),
+    )
+    return Launched(process, log)

@@ -1,0 +1,164 @@
+"""``python -m stepscope.launch.netns.world``: makes an emulated network, runs ranks in it, and takes it down with itself.
+
+One process owns everything: it leaves this machine's network before it makes anything, its ranks and its router are
+killed by the kernel when it ends in whatever way, and namespaces without a process and their links go by themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from stepscope.core.errors import ExitCode, MissingError, StepscopeError
+from stepscope.launch.netns.build import World, built
+from stepscope.launch.netns.namespaces import die_with_parent, entering
+from stepscope.launch.netns.ranks import Rank, end_ranks, failure_report, start_ranks
+from stepscope.launch.netns.spec import host_of_ranks, hosts_for, parse_network
+
+ROOT, ROOTLESS = "root", "rootless"
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def command(network: str, *, parent: int) -> list[str]:
+    """The command line that makes ``network`` for a look and ends, as a child of ``parent``. Pure."""
+    return [
+        sys.executable,
+        "-m",
+        "stepscope.launch.netns.world",
+        "--network",
+        network,
+        "--parent",
+        str(parent),
+    ]
+
+
+def command_of_ranks(
+    network: str, *, parent: int, world_size: int, log_dir: Path, error_file: Path, argv: Sequence[str]
+) -> list[str]:
+    """The command line that runs ``argv`` as ``world_size`` ranks in ``network``. Pure."""
+    return [
+        *command(network, parent=parent),
+        "--world-size", str(world_size), "--log-dir", str(log_dir), "--error-file", str(error_file), "--", *argv,
+    ]  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: the ranks', 143 and so on when told to stop, 3 when there can be no such network."""
+    asked = _parser().parse_args(arguments)
+    # Blocked and waited for: a signal never finds a network half made or a rank half started.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*STOP_SIGNALS, signal.SIGCHLD})
+
+    def prepare() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        die_with_parent(signal.SIGKILL, parent=owner)
+
+    owner, parent = os.getpid(), asked.parent or os.getppid()
+    network = parse_network(asked.network)
+    try:
+        with built(network, hosts_for(network, asked.world_size), prepare=prepare) as world:
+            # Entering a user namespace forgets whom to die with.
+            die_with_parent(signal.SIGTERM, parent=parent)
+            if not asked.argv:
+                sys.stdout.write(f"{ROOTLESS if world.rootless else ROOT}\n")
+                return ExitCode.OK
+            placement = host_of_ranks(network, asked.world_size)
+            return _run(world, asked.argv, placement, log_dir=asked.log_dir, prepare=prepare)
+    except StepscopeError as error:
+        sys.stderr.write(f"{error}\n" if asked.argv else f"{error.line}\n")
+        _leave_word(asked.error_file, error)
+        return error.exit_code
+
+
+def _run(
+    world: World,
+    argv: Sequence[str],
+    host_of_rank: Sequence[int],
+    *,
+    log_dir: Path,
+    prepare: Callable[[], None],
+) -> int:
+    def on_host(host: int) -> Callable[[], None]:
+        enter = entering(world.hosts[host])
+
+        def ready() -> None:
+            enter()
+            prepare()
+
+        return ready
+
+    environ = dict(os.environ)
+    ranks = start_ranks(argv, host_of_rank, environ=environ, log_dir=log_dir, prepare=on_host)
+    try:
+        return _watch(ranks, world)
+    finally:
+        end_ranks(ranks)
+
+
+def _watch(ranks: Sequence[Rank], world: World) -> int:
+    """Wait until all ranks have ended well, or one has not."""
+    while True:
+        if world.router is not None and world.router.poll() is not None:
+            raise MissingError(
+                f"the router of the emulated network ended (exit code {world.router.returncode})",
+                why="without it no packet arrives",
+                fix="see the launcher's log for what it wrote",
+            )
+        failed = next((r for r in ranks if r.process.poll()), None)
+        if failed is not None:
+            end_ranks(ranks)
+            sys.stderr.write(failure_report(ranks, failed) + "\n")
+            return ExitCode.BUG
+        if all(r.process.returncode == 0 for r in ranks):
+            return ExitCode.OK
+        told = signal.sigwait({*STOP_SIGNALS, signal.SIGCHLD})
+        if told != signal.SIGCHLD:
+            return 128 + told
+
+
+def _leave_word(path: Path | None, error: StepscopeError) -> None:
+    """No rank can tell why there are none: this does in rank 0's name."""
+    if path is None:
+        return
+    # Loaded only when there is something to say: this process is on the way to the first step of every group.
+    from stepscope.records.samples import RankError
+    from stepscope.store.writer import write_record
+
+    write_record(
+        path,
+        RankError(
+            rank=0,
+            host=os.uname().nodename,
+            pid=os.getpid(),
+            cell_id=None,
+            phase="start",
+            step=0,
+            kind="usage",
+            exception=f"{type(error).__name__}: {error.line}",
+            traceback="",
+            fix=error.fix,
+            time_ns=time.time_ns(),
+        ),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m stepscope.launch.netns.world",
+        description="Run ARGV as ranks on the hosts of an emulated network; without ARGV, only make it and end.",
+    )
+    parser.add_argument("--network", required=True, metavar="RATE[:HOSTS][,delay=TIME][,slow=HOST:RATE]")
+    parser.add_argument("--world-size", type=int, default=2)
+    parser.add_argument("--log-dir", type=Path, default=Path())
+    parser.add_argument("--error-file", type=Path)
+    parser.add_argument("--parent", type=int, help="end with this process, which must be the parent")
+    parser.add_argument("argv", nargs="*")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
