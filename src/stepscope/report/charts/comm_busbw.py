@@ -1,0 +1,60 @@
+"""Bus bandwidth of a collective against message size, with the peak of the link where it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from stepscope.core.units import format_bandwidth
+from stepscope.records.calibration import Calibration
+from stepscope.records.comm import CommRow
+from stepscope.report.charts._common import Chart, SizeChart, size_charts
+from stepscope.report.charts._lines import draw_lines, lines_caption, size_inches
+from stepscope.report.charts._style import size_tick
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def prepare(rows: Sequence[CommRow], calibration: Calibration | None = None) -> tuple[SizeChart, ...]:
+    """busbw in bytes/s; of a fast call's time it is high, so ``fast`` lies above ``slow``."""
+    return size_charts(rows, calibration, _busbw, with_peak=True)
+
+
+def draw(data: SizeChart, axes: Axes) -> None:
+    draw_lines(data, axes, label="busbw (GB/s)", scale=1e-9, inside="lower right")
+
+
+def caption(data: SizeChart) -> str:
+    best = []
+    for line in data.lines[:4]:
+        top = max(line.points, key=lambda p: p.value)
+        share = "" if data.peak is None else f", {top.value / data.peak:.0%} of the link".replace("%", " %")
+        best.append(f"{line.name}: {format_bandwidth(top.value)} at {size_tick(top.size_bytes)}{share}")
+    peak = (
+        ""
+        if data.peak is None
+        else f" Grey: peak of the link in one direction, {format_bandwidth(data.peak)}."
+    )
+    return (
+        f"{lines_caption(data, 'Bus bandwidth')}{peak} Best: {'; '.join(best)}. busbw is size / time times the"
+        " operation's factor, so that operations and numbers of ranks compare with one link."
+    )
+
+
+def _busbw(row: CommRow, time_ns: float) -> float | None:
+    if row.busbw_bytes_per_s is None or row.time_ns_median is None or not time_ns:
+        return None
+    return row.busbw_bytes_per_s * row.time_ns_median / time_ns
+
+
+CHART = Chart(
+    key="comm_busbw",
+    title="Bus bandwidth against size",
+    needs=("rows",),
+    wants=("calibration",),
+    prepare=prepare,
+    draw=draw,
+    caption=caption,
+    size_inches=size_inches,
+)

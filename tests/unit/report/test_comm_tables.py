@@ -1,0 +1,228 @@
+"""Tables of a comm run: nccl-tests' columns, honest gaps, what goes first on a narrow terminal."""
+
+from __future__ import annotations
+
+import io
+from csv import DictReader
+
+import pytest
+from tests.comm_rows import KIB, MIB, SIZES, collective, pairs, row, sweep
+
+from stepscope.report.comm_tables import build_all
+from stepscope.report.render import csv, terminal
+from stepscope.report.tables import REGISTRY, comm, comm_overlap, comm_overview, comm_pairs, comm_winners
+from stepscope.report.tables._comm import average_busbw, decimal, microseconds, size_text
+
+
+def column(table, key: str) -> list[str]:
+    (at,) = [i for i, c in enumerate(table.columns) if c.key == key]
+    return [r.values[at].text for r in table.rows]
+
+
+def test_every_table_of_collectives_is_registered_under_its_file() -> None:
+    for name in REGISTRY.names():
+        if name.startswith("comm"):
+            assert REGISTRY.load(name).key == name
+
+
+def test_the_columns_people_know_come_first_and_in_their_order() -> None:
+    titles = [c.title.split()[0] for c in comm.build(sweep()).columns if c.role != "group"]
+    assert titles[:9] == ["size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong"]
+
+
+def test_figures_have_the_decimals_of_nccl_tests() -> None:
+    # as in nccl-tests' logs: 35.20, 162.0, 1162.2, 16215 us
+    assert [microseconds(us * 1e3).text for us in (35.2, 162.0, 1162.2, 16215.0, 9999.99, 10000.0)] == [
+        "35.20", "162.0", "1162.2", "16215", "10000.0", "10000",
+    ]  # fmt: skip
+    assert [decimal(x) for x in (230.29, 1.0, 0.5, 0.0031, 0.000013, 0.0)] == [
+        "230.29", "1.00", "0.500", "0.0031", "0.000013", "0.00",
+    ]  # fmt: skip
+    assert [size_text(n) for n in (512, KIB, 1536, 64 * MIB)] == ["512 B", "1 KiB", "1.5 KiB", "64 MiB"]
+
+
+def test_roots_are_minus_one_where_there_is_none() -> None:
+    table = comm.build([*sweep(sizes=SIZES[:1]), *sweep("broadcast", sizes=SIZES[:1], root=1)])
+    assert column(table, "root") == ["-1", "1"]
+
+
+def test_unchecked_results_are_not_called_right() -> None:
+    table = comm.build(
+        [collective(1024, 9.0, correct=None), collective(2048, 9.0), collective(4096, 9.0, correct=False)]
+    )
+    assert column(table, "correct") == ["N/A", "0", ">0"]
+
+
+def test_a_skipped_size_shows_its_size_and_reason() -> None:
+    text = terminal.render(
+        comm.build(
+            [
+                *sweep(sizes=SIZES[:1]),
+                row(cell_id="x", status="skipped", asked_bytes=2**40, error="too large"),
+            ]
+        ),
+        width=160,
+    ).plain
+    (line,) = [line for line in text.splitlines() if str(2**40) in line]
+    assert line.endswith("skipped: too large")
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("timeout", "timeout: why"),
+        ("unsupported", "unsupported: why"),
+        ("host_oom", "out of host memory: why"),
+    ],
+)
+def test_a_failed_sweep_shows_status_and_reason(status: str, said: str) -> None:
+    text = terminal.render(comm.build([row(status=status, error="why")]), width=120).plain
+    assert "all sizes" in text
+    assert said in text
+
+
+def test_a_wrong_result_shows_no_figures() -> None:
+    table = comm.build([collective(1024, 77.77, correct=False, status="error", error="element 3")])
+    text = terminal.render(table, width=160).plain
+    assert "wrong result: element 3" in text
+    assert "77.77" not in text
+
+
+def test_narrow_terminals_lose_the_extras_first() -> None:
+    def shown(width: int) -> str:
+        return terminal.render(comm.build(sweep(link_peak_bytes_per_s=5e9)), width=width).plain.splitlines()[
+            0
+        ]
+
+    assert all(
+        word in shown(200)
+        for word in ("count", "algbw", "min", "p90", "p99", "max", "spread", "slowest", "link")
+    )
+    assert all(word in shown(80) for word in ("size", "time", "algbw", "busbw", "#wrong", "p99"))
+    assert not any(word in shown(80) for word in ("min", "p90", "max", "slowest"))
+    assert all(word in shown(50) for word in ("size", "time", "busbw", "#wrong"))
+    for width in (60, 80, 120, 160):
+        lines = terminal.render(comm.build(sweep(link_peak_bytes_per_s=5e9)), width=width).plain.splitlines()
+        assert max(map(len, lines)) <= width
+
+
+def test_sweeps_stand_under_what_they_were_measured_with() -> None:
+    rows = [
+        *sweep(sizes=SIZES[:1], world_size=2),
+        *sweep(
+            "send_recv", sizes=SIZES[:1], world_size=4, hosts=2, pattern="ring", mode="async", in_flight=4
+        ),
+        *sweep(sizes=SIZES[1:2], world_size=2),
+        *sweep(
+            sizes=SIZES[:1], world_size=2, env={"NCCL_ALGO": "Ring"}, network="1gbit:2", pacing="back_to_back"
+        ),
+    ]
+    text = terminal.render(comm.build(rows), width=160).plain
+    heads = [line for line in text.splitlines() if " · " in line]
+    assert heads == [
+        "all_reduce · 2 ranks · cpu/gloo · out of place, blocking, barrier before each call · default · real network",
+        "send_recv ring · 4 ranks on 2 hosts · cpu/gloo · out of place, async, 4 in flight, barrier before each call · "
+        "default · real network",
+        "all_reduce · 2 ranks · cpu/gloo · out of place, blocking, back to back · NCCL_ALGO=Ring · emulated 1gbit:2",
+    ]
+    assert "time is that of all of them" in text
+
+
+def test_the_average_says_what_it_is_of() -> None:
+    rows = [*sweep(sizes=SIZES[:3]), row(status="skipped", asked_bytes=2**40, error="too large")]
+    mean = sum(r.busbw_bytes_per_s or 0 for r in rows) / 3
+    assert average_busbw(rows) == pytest.approx(mean)
+    line = comm.average_lines(rows)[0]
+    assert line == (
+        f"Avg bus bandwidth: {decimal(mean / 1e9)} GB/s, all_reduce on 2 ranks, 3 sizes from 1 KiB to 16 KiB, 1 without"
+        " a result left out."
+    )
+    assert comm.average_lines([row(status="timeout")]) == ()
+
+
+def test_wrong_results_count_in_no_average() -> None:
+    rows = [collective(1024, 10.0), collective(2048, 1.0, correct=False, status="error")]
+    assert average_busbw(rows) == rows[0].busbw_bytes_per_s
+
+
+def test_many_sweeps_have_an_overview() -> None:
+    rows = [r for n in (2, 3, 4, 5, 6) for r in sweep(world_size=n, sizes=SIZES[:3])]
+    assert [t.key for t in build_all(rows)] == ["comm", "comm_overview"]
+    assert not any("Avg bus" in note for note in comm.build(rows).footnotes)
+    table = comm_overview.build(
+        [*rows, row(op="gather", world_size=2, status="unsupported", error="not there")]
+    )
+    assert column(table, "sizes")[:1] == ["3"]
+    assert any(r.failure == "unsupported: not there" for r in table.rows)
+
+
+def test_only_tables_with_something_to_show_are_shown() -> None:
+    assert build_all([]) == ()
+    assert [t.key for t in build_all(sweep())] == ["comm"]
+    assert [t.key for t in build_all(pairs(4))] == ["comm_pairs"]
+    assert [t.key for t in build_all(pairs(4, slow_egress={0: 5.0}))] == ["comm_pairs", "comm_slow_pairs"]
+    assert [t.key for t in build_all(pairs(2))] == ["comm_pairs"]
+
+
+def test_the_matrix_marks_slow_pairs_and_leaves_the_diagonal_empty() -> None:
+    table = comm_pairs.build(pairs(4, slow_links={(1, 2): 4.0}))
+    assert column(table, "to_2")[1].startswith("*")
+    assert column(table, "to_1")[1] == "·"
+    assert sum(v.text.startswith("*") for r in table.rows for v in r.values) == 1
+    both = comm_pairs.build(pairs(4, bidirectional=True))
+    assert column(both, "to_0") == ["·", "", "", ""]
+
+
+def test_of_small_messages_the_matrix_shows_the_time() -> None:
+    table = comm_pairs.build([*pairs(4, size_bytes=4, us=30.0), *pairs(4)])
+    assert column(table, "quantity") == ["time (us)"] * 4 + ["busbw (GB/s)"] * 4
+    assert column(table, "to_1")[0] == "30.00"
+    assert column(table, "to_1")[4] == "0.123"
+
+
+def test_a_matrix_wider_than_eyes_is_left_out_and_said() -> None:
+    table = comm_pairs.build(pairs(33))
+    assert table.rows == ()
+    assert table.notes == ("the matrix of 33 ranks is left out: more than 32 columns",)
+
+
+def test_pairs_that_failed_say_why() -> None:
+    rows = [
+        *pairs(4)[:3],
+        row(kind="pairs", cell_id="pairs", world_size=4, status="killed", error="rank 2 died"),
+    ]
+    text = terminal.render(comm_pairs.build(rows), width=100).plain
+    assert "killed: rank 2 died" in text
+
+
+def test_the_fastest_settings_are_named_only_where_intervals_are_apart() -> None:
+    ring, near = {"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Tree"}
+    rows = [
+        collective(1024, 20.0, env=ring), collective(1024, 26.0), collective(1024, 40.0, env=near),
+        collective(4096, 20.1, env=near), collective(4096, 20.0, env=ring),
+        collective(8192, 20.0, env=ring), collective(8192, 30.0, env=near, time_ns_low=None),
+        collective(16384, 20.0),
+    ]  # fmt: skip
+    table = comm_winners.build(rows)
+    assert column(table, "settings") == [
+        "NCCL_ALGO=Ring",
+        "no clear one: NCCL_ALGO=Ring or NCCL_ALGO=Tree",
+        "no clear one: NCCL_ALGO=Ring or NCCL_ALGO=Tree",
+    ]
+    assert column(table, "over_default") == ["1.30x", "–", "–"]
+    assert column(table, "over_next") == ["1.30x", "1.00x", "1.50x"]
+
+
+def test_overlap_says_who_pays() -> None:
+    ratios = [(1.0, 1.0), (1.5, 1.0), (1.0, 1.5), (1.5, 1.5), (None, None)]
+    rows = [collective(1024, 9.0, kind="overlap", slowdown=a, beside_slowdown=b) for a, b in ratios]
+    assert column(comm_overlap.build(rows), "verdict") == [
+        "neither slows the other", "the collective pays", "the product pays", "both pay", "–",
+    ]  # fmt: skip
+
+
+def test_raw_values_are_in_base_units() -> None:
+    (found,) = DictReader(io.StringIO(csv.render(comm.build([collective(1024, 50.0)]))))
+    assert float(found["time_ns"]) == 50_000
+    assert float(found["algbw_bytes_per_s"]) == pytest.approx(1024 / 50e-6)
+    assert found["link_fraction"] == ""
