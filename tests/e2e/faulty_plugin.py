@@ -25,6 +25,8 @@ Kind = Literal[
     "diverge",
     "cuda_oom",
     "slow",
+    "other_size",
+    "other_op",
 ]
 MLP = mlp.Options(size="tiny")
 

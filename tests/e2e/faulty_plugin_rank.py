@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import faulty_plugin
 import torch
+import torch.distributed as dist
 
 from stepscope.rank.workloads import mlp
 from stepscope.rank.workloads._common import Task
@@ -83,6 +84,28 @@ def _slow(module: torch.nn.Module) -> None:
     time.sleep(0.4)
 
 
+def _other_size(module: torch.nn.Module) -> None:
+    """The next all-reduce sends half of its tensor."""
+    _instead_of_next_all_reduce(
+        lambda real, tensor, **settings: real(tensor.flatten()[::2].clone(), **settings)
+    )
+
+
+def _other_op(module: torch.nn.Module) -> None:
+    """Where the others reduce next, this rank broadcasts."""
+    _instead_of_next_all_reduce(lambda _, tensor, **settings: dist.broadcast(tensor, 1, **settings))
+
+
+def _instead_of_next_all_reduce(call: Callable[..., object]) -> None:
+    real = dist.all_reduce
+
+    def once(tensor: torch.Tensor, **settings: object) -> object:
+        dist.all_reduce = real
+        return call(real, tensor, **settings)
+
+    dist.all_reduce = once
+
+
 FAULTS: dict[str, Callable[[torch.nn.Module], None]] = {
     "raise": _raise,
     "exit": _exit,
@@ -94,4 +117,6 @@ FAULTS: dict[str, Callable[[torch.nn.Module], None]] = {
     "watchdog": _watchdog,
     "diverge": _diverge,
     "slow": _slow,
+    "other_size": _other_size,
+    "other_op": _other_op,
 }

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from stepscope.core.units import format_duration
+from stepscope.launch.flight_verdict import CallsVerdict
 from stepscope.records.run import Status
 from stepscope.records.samples import Heartbeat, RankError
 
@@ -75,12 +76,14 @@ def judge(
     deadline: Deadline | None = None,
     seen_first: int | None = None,
     last_words: Mapping[int, str] = MappingProxyType({}),
+    calls: CallsVerdict | None = None,
 ) -> Verdict:
     """The verdict on the cell that was running when its group ended.
 
     errors: error files of this cell (or of start-up); heartbeats: last one of each rank that wrote any;
     codes: from :func:`exit_codes`; finished: ranks whose final summary of this cell exists; seen_first: :func:`first_seen`;
     deadline: set when that is what ended the group; last_words: the last line each rank wrote to stderr.
+    calls: what the flight recorders say that ranks left behind.
     """
     by_rank = {h.rank: h for h in heartbeats}
     for kind in ("oom", "host_oom"):
@@ -93,16 +96,21 @@ def judge(
         return _from_error(min(own, key=_order), "error")
     if deadline is not None:
         running = [h for r, h in by_rank.items() if r not in finished]
-        if len(by_rank) == world_size and running and all(_at_work(h, deadline) for h in running):
+        alike = calls is None or calls.differed is None  # else there is no progress to wait for
+        if alike and len(by_rank) == world_size and running and all(_at_work(h, deadline) for h in running):
             return _too_slow(running, deadline)
         passed = f"the deadline of this cell ({format_duration(deadline.timeout_ns)}) passed"
-        return _stuck(by_rank, world_size, "timeout", passed)
+        return _stuck(by_rank, world_size, "timeout", passed, calls)
     if silent:
         rank = seen_first if seen_first in silent else silent[0]
+        if calls is not None and calls.differed is not None:  # says more than the library's last words
+            verdict = _silent_death(rank, codes.get(rank), by_rank.get(rank), None)
+            return replace(verdict, reason=f"{verdict.reason}; {calls.differed}")
         return _silent_death(rank, codes.get(rank), by_rank.get(rank), last_words.get(rank))
     victims = [e for e in errors if e.kind == "victim"]
     if victims:
-        verdict = _stuck(by_rank, world_size, "error", "ranks lost the connection to each other")
+        broke = calls if calls is not None and calls.differed is not None else None
+        verdict = _stuck(by_rank, world_size, "error", "ranks lost the connection to each other", broke)
         first = min(victims, key=_order)
         return Verdict(status="error", rank=verdict.rank, host=verdict.host, phase=verdict.phase,
                        reason=f"{verdict.reason}; rank {first.rank} reported: {first.exception}",
@@ -161,13 +169,25 @@ def _silent_death(
     )
 
 
-def _stuck(heartbeats: Mapping[int, Heartbeat], world_size: int, status: Status, what: str) -> Verdict:
+def _stuck(
+    heartbeats: Mapping[int, Heartbeat],
+    world_size: int,
+    status: Status,
+    what: str,
+    calls: CallsVerdict | None = None,
+) -> Verdict:
     absent = [r for r in range(world_size) if r not in heartbeats]
     if absent:
         return Verdict(status=status, rank=absent[0], host=None, phase="start",
                        reason=f"{what}; rank {absent[0]} never reached this cell")  # fmt: skip
     last = min(heartbeats.values(), key=lambda h: (h.collectives_enqueued or 0, h.step, h.time_ns))
     ahead = max(heartbeats.values(), key=lambda h: (h.collectives_enqueued or 0, h.step, h.time_ns))
+    if calls is not None:
+        last = last if calls.rank is None else heartbeats[calls.rank]
+        told = calls.hung if status == "timeout" else calls.differed
+        at = f"rank {last.rank} on {last.host}: {last.phase}, step {last.step}"
+        return Verdict(status=status, rank=last.rank, host=last.host, phase=last.phase,
+                       reason=f"{what}; {told} ({at})")  # fmt: skip
     reason = f"{what}; rank {last.rank} on {last.host} stopped first, in {last.phase}, step {last.step}"
     enqueued, most = last.collectives_enqueued, ahead.collectives_enqueued
     if enqueued is not None and most is not None and most > enqueued:

@@ -19,7 +19,7 @@ def handler(signum, frame):
 
 for number in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, handler)
-leave_when_told(lambda: os._exit(143), grace_s=0.2)
+leave_when_told(lambda: os._exit(143), at_once=lambda: print("told", flush=True), grace_s=0.2)
 if "{where}" == "fork" and os.fork() == 0:
     os.kill(os.getpid(), signal.SIGTERM)  # a data worker's signal is no signal for the rank
     os._exit(0)
@@ -48,11 +48,45 @@ def test_sigterm_ends_a_rank_that_sits_in_a_library_call_and_lets_the_interprete
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGUSR1)  # not a reason to leave
+        if where == "library":
+            process.send_signal(signal.SIGUSR1)  # not a reason to leave
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == code
+        told_at_once = "told" in process.stdout.read()
+        assert told_at_once or where == "python", (
+            "before the grace; an interpreter that is free may be gone by then"
+        )
 
 
 def test_a_signal_for_a_forked_data_worker_is_none_for_the_rank() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT.replace("{where}", "fork")], timeout=30, check=False)
     assert done.returncode == 9
+
+
+ABORTS = """
+import faulthandler, os, sys
+from stepscope.rank.way_out import on_abort
+
+if "{where}" == "with faulthandler":
+    faulthandler.enable()
+on_abort(lambda: os.write(1, b"left"))
+if "{where}" == "forked":
+    if os.fork() == 0:
+        os.abort()
+    os.wait()
+    os._exit(9)
+os.abort()
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "out"),
+    [("main", -signal.SIGABRT, b"left"), ("with faulthandler", -signal.SIGABRT, b"left"), ("forked", 9, b"")],
+)
+def test_an_abort_is_told_of_before_the_process_dies_of_it_and_not_by_a_data_worker(
+    where: str, code: int, out: bytes
+) -> None:
+    script = [sys.executable, "-c", ABORTS.replace("{where}", where)]
+    done = subprocess.run(script, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (code, out), done.stderr
+    assert (b"Fatal Python error: Aborted" in done.stderr) == (where == "with faulthandler")

@@ -1,0 +1,148 @@
+"""What torch's flight recorder kept of one rank's collectives, and what a comparison of all ranks finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kept = Literal["all", "latest", "pending"]
+"""all: every call since start-up. latest: the ring dropped the oldest. pending: only calls that have not finished."""
+
+Kind = Literal[
+    "missing_call",
+    "size_mismatch",
+    "dtype_mismatch",
+    "order_mismatch",
+    "op_mismatch",
+    "stuck_inside",
+    "incomplete_dump",
+]
+
+MISMATCHES: tuple[Kind, ...] = ("size_mismatch", "dtype_mismatch", "order_mismatch", "op_mismatch")
+"""Ranks called different things."""
+
+DTYPES = {
+    "Double": "float64",
+    "Float": "float32",
+    "BFloat16": "bfloat16",
+    "Half": "float16",
+    "Long": "int64",
+    "Int": "int32",
+    "Short": "int16",
+    "Char": "int8",
+    "Byte": "uint8",
+    "Bool": "bool",
+    "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128",
+    "Float8_e4m3fn": "float8_e4m3fn",
+    "Float8_e5m2": "float8_e5m2",
+}
+"""The names of c10 scalar types (c10/core/ScalarType.h) as the recorder writes them, and torch's names."""
+
+OPS = {
+    "_all_gather_base": "all_gather",
+    "all_gather_single": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "ALLGATHER_coalesced": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "REDUCE_SCATTER_coalesced": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
+    "all_to_all_v_single": "all_to_all",
+    "allreduce_coalesced": "all_reduce",
+    "all_reduce_barrier": "barrier",
+    "_broadcast_oop": "broadcast",
+    "_reduce_oop": "reduce",
+}
+"""The recorder's names for one flat tensor, for several at once and for other entry points of the same collective."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlightEntry:
+    """One call of one rank.
+
+    record_id: rises with every call of the process. sequence: number of the call within its group, from 1; collectives
+    and point-to-point calls are counted apart. op: as in plans (``all_reduce``, ``send``). name: as recorded
+    (``nccl:_all_gather_base``). state: ``completed`` also where only "retired" is recorded, as on gloo.
+    source, destination: ranks within the group of a point-to-point call; None where not recorded.
+    created_ns: wall clock when it was called; None where unknown.
+    """
+
+    record_id: int
+    group: str
+    sequence: int
+    op: str
+    name: str
+    input_sizes: tuple[tuple[int, ...], ...]
+    input_dtypes: tuple[str, ...]
+    output_sizes: tuple[tuple[int, ...], ...] = ()
+    output_dtypes: tuple[str, ...] = ()
+    state: Literal["scheduled", "started", "completed"] = "scheduled"
+    is_p2p: bool = False
+    source: int | None = None
+    destination: int | None = None
+    created_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlightGroup:
+    """One process group as one rank knows it.
+
+    ranks: global ranks of its members, None where not recorded. last_enqueued, last_completed: highest sequence of a
+    collective called and finished; None where the recorder's counters also count other things or are missing.
+    """
+
+    name: str
+    description: str | None = None
+    ranks: tuple[int, ...] | None = None
+    last_enqueued: int | None = None
+    last_completed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlightDump:
+    """One rank's flight recorder, entries in order of call. ``source``: the file it was read from, "" for none."""
+
+    rank: int
+    entries: tuple[FlightEntry, ...]
+    groups: tuple[FlightGroup, ...]
+    kept: Kept
+    world_size: int | None = None
+    host: str | None = None
+    version: str | None = None
+    source: str = ""
+    unavailable: str | None = None  # why the recorder could not be read; then there are no entries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """What some ranks called at one place: ``all_reduce [100] float32``."""
+
+    ranks: tuple[int, ...]
+    call: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlightFinding:
+    """One thing that ranks did not do alike, or do not get out of.
+
+    ranks: whose doing it is; where two sides are equally many, the one without the lowest rank; empty where nobody
+    stands out. called: ranks that made the call. waiting: ranks that have not got out of it. expected: the call that
+    the others made; found: what ``ranks`` called instead. cause: False for what follows from another finding.
+    group, sequence: None for findings about a whole dump. first_ns: wall clock of the first rank's call there.
+    """
+
+    kind: Kind
+    ranks: tuple[int, ...]
+    sentence: str
+    group: str | None = None
+    group_description: str | None = None
+    sequence: int | None = None
+    called: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    expected: str | None = None
+    found: tuple[Called, ...] = ()
+    is_p2p: bool = False
+    cause: bool = True
+    first_ns: int | None = None

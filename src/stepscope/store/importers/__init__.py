@@ -1,0 +1,1 @@
+"""Readers of what other tools left behind, into this project's records."""

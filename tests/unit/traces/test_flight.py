@@ -1,0 +1,319 @@
+"""Flight recorders side by side: dumps written down by hand, one fault each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stepscope.records.flight import FlightDump, FlightEntry, FlightFinding, FlightGroup
+from stepscope.traces.flight import compare, culprits, summary
+
+WORLD = (0, 1, 2)
+
+
+def call(
+    sequence: int, op: str = "all_reduce", numel: int = 100, dtype: str = "float32", **changes: Any
+) -> FlightEntry:
+    both = ((numel,),) if op != "barrier" else ()
+    entry = FlightEntry(
+        record_id=sequence - 1, group="0", sequence=sequence, op=op, name=f"gloo:{op}", input_sizes=both,
+        input_dtypes=(dtype,) * len(both), output_sizes=both, output_dtypes=(dtype,) * len(both), state="completed",
+    )  # fmt: skip
+    return replace(entry, **changes)
+
+
+def pending(
+    sequence: int, op: str = "all_reduce", numel: int = 100, dtype: str = "float32", **changes: Any
+) -> FlightEntry:
+    return call(sequence, op, numel, dtype, state="scheduled", **changes)
+
+
+def dump(rank: int, *entries: FlightEntry, kept: str = "all", groups: dict[str, tuple[int, ...]] | None = None,
+         status: dict[str, tuple[int, int]] | None = None) -> FlightDump:  # fmt: skip
+    """``status``: (last enqueued, last completed) by group."""
+    members = groups or {"0": WORLD}
+    known = status or {}
+    return FlightDump(
+        rank=rank,
+        entries=entries,
+        kept=kept,  # type: ignore[arg-type]
+        groups=tuple(
+            FlightGroup(
+                name=name,
+                description="default_pg" if name == "0" else None,
+                ranks=ranks,
+                last_enqueued=known.get(name, (None, None))[0],
+                last_completed=known.get(name, (None, None))[1],
+            )
+            for name, ranks in members.items()
+        ),
+    )
+
+
+def only(findings: tuple[FlightFinding, ...]) -> FlightFinding:
+    (finding,) = [f for f in findings if f.cause]
+    return finding
+
+
+def test_ranks_that_did_the_same_and_finished_are_no_finding() -> None:
+    assert (
+        compare([dump(r, call(1), call(2, "barrier"), call(3, "all_gather")) for r in WORLD], world_size=3)
+        == ()
+    )
+
+
+def test_the_rank_that_never_called_a_collective_is_named_with_it_and_with_those_that_wait() -> None:
+    waits = [dump(r, call(1), call(2), pending(3)) for r in (0, 2)]
+    finding = only(compare([waits[0], dump(1, call(1), call(2)), waits[1]], world_size=3))
+    assert finding.kind == "missing_call"
+    assert finding.sentence == (
+        "rank 1 never called collective 3 of the default group (all_reduce [100] float32), in which ranks 0, 2 wait"
+    )
+    assert (finding.ranks, finding.called, finding.waiting) == ((1,), (0, 2), (0, 2))
+    assert finding.sequence == 3
+
+
+def test_a_rank_that_never_called_anything_is_missing_from_the_first_on() -> None:
+    finding = only(compare([dump(0, pending(1)), dump(1), dump(2, pending(1))], world_size=3))
+    assert (finding.kind, finding.ranks, finding.sequence) == ("missing_call", (1,), 1)
+
+
+def test_a_rank_without_a_dump_is_suspected_where_the_others_wait() -> None:
+    findings = compare([dump(0, call(1), pending(2)), dump(2, call(1), pending(2))], world_size=3)
+    finding = only(findings)
+    assert (finding.kind, finding.ranks) == ("incomplete_dump", (1,))
+    assert "ranks 0, 2 wait in collective 2" in finding.sentence
+    assert "rank 1 left no dump" in finding.sentence
+
+
+def test_a_rank_without_a_dump_is_told_of_beside_another_cause() -> None:
+    findings = compare([dump(0, pending(1)), dump(1)], world_size=3)
+    assert culprits(findings) == (1,)
+    (silent,) = [f for f in findings if f.kind == "incomplete_dump"]
+    assert silent.ranks == (2,)
+    assert not silent.cause
+
+
+def test_a_dump_that_could_not_be_read_says_why() -> None:
+    unread = replace(dump(1), groups=(), unavailable="its flight recorder did not answer within 1 s")
+    findings = compare([dump(0, pending(1)), unread, dump(2, pending(1))], world_size=3)
+    assert culprits(findings) == (1,)
+    assert any("did not answer" in f.sentence for f in findings)
+
+
+@pytest.mark.parametrize(
+    ("other", "kind", "words"),
+    [
+        (pending(2, numel=60), "size_mismatch", "all_reduce [60] float32"),
+        (pending(2, dtype="float64"), "dtype_mismatch", "all_reduce [100] float64"),
+        (pending(2, op="broadcast"), "op_mismatch", "broadcast [100] float32"),
+    ],
+)
+def test_the_odd_one_out_is_named_with_what_it_called(other: FlightEntry, kind: str, words: str) -> None:
+    usual = [dump(r, call(1), pending(2)) for r in (0, 2)]
+    finding = only(compare([*usual, dump(1, call(1), other)], world_size=3))
+    assert (finding.kind, finding.ranks, finding.sequence) == (kind, (1,), 2)
+    assert finding.sentence == (
+        f"rank 1 called {words} as collective 2 of the default group, ranks 0, 2 all_reduce [100] float32"
+    )
+
+
+def test_what_follows_a_mismatch_in_its_group_is_no_cause() -> None:
+    usual = [dump(r, call(1), pending(2)) for r in (0, 2)]
+    odd = dump(1, call(1), call(2, "broadcast"), pending(3, numel=7))
+    findings = compare([*usual, odd], world_size=3)
+    assert only(findings).kind == "op_mismatch"
+    assert [f.kind for f in findings if not f.cause] == ["missing_call"], (
+        "0 and 2 never called 3: a consequence"
+    )
+
+
+def test_a_silent_mismatch_of_long_ago_does_not_excuse_a_rank_that_is_missing_now() -> None:
+    usual = [dump(r, call(1), call(2), pending(3)) for r in (0, 2)]
+    findings = compare([*usual, dump(1, call(1, dtype="int32"), call(2))], world_size=3)
+    assert [f.kind for f in findings if f.cause] == ["dtype_mismatch", "missing_call"]
+
+
+def test_equal_elements_in_another_shape_are_no_mismatch() -> None:
+    square = call(1, input_sizes=((10, 10),))
+    assert compare([dump(0, call(1)), dump(1, square), dump(2, call(1))], world_size=3) == ()
+
+
+def test_ranks_may_pass_different_sizes_to_an_all_to_all_but_not_different_dtypes() -> None:
+    sizes = [dump(r, call(1, "all_to_all", numel=r + 1)) for r in WORLD]
+    assert compare(sizes, world_size=3) == ()
+    sizes[2] = dump(2, call(1, "all_to_all", dtype="bfloat16"))
+    assert only(compare(sizes, world_size=3)).kind == "dtype_mismatch"
+
+
+@pytest.mark.parametrize("op", ["scatter", "gather"])
+def test_only_the_root_has_the_whole_of_a_gather_or_a_scatter(op: str) -> None:
+    none: dict[str, Any] = {
+        f"{'input' if op == 'scatter' else 'output'}_{part}": () for part in ("sizes", "dtypes")
+    }
+    whole: dict[str, Any] = {f"{'input' if op == 'scatter' else 'output'}_sizes": ((100,), (100,), (100,))}
+    dumps = [dump(0, call(1, op, **whole)), *(dump(r, call(1, op, **none)) for r in (1, 2))]
+    assert compare(dumps, world_size=3) == ()
+
+
+def test_two_swapped_collectives_are_one_finding_and_no_two_mismatches() -> None:
+    usual = [dump(r, call(1), call(2, "all_gather"), call(3)) for r in (0, 2)]
+    finding = only(compare([*usual, dump(1, call(1, "all_gather"), call(2), call(3))], world_size=3))
+    assert (finding.kind, finding.ranks, finding.sequence) == ("order_mismatch", (1,), 1)
+    assert "the other way round" in finding.sentence
+    assert "as collective 2" in finding.sentence
+
+
+def test_a_collective_left_out_in_the_middle_is_told_as_such_and_not_as_many_mismatches() -> None:
+    usual = [
+        dump(r, call(1), call(2, numel=5), call(3, numel=6), call(4, numel=7), pending(5)) for r in (0, 2)
+    ]
+    odd = dump(1, call(1), call(2, numel=6), call(3, numel=7), call(4))
+    finding = only(compare([*usual, odd], world_size=3))
+    assert (finding.kind, finding.ranks, finding.sequence) == ("missing_call", (1,), 2)
+    assert "never called collective 2 of the default group (all_reduce [5] float32)" in finding.sentence
+
+
+def test_one_collective_too_many_is_told_as_such() -> None:
+    usual = [dump(r, call(1), call(2, numel=6), call(3, numel=7), call(4, numel=8)) for r in (0, 2)]
+    odd = dump(1, call(1), call(2, "broadcast"), call(3, numel=6), call(4, numel=7), call(5, numel=8))
+    finding = only(compare([*usual, odd], world_size=3))
+    assert (finding.kind, finding.ranks, finding.sequence) == ("order_mismatch", (1,), 2)
+    assert "1 collective more than ranks 0, 2: broadcast" in finding.sentence
+
+
+def test_one_odd_call_among_equal_ones_is_a_mismatch_of_that_place_alone() -> None:
+    usual = [dump(r, *(call(s) for s in range(1, 6))) for r in (0, 2)]
+    odd = dump(1, call(1), call(2, dtype="int32"), call(3), call(4), call(5))
+    finding = only(compare([*usual, odd], world_size=3))
+    assert (finding.kind, finding.sequence) == ("dtype_mismatch", 2)
+
+
+def test_of_two_ranks_the_sentence_blames_neither() -> None:
+    dumps = [dump(0, pending(1), groups={"0": (0, 1)}), dump(1, pending(1, numel=9), groups={"0": (0, 1)})]
+    assert only(compare(dumps, world_size=2)).sentence == (
+        "rank 1 called all_reduce [9] float32 as collective 1 of the default group, rank 0 all_reduce [100] float32"
+    )
+
+
+def shifted(entry: FlightEntry, by: int) -> FlightEntry:
+    return replace(entry, record_id=entry.record_id + by)
+
+
+def test_rings_that_begin_at_different_places_are_aligned_by_sequence() -> None:
+    early = dump(0, *(call(s, numel=s) for s in range(5, 9)), kept="latest")
+    late = dump(1, *(call(s, numel=s) for s in range(7, 9)), pending(9, numel=9), kept="latest")
+    third = dump(2, *(call(s, numel=s) for s in range(2, 9)), pending(9, numel=9), kept="latest")
+    finding = only(compare([early, late, third], world_size=3))
+    assert (finding.kind, finding.ranks, finding.sequence) == ("missing_call", (0,), 9)
+
+
+def test_what_a_ring_has_dropped_is_not_a_call_that_was_not_made() -> None:
+    groups = {"0": WORLD, "1": WORLD}
+    other = [call(s, group="1", record_id=100 + s) for s in range(1, 4)]
+    full = dump(1, *other, kept="latest", groups=groups)  # all of group 0 has left the ring
+    rest = [dump(r, call(1), pending(2), *other, kept="all", groups=groups) for r in (0, 2)]
+    assert culprits(compare([rest[0], full, rest[1]], world_size=3)) == ()
+
+
+def test_counters_tell_what_a_dump_of_unfinished_calls_does_not_hold() -> None:
+    waits = [dump(r, pending(8), kept="pending", status={"0": (8, 7)}) for r in (0, 2)]
+    finding = only(compare([waits[0], dump(1, kept="pending", status={"0": (7, 7)}), waits[1]], world_size=3))
+    assert (finding.kind, finding.ranks, finding.sequence) == ("missing_call", (1,), 8)
+
+
+def test_a_rank_that_does_not_get_out_of_what_others_finished_is_stuck_inside() -> None:
+    through = [dump(r, call(1), call(2), pending(3)) for r in (0, 2)]
+    findings = compare([through[0], dump(1, call(1), pending(2)), through[1]], world_size=3)
+    finding = only(findings)
+    assert (finding.kind, finding.ranks, finding.sequence) == ("stuck_inside", (1,), 2)
+    assert finding.sentence.endswith("ranks 0, 2 finished it")
+    assert [f.kind for f in findings if not f.cause] == ["missing_call"]
+
+
+def test_leaves_that_left_a_broadcast_early_prove_nothing_about_its_root() -> None:
+    early = [dump(r, call(1, "broadcast")) for r in (1, 2)]
+    assert culprits(compare([dump(0, pending(1, "broadcast")), *early], world_size=3)) == ()
+
+
+def test_all_in_and_none_out_says_so_and_blames_nobody() -> None:
+    finding = only(compare([dump(r, call(1), pending(2)) for r in WORLD], world_size=3))
+    assert (finding.kind, finding.ranks) == ("stuck_inside", ())
+    assert finding.sentence.startswith("all 3 ranks called collective 2")
+
+
+def test_a_rank_that_itself_waits_for_another_is_not_to_blame() -> None:
+    """Group 1 waits for rank 1, which waits in group 0 for rank 2."""
+    groups = {"0": (1, 2), "1": (0, 1)}
+    dumps = [
+        dump(0, pending(1, group="1"), groups=groups),
+        dump(1, pending(1), groups=groups),
+        dump(2, groups={"0": (1, 2)}),
+    ]
+    findings = compare(dumps, world_size=3)
+    assert culprits(findings) == (2,)
+    assert [(f.ranks, f.cause) for f in findings if f.group == "1"] == [((1,), False)]
+
+
+def test_ranks_that_wait_for_each_other_in_two_groups_are_told_as_a_circle() -> None:
+    groups = {"0": (0, 1), "1": (0, 1)}
+    dumps = [dump(0, pending(1), groups=groups), dump(1, pending(1, group="1"), groups=groups)]
+    findings = compare(dumps, world_size=2)
+    assert culprits(findings) == (0, 1)
+    assert all("wait for each other" in f.sentence for f in findings)
+
+
+def test_a_rank_that_waits_for_one_without_a_dump_is_not_to_blame() -> None:
+    groups = {"0": (0, 1), "1": (1, 2)}
+    dumps = [
+        dump(0, pending(1), groups={"0": (0, 1)}),
+        dump(1, pending(1, group="1"), groups=groups),
+    ]
+    assert culprits(compare(dumps, world_size=3)) == (2,)
+
+
+def p2p(op: str, own: int, peer: int, numel: int = 8, **changes: Any) -> FlightEntry:
+    source, destination = (own, peer) if op == "send" else (peer, own)
+    return pending(1, op, numel, is_p2p=True, source=source, destination=destination, **changes)
+
+
+def test_a_recv_without_its_send_names_the_rank_that_did_not_send() -> None:
+    findings = compare([dump(0, p2p("recv", 0, 2)), dump(1), dump(2)], world_size=3)
+    finding = only(findings)
+    assert (finding.kind, finding.ranks, finding.waiting, finding.is_p2p) == (
+        "missing_call",
+        (2,),
+        (0,),
+        True,
+    )
+    assert "rank 2 never called the send to rank 0" in finding.sentence
+
+
+def test_ranks_in_a_point_to_point_name_are_the_groups_own() -> None:
+    groups = {"5": (4, 9)}
+    dumps = [dump(4, p2p("send", 0, 1, group="5"), groups=groups), dump(9, groups=groups)]
+    assert culprits(compare(dumps)) == (9,)
+
+
+def test_a_send_and_its_recv_must_have_equal_size() -> None:
+    findings = compare(
+        [dump(0, p2p("send", 0, 1)), dump(1, p2p("recv", 1, 0, numel=9)), dump(2)], world_size=3
+    )
+    assert only(findings).kind == "size_mismatch"
+
+
+def test_matching_point_to_point_calls_are_no_finding() -> None:
+    assert compare([dump(0, p2p("send", 0, 1)), dump(1, p2p("recv", 1, 0)), dump(2)], world_size=3) == ()
+
+
+def test_the_summary_names_every_culprit_once_and_counts_the_rest() -> None:
+    groups = {str(g): WORLD for g in range(6)}
+    waits = [
+        dump(r, *(pending(1, group=str(g), record_id=g) for g in range(6)), groups=groups) for r in (0, 2)
+    ]
+    text = summary(compare([*waits, dump(1, groups=groups)], world_size=3))
+    assert text is not None
+    assert text.count("rank 1 never called") == 1, "it is missing everywhere: once is enough"
+    assert summary(()) is None
