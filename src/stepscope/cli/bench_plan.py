@@ -7,12 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from stepscope.cli.bench_run import default_run_dir
 from stepscope.cli.blocks import print_block
 from stepscope.cli.console import out, print_json
+from stepscope.cli.run_place import default_run_dir
 from stepscope.config.overrides import Override, Shortcut
 from stepscope.core.units import format_bytes, format_count, format_duration
 from stepscope.core.words import counted
+from stepscope.launch.netns.spec import parse_network
 from stepscope.matrix.expand import PlannedCell
 from stepscope.matrix.load import load_matrix
 from stepscope.matrix.presets import list_presets
@@ -31,6 +32,11 @@ def step_overrides(*, warmup: str | None, steps: str | None) -> list[Override]:
     if steps is not None:
         changes += ["base.epochs=null", Shortcut("--steps", steps, "base.steps")]
     return changes
+
+
+def network_override(text: str) -> Override:
+    """``--emulate-network`` as a change to the matrix: every cell in that network."""
+    return Shortcut("--emulate-network", str(parse_network(text)), "base.network")
 
 
 def print_presets(*, json: bool) -> int:

@@ -10,13 +10,16 @@ from stepscope.cli.console import err
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.matrix.events import CellEnded, CellMoved, DataStarted, Event, GroupStarted, RunStarted
+from stepscope.records.cell import CellSpec
+from stepscope.records.comm import CommSpec
 from stepscope.report.labels import cell_labels
+from stepscope.report.sweep_labels import sweep_labels
 
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-    from stepscope.records.cell import CellSpec
+    from stepscope.records.cell import Cell
     from stepscope.records.run import CellStatus
 
 HEARTBEAT_S = 60.0
@@ -42,10 +45,12 @@ class Progress(AbstractContextManager["Progress"]):
 
 
 def _labels(event: RunStarted) -> dict[str, str]:
-    """Cell id -> ``mlp small, ddp bucket_cap_mb=1, 2 ranks, fp32``, no two alike."""
-    return {
-        cell.cell_id: label.text for cell, label in zip(event.cells, cell_labels(event.cells), strict=True)
-    }
+    """Cell id -> ``mlp small, ddp bucket_cap_mb=1, 2 ranks, fp32`` or ``all_reduce fp32, 2 ranks``, no two alike."""
+    training = [cell for cell in event.cells if isinstance(cell, CellSpec)]
+    sweeps = [cell for cell in event.cells if isinstance(cell, CommSpec)]
+    texts = [label.text for label in cell_labels(training)] + list(sweep_labels(sweeps))
+    ids = [cell.cell_id for cell in training] + [cell.cell_id for cell in sweeps]
+    return dict(zip(ids, texts, strict=True))
 
 
 def _to_do(event: RunStarted) -> str:
@@ -94,7 +99,7 @@ class LineProgress(Progress):
         elif time.monotonic() - self._spoke >= HEARTBEAT_S:
             self._say(f"{self._labels[event.cell.cell_id]}: {event.phase}, step {event.step}")
 
-    def _ended(self, cell: CellSpec, status: CellStatus) -> None:
+    def _ended(self, cell: Cell, status: CellStatus) -> None:
         if status.status != "unsupported":
             self._done += 1
         took = "" if status.wall_ns is None else f" in {format_duration(status.wall_ns)}"
@@ -113,7 +118,7 @@ class LiveProgress(Progress):
     def __init__(self) -> None:
         from rich.live import Live
 
-        self._cells: list[CellSpec] = []
+        self._cells: list[Cell] = []
         self._labels: dict[str, str] = {}
         self._state: dict[str, tuple[str, str]] = {}
         self._live: Live = Live(console=err(), refresh_per_second=4, transient=True)
@@ -169,7 +174,7 @@ class LiveProgress(Progress):
             )
         return table
 
-    def _visible(self) -> list[CellSpec]:
+    def _visible(self) -> list[Cell]:
         room = max(5, err().size.height - 4)
         if len(self._cells) <= room:
             return self._cells

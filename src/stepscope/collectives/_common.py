@@ -45,6 +45,7 @@ class Collective:
     has_payload: bool = True
     patterns: tuple[str, ...] = ()
     in_place: bool = True  # whether an in-place form exists
+    out_of_place: bool = True  # whether torch has a form that keeps the input; otherwise it is copied first
     min_world: int = 1
 
     def payload_bytes(self, asked_bytes: int, *, itemsize: int, world_size: int) -> int:

@@ -11,6 +11,7 @@ COLLECTIVE = Collective(
     summary="every rank gets the reduction of all tensors",
     bus_factor=lambda n: 2 * (n - 1) / n,
     reduces=True,
+    out_of_place=False,
     costs={
         "ring": Cost(
             steps=lambda n: 2 * (n - 1),

@@ -13,8 +13,9 @@ from typing import TypeVar
 
 from stepscope.core.errors import DataError
 from stepscope.launch import torchrun
+from stepscope.launch.flight_verdict import judge_calls
 from stepscope.launch.verdict import Deadline, Verdict, exit_codes, first_seen, judge
-from stepscope.records.cell import CellSpec, GroupSpec
+from stepscope.records.cell import Cell, CellSpec, GroupSpec
 from stepscope.records.samples import Heartbeat, RankError, RankSummary
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import rank_of, read_if_there, read_record
@@ -33,7 +34,7 @@ ERROR_GRACE_NS = 5_000_000_000
 class CellOutcome:
     """How one cell of an attempt ended. ``verdict`` is None when every rank finished it."""
 
-    cell: CellSpec
+    cell: Cell
     wall_ns: int
     verdict: Verdict | None
     codes: Mapping[int, int]
@@ -56,15 +57,16 @@ class RunningGroup:
         self._layout = layout
         self._files = layout.group(spec.group_id)
         self._now = now
-        self._waiting = list(spec.cells)
-        for cell in spec.cells:
+        self._waiting: list[Cell] = list(spec.work)
+        for cell in spec.work:
             for path in layout.cell(cell.cell_id).rank_files():
                 path.unlink(missing_ok=True)
         write_record(self._files.spec, spec)
         self._spent: dict[str, int] = {}
         self._charged_at = now()
         self._deadline = self._charged_at + STARTUP_ALLOWANCE_NS + spec.measure.timeout_ns
-        self._current: CellSpec | None = None
+        self._current: Cell | None = None
+        self._position: tuple[str, int, int | None] | None = None
         self._doomed_at: int | None = None
         self._launched = start()
 
@@ -75,12 +77,12 @@ class RunningGroup:
         torchrun.stop(self._launched)
 
     @property
-    def current(self) -> CellSpec | None:
+    def current(self) -> Cell | None:
         """The cell that ranks are in; None while the group starts."""
         return self._current
 
     @property
-    def waiting(self) -> tuple[CellSpec, ...]:
+    def waiting(self) -> tuple[Cell, ...]:
         """Cells without an outcome, in order."""
         return tuple(self._waiting)
 
@@ -126,8 +128,8 @@ class RunningGroup:
                 self._doomed_at = self._now()
         return self._doomed_at is not None and self._now() - self._doomed_at > ERROR_GRACE_NS
 
-    def _deadline_of(self, cell: CellSpec, now_ns: int) -> Deadline:
-        warmup, timed = self._spec.measure.warmup_steps, cell.steps
+    def _deadline_of(self, cell: Cell, now_ns: int) -> Deadline:
+        warmup, timed = self._spec.measure.warmup_steps, cell.steps if isinstance(cell, CellSpec) else None
         return Deadline(
             timeout_ns=self._spec.measure.timeout_ns,
             now_ns=now_ns,
@@ -165,7 +167,7 @@ class RunningGroup:
             time.sleep(POLL_S)
         return None
 
-    def _wall(self, cell: CellSpec) -> int:
+    def _wall(self, cell: Cell) -> int:
         """Time that ranks have spent in ``cell`` so far, all rounds."""
         self._charge()
         return self._spent.get(cell.cell_id, 0)
@@ -177,7 +179,7 @@ class RunningGroup:
             self._spent[key] = self._spent.get(key, 0) + now - self._charged_at
         self._charged_at = now
 
-    def _all_summaries(self, cell: CellSpec) -> bool:
+    def _all_summaries(self, cell: Cell) -> bool:
         files = self._layout.cell(cell.cell_id)
         return all(files.summary(rank).exists() for rank in range(self._spec.world_size))
 
@@ -193,10 +195,20 @@ class RunningGroup:
                 newest, newest_time = cell, stamp
         if newest is not None and newest is not self._current:
             self._charge()
-            self._current = newest
+            self._current, self._position = newest, None
+            self._deadline = self._now() + self._spec.measure.timeout_ns
+        if self._spec.comm_cells:
+            self._notice_size()
+
+    def _notice_size(self) -> None:
+        """The deadline of a sweep is one size's: it starts anew whenever rank 0 has moved on."""
+        beat = self.heartbeat()
+        position = None if beat is None else (beat.phase, beat.step, beat.size_bytes)
+        if position != self._position:
+            self._position = position
             self._deadline = self._now() + self._spec.measure.timeout_ns
 
-    def _suspect(self) -> CellSpec:
+    def _suspect(self) -> Cell:
         """The cell that was running: the earliest that some rank was last seen in."""
         seen: dict[int, tuple[int, int]] = {}
         for index, cell in enumerate(self._waiting):
@@ -205,7 +217,7 @@ class RunningGroup:
                 seen[rank_of(path)] = max(seen.get(rank_of(path), (0, 0)), (stamp, index))
         return self._waiting[min((index for _, index in seen.values()), default=0)]
 
-    def _heartbeats(self, cell: CellSpec) -> list[Heartbeat]:
+    def _heartbeats(self, cell: Cell) -> list[Heartbeat]:
         """The last one of each rank: about this cell, or about start-up when it never got here."""
         beats = {}
         for root in (self._files.root, self._layout.cell(cell.cell_id).root):
@@ -233,6 +245,7 @@ class RunningGroup:
             deadline=deadline,
             seen_first=first_seen(log),
             last_words=self._last_words(),
+            calls=judge_calls(files, self._spec.world_size),
         )
         self._waiting.remove(cell)
         return CellOutcome(
@@ -243,7 +256,7 @@ class RunningGroup:
             stderr_tail=self._stderr_tail(verdict.rank),
         )
 
-    def _errors(self, cell: CellSpec) -> list[RankError]:
+    def _errors(self, cell: Cell) -> list[RankError]:
         """What ranks said of their end: in this cell, or before they reached any."""
         roots = (self._layout.cell(cell.cell_id).root, self._files.root)
         found = (read_record(path, RankError) for root in roots for path in sorted(root.glob("error-*.json")))
@@ -270,7 +283,7 @@ def _is_own(error: RankError) -> bool:
     return error.kind not in ("victim", "terminated")
 
 
-def summaries(layout: RunLayout, cell: CellSpec) -> list[RankSummary]:
+def summaries(layout: RunLayout, cell: Cell) -> list[RankSummary]:
     """Final records of all ranks of a finished cell."""
     files = layout.cell(cell.cell_id)
     return [read_record(files.summary(rank), RankSummary) for rank in range(cell.world_size)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.records.cell import CellSpec
+from stepscope.records.cell import Cell
 from stepscope.records.run import CellStatus
 
 
@@ -13,7 +13,7 @@ class RunStarted:
     """remeasured: of the cells to run, those that have a result and run for their traces."""
 
     run_dir: str
-    cells: tuple[CellSpec, ...]
+    cells: tuple[Cell, ...]
     kept: tuple[CellStatus, ...]
     to_run: int
     remeasured: int = 0
@@ -37,14 +37,14 @@ class GroupStarted:
 class CellMoved:
     """A cell entered another phase, or got further in it."""
 
-    cell: CellSpec
+    cell: Cell
     phase: str
     step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellEnded:
-    cell: CellSpec
+    cell: Cell
     status: CellStatus
 
 

@@ -14,6 +14,7 @@ from stepscope.config.matrix import CellDraft, Matrix
 from stepscope.config.options import OptionsModel
 from stepscope.config.precision import refuse
 from stepscope.core.words import counted
+from stepscope.matrix import networks
 from stepscope.matrix.catalog import CATALOG, Catalog
 from stepscope.matrix.identity import named
 from stepscope.matrix.machine import Backend, Device, Machine, choose_device
@@ -107,7 +108,7 @@ def resolve(draft: CellDraft, matrix: Matrix, *, device: Device, backend: Backen
             backend=backend,
             threads_per_rank=matrix.launch.threads_per_rank,
             env=dict(draft.env),
-            network=s.network,
+            network=networks.canonical(s.network),
         )
     )
 
@@ -137,8 +138,9 @@ def _plan(
 
 def _refused_by_machine(spec: CellSpec, machine: Machine, *, oversubscribe: bool) -> str | None:
     world = spec.world_size
-    if spec.network is not None:
-        return f"network {spec.network!r}: emulated networks are not part of this version"
+    joined = machine.joined_world_size is not None
+    if reason := networks.refused(spec.network, world_size=world, device=spec.device, joined=joined):
+        return reason
     if machine.joined_world_size is not None:
         if world != machine.joined_world_size:
             return f"{counted(world, 'rank')}: the launcher has started {machine.joined_world_size}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from stepscope.matrix.machine import Backend, Device, threads_per_rank
-from stepscope.records.cell import CellSpec
+from stepscope.records.cell import Cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,18 +23,18 @@ class WorkerGroup:
     threads_per_rank: int
     env: Mapping[str, str]
     network: str | None
-    cells: tuple[CellSpec, ...]
+    cells: tuple[Cell, ...]
 
 
 def group_cells(
-    cells: Iterable[CellSpec], *, usable_cores: int, isolate: bool = False, first_number: int = 1
+    cells: Iterable[Cell], *, usable_cores: int, isolate: bool = False, first_number: int = 1
 ) -> tuple[WorkerGroup, ...]:
     """One group per (world size, backend, device, threads, swept environment, network), in order of first appearance.
 
     isolate: a group for each cell. first_number: of the first group's id (``001-w2-gloo``); a run that already has
     groups goes on counting.
     """
-    members: dict[tuple[object, ...], list[CellSpec]] = {}
+    members: dict[tuple[object, ...], list[Cell]] = {}
     for index, cell in enumerate(cells):
         env = tuple(sorted(cell.env.items()))
         threads = _threads(cell, usable_cores)
@@ -47,7 +47,7 @@ def group_cells(
     )
 
 
-def _group(cells: tuple[CellSpec, ...], number: int, usable_cores: int) -> WorkerGroup:
+def _group(cells: tuple[Cell, ...], number: int, usable_cores: int) -> WorkerGroup:
     head = cells[0]
     return WorkerGroup(
         group_id=f"{number:03d}-w{head.world_size}-{head.backend}",
@@ -61,5 +61,5 @@ def _group(cells: tuple[CellSpec, ...], number: int, usable_cores: int) -> Worke
     )
 
 
-def _threads(cell: CellSpec, usable_cores: int) -> int:
+def _threads(cell: Cell, usable_cores: int) -> int:
     return threads_per_rank(cell.threads_per_rank, usable_cores=usable_cores, world_size=cell.world_size)

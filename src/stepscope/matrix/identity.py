@@ -5,28 +5,35 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from typing import Any
+from typing import Any, TypeVar
 
-from stepscope.records.cell import CellSpec
+from stepscope.records.cell import Cell, CellSpec
 from stepscope.records.codec import to_builtins
+from stepscope.records.comm import CommSpec
+
+C = TypeVar("C", CellSpec, CommSpec)
 
 HASH_DIGITS = 10
 
 
-def identity(spec: CellSpec) -> dict[str, Any]:
+def identity(spec: Cell) -> dict[str, Any]:
     """The fields that make two cells the same cell: all of the spec but its id. Independent of the order of keys."""
     document: dict[str, Any] = to_builtins(spec)
     document.pop("cell_id")
     return document
 
 
-def cell_id(spec: CellSpec) -> str:
-    """``WORKLOAD-STRATEGY-wWORLD-HASH``; the hash covers the identity as canonical JSON (SHA-256, 40 bits)."""
+def cell_id(spec: Cell) -> str:
+    """``WORKLOAD-STRATEGY-wWORLD-HASH``, ``OP-DTYPE-wWORLD-HASH`` for a sweep.
+
+    The hash covers the identity as canonical JSON (SHA-256, 40 bits).
+    """
     canonical = json.dumps(identity(spec), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     digest = hashlib.sha256(canonical.encode()).hexdigest()[:HASH_DIGITS]
-    return f"{spec.workload}-{spec.strategy}-w{spec.world_size}-{digest}"
+    what = f"{spec.op}-{spec.dtype}" if isinstance(spec, CommSpec) else f"{spec.workload}-{spec.strategy}"
+    return f"{what}-w{spec.world_size}-{digest}"
 
 
-def named(spec: CellSpec) -> CellSpec:
+def named(spec: C) -> C:
     """``spec`` with its id filled in."""
     return dataclasses.replace(spec, cell_id=cell_id(spec))

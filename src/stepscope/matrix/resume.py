@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from stepscope.matrix.backstop import BACKSTOP
-from stepscope.matrix.expand import PlannedCell
+from stepscope.matrix.cell_kind import PlannedWork
 from stepscope.records.run import CellStatus, Status
+
+P = TypeVar("P", bound=PlannedWork)
 
 FINAL: frozenset[Status] = frozenset({"ok", "oom", "host_oom", "unsupported", "skipped"})
 """Results: a cell that has one is not run again. An out-of-memory is a result."""
@@ -16,21 +19,21 @@ MEMORY: frozenset[Status] = frozenset({"oom", "host_oom"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resume:
+class Resume(Generic[P]):
     """Cells of a plan, by what is to be done with them; every planned cell is in exactly one.
 
     run: to start. kept: have a result already. unsupported, skipped: to be recorded as such without running.
     """
 
-    run: tuple[PlannedCell, ...]
-    kept: tuple[PlannedCell, ...]
-    unsupported: tuple[PlannedCell, ...]
-    skipped: tuple[PlannedCell, ...]
+    run: tuple[P, ...]
+    kept: tuple[P, ...]
+    unsupported: tuple[P, ...]
+    skipped: tuple[P, ...]
 
 
 def plan_resume(
-    cells: Iterable[PlannedCell], statuses: Mapping[str, CellStatus], *, retry_failed: bool = False
-) -> Resume:
+    cells: Iterable[P], statuses: Mapping[str, CellStatus], *, retry_failed: bool = False
+) -> Resume[P]:
     """Sort the planned cells by what is left to do. Statuses of cells outside the plan are ignored.
 
     Kept: ok, oom, host_oom, unsupported, skipped. Run again: error, killed, timeout, interrupted, and what has no
@@ -51,7 +54,7 @@ def plan_resume(
     return Resume(run=tuple(run), kept=tuple(kept), unsupported=tuple(unsupported), skipped=tuple(skipped))
 
 
-def _stands(cell: PlannedCell, status: CellStatus, *, retry_failed: bool) -> bool:
+def _stands(cell: PlannedWork, status: CellStatus, *, retry_failed: bool) -> bool:
     if status.status == "ok":
         return True
     if status.status == "unsupported":

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted
-from stepscope.records.cell import CellSpec
+from stepscope.records.cell import Cell, CellSpec
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.run import CellStatus, RunRecord, Status
 from stepscope.store.layout import RunLayout
@@ -25,7 +25,7 @@ def prepare(
     layout: RunLayout,
     *,
     run: RunRecord,
-    specs: tuple[CellSpec, ...],
+    specs: tuple[Cell, ...],
     environment: EnvironmentRecord,
     force: bool,
 ) -> None:
@@ -96,7 +96,7 @@ def untraced(layout: RunLayout, statuses: Mapping[str, CellStatus]) -> frozenset
     )
 
 
-def has_samples(layout: RunLayout, cell: CellSpec) -> bool:
+def has_samples(layout: RunLayout, cell: Cell) -> bool:
     """Whether all ranks' records of an earlier run are still there; a worker group clears them when it starts."""
     files = layout.cell(cell.cell_id)
     return all(files.summary(rank).exists() for rank in range(cell.world_size))

@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -17,16 +17,18 @@ from typing import Any
 
 from stepscope.core.errors import Interrupted
 from stepscope.launch import join, torchrun
-from stepscope.launch.supervise import CellOutcome, RunningGroup, summaries
+from stepscope.launch.netns import start as netns
+from stepscope.launch.netns.spec import parse_network
+from stepscope.launch.supervise import CellOutcome, RunningGroup
 from stepscope.launch.torchrun import Launched
 from stepscope.matrix import run_folder
-from stepscope.matrix.backstop import backstop
-from stepscope.matrix.data import prepare_data
+from stepscope.matrix.bench_cells import BENCH
+from stepscope.matrix.cell_kind import CellKind, PlannedWork
 from stepscope.matrix.events import CellEnded, CellMoved, DataStarted, Event, GroupStarted, RunStarted
-from stepscope.matrix.expand import PlannedCell
 from stepscope.matrix.grouping import WorkerGroup, group_cells
 from stepscope.matrix.resume import Resume, plan_resume
-from stepscope.records.cell import CellSpec, GroupSpec, MeasureSettings
+from stepscope.records.cell import Cell, GroupSpec, MeasureSettings
+from stepscope.records.comm import CommMeasure
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.run import CellStatus, RunRecord
 from stepscope.store.layout import RunLayout
@@ -46,7 +48,7 @@ class RunRequest:
     layout: RunLayout
     name: str
     matrix: Mapping[str, Any]
-    cells: tuple[PlannedCell, ...]
+    cells: tuple[PlannedWork, ...]
     measure: MeasureSettings
     usable_cores: int
     argv: tuple[str, ...]
@@ -60,6 +62,8 @@ class RunRequest:
     data_dir: Path | None = None
     download: bool = False
     tensorboard_dir: Path | None = None
+    kind: CellKind = BENCH
+    comm_measure: CommMeasure = field(default_factory=CommMeasure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +116,7 @@ def run_matrix(request: RunRequest, on_event: OnEvent) -> RunOutcome:
 
 def _run_record(request: RunRequest) -> RunRecord:
     return RunRecord(
-        kind="bench",
+        kind=request.kind.name,
         name=request.name,
         matrix=dict(request.matrix),
         cells=tuple(planned.spec.cell_id for planned in request.cells),
@@ -142,10 +146,10 @@ class _Run:
         self._pending: list[str] = []
         self._groups = sum(1 for _ in self._layout.groups.glob("*"))
 
-    def status(self, cell: CellSpec) -> CellStatus:
+    def status(self, cell: Cell) -> CellStatus:
         return self._statuses[cell.cell_id]
 
-    def begin(self, decided: Resume) -> None:
+    def begin(self, decided: Resume[PlannedWork]) -> None:
         """Tell what will happen, and record what need not run at all."""
         self._pending = [p.spec.cell_id for p in decided.run]
         kept = tuple(self._statuses[p.spec.cell_id] for p in decided.kept)
@@ -166,7 +170,7 @@ class _Run:
         for planned in decided.skipped:
             self._end(CellStatus(cell_id=planned.spec.cell_id, status="skipped", reason=planned.skipped))
 
-    def run(self, decided: Resume) -> None:
+    def run(self, decided: Resume[PlannedWork]) -> None:
         """Run the groups one after the other; after a failure, new processes run the rest of a group."""
         request = self._request
         self._prepare_data(decided)
@@ -189,13 +193,12 @@ class _Run:
                     return self.interrupt("the joined world can only be started anew by its launcher")
         return None
 
-    def _prepare_data(self, decided: Resume) -> None:
-        """Cells whose data cannot be used end here, all with the same reason; no rank starts for them."""
-        unusable = prepare_data(
+    def _prepare_data(self, decided: Resume[PlannedWork]) -> None:
+        """Cells whose data cannot be used end here; no rank starts for them."""
+        unusable = self._request.kind.unusable(
+            self._request,
             (planned.spec for planned in decided.run),
-            data_dir=self._request.data_dir,
-            cache_dir=self._request.cache_dir,
-            announce=lambda dataset: self._on_event(DataStarted(dataset=dataset)),
+            lambda dataset: self._on_event(DataStarted(dataset=dataset)),
         )
         for cell_id, error in unusable.items():
             self._end(
@@ -225,8 +228,11 @@ class _Run:
         files = self._layout.group(spec.group_id)
         if self._request.joined is not None:
             return partial(join.start_rank_zero, files)
+        start = torchrun.start
+        if group.network is not None:
+            start = partial(netns.start, network=parse_network(group.network))
         return partial(
-            torchrun.start,
+            start,
             files,
             world_size=group.world_size,
             threads_per_rank=group.threads_per_rank,
@@ -283,29 +289,23 @@ class _Run:
             self._skip_larger(self._planned[cell.cell_id])
 
     def _finished(self, outcome: CellOutcome, group_id: str, attempt: int) -> CellStatus:
-        """ok, unless the replicas ended with different parameters: then every number of the cell is void."""
-        ranks = summaries(self._layout, outcome.cell)
-        odd = [r for r in ranks if r.parameter_checksum != ranks[0].parameter_checksum]
+        """Every rank is through: what the kind of cell makes of it."""
+        found = self._request.kind.conclude(self._layout, outcome.cell)
         return CellStatus(
             cell_id=outcome.cell.cell_id,
-            status="error" if odd else "ok",
-            phase="verify" if odd else None,
-            reason=(
-                f"replicas diverged: rank {odd[0].rank} on {odd[0].host} ended with parameters "
-                f"{odd[0].parameter_checksum}, rank 0 with {ranks[0].parameter_checksum}"
-                if odd
-                else None
-            ),
-            failing_rank=odd[0].rank if odd else None,
-            failing_host=odd[0].host if odd else None,
+            status=found.status,
+            phase=found.phase,
+            reason=found.reason,
+            failing_rank=found.rank,
+            failing_host=found.host,
             wall_ns=outcome.wall_ns,
             group_id=group_id,
             attempt=attempt,
         )
 
-    def _skip_larger(self, failed: PlannedCell) -> None:
+    def _skip_larger(self, failed: PlannedWork) -> None:
         waiting = tuple(self._planned[cell_id] for cell_id in self._pending)
-        for cell_id, reason in backstop(failed, waiting).items():
+        for cell_id, reason in self._request.kind.larger(failed, waiting).items():
             self._end(CellStatus(cell_id=cell_id, status="skipped", reason=reason))
 
     def _end(self, status: CellStatus) -> None:
@@ -316,7 +316,7 @@ class _Run:
                 self._pending.remove(status.cell_id)
         self._on_event(CellEnded(cell=self._planned[status.cell_id].spec, status=status))
 
-    def _group_spec(self, group: WorkerGroup, group_id: str, cells: tuple[CellSpec, ...]) -> GroupSpec:
+    def _group_spec(self, group: WorkerGroup, group_id: str, cells: tuple[Cell, ...]) -> GroupSpec:
         request = self._request
         return GroupSpec(
             group_id=group_id,
@@ -325,8 +325,6 @@ class _Run:
             device=group.device,
             backend=group.backend,
             threads_per_rank=group.threads_per_rank,
-            measure=request.measure,
-            cells=cells,
             data_dir=None if request.data_dir is None else str(request.data_dir.resolve()),
             cache_dir=str(request.cache_dir),
             download=request.download,
@@ -334,6 +332,7 @@ class _Run:
             if request.tensorboard_dir is None
             else str(request.tensorboard_dir.resolve()),
             warnings_as_errors=os.environ.get("STEPSCOPE_WARNINGS") == "error",
+            **request.kind.group_fields(request, cells),
         )
 
 

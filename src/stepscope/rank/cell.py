@@ -19,7 +19,8 @@ from stepscope.instrument import memory
 from stepscope.instrument.regions import Regions
 from stepscope.instrument.timer import GradientReadiness, step_timer
 from stepscope.predict.promise import Promise, promise_of
-from stepscope.rank import plancheck, profiling
+from stepscope.rank import flight, plancheck, profiling
+from stepscope.rank.backward import backward_profile
 from stepscope.rank.checksum import parameter_checksum
 from stepscope.rank.control import Control
 from stepscope.rank.evaluate import correct_answers
@@ -311,7 +312,7 @@ def _summary(
 def _conclude(
     cell: CellSpec, context: RankContext, subject: _Subject, summary: RankSummary, files: CellLayout
 ) -> RankSummary:
-    """After the last timed step: replica checksum, the plan check, the profiled steps."""
+    """After the last timed step: replica checksum, the plan check, the profiled steps, those without reductions."""
     context.pulse.enter("verify")
     checksum = parameter_checksum(subject.task.module)
     windows = subject.loader.endless(start=cell.epochs or 0)
@@ -321,14 +322,30 @@ def _conclude(
     window, batches = next(windows)
     one_step = partial(subject.training.step, window, batches, plain)
     check = plancheck.check(subject.promise.comm_plan, plancheck.observe(one_step))
+    flight.assert_same_calls(context.control)
     trace: str | None = None
     if context.group.measure.profile:
         context.pulse.enter("profile")
         trace = profiling.profile_steps(
             cell, context, subject.training, windows, subject.promise.comm_plan, files
         )
+    context.control.barrier()  # all ranks are through with their steps, and begin the last ones together
+    context.pulse.enter("backward")
+    if subject.readiness is not None:
+        subject.readiness.armed = False
+    backward = backward_profile(
+        cell,
+        subject.task,
+        subject.session,
+        subject.numerics,
+        windows,
+        device=context.mesh.device,
+        optimizer=subject.training.optimizer,
+    )
     context.control.barrier()
-    return replace(summary, parameter_checksum=checksum, plan_check=check, trace_file=trace)
+    return replace(
+        summary, parameter_checksum=checksum, plan_check=check, trace_file=trace, backward=backward
+    )
 
 
 def _steps_until_typical(subject: _Subject) -> int:

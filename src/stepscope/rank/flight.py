@@ -114,6 +114,16 @@ def same_calls(control: Control, group: dist.ProcessGroup | None = None) -> str 
     return summary(found) or _counts(windows)
 
 
+def assert_same_calls(control: Control) -> None:
+    """Raises StepscopeError, on every rank, when the ranks' collectives on the default group differ."""
+    if (difference := same_calls(control)) is not None:
+        raise StepscopeError(
+            difference,
+            why="gloo turns such calls into wrong numbers without an error",
+            fix="make every rank call the same collectives, with the same sizes and types, in the same order",
+        )
+
+
 def _counts(windows: Iterable[Any]) -> str:
     """Finished, and yet not equally many: what a broadcast's leaves and the like allow."""
     return "ranks called different numbers of collectives: " + ", ".join(

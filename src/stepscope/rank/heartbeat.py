@@ -31,7 +31,10 @@ REPEATED_PHASES = ("warmup", "measure", "evaluate")
 
 
 class Pulse:
-    """This rank's position: ``cell_id``, ``phase`` and ``step``, assigned by the train loop at any rate."""
+    """This rank's position: ``cell_id``, ``phase`` and ``step``, assigned by the train loop at any rate.
+
+    ``op`` and ``size_bytes``: the collective being measured, None outside sweeps.
+    """
 
     def __init__(self, *, rank: int, path: Path, on_low_memory: Callable[[str], None]) -> None:
         self.rank = rank
@@ -39,6 +42,9 @@ class Pulse:
         self.cell_id: str | None = None
         self.phase = "start"
         self.step = 0
+        self.op: str | None = None
+        self.size_bytes: int | None = None
+        self._entered_ns = 0
         self._path = path
         self._on_low_memory = on_low_memory
         self._stop = threading.Event()
@@ -58,9 +64,13 @@ class Pulse:
         self._thread.join(timeout=5)
         self.beat()
 
-    def enter(self, phase: str, *, step: int = 0) -> None:
+    def enter(
+        self, phase: str, *, step: int = 0, op: str | None = None, size_bytes: int | None = None
+    ) -> None:
         """A phase change: written at once."""
-        self.phase, self.step = phase, step
+        if (op, size_bytes) != (self.op, self.size_bytes):
+            self._entered_ns = time.time_ns()
+        self.phase, self.step, self.op, self.size_bytes = phase, step, op, size_bytes
         self.beat()
 
     def move_to(self, path: Path, cell_id: str | None) -> None:
@@ -70,7 +80,7 @@ class Pulse:
 
     def beat(self, enqueued: tuple[int, str | None] | None = None) -> None:
         with self._lock:
-            state = (self.cell_id, self.phase, self.step, enqueued)
+            state = (self.cell_id, self.phase, self.step, self.op, self.size_bytes, enqueued)
             if state == self._written:
                 return
             self._note_move()
@@ -79,6 +89,7 @@ class Pulse:
                 collectives_enqueued=None if enqueued is None else enqueued[0],
                 last_collective=None if enqueued is None else enqueued[1],
                 time_ns=time.time_ns(), moved_ns=self._moved_ns, longest_ns=self._longest_ns,
+                op=self.op, size_bytes=self.size_bytes, entered_ns=self._entered_ns,
             )  # fmt: skip
             try:
                 temporary = self._path.with_name(f".{self._path.name}.tmp")

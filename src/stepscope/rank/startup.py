@@ -74,11 +74,18 @@ def use_batch_scheduling() -> str:
     """Ask for SCHED_BATCH (no privilege needed) and return the policy in force.
 
     gloo's helper threads preempt the thread that holds the lock under the default policy: small messages take
-    5 to 10 times as long.
+    5 to 10 times as long. Another policy that this process was started with stays, and ``STEPSCOPE_SCHEDULER=inherit``
+    keeps the default one.
     """
     names = {os.SCHED_OTHER: "SCHED_OTHER", os.SCHED_BATCH: "SCHED_BATCH", os.SCHED_FIFO: "SCHED_FIFO",
              os.SCHED_RR: "SCHED_RR", os.SCHED_IDLE: "SCHED_IDLE"}  # fmt: skip
-    if os.sched_getscheduler(0) == os.SCHED_OTHER:
+    wanted = os.environ.get("STEPSCOPE_SCHEDULER", "batch")
+    if wanted not in ("batch", "inherit"):
+        raise UsageError(
+            f"STEPSCOPE_SCHEDULER is {wanted!r}",
+            fix="set it to batch (the default) or inherit, or unset it",
+        )
+    if wanted == "batch" and os.sched_getscheduler(0) == os.SCHED_OTHER:
         try:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         except OSError:

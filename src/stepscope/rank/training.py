@@ -51,6 +51,8 @@ class Training:
         numerics: Numerics,
         timer: StepTimer,
         readiness: GradientReadiness | None,
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         self._cell = cell
         self._task = task
@@ -59,7 +61,7 @@ class Training:
         self._timer = timer
         self._readiness = readiness
         self._parameters = [p for p in task.module.parameters() if p.requires_grad]
-        self.optimizer = make_optimizer(cell, self._parameters)
+        self.optimizer = optimizer or make_optimizer(cell, self._parameters)
         self._steps = 0
 
     def step(self, window: Window, batches: Iterator[Batch], regions: Regions) -> Stepped:

@@ -18,8 +18,9 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from stepscope.core.errors import StepscopeError
-from stepscope.rank import failure, startup, way_out
+from stepscope.rank import failure, flight, startup, way_out
 from stepscope.rank.cell import RankContext, run_cell
+from stepscope.rank.comm.cell import run_comm
 from stepscope.rank.control import Control
 from stepscope.rank.heartbeat import Pulse
 from stepscope.rank.mesh import Mesh
@@ -45,7 +46,7 @@ def main(spec_path: Path) -> int:
         return error.exit_code
     if group.warnings_as_errors:
         warnings.simplefilter("error")
-    return _run(group, place) if group.cells else 0
+    return _run(group, place) if group.work else 0
 
 
 def _run(group: GroupSpec, place: startup.Place) -> int:
@@ -69,13 +70,23 @@ def _run(group: GroupSpec, place: startup.Place) -> int:
         leave(failure.describe(failure.Terminated("signal SIGTERM"), pulse))
         os._exit(EXIT_TERMINATED)
 
-    way_out.leave_when_told(leave_stuck)
+    black_box = flight.BlackBox(rank=place.rank, world_size=place.world_size)
+
+    def leave_calls() -> None:
+        if pulse.cell_id is not None:
+            black_box.leave(layout.cell(pulse.cell_id))
+
+    way_out.leave_when_told(leave_stuck, at_once=leave_calls)
+    way_out.on_abort(leave_calls)
     try:
         context = _open(group, place, layout, pulse)
         for round_index in range(group.measure.rounds):
             for cell in group.cells:
                 pulse.move_to(layout.cell(cell.cell_id).heartbeat(place.rank), cell.cell_id)
                 run_cell(cell, context, round_index=round_index)
+        for sweep in group.comm_cells:
+            pulse.move_to(layout.cell(sweep.cell_id).heartbeat(place.rank), sweep.cell_id)
+            run_comm(sweep, context)
         pulse.enter("finished")
         context.control.farewell()
         dist.destroy_process_group()
@@ -84,6 +95,7 @@ def _run(group: GroupSpec, place: startup.Place) -> int:
         sys.stderr.write(record.traceback if record.kind != "usage" else f"error: {error}\n")
         sys.stderr.flush()
         leave(record)
+        leave_calls()
         pulse.beat()
         # Not sys.exit: a peer is gone or stuck, and gloo's and CUDA's own clean-up would wait for it.
         os._exit(EXIT_TERMINATED if record.kind == "terminated" else EXIT_FAILED)

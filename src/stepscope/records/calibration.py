@@ -7,16 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """t = steps x alpha + wire_bytes / beta: the alpha-beta model of one op at one world size.
+    """t = steps x alpha + max(0, wire_bytes - credit) / beta: the alpha-beta model of one op at one world size.
 
-    alpha_ns: of one algorithm step; beta_bytes_per_s: wire rate. Intervals are 95 %; None: the data give none.
-    wire_factor: wire bytes / S. Errors are relative to the measured time, over the fitted sizes.
+    alpha_ns: of one algorithm step; beta_bytes_per_s: payload rate on the wire, None where the measured sizes show none (a
+    barrier, or sizes that all cost the same). Intervals are 95 %; None: the data give none.
+    wire_factor: wire bytes / S. credit_bytes: what passes before the rate applies (the burst of a token bucket, buffers of
+    sockets); 0, the plain model, unless the measurement shows one. r_squared: of log(time). Errors are relative to the
+    measured time, over the fitted sizes.
     """
 
     alpha_ns: float
     alpha_ns_low: float | None
     alpha_ns_high: float | None
-    beta_bytes_per_s: float
+    beta_bytes_per_s: float | None
     beta_bytes_per_s_low: float | None
     beta_bytes_per_s_high: float | None
     steps: int
@@ -24,12 +27,17 @@ class Line:
     r_squared: float
     mean_relative_error: float
     max_relative_error: float
+    credit_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knot:
+    """A point of a curve; low_ns, high_ns: 80 % interval of a call's median at this size, None: the data give none."""
+
     size_bytes: int
     time_ns: float
+    low_ns: float | None = None
+    high_ns: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

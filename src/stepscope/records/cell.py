@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stepscope.records.comm import CommMeasure, CommSpec
+
 Scalar = bool | int | float | str | None
 Options = Mapping[str, Scalar | list[Scalar]]
 
@@ -57,6 +59,10 @@ class CellSpec:
     network: str | None = None
 
 
+Cell = CellSpec | CommSpec
+"""What a worker group runs one after the other."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureSettings:
     """How to measure; not part of a cell's identity.
@@ -75,7 +81,10 @@ class MeasureSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSpec:
-    """What ``python -m stepscope.rank`` reads: cells in order, one world, one environment."""
+    """What ``python -m stepscope.rank`` reads: cells in order, one world, one environment.
+
+    cells: training cells; comm_cells: sweeps of collectives. A group has one kind of them.
+    """
 
     group_id: str
     run_dir: str
@@ -90,3 +99,10 @@ class GroupSpec:
     download: bool = False
     tensorboard_dir: str | None = None
     warnings_as_errors: bool = False
+    comm_cells: tuple[CommSpec, ...] = ()
+    comm_measure: CommMeasure = field(default_factory=CommMeasure)
+
+    @property
+    def work(self) -> tuple[Cell, ...]:
+        """All cells, of whatever kind, in order."""
+        return (*self.cells, *self.comm_cells)

@@ -18,8 +18,9 @@ import msgspec
 from stepscope import __version__
 from stepscope.core.clock import utc_now
 from stepscope.core.errors import DataError, StepscopeError
-from stepscope.records import cell, plan, run, samples
+from stepscope.records import calibration, cell, comm, plan, run, samples
 from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.flight import FlightDump
 from stepscope.records.migrations import migrate
 
 T = TypeVar("T")
@@ -36,6 +37,12 @@ KINDS: dict[type, tuple[str, int]] = {
     samples.Heartbeat: ("heartbeat", 1),
     samples.RankError: ("rank_error", 1),
     plan.ModelFacts: ("model_facts", 1),
+    FlightDump: ("flight_dump", 1),
+    comm.CommSpec: ("comm_spec", 1),
+    comm.CommHeader: ("comm_samples", 1),
+    comm.CommSummary: ("comm_summary", 1),
+    comm.CommRow: ("comm_row", 1),
+    calibration.Calibration: ("calib", 1),
 }
 """Kind and current version of every record that has a file of its own."""
 

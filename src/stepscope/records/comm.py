@@ -59,7 +59,7 @@ class CommMeasure:
     warmup: int | None = None
     iterations: int | None = None
     ci_fraction: float = 0.02
-    budget_ns: int = 5_000_000_000
+    budget_ns: int = 2_000_000_000
     timeout_ns: int = 120_000_000_000
     check: bool = True
     nccl_debug: str | None = None
@@ -105,7 +105,10 @@ class CommSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommSummary:
-    """Final word of one rank about one comm cell."""
+    """Final word of one rank about one comm cell.
+
+    unsupported: the backend cannot do it, in its own words: the cell ends as ``unsupported`` and the group goes on.
+    """
 
     cell_id: str
     rank: int
@@ -118,6 +121,7 @@ class CommSummary:
     backend_version: str | None
     scheduler_policy: str
     num_threads: int
+    unsupported: str | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -129,7 +133,7 @@ class CommRow:
     low, high: 95 % interval of the median. rank_spread: (slowest - fastest rank) / slowest, of the ranks' medians.
     algbw, busbw: from the median, bytes/s, all ``in_flight`` calls counted. link_fraction: busbw / link peak.
     flops_per_s: of matmul rows. slowdown: of overlap rows, together / alone of the collective; beside_slowdown: of the
-    matrix product.
+    matrix product. rank_hosts: of pairs rows, the host of each rank in rank order; empty: not known.
     """
 
     cell_id: str
@@ -179,3 +183,4 @@ class CommRow:
     beside_slowdown: float | None = None
     scheduler_policy: str | None = None
     notes: tuple[str, ...] = ()
+    rank_hosts: tuple[str, ...] = ()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stepscope.records.backward import BackwardProfile
+
 PHASES = ("data_wait", "forward", "backward_compute", "exposed_comm", "optimizer", "other")
 
 
@@ -99,6 +101,7 @@ class RankSummary:
     plan_check: PlanCheck | None = None
     notes: tuple[str, ...] = ()
     trace_file: str | None = None
+    backward: BackwardProfile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,8 @@ class Heartbeat:
     """Where a rank is. Written when it changes, by a thread that never blocks training.
 
     moved_ns: when cell, phase or step last changed, on the clock of ``time_ns``. longest_ns: the longest that a step or
-    an evaluation of this cell has taken so far.
+    an evaluation of this cell has taken so far. op, size_bytes: the collective being measured, and ``step`` the calls of it
+    entered so far in this phase; None outside sweeps. entered_ns: when op or size last changed.
     """
 
     rank: int
@@ -120,6 +124,9 @@ class Heartbeat:
     time_ns: int = 0  # wall clock, since the epoch
     moved_ns: int = 0
     longest_ns: int = 0
+    op: str | None = None
+    size_bytes: int | None = None
+    entered_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-IDLE_CAUSES = ("host_late", "sync", "data", "launch_latency", "kernel_gap", "dependency", "unknown")
+IDLE_CAUSES = ("sync", "data", "host_late", "launch_latency", "kernel_gap", "dependency", "unknown")
 """Why a device had nothing to do; as in ``trace_budget.IdleCause``."""
 
 

@@ -36,12 +36,20 @@ class CellLayout:
     def error(self, rank: int) -> Path:
         return self.root / f"error-{rank:05d}.json"
 
+    @property
+    def flights(self) -> Path:
+        return self.root / "flight"
+
+    def flight(self, rank: int) -> Path:
+        """That rank's flight recorder, left when it had to leave."""
+        return self.flights / f"rank-{rank:05d}.json"
+
     def trace(self, rank: int) -> Path:
         return self.traces / f"rank-{rank:05d}.json.gz"
 
     def rank_files(self) -> tuple[Path, ...]:
         """Everything that ranks wrote: what an earlier attempt left behind."""
-        patterns = ("samples-*.jsonl", "heartbeat-*", "rank-*.json", "error-*.json", "trace/*")
+        patterns = ("samples-*.jsonl", "heartbeat-*", "rank-*.json", "error-*.json", "trace/*", "flight/*")
         return tuple(sorted(p for pattern in patterns for p in self.root.glob(pattern)))
 
 
@@ -100,6 +108,11 @@ class RunLayout:
     @property
     def report(self) -> Path:
         return self.root / "report"
+
+    @property
+    def nccl_debug(self) -> Path:
+        """NCCL's own logs, one file a rank."""
+        return self.root / "nccl-debug"
 
     @property
     def summary_md(self) -> Path:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from stepscope.core.errors import DataError
 from stepscope.records import codec
 from stepscope.records.cell import CellSpec
+from stepscope.records.comm import CommHeader, CommSample
 from stepscope.records.run import CellStatus, RunRecord
 from stepscope.records.samples import RankSummary, SamplesHeader, StepSample
 from stepscope.store.layout import CellLayout, RunLayout
@@ -24,6 +25,14 @@ class RankSamples:
 
     header: SamplesHeader
     steps: tuple[StepSample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCommSamples:
+    """What one rank measured in one comm cell: a sample per size (or pair)."""
+
+    header: CommHeader
+    samples: tuple[CommSample, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +85,19 @@ def read_samples(path: Path) -> RankSamples | None:
         return None
     header = codec.decode(head, SamplesHeader, source=f"{path}:1")
     return RankSamples(header=header, steps=tuple(codec.decode_lines(body, StepSample, source=str(path))))
+
+
+def read_comm_samples(path: Path) -> RankCommSamples | None:
+    """One rank's samples of a comm cell; None when there is no file or the rank died before it wrote the header."""
+    if not path.exists():
+        return None
+    head, newline, body = read_bytes(path).partition(b"\n")
+    if not newline:
+        return None
+    header = codec.decode(head, CommHeader, source=f"{path}:1")
+    return RankCommSamples(
+        header=header, samples=tuple(codec.decode_lines(body, CommSample, source=str(path)))
+    )
 
 
 def read_cell(layout: CellLayout) -> CellResult:

@@ -13,6 +13,7 @@ from stepscope.config.options import OptionsModel
 from stepscope.config.yaml_loader import parse_yaml
 from stepscope.core.errors import UsageError
 from stepscope.datasets._common import Dataset
+from stepscope.matrix import networks
 from stepscope.matrix.catalog import Catalog
 from stepscope.matrix.expand import PlannedCell, expand
 from stepscope.matrix.load import matrix_of
@@ -186,3 +187,9 @@ def plan() -> Plan:
         )
 
     return plan
+
+
+@pytest.fixture
+def allow_emulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine where emulated networks can be made."""
+    monkeypatch.setattr(networks, "_emulation", lambda _: None)

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from stepscope.config.matrix import Matrix
-from stepscope.core.errors import DataError, MissingError, UsageError
+from stepscope.core.errors import DataError, MissingError, Unavailable, UsageError
+from stepscope.matrix import networks
 from stepscope.matrix.catalog import Catalog
 from stepscope.matrix.expand import PlannedCell, expand
 from stepscope.matrix.identity import cell_id, named
@@ -177,9 +178,32 @@ def test_in_a_joined_world_only_its_size_runs(plan: Plan, gpus: Machine) -> None
     assert reasons(cells) == {("ddp", 2): "2 ranks: the launcher has started 8", ("ddp", 8): None}
 
 
-def test_an_emulated_network_is_refused_and_not_ignored(plan: Plan) -> None:
-    (cell,) = plan(PAIR, "base.network=slow")
-    assert "'slow'" in (cell.unsupported or "")
+def test_a_network_that_is_none_is_refused_with_the_way_to_write_it(plan: Plan) -> None:
+    with pytest.raises(UsageError, match="'slow' is not an emulated network"):
+        plan(PAIR, "base.network=slow")
+
+
+@pytest.mark.usefixtures("allow_emulation")
+def test_one_network_has_one_text_however_it_was_written(plan: Plan) -> None:
+    (one,) = plan(PAIR, "base.network='1000mbit:2'")
+    (two,) = plan(PAIR, "base.network='1gbit:2'")
+    assert one.spec.network == "1gbit:2"
+    assert one.spec.cell_id == two.spec.cell_id
+    assert one.runnable
+
+
+def test_a_network_that_cannot_be_made_here_is_unsupported_with_the_reason(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(networks, "_emulation", lambda _: Unavailable("no ip command"))
+    (cell,) = plan(PAIR, "base.network='1gbit:2'")
+    assert cell.unsupported == "network 1gbit:2: no ip command"
+
+
+@pytest.mark.usefixtures("allow_emulation")
+def test_a_slow_host_that_is_not_there_is_unsupported(plan: Plan) -> None:
+    (cell,) = plan(PAIR, "base.network='1gbit,slow=7:10mbit'")
+    assert "host 7" in (cell.unsupported or "")
 
 
 def test_bucket_sizes_that_realise_the_same_buckets_are_measured_once(plan: Plan) -> None:

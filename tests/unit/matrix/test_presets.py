@@ -22,7 +22,8 @@ from stepscope.records.plan import ModelFacts
 LAPTOP = Machine(num_gpus=0, usable_cores=2, gloo=True, nccl=False)
 NODE = Machine(num_gpus=8, usable_cores=96, gloo=True, nccl=True, compute_capability="9.0")
 NAMES = (
-    "accumulation", "ag-news", "ag-news-optimized", "bucket-size", "demo", "imdb", "mnist", "overlap", "precision",
+    "accumulation", "ag-news", "ag-news-optimized", "bucket-size", "demo", "imdb", "mnist", "overlap",
+    "overlap-emulated", "precision",
     "quick", "shallowspeed", "strong-scaling", "weak-scaling",
 )  # fmt: skip
 
@@ -55,6 +56,7 @@ def test_a_preset_starts_with_the_question_it_answers(name: str) -> None:
     assert "?" in first + second
 
 
+@pytest.mark.usefixtures("allow_emulation")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("machine", [LAPTOP, NODE], ids=["cpu", "8 gpus"])
 def test_a_preset_expands_and_every_running_cell_has_its_baseline(name: str, machine: Machine) -> None:

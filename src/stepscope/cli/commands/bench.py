@@ -36,6 +36,14 @@ def bench(
     steps: Annotated[
         str | None, typer.Option(help="Timed steps: a number, or auto.", metavar="N|auto")
     ] = None,
+    emulate_network: Annotated[
+        str | None,
+        typer.Option(
+            "--emulate-network",
+            help="Put ranks on emulated hosts: RATE[:HOSTS][,delay=TIME], such as 2gbit:2.",
+            metavar="NETWORK",
+        ),
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data sets lie.", metavar="DIR")] = None,
     download: Annotated[
         bool, typer.Option("--download", help="Fetch missing public data into --data-dir.")
@@ -72,6 +80,8 @@ def bench(
         )
     source = matrix if matrix is not None else str(preset)
     overrides = [*(set_ or []), *bench_plan.step_overrides(warmup=warmup, steps=steps)]
+    if emulate_network is not None:
+        overrides.append(bench_plan.network_override(emulate_network))
     if show:
         return bench_plan.print_matrix(source, overrides=overrides)
     planned = make_plan(source, overrides=overrides, data_dir=data_dir, download=download)

@@ -1,0 +1,168 @@
+"""Running sweeps of collectives from the command line: progress, rows, tables, the exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from stepscope.cli.blocks import print_block
+from stepscope.cli.comm_options import CommOptions
+from stepscope.cli.console import OutputError, ReaderGone, out, print_json
+from stepscope.cli.progress import progress
+from stepscope.cli.run_place import stopped_by_the_disk, take_place
+from stepscope.core.errors import ExitCode, Interrupted, UsageError
+from stepscope.core.suggest import unknown
+from stepscope.core.units import format_size
+from stepscope.matrix.comm_cells import COMM
+from stepscope.matrix.comm_results import comm_document
+from stepscope.matrix.comm_session import CommPlan, derive_comm_rows, make_comm_plan
+from stepscope.matrix.runner import RunRequest, run_matrix
+from stepscope.matrix.session import cache_dir
+from stepscope.records import codec
+from stepscope.records.cell import MeasureSettings
+from stepscope.records.comm import CommMeasure, CommRow
+from stepscope.report.sweep_labels import sweep_labels
+from stepscope.store.layout import RunLayout
+from stepscope.store.writer import WriteError, write_bytes
+
+NAME = "comm"
+FORMATS = ("table", "csv", "document-001")
+
+
+def run_comm(
+    options: CommOptions,
+    *,
+    output: Path | None,
+    plan: bool,
+    charts: bool,
+    format_: str,
+    force: bool,
+    json: bool,
+) -> int:
+    """Measure, write and print; the command's exit code."""
+    if format_ not in FORMATS:
+        raise UsageError(unknown("format", format_, FORMATS))
+    if json and format_ != "table":
+        raise UsageError("--json and --format both say what stdout gets", fix="give one of them")
+    measure = options.measure()
+    planned = make_comm_plan(options.request(), launch=options.launch(), worlds=options.worlds())
+    if plan:
+        return _print_plan(planned)
+    place = take_place(output, name=NAME, env_source="--env", env=tuple(options.request().env))
+    layout = place.layout
+    request = RunRequest(
+        layout=layout,
+        name=NAME,
+        matrix={"comm": codec.to_builtins(options)},
+        cells=planned.cells,
+        measure=MeasureSettings(),
+        usable_cores=planned.environment.usable_cores * place.cores_factor,
+        argv=("stepscope", *sys.argv[1:]),
+        cache_dir=cache_dir(os.environ),
+        env=_debug_variables(layout, measure),
+        joined=place.group,
+        force=force,
+        environment=planned.environment,
+        kind=COMM,
+        comm_measure=measure,
+    )
+    try:
+        try:
+            with progress() as show:
+                run_matrix(request, show)
+        except Interrupted:
+            with suppress(
+                OutputError, ReaderGone
+            ):  # what stopped the run may have taken the terminal with it
+                _finish(layout, charts=False, format_=format_, json=json)
+            raise
+        rows = _finish(layout, charts=charts, format_=format_, json=json)
+    except WriteError as error:
+        raise stopped_by_the_disk(layout, error) from error
+    ours = {cell.spec.cell_id for cell in planned.cells}
+    return exit_code([row for row in rows if row.cell_id in ours])
+
+
+def exit_code(rows: list[CommRow]) -> int:
+    """0: all that can be measured here was, and is right. 4: some failed. 5: nothing succeeded. 3: nothing can run."""
+    ok = any(row.status == "ok" for row in rows)
+    failed = any(row.status not in ("ok", "unsupported", "skipped") for row in rows)
+    if ok:
+        return ExitCode.SOME_CELLS_FAILED if failed else ExitCode.OK
+    return ExitCode.ALL_CELLS_FAILED if failed else ExitCode.ENVIRONMENT
+
+
+def _debug_variables(layout: RunLayout, measure: CommMeasure) -> dict[str, str]:
+    """What makes NCCL write its log, one file per rank, into the run folder."""
+    if measure.nccl_debug is None:
+        return {}
+    variables = {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_FILE": str(layout.nccl_debug.resolve() / "%h-%p.log"),
+    }
+    return variables | ({"NCCL_DEBUG_SUBSYS": measure.nccl_debug} if measure.nccl_debug else {})
+
+
+def _finish(layout: RunLayout, *, charts: bool, format_: str, json: bool) -> tuple[CommRow, ...]:
+    from stepscope.report.comm_document import rows_csv
+
+    rows = derive_comm_rows(layout)
+    write_bytes(layout.results_csv, rows_csv(rows).encode())
+    if charts:
+        from stepscope.report.charts import draw_charts
+
+        draw_charts(rows, layout.report)
+    try:
+        _print(layout, rows, format_=format_, json=json)
+    except OutputError as error:
+        raise OutputError(
+            error.what, why=error.why, fix=f"the results are saved: {layout.results_jsonl}"
+        ) from error
+    return rows
+
+
+def _print(layout: RunLayout, rows: tuple[CommRow, ...], *, format_: str, json: bool) -> None:
+    from stepscope.report.comm_document import document_001, rows_csv
+
+    if json:
+        print_json(codec.encode_document(comm_document(str(layout.root), rows)))
+    elif format_ == "csv":
+        sys.stdout.write(rows_csv(rows))
+    elif format_ == "document-001":
+        print_json(codec.encode_document(document_001(rows, str(layout.root))))
+    else:
+        _print_tables(layout, rows)
+
+
+def _print_tables(layout: RunLayout, rows: tuple[CommRow, ...]) -> None:
+    from stepscope.report.comm_findings import comm_findings
+    from stepscope.report.comm_tables import build_all
+    from stepscope.report.render import terminal
+
+    console = out()
+    tables = build_all(rows)
+    for table in tables:
+        if len(tables) > 1:
+            console.print(table.title, style="bold", markup=False)
+        console.print(terminal.render(table, width=console.width), soft_wrap=True)
+        console.print()
+    for finding in comm_findings(rows):
+        console.print(finding, markup=False, soft_wrap=True)
+    console.print(f"results  {layout.results_jsonl}", markup=False, soft_wrap=True)
+
+
+def _print_plan(planned: CommPlan) -> int:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("sweep", "sizes", ""):
+        table.add_column(title, no_wrap=title == "sizes", overflow="fold")
+    labels = sweep_labels([cell.spec for cell in planned.cells])
+    for cell, label in zip(planned.cells, labels, strict=True):
+        sizes = cell.spec.sizes_bytes
+        shown = f"{len(sizes)}: {format_size(sizes[0])} to {format_size(sizes[-1])}" if any(sizes) else "-"
+        table.add_row(label, shown, cell.unsupported or "")
+    print_block(out(), table)
+    return ExitCode.OK

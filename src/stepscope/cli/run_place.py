@@ -1,0 +1,80 @@
+"""Where a measuring command runs: its run folder, and the world that a launcher may have started around it."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.core.errors import UsageError
+from stepscope.launch.join import become_rank_half, group_id, joined_world
+from stepscope.matrix.run_folder import read_statuses
+from stepscope.store.layout import RunLayout
+from stepscope.store.reader import read_run
+from stepscope.store.writer import WriteError
+
+RUNS = Path("stepscope-runs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """group: id of the worker group when the ranks exist already, None when this command starts them.
+
+    cores_factor: hosts of such a world.
+    """
+
+    layout: RunLayout
+    group: str | None
+    cores_factor: int
+
+
+def default_run_dir(name: str) -> Path:
+    """``stepscope-runs/NAME-YYYYMMDD-HHMMSS`` in the current folder."""
+    return RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def take_place(output: Path | None, *, name: str, env_source: str, env: tuple[str, ...]) -> Place:
+    """The run folder of this command. Inside a started world, ranks other than 0 turn into the rank half: no return.
+
+    env_source, env: option that sets environment variables, and those it sets: they come too late for ranks that exist.
+    """
+    joined = joined_world(os.environ)
+    if joined is not None and output is None:
+        raise UsageError(
+            "inside a world that a launcher started, the run folder must be named",
+            why="every rank has to find the same one",
+            fix="add -o DIR on a file system that all hosts share, or unset RANK and WORLD_SIZE",
+        )
+    layout = RunLayout(output or default_run_dir(name))
+    if joined is None:
+        return Place(layout=layout, group=None, cores_factor=1)
+    group = group_id(os.environ)
+    if joined[0] != 0:
+        become_rank_half(layout.group(group).spec)
+    if env:
+        raise UsageError(
+            f"{env_source} ({', '.join(sorted(env))}) cannot be set in ranks that exist already",
+            fix=f"export these variables in your launcher and leave {env_source} out",
+        )
+    return Place(layout=layout, group=group, cores_factor=_hosts(joined[1]))
+
+
+def _hosts(world_size: int) -> int:
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, world_size // int(local)) if local.isdigit() and int(local) >= 1 else 1
+
+
+def stopped_by_the_disk(layout: RunLayout, error: WriteError) -> WriteError:
+    """The same error with what becomes of the run; as it is where no run has begun yet."""
+    run = read_run(layout.root) if layout.run.exists() else None
+    if run is None:
+        return error
+    statuses = read_statuses(layout, run.cells)
+    finished = sum(status.status == "ok" for status in statuses.values())
+    return WriteError(
+        error.what,
+        why=error.why,
+        fix=f"free some space and run the same command with `-o {layout.root}`: {finished} of {len(run.cells)} cells "
+        "are finished and saved there, only the rest will run",
+    )

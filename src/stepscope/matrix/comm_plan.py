@@ -1,0 +1,222 @@
+"""From what ``stepscope comm`` was asked to the cells to run: a sweep per operation, type, way of calling, world. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Literal
+
+from stepscope.collectives import REGISTRY as COLLECTIVES
+from stepscope.collectives._common import REDUCE_OPS, Collective
+from stepscope.core.errors import UsageError
+from stepscope.core.suggest import unknown
+from stepscope.core.words import counted
+from stepscope.matrix import networks
+from stepscope.matrix.identity import named
+from stepscope.matrix.machine import Backend, Device, Machine
+from stepscope.records.comm import CommKind, CommSpec, Mode, Pacing
+from stepscope.records.plan import DTYPE_BYTES
+
+DTYPES: Mapping[str, str] = {
+    "fp32": "float32", "float": "float32", "float32": "float32",
+    "fp64": "float64", "double": "float64", "float64": "float64",
+    "fp16": "float16", "half": "float16", "float16": "float16",
+    "bf16": "bfloat16", "bfloat16": "bfloat16",
+    "int8": "int8", "uint8": "uint8", "int32": "int32", "int": "int32", "int64": "int64",
+}  # fmt: skip
+"""What a user may write -> torch's name; ``half``, ``double`` and ``float`` are what nccl-tests calls them."""
+
+FLOATING = frozenset({"float32", "float64", "float16", "bfloat16"})
+
+MODES: tuple[Mode, ...] = ("blocking", "async", "coalesced", "grouped")
+PATTERNS = ("uni", "bi", "ring")
+PAIR_SIZES = (4, 1 << 20)
+MATMUL_ROWS = (256, 512, 1024, 2048)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommRequest:
+    """What to measure, names as the user wrote them, sizes in bytes.
+
+    modes: (mode, calls in flight). env: variable -> values to sweep. places: in place or not; None: the form that torch
+    has. A collective without an in-place form is measured out of place. pacing: None: chosen by backend.
+    """
+
+    ops: tuple[str, ...]
+    sizes_bytes: tuple[int, ...]
+    dtypes: tuple[str, ...] = ("fp32",)
+    reduce_ops: tuple[str, ...] = ("sum",)
+    places: tuple[bool, ...] | None = None
+    modes: tuple[tuple[Mode, int], ...] = (("blocking", 1),)
+    patterns: tuple[str, ...] = ("ring",)
+    root: int = 0
+    worlds: tuple[int, ...] = (2,)
+    pacing: Pacing | None = None
+    env: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    network: str | None = None
+    threads_per_rank: int | Literal["auto"] = "auto"
+    extra: tuple[CommKind, ...] = ()
+    """Beside the sweeps: pairs, matmul, overlap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedComm:
+    """A sweep before it runs. unsupported: why it cannot run here."""
+
+    spec: CommSpec
+    unsupported: str | None = None
+    skipped: str | None = None
+
+
+def op_names(text: str) -> tuple[str, ...]:
+    """``all``, or names separated by commas. Raises UsageError with did-you-mean."""
+    known = COLLECTIVES.names()
+    if text.strip() == "all":
+        return known
+    wanted = tuple(dict.fromkeys(part.strip().replace("-", "_") for part in text.split(",") if part.strip()))
+    for name in wanted:
+        if name not in known:
+            raise UsageError(unknown("collective", name, known), fix="`--ops all` measures every one")
+    if not wanted:
+        raise UsageError("--ops names no collective", fix=f"choose from {', '.join(known)}, or all")
+    return wanted
+
+
+def dtype_name(text: str) -> str:
+    """torch's name for ``fp32``, ``bf16``, ``half`` ... Raises UsageError."""
+    try:
+        return DTYPES[text.strip().lower()]
+    except KeyError:
+        raise UsageError(unknown("type", text, DTYPES)) from None
+
+
+def parse_mode(text: str) -> tuple[Mode, int]:
+    """``blocking``, ``async:4``: mode and calls in flight (4 where none is given). Raises UsageError."""
+    name, _, number = text.strip().partition(":")
+    mode = next((m for m in MODES if m == name), None)
+    if mode is None:
+        raise UsageError(
+            unknown("mode", name, MODES), fix="write blocking, async:K, coalesced:K or grouped:K"
+        )
+    if mode == "blocking":
+        if number not in ("", "1"):
+            raise UsageError(f"{text!r}: blocking calls are made one by one", fix=f"write async:{number}")
+        return mode, 1
+    if number and not (number.isdigit() and int(number) > 0):
+        raise UsageError(f"{text!r}: {number!r} is not a number of calls", fix=f"write {mode}:4")
+    return mode, int(number or 4)
+
+
+def parse_env(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """``NCCL_ALGO=Ring,Tree`` -> the values to sweep. Raises UsageError."""
+    swept = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--env {text!r} is not NAME=VALUE[,VALUE...]")
+        swept[name] = tuple(dict.fromkeys(values.split(",")))
+    return swept
+
+
+def plan_comm(
+    request: CommRequest, *, machine: Machine, device: Device, backend: Backend
+) -> tuple[PlannedComm, ...]:
+    """The sweeps in order: world by world, collective by collective. Raises UsageError for names that do not exist."""
+    for name in request.reduce_ops:
+        if name not in REDUCE_OPS:
+            raise UsageError(unknown("reduce operation", name, REDUCE_OPS))
+    for name in request.patterns:
+        if name not in PATTERNS:
+            raise UsageError(unknown("pattern", name, PATTERNS))
+    planned: dict[str, PlannedComm] = {}
+    for world, env in product(request.worlds, _environments(request.env)):
+        for spec in _specs(request, world, env, device, backend):
+            planned.setdefault(
+                spec.cell_id,
+                PlannedComm(spec=spec, unsupported=_refused(spec, machine)),
+            )
+    return tuple(planned.values())
+
+
+def _environments(env: Mapping[str, tuple[str, ...]]) -> list[dict[str, str]]:
+    return [dict(zip(env, values, strict=True)) for values in product(*env.values())]
+
+
+def _specs(
+    request: CommRequest, world: int, env: dict[str, str], device: Device, backend: Backend
+) -> Iterator[CommSpec]:
+    def spec(kind: CommKind, op: str, dtype: str, sizes: tuple[int, ...], **more: object) -> CommSpec:
+        fields: dict[str, object] = {
+            "reduce_op": None, "in_place": False, "mode": "blocking", "in_flight": 1, "pattern": None, "root": 0,
+            "pacing": request.pacing or ("barrier" if backend == "gloo" else "back_to_back"), **more,
+        }  # fmt: skip
+        return named(
+            CommSpec(
+                cell_id="", kind=kind, op=op, dtype=dtype, sizes_bytes=sizes, world_size=world, device=device,
+                backend=backend, threads_per_rank=request.threads_per_rank, env=env, network=network,
+                **fields,  # type: ignore[arg-type]
+            )
+        )  # fmt: skip
+
+    network = networks.canonical(request.network)
+    dtypes = [dtype_name(text) for text in request.dtypes]
+    for op, dtype in product(request.ops, dtypes):
+        collective = COLLECTIVES.load(op)
+        if not collective.has_payload and dtype != dtypes[0]:
+            continue
+        for settings in _ways(request, collective, dtype):
+            sizes = request.sizes_bytes if collective.has_payload else (0,)
+            yield spec("collective", op, dtype, sizes, **settings)
+            if "overlap" in request.extra and collective.has_payload and settings["mode"] == "blocking":
+                yield spec("overlap", op, dtype, sizes, **settings)
+    if "pairs" in request.extra:
+        yield spec("pairs", "send_recv", dtypes[0], PAIR_SIZES, pattern="uni")
+    if "matmul" in request.extra:
+        for dtype in dtypes:
+            if dtype in FLOATING:
+                sizes = tuple(rows * rows * DTYPE_BYTES[dtype] for rows in MATMUL_ROWS)
+                yield spec("matmul", "matmul", dtype, sizes)
+
+
+def _ways(request: CommRequest, collective: Collective, dtype: str) -> list[dict[str, object]]:
+    """Every way of calling ``collective`` that was asked for and that exists."""
+    if not collective.has_payload:
+        return [{}]
+    reductions: tuple[str | None, ...] = request.reduce_ops if collective.reduces else (None,)
+    patterns: tuple[str | None, ...] = request.patterns if collective.patterns else (None,)
+    wanted = (not collective.out_of_place,) if request.places is None else request.places
+    places = tuple(dict.fromkeys(place and collective.in_place for place in wanted))
+    return [
+        {
+            "reduce_op": reduce_op, "in_place": place, "mode": mode, "in_flight": in_flight, "pattern": pattern,
+            "root": request.root if collective.rooted else 0,
+        }
+        for reduce_op, place, (mode, in_flight), pattern in product(reductions, places, request.modes, patterns)
+        if not (reduce_op == "avg" and dtype not in FLOATING)
+    ]  # fmt: skip
+
+
+def _refused(spec: CommSpec, machine: Machine) -> str | None:
+    world = spec.world_size
+    if machine.joined_world_size is not None:
+        if reason := networks.refused(spec.network, world_size=world, device=spec.device, joined=True):
+            return reason
+        if world != machine.joined_world_size:
+            return f"{counted(world, 'rank')}: the launcher has started {machine.joined_world_size}"
+        if spec.env:
+            return (
+                f"{', '.join(sorted(spec.env))} cannot be set in ranks that the launcher has started already"
+            )
+        return None
+    if reason := networks.refused(spec.network, world_size=world, device=spec.device, joined=False):
+        return reason
+    if spec.root >= world:
+        return f"root {spec.root}: there are {counted(world, 'rank')}"
+    if spec.device == "cuda" and spec.backend == "nccl" and world > machine.num_gpus:
+        return f"{counted(world, 'rank')} need {counted(world, 'GPU')}, this machine has {machine.num_gpus}"
+    if spec.kind == "pairs" and world < 2:
+        return "messages between pairs need 2 ranks or more"
+    if spec.mode == "grouped" and spec.op != "send_recv":
+        return f"only point-to-point calls can be grouped, {spec.op} can be coalesced"
+    return None

@@ -1,0 +1,69 @@
+"""From what ``stepscope comm`` was asked to a plan on this machine, and from a finished run to its rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stepscope.config.sections import LaunchSettings
+from stepscope.core.errors import UsageError
+from stepscope.environment.collect import collect
+from stepscope.launch.join import joined_world
+from stepscope.matrix.comm_links import link_of
+from stepscope.matrix.comm_plan import CommRequest, PlannedComm, plan_comm
+from stepscope.matrix.comm_results import build_comm_rows, read_comm_cells, write_comm_rows
+from stepscope.matrix.machine import Backend, Device, choose_device, machine_of
+from stepscope.matrix.networks import slowest_bits_per_s
+from stepscope.records.comm import CommRow
+from stepscope.records.environment import EnvironmentRecord
+from stepscope.store.layout import RunLayout
+from stepscope.store.reader import read_if_there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommPlan:
+    """Sweeps on this machine, ready to run."""
+
+    cells: tuple[PlannedComm, ...]
+    environment: EnvironmentRecord
+    device: Device
+    backend: Backend
+
+
+def make_comm_plan(request: CommRequest, *, launch: LaunchSettings, worlds: Sequence[int] | None) -> CommPlan:
+    """Expand ``request`` here. worlds: None: all GPUs, or 2 ranks on the CPU; in a started world, its size.
+
+    Raises UsageError, and MissingError for a device or backend that is not there.
+    """
+    joined = joined_world(os.environ)
+    environment = collect()
+    machine = machine_of(environment, joined_world_size=None if joined is None else joined[1])
+    device, backend = choose_device(launch, machine)
+    if worlds is None:
+        here = max(1, machine.num_gpus) if device == "cuda" else 2
+        worlds = (machine.joined_world_size or here,)
+    cells = plan_comm(replace(request, worlds=tuple(worlds)), machine=machine, device=device, backend=backend)
+    if not cells:
+        raise UsageError(
+            "nothing is left to measure",
+            why="no combination of what was asked for exists (avg of integers, for one)",
+            fix="add another --ops, --dtype or --reduce-op",
+        )
+    return CommPlan(cells=cells, environment=environment, device=device, backend=backend)
+
+
+def derive_comm_rows(layout: RunLayout) -> tuple[CommRow, ...]:
+    """results.jsonl from what lies in the run folder; the rows."""
+    cells = read_comm_cells(layout)
+    environment = read_if_there(layout.environment, EnvironmentRecord)
+    rows: list[CommRow] = []
+    for cell in cells:
+        link = None
+        if environment is not None:
+            hosts = build_comm_rows(layout, (cell,))[0].hosts or 1
+            rate = slowest_bits_per_s(cell.network)
+            link = link_of(environment, device=cell.device, hosts=hosts, network_bits_per_s=rate)
+        rows += build_comm_rows(layout, (cell,), link=link)
+    write_comm_rows(layout, rows)
+    return tuple(rows)

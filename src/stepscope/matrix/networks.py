@@ -1,0 +1,49 @@
+"""Emulated networks of cells: their canonical text, whether they can be made here, and their link rate."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from stepscope.core.errors import Unavailable
+from stepscope.launch.netns.spec import EmulatedNetwork, hosts_for, obstacle, parse_network
+
+
+def canonical(text: str | None) -> str | None:
+    """The text that stands in a cell's identity: one for each network. Raises UsageError."""
+    return None if text is None else str(parse_network(text))
+
+
+def refused(text: str | None, *, world_size: int, device: str, joined: bool) -> str | None:
+    """Why ranks of ``device`` cannot run in network ``text`` here; None when they can."""
+    if text is None:
+        return None
+    if joined:
+        return f"network {text}: ranks that a launcher has started cannot be moved into an emulated network"
+    if device != "cpu":
+        return f"network {text}: emulated networks carry gloo between CPU ranks, GPUs would not use them"
+    network = parse_network(text)
+    found = _emulation(network.delay_ns > 0)
+    if isinstance(found, Unavailable):
+        return f"network {text}: {found.reason}"
+    return obstacle(network, world_size)
+
+
+def hosts_of(text: str | None, world_size: int) -> int | None:
+    """Emulated hosts that the ranks are on; None without a network."""
+    return None if text is None else hosts_for(parse_network(text), world_size)
+
+
+def slowest_bits_per_s(text: str | None) -> float | None:
+    """Rate of the slowest link; None without a network."""
+    if text is None:
+        return None
+    network: EmulatedNetwork = parse_network(text)
+    return float(min([network.rate_bits_per_s, *(slow.rate_bits_per_s for slow in network.slow)]))
+
+
+@cache
+def _emulation(delayed: bool) -> object:
+    """Asked once: it starts a process."""
+    from stepscope.launch.netns.probe import probe_emulation
+
+    return probe_emulation(delayed=delayed)

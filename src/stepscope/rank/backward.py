@@ -1,0 +1,137 @@
+"""A few steps without reductions after the timed ones: the backward profile that a bucket timeline is made of.
+
+The same train loop, model, precision, optimizer, batches and strategy, but no micro-step is ever the last one for the
+strategy: that is its own switch for "do not reduce now" (``no_sync`` in DDP), so gradients land where they always do,
+in views of buckets for instance, and nothing is closed or rebuilt. All ranks run at the same time, because in the real
+step, too, they share the host. Replicas drift apart here: nothing may be measured or compared afterwards.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from time import perf_counter_ns
+
+import torch
+from torch import nn
+
+from stepscope.instrument.readiness import ReadinessTimer
+from stepscope.instrument.regions import Regions
+from stepscope.instrument.timer import ClockName, StepTimes
+from stepscope.rank.loading import Batch
+from stepscope.rank.precision import Numerics
+from stepscope.rank.sampling import Window
+from stepscope.rank.strategies._common import Session
+from stepscope.rank.training import Training
+from stepscope.rank.workloads._common import Task
+from stepscope.records.backward import BackwardProfile, ReadyGradient
+from stepscope.records.cell import CellSpec
+
+MOST_STEPS = 7
+BUDGET_NS = 900_000_000
+"""No further step is begun when the longest one so far would not end within it; one step is always made."""
+
+
+class WithoutReductions:
+    """A session that is told at every micro-step that reductions may not start yet, and never to finish."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.trainable: nn.Module = session.trainable
+        self.loss_factor = session.loss_factor
+
+    def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
+        del last
+        return self._session.micro_step(last=False)
+
+    def finish(self) -> None:
+        """Each rank keeps its own gradients."""
+
+    def zero_grad(self) -> None:
+        self._session.zero_grad()
+
+    def close(self) -> None:
+        """The session below goes on."""
+
+
+def backward_profile(
+    cell: CellSpec,
+    task: Task,
+    session: Session,
+    numerics: Numerics,
+    windows: Iterator[tuple[Window, Iterator[Batch]]],
+    *,
+    device: torch.device,
+    optimizer: torch.optim.Optimizer,
+) -> BackwardProfile:
+    """Profile of at most ``MOST_STEPS`` whole steps; each rank decides for itself, as nothing travels.
+
+    windows: without end, at least one in an epoch is full.
+    """
+    timer = ReadinessTimer(task.module, device)
+    quiet = Training(cell, task, WithoutReductions(session), numerics, timer, None, optimizer=optimizer)
+    plain = Regions(enabled=False)
+    seen: list[tuple[StepTimes, dict[str, int], int]] = []
+    began, longest = perf_counter_ns(), 0
+    try:
+        for window, batches in windows:
+            if not window.full:
+                continue
+            before = perf_counter_ns()
+            if seen and (len(seen) == MOST_STEPS or before - began + longest > BUDGET_NS):
+                break
+            times = quiet.step(window, batches, plain).pending.times()
+            seen.append((times, *timer.offsets()))
+            longest = max(longest, perf_counter_ns() - before)
+    finally:
+        timer.close()
+    names = [name for name, p in task.module.named_parameters() if p.requires_grad]
+    return summarise(
+        seen,
+        names=names,
+        clock=timer.clock,
+        micro_batch=cell.micro_batch,
+        accumulation=cell.accumulation,
+    )
+
+
+def summarise(
+    seen: list[tuple[StepTimes, dict[str, int], int]],
+    *,
+    names: list[str],
+    clock: ClockName,
+    micro_batch: int,
+    accumulation: int,
+) -> BackwardProfile:
+    """Medians of ``seen``: (phases, ready time by parameter, duration of the last backward pass) of each step.
+
+    A parameter counts as unused where it was in every step.
+    """
+
+    def median(values: list[int]) -> int:
+        return round(statistics.median(values))
+
+    backward = median([last for _, _, last in seen])
+    in_order = dict.fromkeys(name for _, offsets, _ in seen for name in offsets)
+    ready = {name: median([offsets[name] for _, offsets, _ in seen if name in offsets]) for name in in_order}
+    return BackwardProfile(
+        clock=clock,
+        steps=len(seen),
+        micro_batch=micro_batch,
+        data_wait_ns=median([t.data_wait_ns for t, _, _ in seen]),
+        forward_ns=median([t.forward_ns for t, _, _ in seen]),
+        # The two readings of one pass lie a call apart: without accumulation that is all there is.
+        earlier_backward_ns=median([t.backward_compute_ns - last for t, _, last in seen])
+        if accumulation > 1
+        else 0,
+        backward_ns=backward,
+        optimizer_ns=median([t.optimizer_ns for t, _, _ in seen]),
+        other_ns=median([t.other_ns for t, _, _ in seen]),
+        # A median over other steps than the whole's may lie a little beyond it.
+        ready=tuple(
+            ReadyGradient(name=name, ready_ns=min(at, backward))
+            for name, at in sorted(ready.items(), key=lambda item: item[1])
+        ),
+        unused=tuple(name for name in names if name not in ready),
+    )

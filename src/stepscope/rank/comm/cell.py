@@ -1,0 +1,119 @@
+"""One comm cell on one rank: agree on what is asked, measure, write the summary."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from stepscope.collectives import REGISTRY as PROMISES
+from stepscope.core.errors import UsageError
+from stepscope.rank import flight
+from stepscope.rank.comm import matmul, overlap, pairs, sweep
+from stepscope.rank.comm.job import Job
+from stepscope.rank.comm.loop import clock_of
+from stepscope.rank.comm.samples import SampleWriter
+from stepscope.rank.control import Control
+from stepscope.rank.reset import reset
+from stepscope.records import codec
+from stepscope.records.comm import CommHeader, CommKind, CommMeasure, CommSpec, CommSummary
+from stepscope.store.writer import write_record
+
+if TYPE_CHECKING:
+    from stepscope.rank.cell import RankContext
+
+KINDS: dict[CommKind, Callable[[Job], str | None]] = {
+    "collective": sweep.run,
+    "pairs": pairs.run,
+    "matmul": matmul.run,
+    "overlap": overlap.run,
+}
+
+COPY_NOTE = "out of place, torch has no such call: the time includes a copy of the input"
+
+
+def run_comm(cell: CommSpec, context: RankContext) -> None:
+    """Measure ``cell``. The summary, written last, tells the controller that this rank is through.
+
+    Raises UsageError when ranks were given different arguments. What the backend cannot do is no error: the summary
+    says it, and the group goes on.
+    """
+    mesh, files = context.mesh, context.layout.cell(cell.cell_id)
+    context.pulse.enter("agree", op=cell.op)
+    settings = context.group.comm_measure
+    assert_agreed(cell, settings, context.control)
+    reset(mesh.device, seed=0, threads=context.group.threads_per_rank, cudnn_benchmark=False)
+    header = CommHeader(
+        cell_id=cell.cell_id,
+        rank=mesh.rank,
+        world_size=mesh.world_size,
+        host=context.pulse.host,
+        clock=clock_of(mesh.device),
+    )
+    with SampleWriter(files.samples(mesh.rank), header) as writer:
+        job = Job(
+            cell=cell,
+            settings=settings,
+            mesh=mesh,
+            control=context.control,
+            pulse=context.pulse,
+            writer=writer,
+        )
+        unsupported = KINDS[cell.kind](job)
+    context.pulse.enter("finish")
+    flight.assert_same_calls(context.control)
+    context.control.barrier()
+    write_record(files.summary(mesh.rank), _summary(cell, context, unsupported))
+
+
+def assert_agreed(cell: CommSpec, settings: CommMeasure, control: Control) -> None:
+    """Raises UsageError, on every rank, when some rank was asked for something else than rank 0. Sends no collective."""
+    mine = {
+        name: json.dumps(value, sort_keys=True)
+        for record in (cell, settings)
+        for name, value in codec.to_builtins(record).items()
+    }
+    ranks: list[dict[str, str]] = control.all_gather(mine)
+    for rank, other in enumerate(ranks):
+        different = [
+            f"{name} is {other.get(name)}, on rank 0 it is {value}"
+            for name, value in ranks[0].items()
+            if other.get(name) != value
+        ]
+        if different:
+            raise UsageError(
+                f"rank {rank} was asked to measure something else than rank 0",
+                why="; ".join(different),
+                fix="start all ranks with the same arguments",
+            )
+
+
+def _summary(cell: CommSpec, context: RankContext, unsupported: str | None) -> CommSummary:
+    device = context.mesh.device
+    copies = cell.kind != "matmul" and not PROMISES.load(cell.op).out_of_place
+    return CommSummary(
+        cell_id=cell.cell_id,
+        rank=context.mesh.rank,
+        local_rank=context.place.local_rank,
+        world_size=context.mesh.world_size,
+        host=context.pulse.host,
+        pid=os.getpid(),
+        device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        torch_version=str(torch.__version__),
+        backend_version=_backend_version(),
+        scheduler_policy=context.scheduler_policy,
+        num_threads=torch.get_num_threads(),
+        unsupported=unsupported,
+        notes=(COPY_NOTE,) if copies and not cell.in_place else (),
+    )
+
+
+def _backend_version() -> str | None:
+    """NCCL's; gloo has none of its own in torch."""
+    if dist.get_backend() != "nccl":
+        return None
+    return ".".join(str(part) for part in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]

@@ -1,0 +1,189 @@
+"""Timing calls, and when to stop: the same on all ranks, decided by rank 0 between timed calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from time import perf_counter_ns
+from typing import Literal
+
+import numpy as np
+import torch
+
+from stepscope.rank.comm.calls import Call
+from stepscope.rank.control import Control
+from stepscope.records.comm import CommMeasure
+from stepscope.stats.stopping import checkpoints, precise_enough
+from stepscope.stats.warmup import warmup_end
+
+ClockName = Literal["perf_counter", "cuda_event"]
+StopReason = Literal["fixed number of calls", "interval tight enough", "budget used up", "most calls"]
+
+WARMUP_CHECKS = (1, 3, 5, 7, 10, 15, 22, 33, 49, 60)
+WARMUP_SHARE_OF_BUDGET = 0.25
+FIRST_CHECKS = (3, 5)
+MOST_CALLS = 10_000
+"""Of one size: more narrow no interval that 10,000 have not, and every one is a number in a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """Calls of one size on this rank, in order."""
+
+    warmup_ns: tuple[int, ...]
+    times_ns: tuple[int, ...]
+    stop_reason: StopReason
+
+
+def clock_of(device: torch.device) -> ClockName:
+    return "cuda_event" if device.type == "cuda" else "perf_counter"
+
+
+def time_calls(
+    call: Call,
+    count: int,
+    *,
+    clock: ClockName = "perf_counter",
+    enter: Callable[[], object] | None = None,
+    pace: Callable[[], object] | None = None,
+) -> list[int]:
+    """Durations of ``count`` calls in ns. Neither ``enter`` nor ``pace``, both called before each, counts with a pace.
+
+    pace: an untimed barrier before each call; None: back to back, where a call lasts until the next one begins.
+    enter: tells the heartbeat. The loop's own share of a time is two readings of the clock.
+    """
+    if clock == "cuda_event":
+        return _time_on_device(call, count, enter or _nothing, pace)
+    now, enter = perf_counter_ns, enter or _nothing
+    if pace is None:
+        stamps = [now()]
+        for _ in range(count):
+            enter()
+            call()
+            stamps.append(now())
+        return [end - start for start, end in pairwise(stamps)]
+    times = [0] * count
+    for i in range(count):
+        enter()
+        pace()
+        start = now()
+        call()
+        times[i] = now() - start
+    return times
+
+
+def _time_on_device(
+    call: Call, count: int, enter: Callable[[], object], pace: Callable[[], object] | None
+) -> list[int]:
+    if count == 0:
+        return []
+    starts, ends = [_event() for _ in range(count)], [_event() for _ in range(count)]
+    if pace is None:  # the end of a call is the start of the next
+        starts = [_event(), *ends[:-1]]
+        starts[0].record()
+    for start, end in zip(starts, ends, strict=True):
+        enter()
+        if pace is not None:
+            pace()
+            start.record()
+        call()
+        end.record()
+    ends[-1].synchronize()
+    return [round(float(start.elapsed_time(end)) * 1e6) for start, end in zip(starts, ends, strict=True)]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def _nothing() -> None:
+    """In place of a callback that nobody asked for."""
+
+
+def measure(
+    run: Callable[[int], list[int]],
+    settings: CommMeasure,
+    control: Control,
+    *,
+    on_phase: Callable[[str], object] = lambda phase: None,  # noqa: ARG005 - nobody to tell
+) -> Timed:
+    """Warm-up and timed calls of one size. ``run(count)``: durations of so many more calls, made now on all ranks.
+
+    Fixed numbers are obeyed exactly. Otherwise warm-up ends where the times say so, and measuring where the 95 %
+    interval of the median of max-over-ranks is tight enough, or the budget is out.
+    """
+    started = time.monotonic_ns()
+    on_phase("warmup")
+    warmup = _warm_up(run, settings, control, started)
+    on_phase("measure")
+    if settings.iterations is not None:
+        times = run(settings.iterations)
+        reason: StopReason = "fixed number of calls"
+    else:
+        times, reason = _until_tight(run, settings, control, started)
+    return Timed(warmup_ns=tuple(warmup), times_ns=tuple(times), stop_reason=reason)
+
+
+def _warm_up(
+    run: Callable[[int], list[int]], settings: CommMeasure, control: Control, started: int
+) -> list[int]:
+    if settings.warmup is not None:
+        return run(settings.warmup)
+    times: list[int] = []
+    for upto in WARMUP_CHECKS:
+        times += run(upto - len(times))
+        spent = time.monotonic_ns() - started
+        settled = spent > WARMUP_SHARE_OF_BUDGET * settings.budget_ns or warmup_end(times) is not None
+        if control.decide(settled):
+            break
+    return times
+
+
+def _until_tight(
+    run: Callable[[int], list[int]], settings: CommMeasure, control: Control, started: int
+) -> tuple[list[int], StopReason]:
+    judge = _Judge(settings, started)
+    times: list[int] = []
+    more = FIRST_CHECKS[0]
+    while True:
+        latest = run(more)
+        times += latest
+        per_rank = control.gather(latest)
+        decision = control.decide(None if per_rank is None else judge.after(per_rank))
+        reason: StopReason | None = decision["reason"]
+        if reason is not None:
+            return times, reason
+        more = decision["more"]
+
+
+class _Judge:
+    """Rank 0's memory of one size: all calls so far, and whether the last look found the interval tight."""
+
+    def __init__(self, settings: CommMeasure, started: int) -> None:
+        self._settings = settings
+        self._started = started
+        self._timed_from = time.monotonic_ns()
+        self._slowest: list[int] = []
+        self._was_tight = False
+        self._checks = chain(FIRST_CHECKS, checkpoints())
+
+    def after(self, per_rank: list[list[int]]) -> dict[str, object]:
+        """What to do after these further calls: {"more": calls to make next, "reason": why to stop or None}."""
+        self._slowest.extend(np.max(np.asarray(per_rank, dtype=np.int64), axis=0).tolist())
+        done, now = len(self._slowest), time.monotonic_ns()
+        tight = precise_enough(self._slowest, ci_fraction=self._settings.ci_fraction)
+        left_ns = self._settings.budget_ns - (now - self._started)
+        affordable = int(left_ns * done / max(1, now - self._timed_from))
+        reason: StopReason | None = None
+        # One tight look comes by luck too often on calls that depend on each other: two in a row.
+        if tight and self._was_tight:
+            reason = "interval tight enough"
+        elif affordable < 1:
+            reason = "budget used up"
+        elif done >= MOST_CALLS:
+            reason = "most calls"
+        self._was_tight = tight
+        following = next(check for check in self._checks if check > done)
+        return {"more": min(following - done, affordable, MOST_CALLS - done), "reason": reason}

@@ -1,0 +1,248 @@
+"""Kind ``overlap``: the collective alone, matrix products alone, both at once: how much each slows the other.
+
+The products last about as long as the collective. On CPU it runs in the backend's threads while this one computes; on
+GPU on a stream of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import torch
+
+from stepscope.rank.collectives._common import Exchange, Waitable
+from stepscope.rank.collectives.send_recv import Batch
+from stepscope.rank.comm.calls import Call
+from stepscope.rank.comm.job import Job
+from stepscope.rank.comm.loop import Timed, measure
+from stepscope.rank.comm.matmul import product_of
+from stepscope.rank.comm.sizes import Size
+from stepscope.rank.comm.sweep import planned, prepare, refused, skipped
+from stepscope.records.comm import CommSample
+
+ROWS = {"cpu": 256, "cuda": 2048}
+"""Of one product: some hundred microseconds, the granularity of what runs beside the collective."""
+
+SIZING_CALLS = 5
+MOST_PRODUCTS = 100_000
+
+
+def run(job: Job) -> str | None:
+    """Measure every size; why the backend cannot, or None."""
+    unsupported = refused(job)
+    if unsupported is None:
+        unsupported = job.lacks(lambda: product_of(job, 16)())
+    if unsupported is None:
+        product = product_of(job, ROWS[job.device.type])
+        for asked_bytes in job.cell.sizes_bytes:
+            for sample in _one_size(job, planned(job, asked_bytes), product):
+                job.writer.add(sample)
+    return unsupported
+
+
+@dataclass(slots=True, kw_only=True)
+class Beside:
+    """Times of the products of every iteration so far, ns."""
+
+    times_ns: list[int] = field(default_factory=list)
+
+
+def _one_size(job: Job, size: Size, product: Call) -> list[CommSample]:
+    ready = prepare(job, size)
+    if isinstance(ready, str):
+        return [skipped(size, ready)]
+    exchanges, call = ready
+    step = _OnGpu(job, exchanges) if job.device.type == "cuda" else _OnCpu(job, exchanges)
+    products = _products_as_long_as(job, size, step, product)
+    samples = []
+    for label, both in (("alone", False), ("together", True)):
+        beside = Beside()
+        run = partial(_iterations, job, step, products, beside, both=both)
+        timed = measure(
+            run, job.settings, job.control, on_phase=lambda phase: job.enter(phase, size.size_bytes)
+        )
+        correct, wrong = job.check(call, exchanges) if both else (None, None)
+        samples.append(_sample(size, timed, beside, correct, wrong, label))
+    return samples
+
+
+def _sample(
+    size: Size, timed: Timed, beside: Beside, correct: bool | None, wrong: str | None, label: str
+) -> CommSample:
+    return CommSample(
+        asked_bytes=size.asked_bytes,
+        size_bytes=size.size_bytes,
+        numel=size.numel,
+        times_ns=timed.times_ns,
+        warmup_ns=timed.warmup_ns,
+        correct=correct,
+        stop_reason=timed.stop_reason,
+        wrong=wrong,
+        beside_ns=tuple(beside.times_ns[len(timed.warmup_ns) :]),
+        label=label,
+    )
+
+
+Compute = Callable[[], object]
+
+
+def _iterations(
+    job: Job, step: _OnCpu | _OnGpu, products: Compute, beside: Beside, count: int, *, both: bool
+) -> list[int]:
+    """``count`` iterations: the collective's times; those of the products go to ``beside``."""
+    times = []
+    for _ in range(count):
+        job.pulse.step += 1
+        job.barrier()
+        if both:
+            collective_ns, products_ns = step.together(products)
+        else:
+            collective_ns = step.collective()
+            products_ns = step.products(products)
+        times.append(collective_ns)
+        beside.times_ns.append(products_ns)
+    return times
+
+
+def _products_as_long_as(job: Job, size: Size, step: _OnCpu | _OnGpu, product: Call) -> Compute:
+    """So many products that they last about as long as the collective; the same number on every rank."""
+    job.enter("warmup", size.size_bytes)
+    medians = []
+    for timed in (step.collective, partial(step.products, product)):
+        times = []
+        for _ in range(SIZING_CALLS):
+            job.barrier()
+            times.append(timed())
+        medians.append(float(np.median(times)))
+    ranks = job.control.all_gather(medians)
+    collective_ns, product_ns = (max(one[i] for one in ranks) for i in (0, 1))
+    count = max(1, min(MOST_PRODUCTS, round(collective_ns / max(1.0, product_ns))))
+
+    def products() -> None:
+        for _ in range(count):
+            product()
+
+    return products
+
+
+class _OnCpu:
+    """The collective runs in the backend's threads; it ends when its last request is done, whoever waits by then."""
+
+    def __init__(self, job: Job, exchanges: list[Exchange]) -> None:
+        del job
+        self._issues = [exchange.issue for exchange in exchanges]
+
+    def collective(self) -> int:
+        return self.together(None)[0]
+
+    def products(self, products: Compute) -> int:
+        start = perf_counter_ns()
+        products()
+        return perf_counter_ns() - start
+
+    def together(self, products: Compute | None) -> tuple[int, int]:
+        """(duration of the collective, of the products), ns."""
+        start = perf_counter_ns()
+        works = _works([issue(async_op=True) for issue in self._issues])
+        ends = _note_ends(works)
+        computing = computed = perf_counter_ns()
+        if products is not None:
+            products()
+            computed = perf_counter_ns()
+        end = ends()
+        return (start if end is None else end) - start, computed - computing
+
+
+def _note_ends(works: list[Any]) -> Callable[[], int | None]:
+    """Begin to watch ``works``; the function returned waits for all and says when the last one was done."""
+    stamps: list[int] = []
+
+    def done(future: Any) -> None:
+        del future
+        stamps.append(perf_counter_ns())
+
+    def wait() -> None:
+        for work in works:
+            work.wait()
+        stamps.append(perf_counter_ns())
+
+    def last() -> int | None:
+        for work in works:
+            work.wait()
+        waited = perf_counter_ns()
+        if not works:
+            return None
+        # A callback may still be on its way when the wait is over.
+        return max(stamps) if len(stamps) == len(works) else waited
+
+    def joined() -> int:
+        watcher.join()
+        return stamps[-1]
+
+    try:
+        for work in works:
+            work.get_future().add_done_callback(done)
+    except RuntimeError:  # point-to-point requests of gloo have no future
+        watcher = threading.Thread(target=wait, name="stepscope-overlap", daemon=True)
+        watcher.start()
+        return joined
+    return last
+
+
+def _works(issued: Iterable[Waitable | None]) -> list[Any]:
+    """torch's own requests, each with a future."""
+    works: list[Any] = []
+    for one in issued:
+        works += one.works if isinstance(one, Batch) else [] if one is None else [one]
+    return works
+
+
+class _OnGpu:
+    """The collective on a stream of its own, the products on the current one, both timed by events."""
+
+    def __init__(self, job: Job, exchanges: list[Exchange]) -> None:
+        self._device = job.device
+        self._issues = [exchange.issue for exchange in exchanges]
+        self._stream = torch.cuda.Stream(job.device)  # type: ignore[no-untyped-call]
+
+    def collective(self) -> int:
+        return self._both(None)[0]
+
+    def products(self, products: Compute) -> int:
+        start, end = self._event(), self._event()
+        start.record()
+        products()
+        end.record()
+        end.synchronize()
+        return round(float(start.elapsed_time(end)) * 1e6)
+
+    def together(self, products: Compute) -> tuple[int, int]:
+        return self._both(products)
+
+    def _both(self, products: Compute | None) -> tuple[int, int]:
+        events = [self._event() for _ in range(4)]
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            events[0].record()
+            works = [issue(async_op=True) for issue in self._issues]
+            for work in works:
+                if work is not None:
+                    work.wait()
+            events[1].record()
+        events[2].record()
+        if products is not None:
+            products()
+        events[3].record()
+        torch.cuda.synchronize(self._device)
+        times = [round(float(events[i].elapsed_time(events[i + 1])) * 1e6) for i in (0, 2)]
+        return times[0], times[1]
+
+    @staticmethod
+    def _event() -> torch.cuda.Event:
+        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -1,0 +1,159 @@
+"""Kind ``pairs``: messages between every two ranks, one pair at a time while the others wait in a barrier.
+
+Every ordered pair one way, every unordered pair both ways at once. A sample is written by the two ranks of a pair.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations, permutations
+
+import torch
+from torch import Tensor
+
+from stepscope.rank.collectives._common import Exchange, Setup
+from stepscope.rank.collectives._values import Values, fill
+from stepscope.rank.collectives.send_recv import between
+from stepscope.rank.comm.calls import Call, combine
+from stepscope.rank.comm.job import Job
+from stepscope.rank.comm.loop import StopReason
+from stepscope.rank.comm.sizes import Size, allocate, no_room
+from stepscope.rank.comm.sweep import planned, refused, skipped
+from stepscope.records.comm import CommSample
+
+MIN_CALLS, MOST_CALLS = 2, 20
+MOST_PAIR_NS = 20_000_000
+"""Of one pair and size, where more than ``MIN_CALLS`` messages fit into it: 8 ranks have 84 pairs."""
+
+Pair = tuple[int, int]
+
+
+def all_pairs(world_size: int) -> list[tuple[Pair, bool]]:
+    """((sender, receiver), False) of every ordered pair, then ((lower, higher), True) of every unordered one."""
+    one_way = [(pair, False) for pair in permutations(range(world_size), 2)]
+    return [*one_way, *((pair, True) for pair in combinations(range(world_size), 2))]
+
+
+def run(job: Job) -> str | None:
+    """Measure every pair at every size; why the backend cannot, or None."""
+    unsupported = refused(job)
+    if unsupported is not None:
+        return unsupported
+    for index, asked_bytes in enumerate(job.cell.sizes_bytes):
+        _one_size(job, planned(job, asked_bytes), is_first=index == 0)
+    return None
+
+
+def _one_size(job: Job, size: Size, *, is_first: bool) -> None:
+    reason = size.skipped
+    buffers: list[Tensor] = []
+    if size.numel is not None and size.size_bytes is not None:
+        job.enter("build", size.size_bytes)
+        setup = job.setup(size.numel)
+        reason = no_room(job, 2 * size.size_bytes, size_bytes=size.size_bytes)
+        if reason is None:
+            reason = allocate(job, lambda: _make(buffers, setup), size_bytes=size.size_bytes)
+    if reason is not None or size.numel is None:
+        job.writer.add(skipped(size, reason or "nothing to send"))
+        return
+    setup = job.setup(size.numel)
+    pairs = all_pairs(job.mesh.world_size)
+    budget_ns = min(MOST_PAIR_NS, job.settings.budget_ns // len(pairs))
+    job.enter("measure", size.size_bytes)
+    for pair, bidirectional in pairs:
+        job.pulse.step += 1
+        values = job.values()  # by all ranks, so that they stay in step
+        job.barrier()
+        if job.mesh.rank not in pair:
+            continue
+        one = _Pairing(job, setup, pair, bidirectional, (buffers[0], buffers[1]))
+        job.writer.add(one.measure(size, values, budget_ns, warm=not is_first))
+    job.barrier()
+
+
+def _make(buffers: list[Tensor], setup: Setup) -> list[Tensor]:
+    for _ in range(2):
+        buffers.append(setup.empty(setup.numel).fill_(1))
+    return buffers
+
+
+class _Pairing:
+    """The two ranks of one pair: their message, and how they start together."""
+
+    def __init__(
+        self, job: Job, setup: Setup, pair: Pair, bidirectional: bool, buffers: tuple[Tensor, Tensor]
+    ) -> None:
+        self._job, self._pair, self._bidirectional = job, pair, bidirectional
+        sends = bidirectional or job.mesh.rank == pair[0]
+        receives = bidirectional or job.mesh.rank == pair[1]
+        self._peer = pair[1] if job.mesh.rank == pair[0] else pair[0]
+        self._exchange = between(
+            setup,
+            to=self._peer if sends else None,
+            source=self._peer if receives else None,
+            buffers=buffers,
+        )
+        self._call = self._in_mode([self._exchange])
+        one = Setup(
+            mesh=job.mesh, dtype=torch.int64, numel=1, reduce_op=None, in_place=False, root=0, pattern=None
+        )
+        self._meeting = between(one, to=self._peer, source=self._peer)
+        self._meet = self._in_mode([self._meeting])
+
+    def _in_mode(self, exchanges: list[Exchange]) -> Call:
+        # In one group: facing sends must not wait for each other.
+        return combine(exchanges, op="send_recv", mode="grouped", mesh=self._job.mesh)
+
+    def measure(self, size: Size, values: Values, budget_ns: int, *, warm: bool) -> CommSample:
+        """Messages as often as asked, or as the pair's budget allows. The first one is checked.
+
+        warm: the pair has exchanged messages before, so that without a fixed number none is given away as warm-up.
+        """
+        job, settings = self._job, self._job.settings
+        fill(self._exchange, values)
+        job.synchronize()
+        run = job.runner(self._call, pace=self._together)
+        warmup = settings.warmup if settings.warmup is not None else 0 if warm else 1
+        warmup_ns = run(min(warmup, 1))
+        times_ns = [] if warmup_ns or settings.iterations == 0 else run(1)
+        correct, wrong = (None, None)
+        if settings.check and (warmup_ns or times_ns):
+            job.synchronize()
+            correct, wrong = job.verdict([self._exchange], [values])
+        warmup_ns += run(warmup - len(warmup_ns))
+        wanted = settings.iterations
+        if wanted is None:
+            wanted = self._agree(_affordable(budget_ns, (times_ns or warmup_ns)[-1]))
+        times_ns += run(wanted - len(times_ns))
+        return CommSample(
+            asked_bytes=size.asked_bytes,
+            size_bytes=size.size_bytes,
+            numel=size.numel,
+            times_ns=tuple(times_ns),
+            warmup_ns=tuple(warmup_ns),
+            correct=correct,
+            stop_reason=_stop_reason(settings.iterations, len(times_ns)),
+            wrong=wrong,
+            peer=self._pair,
+            bidirectional=self._bidirectional,
+        )
+
+    def _together(self) -> None:
+        """A barrier of two: both leave it within the time of one small message."""
+        self._meet()
+
+    def _agree(self, count: int) -> int:
+        """The lower rank's ``count``, on both."""
+        self._meeting.inputs[0].tensor.fill_(count)
+        self._meet()
+        theirs = int(self._meeting.outputs[0].tensor)
+        return count if self._job.mesh.rank < self._peer else theirs
+
+
+def _stop_reason(asked: int | None, done: int) -> StopReason:
+    if asked is not None:
+        return "fixed number of calls"
+    return "most calls" if done >= MOST_CALLS else "budget used up"
+
+
+def _affordable(budget_ns: int, one_ns: int) -> int:
+    return max(MIN_CALLS, min(MOST_CALLS, budget_ns // max(1, one_ns)))

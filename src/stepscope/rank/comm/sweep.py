@@ -1,0 +1,102 @@
+"""Kind ``collective``: one collective over all sizes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from stepscope.rank.collectives._common import Exchange
+from stepscope.rank.comm.calls import Call, combine
+from stepscope.rank.comm.job import Job
+from stepscope.rank.comm.loop import measure
+from stepscope.rank.comm.sizes import Size, allocate, buffer_bytes, no_room, plan_size
+from stepscope.records.comm import CommSample
+
+PROBE_ELEMENTS = 4
+"""Of one part: the call that shows what the backend refuses."""
+
+
+def run(job: Job) -> str | None:
+    """Measure every size; why the backend cannot do any of them, or None."""
+    unsupported = refused(job)
+    if unsupported is None:
+        for asked_bytes in job.cell.sizes_bytes if job.promise.has_payload else (0,):
+            job.writer.add(_one_size(job, planned(job, asked_bytes)))
+    return unsupported
+
+
+def refused(job: Job) -> str | None:
+    """Why this cell cannot be measured at all: found by one tiny call, before any size."""
+    if job.mesh.world_size < job.promise.min_world:
+        return f"{job.cell.op} needs {job.promise.min_world} ranks or more"
+    job.enter("probe", 0)
+    return job.lacks(lambda: exchanges_and_call(job, PROBE_ELEMENTS * job.mesh.world_size)[1]())
+
+
+def planned(job: Job, asked_bytes: int) -> Size:
+    return plan_size(job.promise, asked_bytes, itemsize=job.dtype.itemsize, world_size=job.mesh.world_size)
+
+
+def exchanges_and_call(job: Job, numel: int) -> tuple[list[Exchange], Call]:
+    """Buffers for every call in flight, and the one callable that makes all of them."""
+    exchanges = [job.build(job.setup(numel)) for _ in range(job.cell.in_flight)]
+    return exchanges, combine(exchanges, op=job.cell.op, mode=job.cell.mode, mesh=job.mesh)
+
+
+def prepare(job: Job, size: Size) -> tuple[list[Exchange], Call] | str:
+    """Filled buffers and the call, or why there is no room for them: the same answer on every rank."""
+    if size.numel is None or size.size_bytes is None:
+        return size.skipped or "nothing to send"
+    job.enter("build", size.size_bytes)
+    needed = job.cell.in_flight * buffer_bytes(job.build, job.setup(size.numel), op=job.cell.op)
+    reason = no_room(job, needed, size_bytes=size.size_bytes)
+    if reason is not None:
+        return reason
+    made: list[tuple[list[Exchange], Call]] = []
+
+    def make() -> list[tuple[list[Exchange], Call]]:
+        made.append(exchanges_and_call(job, size.numel or 0))
+        for exchange in made[0][0]:
+            for piece in (*exchange.outputs, *exchange.inputs):
+                piece.tensor.fill_(1)  # touched: the first timed call must not be the one that maps the pages
+        return made
+
+    reason = allocate(job, make, size_bytes=size.size_bytes)
+    return made[0] if reason is None else reason
+
+
+def skipped(size: Size, reason: str) -> CommSample:
+    return CommSample(
+        asked_bytes=size.asked_bytes,
+        size_bytes=None,
+        numel=None,
+        times_ns=(),
+        warmup_ns=(),
+        correct=None,
+        skipped=reason,
+    )
+
+
+def _one_size(job: Job, size: Size) -> CommSample:
+    ready = prepare(job, size)
+    if isinstance(ready, str):
+        return skipped(size, ready)
+    exchanges, call = ready
+    timed = measure(
+        job.runner(call), job.settings, job.control, on_phase=partial(_enter, job, size.size_bytes)
+    )
+    job.enter("verify", size.size_bytes)
+    correct, wrong = job.check(call, exchanges)
+    return CommSample(
+        asked_bytes=size.asked_bytes,
+        size_bytes=size.size_bytes,
+        numel=size.numel,
+        times_ns=timed.times_ns,
+        warmup_ns=timed.warmup_ns,
+        correct=correct,
+        stop_reason=timed.stop_reason,
+        wrong=wrong,
+    )
+
+
+def _enter(job: Job, size_bytes: int | None, phase: str) -> None:
+    job.enter(phase, size_bytes)

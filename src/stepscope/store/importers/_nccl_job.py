@@ -1,0 +1,388 @@
+"""Who says what in NCCL's debug log: each line of it goes to its process and communicator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from stepscope.store.importers._nccl_lines import Said
+from stepscope.store.importers._nccl_members import (
+    Choice,
+    Member,
+    Process,
+    Way,
+    by_pointer,
+    connected,
+    identity,
+    merge_way,
+    unstated,
+)
+
+SIZES_KEPT = 2000
+"""Sizes with a line of their own for each communicator; further ones are counted by powers of two."""
+
+MEMBERS_KEPT = 100_000
+"""Communicators times ranks; whatever a job opens beyond is counted and not kept."""
+
+# Numbers are bounded: a damaged line must not ask for memory.
+_INIT = re.compile(
+    r"comm (0x[0-9a-f]+) rank (\d{1,6}) n[rR]anks (\d{1,6}) cudaDev (-?\d{1,9})(?: nvmlDev (-?\d{1,9}))?"
+    r"(?: busId ([0-9a-f]+))?(.*?) ?- Init (START|COMPLETE)$"
+)
+_ENDED = re.compile(r"comm (0x[0-9a-f]+) rank \d{1,9} .*(Destroy|Abort) COMPLETE$")
+_LINK = re.compile(
+    r"(?:Channel|Ring) (\d{1,4})(?:/\d{1,9})? ?: (\d{1,9})(?:\[\w+\])? -> (\d{1,9})(?:\[\w+\])?(?: \[(send|receive)\])?"
+    r" via (.+?)(?: comm (0x[0-9a-f]+) nRanks \d{1,9})?$"
+)
+_NET = re.compile(r"(NET/[^/]+)/(-?\d{1,9})(?:\((\d{1,9})\))?(/GDRDMA(?:\(\w+\))?)?(?:/Shared)?$")
+_NEAR = re.compile(r"(?:(?:P2P|SHM)(?:/(?:[A-Za-z]+(?: [a-z]+)?|\d{1,9}\[\w+\]))*|direct shared memory)$")
+_THROUGH = re.compile(r"/\d{1,9}\[\w+\]")
+_COLLNET = re.compile(r"CollNet \d{1,9}(?:/\d{1,9})? ?: \d{1,9} \[(?:send|receive)\] via (COLLNET/[^/]+)")
+_RING = re.compile(r"Channel (\d{1,4})(?:/\d{1,9})? ?:((?:\s+\d{1,9})+)$")
+_TREE = re.compile(r"\[(\d{1,4})\] ([-\d/>]+)")
+_CHANNELS = re.compile(
+    r"(\d{1,9}) coll channels,(?: (\d{1,9}) collnet channels,)?(?: (\d{1,9}) nvls channels,)? (\d{1,9}) p2p channels, "
+    r"(\d{1,9}) p2p channels per peer$"
+)
+_NODES = re.compile(r"comm (0x[0-9a-f]+) rank \d{1,9} nRanks \d{1,9} nNodes (\d{1,9}) ")
+_CHOICE = re.compile(
+    r"(?:(\w+): )?(\d{1,19}) Bytes -> Algo (\w+) proto (\w+)"
+    r"(?: channel\{Lo\.\.Hi\}=\{(\d{1,9})\.\.(\d{1,9})\}| time [\d.]+)$"
+)
+_SETTING = re.compile(r"(\w+) set by environment to (.*?)\.?$")
+_NETWORK = re.compile(r"(?:Using network|Assigned NET plugin) (.+?)(?: to comm)?$")
+_PLUGIN = re.compile(r"NET/Plugin ?: Loaded net plugin (.+)$")
+_NO_PLUGIN = re.compile(r"NET/Plugin ?: ((?:No plugin found|Could not find).*)$")
+_NICS = re.compile(r"NET/[^:]+: Using (\[\d{1,9}\].+?)(?: ?\[RO\])?(?:; OOB .*)?$")
+_NIC = re.compile(r"\[\d{1,9}\](\S+)")
+_GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA \d{1,9} '([^']+)'")
+_NVLS = re.compile(r"NVLS multicast support is (not )?available on dev (\d{1,9})")
+_VERSION = re.compile(r"[NR]CCL version\s*:?\s*(\d\S*)(?:\s+\S+:\S+)?$")
+_RETURNED = re.compile(r"(\S+:\d{1,9}) -> (\d{1,9})(?: |$)")
+_RESIDUE = re.compile(r"-?\d+")
+
+_ALGORITHMS = ("Tree", "Ring", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT")
+_PROTOCOLS = ("LL", "LL128", "Simple")
+"""In the order of NCCL's numbers (2.21 to 2.23 print those), spelled as NCCL_ALGO and NCCL_PROTO take them."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Heard:
+    """A warning or returned error, by place."""
+
+    text: str
+    device: int
+    count: int = 0
+
+
+class Job:
+    """All processes of all files, and what was said of hosts and plugins."""
+
+    def __init__(self) -> None:
+        self.processes: dict[tuple[int, str, int], Process] = {}
+        self.messages: dict[tuple[Process, str, int, str], Heard] = {}
+        self.plugins: dict[str, None] = {}
+        self.no_plugin: dict[str, None] = {}
+        self.settings: dict[tuple[str, str], None] = {}
+        self.nics: dict[str, dict[str, None]] = {}
+        self.gdr: dict[str, dict[str, bool]] = {}
+        self.unread_links = 0
+        self.unread_link = ""  # the first of them
+        self.members_dropped = 0
+        self.several = False  # a process has several communicators: which of them it calls matters
+        self._members = 0
+        self._by_pid: dict[tuple[int, int], list[Process]] = {}
+
+    def hear(self, file: int, said: Said) -> None:
+        """Take in one line."""
+        process = self.process(file, said)
+        if said.warning:
+            self._message("warning", process, said.place, said)
+            return
+        for marker, handler in _HANDLERS:
+            if marker in said.text:
+                handler(self, process, said)
+                return
+
+    def listens_to(self, line: bytes) -> bool:
+        """Whether anything is read from such a line; a look at the raw bytes, for most lines tell nothing."""
+        if _CALL in line:
+            return self.several
+        return _TELLING.search(line) is not None
+
+    def process(self, file: int, said: Said) -> Process:
+        """Who speaks. Other output right before a line looks like a part of the host's name: it is taken off."""
+        known = self.processes.get((file, said.host, said.pid))
+        if known is not None:
+            return known
+        same_pid = self._by_pid.setdefault((file, said.pid), [])
+        for each in same_pid:
+            if _with_residue(said.host, each.host, anything=said.glued):
+                return each
+            if _with_residue(each.host, said.host, anything=each.glued):
+                del self.processes[file, each.host, said.pid]
+                each.host, each.glued = said.host, said.glued
+                self.processes[file, said.host, said.pid] = each
+                return each
+        new = Process(file=file, host=said.host, pid=said.pid, glued=said.glued)
+        self.processes[file, said.host, said.pid] = new
+        same_pid.append(new)
+        return new
+
+    # What is said of a communicator, each line by the thread that initialises it or by one that connects it later.
+
+    def _init(self, process: Process, said: Said) -> None:
+        found = _INIT.search(said.text)
+        if found is None:
+            return
+        pointer, rank, nranks, cuda, nvml, bus, rest, stage = found.groups()
+        member = process.beginning.get(said.tid)
+        if stage == "START":
+            process.states_starts = True
+            member = self._new_member(process)
+            process.beginning[said.tid] = member
+        elif member is None or member.pointer not in (None, pointer):
+            member = by_pointer(process, pointer) or self._new_member(process)
+        member.pointer, member.rank, member.nranks = pointer, int(rank), int(nranks)
+        member.cuda_device = int(cuda)
+        member.nvml_device = None if nvml is None else int(nvml)
+        member.bus_id = bus
+        if member.key is None:
+            member.key = identity(process, member, rest)
+        member.networks += process.networks.pop(said.tid, [])
+        if stage == "COMPLETE":
+            member.initialised = True
+            process.beginning.pop(said.tid, None)
+
+    def _ended(self, process: Process, said: Said) -> None:
+        found = _ENDED.search(said.text)
+        member = by_pointer(process, found[1]) if found else None
+        if found and member is not None:
+            member.ended = "destroyed" if found[2] == "Destroy" else "aborted"
+
+    def _link(self, process: Process, said: Said) -> None:
+        found = _LINK.search(said.text)
+        if found is None:
+            self._collnet(process, said)
+            return
+        channel, source, destination, end, via, pointer = found.groups()
+        net = _NET.match(via)
+        if net is None and not _NEAR.match(via):
+            self.unread_links += 1
+            self.unread_link = self.unread_link or via
+            return
+        transport = net[1] if net else _THROUGH.sub("", via)
+        own, other = (destination, source) if end == "receive" else (source, destination)
+        member = by_pointer(process, pointer) if pointer else None
+        member = member or self._speaking(process, said, own=int(own), other=int(other))
+        way = member.ways.setdefault((int(source), int(destination), transport), Way())
+        way.channels |= 1 << int(channel)
+        if net is not None:
+            (way.receive_nics if end == "receive" else way.send_nics).add(int(net[2]))
+            way.gdrdma = net[4] is not None and way.gdrdma is not False
+            way.proxy_rank = way.proxy_rank if net[3] is None else int(net[3])
+
+    def _collnet(self, process: Process, said: Said) -> None:
+        found = _COLLNET.match(said.text)
+        member = process.beginning.get(said.tid)
+        if found and member is not None and found[1] not in member.networks:
+            member.networks.append(found[1])
+
+    def _ring(self, process: Process, said: Said) -> None:
+        found = _RING.match(said.text)
+        if found:
+            order = tuple(int(r) for r in found[2].split())
+            self._initialising(process, said).rings[int(found[1])] = order
+
+    def _trees(self, process: Process, said: Said) -> None:
+        member = self._initialising(process, said)
+        for channel, drawn in _TREE.findall(said.text):
+            # Before NCCL 2.8 a second tree follows, the first one mirrored.
+            ends = drawn.partition("|")[0].split("->")
+            if len(ends) == 3:
+                parent = ends[0] if "/" in ends[2] else ends[2]
+                if re.fullmatch(r"-?\d{1,6}", parent):
+                    member.parents[int(channel)] = int(parent)
+
+    def _channels(self, process: Process, said: Said) -> None:
+        found = _CHANNELS.search(said.text)
+        if found:
+            counts = tuple(None if n is None else int(n) for n in found.groups())
+            self._initialising(process, said).channels = counts
+
+    def _nodes(self, process: Process, said: Said) -> None:
+        found = _NODES.search(said.text)
+        member = by_pointer(process, found[1]) if found else None
+        if found and member is not None:
+            member.nodes = int(found[2])
+
+    def _nvls(self, process: Process, said: Said) -> None:
+        found = _NVLS.match(said.text)
+        if found:
+            self._initialising(process, said).nvls = found[1] is None
+
+    def _choice(self, process: Process, said: Said) -> None:
+        choice = _choice_in(said.text)
+        if choice is None:
+            return
+        member = self._chooser(process, said)
+        if choice not in member.choices and len(member.choices) >= SIZES_KEPT:
+            bits = max(choice.low_bytes.bit_length() - 1, 0)
+            choice = choice._replace(low_bytes=1 << bits, high_bytes=(2 << bits) - 1, channels=None)
+        member.choices[choice] = member.choices.get(choice, 0) + 1
+
+    def _called(self, process: Process, said: Said) -> None:
+        if len(process.members) > 1:
+            _, _, rest = said.text.rpartition(" comm ")
+            process.called[said.tid] = rest.partition(" ")[0]
+
+    # What is said of the process, its host and its surroundings.
+
+    def _network(self, process: Process, said: Said) -> None:
+        found = _NETWORK.match(said.text)
+        if found is None:
+            return
+        member = process.beginning.get(said.tid)
+        heard = member.networks if member is not None else process.networks.setdefault(said.tid, [])
+        if found[1] not in heard:
+            heard.append(found[1])
+
+    def _version(self, process: Process, said: Said) -> None:
+        if found := _VERSION.match(said.text):
+            process.versions[found[1]] = None
+
+    def _setting(self, _: Process, said: Said) -> None:
+        if found := _SETTING.search(said.text):
+            self.settings[found[1], found[2]] = None
+
+    def _plugin(self, _: Process, said: Said) -> None:
+        if found := _PLUGIN.match(said.text):
+            self.plugins[found[1]] = None
+        elif found := _NO_PLUGIN.match(said.text):
+            self.no_plugin[found[1].strip()] = None
+
+    def _nics(self, process: Process, said: Said) -> None:
+        if found := _NICS.match(said.text):
+            self.nics.setdefault(process.host, {}).update(dict.fromkeys(_NIC.findall(found[1])))
+
+    def _gdr(self, process: Process, said: Said) -> None:
+        if found := _GDR.search(said.text):
+            self.gdr.setdefault(process.host, {})[found[2]] = found[1] == "Enabled"
+
+    def _returned(self, process: Process, said: Said) -> None:
+        found = _RETURNED.match(said.text)
+        if found and int(found[2]) > 0:
+            self._message("returned", process, found[1], said)
+
+    def _message(self, kind: str, process: Process, place: str, said: Said) -> None:
+        key = process, kind, said.device, place
+        self.messages.setdefault(key, Heard(text=said.text, device=said.device)).count += 1
+
+    # Whose line it is.
+
+    def _new_member(self, process: Process) -> Member:
+        member = Member(process=process)
+        if self._members < MEMBERS_KEPT:
+            self._members += 1
+            process.members.append(member)
+            self.several = self.several or len(process.members) > 1
+        else:
+            self.members_dropped += 1
+        return member
+
+    def _initialising(self, process: Process, said: Said) -> Member:
+        """The communicator that the thread is about to open; before NCCL 2.18 its name comes last."""
+        member = process.beginning.get(said.tid)
+        if member is None and not process.states_starts:
+            member = process.beginning[said.tid] = self._new_member(process)
+        return member or unstated(process)
+
+    def _speaking(self, process: Process, said: Said, *, own: int, other: int) -> Member:
+        if said.tid in process.beginning or not process.states_starts:
+            return self._initialising(process, said)
+        return connected(process, own=own, other=other, device=said.device) or unstated(process)
+
+    def _chooser(self, process: Process, said: Said) -> Member:
+        """Choices are said by rank 0 alone, without naming the communicator."""
+        fitting = [m for m in process.members if m.rank == 0 and m.ended is None]
+        if len(fitting) > 1:
+            latest = process.called.get(said.tid)
+            fitting = [m for m in fitting if m.pointer == latest]
+        return fitting[0] if len(fitting) == 1 else unstated(process)
+
+    def settle(self) -> None:
+        """At the end: what stood under initialisations that were never named goes to the communicators it fits."""
+        for process in self.processes.values():
+            for member in [m for m in process.members if m.rank is None]:
+                process.members.remove(member)
+                for (source, destination, transport), way in member.ways.items():
+                    to = connected(process, own=source, other=destination, device=None)
+                    to = to or connected(process, own=destination, other=source, device=None)
+                    merge_way((to or unstated(process)).ways, (source, destination, transport), way)
+                member.ways = {}
+                if not member.empty:
+                    rest = unstated(process)
+                    rest.rings |= member.rings
+                    rest.channels = rest.channels or member.channels
+
+
+@lru_cache(maxsize=4096)
+def _choice_in(text: str) -> Choice | None:
+    found = _CHOICE.match(text)
+    if found is None:
+        return None
+    op, size, algorithm, protocol, low, high = found.groups()
+    return Choice(
+        op=op,
+        low_bytes=int(size),
+        high_bytes=int(size),
+        algorithm=_spelled(algorithm, _ALGORITHMS),
+        protocol=_spelled(protocol, _PROTOCOLS),
+        channels=None if low is None else (int(low), int(high)),
+    )
+
+
+def _with_residue(longer: str, shorter: str, *, anything: bool) -> bool:
+    """Whether ``longer`` is ``shorter`` behind the end of other output: a number, or anything inside a line."""
+    residue = longer.removesuffix(shorter)
+    return bool(residue) and residue != longer and (anything or _RESIDUE.fullmatch(residue) is not None)
+
+
+def _spelled(text: str, names: tuple[str, ...]) -> str:
+    if text.isdecimal():
+        return names[int(text)] if len(text) == 1 and int(text) < len(names) else text
+    plain = text.replace("_", "").lower()
+    return next((n for n in names if n.lower() == plain), text)
+
+
+_HANDLERS: tuple[tuple[str, Callable[[Job, Process, Said], None]], ...] = (
+    ("opCount ", Job._called),
+    (" Bytes -> Algo ", Job._choice),
+    (" via ", Job._link),
+    ("- Init ", Job._init),
+    (" COMPLETE", Job._ended),
+    (" coll channels", Job._channels),
+    ("Channel ", Job._ring),
+    ("Trees ", Job._trees),
+    (" nNodes ", Job._nodes),
+    ("NVLS multicast support", Job._nvls),
+    ("Using network ", Job._network),
+    ("Assigned NET plugin ", Job._network),
+    ("CCL version", Job._version),
+    ("set by environment", Job._setting),
+    ("NET/Plugin", Job._plugin),
+    ("Using [", Job._nics),
+    ("GPU Direct RDMA ", Job._gdr),
+    (" -> ", Job._returned),
+)
+"""The first marker that stands in a line decides who reads it; what is said with every call comes first."""
+
+_CALL = _HANDLERS[0][0].encode()
+_TELLING = re.compile(
+    rb"NCCL (?:WARN |INFO (?:Channel |Ring |CollNet |Trees |comm 0x|(?:\[Rank \d+\] )?nccl\w+ comm |NVLS multicast |"
+    rb"Using network |Assigned NET |.CCL version|\w+ set by |NET/|GPU Direct |\d+ coll |"
+    rb"(?:\w+: )?\d+ Bytes -> Algo |\S+:\d+ -> \d))"
+)
+"""How the lines begin that have a handler, all but those of single calls."""
