@@ -11,13 +11,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from stepscope.core.errors import DataError, MissingError, Unavailable
+from stepscope.core.errors import MissingError, Unavailable
 from stepscope.records.trace_collectives import JobCollectives
 from stepscope.records.trace_path import CrossRankPath
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary
 from stepscope.traces.cross_path import cross_rank_path
 from stepscope.traces.findings import findings_of
-from stepscope.traces.load import trace_files
+from stepscope.traces.load import one_per_rank, trace_files
 from stepscope.traces.rank_pass import Wanted, pass_file
 from stepscope.traces.readers import readers
 from stepscope.traces.stragglers import find_stragglers
@@ -61,7 +61,8 @@ def analyse_job(
     )
     passes = _map(work, files, executor or processes, done or (lambda _: None))
     notes = tuple(FileNote(rank=None, kind=n.kind, text=n.text) for n in skipped)
-    return combine(_by_rank(passes), notes=notes)
+    ordered = one_per_rank(passes, rank=lambda p: p.facts.rank, path=lambda p: Path(p.facts.file))
+    return combine(ordered, notes=notes)
 
 
 def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> TraceSummary:
@@ -134,21 +135,6 @@ def _exposed_waiting(job: JobCollectives | None) -> dict[int, int]:
             if each.waiting_ns is not None:
                 waiting[each.rank] = waiting.get(each.rank, 0) + min(each.waiting_ns, each.exposed_ns)
     return waiting
-
-
-def _by_rank(passes: Sequence[RankPass]) -> list[RankPass]:
-    seen: dict[int, RankPass] = {}
-    for each in passes:
-        rank = each.facts.rank
-        if rank in seen:
-            a, b = Path(seen[rank].facts.file).name, Path(each.facts.file).name
-            raise DataError(
-                f"rank {rank} twice: {a} and {b}",
-                why="two files record the same rank; they are two captures, or one belongs to another job",
-                fix=f"name one of them, or state the rank: --rank-of {b}=N",
-            )
-        seen[rank] = each
-    return [seen[rank] for rank in sorted(seen)]
 
 
 def _map(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from stepscope.core.errors import DataError
 from stepscope.traces.decode import ColumnBuilder
@@ -20,6 +20,8 @@ from stepscope.traces.source import SQLITE_MAGIC, ByteSource
 
 if TYPE_CHECKING:  # 10 ms of every start
     from concurrent.futures import Executor
+
+T = TypeVar("T")
 
 FOLDER_HEADER_LIMIT = 64 << 20
 """How far into a file found in a folder the events may begin; beyond, it is taken for something else."""
@@ -109,17 +111,26 @@ def with_ranks(traces: list[RankTrace], stated: Mapping[str, int]) -> tuple[Rank
 
     Raises DataError when a rank is unknown among several files, or given twice.
     """
-    ranked: dict[int, RankTrace] = {}
-    for trace in traces:
+
+    def ranked(trace: RankTrace) -> RankTrace:
         rank, notes = rank_of(trace, stated, alone=len(traces) == 1)
-        if rank in ranked:
+        return replace(trace, rank=rank, notes=(*trace.notes, *notes))
+
+    return one_per_rank(map(ranked, traces), rank=lambda t: t.rank, path=lambda t: t.path)
+
+
+def one_per_rank(items: Iterable[T], *, rank: Callable[[T], int], path: Callable[[T], Path]) -> tuple[T, ...]:
+    """What was read of each rank's file, ascending by rank. Raises DataError when two are of one rank."""
+    by_rank: dict[int, T] = {}
+    for item in items:
+        earlier = by_rank.setdefault(rank(item), item)
+        if earlier is not item:
             raise DataError(
-                f"rank {rank} twice: {ranked[rank].path.name} and {trace.path.name}",
+                f"rank {rank(item)} twice: {path(earlier).name} and {path(item).name}",
                 why="two files record the same rank; they are two captures, or one of them belongs to another job",
-                fix=f"name one of them, or state the rank: --rank-of {trace.path.name}=N",
+                fix=f"name one of them, or state the rank: --rank-of {path(item).name}=N",
             )
-        ranked[rank] = replace(trace, rank=rank, notes=(*trace.notes, *notes))
-    return tuple(ranked[r] for r in sorted(ranked))
+    return tuple(by_rank[r] for r in sorted(by_rank))
 
 
 def trace_files(paths: Iterable[str | Path]) -> tuple[list[Path], list[Note]]:
