@@ -96,9 +96,8 @@ def _calls(events: Events, kernels: Ints, launch: Ints) -> list[_Call]:
     """For each kernel the host's calls around its launch, and the arguments on itself or on any of them."""
     if not len(kernels):
         return []
-    prefixed = np.fromiter((n.startswith(_HOST_CALLS) for n in events.names), bool, count=len(events.names))
     host = np.isin(events.category, (Category.CPU_OP, Category.USER_ANNOTATION))
-    spoken = np.flatnonzero(host & prefixed[events.name])
+    spoken = np.flatnonzero(host & events.named(lambda n: n.startswith(_HOST_CALLS)))
     tree = nest(spoken, events.thread[spoken].astype(np.int64), events.ts_ns[spoken], events.end_ns[spoken])
     known = launch != NONE
     at = np.where(known, launch, 0)

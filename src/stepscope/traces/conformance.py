@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from stepscope.records.plan import DTYPE_BYTES
 from stepscope.records.trace_collectives import RankCollective
 from stepscope.records.trace_conformance import ConformanceCheck
@@ -66,8 +64,7 @@ def check_plan(trace: RankTrace, collectives: Sequence[RankCollective]) -> Confo
 
 
 def _region(events: Events, name: str) -> Spans:
-    mine = np.flatnonzero(events.category == Category.USER_ANNOTATION)
-    mine = mine[np.array([events.names[c] == name for c in events.name[mine].tolist()], dtype=bool)]
+    mine = (events.category == Category.USER_ANNOTATION) & events.named(lambda n: n == name)
     return spans.union(events.ts_ns[mine], events.end_ns[mine])
 
 

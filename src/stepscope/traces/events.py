@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -153,6 +154,11 @@ class Events:
     def where(self, *categories: Category) -> Ints:
         """Indices of the events of these categories, in file order."""
         return np.flatnonzero(np.isin(self.category, [int(c) for c in categories]))
+
+    def named(self, test: Callable[[str], object]) -> NDArray[np.bool_]:
+        """True for the events whose name passes ``test``, which is asked once for each different name."""
+        passed = np.fromiter((bool(test(n)) for n in self.names), dtype=bool, count=len(self.names))
+        return passed[self.name]
 
     def name_of(self, index: int) -> str:
         return self.names[int(self.name[index])]

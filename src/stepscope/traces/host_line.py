@@ -46,12 +46,11 @@ class HostLine:
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._gloo = np.zeros(len(events.names), dtype=bool)
-        self._gloo[[c for c, n in enumerate(events.names) if n.startswith("gloo:")]] = True
+        self._gloo = events.named(lambda n: n.startswith("gloo:"))
         shown = (Category.CPU_OP, Category.RUNTIME, Category.DRIVER, Category.USER_ANNOTATION)
         self._all = events.where(*shown)
         annotation = events.category[self._all] == Category.USER_ANNOTATION
-        self._active = self._all[~annotation | self._gloo[events.name[self._all]]]
+        self._active = self._all[~annotation | self._gloo[self._all]]
         self.threads = np.unique(events.thread[self._active]).tolist()
         self._flat: dict[int, _Flat] = {}
         self._breaks: dict[int, _Breaks] = {}
@@ -98,10 +97,10 @@ class HostLine:
     def _copied(self, device: Ints, launch: Ints) -> Ints:
         """Asynchronous copies that returned after their copy had ended: they did wait for it (pageable memory)."""
         events = self._events
-        copies = np.array([bool(_COPIES.search(n)) for n in events.names] or [False], dtype=bool)
+        copies = events.named(_COPIES.search)
         places = np.flatnonzero(launch != NONE)
         call = launch[places]
-        mine = copies[events.name[call]] & (events.end_ns[device[places]] <= events.end_ns[call])
+        mine = copies[call] & (events.end_ns[device[places]] <= events.end_ns[call])
         mine &= events.dur_ns[device[places]] > 0
         call, places = call[mine], places[mine]
         none = np.full(len(call), NONE, dtype=np.int64)
@@ -111,9 +110,8 @@ class HostLine:
     def _waited(self, device: Ints, launch: Ints) -> Ints:
         """Calls that wait, and during which device work ended that was launched before them."""
         events = self._events
-        waits = np.array([bool(_WAITS.search(n)) for n in events.names] or [False], dtype=bool)
         calls = events.where(Category.RUNTIME, Category.DRIVER)
-        calls = calls[waits[events.name[calls]]]
+        calls = calls[events.named(_WAITS.search)[calls]]
         ends = events.end_ns[device]
         streams = self._waited_streams(calls)
         places = {int(s): np.flatnonzero(events.stream[device] == s) for s in np.unique(streams) if s != NONE}
@@ -181,7 +179,7 @@ class HostLine:
         return spans.union(self._events.ts_ns[mine], self._events.end_ns[mine])
 
     def _gloo_threads(self) -> set[int]:
-        chosen = self._active[self._gloo[self._events.name[self._active]]]
+        chosen = self._active[self._gloo[self._active]]
         return set(np.unique(self._events.thread[chosen]).tolist())
 
     def _training_threads(self) -> list[int]:
@@ -190,11 +188,10 @@ class HostLine:
         operators = events.where(Category.CPU_OP)
         if not len(operators):
             return []
-        engine = {c for c, n in enumerate(events.names) if n.startswith(_ENGINE)}
-        mine = operators[np.isin(events.name[operators], list(engine))]
+        mine = operators[events.named(lambda n: n.startswith(_ENGINE))[operators]]
         chosen = set(np.unique(events.thread[mine]).tolist()) | self._gloo_threads()
         marked = events.where(Category.USER_ANNOTATION)
-        marked = marked[~self._gloo[events.name[marked]]]
+        marked = marked[~self._gloo[marked]]
         for source in (marked, operators):
             rest = source[~np.isin(events.thread[source], list(chosen))]
             if len(rest):
@@ -218,7 +215,7 @@ class _Flat:
         category = events.category[np.maximum(self.event, 0)]
         kind[known & (category == Category.CPU_OP)] = OPERATOR
         kind[known & ((category == Category.RUNTIME) | (category == Category.DRIVER))] = RUNTIME
-        kind[known & gloo[events.name[np.maximum(self.event, 0)]]] = GLOO
+        kind[known & gloo[np.maximum(self.event, 0)]] = GLOO
         self.kind = kind
         lengths = np.diff(self.edges)
         self._before = np.zeros((4, len(self.edges)), dtype=np.int64)

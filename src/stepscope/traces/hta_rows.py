@@ -84,7 +84,7 @@ def hta_events(events: Events, *, ns_rounding: bool) -> HtaEvents:
     stream = events.stream.astype(np.int64)
     for index, number in events.wide_streams.items():
         stream[index] = number
-    device = ((stream >= 0) & (events.correlation >= 0)) | _named(events, set(_DEVICE_SYNC))
+    device = ((stream >= 0) & (events.correlation >= 0)) | events.named(lambda n: n in _DEVICE_SYNC)
     step_names = {n for n in events.names if "ProfilerStep" in n}
     # The profiler's own span has a category that HTA drops, and it may begin before everything else.
     counted = (events.category != Category.OTHER) | (stream != NONE)
@@ -95,7 +95,7 @@ def hta_events(events: Events, *, ns_rounding: bool) -> HtaEvents:
         stream=stream,
         device=device,
         link=_links(events.correlation, device),
-        names_a_step=_named(events, step_names),
+        names_a_step=events.named(step_names.__contains__),
         step_names=frozenset(step_names),
         first_us=float(start[counted].min()) if counted.any() else np.inf,
     )
@@ -142,11 +142,6 @@ def _microseconds(times_ns: Ints) -> Floats:
     """The float64 nearest to each decimal number of microseconds, which is what a JSON parser makes of it."""
     whole, rest = np.divmod(times_ns, 1000)
     return whole.astype(np.float64) + rest / 1000.0
-
-
-def _named(events: Events, names: set[str]) -> Mask:
-    chosen = np.array([n in names for n in events.names], dtype=bool)
-    return chosen[events.name] if len(chosen) else np.zeros(len(events), dtype=bool)
 
 
 def _links(correlation: Ints, device: Mask) -> Ints:

@@ -78,11 +78,8 @@ def _why_late(events: Events, starts: Ints, launched: Ints, late: NDArray[np.boo
     way to the launch was data loading, host_late otherwise. Index into CAUSES; NONE for gaps that are not late."""
     result = np.full(len(starts), NONE, dtype=np.int64)
     result[late] = CAUSES.index("host_late")
-    table = np.fromiter(
-        (_SYNC.match(n) is not None for n in events.names), dtype=bool, count=len(events.names)
-    )
     runtime = np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
-    waits = runtime & table[events.name] if len(table) else runtime
+    waits = runtime & events.named(_SYNC.match)
     waiting = spans.union(events.ts_ns[waits], events.end_ns[waits])
     # The call that waited begins before the gap does and returns inside it.
     at = np.searchsorted(waiting.starts, starts, side="right") - 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import methodcaller
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,9 +40,9 @@ def phase_spans(events: Events) -> dict[str, Spans]:
     claimed = spans.EMPTY
     found: dict[str, Spans] = {}
     for phase, prefixes in _BY_ANNOTATION:
-        marks = host & _named(events, prefixes)
+        marks = host & events.named(methodcaller("startswith", prefixes))
         if phase == "backward":
-            autograd = host & (_named(events, (_AUTOGRAD,)) | (events.forward_thread > 0))
+            autograd = host & (events.named(lambda n: n.startswith(_AUTOGRAD)) | (events.forward_thread > 0))
             marks |= autograd
         mine = spans.subtract(spans.union(events.ts_ns[marks], events.end_ns[marks]), claimed)
         found[phase] = mine
@@ -132,8 +134,3 @@ def _idle_by_next(
     total = np.zeros(len(PHASES), dtype=np.int64)
     np.add.at(total, of_event[np.minimum(after, len(starts) - 1)], holes.ends - holes.starts)
     return total
-
-
-def _named(events: Events, prefixes: tuple[str, ...]) -> NDArray[np.bool_]:
-    table = np.fromiter((n.startswith(prefixes) for n in events.names), dtype=bool, count=len(events.names))
-    return table[events.name] if len(table) else np.zeros(0, dtype=bool)
