@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 from stepscope.cli.blocks import print_block
@@ -27,7 +26,7 @@ def run(tool: str, paths: Sequence[str], *, ranks: Mapping[str, int], as_json: b
     report = hta_report(load_traces(paths, ranks=ranks))
     if as_json:
         head = {"schema": "stepscope.trace_compat/1", "tool_version": __version__, "tool": "hta 0.5.0"}
-        print_json(json.dumps({**head, **codec.to_builtins(report)}, indent=1, allow_nan=False))
+        print_json(codec.encode_document({**head, **codec.plain(report)}))
         return 0
     console = out()
     console.print(trace_compat.NOTE, style="yellow", soft_wrap=True)

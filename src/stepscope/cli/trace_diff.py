@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -65,8 +64,8 @@ def show(found: Sequence[Pair], *, limit: int, as_json: bool) -> int:
     diffs = [diff_profiles(a, b, rng=rng, limit=limit or None) for a, b in found]
     if as_json:
         head = {"schema": "stepscope.trace_diff/1", "tool_version": __version__}
-        document = {**head, "diffs": [codec.to_builtins(d) for d in diffs]}
-        print_json(json.dumps(document, indent=1, allow_nan=False))
+        document = {**head, "diffs": [codec.plain(d) for d in diffs]}
+        print_json(codec.encode_document(document))
         return 0
     console = out()
     for diff in diffs:
