@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.records.trace_budget import IdleCause
+from stepscope.records.trace_collectives import IDLE_CAUSES
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity, window_of
@@ -16,8 +17,6 @@ from stepscope.traces.links import Launches
 from stepscope.traces.phases import phase_spans
 
 Ints = NDArray[np.int64]
-
-CAUSES = ("sync", "data", "host_late", "launch_latency", "kernel_gap", "dependency", "unknown")
 
 KERNEL_GAP_NS = 10_000
 """Longest gap between queued kernels that counts as ordinary: 1 to 5 us on one stream, about twice that across
@@ -59,10 +58,10 @@ def idle_gaps(
     launched = np.where(known, np.minimum(events.end_ns[call], ends), 0)  # a kernel may start inside its call
     late = known & (launched > starts)
     late_ns = np.where(late, launched - starts, 0)
-    amount = {cause: np.zeros(len(starts), dtype=np.int64) for cause in CAUSES}
+    amount = {cause: np.zeros(len(starts), dtype=np.int64) for cause in IDLE_CAUSES}
     why = _why_late(events, starts, launched, late)
     for cause in ("sync", "data", "host_late"):
-        mine = why == CAUSES.index(cause)
+        mine = why == IDLE_CAUSES.index(cause)
         amount[cause][mine] = late_ns[mine]
     amount["launch_latency"][late] = (ends - starts - late_ns)[late]
     queued = known & ~late
@@ -75,9 +74,9 @@ def idle_gaps(
 
 def _why_late(events: Events, starts: Ints, launched: Ints, late: NDArray[np.bool_]) -> NDArray[np.int64]:
     """For each late gap: sync when the host was still waiting for the device at its start, data when most of the
-    way to the launch was data loading, host_late otherwise. Index into CAUSES; NONE for gaps that are not late."""
+    way to the launch was data loading, host_late otherwise. Index into IDLE_CAUSES; NONE for gaps that are not late."""
     result = np.full(len(starts), NONE, dtype=np.int64)
-    result[late] = CAUSES.index("host_late")
+    result[late] = IDLE_CAUSES.index("host_late")
     runtime = np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
     waits = runtime & events.named(_SYNC.match)
     waiting = spans.union(events.ts_ns[waits], events.end_ns[waits])
@@ -85,10 +84,10 @@ def _why_late(events: Events, starts: Ints, launched: Ints, late: NDArray[np.boo
     at = np.searchsorted(waiting.starts, starts, side="right") - 1
     if len(waiting):
         held = (at >= 0) & (waiting.ends[np.maximum(at, 0)] > starts)
-        result[late & held] = CAUSES.index("sync")
+        result[late & held] = IDLE_CAUSES.index("sync")
     loading = phase_spans(events)["data"]
     in_data = spans.measure_within(loading, starts, np.maximum(launched, starts))
-    result[late & (2 * in_data > launched - starts)] = CAUSES.index("data")
+    result[late & (2 * in_data > launched - starts)] = IDLE_CAUSES.index("data")
     return result
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.records.trace_collectives import OwnTime
+from stepscope.records.trace_collectives import IDLE_CAUSES, OwnTime
 from stepscope.stats import spans
 from stepscope.traces.activity import Activity, window_of
 from stepscope.traces.events import RankTrace
-from stepscope.traces.idle import CAUSES, idle_gaps
+from stepscope.traces.idle import idle_gaps
 from stepscope.traces.links import Launches
 
 Ints = NDArray[np.int64]
@@ -32,7 +32,7 @@ def own_times(
     memory = spans.measure_within(copies, begins, starts)
     idle = _idle_by_cause(trace, activity, launches, begins, starts)
     own = starts - begins
-    listed = {cause: idle[cause].tolist() for cause in CAUSES}
+    listed = {cause: idle[cause].tolist() for cause in IDLE_CAUSES}
     return [
         OwnTime(
             own_ns=own_ns,
@@ -59,7 +59,7 @@ def _idle_by_cause(
     """Idle time of each window by cause. Gaps and windows both end where something busy begins, so that a gap
     lies in one window or in none."""
     holes, amounts = idle_gaps(trace, activity, launches)
-    totals = {cause: np.zeros(len(starts), dtype=np.int64) for cause in CAUSES}
+    totals = {cause: np.zeros(len(starts), dtype=np.int64) for cause in IDLE_CAUSES}
     if not len(holes):
         return totals
     owner = np.searchsorted(starts, holes.ends, side="left")
