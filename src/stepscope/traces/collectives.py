@@ -13,9 +13,11 @@ from stepscope.traces.collective_calls import identities
 from stepscope.traces.events import NONE, Events, RankTrace
 from stepscope.traces.gloo import gloo_calls
 from stepscope.traces.groups import Groups
+from stepscope.traces.idle import IdleGaps, idle_gaps
 from stepscope.traces.links import Launches, launches_of
 from stepscope.traces.own_time import own_times
-from stepscope.traces.steps import step_marks, step_windows
+from stepscope.traces.phases import phase_spans
+from stepscope.traces.steps import StepWindows, step_windows
 
 Ints = NDArray[np.int64]
 
@@ -28,17 +30,25 @@ def rank_collectives(trace: RankTrace) -> tuple[RankCollective, ...]:
     return rank_communication(trace).collectives
 
 
-def rank_communication(
-    trace: RankTrace, *, activity: Activity | None = None, launches: Launches | None = None
-) -> RankCommunication:
-    """A rank's collectives, and what is needed to match them with other ranks'. O(n log n) in events.
+def rank_communication(trace: RankTrace) -> RankCommunication:
+    """A rank's collectives, and what is needed to match them with other ranks'. O(n log n) in events."""
+    events = trace.events
+    activity = activity_of(events)
+    launches = launches_of(events, activity.indices)
+    windows = step_windows(events, activity, launches)
+    return communication(
+        trace, activity, launches, windows, idle_gaps(events, activity, launches, phase_spans(events))
+    )
 
-    Device traces: its communication kernels. CPU traces: the ``gloo:*`` spans. ``activity`` and ``launches`` (of
-    its indices) are computed unless the caller has them already.
+
+def communication(
+    trace: RankTrace, activity: Activity, launches: Launches, windows: StepWindows, gaps: IdleGaps
+) -> RankCommunication:
+    """As ``rank_communication``, from what the caller knows of the rank already.
+
+    Device traces: its communication kernels. CPU traces: the ``gloo:*`` spans.
     """
     events = trace.events
-    activity = activity_of(events) if activity is None else activity
-    launches = launches_of(events, activity.indices) if launches is None else launches
     groups = Groups(trace.meta)
     if activity.source == "device":
         mine = np.flatnonzero(activity.work == Work.COMMUNICATION)
@@ -54,8 +64,8 @@ def rank_communication(
         launched = np.array([NONE if c.launch_ns is None else c.launch_ns for c in calls], dtype=np.int64)
     exposed = ends - starts - spans.measure_within(activity.compute, starts, ends)
     hidden = _hidden_under(events, activity, starts, ends)
-    steps = _steps(trace, activity, launches, starts, launched)
-    own = own_times(trace, activity, launches, starts, ends)
+    steps = _steps(windows, starts, launched)
+    own = own_times(events, activity, gaps, starts, ends)
     found = tuple(
         RankCollective(
             op=what.op,
@@ -92,14 +102,13 @@ def rank_communication(
     )
 
 
-def _steps(trace: RankTrace, activity: Activity, launches: Launches, starts: Ints, launched: Ints) -> Ints:
+def _steps(windows: StepWindows, starts: Ints, launched: Ints) -> Ints:
     """Number of the step that called each collective, else of the step in whose device time it ran; or NONE."""
-    marks = step_marks(trace.events)
+    marks, edges = windows.marks, windows.edges
     if not len(marks) or not len(starts):
         return np.full(len(starts), NONE, dtype=np.int64)
     called = np.searchsorted(marks.starts, launched, side="right") - 1
     within = (launched != NONE) & (called >= 0) & (launched < marks.ends[np.maximum(called, 0)])
-    edges = step_windows(trace.events, activity, launches, marks)[1]
     ran = np.searchsorted(edges, starts, side="right") - 1
     inside = (launched == NONE) & (ran >= 0) & (ran < len(marks))
     place = np.where(within, called, np.where(inside, ran, NONE))

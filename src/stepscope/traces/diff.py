@@ -16,9 +16,8 @@ from stepscope.stats.bootstrap import ratio_of_medians
 from stepscope.stats.compare import MIN_REPLICATES, mann_whitney
 from stepscope.traces.activity import Activity, parts_within, window_of
 from stepscope.traces.events import Category, Events, RankTrace
-from stepscope.traces.links import Launches
 from stepscope.traces.nesting import nest
-from stepscope.traces.steps import step_marks, step_windows
+from stepscope.traces.steps import StepWindows
 
 Ints = NDArray[np.int64]
 
@@ -32,7 +31,7 @@ STEP = _PARTS[0]
 
 
 def work_profile(
-    trace: RankTrace, activity: Activity, launches: Launches, *, names: int = NAMES
+    trace: RankTrace, activity: Activity, windows: StepWindows, *, names: int = NAMES
 ) -> WorkProfile | Unavailable:
     """Every quantity of the rank by step; Unavailable when nothing ran.
 
@@ -40,8 +39,7 @@ def work_profile(
     them. Work outside all steps is left out, as the step budgets leave it out.
     """
     events = trace.events
-    marks = step_marks(events)
-    _, edges = step_windows(events, activity, launches, marks)
+    marks, edges = windows.marks, windows.edges
     window = window_of(activity, events)
     if window is None:
         return Unavailable("nothing ran on the device, and no operator on the host")

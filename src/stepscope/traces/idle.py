@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,8 @@ from stepscope.records.trace_collectives import IDLE_CAUSES
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity, window_of
-from stepscope.traces.events import NONE, Category, Events, RankTrace
+from stepscope.traces.events import NONE, Category, Events
 from stepscope.traces.links import Launches
-from stepscope.traces.phases import phase_spans
 
 Ints = NDArray[np.int64]
 
@@ -29,27 +29,31 @@ _SYNC = re.compile(
 """Calls that return only when the device has caught up (a blocking copy and cudaFree among them)."""
 
 
-def idle_causes(trace: RankTrace, activity: Activity, launches: Launches) -> tuple[IdleCause, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleGaps:
+    """Every gap in the window's busy time, and the ns of each by cause: arrays of shape (gaps,)."""
+
+    holes: Spans
+    by_cause: dict[str, Ints]
+
+
+def idle_causes(rank: int, gaps: IdleGaps) -> tuple[IdleCause, ...]:
     """Idle time of the window by cause; the causes sum to the idle time. Empty without busy events.
 
     A gap in which the next event had not been launched splits at its launch: before it the host was late (or
     in ``sync`` or ``data``), after it ``launch_latency``. Queued work leaves ``kernel_gap`` or ``dependency``.
     """
-    _, amount = idle_gaps(trace, activity, launches)
-    return tuple(_cause(trace.rank, cause, values) for cause, values in amount.items() if values.any())
+    return tuple(_cause(rank, cause, values) for cause, values in gaps.by_cause.items() if values.any())
 
 
-def idle_gaps(
-    trace: RankTrace, activity: Activity, launches: Launches
-) -> tuple[Spans, dict[str, NDArray[np.int64]]]:
-    """Every gap in the window's busy time, and the ns of each by cause: arrays of shape (gaps,)."""
-    events = trace.events
+def idle_gaps(events: Events, activity: Activity, launches: Launches, phases: dict[str, Spans]) -> IdleGaps:
+    """The gaps of one rank; ``phases``: its ``phase_spans``. None without busy events."""
     window = window_of(activity, events)
     if window is None:
-        return spans.EMPTY, {}
+        return IdleGaps(holes=spans.EMPTY, by_cause={})
     holes = spans.gaps(activity.busy, low=window[0], high=window[1])
     if activity.source == "cpu_spans":
-        return holes, _on_cpu(trace, holes)
+        return IdleGaps(holes=holes, by_cause=_on_cpu(holes, phases["data"]))
     starts, ends = holes.starts, holes.ends
     following = np.searchsorted(events.ts_ns[activity.indices], ends, side="left")
     launch = launches.launch[following]
@@ -59,7 +63,7 @@ def idle_gaps(
     late = known & (launched > starts)
     late_ns = np.where(late, launched - starts, 0)
     amount = {cause: np.zeros(len(starts), dtype=np.int64) for cause in IDLE_CAUSES}
-    why = _why_late(events, starts, launched, late)
+    why = _why_late(events, phases["data"], starts, launched, late)
     for cause in ("sync", "data", "host_late"):
         mine = why == IDLE_CAUSES.index(cause)
         amount[cause][mine] = late_ns[mine]
@@ -69,10 +73,10 @@ def idle_gaps(
     amount["kernel_gap"][queued & short] = (ends - starts)[queued & short]
     amount["dependency"][queued & ~short] = (ends - starts)[queued & ~short]
     amount["unknown"][~known] = (ends - starts)[~known]
-    return holes, amount
+    return IdleGaps(holes=holes, by_cause=amount)
 
 
-def _why_late(events: Events, starts: Ints, launched: Ints, late: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _why_late(events: Events, loading: Spans, starts: Ints, launched: Ints, late: NDArray[np.bool_]) -> Ints:
     """For each late gap: sync when the host was still waiting for the device at its start, data when most of the
     way to the launch was data loading, host_late otherwise. Index into IDLE_CAUSES; NONE for gaps that are not late."""
     result = np.full(len(starts), NONE, dtype=np.int64)
@@ -85,14 +89,12 @@ def _why_late(events: Events, starts: Ints, launched: Ints, late: NDArray[np.boo
     if len(waiting):
         held = (at >= 0) & (waiting.ends[np.maximum(at, 0)] > starts)
         result[late & held] = IDLE_CAUSES.index("sync")
-    loading = phase_spans(events)["data"]
     in_data = spans.measure_within(loading, starts, np.maximum(launched, starts))
     result[late & (2 * in_data > launched - starts)] = IDLE_CAUSES.index("data")
     return result
 
 
-def _on_cpu(trace: RankTrace, holes: Spans) -> dict[str, NDArray[np.int64]]:
-    loading = phase_spans(trace.events)["data"]
+def _on_cpu(holes: Spans, loading: Spans) -> dict[str, Ints]:
     in_data = spans.measure_within(loading, holes.starts, holes.ends)
     return {"data": in_data, "host_late": holes.ends - holes.starts - in_data}
 

@@ -8,21 +8,18 @@ from numpy.typing import NDArray
 from stepscope.records.trace_collectives import IDLE_CAUSES, OwnTime
 from stepscope.stats import spans
 from stepscope.traces.activity import Activity, window_of
-from stepscope.traces.events import RankTrace
-from stepscope.traces.idle import idle_gaps
-from stepscope.traces.links import Launches
+from stepscope.traces.events import Events
+from stepscope.traces.idle import IdleGaps
 
 Ints = NDArray[np.int64]
 
 
-def own_times(
-    trace: RankTrace, activity: Activity, launches: Launches, starts: Ints, ends: Ints
-) -> list[OwnTime]:
+def own_times(events: Events, activity: Activity, gaps: IdleGaps, starts: Ints, ends: Ints) -> list[OwnTime]:
     """For each collective [starts[i], ends[i]), ascending by start: the time since the rank left the one before.
 
     That is since the latest end of those that started earlier; 0 when one of them is still running.
     """
-    window = window_of(activity, trace.events)
+    window = window_of(activity, events)
     if window is None or not len(starts):
         return []
     left = np.maximum.accumulate(np.concatenate([np.array([window[0]], dtype=np.int64), ends]))[:-1]
@@ -30,7 +27,7 @@ def own_times(
     compute = spans.measure_within(activity.compute, begins, starts)
     copies = spans.subtract(activity.memory, activity.compute)
     memory = spans.measure_within(copies, begins, starts)
-    idle = _idle_by_cause(trace, activity, launches, begins, starts)
+    idle = _idle_by_cause(gaps, begins, starts)
     own = starts - begins
     listed = {cause: idle[cause].tolist() for cause in IDLE_CAUSES}
     return [
@@ -53,18 +50,16 @@ def own_times(
     ]
 
 
-def _idle_by_cause(
-    trace: RankTrace, activity: Activity, launches: Launches, begins: Ints, starts: Ints
-) -> dict[str, Ints]:
+def _idle_by_cause(gaps: IdleGaps, begins: Ints, starts: Ints) -> dict[str, Ints]:
     """Idle time of each window by cause. Gaps and windows both end where something busy begins, so that a gap
     lies in one window or in none."""
-    holes, amounts = idle_gaps(trace, activity, launches)
+    holes = gaps.holes
     totals = {cause: np.zeros(len(starts), dtype=np.int64) for cause in IDLE_CAUSES}
     if not len(holes):
         return totals
     owner = np.searchsorted(starts, holes.ends, side="left")
     safe = np.minimum(owner, len(starts) - 1)
     inside = (owner < len(starts)) & (begins[safe] <= holes.starts)
-    for cause, values in amounts.items():
+    for cause, values in gaps.by_cause.items():
         np.add.at(totals[cause], safe[inside], values[inside])
     return totals

@@ -79,14 +79,18 @@ def launched_in(
     return result
 
 
-def phase_budgets(trace: RankTrace, activity: Activity, launches: Launches) -> tuple[PhaseBudget, ...]:
-    """The window's parts by phase; each column sums to the window's. Empty without busy events."""
+def phase_budgets(
+    trace: RankTrace, activity: Activity, launches: Launches, host: dict[str, Spans]
+) -> tuple[PhaseBudget, ...]:
+    """The window's parts by phase; each column sums to the window's. Empty without busy events.
+
+    ``host``: the rank's ``phase_spans``.
+    """
     events = trace.events
     window = window_of(activity, events)
     if window is None:
         return ()
     low, high = window
-    host = phase_spans(events)
     of_event = launched_in(events, activity, launches, host)
     starts, ends = events.ts_ns[activity.indices], events.end_ns[activity.indices]
 

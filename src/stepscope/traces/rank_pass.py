@@ -9,18 +9,19 @@ from typing import TypeVar
 
 from stepscope.core.errors import MissingError, Unavailable
 from stepscope.records.trace_summary import FileNote, Missing, RankFacts, RankPass
+from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity, activity_of
 from stepscope.traces.annotations import annotation_rows
 from stepscope.traces.buckets import bucket_rows
 from stepscope.traces.budget import rank_budget
-from stepscope.traces.collectives import rank_communication
+from stepscope.traces.collectives import communication
 from stepscope.traces.conformance import check_plan
 from stepscope.traces.copies import copy_table
 from stepscope.traces.critical_path import Walk, critical_path, rank_legs
 from stepscope.traces.diff import work_profile
 from stepscope.traces.events import RankTrace
 from stepscope.traces.group_budget import group_budgets
-from stepscope.traces.idle import idle_causes
+from stepscope.traces.idle import idle_causes, idle_gaps
 from stepscope.traces.kernels import kernel_table
 from stepscope.traces.launches import launch_statistics
 from stepscope.traces.links import Launches, launches_of
@@ -29,7 +30,7 @@ from stepscope.traces.memory import memory_timeline
 from stepscope.traces.operators import operator_table
 from stepscope.traces.phases import phase_budgets, phase_spans
 from stepscope.traces.sequences import sequence_rows
-from stepscope.traces.steps import outside_work, step_budgets, step_marks
+from stepscope.traces.steps import StepWindows, outside_work, step_budgets, step_windows
 from stepscope.traces.utilisation import utilisation
 
 T = TypeVar("T")
@@ -108,25 +109,37 @@ def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:
     if trace.partial or result.budget is None:
         return result
     launches = launches_of(events, activity.indices)
-    marks = step_marks(events)
-    communication = rank_communication(trace, activity=activity, launches=launches)
+    windows = step_windows(events, activity, launches)
+    phases = phase_spans(events)
+    gaps = idle_gaps(events, activity, launches, phases)
+    calls = communication(trace, activity, launches, windows, gaps)
     result = replace(
         result,
-        steps=step_budgets(trace, activity, launches, marks),
-        outside=outside_work(trace, activity, launches, marks),
-        phases=phase_budgets(trace, activity, launches),
-        idle=idle_causes(trace, activity, launches),
-        communication=communication,
-        groups=group_budgets(trace.rank, activity, communication.collectives),
-        conformance=check_plan(trace, communication.collectives),
+        steps=step_budgets(trace, activity, windows),
+        outside=outside_work(trace, activity, launches, windows),
+        phases=phase_budgets(trace, activity, launches, phases),
+        idle=idle_causes(trace.rank, gaps),
+        communication=calls,
+        groups=group_budgets(trace.rank, activity, calls.collectives),
+        conformance=check_plan(trace, calls.collectives),
     )
-    return _details(result, trace, activity, launches, wanted)
+    shared = _Shared(activity=activity, launches=launches, windows=windows, phases=phases)
+    return _details(result, trace, shared, wanted)
 
 
-def _details(
-    result: RankPass, trace: RankTrace, activity: Activity, launches: Launches, wanted: Wanted
-) -> RankPass:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shared:
+    """What several sections of one rank are made from."""
+
+    activity: Activity
+    launches: Launches
+    windows: StepWindows
+    phases: dict[str, Spans]
+
+
+def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted) -> RankPass:
     """The sections that are computed only where asked for."""
+    activity, launches = shared.activity, shared.launches
     asked = wanted.sections
     missing: list[Missing] = []
 
@@ -154,9 +167,7 @@ def _details(
         rows = bucket_rows(trace, activity, launches, result.communication.collectives)
         result = replace(result, buckets=rows)
     if "memory" in asked:
-        result = replace(
-            result, memory=known("memory", memory_timeline(trace, phases=phase_spans(trace.events))) or ()
-        )
+        result = replace(result, memory=known("memory", memory_timeline(trace, phases=shared.phases)) or ())
     if "utilisation" in asked:
         used = utilisation(
             trace, result.steps, model_flop=wanted.model_flop, hardware_flop=wanted.hardware_flop
@@ -170,5 +181,5 @@ def _details(
             legs=known("job_path", rank_legs(trace, activity, launches, walk=walk)),
         )
     if "profile" in asked:
-        result = replace(result, profile=known("profile", work_profile(trace, activity, launches)))
+        result = replace(result, profile=known("profile", work_profile(trace, activity, shared.windows)))
     return replace(result, unavailable=tuple(dict.fromkeys(missing)))

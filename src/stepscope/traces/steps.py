@@ -42,16 +42,29 @@ def step_marks(events: Events) -> Marks:
     return Marks(numbers=numbers[events.name[marks]], starts=events.ts_ns[marks], ends=events.end_ns[marks])
 
 
-def step_windows(events: Events, activity: Activity, launches: Launches, marks: Marks) -> tuple[str, Ints]:
-    """How steps were told apart (launch or host), and where each begins: len(marks) + 1 ascending boundaries.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWindows:
+    """The steps of one rank and where each begins on the device: ``edges``, ascending, len(marks) + 1 of them.
+
+    Both are empty without step annotations or busy events. boundary: launch | host, how the steps were told apart.
+    """
+
+    marks: Marks
+    boundary: str
+    edges: Ints
+
+
+def step_windows(events: Events, activity: Activity, launches: Launches) -> StepWindows:
+    """The windows of all steps.
 
     Device work runs behind the host; a step's window therefore begins with the first device work that the
     step launched and ends where the next one's begins; the last ends with the last busy event it launched or
     where work launched after it begins.
     """
+    marks = step_marks(events)
     window = window_of(activity, events)
     if window is None or not len(marks):
-        return "host", np.empty(0, dtype=np.int64)
+        return StepWindows(marks=marks, boundary="host", edges=np.empty(0, dtype=np.int64))
     if activity.source == "device" and launches.known.any():
         known = launches.of[launches.known]
         when = events.ts_ns[launches.launch[launches.known]]
@@ -62,20 +75,18 @@ def step_windows(events: Events, activity: Activity, launches: Launches, marks: 
         np.minimum.at(edges, owner[inside], events.ts_ns[known[inside]])
         # A step that launched nothing is empty, and begins where the next one does.
         edges = np.minimum.accumulate(edges[::-1])[::-1]
-        return "launch", edges
-    return "host", np.append(marks.starts, marks.ends[-1])
+        return StepWindows(marks=marks, boundary="launch", edges=edges)
+    return StepWindows(marks=marks, boundary="host", edges=np.append(marks.starts, marks.ends[-1]))
 
 
-def step_budgets(
-    trace: RankTrace, activity: Activity, launches: Launches, marks: Marks
-) -> tuple[StepBudget, ...]:
+def step_budgets(trace: RankTrace, activity: Activity, windows: StepWindows) -> tuple[StepBudget, ...]:
     """One budget per step; empty when the trace has no step annotations."""
-    boundary, edges = step_windows(trace.events, activity, launches, marks)
+    marks, edges = windows.marks, windows.edges
     return tuple(
         StepBudget(
             rank=trace.rank,
             step=int(marks.numbers[i]),
-            boundary=boundary,
+            boundary=windows.boundary,
             start_ns=int(edges[i]),
             host_ns=int(marks.ends[i] - marks.starts[i]),
             parts=parts_within(activity, low=int(edges[i]), high=int(edges[i + 1])),
@@ -85,15 +96,15 @@ def step_budgets(
 
 
 def outside_work(
-    trace: RankTrace, activity: Activity, launches: Launches, marks: Marks
+    trace: RankTrace, activity: Activity, launches: Launches, windows: StepWindows
 ) -> OutsideWork | None:
     """Device work outside the recorded steps, so that nothing is dropped silently; None without steps."""
-    boundary, edges = step_windows(trace.events, activity, launches, marks)
+    edges = windows.edges
     window = window_of(activity, trace.events)
     if not len(edges) or window is None:
         return None
     starts = trace.events.ts_ns[activity.indices]
-    unknown = int((~launches.known).sum()) if boundary == "launch" else 0
+    unknown = int((~launches.known).sum()) if windows.boundary == "launch" else 0
     first = int(edges[0])
     return OutsideWork(
         rank=trace.rank,

@@ -12,11 +12,17 @@ from stepscope.traces.activity import activity_of
 from stepscope.traces.diff import OTHERS, diff_profiles, only_steps, work_profile
 from stepscope.traces.events import RankTrace
 from stepscope.traces.links import launches_of
+from stepscope.traces.steps import step_windows
+
+
+def profiled(made: RankTrace, **options: int) -> WorkProfile | Unavailable:
+    activity = activity_of(made.events)
+    windows = step_windows(made.events, activity, launches_of(made.events, activity.indices))
+    return work_profile(made, activity, windows, **options)
 
 
 def profile(made: RankTrace, **options: int) -> WorkProfile:
-    activity = activity_of(made.events)
-    found = work_profile(made, activity, launches_of(made.events, activity.indices), **options)
+    found = profiled(made, **options)
     assert isinstance(found, WorkProfile)
     return found
 
@@ -129,6 +135,4 @@ def test_a_gpu_trace_and_a_cpu_trace_are_not_compared() -> None:
 
 
 def test_a_trace_in_which_nothing_ran_has_no_profile() -> None:
-    made = trace(mark("x", 0, 5))
-    activity = activity_of(made.events)
-    assert isinstance(work_profile(made, activity, launches_of(made.events, activity.indices)), Unavailable)
+    assert isinstance(profiled(trace(mark("x", 0, 5))), Unavailable)

@@ -9,7 +9,7 @@ from stepscope.records.trace_utilisation import Utilisation
 from stepscope.traces.activity import activity_of
 from stepscope.traces.events import RankTrace
 from stepscope.traces.links import launches_of
-from stepscope.traces.steps import step_budgets, step_marks
+from stepscope.traces.steps import step_budgets, step_windows
 from stepscope.traces.utilisation import matrix_dtype, utilisation
 
 A100 = ("NVIDIA A100-SXM4-80GB",)
@@ -18,8 +18,8 @@ PEAK = 312e12  # bf16, dense
 
 def of(made: RankTrace, **options: object) -> Utilisation:
     activity = activity_of(made.events)
-    launches = launches_of(made.events, activity.indices)
-    steps = step_budgets(made, activity, launches, step_marks(made.events))
+    windows = step_windows(made.events, activity, launches_of(made.events, activity.indices))
+    steps = step_budgets(made, activity, windows)
     return utilisation(made, steps, **options)  # type: ignore[arg-type]
 
 

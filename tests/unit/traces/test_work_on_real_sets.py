@@ -23,7 +23,7 @@ from stepscope.traces.memory import memory_timeline
 from stepscope.traces.operators import operator_table
 from stepscope.traces.phases import phase_spans
 from stepscope.traces.sequences import sequence_rows
-from stepscope.traces.steps import step_budgets, step_marks
+from stepscope.traces.steps import step_budgets, step_windows
 from stepscope.traces.utilisation import utilisation
 
 SETS = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
@@ -60,8 +60,9 @@ def test_every_record_can_be_written_as_json(name: str) -> None:
         events = each.events
         activity = activity_of(events)
         launches = launches_of(events, activity.indices)
-        steps = step_budgets(each, activity, launches, step_marks(events))
-        profile = work_profile(each, activity, launches)
+        windows = step_windows(events, activity, launches)
+        steps = step_budgets(each, activity, windows)
+        profile = work_profile(each, activity, windows)
         assert not isinstance(profile, Unavailable)
         records: list[object] = [
             kernel_table(each, limit=5),
