@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +12,8 @@ from typing import TYPE_CHECKING
 from stepscope.cli.blocks import print_block
 from stepscope.cli.console import err, out, print_json
 from stepscope.cli.ranges import parse_ranges
-from stepscope.core.errors import CheckFailed, DataError, Interrupted, UsageError
+from stepscope.core.errors import CheckFailed, DataError, UsageError
+from stepscope.core.signals import stop_signals_raise
 from stepscope.core.units import format_bytes
 from stepscope.core.words import counted
 from stepscope.records.codec import encode_document
@@ -86,7 +85,7 @@ def run(request: Request) -> int:
 
     def analyse(files: Sequence[str]) -> TraceSummary:
         watch = _Watch()
-        with _ended_by_sigterm():
+        with stop_signals_raise("terminated while reading traces"):  # the reading processes end too
             summary = analyse_job(
                 files,
                 wanted=wanted,
@@ -123,20 +122,6 @@ def run(request: Request) -> int:
         known = [f"{k} = {v:.4g}" for k, v in values.items() if v is not None and any(k in t for t in failed)]
         raise CheckFailed(f"failed: {'; '.join(failed)}", why=", ".join(known) or "the rule fires")
     return 0
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Within the block SIGTERM is an Interrupted, so that the reading processes are ended too."""
-
-    def stop(signum: int, frame: object) -> None:  # noqa: ARG001
-        raise Interrupted("terminated while reading traces", signum=signum)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _merge(summary: TraceSummary, output: Path) -> None:
