@@ -107,7 +107,7 @@ def _exposed(summary: TraceSummary) -> Iterable[TraceFinding]:
     share = median(p.exposed_comm_fraction for p in shares)
     if share < 0.1:
         return
-    hidden = median(p.overlap_ns / p.comm_ns for p in shares)
+    hidden = median(h for p in shares if (h := p.hidden_fraction) is not None)
     exposed = median(p.exposed_comm_ns for p in shares)
     evidence = [
         f"exposed {format_duration(exposed)} a rank; {hidden:.0%} of communication runs under computation"

@@ -7,8 +7,8 @@ import statistics
 from stepscope.core.units import format_duration
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import RankPass, TraceSummary
-from stepscope.report.tables._common import Column, Row, Table, TableKind, Tone, Value, unknown
-from stepscope.report.tables._trace import many_note, standing_out
+from stepscope.report.tables._common import Column, Row, Table, TableKind, Tone, Value
+from stepscope.report.tables._trace import duration, many_note, percent, standing_out
 
 
 def build(summary: TraceSummary) -> Table:
@@ -69,15 +69,14 @@ def parts_columns() -> tuple[Column, ...]:
 
 def parts_values(parts: Parts) -> tuple[Value, ...]:
     """Times with their share of the window."""
-    hidden = parts.hidden_fraction
     return (
-        Value(text=format_duration(parts.window_ns), raw=parts.window_ns),
+        duration(parts.window_ns),
         timed(parts.compute_ns, parts.window_ns),
         timed(parts.exposed_comm_ns, parts.window_ns, worry=(0.1, 0.25)),
         timed(parts.exposed_memory_ns, parts.window_ns, worry=(0.05, 0.15)),
         timed(parts.idle_ns, parts.window_ns, worry=(0.15, 0.35)),
-        Value(text=format_duration(parts.comm_ns), raw=parts.comm_ns),
-        unknown() if hidden is None else Value(text=f"{hidden:.0%}", raw=hidden),
+        duration(parts.comm_ns),
+        percent(parts.hidden_fraction),
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from statistics import median
 
-from stepscope.core.units import format_bytes, format_duration
+from stepscope.core.units import format_bytes
 from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
-from stepscope.report.tables._trace import rank_set
+from stepscope.report.tables._trace import duration, rank_set, words
 from stepscope.report.tables.trace_budget import timed
 
 
@@ -53,11 +53,11 @@ def _row(key: tuple[str, str, int | None], mine: list[GroupBudget], windows: dic
     return Row(
         values=(
             Value(text=label or "not recorded", raw=name),
-            unknown() if size is None else Value(text=str(size), raw=size),
+            words(None if size is None else str(size), raw=size),
             Value(text=rank_set(m.rank for m in mine), raw=len(mine)),
             Value(text=f"{median(m.collectives for m in mine):g}", raw=median(m.collectives for m in mine)),
             Value(text=format_bytes(median(sent)), raw=median(sent)) if len(sent) == len(mine) else unknown(),
-            Value(text=format_duration(comm), raw=comm),
+            duration(comm),
             timed(exposed, window, worry=(0.1, 0.25)),
         )
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.core.units import format_duration
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.report.tables._common import Column, Row, Table, TableKind, Value
+from stepscope.report.tables._common import Column, Row, Table, TableKind
+from stepscope.report.tables._trace import duration, words
 from stepscope.report.tables.trace_budget import timed
 
 CAUSES = {
@@ -27,11 +27,11 @@ def build(summary: TraceSummary) -> Table:
         rows += [
             Row(
                 values=(
-                    Value(text=str(i.rank), raw=i.rank),
-                    Value(text=CAUSES[i.cause], raw=i.cause),
+                    words(str(i.rank), raw=i.rank),
+                    words(CAUSES[i.cause], raw=i.cause),
                     timed(i.idle_ns, window, worry=(0.1, 0.3)),
-                    Value(text=str(i.gap_count), raw=i.gap_count),
-                    Value(text=format_duration(i.largest_ns), raw=i.largest_ns),
+                    words(str(i.gap_count), raw=i.gap_count),
+                    duration(i.largest_ns),
                 )
             )
             for i in sorted(each.idle, key=lambda i: -i.idle_ns)

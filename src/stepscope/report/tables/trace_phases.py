@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.core.units import format_duration
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.report.tables._common import Column, Row, Table, TableKind, Value
+from stepscope.report.tables._common import Column, Row, Table, TableKind
+from stepscope.report.tables._trace import duration, words
 from stepscope.report.tables.trace_budget import timed
 
 
@@ -20,15 +20,15 @@ def build(summary: TraceSummary) -> Table:
             rows.append(
                 Row(
                     values=(
-                        Value(text=str(p.rank), raw=p.rank),
-                        Value(text=p.phase, raw=p.phase),
+                        words(str(p.rank), raw=p.rank),
+                        words(p.phase),
                         timed(total, window),
                         timed(p.compute_ns, window),
                         timed(p.exposed_comm_ns, window),
                         timed(p.exposed_memory_ns, window),
                         timed(p.idle_ns, window),
-                        Value(text=format_duration(p.comm_ns), raw=p.comm_ns),
-                        Value(text=format_duration(p.host_ns), raw=p.host_ns),
+                        duration(p.comm_ns),
+                        duration(p.host_ns),
                     )
                 )
             )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.report.tables._common import Column, Row, Table, TableKind, Value
+from stepscope.report.tables._common import Column, Row, Table, TableKind
+from stepscope.report.tables._trace import duration, words
 from stepscope.report.tables.trace_budget import parts_columns, parts_values
 
 
@@ -15,10 +16,10 @@ def build(summary: TraceSummary) -> Table:
     rows = [
         Row(
             values=(
-                Value(text=str(s.step), raw=s.step),
-                Value(text=str(s.rank), raw=s.rank),
+                words(str(s.step), raw=s.step),
+                words(str(s.rank), raw=s.rank),
                 *parts_values(s.parts),
-                Value(text=format_duration(s.host_ns), raw=s.host_ns),
+                duration(s.host_ns),
             )
         )
         for s in steps
