@@ -28,6 +28,8 @@ _SYNC = re.compile(
 )
 """Calls that return only when the device has caught up (a blocking copy and cudaFree among them)."""
 
+_ON_CPU = {"host_late": "outside_operators"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleGaps:
@@ -37,13 +39,19 @@ class IdleGaps:
     by_cause: dict[str, Ints]
 
 
-def idle_causes(rank: int, gaps: IdleGaps) -> tuple[IdleCause, ...]:
+def idle_causes(gaps: IdleGaps, *, rank: int, source: str) -> tuple[IdleCause, ...]:
     """Idle time of the window by cause; the causes sum to the idle time. Empty without busy events.
 
-    A gap in which the next event had not been launched splits at its launch: before it the host was late (or
-    in ``sync`` or ``data``), after it ``launch_latency``. Queued work leaves ``kernel_gap`` or ``dependency``.
+    A gap in which the next event had not been launched splits at the end of the call that launched it: before, the
+    host was late (or in ``sync`` or ``data``), after it ``launch_latency``. Queued work leaves ``kernel_gap`` or
+    ``dependency``. In ``cpu_spans`` nothing is launched: what is not ``data`` is ``outside_operators``.
     """
-    return tuple(_cause(rank, cause, values) for cause, values in gaps.by_cause.items() if values.any())
+    named = _ON_CPU if source == "cpu_spans" else {}
+    return tuple(
+        _cause(rank, named.get(cause, cause), values)
+        for cause, values in gaps.by_cause.items()
+        if values.any()
+    )
 
 
 def idle_gaps(events: Events, activity: Activity, launches: Launches, phases: dict[str, Spans]) -> IdleGaps:

@@ -118,7 +118,7 @@ def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:
         steps=step_budgets(trace, activity, windows),
         outside=outside_work(trace, activity, launches, windows),
         phases=phase_budgets(trace, activity, launches, phases),
-        idle=idle_causes(trace.rank, gaps),
+        idle=idle_causes(gaps, rank=trace.rank, source=activity.source),
         communication=calls,
         groups=group_budgets(trace.rank, activity, calls.collectives),
         conformance=check_plan(trace, calls.collectives),

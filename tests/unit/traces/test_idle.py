@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.hand_events import op, trace
 from tests.trace_builder import build, write_job
 
+from stepscope.report.tables import trace_idle
 from stepscope.traces.job import analyse_job
-from stepscope.traces.rank_pass import Wanted
+from stepscope.traces.rank_pass import Wanted, analyse
+from stepscope.traces.verdict import verdict_of
 
 OURS = {
     "launch": ("host_late", "launch_latency"),
@@ -27,6 +30,30 @@ def test_the_late_rank_idles_for_the_planted_cause(kind: str, tmp_path: Path) ->
     assert sum(found.get(c, 0) for c in OURS[kind]) == pytest.approx(planted, rel=0.02)
     assert max(found, key=lambda c: found[c]) in OURS[kind]
     assert sum(i.idle_ns for i in punctual.idle) < sum(found.values())
+
+
+def test_a_cpu_job_idles_outside_operators_and_is_never_called_launch_bound(tmp_path: Path) -> None:
+    job = build(device="gloo", world=2, steps=4, data_ns=300_000)
+    summary = analyse_job([write_job(job, tmp_path)], wanted=Wanted(sections=frozenset({"idle"})))
+    for each in summary.ranks:
+        assert each.budget is not None
+        found = {i.cause: i.idle_ns for i in each.idle}
+        assert set(found) == {"data", "outside_operators"}
+        assert sum(found.values()) == each.budget.parts.idle_ns
+    assert not {f.rule for f in summary.findings} & {"launch-bound", "host-sync"}
+    assert [row.values[1].text for row in trace_idle.build(summary).rows[:2]] == [
+        "the host was loading data",
+        "no operator ran: Python between operators, or waiting",
+    ]
+
+
+def test_a_cpu_job_that_is_mostly_python_between_operators_is_overhead_bound() -> None:
+    made = trace(op("aten::mm", 0, 100), op("aten::mm", 900, 1000))
+    found = analyse(made, Wanted(sections=frozenset({"idle"})))
+    assert [(i.cause, i.idle_ns, i.gap_count) for i in found.idle] == [("outside_operators", 800, 1)]
+    assert found.budget is not None
+    verdict = verdict_of(found.budget, found.idle)
+    assert (verdict.kind, verdict.share) == ("overhead", 0.8)
 
 
 def test_a_launch_that_was_not_recorded_is_said_so(tmp_path: Path) -> None:
