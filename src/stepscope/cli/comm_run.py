@@ -24,10 +24,14 @@ from stepscope.records import codec
 from stepscope.records.cell import MeasureSettings
 from stepscope.records.comm import CommMeasure, CommRow
 from stepscope.report.sweep_labels import sweep_labels
+from stepscope.report.tables._common import Table
 from stepscope.store.layout import RunLayout
-from stepscope.store.writer import WriteError, write_bytes
+from stepscope.store.writer import WriteError, make_dir, write_bytes
 
 NAME = "comm"
+NCCL_SUBSYSTEMS = "INIT,ENV,NET,GRAPH,TUNING"
+"""What tells rings, transports and the algorithm of each size; NCCL's own default leaves TUNING out."""
+
 FORMATS = ("table", "csv", "document-001")
 
 
@@ -98,11 +102,12 @@ def _debug_variables(layout: RunLayout, measure: CommMeasure) -> dict[str, str]:
     """What makes NCCL write its log, one file per rank, into the run folder."""
     if measure.nccl_debug is None:
         return {}
+    make_dir(layout.nccl_debug)  # NCCL does not make it, and writes to stdout where it is missing
     variables = {
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_FILE": str(layout.nccl_debug.resolve() / "%h-%p.log"),
     }
-    return variables | ({"NCCL_DEBUG_SUBSYS": measure.nccl_debug} if measure.nccl_debug else {})
+    return variables | {"NCCL_DEBUG_SUBSYS": measure.nccl_debug or NCCL_SUBSYSTEMS}
 
 
 def _finish(layout: RunLayout, *, charts: bool, format_: str, json: bool) -> tuple[CommRow, ...]:
@@ -148,9 +153,23 @@ def _print_tables(layout: RunLayout, rows: tuple[CommRow, ...]) -> None:
             console.print(table.title, style="bold", markup=False)
         console.print(terminal.render(table, width=console.width), soft_wrap=True)
         console.print()
+    for table in _nccl_tables(layout):
+        console.print(table.title, style="bold", markup=False)
+        console.print(terminal.render(table, width=console.width), soft_wrap=True)
+        console.print()
     for finding in comm_findings(rows):
         console.print(finding, markup=False, soft_wrap=True)
     console.print(f"results  {layout.results_jsonl}", markup=False, soft_wrap=True)
+
+
+def _nccl_tables(layout: RunLayout) -> tuple[Table, ...]:
+    """What NCCL's own log says of algorithms, rings and transports; none without ``--nccl-debug``."""
+    if not layout.nccl_debug.is_dir() or not any(layout.nccl_debug.iterdir()):
+        return ()
+    from stepscope.report.tables.nccl_debug import build_all
+    from stepscope.store.importers.nccl_debug import read_nccl_debug
+
+    return build_all(read_nccl_debug(layout.nccl_debug))
 
 
 def _print_plan(planned: CommPlan) -> int:

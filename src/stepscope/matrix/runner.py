@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from stepscope.core.errors import Interrupted
+from stepscope.core.signals import STOP_SIGNALS, stop_signals_raise
 from stepscope.launch import join, torchrun
 from stepscope.launch.netns import start as netns
 from stepscope.launch.netns.spec import parse_network
@@ -36,9 +36,6 @@ from stepscope.store.lock import hold_lock
 from stepscope.store.writer import make_dir, write_record
 
 OnEvent = Callable[[Event], None]
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-"""Beside Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +97,7 @@ def run_matrix(request: RunRequest, on_event: OnEvent) -> RunOutcome:
         run = _Run(request, earlier, again, on_event)
         decided = plan_resume(request.cells, known, retry_failed=request.retry_failed)
         run.begin(decided)
-        with _other_ranks_answered(request), _signals_as_exceptions():
+        with _other_ranks_answered(request), stop_signals_raise("stopped"):
             try:
                 run.run(decided)
             except (KeyboardInterrupt, Interrupted) as stop:
@@ -334,23 +331,6 @@ class _Run:
             warnings_as_errors=os.environ.get("STEPSCOPE_WARNINGS") == "error",
             **request.kind.group_fields(request, cells),
         )
-
-
-@contextmanager
-def _signals_as_exceptions() -> Iterator[None]:
-    """SIGTERM and a terminal that goes away stop a run as Ctrl-C does: flushed, marked, resumable."""
-
-    def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        raise Interrupted("stopped", signum=signum)
-
-    # What is ignored stays ignored: nohup is how a user says that SIGHUP means nothing.
-    caught = [s for s in STOP_SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
-    before = {signum: signal.signal(signum, stop) for signum in caught}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
 
 
 @contextmanager

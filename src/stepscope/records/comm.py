@@ -53,7 +53,7 @@ class CommMeasure:
 
     warmup, iterations: exact numbers, or None: found by measurement. budget_ns: of one size. check: every size's result
     is verified. timeout_ns: of one size; a collective that does not return within it is reported, not waited for.
-    nccl_debug: NCCL_DEBUG_SUBSYS for a per-rank NCCL_DEBUG_FILE, empty string: NCCL's default subsystems; None: off.
+    nccl_debug: NCCL_DEBUG_SUBSYS for a per-rank NCCL_DEBUG_FILE; empty: those that stepscope reads; None: off.
     """
 
     warmup: int | None = None

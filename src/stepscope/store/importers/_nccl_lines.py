@@ -94,4 +94,4 @@ def said_in(line: bytes) -> tuple[Said | None, int]:
 def version_in(line: bytes) -> str | None:
     """The version where NCCL states it on a line of its own, without saying who speaks."""
     found = _VERSION.search(line)
-    return found[1].decode() if found else None
+    return found[1].decode(errors="replace") if found else None

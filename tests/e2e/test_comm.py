@@ -1,0 +1,239 @@
+"""``stepscope comm`` as a user runs it: the table, files that a script reads, mistakes, Ctrl-C, a rank that dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.e2e.runs import Cli, Done, results, wait_for
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(280)]
+
+QUICK = ("--warmup", "2", "--iters", "8")
+
+
+@pytest.fixture(scope="module")
+def swept(shared_cli: Cli) -> tuple[Done, Path]:
+    """Every collective at three sizes, on two ranks."""
+    done = shared_cli(
+        "comm", "--ops", "all", "--sizes", "1K:256K:16", "--ranks", "2", *QUICK, "-o", "run", "--json"
+    )
+    return done, shared_cli.folder / "run"
+
+
+def test_every_collective_is_measured_and_right_on_two_ranks(swept: tuple[Done, Path]) -> None:
+    done, run = swept
+    assert done.code == 0, done.err
+    document = done.json()
+    assert document["schema"] == "stepscope.comm/1"
+    rows = document["rows"]
+    assert {row["op"] for row in rows} == {
+        "all_gather", "all_reduce", "all_to_all", "all_to_all_v", "barrier", "broadcast", "gather", "reduce",
+        "reduce_scatter", "scatter", "send_recv",
+    }  # fmt: skip
+    assert all(row["status"] == "ok" for row in rows)
+    assert all(row["correct"] for row in rows if row["op"] != "barrier")
+    assert {row["scheduler_policy"] for row in rows} == {"SCHED_BATCH"}
+    assert len(results(run)) == len(rows)
+
+
+def test_fixed_numbers_of_calls_are_obeyed_exactly(swept: tuple[Done, Path]) -> None:
+    done, run = swept
+    assert {(row["warmup"], row["iterations"]) for row in done.json()["rows"]} == {(2, 8)}
+    for path in run.glob("cells/*/samples-*.jsonl"):
+        _, *samples = (json.loads(line) for line in path.read_text().splitlines())
+        assert {(len(s["warmup_ns"]), len(s["times_ns"])) for s in samples} == {(2, 8)}
+
+
+def test_rates_follow_from_time_and_size(swept: tuple[Done, Path]) -> None:
+    for row in swept[0].json()["rows"]:
+        if row["op"] == "all_gather":
+            assert row["algbw_bytes_per_s"] == pytest.approx(row["size_bytes"] / row["time_ns_median"] * 1e9)
+            assert row["busbw_bytes_per_s"] == pytest.approx(row["algbw_bytes_per_s"] / 2)
+
+
+def test_the_same_command_measures_nothing_twice(shared_cli: Cli, swept: tuple[Done, Path]) -> None:
+    assert swept[0].code == 0
+    again = shared_cli("comm", "--ops", "all", "--sizes", "1K:256K:16", "--ranks", "2", *QUICK, "-o", "run")
+    assert again.code == 0
+    assert "0 cells to run, 11 kept from before" in again.err
+    assert "busbw (GB/s)" in again.out
+
+
+def test_the_same_run_as_csv_and_in_the_documents_shape(shared_cli: Cli, swept: tuple[Done, Path]) -> None:
+    common = ("comm", "--ops", "all", "--sizes", "1K:256K:16", "--ranks", "2", *QUICK, "-o", "run")
+    table = shared_cli(*common, "--format", "csv")
+    assert table.out.splitlines()[0].startswith("cell_id,status,")
+    assert len(table.out.splitlines()) == 1 + len(swept[0].json()["rows"])
+    document = shared_cli(*common, "--format", "document-001").json()
+    assert document["world_size"] == 2
+    assert "allreduce" in document["results"]["communication"]
+
+
+def test_calibrate_and_predict_follow_from_it(shared_cli: Cli) -> None:
+    done = shared_cli(
+        "comm", "--ops", "all_reduce", "--sizes", "1K:4M:4", "--ranks", "2", *QUICK, "-o", "sweep", "--json"
+    )
+    assert done.code == 0, done.err
+    fitted = shared_cli("calibrate", "sweep", "-o", "calib.json")
+    assert fitted.code == 0, fitted.err
+    assert "all_reduce" in fitted.out
+    said = shared_cli(
+        "predict",
+        "--collective",
+        "all_reduce",
+        "--size",
+        "256KiB",
+        "--gpus",
+        "2",
+        "--calib",
+        "calib.json",
+        "--json",
+    )
+    assert said.code == 0, said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--ops", "all_reduc"), "did you mean 'all_reduce'"),
+        (("--sizes", "1M:1K:2"), "goes from 1 MiB down to 1 KiB"),
+        (("--dtype", "fp23"), "did you mean 'fp32'"),
+        (("--reduce-op", "summ"), "did you mean 'sum'"),
+        (("--ranks", "0"), "--ranks '0' is not a number of ranks"),
+        (("--iters", "few"), "--iters 'few' is neither auto nor a whole number"),
+        (("--mode", "async:0"), "not a number of calls"),
+        (("--budget", "0s"), "no time at all"),
+        (("--emulate-network", "fast"), "is not an emulated network"),
+        (("--backend", "glo"), "did you mean 'gloo'"),
+        (("--json", "--format", "csv"), "both say what stdout gets"),
+    ],
+)
+def test_a_users_mistake_is_one_message_before_any_rank_starts(
+    cli: Cli, arguments: tuple[str, ...], message: str
+) -> None:
+    done = cli("comm", *arguments, "-o", "run")
+    assert done.code == 2
+    assert message in done.err
+    assert "Traceback" not in done.err
+    assert not (cli.folder / "run").exists()
+
+
+def test_sizes_that_cannot_be_sent_are_skipped_with_the_reason(cli: Cli) -> None:
+    done = cli(
+        "comm", "--ops", "all_gather", "--sizes", "0,3,1001,4096,64T", "--ranks", "3", *QUICK, "-o", "run", "--json"
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    rows = {row["asked_bytes"]: row for row in done.json()["rows"]}
+    assert {size for size, row in rows.items() if row["status"] == "ok"} == {1001, 4096}
+    assert rows[1001]["size_bytes"] == 996
+    assert all(rows[size]["error"] for size in (0, 3, 64 << 40))
+
+
+def test_one_rank_alone_is_measured_too(cli: Cli) -> None:
+    done = cli(
+        "comm",
+        "--ops",
+        "all_reduce,all_gather",
+        "--sizes",
+        "4K",
+        "--ranks",
+        "1",
+        *QUICK,
+        "-o",
+        "run",
+        "--json",
+    )
+    assert done.code == 0, done.err
+    assert {row["busbw_bytes_per_s"] for row in done.json()["rows"]} == {0}
+
+
+def test_ctrl_c_keeps_every_size_that_was_finished(cli: Cli) -> None:
+    arguments = (
+        "comm",
+        "--ops",
+        "all_reduce",
+        "--sizes",
+        "1K:64M:4",
+        "--ranks",
+        "2",
+        "--iters",
+        "400",
+        "-o",
+        "run",
+    )
+    process = cli.start(*arguments)
+    run = cli.folder / "run"
+
+    def some_sizes() -> bool:
+        return any(len(path.read_text().splitlines()) > 2 for path in run.glob("cells/*/samples-00000.jsonl"))
+
+    wait_for(some_sizes, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    rows = results(run)
+    assert rows[0]["status"] == "ok"
+    assert rows[-1]["status"] == "interrupted"
+    assert "interrupted" in out
+    assert "Traceback" not in err
+
+
+def test_a_rank_that_is_killed_is_named_and_its_sizes_stand(cli: Cli) -> None:
+    process = cli.start(
+        "comm", "--ops", "all_reduce", "--sizes", "1K:64M:4", "--ranks", "2", "--iters", "400", "-o", "run"
+    )
+    run = cli.folder / "run"
+
+    def pid_of_rank_1() -> int | None:
+        (path,) = run.glob("cells/*/heartbeat-00001")
+        beat = json.loads(path.read_text())
+        return beat["pid"] if (beat["size_bytes"] or 0) > 4096 else None
+
+    os.kill(wait_for(pid_of_rank_1, process), signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 4, err
+    end = results(run)[-1]
+    assert end["status"] == "killed"
+    assert "rank 1 was killed by SIGKILL" in end["error"]
+    assert results(run)[0]["status"] == "ok"
+
+
+def test_a_rank_that_hangs_is_named_with_the_collective(cli: Cli) -> None:
+    process = cli.start(
+        "comm", "--ops", "all_reduce", "--sizes", "1K:64M:4", "--ranks", "2", "--iters", "400", "--timeout", "4s",
+        "-o", "run",
+    )  # fmt: skip
+    run = cli.folder / "run"
+
+    def pid_of_rank_1() -> int | None:
+        (path,) = run.glob("cells/*/heartbeat-00001")
+        beat = json.loads(path.read_text())
+        return beat["pid"] if (beat["size_bytes"] or 0) > 4096 else None
+
+    pid = wait_for(pid_of_rank_1, process)
+    os.kill(pid, signal.SIGSTOP)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 4, err
+    end = results(run)[-1]
+    assert end["status"] == "timeout"
+    assert "rank 1" in end["error"]
+
+
+def test_inside_a_torchrun_world_the_command_joins_it(cli: Cli) -> None:
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        "-m", "stepscope.cli", "comm", "--ops", "all_reduce", "--sizes", "4K", *QUICK, "-o", "joined", "--json",
+    ]  # fmt: skip
+    environ = cli.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=cli.folder, env=environ, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["status"], row["world_size"]) == ("ok", 2)
