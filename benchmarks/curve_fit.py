@@ -1,0 +1,220 @@
+"""Five measured sizes predict the others: curve against baselines on published collectives. Needs DATA=DIR."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks._report import heading
+from stepscope.collectives import REGISTRY
+from stepscope.predict import curve_families
+from stepscope.predict.curve_fit import BLEND, SHAPES, fit_curve, five_sizes
+from stepscope.predict.curve_shape import curve_interval_ns, curve_time_ns
+
+Floats = NDArray[np.float64]
+Model = Callable[[Floats, Floats, Floats], Floats]
+
+BAR = 0.12
+MIDDLE = (2**16, 2**24)
+"""Sizes that are judged, bytes: where buckets lie."""
+
+MIN_SIZES = 16
+RANDOM_DRAWS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """One published sweep; times in ns, one a size (out of place)."""
+
+    source: str
+    sizes: Floats
+    times: Floats
+
+
+def published(folder: Path) -> tuple[Published, ...]:
+    """The sweeps with at least 16 sizes in ``folder``/collectives_*.csv. Without a time it follows from the bandwidth."""
+    found: dict[str, dict[int, float]] = {}
+    for path in sorted(folder.glob("collectives_*.csv")):
+        with path.open(newline="") as file:
+            for line in csv.DictReader(file):
+                time = _time_ns(line)
+                if time is not None:
+                    name = f"{line['source']} {line['n_gpus']}"
+                    found.setdefault(name, {}).setdefault(int(line["size_bytes"]), time)
+    return tuple(
+        Published(
+            source=name,
+            sizes=np.array(sorted(times), dtype=float),
+            times=np.array([times[s] for s in sorted(times)]),
+        )
+        for name, times in found.items()
+        if len(times) >= MIN_SIZES
+    )
+
+
+def _time_ns(line: dict[str, str]) -> float | None:
+    size, world = int(line["size_bytes"]), int(line["n_gpus"])
+    if line["time_us"]:
+        return float(line["time_us"]) * 1e3
+    if line["algbw_gbps"]:
+        return size / float(line["algbw_gbps"])
+    if line["busbw_gbps"] and line["collective"] in REGISTRY.names():
+        return size * REGISTRY.load(line["collective"]).bus_factor(world) / float(line["busbw_gbps"])
+    return None
+
+
+def designs(sizes: Floats) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Ways to choose five of ``sizes``: name and indices. Those that do not give five different ones are left out."""
+    last = sizes.size - 1
+    for rounding in (np.round, np.floor, np.ceil):
+        yield "ends, log-spaced", rounding(np.linspace(0, last, 5)).astype(np.int64)
+    ours = set(five_sizes([int(s) for s in sizes]))
+    yield "five_sizes()", np.array([i for i, s in enumerate(sizes) if int(s) in ours])
+    for name, low, high in (("4 KiB-256 MiB", 2**12, 2**28), ("1 KiB-1 GiB", 2**10, 2**30)):
+        wanted = np.geomspace(low, high, 5)
+        yield name, np.unique(np.abs(np.log(sizes[:, None] / wanted[None])).argmin(axis=0))
+    rng = np.random.default_rng(0)
+    for _ in range(RANDOM_DRAWS):
+        yield (
+            "ends, 3 random",
+            np.array([0, *np.sort(rng.choice(np.arange(1, last), 3, replace=False)), last]),
+        )
+
+
+def errors(curves: Sequence[Published], model: Model) -> dict[str, dict[str, list[float]]]:
+    """design -> source -> larger / smaller of predicted and measured - 1, at the middle sizes that were not given."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for curve in curves:
+        for design, given in designs(curve.sizes):
+            if given.size != 5:
+                continue
+            asked = (curve.sizes >= MIDDLE[0]) & (curve.sizes <= MIDDLE[1])
+            asked[given] = False
+            predicted = model(curve.sizes[given], curve.times[given], curve.sizes[asked])
+            off = np.expm1(np.abs(np.log(predicted / curve.times[asked])))
+            found.setdefault(design, {}).setdefault(curve.source, []).extend(off)
+    return found
+
+
+def two_points(sizes: Floats, times: Floats, asked: Floats) -> Floats:
+    """Latency and rate from the smallest and the largest size."""
+    per_byte = (times[-1] - times[0]) / (sizes[-1] - sizes[0])
+    return times[0] + (asked - sizes[0]) * per_byte
+
+
+def five_knots(sizes: Floats, times: Floats, asked: Floats) -> Floats:
+    """Straight between the given sizes, in log-log."""
+    return np.exp(np.interp(np.log(asked), np.log(sizes), np.log(times)))
+
+
+def shaped(shape: str | None) -> Model:
+    def model(sizes: Floats, times: Floats, asked: Floats) -> Floats:
+        curve = fit_curve(sizes, times, shape=shape)
+        return np.array([curve_time_ns(curve, size) for size in asked])
+
+    return model
+
+
+def coverage(curves: Sequence[Published]) -> float:
+    """Share of the middle sizes not given that lie within the 80 % interval."""
+    held = []
+    for curve in curves:
+        for _, given in designs(curve.sizes):
+            if given.size != 5:
+                continue
+            fitted = fit_curve(curve.sizes[given], curve.times[given])
+            for index in np.setdiff1d(np.arange(curve.sizes.size), given):
+                if MIDDLE[0] <= curve.sizes[index] <= MIDDLE[1]:
+                    low, high = curve_interval_ns(fitted, curve.sizes[index]) or (0, 0)
+                    held.append(low <= curve.times[index] <= high)
+    return float(np.mean(held))
+
+
+def main() -> None:
+    heading("curve_fit: five measured sizes predict the others, 64 KiB to 16 MiB, published curves")
+    folder = Path(os.environ.get("DATA", "")) / "published"
+    if not folder.is_dir():
+        print("skipped: DATA=DIR with DIR/published/collectives_*.csv is needed", flush=True)
+        return
+    curves = published(folder)
+    models = {"two-point line": two_points, "five knots": five_knots}
+    models |= {key: shaped(key) for key in SHAPES}
+    table = {name: errors(curves, model) for name, model in models.items()}
+    print(
+        f"error: larger / smaller of predicted and measured - 1; {len(curves)} curves; median and mean over all sizes"
+    )
+    names = list(dict.fromkeys(design for design in table[BLEND]))
+    print(f"{'':<22}" + "".join(f"{name:>18}" for name in names))
+    for name, by_design in table.items():
+        print(f"{name:<22}" + "".join(f"{_figures(by_design[design]):>18}" for design in names))
+    print(f"per source, {BLEND}, {names[1]}, mean:")
+    for source, off in table[BLEND][names[1]].items():
+        print(
+            f"  {source:<32} {np.mean(off):6.1%}   {names[0]}: {np.mean(table[BLEND][names[0]][source]):6.1%}"
+        )
+    for design in names[:2]:
+        print(f"shape chosen on all other sources, {design}: {_left_out(table, design)}")
+    print(f"priors moved by one standard deviation either way, {names[0]}: {_moved(curves, names[0])}")
+    print(f"80 % interval, five sizes given: holds {coverage(curves):.0%}")
+    for design in names[:2]:
+        off = np.concatenate([np.array(v) for v in table[BLEND][design].values()])
+        reached = "reached" if np.median(off) <= BAR else "NOT REACHED"
+        print(
+            f"{design}: median {np.median(off):.1%}, mean {off.mean():.1%}; bar: median {BAR:.0%}: {reached}",
+            flush=True,
+        )
+
+
+def _figures(by_source: dict[str, list[float]]) -> str:
+    off = np.concatenate([np.array(v) for v in by_source.values()])
+    return f"{np.median(off):.1%} {off.mean():.1%}"
+
+
+def _left_out(table: dict[str, dict[str, dict[str, list[float]]]], design: str) -> str:
+    """Median and mean error when each source's shape is the one with the least median error on all other sources."""
+    machines: dict[str, list[str]] = {}
+    for source in table[BLEND][design]:
+        machines.setdefault(source.split("-")[0], []).append(source)
+    off: list[float] = []
+    picked = []
+    for own in machines.values():
+
+        def elsewhere(key: str, own: list[str] = own) -> float:
+            return float(
+                np.median(np.concatenate([v for s, v in table[key][design].items() if s not in own]))
+            )
+
+        best = min(SHAPES, key=elsewhere)
+        picked.append(best)
+        for source in own:
+            off += table[best][design][source]
+    return (
+        f"median {np.median(off):.1%}, mean {np.mean(off):.1%} (chosen: {', '.join(dict.fromkeys(picked))})"
+    )
+
+
+def _moved(curves: Sequence[Published], design: str) -> str:
+    medians = []
+    for family in (curve_families.PIPELINED, curve_families.PROTOCOLS):
+        for index, (mean, sd) in enumerate(family.prior):
+            for sign in (-1, 1):
+                prior = list(family.prior)
+                prior[index] = (mean + sign * sd, sd)
+                before = family.prior
+                object.__setattr__(family, "prior", tuple(prior))  # for this measurement only
+                try:
+                    off = errors(curves, shaped(BLEND))[design]
+                finally:
+                    object.__setattr__(family, "prior", before)
+                medians.append(float(np.median(np.concatenate([np.array(v) for v in off.values()]))))
+    return f"median {min(medians):.1%} to {max(medians):.1%}"
+
+
+if __name__ == "__main__":
+    main()

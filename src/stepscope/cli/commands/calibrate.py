@@ -1,0 +1,32 @@
+"""``stepscope calibrate``: alpha, beta and curves of the collectives that ``stepscope comm`` measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stepscope.cli._command import Command
+
+
+def calibrate(
+    run: Annotated[
+        Path, typer.Argument(help="Run folder of `stepscope comm`.", metavar="RUN", show_default=False)
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Where to write; without it RUN/calib.json.", metavar="FILE"),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the calibration as one JSON document.")] = False,
+) -> int:
+    """Fit what collectives cost on this machine: latency, rate, and a curve where no straight line holds.
+
+    The result, calib.json, is what predictions of collectives and steps are made from.
+    """
+    from stepscope.cli.calibrate_run import run_calibrate
+
+    return run_calibrate(run, output=output, json=json)
+
+
+COMMAND = Command(run=calibrate, panel="Predict")

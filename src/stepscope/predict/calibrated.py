@@ -1,0 +1,250 @@
+"""The time of a collective from a calibration: its curve where it was measured, scaled steps and bytes elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from stepscope.collectives import REGISTRY as COLLECTIVES
+from stepscope.core.errors import UsageError
+from stepscope.core.suggest import unknown
+from stepscope.core.words import counted
+from stepscope.predict.curve_shape import curve_interval_ns, curve_time_ns
+from stepscope.predict.line_fit import size_text
+from stepscope.predict.predicted import Predicted
+from stepscope.records.calibration import Calibration, CollectiveFit, Machine
+
+_OTHER_WORLD = 0.10
+"""80 % half-width, of log(time), that another world size adds: gloo at 4 ranks from 2 is met within 5 to 10 %."""
+
+_PER_DOUBLING = 0.10  # and of every further doubling of the world
+
+_LEAST_REACH = 0.02  # no prediction of a measured time is better than this
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which fit is wanted; None: any, the one that suits best."""
+
+    dtype: str | None = None
+    in_place: bool | None = None
+    pattern: str | None = None
+    placement: str | None = None
+    backend: str | None = None
+    device: str | None = None
+    network: str | None = None
+
+
+def time_of(
+    calibration: Calibration,
+    op: str,
+    size_bytes: int,
+    world_size: int,
+    *,
+    asked: Asked | None = None,
+) -> Predicted:
+    """Time of one blocking call of ``op`` with S = ``size_bytes`` on ``world_size`` ranks, ns, with an 80 % interval.
+
+    At a measured world size: its curve. At another one: the nearest measured curve, its latency part scaled by the
+    steps and the rest by the wire bytes that the collective promises for both (``steps`` and ``wire_factor`` of its
+    cost); then the interval is wider and a note says so. dtype and form that were not measured are replaced by ones that
+    were, with a note; backend, device, pattern, placement and network that are asked for must have been measured. Raises
+    UsageError naming what was.
+    """
+    wanted = asked or Asked()
+    if size_bytes < 0 or world_size < 1:
+        raise UsageError(
+            f"{size_bytes} bytes on {world_size} ranks cannot be predicted",
+            fix="give a size of 0 or more and a world of 1 or more",
+        )
+    fit, notes = _choose(calibration, op, world_size, wanted)
+    if world_size == 1:
+        return Predicted(
+            time_ns=0.0,
+            low_ns=0.0,
+            high_ns=0.0,
+            algorithm=fit.algorithm,
+            why="one rank: nothing travels",
+            notes=("what a call itself costs on one rank is not counted",),
+        )
+    has_payload = COLLECTIVES.load(op).has_payload
+    if has_payload:
+        notes += _range_notes(fit, size_bytes)
+    size = max(size_bytes, 1) if has_payload else 1
+    if fit.world_size == world_size:
+        return _measured(fit, size, tuple(notes))
+    return _scaled(fit, size, world_size, tuple(notes))
+
+
+def machine_warnings(calibration: Calibration, machine: Machine) -> tuple[str, ...]:
+    """What differs between the machine that was calibrated and ``machine``, in sentences; empty: nothing known to."""
+    ours, theirs = machine, calibration.machine
+    warnings = [
+        f"calibrated on {_named(before)}, used on {_named(now)}: {consequence}"
+        for before, now, consequence in (
+            (theirs.hosts, ours.hosts, "measure here, times need not be the same"),
+            (theirs.gpus, ours.gpus, "GPUs and their links differ"),
+            (theirs.cpu_model, ours.cpu_model, "on gloo the CPU sets latency and rate"),
+            (_cores(theirs.usable_cores), _cores(ours.usable_cores), "ranks share cores differently"),
+            (
+                _release("torch", theirs.torch_version),
+                _release("torch", ours.torch_version),
+                "algorithms may differ",
+            ),
+            (
+                _release("backend", theirs.backend_version),
+                _release("backend", ours.backend_version),
+                "algorithms may differ",
+            ),
+        )
+        if before is not None and now is not None and before != now
+    ]
+    return tuple(warnings)
+
+
+def _measured(fit: CollectiveFit, size: float, notes: tuple[str, ...]) -> Predicted:
+    middle, (low, high) = _from_curve(fit, size)
+    return Predicted(
+        time_ns=middle,
+        low_ns=low,
+        high_ns=high,
+        algorithm=fit.algorithm,
+        why=f"curve measured on {counted(fit.world_size, 'rank')} ({fit.curve.family})",
+        notes=notes,
+    )
+
+
+def _scaled(fit: CollectiveFit, size: float, world_size: int, notes: tuple[str, ...]) -> Predicted:
+    cost = COLLECTIVES.load(fit.op).cost(fit.algorithm)
+    steps, wire_factor = cost.steps(world_size), cost.wire_factor(world_size)
+    middle, (low, high) = _from_curve(fit, size)
+    # No line's latency can be more than the whole time of a small message.
+    latency = min(fit.line.steps * fit.line.alpha_ns, curve_time_ns(fit.curve, 1))
+    bandwidth = max(0.0, middle - latency) if fit.line.wire_factor > 0 else 0.0
+    time = latency * steps / fit.line.steps
+    if bandwidth:
+        time += bandwidth * wire_factor / fit.line.wire_factor
+    extra = _OTHER_WORLD + _PER_DOUBLING * max(0.0, abs(math.log2(world_size / fit.world_size)) - 1)
+    spread = math.hypot(extra, math.log(high / low) / 2)
+    return Predicted(
+        time_ns=time,
+        low_ns=time * math.exp(-spread),
+        high_ns=time * math.exp(spread),
+        algorithm=fit.algorithm,
+        why=f"scaled from {counted(fit.world_size, 'rank')}, the nearest measured world",
+        notes=(
+            f"{counted(world_size, 'rank')} were not measured: {fit.algorithm} takes {counted(steps, 'step')} and "
+            f"{wire_factor:.3g} S on the wire there, {fit.line.steps} and {fit.line.wire_factor:.3g} S "
+            f"on {counted(fit.world_size, 'rank')}",
+            *notes,
+        ),
+    )
+
+
+def _from_curve(fit: CollectiveFit, size: float) -> tuple[float, tuple[float, float]]:
+    middle = curve_time_ns(fit.curve, size)
+    low, high = curve_interval_ns(fit.curve, size) or (middle, middle)
+    return middle, (min(low, middle / (1 + _LEAST_REACH)), max(high, middle * (1 + _LEAST_REACH)))
+
+
+def _choose(
+    calibration: Calibration, op: str, world_size: int, asked: Asked
+) -> tuple[CollectiveFit, list[str]]:
+    fits = [fit for fit in calibration.fits if fit.op == op]
+    if not fits:
+        if op not in COLLECTIVES.names():
+            raise UsageError(unknown("collective", op, COLLECTIVES.names()))
+        known = ", ".join(dict.fromkeys(fit.op for fit in calibration.fits)) or "no collective"
+        raise UsageError(
+            f"{op} is not in the calibration of {calibration.run}",
+            why=f"it holds {known}",
+            fix=f"stepscope comm --ops {op}, then stepscope calibrate again",
+        )
+    fits = _must(fits, "backend", asked.backend)
+    fits = _must(fits, "device", asked.device)
+    fits = _must(fits, "network", asked.network)
+    fits = _must(fits, "pattern", asked.pattern)
+    fits = _must(fits, "placement", asked.placement) if asked.placement is not None else fits
+    notes: list[str] = []
+    fits = _rather(fits, lambda fit: fit.dtype, asked.dtype, "dtype", notes)
+    fits = _rather(fits, lambda fit: _form(fit.in_place), _asked_form(asked.in_place), "form", notes)
+    chosen = min(
+        fits,
+        key=lambda fit: (
+            abs(math.log(fit.world_size / world_size)),
+            fit.in_place,
+            fit.network is not None,
+        ),
+    )
+    notes += chosen.notes
+    others = {_placing(fit) for fit in fits if fit.world_size == chosen.world_size} - {_placing(chosen)}
+    if others:
+        notes.append(f"taken for {_placing(chosen)}; measured as well: {', '.join(sorted(others))}")
+    return chosen, notes
+
+
+def _must(fits: Sequence[CollectiveFit], name: str, wanted: str | None) -> list[CollectiveFit]:
+    if wanted is None:
+        return list(fits)
+    found = [fit for fit in fits if getattr(fit, name) == wanted]
+    if not found:
+        known = dict.fromkeys(str(getattr(fit, name) or "none") for fit in fits)
+        raise UsageError(
+            f"{fits[0].op} was not calibrated with {name} {wanted}", why=f"measured: {', '.join(known)}"
+        )
+    return found
+
+
+def _rather(
+    fits: list[CollectiveFit],
+    of: Callable[[CollectiveFit], str],
+    wanted: str | None,
+    name: str,
+    notes: list[str],
+) -> list[CollectiveFit]:
+    if wanted is None:
+        return fits
+    found = [fit for fit in fits if of(fit) == wanted]
+    if found:
+        return found
+    notes.append(f"{name} {wanted} was not measured: taken from {of(fits[0])}, the same bytes")
+    return [fit for fit in fits if of(fit) == of(fits[0])]
+
+
+def _form(in_place: bool) -> str:
+    return "in place" if in_place else "out of place"
+
+
+def _asked_form(in_place: bool | None) -> str | None:
+    return None if in_place is None else _form(in_place)
+
+
+def _placing(fit: CollectiveFit) -> str:
+    return " ".join(part for part in (f"{fit.backend}/{fit.device}", fit.placement, fit.network) if part)
+
+
+def _range_notes(fit: CollectiveFit, size_bytes: int) -> list[str]:
+    sizes = [error.size_bytes for error in fit.errors]
+    if min(sizes) <= size_bytes <= max(sizes):
+        return []
+    return [
+        f"{size_text(size_bytes)} lies outside the measured {size_text(min(sizes))} to {size_text(max(sizes))}"
+    ]
+
+
+def _named(value: Iterable[str] | str) -> str:
+    if isinstance(value, str):
+        return value
+    counts: dict[str, int] = {}
+    for name in value:
+        counts[name] = counts.get(name, 0) + 1
+    return ", ".join(name if count == 1 else f"{count}x {name}" for name, count in counts.items()) or "no GPU"
+
+
+def _cores(count: int | None) -> str | None:
+    return None if count is None else f"{counted(count, 'core')}"
+
+
+def _release(name: str, version: str | None) -> str | None:
+    return None if version is None else f"{name} {version}"

@@ -1,0 +1,326 @@
+"""From the rows of a comm run to a calibration: one line and one curve per collective, group size and placement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isqrt
+
+from stepscope.collectives import REGISTRY as COLLECTIVES
+from stepscope.collectives._common import Collective
+from stepscope.core.errors import UsageError
+from stepscope.core.words import counted
+from stepscope.predict.curve_fit import fit_curve
+from stepscope.predict.curve_shape import curve_time_ns
+from stepscope.predict.line_fit import (
+    checked,
+    fit_latency,
+    fit_line,
+    line_fails,
+    line_time_ns,
+    noise_of,
+    size_text,
+)
+from stepscope.records.calibration import (
+    Calibration,
+    CollectiveFit,
+    Curve,
+    Knot,
+    Line,
+    Machine,
+    MatmulRate,
+    SizeError,
+)
+from stepscope.records.comm import CommRow
+from stepscope.records.environment import EnvironmentRecord
+
+LATENCY_ONLY = "latency"
+"""Family of the curve of a collective without payload: one knot."""
+
+_SEEN_RATE = 0.5  # share of the largest size's time that is bandwidth, below which the rate is a guess
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Key:
+    """What a fit is for."""
+
+    op: str
+    dtype: str
+    in_place: bool
+    pattern: str | None
+    world_size: int
+    placement: str
+    backend: str
+    device: str
+    network: str | None
+
+    def __str__(self) -> str:
+        parts = [
+            self.op if self.pattern is None else f"{self.op} {self.pattern}",
+            self.dtype,
+            "in place" if self.in_place else "",
+            counted(self.world_size, "rank"),
+            f"on {self.placement}" if self.placement != str(self.world_size) else "",
+            f"{self.backend}/{self.device}",
+            self.network or "",
+        ]
+        return " ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """How the same collective was called: only one way of it is calibrated."""
+
+    mode: str
+    in_flight: int
+    env: tuple[tuple[str, str], ...]
+    reduce_op: str | None
+    pacing: str
+    root: int
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """The usual way sorts first: blocking, nothing set, a sum, a barrier before each call, root 0."""
+        return (
+            self.mode != "blocking" or self.in_flight != 1,
+            self.env,
+            self.reduce_op not in (None, "sum"),
+            self.reduce_op or "",
+            self.pacing != "barrier",
+            self.root,
+            self.mode,
+            self.in_flight,
+        )
+
+    @property
+    def usable(self) -> bool:
+        """Whether a sample is the time of one call."""
+        return self.mode == "blocking" and self.in_flight == 1
+
+    def __str__(self) -> str:
+        parts = [
+            "" if self.usable else f"{self.mode} x{self.in_flight}",
+            " ".join(f"{k}={v}" for k, v in self.env),
+            "" if self.reduce_op in (None, "sum") else str(self.reduce_op),
+            "" if self.pacing == "barrier" else "back to back",
+            "" if self.root == 0 else f"root {self.root}",
+        ]
+        return ", ".join(part for part in parts if part) or "blocking"
+
+
+def calibrate(rows: Sequence[CommRow], *, run: str, machine: Machine) -> Calibration:
+    """The calibration of ``rows`` (results.jsonl of a comm run): a fit per op, dtype, form, world, placement and network.
+
+    Of several ways to call the same collective the usual one is fitted: blocking, no variables set, sum, a barrier
+    before each call, root 0. What was not fitted is named in ``skipped`` with the reason. Raises UsageError when nothing
+    could be fitted.
+    """
+    groups: dict[_Key, dict[_Way, list[CommRow]]] = {}
+    for row in rows:
+        if row.kind == "collective":
+            groups.setdefault(_key(row, machine), {}).setdefault(_way(row), []).append(row)
+    fits: list[CollectiveFit] = []
+    skipped: list[str] = []
+    for key, ways in groups.items():
+        usual = min(ways, key=lambda way: way.rank)
+        if not usual.usable:
+            skipped += [f"{key}, {way}: only blocking calls, one at a time, are fitted" for way in ways]
+            continue
+        skipped += [f"{key}, {way}: {usual} is fitted instead" for way in ways if way != usual]
+        try:
+            fits.append(_fit(key, usual, ways[usual]))
+        except UsageError as error:
+            skipped.append(f"{key}: {error.line}")
+    matmul = _matmul_rates(rows)
+    if not fits and not matmul:
+        raise _nothing(rows, skipped)
+    return Calibration(run=run, machine=machine, fits=tuple(fits), matmul=matmul, skipped=tuple(skipped))
+
+
+def machine_of(environment: EnvironmentRecord) -> Machine:
+    """What a calibration made under ``environment`` holds for."""
+    torch = environment.torch
+    return Machine(
+        hosts=(environment.host,),
+        cpu_model=environment.cpu_model,
+        usable_cores=environment.usable_cores,
+        gpus=tuple(gpu.name for gpu in environment.gpus),
+        torch_version=None if torch is None else torch.version,
+        backend_version=None if torch is None else torch.nccl_version,
+    )
+
+
+def algorithm_of(collective: Collective, *, backend: str, pattern: str | None) -> str:
+    """Key of the cost that a fit uses: gloo's own on gloo (of the pattern, where it has one), else the ideal one."""
+    if backend == "gloo":
+        for name in (f"gloo_{pattern}", "gloo"):
+            if name in collective.costs:
+                return name
+    return next(iter(collective.costs))
+
+
+def _fit(key: _Key, way: _Way, rows: Sequence[CommRow]) -> CollectiveFit:
+    """Raises UsageError where the rows do not support a fit."""
+    if key.world_size < 2:
+        raise UsageError("one rank: nothing travels, there is nothing to fit")
+    measured = [row for row in rows if row.status == "ok" and row.time_ns_median]
+    if not measured:
+        reasons = dict.fromkeys(row.error or row.status for row in rows)
+        raise UsageError("no size was measured", why="; ".join(reasons))
+    if key.op not in COLLECTIVES.names():
+        raise UsageError(f"{key.op} is no collective of this installation", why="its steps are unknown")
+    collective = COLLECTIVES.load(key.op)
+    algorithm = algorithm_of(collective, backend=key.backend, pattern=key.pattern)
+    cost = collective.cost(algorithm)
+    steps, wire_factor = cost.steps(key.world_size), cost.wire_factor(key.world_size)
+    notes = [] if str(way) == "blocking" else [f"measured with {way}"]
+    dropped = [row for row in rows if row.status != "ok"]
+    if dropped:
+        notes.append(f"{counted(len(dropped), 'size')} without a result left out")
+    times = [row.time_ns_median for row in measured if row.time_ns_median is not None]
+    if not collective.has_payload:
+        line, curve, errors = _latency(measured, times, steps)
+    else:
+        sizes = [_size(row) for row in measured]
+        noise = [noise_of(row.time_ns_low, row.time_ns_high) for row in measured]
+        distinct, middle = checked(sizes, times)
+        line = fit_line(sizes, times, steps=steps, wire_factor=wire_factor, noise=noise)
+        curve = fit_curve(sizes, times, noise=noise)
+        errors = tuple(
+            SizeError(
+                size_bytes=int(size),
+                measured_ns=float(time),
+                line_ns=line_time_ns(line, size),
+                curve_ns=curve_time_ns(curve, size),
+            )
+            for size, time in zip(distinct, middle, strict=True)
+        )
+        notes += _rate_notes(line, int(distinct[-1]))
+    return CollectiveFit(
+        op=key.op,
+        dtype=key.dtype,
+        in_place=key.in_place,
+        pattern=key.pattern,
+        world_size=key.world_size,
+        placement=key.placement,
+        backend=key.backend,
+        device=key.device,
+        network=key.network,
+        algorithm=algorithm,
+        line=line,
+        curve=curve,
+        errors=errors,
+        line_fails=line_fails(errors) if collective.has_payload else None,
+        notes=tuple(notes),
+    )
+
+
+def _latency(
+    rows: Sequence[CommRow], times: Sequence[float], steps: int
+) -> tuple[Line, Curve, tuple[SizeError, ...]]:
+    intervals = [
+        (row.time_ns_low / steps, row.time_ns_high / steps)
+        for row in rows
+        if row.time_ns_low is not None and row.time_ns_high is not None
+    ]
+    line = fit_latency(times, steps=steps, intervals_ns=intervals)
+    time = line_time_ns(line, 0)
+    knot = Knot(
+        size_bytes=1,
+        time_ns=time,
+        low_ns=None if line.alpha_ns_low is None else min(time, line.alpha_ns_low * steps),
+        high_ns=None if line.alpha_ns_high is None else max(time, line.alpha_ns_high * steps),
+    )
+    curve = Curve(
+        family=LATENCY_ONLY,
+        knots=(knot,),
+        mean_relative_error=line.mean_relative_error,
+        max_relative_error=line.max_relative_error,
+        cross_validated_error=None,
+    )
+    errors = tuple(SizeError(size_bytes=0, measured_ns=t, line_ns=time, curve_ns=time) for t in times)
+    return line, curve, errors
+
+
+def _rate_notes(line: Line, largest: int) -> list[str]:
+    if line.beta_bytes_per_s is None:
+        return [f"no rate seen: up to {size_text(largest)} the time hardly grows; measure larger sizes"]
+    total = line_time_ns(line, largest)
+    if (total - line.steps * line.alpha_ns) / total < _SEEN_RATE:
+        return [f"at {size_text(largest)} latency is still most of the time: the rate is uncertain"]
+    return []
+
+
+def _size(row: CommRow) -> int:
+    if not row.size_bytes:
+        raise UsageError(f"a row of {row.op} has a time and no size")
+    return row.size_bytes
+
+
+def _key(row: CommRow, machine: Machine) -> _Key:
+    return _Key(
+        op=row.op,
+        dtype=row.dtype,
+        in_place=row.in_place,
+        pattern=row.pattern,
+        world_size=row.world_size,
+        placement=placement_of(row.world_size, row.hosts, machine),
+        backend=row.backend,
+        device=row.device,
+        network=row.network,
+    )
+
+
+def _way(row: CommRow) -> _Way:
+    return _Way(
+        mode=row.mode,
+        in_flight=row.in_flight,
+        env=tuple(sorted(row.env.items())),
+        reduce_op=row.reduce_op,
+        pacing=row.pacing,
+        root=row.root,
+    )
+
+
+def placement_of(world_size: int, hosts: int | None, machine: Machine) -> str:
+    """Ranks per host: ``4`` (one host), ``2+2``; ``4 on 3 hosts`` where they do not divide evenly."""
+    count = hosts if hosts is not None else len(machine.hosts) or 1
+    if count <= 1:
+        return str(world_size)
+    if world_size % count:
+        return f"{world_size} on {count} hosts"
+    return "+".join([str(world_size // count)] * count)
+
+
+def _matmul_rates(rows: Iterable[CommRow]) -> tuple[MatmulRate, ...]:
+    best: dict[tuple[str, int], float] = {}
+    for row in rows:
+        if row.kind == "matmul" and row.status == "ok" and row.flops_per_s and row.numel:
+            key = (row.dtype, isqrt(row.numel))
+            best[key] = max(best.get(key, 0.0), row.flops_per_s)
+    return tuple(
+        MatmulRate(dtype=dtype, size=size, flops_per_s=rate) for (dtype, size), rate in sorted(best.items())
+    )
+
+
+def _nothing(rows: Sequence[CommRow], skipped: Sequence[str]) -> UsageError:
+    kinds: Mapping[str, None] = dict.fromkeys(row.kind for row in rows)
+    if "collective" not in kinds:
+        found = ", ".join(kinds) or "no rows at all"
+        return UsageError(
+            "there is nothing to calibrate",
+            why=f"no sweep over sizes of a collective was measured: {found}",
+            fix="stepscope comm --ops all_reduce --sizes 1K:64M:4",
+        )
+    if all(row.status != "ok" for row in rows if row.kind == "collective"):
+        reasons = list(dict.fromkeys(row.error or row.status for row in rows if row.kind == "collective"))
+        return UsageError(
+            "there is nothing to calibrate: no collective of this run succeeded",
+            why="; ".join(reasons[:3]) + (f" (and {len(reasons) - 3} more)" if len(reasons) > 3 else ""),
+            fix="repair what the reasons name and run `stepscope comm` again",
+        )
+    return UsageError(
+        "no collective could be fitted",
+        why="; ".join(skipped[:3]) + (f" (and {len(skipped) - 3} more)" if len(skipped) > 3 else ""),
+        fix="measure at least 4 sizes over a factor of 16: stepscope comm --sizes 1K:64M:4",
+    )

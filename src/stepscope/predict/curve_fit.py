@@ -1,0 +1,260 @@
+"""The curve of a collective: time against size where no straight line holds, with an 80 % interval.
+
+A few-parameter shape (:mod:`stepscope.predict.curve_families`) is fitted to log(size) and log(time); what it leaves over
+is followed by a Gaussian process of short memory that dies out away from the measured sizes. Where many sizes were
+measured the measurements rule, between few of them the shape does. Which shape: by cross-validation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.errors import UsageError
+from stepscope.core.suggest import unknown
+from stepscope.predict.curve_families import (
+    FAMILIES,
+    LINE,
+    PIPELINED,
+    PROTOCOLS,
+    Family,
+    gradient,
+    most_probable,
+)
+from stepscope.predict.curve_shape import as_knots, curve_time_ns, isolated, knots_between, monotone
+from stepscope.predict.line_fit import checked, noise_per_size
+from stepscope.records.calibration import Curve
+
+Floats = NDArray[np.float64]
+Prediction = tuple[Floats, Floats]  # mean and standard deviation of log(time) at the sizes asked for
+Predictor = Callable[[Floats], Prediction]
+
+BLEND = "pipelined+protocols"
+KNOTS = "knots"
+SHAPES: dict[str, tuple[Family, ...]] = {
+    **{family.key: (family,) for family in FAMILIES},
+    BLEND: (PIPELINED, PROTOCOLS),
+}
+"""Candidates: a family, or the geometric mean of two, whose slips go in opposite directions."""
+
+MIN_SIZES_TO_CHOOSE = 8
+"""With fewer sizes cross-validation is a lottery: the blend is taken, whose priors stand in for measurements."""
+
+_FOLDS = 6
+_BETTER = 0.9  # a shape with more parameters must bring the cross-validated error down to this share
+
+_PARAMETER_NOISE = 0.05  # standard deviation of log(time) around a shape: no machine follows one exactly
+_MEMORY = 2.5  # natural units of log(size): deviations from a shape last over a factor of 12 or so in size
+_FEW = (0.15, 0.03)
+_AMPLITUDES = (0.02, 0.05, 0.1, 0.2, 0.4)
+_NOISES = (0.005, 0.02)
+_MOST_SD = 2.3  # a factor of 10 either way: more says nothing
+_Z_80 = 1.2816
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Points:
+    """x = log(size), y = log(time), known: standard deviation of y from the measurement itself; [sizes] each.
+
+    trusted: not mismeasured, as far as neighbours can tell.
+    """
+
+    x: Floats
+    y: Floats
+    known: Floats
+    trusted: NDArray[np.bool_]
+
+    def without(self, left_out: NDArray[np.bool_]) -> _Points:
+        keep = ~left_out
+        return _Points(x=self.x[keep], y=self.y[keep], known=self.known[keep], trusted=self.trusted[keep])
+
+
+def fit_curve(
+    sizes_bytes: Sequence[int] | Floats,
+    times_ns: Sequence[float] | Floats,
+    *,
+    noise: Sequence[float] | Floats | None = None,
+    shape: str | None = None,
+) -> Curve:
+    """The curve through ``times_ns`` at ``sizes_bytes``: monotone, latency-like below and bandwidth-like above.
+
+    noise: standard deviation of log(time) per size, as for ``fit_line``. shape: one of SHAPES or ``knots`` (straight
+    lines between the measured sizes); None: cross-validation chooses from 8 sizes on, below it is pipelined+protocols.
+    A size that is at least 1.5 times slower or faster than its neighbours allow counts as mismeasured. Sizes beyond the
+    measured ones follow the shape, with slope 0 towards small and 1 towards large ones at the end. Raises UsageError
+    below 4 sizes or a factor of 16 between them.
+    """
+    sizes, times = checked(sizes_bytes, times_ns)
+    if shape is not None and shape not in (*SHAPES, KNOTS):
+        raise UsageError(unknown("shape", shape, (*SHAPES, KNOTS)))
+    known = noise_per_size(sizes_bytes, noise)
+    x, y = np.log(sizes), np.log(times)
+    off = isolated(x, y)
+    points = _Points(x=x, y=y, known=np.hypot(known, off), trusted=off == 0)
+    chosen, held_out = (shape, None) if shape is not None else _choose(points)
+    if held_out is None and sizes.size >= MIN_SIZES_TO_CHOOSE:
+        held_out = _held_out((chosen,), points)[chosen]
+    predict = _fitted(chosen, points, {})
+    grid = knots_between(points.x)
+    mean, sd = predict(grid)
+    if held_out is not None:
+        sd = sd * _stretch(held_out)
+    curve = as_knots(
+        grid, monotone(grid, mean, points.x, predict(points.x)[0]), np.minimum(sd, _MOST_SD) * _Z_80
+    )
+    fitted = np.array([curve_time_ns(curve, size) for size in sizes])
+    error = np.abs(fitted / times - 1)
+    return Curve(
+        family=chosen,
+        knots=curve,
+        mean_relative_error=float(error.mean()),
+        max_relative_error=float(error.max()),
+        cross_validated_error=None if held_out is None else held_out.error,
+    )
+
+
+def five_sizes(sizes_bytes: Sequence[int]) -> tuple[int, ...]:
+    """The five of ``sizes_bytes`` to measure when five is all there is time for: the ends, and where curves bend.
+
+    Smallest, largest, and the sizes nearest to 64 KiB, 1 MiB and 16 MiB: below the first a collective is all latency,
+    above the last all bandwidth, and between them libraries change protocol. Where the range does not reach there,
+    log-spaced sizes. Fewer than five sizes: all of them.
+    """
+    sizes = np.unique(np.asarray(sizes_bytes, dtype=np.float64))
+    if sizes.size <= 5:
+        return tuple(int(s) for s in sizes)
+    bends = np.array([2.0**16, 2.0**20, 2.0**24])
+    low, high = math.log(sizes[0]), math.log(sizes[-1])
+    wanted = (
+        np.log(bends) if bends[0] > sizes[0] and bends[-1] < sizes[-1] else np.linspace(low, high, 5)[1:4]
+    )
+    picked = [0, sizes.size - 1]
+    for target in wanted:
+        free = [i for i in range(sizes.size) if i not in picked]
+        picked.append(min(free, key=lambda i: abs(math.log(sizes[i]) - target)))
+    return tuple(int(sizes[i]) for i in sorted(picked))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HeldOut:
+    """error: mean relative error at sizes left out; scores: their errors in predicted standard deviations."""
+
+    error: float
+    scores: Floats
+
+
+def _choose(points: _Points) -> tuple[str, _HeldOut | None]:
+    if points.x.size < MIN_SIZES_TO_CHOOSE:
+        return BLEND, None
+    results = _held_out((*SHAPES, KNOTS), points)
+    best = LINE.key
+    for key, result in results.items():
+        if result.error < _BETTER * results[best].error:
+            best = key
+    return best, results[best]
+
+
+def _held_out(keys: Sequence[str], points: _Points) -> dict[str, _HeldOut]:
+    """By shape. Inner sizes are left out in interleaved folds; the ends stay: a calibration is not asked beyond them."""
+    inner = np.arange(1, points.x.size - 1)
+    folds = min(_FOLDS, inner.size)
+    errors: dict[str, list[float]] = {key: [] for key in keys}
+    scores: dict[str, list[float]] = {key: [] for key in keys}
+    for fold in range(folds):
+        left_out = np.zeros(points.x.size, dtype=bool)
+        left_out[inner[fold::folds]] = True
+        counts = points.trusted[left_out]
+        seen, fitted = points.without(left_out), dict[str, Predictor]()
+        for key in keys:
+            mean, sd = _fitted(key, seen, fitted)(points.x[left_out])
+            difference = np.abs(mean - points.y[left_out])
+            errors[key] += list(np.expm1(difference[counts]))
+            scores[key] += list(difference[counts] / np.maximum(sd[counts], 1e-3))
+    return {
+        key: _HeldOut(error=float(np.mean(errors[key])) if errors[key] else 0.0, scores=np.array(scores[key]))
+        for key in keys
+    }
+
+
+def _stretch(held_out: _HeldOut) -> float:
+    """What predicted standard deviations must be multiplied with so that 80 % of the sizes left out lie within.
+
+    The 0.8 (n + 1)-th smallest score of n (split conformal prediction), which promises as much for one more size.
+    """
+    n = held_out.scores.size
+    if n < MIN_SIZES_TO_CHOOSE - 2:
+        return 1.0
+    ordered = np.sort(held_out.scores)
+    return max(0.5, float(ordered[min(n, math.ceil(0.8 * (n + 1))) - 1]) / _Z_80)
+
+
+def _fitted(key: str, points: _Points, done: dict[str, Predictor]) -> Predictor:
+    """done: families fitted to these points before, by key; added to."""
+    if key == KNOTS:
+        return _straight_between(points)
+    for family in SHAPES[key]:
+        if family.key not in done:
+            done[family.key] = _fit_family(family, points)
+    each = [done[family.key] for family in SHAPES[key]]
+
+    def predict(x: Floats) -> Prediction:
+        means, deviations = (np.array(part) for part in zip(*(one(x) for one in each), strict=True))
+        return means.mean(axis=0), np.sqrt((deviations**2).mean(axis=0) + means.var(axis=0))
+
+    return predict
+
+
+def _straight_between(points: _Points) -> Predictor:
+    knots_x, knots_y = points.x[points.trusted], points.y[points.trusted]
+
+    def predict(x: Floats) -> Prediction:
+        beyond = np.maximum(x - knots_x[-1], 0)
+        gap = np.abs(x[:, None] - knots_x[None]).min(axis=1)
+        sd = _FEW[0] * np.sqrt(1 - np.exp(-2 * gap / _MEMORY)) + _FEW[1]
+        return np.interp(x, knots_x, knots_y) + beyond, sd
+
+    return predict
+
+
+def _fit_family(family: Family, points: _Points) -> Predictor:
+    """Most probable parameters, then the Gaussian process through what is left. Standard deviations count both."""
+    parameters, covariance = most_probable(
+        family, points.x, points.y, sd=np.hypot(_PARAMETER_NOISE, points.known)
+    )
+    left = points.y - family.model(parameters, points.x)
+    amplitude, noise = _hyperparameters(points, left)
+    gram = _kernel(points.x, points.x, amplitude) + np.diag(noise**2 + points.known**2)
+
+    def predict(x: Floats) -> Prediction:
+        cross = _kernel(x, points.x, amplitude)
+        solved = np.linalg.solve(gram, cross.T)
+        pull = gradient(family, parameters, x) - solved.T @ gradient(family, parameters, points.x)
+        variance = amplitude**2 - (cross * solved.T).sum(axis=1) + noise**2
+        variance = np.maximum(variance, 0) + ((pull @ covariance) * pull).sum(axis=1)
+        return family.model(parameters, x) + cross @ np.linalg.solve(gram, left), np.sqrt(variance)
+
+    return predict
+
+
+def _hyperparameters(points: _Points, left: Floats) -> tuple[float, float]:
+    """Amplitude of the Gaussian process and noise of one size, both standard deviations of log(time): the most likely."""
+    if points.x.size < MIN_SIZES_TO_CHOOSE - 1:
+        return _FEW
+    return max(
+        ((a, n) for a in _AMPLITUDES for n in _NOISES),
+        key=lambda pair: _log_likelihood(points, left, *pair),
+    )
+
+
+def _log_likelihood(points: _Points, left: Floats, amplitude: float, noise: float) -> float:
+    gram = _kernel(points.x, points.x, amplitude) + np.diag(noise**2 + points.known**2)
+    _, log_determinant = np.linalg.slogdet(gram)
+    return -0.5 * float(left @ np.linalg.solve(gram, left) + log_determinant)
+
+
+def _kernel(a: Floats, b: Floats, amplitude: float) -> Floats:
+    return np.asarray(amplitude**2 * np.exp(-np.abs(a[:, None] - b[None]) / _MEMORY))
