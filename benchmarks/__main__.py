@@ -8,7 +8,7 @@ import sys
 
 import benchmarks
 
-LONG = ("learning", "trace_vs_peers")
+LONG = ("learning", "predictor_left_out", "trace_vs_peers")
 """Minutes to an hour: only by name."""
 
 

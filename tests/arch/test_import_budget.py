@@ -9,7 +9,7 @@ import pytest
 HEAVY = ("torch", "numpy", "scipy", "matplotlib", "jinja2")
 OFFLINE_FOLDERS = (
     "core", "records", "config", "hardware", "stats", "environment", "store",
-    "strategies", "workloads", "datasets", "traces", "launch", "matrix", "report", "cli",
+    "strategies", "collectives", "workloads", "datasets", "traces", "predict", "launch", "matrix", "report", "cli",
 )  # fmt: skip
 
 

@@ -1,0 +1,249 @@
+"""What ``stepscope predict`` does: check what was asked, predict, print."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from json import dumps
+from pathlib import Path
+from typing import Any, cast
+
+from stepscope import __version__
+from stepscope.cli.console import err, out, print_json
+from stepscope.collectives import REGISTRY as COLLECTIVES
+from stepscope.core.clock import utc_now
+from stepscope.core.errors import DataError, UsageError
+from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, parse_size_bytes
+from stepscope.core.words import counted
+from stepscope.environment.collect import collect
+from stepscope.matrix.comm_sizes import parse_sizes
+from stepscope.predict.calibrated import Asked, machine_warnings, time_of
+from stepscope.predict.calibration import machine_of
+from stepscope.predict.collectives import predict_collective, read_measured_table, validate
+from stepscope.predict.collectives.choose import dtype_name, known_gpu, known_op
+from stepscope.predict.collectives.machine import Caller
+from stepscope.predict.collectives.measured_rows import MeasuredRow
+from stepscope.predict.collectives.validate import ErrorGroup
+from stepscope.predict.predicted import Predicted
+from stepscope.records import codec
+from stepscope.records.calibration import Calibration
+from stepscope.report.render import terminal
+from stepscope.report.tables.predicted import (
+    build_alternatives,
+    build_sizes,
+    build_validation,
+    interval_text,
+)
+
+SCHEMA = "stepscope.predict/1"
+_EXAMPLE = "stepscope predict --collective all_reduce --size 25MiB --gpus 64 --gpu h100-sxm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The command line."""
+
+    collective: str | None
+    size: str | None
+    sizes: str | None
+    gpus: int | None
+    gpu: str | None
+    gpus_per_node: int | None
+    network: str | None
+    adapters: int | None
+    sharp: bool
+    algorithm: str | None
+    caller: str
+    dtype: str | None
+    calib: Path | None
+    validate: Path | None
+    json: bool
+
+
+def run(request: Request) -> int:
+    """Predict and print; returns the exit code. Raises StepscopeError."""
+    if request.validate is not None:
+        return _validate(request, request.validate)
+    if request.collective is None:
+        raise UsageError("nothing to predict", why="no --collective was given", fix=_EXAMPLE)
+    op = known_op(request.collective)
+    if request.gpus is None:
+        raise UsageError("how many ranks?", why="--gpus was not given", fix=_EXAMPLE)
+    sizes = _sizes(request, op)
+    if request.calib is not None:
+        predictions, what = _calibrated(request, request.calib, op, sizes, request.gpus)
+    else:
+        predictions, what = _from_specification(request, op, sizes, request.gpus)
+    if request.json:
+        _print_json("collective", op=op, gpus=request.gpus, predictions=_entries(predictions))
+    elif len(predictions) == 1:
+        _show_one(next(iter(predictions.values())), f"{_named(op, next(iter(predictions)))} on {what}")
+    else:
+        console = out()
+        table = build_sizes(predictions, title=f"{op} on {what}")
+        console.print(terminal.render(table, width=console.width), soft_wrap=True)
+    return 0
+
+
+def _sizes(request: Request, op: str) -> tuple[int, ...]:
+    if request.size is not None and request.sizes is not None:
+        raise UsageError("--size and --sizes both given", fix="give one of them")
+    if request.sizes is not None:
+        return parse_sizes(request.sizes)
+    if request.size is not None:
+        return (parse_size_bytes(request.size),)
+    if op == "barrier":
+        return (0,)
+    raise UsageError("how many bytes?", why="neither --size nor --sizes was given", fix=_EXAMPLE)
+
+
+def _from_specification(
+    request: Request, op: str, sizes: tuple[int, ...], gpus: int
+) -> tuple[dict[int, Predicted], str]:
+    if request.gpu is None:
+        raise UsageError("on which GPU?", why="neither --gpu nor --calib was given", fix=_EXAMPLE)
+    gpu = known_gpu(request.gpu)
+    predictions = {
+        size: predict_collective(
+            op,
+            size,
+            n_gpus=gpus,
+            gpu=gpu,
+            gpus_per_node=request.gpus_per_node,
+            inter_node=request.network,
+            adapters_per_node=request.adapters,
+            dtype=request.dtype or "float32",
+            algorithm=request.algorithm,
+            sharp=request.sharp,
+            caller=cast(Caller, request.caller),
+        )
+        for size in sizes
+    }
+    nodes = "" if request.gpus_per_node is None else f", {request.gpus_per_node} a node"
+    network = "" if request.network is None else f", {request.network}"
+    return predictions, f"{gpus} x {gpu.name}{nodes}{network}"
+
+
+def _calibrated(
+    request: Request, file: Path, op: str, sizes: tuple[int, ...], gpus: int
+) -> tuple[dict[int, Predicted], str]:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"cannot read {file}",
+            why=error.strerror or str(error),
+            fix="`stepscope calibrate RUN` writes one",
+        ) from error
+    calibration = codec.decode(data, Calibration, source=str(file))
+    for warning in machine_warnings(calibration, machine_of(collect(with_torch=False))):
+        err().print(f"warning: {warning}", style="yellow", soft_wrap=True)
+    dtype = None if request.dtype is None else dtype_name(request.dtype)
+    asked = Asked(dtype=dtype, network=request.network)
+    predictions = {
+        size: _with_busbw(time_of(calibration, op, size, gpus, asked=asked), op, size, gpus) for size in sizes
+    }
+    return predictions, f"{counted(gpus, 'rank')}, from {file}"
+
+
+def _with_busbw(predicted: Predicted, op: str, size: int, ranks: int) -> Predicted:
+    promise = COLLECTIVES.load(op)
+    if not (promise.has_payload and size and predicted.time_ns):
+        return predicted
+    rate = size / (predicted.time_ns / 1e9) * promise.bus_factor(ranks)
+    return replace(predicted, busbw_bytes_per_s=rate)
+
+
+def _named(op: str, size: int) -> str:
+    return op if op == "barrier" else f"{op} of {format_bytes_binary(size)}"
+
+
+def _show_one(predicted: Predicted, title: str) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from stepscope.cli.blocks import print_block
+
+    console = out()
+    console.print(Text(title, style="bold"))
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="cyan", no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row("  time", Text(f"{format_duration(predicted.time_ns)}, 80 %: {interval_text(predicted)}"))
+    if predicted.busbw_bytes_per_s is not None:
+        grid.add_row("  busbw", Text(format_bandwidth(predicted.busbw_bytes_per_s)))
+    protocol = f", {predicted.protocol}" if predicted.protocol else ""
+    grid.add_row("  algorithm", Text(f"{predicted.algorithm}{protocol}"))
+    grid.add_row("  why", Text(predicted.why))
+    for number, note in enumerate(predicted.notes):
+        grid.add_row("  note" if number == 0 else "", Text(note, style="yellow"))
+    print_block(console, grid)
+    if predicted.alternatives:
+        console.print()
+        console.print(terminal.render(build_alternatives(predicted), width=console.width), soft_wrap=True)
+
+
+def _entries(predictions: dict[int, Predicted]) -> list[dict[str, Any]]:
+    return [{"size_bytes": size, **asdict(predicted)} for size, predicted in predictions.items()]
+
+
+def _validate(request: Request, path: Path) -> int:
+    rows, skipped = _measured(path, request)
+    if not rows:
+        raise DataError(
+            f"nothing to compare in {path}", why="; ".join(skipped) or "no table of collectives there"
+        )
+    report = validate(rows, skipped=skipped)
+    if request.json:
+        _print_json(
+            "validation",
+            overall=[_group(group) for group in report.overall],
+            by_op=[_group(group) for group in report.by_op],
+            groups=[_group(group) for group in report.groups],
+            sources_coverage=report.sources_coverage,
+            skipped=list(report.skipped),
+        )
+    else:
+        console = out()
+        table = build_validation(
+            report, title=f"Predicted against {counted(len(report.compared), 'measured row')}"
+        )
+        console.print(terminal.render(table, width=console.width), soft_wrap=True)
+    return 0
+
+
+def _measured(path: Path, request: Request) -> tuple[list[MeasuredRow], list[str]]:
+    """Rows of a table, or of all tables of collectives in a folder; other files are counted, not read."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist")
+    files = [path] if path.is_file() else sorted(path.glob("collectives_*.csv"))
+    chosen = bool(files)
+    if not chosen:
+        files = sorted(file for file in path.iterdir() if file.suffix in (".csv", ".log", ".txt"))
+    rows: list[MeasuredRow] = []
+    skipped: list[str] = []
+    for file in files:
+        try:
+            table = read_measured_table(
+                file,
+                gpu=request.gpu,
+                n_gpus=request.gpus,
+                gpus_per_node=request.gpus_per_node,
+                inter_node=request.network,
+            )
+        except DataError as error:
+            if chosen:
+                raise
+            skipped.append(error.what)
+            continue
+        rows += table.rows
+        skipped += [f"{file.name}: {text}" for text in table.skipped]
+    return rows, skipped
+
+
+def _group(group: ErrorGroup) -> dict[str, Any]:
+    return asdict(group)
+
+
+def _print_json(kind: str, **fields: Any) -> None:
+    document = {"schema": SCHEMA, "tool_version": __version__, "created": utc_now(), "kind": kind, **fields}
+    print_json(dumps(document, indent=2, ensure_ascii=False))

@@ -1,0 +1,220 @@
+"""Time of a collective on NCCL or RCCL from the hardware's specification alone."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from stepscope.core.errors import Unavailable, UsageError
+from stepscope.core.suggest import unknown
+from stepscope.hardware import Accelerator, find
+from stepscope.hardware.lookup import family
+from stepscope.predict.collectives import achieved, tuning_nccl, tuning_rccl
+from stepscope.predict.collectives.algorithms import REGISTRY as ALGORITHMS
+from stepscope.predict.collectives.algorithms._common import Algorithm, Candidate, collective
+from stepscope.predict.collectives.fabrics import Fabric, find_fabric
+from stepscope.predict.collectives.interval import interval
+from stepscope.predict.collectives.machine import Caller, Place, launched_by_one, place
+from stepscope.predict.predicted import Alternative, Predicted
+
+OPS = (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter",
+    "send_recv", "barrier",
+)  # fmt: skip
+CALLERS: tuple[Caller, ...] = ("nccl-tests", "torch")
+
+_SAME_NAME = {"sendrecv": "send_recv", "alltoall": "all_to_all"}
+_BARRIER_BYTES = 4
+_ITEMSIZE = {
+    "float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "uint8": 1,
+    "float8": 1,
+}  # fmt: skip
+_SHORT = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}
+
+
+def predict_collective(
+    op: str,
+    size_bytes: int,
+    *,
+    n_gpus: int,
+    gpu: str | Accelerator,
+    gpus_per_node: int | None = None,
+    inter_node: str | Fabric | None = None,
+    adapters_per_node: int | None = None,
+    dtype: str = "float32",
+    algorithm: str | None = None,
+    sharp: bool = False,
+    caller: Caller = "nccl-tests",
+) -> Predicted:
+    """Time of one call, with the algorithm that the library would choose, the others, and an 80 % interval.
+
+    size_bytes: S in the nccl-tests sense. gpu: a name or key of the accelerator table. inter_node: key of
+    :data:`fabrics.FABRICS`; None: InfiniBand with the adapters usual for the GPU, and a note. algorithm: only this one
+    (what NCCL_ALGO does). sharp: the network reduces (SHARP). caller: ``nccl-tests``: calls queued back to back;
+    ``torch``: each call waited for. Raises UsageError for unknown names and counts that cannot be.
+    """
+    op = known_op(op)
+    if size_bytes < 0:
+        raise UsageError(f"a size of {size_bytes} bytes", fix="give 0 or more")
+    if caller not in CALLERS:
+        raise UsageError(unknown("caller", caller, CALLERS))
+    item = itemsize(dtype)
+    where = place(
+        known_gpu(gpu),
+        n_gpus=n_gpus,
+        gpus_per_node=gpus_per_node,
+        fabric=find_fabric(inter_node) if isinstance(inter_node, str) else inter_node,
+        adapters_per_node=adapters_per_node,
+        sharp=sharp,
+        caller=caller,
+    )
+    if n_gpus == 1:
+        return _alone(op)
+    promise = collective(op)
+    notes = list(where.notes)
+    size = _BARRIER_BYTES if op == "barrier" else size_bytes
+    run_as = "all_reduce" if op == "barrier" else op
+    if op == "barrier":
+        notes.append("torch's NCCL barrier is an all-reduce of one element")
+    elif size % item:
+        notes.append(f"{size} bytes are no whole number of {dtype} elements")
+    everything = candidates(run_as, size, where)
+    offered = [c for c in everything if c.offered]
+    if algorithm is not None:
+        offered = _only(algorithm, everything, op)
+    chosen = min(offered, key=lambda c: c.chosen_by_us)
+    extra = call_us(where)
+    time_ns = (chosen.time_us + extra) * 1e3
+    if algorithm is None:
+        notes += _faster(chosen, offered)
+    low, high = interval(op, where, chosen, extra_us=extra)
+    others = sorted((c for c in everything if c is not chosen), key=lambda c: c.time_us)
+    return Predicted(
+        time_ns=time_ns,
+        low_ns=time_ns * low,
+        high_ns=time_ns * high,
+        algorithm=chosen.algorithm,
+        protocol=chosen.protocol,
+        why=_why(chosen, offered, where, forced=algorithm is not None),
+        notes=tuple(notes),
+        busbw_bytes_per_s=size_bytes / (time_ns / 1e9) * promise.bus_factor(n_gpus)
+        if promise.has_payload and size_bytes
+        else None,
+        alternatives=tuple(
+            Alternative(
+                algorithm=c.algorithm,
+                protocol=c.protocol,
+                time_ns=(c.time_us + extra) * 1e3,
+                offered=c.offered,
+            )
+            for c in others
+        ),
+    )
+
+
+def candidates(op: str, size_bytes: int, where: Place) -> list[Candidate]:
+    """Every algorithm and protocol that can carry out ``op`` there."""
+    found: list[Candidate] = []
+    for algorithm in _algorithms():
+        if op in algorithm.ops:
+            found += algorithm.candidates(op, size_bytes, where)
+    return [c for c in found if c.transfer_us >= 0]
+
+
+@cache
+def _algorithms() -> tuple[Algorithm, ...]:
+    return tuple(ALGORITHMS.load(key) for key in ALGORITHMS.names())
+
+
+def call_us(where: Place) -> float:
+    """What comes on top of the library's own time: launches by one process, or a waiting caller."""
+    if where.caller == "torch":
+        return achieved.TORCH_CALL_US
+    if launched_by_one(where):
+        return achieved.LAUNCH_PER_GPU_US * where.ranks
+    return 0.0
+
+
+def known_op(name: str) -> str:
+    """The op's key; other tools' spellings are understood. Raises UsageError with did-you-mean."""
+    key = name.lower().replace("-", "_")
+    key = _SAME_NAME.get(key, key)
+    squeezed = {op.replace("_", ""): op for op in OPS}
+    key = squeezed.get(key.replace("_", ""), key)
+    if key not in OPS:
+        raise UsageError(unknown("collective", name, OPS))
+    return key
+
+
+def known_gpu(gpu: str | Accelerator) -> Accelerator:
+    if isinstance(gpu, Accelerator):
+        return gpu
+    found = find(gpu)
+    if isinstance(found, Unavailable):
+        more = family(gpu)
+        fix = "`stepscope hardware` lists the known ones" if not more else f"say {more[0].key!r}, for example"
+        raise UsageError(found.reason, fix=fix)
+    return found
+
+
+def dtype_name(dtype: str) -> str:
+    """torch's name of ``dtype``: float32 for fp32. Raises UsageError with did-you-mean."""
+    name = _SHORT.get(dtype.lower(), dtype.lower())
+    if name not in _ITEMSIZE:
+        raise UsageError(unknown("dtype", dtype, (*_ITEMSIZE, *_SHORT)))
+    return name
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of an element. Raises UsageError with did-you-mean."""
+    return _ITEMSIZE[dtype_name(dtype)]
+
+
+def _only(algorithm: str, everything: list[Candidate], op: str) -> list[Candidate]:
+    wanted = algorithm.lower()
+    found = [c for c in everything if c.algorithm.startswith(wanted) or c.name.lower() == wanted]
+    if not found:
+        raise UsageError(unknown(f"algorithm of {op} here", algorithm, {c.algorithm for c in everything}))
+    return found
+
+
+WORTH_TRYING = 0.8
+"""Share of the chosen one's time below which another one is pointed out."""
+
+
+def _faster(chosen: Candidate, offered: list[Candidate]) -> list[str]:
+    best = min(offered, key=lambda c: c.time_us)
+    if best.time_us >= WORTH_TRYING * chosen.time_us:
+        return []
+    ratio = best.time_us / chosen.time_us
+    return [f"{best.name} is predicted at {ratio:.2f}x: worth measuring with NCCL_ALGO and NCCL_PROTO"]
+
+
+def _alone(op: str) -> Predicted:
+    return Predicted(
+        time_ns=0.0,
+        low_ns=0.0,
+        high_ns=0.0,
+        algorithm="none",
+        why=f"one rank has nobody to exchange with; {op} is a copy at most",
+    )
+
+
+def _why(chosen: Candidate, offered: list[Candidate], where: Place, *, forced: bool) -> str:
+    share = chosen.latency_us / (chosen.latency_us + chosen.transfer_us)
+    if share > 0.7:
+        bound = "latency decides"
+    elif share < 0.3:
+        bound = f"the rate of the {chosen.limit} decides"
+    else:
+        bound = f"latency and the rate of the {chosen.limit} weigh alike"
+    parts = [f"{chosen.latency_us:.1f} us latency + {chosen.transfer_us:.1f} us transfer: {bound}"]
+    others = sorted((c for c in offered if c is not chosen), key=lambda c: c.chosen_by_us)
+    if forced:
+        parts.insert(0, "asked for")
+    elif others:
+        library = where.library.upper()
+        ratio = others[0].chosen_by_us / chosen.chosen_by_us
+        parts.insert(0, f"{library} would choose it: its own estimate of {others[0].name} is {ratio:.2f}x")
+    table = tuning_nccl.SOURCE if where.library == "nccl" else tuning_rccl.SOURCE
+    parts.append(f"constants: {table.split(' (')[0]}")
+    return "; ".join(parts)

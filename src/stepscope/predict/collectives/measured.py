@@ -1,0 +1,172 @@
+"""Reading measured tables: published csv, nccl-tests logs, profiled collectives, into rows to compare with."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from stepscope.core.errors import DataError, UsageError
+from stepscope.predict.collectives.algorithms._common import collective
+from stepscope.predict.collectives.choose import itemsize, known_op
+from stepscope.predict.collectives.fabrics import read_fabric
+from stepscope.predict.collectives.measured_logs import read_log
+from stepscope.predict.collectives.measured_rows import (
+    PRINTED_TYPES,
+    Given,
+    MeasuredRow,
+    MeasuredTable,
+    SkipRowError,
+    gpu_key,
+)
+
+_TORCH = ("torch", "ml-engineering", "all_reduce_bench")
+_RING_ONLY = re.compile(r"NCCL_ALGO=Ring|NVLS_ENABLE=0|algo=Ring", re.IGNORECASE)
+
+
+def read_measured_table(
+    path: str | Path,
+    *,
+    gpu: str | None = None,
+    n_gpus: int | None = None,
+    gpus_per_node: int | None = None,
+    inter_node: str | None = None,
+) -> MeasuredTable:
+    """The rows of one file: published csv, ``*_perf`` log, vidur's or TraceLens's collective csv.
+
+    What the file does not say (a log's GPU, where its head is lost) comes from the arguments. Raises DataError when the
+    file cannot be read or is none of these.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {file}", why=str(error)) from error
+    given = Given(gpu=gpu, n_gpus=n_gpus, gpus_per_node=gpus_per_node, inter_node=inter_node)
+    if file.suffix != ".csv":
+        return read_log(file, text, given)
+    rows = list(csv.DictReader(text.splitlines()))
+    columns = set(rows[0]) if rows else set()
+    if {"collective", "size_bytes", "n_gpus"} <= columns:
+        return _collect(file, rows, lambda row: _published(row, given))
+    if {"num_workers", "size", "time_stats.all_reduce.median"} <= columns:
+        return _collect(file, rows, lambda row: _vidur(row, file, given))
+    if {"Collective name", "Group size", "comm_latency_median"} <= columns:
+        return _collect(file, rows, lambda row: _tracelens(row, file, given))
+    raise DataError(
+        f"{file} is no table of collectives",
+        why="expected columns collective, size_bytes, n_gpus and time_us, or busbw_gbps",
+    )
+
+
+def _collect(
+    file: Path, rows: Iterable[Mapping[str, str]], read: Callable[[Mapping[str, str]], MeasuredRow]
+) -> MeasuredTable:
+    found: list[MeasuredRow] = []
+    skipped: dict[str, int] = {}
+    for row in rows:
+        try:
+            found.append(read(row))
+        except (SkipRowError, UsageError) as reason:
+            text = reason.what if isinstance(reason, UsageError) else str(reason)
+            skipped[text] = skipped.get(text, 0) + 1
+        except ValueError as error:
+            raise DataError(f"{file} has a value that is no number", why=str(error)) from error
+    return MeasuredTable(
+        path=str(file), rows=tuple(found), skipped=tuple(f"{text} ({n})" for text, n in skipped.items())
+    )
+
+
+def _published(row: Mapping[str, str], given: Given) -> MeasuredRow:
+    op = known_op(row["collective"])
+    gpu = gpu_key(given.gpu or row["accelerator"])
+    size = round(float(row["size_bytes"]))
+    per_node = _int(row.get("gpus_per_node")) or given.gpus_per_node
+    nodes = _int(row.get("nodes"))
+    n = _int(row.get("n_gpus")) or given.n_gpus
+    if n is None and nodes and per_node:
+        n = nodes * per_node
+    if n is None:
+        raise SkipRowError("number of GPUs not stated")
+    if per_node is None and nodes:
+        per_node = -(-n // nodes)
+    words = f"{row.get('library', '')} {row.get('notes', '')}"
+    network = row.get("inter_node", "") or given.inter_node or ""
+    dtype = row.get("dtype") or "float32"
+    dtype = PRINTED_TYPES.get(dtype, dtype)
+    itemsize(dtype)
+    return MeasuredRow(
+        source=row.get("source") or "?",
+        op=op,
+        size_bytes=size,
+        time_ns=_time_ns(row, op, size, n),
+        n_gpus=n,
+        gpu=gpu,
+        gpus_per_node=per_node,
+        fabric=read_fabric(network, gpu_key=gpu),
+        dtype=dtype,
+        algorithm="ring" if _RING_ONLY.search(words) else None,
+        caller="torch" if any(word in words.lower() for word in _TORCH) else "nccl-tests",
+    )
+
+
+def _time_ns(row: Mapping[str, str], op: str, size: int, n: int) -> float:
+    """Measured time; where only a rate is printed, the time it stands for."""
+    for column in ("time_us", "time_inplace_us"):
+        if row.get(column):
+            return float(row[column]) * 1e3
+    factor = collective(op).bus_factor(n)
+    for column, scale in (("busbw_gbps", factor), ("algbw_gbps", 1.0)):
+        if row.get(column) and float(row[column]) > 0:
+            return size * scale / float(row[column])
+    raise SkipRowError("neither a time nor a bandwidth")
+
+
+def _int(text: str | None) -> int | None:
+    return int(float(text)) if text else None
+
+
+def _vidur(row: Mapping[str, str], file: Path, given: Given) -> MeasuredRow:
+    """Of microsoft/vidur: milliseconds in steps of 1 us; pairs of PCIe cards with a bridge where the file says so."""
+    gpu = given.gpu or ("h100-pcie" if "h100" in file.stem and "pairwise" in file.stem else None)
+    if gpu is None:
+        raise SkipRowError("GPU not stated")
+    n = int(row["num_workers"])
+    return MeasuredRow(
+        source=file.stem,
+        op=known_op(row["collective"]),
+        size_bytes=int(row["size"]),
+        time_ns=float(row["time_stats.all_reduce.median"]) * 1e6,
+        n_gpus=n,
+        gpu=gpu_key(gpu),
+        gpus_per_node=int(row["devices_per_node"]),
+        fabric=None,
+        dtype="float16",
+    )
+
+
+_TRACE_OPS = {
+    "_allgather_base": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "allreduce": "all_reduce",
+}
+
+
+def _tracelens(row: Mapping[str, str], file: Path, given: Given) -> MeasuredRow:
+    """Of TraceLens: collectives of a real step, which share the GPU with its computation."""
+    gpu = given.gpu or ("mi300x" if "mi300" in file.stem else None)
+    op = _TRACE_OPS.get(row["Collective name"])
+    if gpu is None or op is None:
+        raise SkipRowError("GPU not stated" if gpu is None else f"no op for {row['Collective name']!r}")
+    return MeasuredRow(
+        source=f"{file.stem} (during a step)",
+        op=op,
+        size_bytes=round(float(row["Full msg size (MB)"]) * 2**20),
+        time_ns=float(row["comm_latency_median"]) * 1e3,
+        n_gpus=int(row["Group size"]),
+        gpu=gpu_key(gpu),
+        gpus_per_node=given.gpus_per_node,
+        fabric=None,
+        dtype="bfloat16" if row["dtype"] == "BFloat16" else "float32",
+    )

@@ -1,0 +1,167 @@
+"""``stepscope predict`` from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stepscope.cli.main import main
+from stepscope.core.errors import ExitCode
+from stepscope.records import codec
+from stepscope.records.calibration import Calibration, CollectiveFit, Curve, Knot, Line, Machine, SizeError
+
+ASKED = ["predict", "--collective", "all_reduce", "--gpus", "64", "--gpu", "h100-sxm"]
+TABLE = """\
+source,accelerator,n_gpus,nodes,gpus_per_node,inter_node,collective,dtype,size_bytes,time_us,busbw_gbps,library,notes
+mine,H100_SXM,8,1,8,,all_reduce,float,1024,15,,,
+mine,H100_SXM,8,1,8,,all_reduce,float,1073741824,4200,,,
+mine,FANTASY,8,1,8,,all_reduce,float,1073741824,4200,,,
+"""
+
+
+def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    shown = capsys.readouterr()
+    return int(stop.value.code or 0), shown.out, shown.err
+
+
+def test_one_size_shows_time_rate_choice_alternatives_and_interval(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, text, _ = run(
+        [*ASKED, "--size", "25MiB", "--gpus-per-node", "8", "--network", "infiniband-ndr"], capsys
+    )
+    assert code == ExitCode.OK
+    for word in (
+        "all_reduce of 25.0 MiB on 64 x H100 SXM5",
+        "80 %:",
+        "busbw",
+        "algorithm",
+        "why",
+        "chosen",
+        "ring",
+    ):
+        assert word in text
+
+
+def test_json_has_what_the_text_has(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run([*ASKED, "--sizes", "1K:1M:32", "--json"], capsys)
+    document = json.loads(text)
+    assert code == ExitCode.OK
+    assert document["schema"] == "stepscope.predict/1"
+    assert [entry["size_bytes"] for entry in document["predictions"]] == [1024, 32768, 1048576]
+    first = document["predictions"][0]
+    assert first["low_ns"] < first["time_ns"] < first["high_ns"]
+    assert {"algorithm", "protocol", "offered", "time_ns"} <= set(first["alternatives"][0])
+
+
+def test_several_sizes_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    _, text, _ = run([*ASKED, "--sizes", "1K:1G:32"], capsys)
+    assert [line.split()[0] + line.split()[1] for line in text.splitlines() if "iB" in line and "to" in line] == [
+        "1.00KiB", "32.0KiB", "1.00MiB", "32.0MiB", "1.00GiB",
+    ]  # fmt: skip
+
+
+def test_a_barrier_needs_no_size(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run(["predict", "--collective", "barrier", "--gpus", "8", "--gpu", "h100-sxm"], capsys)
+    assert code == ExitCode.OK
+    assert "busbw" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["predict"], "nothing to predict"),
+        (["predict", "--collective", "allreduc"], "did you mean 'all_reduce'"),
+        (["predict", "--collective", "all_reduce"], "--gpus"),
+        (ASKED, "how many bytes"),
+        ([*ASKED, "--size", "1K", "--sizes", "1K:2K"], "both"),
+        (["predict", "--collective", "all_reduce", "--gpus", "8", "--size", "1K"], "on which GPU"),
+        (
+            ["predict", "--collective", "all_reduce", "--gpus", "8", "--size", "1K", "--gpu", "h100-smx"],
+            "h100-sxm",
+        ),
+        ([*ASKED, "--size", "1K", "--network", "infinband-ndr"], "did you mean 'infiniband-ndr'"),
+        ([*ASKED, "--size", "1K", "--caller", "tourch"], "did you mean 'torch'"),
+        ([*ASKED, "--size", "1K", "--calib", "absent.json"], "cannot read"),
+        (["predict", "--validate", "absent"], "does not exist"),
+    ],
+)
+def test_bad_input_is_told_and_ends_with_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, told = run(arguments, capsys)
+    assert code == ExitCode.USAGE
+    assert said in told
+
+
+def test_validate_shows_errors_by_source_and_what_it_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "collectives_mine.csv").write_text(TABLE)
+    code, text, _ = run(["predict", "--validate", str(tmp_path)], capsys)
+    assert code == ExitCode.OK
+    assert "all sources" in text
+    assert "mine" in text
+    assert "not compared" in text
+    code, text, _ = run(["predict", "--validate", str(tmp_path), "--json"], capsys)
+    document = json.loads(text)
+    assert document["kind"] == "validation"
+    assert sum(group["rows"] for group in document["overall"]) == 2
+    assert 0 <= document["sources_coverage"] <= 1
+
+
+def test_validate_of_a_folder_without_tables_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    code, _, told = run(["predict", "--validate", str(tmp_path)], capsys)
+    assert code == ExitCode.USAGE
+    assert "nothing to compare" in told
+
+
+def calibration_file(folder: Path) -> Path:
+    line = Line(
+        alpha_ns=1e5, alpha_ns_low=None, alpha_ns_high=None, beta_bytes_per_s=1e9, beta_bytes_per_s_low=None,
+        beta_bytes_per_s_high=None, steps=2, wire_factor=1.0, r_squared=1.0, mean_relative_error=0.01,
+        max_relative_error=0.02,
+    )  # fmt: skip
+    curve = Curve(
+        family="line", knots=(Knot(size_bytes=1024, time_ns=2e5), Knot(size_bytes=2**20, time_ns=1.25e6)),
+        mean_relative_error=0.01, max_relative_error=0.02, cross_validated_error=0.03,
+    )  # fmt: skip
+    errors = (SizeError(size_bytes=1024, measured_ns=2e5, line_ns=2e5, curve_ns=2e5),)
+    fit = CollectiveFit(
+        op="all_reduce", dtype="float32", in_place=True, pattern=None, world_size=2, placement="2", backend="gloo",
+        device="cpu", network=None, algorithm="gloo", line=line, curve=curve, errors=errors, line_fails=None,
+    )  # fmt: skip
+    machine = Machine(
+        hosts=("another-host",),
+        cpu_model=None,
+        usable_cores=None,
+        gpus=(),
+        torch_version=None,
+        backend_version=None,
+    )
+    file = folder / "calib.json"
+    file.write_bytes(codec.encode(Calibration(run="r", machine=machine, fits=(fit,))))
+    return file
+
+
+def test_a_calibration_is_used_and_another_machine_is_warned_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = calibration_file(tmp_path)
+    asked = ["predict", "--collective", "all_reduce", "--size", "1MiB", "--gpus", "2", "--dtype", "fp32"]
+    code, text, told = run([*asked, "--calib", str(file), "--json"], capsys)
+    assert code == ExitCode.OK
+    (entry,) = json.loads(text)["predictions"]
+    assert entry["time_ns"] == pytest.approx(1.25e6, rel=0.01)
+    assert entry["busbw_bytes_per_s"] == pytest.approx(2**20 / 1.25e-3, rel=0.01)
+    assert "another-host" in told
+    code, _, told = run([*asked[:2], "all_to_all", *asked[3:], "--calib", str(file)], capsys)
+    assert code == ExitCode.USAGE
+    assert "all_to_all" in told
