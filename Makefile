@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DATA ?=
-PYTEST_ARGS ?=
+# Tests that need nothing but their process run side by side; those that start ranks have the machine to themselves.
+TESTS_ALONE := tests/arch tests/unit tests/property tests/golden
+TESTS_ON_RANKS := tests/dist tests/e2e
 
 .PHONY: demo test venv lint bench format clean
 
@@ -11,7 +13,12 @@ demo: $(VENV)/.installed
 	$(BIN)/stepscope demo $(if $(DATA),--data-dir $(DATA))
 
 test: $(VENV)/.installed-test lint
+ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+else
+	$(BIN)/python -m pytest -n auto $(TESTS_ALONE)
+	$(BIN)/python -m pytest $(TESTS_ON_RANKS)
+endif
 
 venv: $(VENV)/.installed-test
 
