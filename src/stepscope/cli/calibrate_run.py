@@ -13,6 +13,7 @@ from stepscope.predict.calibration import calibrate, machine_of
 from stepscope.records import codec
 from stepscope.records.calibration import Machine
 from stepscope.records.environment import EnvironmentRecord
+from stepscope.report.charts import draw_charts
 from stepscope.report.render import terminal
 from stepscope.report.tables.calibration import build
 from stepscope.store.layout import RunLayout
@@ -22,7 +23,7 @@ from stepscope.store.writer import write_bytes
 FILE = "calib.json"
 
 
-def run_calibrate(run: Path, *, output: Path | None, json: bool) -> int:
+def run_calibrate(run: Path, *, output: Path | None, json: bool, charts: bool = False) -> int:
     """Write the calibration of ``run`` and print it; returns the exit code. Raises StepscopeError."""
     if not run.is_dir():
         raise DataError(
@@ -30,10 +31,13 @@ def run_calibrate(run: Path, *, output: Path | None, json: bool) -> int:
             why="there is no such folder" if not run.exists() else "it is a file",
             fix="pass the folder that `stepscope comm` printed",
         )
-    calibration = calibrate(read_comm_rows(run), run=str(run), machine=_machine(run))
+    rows = read_comm_rows(run)
+    calibration = calibrate(rows, run=str(run), machine=_machine(run))
     target = run / FILE if output is None else output
     data = codec.encode(calibration)
     write_bytes(target, data)
+    if charts:
+        draw_charts(rows, RunLayout(run).report, calibration)
     if json:
         print_json(data)
     else:

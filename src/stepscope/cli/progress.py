@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from stepscope.cli.console import err
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_size
 from stepscope.core.words import counted
 from stepscope.matrix.events import CellEnded, CellMoved, DataStarted, Event, GroupStarted, RunStarted
 from stepscope.records.cell import CellSpec
@@ -65,6 +65,18 @@ def _again(number: int) -> str:
     return f"{counted(number, 'cell')} measured again: {have} no trace"
 
 
+def _where(event: CellMoved) -> str:
+    """``measure``, ``measure 4 MiB`` in a sweep."""
+    return event.phase if not event.size_bytes else f"{event.phase} {format_size(event.size_bytes)}"
+
+
+def _time_left(started: float, done: int, total: int) -> str:
+    """``about 40 s left``: the cells to come as long as those so far; empty before the first and after the last."""
+    if not 0 < done < total:
+        return ""
+    return f"about {format_duration((time.monotonic() - started) / done * (total - done) * 1e9)} left"
+
+
 class LineProgress(Progress):
     """One line per state change, and a sign of life a minute. Never a carriage return."""
 
@@ -97,14 +109,17 @@ class LineProgress(Progress):
             self._told.add(phase)
             self._say(f"{self._labels[event.cell.cell_id]}: {event.phase}")
         elif time.monotonic() - self._spoke >= HEARTBEAT_S:
-            self._say(f"{self._labels[event.cell.cell_id]}: {event.phase}, step {event.step}")
+            self._say(f"{self._labels[event.cell.cell_id]}: {_where(event)}, step {event.step}")
 
     def _ended(self, cell: Cell, status: CellStatus) -> None:
         if status.status != "unsupported":
             self._done += 1
         took = "" if status.wall_ns is None else f" in {format_duration(status.wall_ns)}"
         reason = "" if status.reason is None else f": {status.reason}"
-        self._say(f"[{self._done}/{self._total}] {self._labels[cell.cell_id]}: {status.status}{took}{reason}")
+        left = _time_left(self._started, self._done, self._total)
+        left = f" ({left})" if left else ""
+        what = f"{self._labels[cell.cell_id]}: {status.status}{took}{reason}"
+        self._say(f"[{self._done}/{self._total}] {what}{left}")
 
     def _say(self, text: str) -> None:
         self._spoke = time.monotonic()
@@ -121,6 +136,7 @@ class LiveProgress(Progress):
         self._cells: list[Cell] = []
         self._labels: dict[str, str] = {}
         self._state: dict[str, tuple[str, str]] = {}
+        self._kept = 0
         self._live: Live = Live(console=err(), refresh_per_second=4, transient=True)
         self._started = time.monotonic()
 
@@ -137,12 +153,13 @@ class LiveProgress(Progress):
             self._labels = _labels(event)
             if event.remeasured:
                 self._live.console.print(_again(event.remeasured))
+            self._kept = len(event.kept)
             self._state = {c.cell_id: ("waiting", "") for c in event.cells}
             for kept in event.kept:
                 self._state[kept.cell_id] = (kept.status, "from an earlier run")
         elif isinstance(event, CellMoved):
             step = f", step {event.step}" if event.step else ""
-            self._state[event.cell.cell_id] = ("running", f"{event.phase}{step}")
+            self._state[event.cell.cell_id] = ("running", f"{_where(event)}{step}")
         elif isinstance(event, CellEnded):
             took = "" if event.status.wall_ns is None else format_duration(event.status.wall_ns)
             self._state[event.cell.cell_id] = (event.status.status, event.status.reason or took)
@@ -156,7 +173,7 @@ class LiveProgress(Progress):
         done = sum(state not in ("waiting", "running") for state, _ in self._state.values())
         elapsed = format_duration((time.monotonic() - self._started) * 1e9)
         table = Table(
-            title=f"{done}/{counted(len(self._cells), 'cell')}, {elapsed}",
+            title=f"{done}/{counted(len(self._cells), 'cell')}, {elapsed}{self._left(done)}",
             box=None,
             title_justify="left",
             expand=False,
@@ -173,6 +190,10 @@ class LiveProgress(Progress):
                 Text(detail, style="dim", no_wrap=True, overflow="ellipsis"),
             )
         return table
+
+    def _left(self, done: int) -> str:
+        left = _time_left(self._started, done - self._kept, len(self._cells) - self._kept)
+        return f", {left}" if left else ""
 
     def _visible(self) -> list[Cell]:
         room = max(5, err().size.height - 4)

@@ -35,11 +35,12 @@ class GroupStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellMoved:
-    """A cell entered another phase, or got further in it."""
+    """A cell entered another phase, or got further in it. size_bytes: that a sweep is at."""
 
     cell: Cell
     phase: str
     step: int
+    size_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -248,7 +248,7 @@ class _Run:
             raise
 
     def _watch(self, workers: RunningGroup, group_id: str) -> None:
-        moved: tuple[str, str, int] | None = None
+        moved: tuple[str, str, int, int | None] | None = None
         over = False
         while not over:
             ended, over = workers.poll()
@@ -256,10 +256,12 @@ class _Run:
                 self._settle(outcome, group_id)
             beat, cell = workers.heartbeat(), workers.current
             if beat is not None and cell is not None and not over:
-                position = (cell.cell_id, beat.phase, beat.step)
+                position = (cell.cell_id, beat.phase, beat.step, beat.size_bytes)
                 if position != moved:
                     moved = position
-                    self._on_event(CellMoved(cell=cell, phase=beat.phase, step=beat.step))
+                    self._on_event(
+                        CellMoved(cell=cell, phase=beat.phase, step=beat.step, size_bytes=beat.size_bytes)
+                    )
 
     def _settle(self, outcome: CellOutcome, group_id: str) -> None:
         cell, verdict = outcome.cell, outcome.verdict

@@ -18,6 +18,9 @@ def calibrate(
         Path | None,
         typer.Option("-o", "--output", help="Where to write; without it RUN/calib.json.", metavar="FILE"),
     ] = None,
+    charts: Annotated[
+        bool, typer.Option("--charts", help="Also draw predicted against measured (PNG) into RUN/report.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the calibration as one JSON document.")] = False,
 ) -> int:
     """Fit what collectives cost on this machine: latency, rate, and a curve where no straight line holds.
@@ -26,7 +29,7 @@ def calibrate(
     """
     from stepscope.cli.calibrate_run import run_calibrate
 
-    return run_calibrate(run, output=output, json=json)
+    return run_calibrate(run, output=output, charts=charts, json=json)
 
 
 COMMAND = Command(run=calibrate, panel="Predict")
