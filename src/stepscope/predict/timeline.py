@@ -1,0 +1,288 @@
+"""A step's time from its backward pass and its buckets: what travels when, what hides, and which bucket size is best.
+
+The backward pass makes gradients ready one after the other (measured, :mod:`stepscope.records.backward`); a collective is
+launched when all its gradients are ready and all collectives before it are launched; it starts when a lane is free.
+What is left after the end of the backward pass is exposed. Pure: times of collectives come from the caller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from stepscope.core.errors import DataError, UsageError
+from stepscope.core.suggest import unknown
+from stepscope.predict.transport import Transport, transport_of
+from stepscope.records.backward import BackwardProfile, ReadyGradient
+from stepscope.records.plan import CommOp, ModelFacts, Setting
+from stepscope.records.timeline import BucketCandidate, BucketChoice, BucketSpan, Timeline
+from stepscope.strategies import REGISTRY as STRATEGIES
+
+CommTime = Callable[[str, int], float]
+"""Time of one collective alone, ns, from its op and its size in bytes (nccl-tests sense)."""
+
+CANDIDATES_MB = (1.0, 2.0, 4.0, 8.0, 16.0, 25.0)
+TIE = 0.005
+"""Predicted steps this close are equal; then the larger buckets win, as fewer collectives disturb computation less."""
+
+_DUST_NS = 1e-3
+
+
+def slowest_of(profiles: Sequence[BackwardProfile]) -> BackwardProfile:
+    """One profile for all ranks of a cell: a collective starts when the last rank's gradients are ready.
+
+    The ranks' steps are taken to begin together, as the last collective of the step before leaves them. Raises DataError.
+    """
+    if not profiles:
+        raise DataError("no rank left a backward profile", fix="run the cell again with this version")
+    names = {r.name for r in profiles[0].ready}
+    if any({r.name for r in p.ready} != names for p in profiles):
+        raise DataError("the ranks' backward profiles do not tell of the same parameters")
+    before = max(p.before_ns for p in profiles)
+    lag = [p.before_ns - before for p in profiles]
+    ready: dict[str, int] = {}
+    for profile, late in zip(profiles, lag, strict=True):
+        for r in profile.ready:
+            ready[r.name] = max(ready.get(r.name, 0), r.ready_ns + late)
+    last = max(profiles, key=lambda p: p.before_ns)
+    end = max(profiles, key=lambda p: p.after_ns)
+    return BackwardProfile(
+        clock=last.clock,
+        steps=min(p.steps for p in profiles),
+        micro_batch=max(p.micro_batch for p in profiles),
+        data_wait_ns=last.data_wait_ns,
+        forward_ns=last.forward_ns,
+        earlier_backward_ns=last.earlier_backward_ns,
+        backward_ns=max(p.backward_ns + late for p, late in zip(profiles, lag, strict=True)),
+        optimizer_ns=end.optimizer_ns,
+        other_ns=end.other_ns,
+        ready=tuple(
+            ReadyGradient(name=name, ready_ns=at)
+            for name, at in sorted(ready.items(), key=lambda item: item[1])
+        ),
+        unused=last.unused,
+    )
+
+
+def step_timeline(
+    profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime, *, transport: Transport
+) -> Timeline:
+    """The timeline of one step of a strategy whose collectives are ``plan``, in launch order.
+
+    Collectives of the phase ``backward`` overlap with it; those of ``after_backward`` follow it, each waiting for the one
+    before. A strategy's own copies and casts are not in the model. Raises DataError for a gradient that the profile does
+    not know.
+    """
+    jobs = _jobs(profile, plan, comm_time)
+    end_of_backward, launched = _run(jobs, float(profile.backward_ns), transport)
+    backward = round(end_of_backward)
+    buckets = tuple(_span(index, job, backward) for index, job in enumerate(launched))
+    end = max((b.end_ns for b in buckets), default=0)
+    return Timeline(
+        before_ns=profile.before_ns,
+        backward_ns=backward,
+        backward_alone_ns=profile.backward_ns,
+        exposed_ns=max(0, end - backward),
+        after_ns=profile.after_ns,
+        comm_ns=_covered(buckets),
+        buckets=buckets,
+    )
+
+
+def best_bucket(
+    profile: BackwardProfile,
+    facts: ModelFacts,
+    setting: Setting,
+    comm_time: CommTime,
+    *,
+    strategy: str = "ddp",
+    options: Mapping[str, object] | None = None,
+    candidates_mb: Sequence[float] = CANDIDATES_MB,
+    transport: Transport | None = None,
+    naive_profile: BackwardProfile | None = None,
+) -> BucketChoice:
+    """The bucket size (MiB) with the shortest predicted step; candidates that realise one partition count once.
+
+    strategy: one with ``bucket_cap_mb`` among its options; options: its other ones. profile: best taken of that strategy,
+    with any size: where gradients are accumulated is its own business and part of backward (DDP's copies into and out of
+    buckets are not: without reductions it makes none). transport: None: the backend's. naive_profile: of naive itself;
+    None: the same.
+    Raises UsageError where the strategy has no buckets or there is no candidate.
+    """
+    promise = STRATEGIES.load(strategy)
+    if "bucket_cap_mb" not in promise.options.model_fields:
+        raise UsageError(f"{strategy} has no buckets", fix="choose ddp or bucketed")
+    if not candidates_mb:
+        raise UsageError("no bucket size to choose from")
+    how = transport or transport_of(setting.backend)
+    others = {key: value for key, value in (options or {}).items() if key != "bucket_cap_mb"}
+
+    def predicted(
+        key: str, given: Mapping[str, object], taken: BackwardProfile = profile
+    ) -> tuple[tuple[CommOp, ...], Timeline]:
+        kind = STRATEGIES.load(key)
+        plan = kind.comm_plan(facts, setting, kind.options.model_validate(dict(given)))
+        return plan, step_timeline(taken, plan, comm_time, transport=how)
+
+    found: dict[tuple[CommOp, ...], tuple[list[float], Timeline]] = {}
+    for cap in sorted(set(candidates_mb)):
+        plan, timeline = predicted(strategy, others | {"bucket_cap_mb": cap})
+        found.setdefault(plan, ([], timeline))[0].append(cap)
+    candidates = tuple(
+        BucketCandidate(bucket_caps_mb=tuple(caps), timeline=timeline) for caps, timeline in found.values()
+    )
+    shortest = min(c.timeline.step_ns for c in candidates)
+    best = max(i for i, c in enumerate(candidates) if c.timeline.step_ns <= shortest * (1 + TIE))
+    return BucketChoice(
+        strategy=strategy,
+        candidates=candidates,
+        best=best,
+        naive=predicted("naive", {}, naive_profile or profile)[1],
+        default=predicted(strategy, others)[1],
+    )
+
+
+@dataclass(slots=True)
+class _Job:
+    """One collective on its way. ready: in time of computation. latency, wire: what is left of its time alone, ns."""
+
+    op: CommOp
+    ready: float
+    blocking: bool
+    latency: float
+    wire: float
+    ready_at: float = 0.0
+    launch: float = 0.0
+    start: float = 0.0
+    end: float = 0.0
+    lane: int = 0
+
+
+def _jobs(profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime) -> list[_Job]:
+    ready = {r.name: float(min(r.ready_ns, profile.backward_ns)) for r in profile.ready}
+    ready |= dict.fromkeys(profile.unused, float(profile.backward_ns))
+    per_byte = {op: _wire_ns_per_byte(op, plan, comm_time) for op in {each.op for each in plan}}
+    jobs: list[_Job] = []
+    following = float(profile.backward_ns)
+    for op in reversed(plan):
+        missing = [name for name in op.members if name not in ready]
+        if missing:
+            raise DataError(
+                f"the backward profile does not know the gradient of {missing[0]!r}",
+                why="it was taken of another model than the one that is planned",
+            )
+        if op.phase not in ("backward", "after_backward"):
+            raise UsageError(unknown("phase of a collective", op.phase, ("backward", "after_backward")))
+        blocking = op.phase == "after_backward"
+        # A collective without gradients of its own (an empty part of a bucket) goes with the one that follows.
+        following = at = max((ready[name] for name in op.members), default=following)
+        alone = _checked(comm_time(op.op, max(1, op.size_bytes)), op)
+        wire = min(alone, op.size_bytes * per_byte[op.op])
+        jobs.append(_Job(op=op, ready=at, blocking=blocking, latency=alone - wire, wire=wire))
+    jobs.reverse()
+    return jobs
+
+
+def _wire_ns_per_byte(op: str, plan: Sequence[CommOp], comm_time: CommTime) -> float:
+    """The least time a byte takes in any size that travels, or in all of them as one: the wire, without latency."""
+    sizes = {each.size_bytes for each in plan if each.op == op and each.size_bytes > 0}
+    if not sizes:
+        return 0.0
+    sizes.add(sum(each.size_bytes for each in plan if each.op == op))
+    return min(comm_time(op, size) / size for size in sizes)
+
+
+def _checked(time_ns: float, op: CommOp) -> float:
+    if not math.isfinite(time_ns) or time_ns < 0:
+        raise ValueError(f"{op.op} of {op.size_bytes} bytes cannot take {time_ns} ns")
+    return float(time_ns)
+
+
+def _run(jobs: list[_Job], backward_ns: float, transport: Transport) -> tuple[float, list[_Job]]:
+    """Let time pass from the start of backward until all is done: (when backward ends, jobs in launch order).
+
+    State between two events: computation done so far, collectives under way with what is left of them.
+    """
+    waiting = deque(jobs)
+    queue: deque[_Job] = deque()
+    active: list[_Job] = []
+    launched: list[_Job] = []
+    now, done = 0.0, 0.0
+    end_of_backward = 0.0
+    unready = deque(sorted(jobs, key=lambda job: job.ready))
+    while True:
+        computing = done < backward_ns
+        while unready and unready[0].ready <= done + _DUST_NS:
+            unready.popleft().ready_at = now
+        while waiting and _may_launch(waiting[0], computing, idle=not active and not queue, done=done):
+            job = waiting.popleft()
+            job.launch = now
+            launched.append(job)
+            queue.append(job)
+        while queue and len(active) < transport.lanes:
+            job = queue.popleft()
+            job.start = now
+            job.lane = min(set(range(transport.lanes)) - {a.lane for a in active})
+            active.append(job)
+        if not computing and not active:
+            return end_of_backward, launched
+        compute_rate = (1 / transport.compute_slowdown if active else 1.0) if computing else 0.0
+        comm_rate = 1 / transport.comm_slowdown if computing else 1.0
+        on_wire = sum(job.latency == 0 for job in active)
+        steps = [job.latency / comm_rate if job.latency else job.wire * on_wire / comm_rate for job in active]
+        if computing:
+            upcoming = unready[0].ready if unready else backward_ns
+            steps.append((upcoming - done) / compute_rate)
+        step = max(0.0, min(steps))
+        now += step
+        if computing:
+            done += step * compute_rate
+            if backward_ns - done <= _DUST_NS:
+                done, end_of_backward = backward_ns, now
+        for job in active:
+            if job.latency:
+                job.latency = _less(job.latency, step * comm_rate)
+            else:
+                job.wire = _less(job.wire, step * comm_rate / on_wire)
+            if not job.latency and not job.wire:
+                job.end = now
+        active = [job for job in active if job.latency or job.wire]
+
+
+def _may_launch(job: _Job, computing: bool, *, idle: bool, done: float) -> bool:
+    if job.blocking:
+        return not computing and idle
+    return job.ready <= done + _DUST_NS
+
+
+def _less(left: float, spent: float) -> float:
+    """``left`` minus ``spent``, without the dust of floating point."""
+    return left - spent if left - spent > _DUST_NS else 0.0
+
+
+def _span(index: int, job: _Job, backward_ns: int) -> BucketSpan:
+    start, end = round(job.start), round(job.end)
+    return BucketSpan(
+        index=index,
+        op=job.op.op,
+        dtype=job.op.dtype,
+        size_bytes=job.op.size_bytes,
+        members=job.op.members,
+        ready_ns=round(job.ready_at),
+        launch_ns=round(job.launch),
+        start_ns=start,
+        end_ns=end,
+        exposed_ns=max(0, end - max(start, backward_ns)),
+        lane=job.lane,
+    )
+
+
+def _covered(buckets: Sequence[BucketSpan]) -> int:
+    """Time in which at least one of them runs."""
+    covered, reach = 0, 0
+    for bucket in sorted(buckets, key=lambda b: b.start_ns):
+        covered += max(0, bucket.end_ns - max(bucket.start_ns, reach))
+        reach = max(reach, bucket.end_ns)
+    return covered

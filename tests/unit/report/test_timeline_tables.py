@@ -1,0 +1,157 @@
+"""The bucket timeline as a table, as a picture, and the choice of a size."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepscope.predict.timeline import best_bucket, step_timeline
+from stepscope.predict.transport import Transport
+from stepscope.records.backward import BackwardProfile, ReadyGradient
+from stepscope.records.plan import CommOp, ModelFacts, ParameterFact, Setting
+from stepscope.records.timeline import BucketChoice, Timeline
+from stepscope.report.render import terminal
+from stepscope.report.tables import bucket_choice, timeline
+
+MS = 1_000_000
+NAMES = ("a", "b", "c", "d")
+
+
+def profile() -> BackwardProfile:
+    """20 ms before, 40 ms backward with a gradient every 10 ms, 20 ms after."""
+    return BackwardProfile(
+        clock="perf_counter", steps=3, micro_batch=8, data_wait_ns=0, forward_ns=20 * MS, earlier_backward_ns=0,
+        backward_ns=40 * MS, optimizer_ns=20 * MS, other_ns=0,
+        ready=tuple(ReadyGradient(name=n, ready_ns=10 * MS * (i + 1)) for i, n in enumerate(NAMES)),
+    )  # fmt: skip
+
+
+def op(*members: str, kib: int = 1024) -> CommOp:
+    return CommOp(op="all_reduce", numel=kib * 256, dtype="float32", phase="backward", members=members)
+
+
+def two_buckets() -> Timeline:
+    """20 ms each on one lane: 20 to 40 under backward, 40 to 60 after it; a step of 100 ms."""
+    plan = [op("a", "b"), op("c", "d")]
+    return step_timeline(profile(), plan, lambda _, __: 20.0 * MS, transport=Transport(lanes=1))
+
+
+def choice() -> BucketChoice:
+    facts = ModelFacts(
+        parameters=tuple(ParameterFact(name=n, numel=1 << 18, dtype="float32") for n in NAMES),
+        ready_order=(0, 1, 2, 3),
+        forward_flops_per_sample=1,
+    )
+    setting = Setting(device="cpu", backend="gloo", world_size=2, precision="fp32", optimizer="sgd")
+    return best_bucket(
+        profile(), facts, setting, lambda _, size: 2e6 + size / 2**20 * 1e7, candidates_mb=(0.5, 1, 2, 4)
+    )
+
+
+def column(table: timeline.Table, key: str) -> list[object]:
+    place = [c.key for c in table.columns].index(key)
+    return [row.values[place].raw for row in table.rows]
+
+
+def test_every_bucket_has_a_row_with_its_times() -> None:
+    table = timeline.build(two_buckets())
+    assert column(table, "size") == [2**20, 2**20]
+    assert column(table, "count") == [2, 2]
+    assert column(table, "members") == ["a b", "c d"]
+    assert column(table, "ready") == [20 * MS, 40 * MS]
+    assert column(table, "start") == [20 * MS, 40 * MS]
+    assert column(table, "end") == [40 * MS, 60 * MS]
+    assert column(table, "exposed") == [0, 20 * MS]
+    assert (
+        "step 100 ms = 20.0 ms before + backward 40.0 ms + exposed 20.0 ms + 20.0 ms after"
+        in table.footnotes[0]
+    )
+    assert "50% of 40.0 ms hidden" in table.footnotes[0]
+
+
+def test_many_members_are_named_by_the_first_and_the_last() -> None:
+    line = step_timeline(profile(), [op(*NAMES)], lambda _, __: 1.0, transport=Transport(lanes=1))
+    table = timeline.build(line)
+    place = [c.key for c in table.columns].index("members")
+    assert table.rows[0].values[place].text == "a .. d"
+    assert table.rows[0].values[place].raw == "a b c d"
+
+
+def test_a_backward_pass_that_communication_slows_says_by_how_much() -> None:
+    slow = Transport(lanes=1, compute_slowdown=1.5)
+    line = step_timeline(profile(), [op("a")], lambda _, __: 30.0 * MS, transport=slow)
+    assert "backward 50.0 ms (+10.0 ms beside communication)" in timeline.build(line).footnotes[0]
+
+
+def test_a_step_without_communication_says_so() -> None:
+    line = step_timeline(profile(), [], lambda _, __: 1.0, transport=Transport(lanes=1))
+    table = timeline.build(line)
+    assert table.rows == ()
+    assert table.notes == ("no communication in this step",)
+
+
+def test_the_picture_draws_computation_above_and_buckets_below_to_scale() -> None:
+    lines = timeline.picture(two_buckets(), width=112)
+    margin = len(" 0 1.00 MiB") + 1
+    assert lines[0][margin:].startswith("0 ")
+    assert lines[0].endswith("100 ms")
+    drawn = [line[margin:].ljust(100) for line in lines[1:4]]
+
+    # 112 characters are 12 of label and 100 less one of line: a character is about a millisecond
+    def spans(text: str, sign: str) -> tuple[int, int]:
+        return text.index(sign), text.rindex(sign) + 1
+
+    assert spans(drawn[0], "█") == (pytest.approx(20, abs=1), pytest.approx(60, abs=1))
+    assert spans(drawn[1], "▒") == (pytest.approx(40, abs=1), pytest.approx(60, abs=1))
+    assert "▓" not in drawn[1]
+    assert spans(drawn[2], "▓") == (pytest.approx(60, abs=1), pytest.approx(80, abs=1))
+    assert drawn[0][61:79].strip() == ""  # computation waits for the tail
+    assert "▓ exposed" in lines[-1]
+
+
+def test_a_queue_shows_in_the_picture() -> None:
+    line = step_timeline(profile(), [op("a"), op("b")], lambda _, __: 20.0 * MS, transport=Transport(lanes=1))
+    assert "··" in timeline.picture(line)[3]
+    assert "··" not in timeline.picture(line)[2]
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 200])
+def test_no_line_of_a_picture_is_wider_than_asked(width: int) -> None:
+    plan = [op(n) for n in NAMES]
+    line = step_timeline(profile(), plan, lambda _, __: 3.0 * MS, transport=Transport(lanes=2))
+    lines = timeline.picture(line, width=width)
+    assert max(len(text) for text in lines[:-1]) <= width
+
+
+def test_many_buckets_share_the_rows_of_their_lanes() -> None:
+    names = [f"p{i}" for i in range(40)]
+    many = BackwardProfile(
+        clock="perf_counter", steps=3, micro_batch=8, data_wait_ns=0, forward_ns=20 * MS, earlier_backward_ns=0,
+        backward_ns=40 * MS, optimizer_ns=MS, other_ns=0,
+        ready=tuple(ReadyGradient(name=n, ready_ns=MS * (i + 1)) for i, n in enumerate(names)),
+    )  # fmt: skip
+    line = step_timeline(many, [op(n) for n in names], lambda _, __: 3.0 * MS, transport=Transport(lanes=2))
+    labels = [text.split("  ")[0].strip() for text in timeline.picture(line)]
+    assert labels[2:4] == ["lane 0", "lane 1"]
+    assert len(labels) == 5
+
+
+def test_the_choice_has_a_row_for_each_partition_and_the_untuned_ways() -> None:
+    table = bucket_choice.build(choice())
+    assert column(table, "bucket_cap") == ["0.5, 1 MiB", "2 MiB", "4 MiB", "ddp default", "naive"]
+    assert column(table, "buckets")[:3] == [4, 2, 1]
+    assert column(table, "gain")[-1] == 1.0
+    starred = [row.values[0].text for row in table.rows if row.values[0].text.endswith("*")]
+    assert starred == [f"{', '.join(f'{c:g}' for c in choice().chosen.bucket_caps_mb)} MiB *"]
+    assert table.footnotes[0].startswith(f"* {choice().bucket_cap_mb:g} MiB: ")
+
+
+def test_measured_steps_stand_beside_the_predicted_ones_where_there_are_any() -> None:
+    assert "measured" not in [c.key for c in bucket_choice.build(choice()).columns]
+    table = bucket_choice.build(choice(), {"1": 70e6, "naive": 99e6})
+    assert column(table, "measured") == [70e6, None, None, None, 99e6]
+
+
+def test_tables_fit_a_terminal() -> None:
+    for table in (timeline.build(two_buckets()), bucket_choice.build(choice(), {"1": 70e6})):
+        text = terminal.render(table, width=100).plain
+        assert max(len(line) for line in text.splitlines()[:6]) <= 100
