@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from stepscope import __version__
+from stepscope.cli import predict_buckets
 from stepscope.cli.console import err, out, print_json
+from stepscope.cli.predict_buckets import read_calibration
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.clock import utc_now
 from stepscope.core.errors import DataError, UsageError
@@ -24,8 +26,6 @@ from stepscope.predict.collectives.machine import Caller
 from stepscope.predict.collectives.measured_rows import MeasuredRow
 from stepscope.predict.collectives.validate import ErrorGroup
 from stepscope.predict.predicted import Predicted
-from stepscope.records import codec
-from stepscope.records.calibration import Calibration
 from stepscope.report.render import terminal
 from stepscope.report.tables.predicted import (
     build_alternatives,
@@ -56,6 +56,8 @@ class Request:
     dtype: str | None
     calib: Path | None
     validate: Path | None
+    buckets: Path | None
+    cell: str | None
     json: bool
 
 
@@ -63,8 +65,23 @@ def run(request: Request) -> int:
     """Predict and print; returns the exit code. Raises StepscopeError."""
     if request.validate is not None:
         return _validate(request, request.validate)
+    if request.buckets is not None:
+        if request.calib is None:
+            raise UsageError(
+                "buckets of what network?",
+                why="--calib was not given",
+                fix="stepscope comm -o RUN, stepscope calibrate RUN, then --calib RUN/calib.json",
+            )
+        return predict_buckets.run(
+            request.buckets,
+            calibration=read_calibration(request.calib),
+            cell_id=request.cell,
+            json=request.json,
+        )
     if request.collective is None:
-        raise UsageError("nothing to predict", why="no --collective was given", fix=_EXAMPLE)
+        raise UsageError(
+            "nothing to predict", why="neither --collective nor --buckets was given", fix=_EXAMPLE
+        )
     op = known_op(request.collective)
     if request.gpus is None:
         raise UsageError("how many ranks?", why="--gpus was not given", fix=_EXAMPLE)
@@ -126,15 +143,7 @@ def _from_specification(
 def _calibrated(
     request: Request, file: Path, op: str, sizes: tuple[int, ...], gpus: int
 ) -> tuple[dict[int, Predicted], str]:
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"cannot read {file}",
-            why=error.strerror or str(error),
-            fix="`stepscope calibrate RUN` writes one",
-        ) from error
-    calibration = codec.decode(data, Calibration, source=str(file))
+    calibration = read_calibration(file)
     for warning in machine_warnings(calibration, machine_of(collect(with_torch=False))):
         err().print(f"warning: {warning}", style="yellow", soft_wrap=True)
     dtype = None if request.dtype is None else dtype_name(request.dtype)

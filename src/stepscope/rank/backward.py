@@ -28,8 +28,8 @@ from stepscope.rank.workloads._common import Task
 from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.cell import CellSpec
 
-MOST_STEPS = 7
-BUDGET_NS = 900_000_000
+MOST_STEPS = 15
+BUDGET_NS = 2_000_000_000
 """No further step is begun when the longest one so far would not end within it; one step is always made."""
 
 
@@ -86,6 +86,8 @@ def backward_profile(
             longest = max(longest, perf_counter_ns() - before)
     finally:
         timer.close()
+    # The first one wakes ranks that have just waited for each other; it stays only where there is hardly another.
+    seen = seen[1:] if len(seen) > 3 else seen
     names = [name for name, p in task.module.named_parameters() if p.requires_grad]
     return summarise(
         seen,

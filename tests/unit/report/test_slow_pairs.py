@@ -151,3 +151,17 @@ def test_the_order_of_rows_is_irrelevant() -> None:
     mixed = list(rows)
     random.Random(1).shuffle(mixed)
     assert verdict(rows) == verdict(mixed)
+
+
+def test_what_slowed_a_host_for_a_moment_and_not_again_accuses_nobody() -> None:
+    one_way = pairs(8, slow_ingress={2: 2.3}, noise=random.Random(1))
+    both_ways = pairs(8, noise=random.Random(2), bidirectional=True)
+    assert verdict(one_way).ends
+    assert not verdict([*one_way, *both_ways]).ends
+
+
+def test_a_slow_host_is_slow_both_ways_too_and_stays_named() -> None:
+    one_way = pairs(8, slow_egress={2: 5.0}, noise=random.Random(1))
+    both_ways = pairs(8, slow_egress={2: 5.0}, noise=random.Random(2), bidirectional=True)
+    (end,) = verdict([*one_way, *both_ways]).ends
+    assert (end.ranks, end.direction) == ((2,), "egress")

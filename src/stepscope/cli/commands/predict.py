@@ -52,9 +52,16 @@ def predict(
         Path | None,
         typer.Option(help="Compare predictions with the measured tables there.", metavar="DIR|FILE"),
     ] = None,
+    buckets: Annotated[
+        Path | None,
+        typer.Option(
+            help="A run of `stepscope bench`: which gradient bucket size is best there.", metavar="RUN"
+        ),
+    ] = None,
+    cell: Annotated[str | None, typer.Option(help="Which cell of that run.", metavar="ID")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> int:
-    """Predict the time of a collective, from the hardware's specification or from a calibration.
+    """Predict the time of a collective, from the hardware's specification or from a calibration; or the best buckets.
 
     Shows time, bus bandwidth, the algorithm the library would choose and why, the others, and an 80 % interval.
     """
@@ -76,6 +83,8 @@ def predict(
             dtype=dtype,
             calib=calib,
             validate=validate,
+            buckets=buckets,
+            cell=cell,
             json=json,
         )
     )

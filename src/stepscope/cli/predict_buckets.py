@@ -1,0 +1,94 @@
+"""``stepscope predict --buckets RUN``: which gradient bucket size, and the picture of the step it gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepscope.cli.console import err, out, print_json
+from stepscope.core.errors import DataError, StepscopeError, UsageError
+from stepscope.matrix.comm_results import read_comm_rows
+from stepscope.matrix.measured import common_steps, slowest
+from stepscope.predict.calibrated import machine_warnings
+from stepscope.predict.calibration import machine_of
+from stepscope.predict.run_buckets import choose_buckets, naive_twin, pick_cell, same_work
+from stepscope.predict.transport import Transport, measured_transport
+from stepscope.records import codec
+from stepscope.records.calibration import Calibration
+from stepscope.records.environment import EnvironmentRecord
+from stepscope.report.render import terminal
+from stepscope.report.tables import bucket_choice, timeline
+from stepscope.stats.order import median
+from stepscope.store.layout import RunLayout
+from stepscope.store.reader import CellResult, read_cell, read_if_there, read_run
+
+SCHEMA = "stepscope.buckets/1"
+
+
+def run(folder: Path, *, calibration: Calibration, cell_id: str | None, json: bool) -> int:
+    """Predict and print; the exit code. Raises StepscopeError."""
+    layout = RunLayout(folder)
+    record = read_run(folder)
+    if record.kind != "bench":
+        raise UsageError(
+            f"{folder} is a {record.kind} run", fix="--buckets takes a run folder of `stepscope bench`"
+        )
+    cells = [read_cell(layout.cell(known)) for known in record.cells]
+    cell = pick_cell(cells, cell_id)
+    environment = read_if_there(layout.environment, EnvironmentRecord)
+    if environment is not None:
+        for warning in machine_warnings(calibration, machine_of(environment)):
+            err().print(f"warning: {warning}", style="yellow", soft_wrap=True)
+    choice = choose_buckets(
+        cell, calibration, naive=naive_twin(cells, cell), transport=_transport(calibration, cell)
+    )
+    if json:
+        print_json(codec.encode_document({"schema": SCHEMA, "choice": codec.plain(choice)}))
+        return 0
+    console = out()
+    width = min(console.width, 120)
+    console.print(
+        terminal.render(bucket_choice.build(choice, _measured(cells, cell)), width=width), soft_wrap=True
+    )
+    console.print(f"\n{choice.strategy} with {choice.bucket_cap_mb:g} MiB, as predicted")
+    console.print("\n".join(timeline.picture(choice.chosen.timeline, width=width)), markup=False)
+    return 0
+
+
+def read_calibration(file: Path) -> Calibration:
+    """Raises DataError when there is none."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"cannot read {file}",
+            why=error.strerror or str(error),
+            fix="`stepscope calibrate RUN` writes one",
+        ) from error
+    return codec.decode(data, Calibration, source=str(file))
+
+
+def _transport(calibration: Calibration, cell: CellResult) -> Transport | None:
+    """With slow-downs where the calibrated run measured overlap; None: the backend's lanes, nothing slowed."""
+    folder = Path(calibration.run)
+    try:
+        return measured_transport(cell.spec.backend, read_comm_rows(folder))
+    except StepscopeError:
+        note = "overlap was not measured (`stepscope comm --overlap`): communication is taken to cost no computation"
+        err().print(f"note: {note}", style="dim", soft_wrap=True)
+        return None
+
+
+def _measured(cells: list[CellResult], cell: CellResult) -> dict[str, float]:
+    """Median steps of cells like ``cell``, ns: by size in MiB, and ``naive``."""
+    found: dict[str, float] = {}
+    for other in cells:
+        steps = common_steps(other.samples, other.spec.world_size).full
+        if not steps or not same_work(other, cell):
+            continue
+        times = [value for values in slowest(steps, "step_ns").values() for value in values]
+        cap = other.spec.strategy_options.get("bucket_cap_mb")
+        if other.spec.strategy == "naive":
+            found["naive"] = median(times)
+        elif other.spec.strategy == cell.spec.strategy:
+            found["default" if cap is None else f"{cap:g}"] = median(times)
+    return found
