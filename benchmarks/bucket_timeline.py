@@ -23,11 +23,9 @@ from rich.console import Console
 from benchmarks._report import compare, heading, show
 from stepscope.matrix.comm_results import read_comm_rows
 from stepscope.matrix.measured import common_steps, slowest
-from stepscope.predict.calibrated import Asked, time_of
-from stepscope.predict.promise import promise_of
-from stepscope.predict.timeline import CANDIDATES_MB, best_bucket, slowest_of
+from stepscope.predict.run_buckets import choose_buckets
+from stepscope.predict.timeline import CANDIDATES_MB
 from stepscope.predict.transport import Transport, measured_transport
-from stepscope.records.backward import BackwardProfile
 from stepscope.records.calibration import Calibration
 from stepscope.records.timeline import BucketChoice, Timeline
 from stepscope.report.render import terminal
@@ -86,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _report(cells: Mapping[str, CellResult], calibration: Calibration, transport: Transport) -> None:
     rounds = {key: _rounds(cell) for key, cell in cells.items()}
     measured = {key: _middle(each) for key, each in rounds.items()}
-    choice = predict(cells["naive"], cells["default"], calibration, transport)
+    choice = choose_buckets(cells["default"], calibration, naive=cells["naive"], transport=transport)
     print(
         f"beside each other: computation {transport.compute_slowdown:.2f}x, collectives {transport.comm_slowdown:.2f}x"
     )
@@ -121,31 +119,6 @@ def _report(cells: Mapping[str, CellResult], calibration: Calibration, transport
     print(
         f"named {named} MiB, fastest measured {best} MiB: {behind:.1%} behind; bar: {NAMED_BAR:.0%}",
         flush=True,
-    )
-
-
-def predict(
-    naive: CellResult, default: CellResult, calibration: Calibration, transport: Transport
-) -> BucketChoice:
-    """The choice of a bucket size from the backward profiles of untuned runs and what an all-reduce costs."""
-    spec = default.spec
-    promise = promise_of(spec)
-    asked = Asked(backend=spec.backend, network=spec.network, in_place=True)
-
-    def comm_time(op: str, size_bytes: int) -> float:
-        return time_of(calibration, op, size_bytes, spec.world_size, asked=asked).time_ns
-
-    def profile_of(cell: CellResult) -> BackwardProfile:
-        return slowest_of([s.backward for s in cell.summaries if s.backward is not None])
-
-    return best_bucket(
-        profile_of(default),
-        promise.facts,
-        promise.setting,
-        comm_time,
-        strategy=spec.strategy,
-        transport=transport,
-        naive_profile=profile_of(naive),
     )
 
 
