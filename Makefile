@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DATA ?=
-# Tests that need nothing but their process run side by side; those that start ranks have the machine to themselves.
+# Tests that need nothing but their process run side by side; of those that start ranks, two files at a time: they wait
+# for processes to start more than they compute, and none of them decides by a time.
 TESTS_ALONE := tests/arch tests/unit tests/property tests/golden
 TESTS_ON_RANKS := tests/dist tests/e2e
 
@@ -17,7 +18,7 @@ ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 else
 	$(BIN)/python -m pytest -n auto $(TESTS_ALONE)
-	$(BIN)/python -m pytest $(TESTS_ON_RANKS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS_ON_RANKS)
 endif
 
 venv: $(VENV)/.installed-test

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+from stepscope.environment.collect import collect
 
 T = TypeVar("T")
 
@@ -32,6 +38,15 @@ class Done:
         return json.loads(self.out)
 
 
+@functools.cache
+def torch_facts() -> Path:
+    """A cache folder with what torch says of itself: asked once, not by every command (it takes seconds)."""
+    folder = Path(tempfile.mkdtemp(prefix="stepscope-facts-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    collect(remember=True, environ={**os.environ, "XDG_CACHE_HOME": str(folder)})
+    return folder
+
+
 class Cli:
     """``stepscope`` in a folder of its own, with the faulty workload installed and warnings as errors in ranks."""
 
@@ -46,6 +61,7 @@ class Cli:
             "[stepscope.workloads]\nfaulty = faulty_plugin:WORKLOAD\n"
             "[stepscope.rank.workloads]\nfaulty = faulty_plugin_rank:build\n"
         )
+        shutil.copytree(torch_facts(), folder / "cache", dirs_exist_ok=True)
         self.environ = {
             **{k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES},
             "PYTHONPATH": os.pathsep.join([str(plugins), str(HERE)]),

@@ -98,32 +98,6 @@ def test_calibrate_and_predict_follow_from_it(shared_cli: Cli) -> None:
     assert said.code == 0, said.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--ops", "all_reduc"), "did you mean 'all_reduce'"),
-        (("--sizes", "1M:1K:2"), "goes from 1 MiB down to 1 KiB"),
-        (("--dtype", "fp23"), "did you mean 'fp32'"),
-        (("--reduce-op", "summ"), "did you mean 'sum'"),
-        (("--ranks", "0"), "--ranks '0' is not a number of ranks"),
-        (("--iters", "few"), "--iters 'few' is neither auto nor a whole number"),
-        (("--mode", "async:0"), "not a number of calls"),
-        (("--budget", "0s"), "no time at all"),
-        (("--emulate-network", "fast"), "is not an emulated network"),
-        (("--backend", "glo"), "did you mean 'gloo'"),
-        (("--json", "--format", "csv"), "both say what stdout gets"),
-    ],
-)
-def test_a_users_mistake_is_one_message_before_any_rank_starts(
-    cli: Cli, arguments: tuple[str, ...], message: str
-) -> None:
-    done = cli("comm", *arguments, "-o", "run")
-    assert done.code == 2
-    assert message in done.err
-    assert "Traceback" not in done.err
-    assert not (cli.folder / "run").exists()
-
-
 def test_sizes_that_cannot_be_sent_are_skipped_with_the_reason(cli: Cli) -> None:
     done = cli(
         "comm", "--ops", "all_gather", "--sizes", "0,3,1001,4096,64T", "--ranks", "3", *QUICK, "-o", "run", "--json"

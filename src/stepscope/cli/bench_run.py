@@ -14,10 +14,11 @@ from stepscope.cli.console import OutputError, ReaderGone, out, print_json
 from stepscope.cli.progress import progress
 from stepscope.cli.run_place import stopped_by_the_disk, take_place
 from stepscope.core.errors import Interrupted
+from stepscope.core.places import cache_dir
 from stepscope.matrix.resolved import resolved_matrix
 from stepscope.matrix.results import bench_document
 from stepscope.matrix.runner import RunRequest, run_matrix
-from stepscope.matrix.session import Plan, cache_dir, derive_results, exit_code
+from stepscope.matrix.session import Plan, derive_results, exit_code
 from stepscope.records.run import ResultRow, RunRecord
 from stepscope.report.findings import findings
 from stepscope.report.render import terminal

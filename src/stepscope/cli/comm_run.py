@@ -13,13 +13,13 @@ from stepscope.cli.console import OutputError, ReaderGone, out, print_json
 from stepscope.cli.progress import progress
 from stepscope.cli.run_place import stopped_by_the_disk, take_place
 from stepscope.core.errors import ExitCode, Interrupted, UsageError
+from stepscope.core.places import cache_dir
 from stepscope.core.suggest import unknown
 from stepscope.core.units import format_size
 from stepscope.matrix.comm_cells import COMM
 from stepscope.matrix.comm_results import comm_document
 from stepscope.matrix.comm_session import CommPlan, derive_comm_rows, make_comm_plan
 from stepscope.matrix.runner import RunRequest, run_matrix
-from stepscope.matrix.session import cache_dir
 from stepscope.records import codec
 from stepscope.records.cell import MeasureSettings
 from stepscope.records.comm import CommMeasure, CommRow

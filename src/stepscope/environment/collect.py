@@ -21,6 +21,7 @@ def collect(
     *,
     torch_timeout_s: float = 60,
     with_torch: bool = True,
+    remember: bool = False,
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> EnvironmentRecord:
@@ -28,6 +29,7 @@ def collect(
 
     torch_timeout_s: seconds after which the torch probe is stopped (then ``torch`` is None, with the reason).
     with_torch: False leaves the torch probe out, which takes seconds where all others take tens of milliseconds.
+    remember: what a CPU build of torch said last time need not be asked again.
     environ, cwd: the variables and the directory to look at; by default this process's own.
 
     ``unavailable`` maps the probe, or the field that one could not fill, to the reason.
@@ -36,6 +38,7 @@ def collect(
         environ=dict(os.environ if environ is None else environ),
         cwd=Path.cwd() if cwd is None else cwd,
         torch_timeout_s=torch_timeout_s,
+        remember=remember,
     )
     names = [name for name in REGISTRY.names() if with_torch or name != "torch"]
     probes = {name: REGISTRY.load(name) for name in names}

@@ -37,7 +37,7 @@ def make_comm_plan(request: CommRequest, *, launch: LaunchSettings, worlds: Sequ
     Raises UsageError, and MissingError for a device or backend that is not there.
     """
     joined = joined_world(os.environ)
-    environment = collect()
+    environment = collect(remember=True)
     machine = machine_of(environment, joined_world_size=None if joined is None else joined[1])
     device, backend = choose_device(launch, machine)
     if worlds is None:

@@ -42,12 +42,6 @@ class Plan:
     data_dir: Path | None
 
 
-def cache_dir(environ: Mapping[str, str]) -> Path:
-    """``$XDG_CACHE_HOME/stepscope``, else ``~/.cache/stepscope``."""
-    home = environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "stepscope"
-
-
 def make_plan(
     source: Path | str,
     *,
@@ -65,7 +59,7 @@ def make_plan(
     if download:
         _download(matrix, data_dir)
     joined = joined_world(os.environ)
-    environment = collect()
+    environment = collect(remember=True)
     machine = machine_of(environment, joined_world_size=None if joined is None else joined[1])
     lookup = digest_lookup(data_dir)
     missing: dict[str, DataError | UsageError] = {}

@@ -20,6 +20,7 @@ from typing import Any, get_type_hints
 import msgspec
 import numpy as np
 
+from stepscope.core.places import cache_dir
 from stepscope.traces.events import Events, MemoryInstants, Note, RankTrace, TraceMeta
 
 SCHEMA = 1
@@ -63,8 +64,7 @@ class _Header(msgspec.Struct):
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """``$XDG_CACHE_HOME/stepscope/traces``, else below ``~/.cache``."""
-    home = environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "stepscope" / "traces"
+    return cache_dir(environ) / "traces"
 
 
 def cached(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests import fake_runs
 from tests.calibration_rows import MACHINE, sweep
 
+from stepscope.cli import console
 from stepscope.cli.main import main
 from stepscope.predict.calibration import calibrate
 from stepscope.predict.promise import promise_of
@@ -59,6 +61,15 @@ def calib(tmp_path: Path) -> Path:
     path = tmp_path / "calib.json"
     write_bytes(path, codec.encode(calibrate(rows, run="comm-run", machine=MACHINE)))
     return path
+
+
+@pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The console keeps the width of its first use: another test's must not decide what is left out of a table."""
+    monkeypatch.setenv("COLUMNS", "160")
+    console.out.cache_clear()
+    yield
+    console.out.cache_clear()
 
 
 def _said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -18,6 +18,7 @@ class ProbeContext:
     environ: the environment variables.
     cwd: the directory whose file system runs will be written to.
     torch_timeout_s, command_timeout_s: seconds after which a child process is killed.
+    remember: take and keep answers that cannot change (environment/torch_memory.py).
     """
 
     environ: Mapping[str, str]
@@ -25,6 +26,7 @@ class ProbeContext:
     cwd: Path = Path()
     torch_timeout_s: float = 60.0
     command_timeout_s: float = 20.0
+    remember: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

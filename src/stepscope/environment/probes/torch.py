@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from stepscope.core.errors import DataError, Unavailable
+from stepscope.environment import torch_memory
 from stepscope.environment.probes._common import Facts, Probe, ProbeContext
 from stepscope.records.codec import decode
 from stepscope.records.environment import TorchFact
@@ -16,12 +17,17 @@ from stepscope.records.environment import TorchFact
 
 def run(context: ProbeContext) -> Facts | Unavailable:
     """``torch`` = TorchFact of this Python."""
-    answer = ask(
+    known = torch_memory.recall(context.environ) if context.remember else None
+    answer = known or ask(
         [sys.executable, "-m", "stepscope.rank", "--probe"],
         environ=context.environ,
         timeout_s=context.torch_timeout_s,
     )
-    return answer if isinstance(answer, Unavailable) else Facts(values={"torch": answer})
+    if isinstance(answer, Unavailable):
+        return answer
+    if known is None and context.remember:
+        torch_memory.remember(answer, context.environ)
+    return Facts(values={"torch": answer})
 
 
 def ask(command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float) -> TorchFact | Unavailable:

@@ -1,0 +1,38 @@
+"""Mistakes in the options of ``stepscope comm``: one message each, and nothing is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepscope.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--ops", "all_reduc"), "did you mean 'all_reduce'"),
+        (("--sizes", "1M:1K:2"), "goes from 1 MiB down to 1 KiB"),
+        (("--dtype", "fp23"), "did you mean 'fp32'"),
+        (("--reduce-op", "summ"), "did you mean 'sum'"),
+        (("--ranks", "0"), "--ranks '0' is not a number of ranks"),
+        (("--iters", "few"), "--iters 'few' is neither auto nor a whole number"),
+        (("--mode", "async:0"), "not a number of calls"),
+        (("--budget", "0s"), "no time at all"),
+        (("--emulate-network", "fast"), "is not an emulated network"),
+        (("--backend", "glo"), "did you mean 'gloo'"),
+        (("--json", "--format", "csv"), "both say what stdout gets"),
+    ],
+)
+def test_a_users_mistake_is_one_message_before_any_rank_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(SystemExit) as ended:
+        main(["comm", *arguments, "-o", str(run)])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert message in " ".join(said.split())
+    assert "Traceback" not in said
+    assert not run.exists()
