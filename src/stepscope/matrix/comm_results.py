@@ -20,7 +20,14 @@ from stepscope.records.comm import CommRow, CommSample, CommSpec, CommSummary
 from stepscope.records.run import CellStatus
 from stepscope.stats.describe import summary
 from stepscope.store.layout import RunLayout
-from stepscope.store.reader import RankCommSamples, read_comm_samples, read_if_there, read_record, read_run
+from stepscope.store.reader import (
+    RankCommSamples,
+    read_bytes,
+    read_comm_samples,
+    read_if_there,
+    read_record,
+    read_run,
+)
 from stepscope.store.writer import write_bytes
 
 COMM_SCHEMA = "stepscope.comm/1"
@@ -66,11 +73,7 @@ def read_comm_rows(path: Path) -> tuple[CommRow, ...]:
     file = RunLayout(path).results_jsonl if path.is_dir() else path
     if path.is_dir():
         read_comm_cells(RunLayout(path))  # says so when the folder holds something else
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {file}", why=error.strerror or str(error)) from error
-    return tuple(codec.decode_lines(data, CommRow, source=str(file)))
+    return tuple(codec.decode_lines(read_bytes(file), CommRow, source=str(file)))
 
 
 def comm_document(run: str, rows: Sequence[CommRow]) -> dict[str, Any]:

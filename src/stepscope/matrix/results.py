@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +17,9 @@ from stepscope.matrix.varied import varied_settings
 from stepscope.records import codec
 from stepscope.records.cell import CellSpec
 from stepscope.records.run import CellStatus, ResultRow, RunRecord, Status
+from stepscope.store.flat import records_csv
 from stepscope.store.layout import RunLayout
-from stepscope.store.reader import CellResult, read_cell, read_if_there, read_record
+from stepscope.store.reader import CellResult, read_bytes, read_cell, read_if_there, read_record
 from stepscope.store.writer import write_bytes
 
 BENCH_SCHEMA = "stepscope.bench/1"
@@ -59,23 +57,12 @@ def write_results(layout: RunLayout, rows: Sequence[ResultRow]) -> None:
 
 def read_results(path: Path) -> tuple[ResultRow, ...]:
     """The rows of a ``results.jsonl``."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {path}", why=error.strerror or str(error)) from error
-    return tuple(codec.decode_lines(data, ResultRow, source=str(path)))
+    return tuple(codec.decode_lines(read_bytes(path), ResultRow, source=str(path)))
 
 
 def rows_csv(rows: Sequence[ResultRow]) -> str:
     """Rows as CSV in base units: unknown is an empty field, options and lists are JSON text."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    names = codec.field_names(ResultRow)
-    writer.writerow(names)
-    for row in rows:
-        plain = codec.to_builtins(row)
-        writer.writerow([_csv_field(plain[name]) for name in names])
-    return text.getvalue()
+    return records_csv(rows, ResultRow)
 
 
 def bench_document(run: RunRecord | None, rows: Sequence[ResultRow]) -> dict[str, Any]:
@@ -85,16 +72,6 @@ def bench_document(run: RunRecord | None, rows: Sequence[ResultRow]) -> dict[str
         "run": None if run is None else codec.to_builtins(run),
         "cells": [codec.to_builtins(row) for row in rows],
     }
-
-
-def _csv_field(value: Any) -> str | int | float:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (dict, list, tuple)):
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    return value  # type: ignore[no-any-return]
 
 
 def _row(layout: RunLayout, spec: CellSpec, plan: Planned | Unavailable | None) -> ResultRow:

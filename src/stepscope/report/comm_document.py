@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -13,6 +10,7 @@ from stepscope.core.clock import utc_now
 from stepscope.records import codec
 from stepscope.records.comm import CommRow
 from stepscope.report.comm_labels import failure_label, sweeps
+from stepscope.store.flat import records_csv
 
 _ENTRY = (
     "size_bytes", "numel", "iterations", "warmup", "stop_reason", "time_ns_median", "time_ns_low", "time_ns_high",
@@ -68,24 +66,7 @@ def document_001(
 
 def rows_csv(rows: Sequence[CommRow]) -> str:
     """Rows as CSV in base units: unknown is an empty field, settings and lists are JSON text."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    names = codec.field_names(CommRow)
-    writer.writerow(names)
-    for row in rows:
-        plain = codec.to_builtins(row)
-        writer.writerow([_csv_field(plain[name]) for name in names])
-    return text.getvalue()
-
-
-def _csv_field(value: Any) -> str | int | float:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (dict, list, tuple)):
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    return value  # type: ignore[no-any-return]
+    return records_csv(rows, CommRow)
 
 
 def _sweep(sweep: Sequence[CommRow]) -> dict[str, Any]:
