@@ -50,11 +50,11 @@ def run_comm(
         raise UsageError(unknown("format", format_, FORMATS))
     if json and format_ != "table":
         raise UsageError("--json and --format both say what stdout gets", fix="give one of them")
-    measure = options.measure()
-    planned = make_comm_plan(options.request(), launch=options.launch(), worlds=options.worlds())
+    asked, measure = options.request(), options.measure()
+    planned = make_comm_plan(asked, launch=options.launch(), worlds=options.worlds())
     if plan:
         return _print_plan(planned)
-    place = take_place(output, name=NAME, env_source="--env", env=tuple(options.request().env))
+    place = take_place(output, name=NAME, env_source="--env", env=tuple(asked.env))
     layout = place.layout
     request = RunRequest(
         layout=layout,

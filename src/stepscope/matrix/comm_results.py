@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from stepscope.store.writer import write_bytes
 
 COMM_SCHEMA = "stepscope.comm/1"
 
+LinkOf = Callable[[CommSpec, int], Link | None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ranks:
@@ -54,13 +56,16 @@ def read_comm_cells(layout: RunLayout) -> tuple[CommSpec, ...]:
 
 
 def build_comm_rows(
-    layout: RunLayout, cells: Iterable[CommSpec], *, link: Link | None = None
+    layout: RunLayout,
+    cells: Iterable[CommSpec],
+    *,
+    link_of: LinkOf = lambda cell, hosts: None,  # noqa: ARG005
 ) -> tuple[CommRow, ...]:
     """One row per size of every cell, in order; a cell without any size has one row, with its status.
 
-    link: what busbw is compared with.
+    link_of(cell, hosts): what busbw is compared with; None: not known.
     """
-    return tuple(row for cell in cells for row in _cell_rows(layout, cell, link))
+    return tuple(row for cell in cells for row in _cell_rows(layout, cell, link_of))
 
 
 def write_comm_rows(layout: RunLayout, rows: Sequence[CommRow]) -> None:
@@ -81,7 +86,7 @@ def comm_document(run: str, rows: Sequence[CommRow]) -> dict[str, Any]:
     return {"schema": COMM_SCHEMA, "run": run, "rows": [codec.to_builtins(row) for row in rows]}
 
 
-def _cell_rows(layout: RunLayout, cell: CommSpec, link: Link | None) -> list[CommRow]:
+def _cell_rows(layout: RunLayout, cell: CommSpec, link_of: LinkOf) -> list[CommRow]:
     files = layout.cell(cell.cell_id)
     status = read_if_there(files.status, CellStatus)
     found = (read_comm_samples(files.samples(rank)) for rank in range(cell.world_size))
@@ -90,6 +95,7 @@ def _cell_rows(layout: RunLayout, cell: CommSpec, link: Link | None) -> list[Com
         summaries=tuple(read_record(p, CommSummary) for p in sorted(files.root.glob("rank-*.json"))),
     )
     base = _empty_row(cell, status, ranks)
+    link = link_of(cell, base.hosts or 1)
     groups = _by_size(ranks.samples)
     finished = [(row, group) for group in groups if (row := _size_row(base, cell, group, link)) is not None]
     rows = [row for row, _ in finished]

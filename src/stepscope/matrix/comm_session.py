@@ -10,12 +10,12 @@ from stepscope.config.sections import LaunchSettings
 from stepscope.core.errors import UsageError
 from stepscope.environment.collect import collect
 from stepscope.launch.join import joined_world
-from stepscope.matrix.comm_links import link_of
+from stepscope.matrix.comm_links import Link, link_of
 from stepscope.matrix.comm_plan import CommRequest, PlannedComm, plan_comm
 from stepscope.matrix.comm_results import build_comm_rows, read_comm_cells, write_comm_rows
 from stepscope.matrix.machine import Backend, Device, choose_device, machine_of
 from stepscope.matrix.networks import slowest_bits_per_s
-from stepscope.records.comm import CommRow
+from stepscope.records.comm import CommRow, CommSpec
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_if_there
@@ -57,13 +57,13 @@ def derive_comm_rows(layout: RunLayout) -> tuple[CommRow, ...]:
     """results.jsonl from what lies in the run folder; the rows."""
     cells = read_comm_cells(layout)
     environment = read_if_there(layout.environment, EnvironmentRecord)
-    rows: list[CommRow] = []
-    for cell in cells:
-        link = None
-        if environment is not None:
-            hosts = build_comm_rows(layout, (cell,))[0].hosts or 1
-            rate = slowest_bits_per_s(cell.network)
-            link = link_of(environment, device=cell.device, hosts=hosts, network_bits_per_s=rate)
-        rows += build_comm_rows(layout, (cell,), link=link)
+
+    def link(cell: CommSpec, hosts: int) -> Link | None:
+        if environment is None:
+            return None
+        rate = slowest_bits_per_s(cell.network)
+        return link_of(environment, device=cell.device, hosts=hosts, network_bits_per_s=rate)
+
+    rows = build_comm_rows(layout, cells, link_of=link)
     write_comm_rows(layout, rows)
-    return tuple(rows)
+    return rows

@@ -70,7 +70,7 @@ def test_a_call_takes_as_long_as_its_slowest_rank_and_the_median_comes_after(tmp
 def test_rates_come_from_the_median_and_the_bus_factor(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path)
     _leave(layout, SPEC, {rank: [_sample(1000, (1000,) * 7)] for rank in range(4)})
-    (row,) = build_comm_rows(layout, (SPEC,), link=Link(bytes_per_s=3e9, name="test"))
+    (row,) = build_comm_rows(layout, (SPEC,), link_of=lambda *_: Link(bytes_per_s=3e9, name="test"))
     assert row.algbw_bytes_per_s == pytest.approx(1e9)
     assert row.busbw_bytes_per_s == pytest.approx(1.5e9)  # 2 (4 - 1) / 4
     assert row.link_fraction == pytest.approx(0.5)
