@@ -85,7 +85,7 @@ def format_bytes_binary(size_bytes: float) -> str:
     return _scaled(size_bytes, ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")))
 
 
-def format_size(size_bytes: int) -> str:
+def format_size(size_bytes: float) -> str:
     """Binary, without idle zeros: ``64 KiB``, ``1.5 MiB``; message sizes that people ask for are mostly round."""
     number, _, unit = format_bytes_binary(size_bytes).partition(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
+from stepscope.core.units import format_size
 from stepscope.core.words import counted
 from stepscope.predict.curve_shape import curve_interval_ns, curve_time_ns
-from stepscope.predict.line_fit import size_text
 from stepscope.predict.predicted import Predicted
 from stepscope.records.calibration import Calibration, CollectiveFit, Machine
 
@@ -229,7 +229,7 @@ def _range_notes(fit: CollectiveFit, size_bytes: int) -> list[str]:
     if min(sizes) <= size_bytes <= max(sizes):
         return []
     return [
-        f"{size_text(size_bytes)} lies outside the measured {size_text(min(sizes))} to {size_text(max(sizes))}"
+        f"{format_size(size_bytes)} lies outside the measured {format_size(min(sizes))} to {format_size(max(sizes))}"
     ]
 
 

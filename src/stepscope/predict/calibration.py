@@ -9,6 +9,7 @@ from math import isqrt
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.collectives._common import Collective
 from stepscope.core.errors import UsageError
+from stepscope.core.units import format_size
 from stepscope.core.words import counted
 from stepscope.predict.curve_fit import fit_curve
 from stepscope.predict.curve_shape import curve_time_ns
@@ -19,7 +20,6 @@ from stepscope.predict.line_fit import (
     line_fails,
     line_time_ns,
     noise_of,
-    size_text,
 )
 from stepscope.records.calibration import (
     Calibration,
@@ -244,10 +244,10 @@ def _latency(
 
 def _rate_notes(line: Line, largest: int) -> list[str]:
     if line.beta_bytes_per_s is None:
-        return [f"no rate seen: up to {size_text(largest)} the time hardly grows; measure larger sizes"]
+        return [f"no rate seen: up to {format_size(largest)} the time hardly grows; measure larger sizes"]
     total = line_time_ns(line, largest)
     if (total - line.steps * line.alpha_ns) / total < _SEEN_RATE:
-        return [f"at {size_text(largest)} latency is still most of the time: the rate is uncertain"]
+        return [f"at {format_size(largest)} latency is still most of the time: the rate is uncertain"]
     return []
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.errors import StepscopeError, UsageError
-from stepscope.core.units import format_bytes_binary
+from stepscope.core.units import format_size
 from stepscope.core.words import counted
 from stepscope.records.calibration import Line, SizeError
 
@@ -166,7 +166,7 @@ def checked(sizes_bytes: Sequence[int] | Floats, times_ns: Sequence[float] | Flo
         )
     if distinct[-1] < MIN_SPAN * distinct[0]:
         raise UsageError(
-            f"sizes from {size_text(distinct[0])} to {size_text(distinct[-1])} are too close together",
+            f"sizes from {format_size(distinct[0])} to {format_size(distinct[-1])} are too close together",
             why=f"a latency and a rate show apart only over a factor of {MIN_SPAN} or more",
             fix="measure a wider range: --sizes 1K:64M:4",
         )
@@ -200,14 +200,10 @@ def line_fails(errors: Sequence[SizeError]) -> str | None:
     return "the straight line is " + ", ".join(text for _, text in sorted(parts, reverse=True))
 
 
-def size_text(size_bytes: float) -> str:
-    """``64 KiB``, ``1.5 MiB``, ``25 MiB``: three digits, no trailing zeros."""
-    number, unit = format_bytes_binary(size_bytes).split(" ")
-    return f"{float(number):g} {unit}"
-
-
 def _range_text(first: int, last: int) -> str:
-    return f"at {size_text(first)}" if first == last else f"from {size_text(first)} to {size_text(last)}"
+    return (
+        f"at {format_size(first)}" if first == last else f"from {format_size(first)} to {format_size(last)}"
+    )
 
 
 def _credit(times: Floats, wire: Floats, steps: float, trust: Floats) -> float:

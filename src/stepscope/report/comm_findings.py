@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from stepscope.core.units import format_size
 from stepscope.core.words import counted, plural
 from stepscope.records.comm import CommRow
 from stepscope.report.comm_labels import env_label, op_label, sweep_names, sweeps
 from stepscope.report.comm_winners import Winner, winners
 from stepscope.report.labels import STATUS_LABELS
 from stepscope.report.slow_pairs import PairsVerdict, SlowEnd, SlowPair, slow_pairs
-from stepscope.report.tables._comm import decimal, interval_share, size_text
+from stepscope.report.tables._comm import decimal, interval_share
 
 AIM = 0.02
 """Half-width of the interval of a median that measuring aims at (``CommMeasure.ci_fraction``'s default)."""
@@ -106,7 +107,7 @@ def _pair_sentences(verdict: PairsVerdict) -> list[str]:
         )
         said.append(
             f"Ranks {sender} and {receiver}{path} take {pair.ratio:.1f}x as long as other pairs at"
-            f" {size_text(pair.size_bytes)}; {sure}"
+            f" {format_size(pair.size_bytes)}; {sure}"
         )
     if len(single) > MAX_EACH:
         said.append(f"{counted(len(single) - MAX_EACH, 'more pair')} of ranks slow; the table lists them.")
@@ -129,9 +130,9 @@ def _retreats(rows: Sequence[CommRow]) -> list[str]:
             found.append((drop, best, last))
     found.sort(key=lambda item: -item[0])
     said = [
-        f"{op_label(best)} on {called(best)}: busbw is best at {size_text(best.size_bytes or 0)}"
+        f"{op_label(best)} on {called(best)}: busbw is best at {format_size(best.size_bytes or 0)}"
         f" ({decimal((best.busbw_bytes_per_s or 0.0) / 1e9)} GB/s) and {drop:.0%} lower at"
-        f" {size_text(last.size_bytes or 0)}{_why(last)}.".replace("%", " %")
+        f" {format_size(last.size_bytes or 0)}{_why(last)}.".replace("%", " %")
         for drop, best, last in found[:MAX_EACH]
     ]
     if len(found) > MAX_EACH:
@@ -234,9 +235,9 @@ def _outcome(winner: Winner) -> str | None:
 def _run_sentence(run: Sequence[Winner]) -> str:
     sizes = [w.row.size_bytes or 0 for w in run]
     where = (
-        f"at {size_text(sizes[0])}"
+        f"at {format_size(sizes[0])}"
         if len(run) == 1
-        else f"from {size_text(sizes[0])} to {size_text(sizes[-1])}"
+        else f"from {format_size(sizes[0])} to {format_size(sizes[-1])}"
     )
     if not run[0].clear:
         return f"no settings are clearly fastest {where}"
@@ -266,4 +267,4 @@ def _timed(rows: Sequence[CommRow]) -> list[CommRow]:
 
 def _measured(row: CommRow) -> str:
     size = row.size_bytes
-    return f"{op_label(row)} of {size_text(size)}" if size else op_label(row)
+    return f"{op_label(row)} of {format_size(size)}" if size else op_label(row)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.core.units import format_size
 from stepscope.predict.line_fit import (
     fit_latency,
     fit_line,
     line_fails,
     line_time_ns,
     noise_of,
-    size_text,
     wire_time_ns,
 )
 from stepscope.predict.tcp import link_rate_bytes_per_s, one_way_delay_ns
@@ -155,7 +155,7 @@ def test_a_slip_that_the_curve_does_not_follow_is_no_failure_of_the_line() -> No
 
 
 def test_sizes_and_noise_are_shown_and_read() -> None:
-    assert [size_text(s) for s in (1024, 65536, 1.5 * 2**20, 25 * 2**20)] == [
+    assert [format_size(s) for s in (1024, 65536, 1.5 * 2**20, 25 * 2**20)] == [
         "1 KiB",
         "64 KiB",
         "1.5 MiB",

@@ -8,10 +8,11 @@ from csv import DictReader
 import pytest
 from tests.comm_rows import KIB, MIB, SIZES, collective, pairs, row, sweep
 
+from stepscope.core.units import format_size
 from stepscope.report.comm_tables import build_all
 from stepscope.report.render import csv, terminal
 from stepscope.report.tables import REGISTRY, comm, comm_overlap, comm_overview, comm_pairs, comm_winners
-from stepscope.report.tables._comm import average_busbw, decimal, microseconds, size_text
+from stepscope.report.tables._comm import average_busbw, decimal, microseconds
 
 
 def column(table, key: str) -> list[str]:
@@ -38,7 +39,7 @@ def test_figures_have_the_decimals_of_nccl_tests() -> None:
     assert [decimal(x) for x in (230.29, 1.0, 0.5, 0.0031, 0.000013, 0.0)] == [
         "230.29", "1.00", "0.500", "0.0031", "0.000013", "0.00",
     ]  # fmt: skip
-    assert [size_text(n) for n in (512, KIB, 1536, 64 * MIB)] == ["512 B", "1 KiB", "1.5 KiB", "64 MiB"]
+    assert [format_size(n) for n in (512, KIB, 1536, 64 * MIB)] == ["512 B", "1 KiB", "1.5 KiB", "64 MiB"]
 
 
 def test_roots_are_minus_one_where_there_is_none() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from stepscope.core.units import format_bytes_binary
+from stepscope.core.units import format_size
 from stepscope.records.comm import CommRow
 from stepscope.report.comm_labels import (
     device_label,
@@ -83,14 +83,7 @@ def size_value(row: CommRow) -> Value:
 def readable_size(row: CommRow) -> Value:
     """``64.0 KiB``; raw in bytes."""
     size = size_of(row)
-    return Value(text="all sizes", raw=None) if size is None else Value(text=size_text(size), raw=size)
-
-
-def size_text(size_bytes: int) -> str:
-    """``64 KiB``, ``1.5 MiB``: sizes that people ask for are mostly round."""
-    text = format_bytes_binary(size_bytes)
-    figure, _, unit = text.partition(" ")
-    return f"{figure.rstrip('0').rstrip('.') if '.' in figure else figure} {unit}"
+    return Value(text="all sizes", raw=None) if size is None else Value(text=format_size(size), raw=size)
 
 
 def average_busbw(sweep: Sequence[CommRow]) -> float | None:

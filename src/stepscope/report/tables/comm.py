@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import UsageError
+from stepscope.core.units import format_size
 from stepscope.core.words import counted
 from stepscope.records.comm import CommRow
 from stepscope.report.comm_labels import failure_label, op_label, redop_label, sweep_names, sweeps
@@ -22,7 +23,6 @@ from stepscope.report.tables._comm import (
     name,
     number,
     share,
-    size_text,
     size_value,
 )
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
@@ -152,9 +152,9 @@ def _over(sweep: Sequence[CommRow]) -> str:
     ]
     missing = len(sweep) - len(measured)
     text = (
-        f"{counted(len(measured), 'size')} from {size_text(min(measured))} to {size_text(max(measured))}"
+        f"{counted(len(measured), 'size')} from {format_size(min(measured))} to {format_size(max(measured))}"
         if len(measured) > 1
-        else f"1 size ({', '.join(map(size_text, measured))})"
+        else f"1 size ({', '.join(map(format_size, measured))})"
     )
     return f"{text}, {missing} without a result left out" if missing else text
 

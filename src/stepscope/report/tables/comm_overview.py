@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepscope.core.units import format_size
 from stepscope.records.comm import CommRow
 from stepscope.report.comm_labels import failure_label, op_label, sweeps
 from stepscope.report.tables._comm import (
@@ -16,7 +17,6 @@ from stepscope.report.tables._comm import (
     microseconds,
     name,
     share,
-    size_text,
 )
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
 
@@ -78,7 +78,7 @@ def _values(sweep: Sequence[CommRow]) -> tuple[Value, ...]:
         Value(text=measured, raw=len(ok)),
         microseconds(None if latency is None else latency.time_ns_median),
         gigabytes(None if best is None else best.busbw_bytes_per_s),
-        unknown() if at is None else Value(text=size_text(at), raw=at),
+        unknown() if at is None else Value(text=format_size(at), raw=at),
         share(None if best is None else best.link_fraction),
         gigabytes(average_busbw(sweep)),
     )

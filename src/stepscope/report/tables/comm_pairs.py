@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from stepscope.core.units import format_size
 from stepscope.core.words import counted
 from stepscope.records.comm import CommRow
 from stepscope.report.comm_labels import (
@@ -16,7 +17,7 @@ from stepscope.report.comm_labels import (
     ranks_label,
 )
 from stepscope.report.slow_pairs import SLOW, PairsVerdict, slow_pairs
-from stepscope.report.tables._comm import gigabytes, microseconds, name, size_text
+from stepscope.report.tables._comm import gigabytes, microseconds, name
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
 
 MARK = "*"
@@ -81,7 +82,7 @@ def _lines(cell: Sequence[CommRow], verdict: PairsVerdict, width: int) -> list[R
     for (size, both), found in kinds.items():
         head = (
             Value(text=ranks, raw=first.world_size),
-            Value(text=size_text(size), raw=size),
+            Value(text=format_size(size), raw=size),
             name("both ways at once" if both else "one way"),
             name("time (us)" if size <= LATENCY_BYTES else "busbw (GB/s)"),
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepscope.core.units import format_size
 from stepscope.records.comm import CommRow
 from stepscope.report.slow_pairs import SlowEnd, SlowPair, slow_pairs
-from stepscope.report.tables._comm import gigabytes, microseconds, name, size_text, times
+from stepscope.report.tables._comm import gigabytes, microseconds, name, times
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
 from stepscope.report.tables._trace import rank_set
 
@@ -80,7 +81,7 @@ def _pair(pair: SlowPair, world: int) -> Row:
         values=(
             Value(text=str(world), raw=world),
             name(f"{sender} <-> {receiver}" if pair.bidirectional else f"{sender} -> {receiver}"),
-            Value(text=size_text(pair.size_bytes), raw=pair.size_bytes),
+            Value(text=format_size(pair.size_bytes), raw=pair.size_bytes),
             name(pair.path) if pair.path else unknown(),
             microseconds(pair.time_ns),
             microseconds(pair.typical_ns),
