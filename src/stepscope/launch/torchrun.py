@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 import psutil
 
+from stepscope.core.processes import die_with_parent
 from stepscope.store.layout import GroupLayout
 from stepscope.store.writer import make_dir, write_error
 
-_PR_SET_PDEATHSIG = 1
 GRACE_S = 5.0
 
 
@@ -70,7 +70,7 @@ def start(
         stderr=subprocess.STDOUT,
         env=environment(os.environ, threads_per_rank=threads_per_rank, extra=extra_env),
         start_new_session=True,
-        preexec_fn=_die_with_controller if sys.platform == "linux" else None,
+        preexec_fn=partial(die_with_parent, signal.SIGTERM),
     )
     return Launched(process, log)
 
@@ -103,7 +103,3 @@ def _kill(process: psutil.Process) -> None:
         process.kill()  # psutil compares creation times: a recycled pid is never hit
     except psutil.NoSuchProcess:
         return
-
-
-def _die_with_controller() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

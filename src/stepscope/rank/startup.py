@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FrameType
@@ -15,8 +13,6 @@ import torch
 from stepscope.core.errors import MissingError, UsageError
 from stepscope.core.words import counted
 from stepscope.rank.failure import Terminated
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +87,6 @@ def use_batch_scheduling() -> str:
         except OSError:
             return "SCHED_OTHER"
     return names.get(os.sched_getscheduler(0), "unknown")
-
-
-def die_with_parent() -> None:
-    """Linux: a launcher that is killed outright takes its ranks with it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def install_signals() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ CLONE_NEWUTS = 0x04000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
 
-_PR_SET_PDEATHSIG = 1
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 _MNT_DETACH = 2
 
@@ -28,13 +26,6 @@ class HostNamespaces:
     name: str
     net: int
     uts: int
-
-
-def die_with_parent(signum: int, *, parent: int) -> None:
-    """Send ``signum`` to this process when ``parent``, which started it, ends; at once when it has ended already."""
-    _call("prctl", _PR_SET_PDEATHSIG, signum)
-    if os.getppid() != parent:
-        signal.raise_signal(signum)
 
 
 def leave_host() -> bool:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from stepscope.core.errors import Unavailable
+from stepscope.core.processes import die_with_parent
 from stepscope.launch.netns import world
 from stepscope.launch.netns.build import tool
-from stepscope.launch.netns.namespaces import die_with_parent
 
 TIMEOUT_S = 30.0
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stepscope.core.errors import ExitCode, MissingError, StepscopeError
+from stepscope.core.processes import die_with_parent
 from stepscope.launch.netns.build import World, built
-from stepscope.launch.netns.namespaces import die_with_parent, entering
+from stepscope.launch.netns.namespaces import entering
 from stepscope.launch.netns.ranks import Rank, end_ranks, failure_report, start_ranks
 from stepscope.launch.netns.spec import host_of_ranks, hosts_for, parse_network
 
