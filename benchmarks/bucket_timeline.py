@@ -11,7 +11,6 @@ taking turns in rounds; `naive` runs twice (another seed): A/A.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks._commands import stepscope
 from benchmarks._report import compare, heading, show
 from stepscope.matrix.comm_results import read_comm_rows
 from stepscope.matrix.measured import common_steps, slowest
@@ -187,11 +187,7 @@ def _middle(rounds: Sequence[Sequence[int]]) -> float:
 
 def _stepscope(*arguments: str) -> None:
     print(f"$ stepscope {' '.join(arguments)}", flush=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "stepscope.cli", *arguments], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        sys.exit(f"{done.stdout}\n{done.stderr}\nstepscope {arguments[0]} ended with code {done.returncode}")
+    stepscope(*arguments)
 
 
 @contextmanager

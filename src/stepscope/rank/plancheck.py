@@ -19,21 +19,11 @@ from torch._C import _distributed_c10d as c10d
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import counted
+from stepscope.records.flight import DTYPES
 from stepscope.records.plan import CommOp
 from stepscope.records.samples import PlanCheck
 
 SOURCE = "flight recorder"
-
-# The names of c10 scalar types (c10/core/ScalarType.h) as the recorder writes them.
-DTYPES = {
-    "Double": "float64",
-    "Float": "float32",
-    "BFloat16": "bfloat16",
-    "Half": "float16",
-    "Long": "int64",
-    "Int": "int32",
-    "Byte": "uint8",
-}
 
 # Calls on one flat tensor carry other names than the same collective on a list of tensors.
 OPS = {"_all_gather_base": "all_gather", "_reduce_scatter_base": "reduce_scatter"}
