@@ -13,6 +13,7 @@ from stepscope.cli.run_place import default_run_dir
 from stepscope.config.overrides import Override, Shortcut
 from stepscope.core.units import format_bytes, format_count, format_duration
 from stepscope.core.words import counted
+from stepscope.diagnose.labels import STATUS_LABELS, cell_labels
 from stepscope.launch.netns.spec import parse_network
 from stepscope.matrix.expand import PlannedCell
 from stepscope.matrix.load import load_matrix
@@ -20,7 +21,6 @@ from stepscope.matrix.presets import list_presets
 from stepscope.matrix.resolved import matrix_yaml
 from stepscope.matrix.session import Outlook, Plan, outlook
 from stepscope.records import codec
-from stepscope.report.labels import STATUS_LABELS, cell_labels
 from stepscope.store.layout import RunLayout
 
 

@@ -7,19 +7,20 @@ from pathlib import Path
 from stepscope.cli.console import err, out, print_json
 from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.matrix.comm_results import read_comm_rows
-from stepscope.matrix.measured import common_steps, slowest
 from stepscope.predict.calibrated import machine_warnings
 from stepscope.predict.calibration import machine_of
 from stepscope.predict.run_buckets import choose_buckets, naive_twin, pick_cell, same_work
 from stepscope.predict.transport import Transport, measured_transport
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration
+from stepscope.records.cell_result import CellResult
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.report.render import terminal
 from stepscope.report.tables import bucket_choice, timeline
+from stepscope.stats.measured import common_steps, slowest
 from stepscope.stats.order import median
 from stepscope.store.layout import RunLayout
-from stepscope.store.reader import CellResult, read_cell, read_if_there, read_run
+from stepscope.store.reader import read_cell, read_if_there, read_run
 
 SCHEMA = "stepscope.buckets/1"
 

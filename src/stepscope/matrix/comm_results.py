@@ -16,18 +16,12 @@ from stepscope.core.words import counted
 from stepscope.matrix.comm_links import Link
 from stepscope.matrix.networks import hosts_of
 from stepscope.records import codec
+from stepscope.records.cell_result import RankCommSamples
 from stepscope.records.comm import CommRow, CommSample, CommSpec, CommSummary
 from stepscope.records.run import CellStatus
 from stepscope.stats.describe import summary
 from stepscope.store.layout import RunLayout
-from stepscope.store.reader import (
-    RankCommSamples,
-    read_bytes,
-    read_comm_samples,
-    read_if_there,
-    read_record,
-    read_run,
-)
+from stepscope.store.reader import read_bytes, read_comm_samples, read_if_there, read_record, read_run
 from stepscope.store.writer import write_bytes
 
 COMM_SCHEMA = "stepscope.comm/1"

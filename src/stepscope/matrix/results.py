@@ -7,19 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stepscope.config.varied import varied_settings
 from stepscope.core.errors import DataError, Unavailable
 from stepscope.core.words import counted
-from stepscope.matrix import measured
-from stepscope.matrix.measured import Estimate
 from stepscope.matrix.planned import Planned, plan_of
 from stepscope.matrix.scaling import add_scaling
-from stepscope.matrix.varied import varied_settings
 from stepscope.records import codec
 from stepscope.records.cell import CellSpec
+from stepscope.records.cell_result import CellResult
 from stepscope.records.run import CellStatus, ResultRow, RunRecord, Status
+from stepscope.stats import measured
+from stepscope.stats.measured import Estimate
 from stepscope.store.flat import records_csv
 from stepscope.store.layout import RunLayout
-from stepscope.store.reader import CellResult, read_bytes, read_cell, read_if_there, read_record
+from stepscope.store.reader import read_bytes, read_cell, read_if_there, read_record
 from stepscope.store.writer import write_bytes
 
 BENCH_SCHEMA = "stepscope.bench/1"

@@ -8,29 +8,7 @@ from dataclasses import replace
 from stepscope.matrix.baseline import find_baseline, scaling_of
 from stepscope.records.cell import CellSpec
 from stepscope.records.run import ResultRow
-
-EXCELLENT, GOOD, FAIR = 0.9, 0.8, 0.5
-"""Lower ends, exclusive, of the ratings of efficiency."""
-
-IMPOSSIBLE = 1.05
-"""Above this efficiency n ranks did more than n times the work of one: a measuring error far more often than a cache."""
-
-
-def rate(speedup: float, *, world_size: int) -> str | None:
-    """``excellent`` (efficiency > 0.9), ``good`` (> 0.8), ``fair`` (> 0.5), ``poor`` or ``negative`` (speed-up < 1).
-
-    None above 1.05: a speed-up that cannot be is not rated.
-    """
-    efficiency = speedup / world_size
-    if efficiency > IMPOSSIBLE:
-        return None
-    if speedup < 1.0:
-        return "negative"
-    if efficiency > EXCELLENT:
-        return "excellent"
-    if efficiency > GOOD:
-        return "good"
-    return "fair" if efficiency > FAIR else "poor"
+from stepscope.stats.scaling import rate
 
 
 def add_scaling(rows: Sequence[ResultRow], cells: Sequence[CellSpec]) -> tuple[ResultRow, ...]:

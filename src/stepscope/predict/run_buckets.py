@@ -11,8 +11,8 @@ from stepscope.predict.timeline import best_bucket, slowest_of
 from stepscope.predict.transport import Transport
 from stepscope.records.backward import BackwardProfile
 from stepscope.records.calibration import Calibration
+from stepscope.records.cell_result import CellResult
 from stepscope.records.timeline import BucketChoice
-from stepscope.store.reader import CellResult
 
 BUCKETED = ("ddp", "bucketed")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stepscope.core.words import counted
+from stepscope.diagnose.labels import STATUS_LABELS
 from stepscope.records.comm import CommRow
-from stepscope.report.labels import STATUS_LABELS
 
 LATENCY_BYTES = 4096
 """Messages between two ranks up to this size (a page) are shown by their time: it is all start-up, a rate says nothing."""

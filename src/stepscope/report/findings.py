@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stepscope.core.words import counted
-from stepscope.records.run import ResultRow
-from stepscope.report.labels import (
+from stepscope.diagnose.labels import (
     STATUS_LABELS,
     CellLabel,
     Defaults,
     cell_labels,
     strategy_defaults,
 )
+from stepscope.records.run import ResultRow
 
 Labels = Mapping[str, CellLabel]
 

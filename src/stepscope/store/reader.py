@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from stepscope.core.errors import DataError
 from stepscope.records import codec
 from stepscope.records.cell import CellSpec
+from stepscope.records.cell_result import CellResult, RankCommSamples, RankSamples
 from stepscope.records.comm import CommHeader, CommSample
 from stepscope.records.run import CellStatus, RunRecord
 from stepscope.records.samples import RankSummary, SamplesHeader, StepSample
@@ -17,32 +17,6 @@ from stepscope.store.layout import CellLayout, RunLayout
 
 T = TypeVar("T")
 _RANK = re.compile(r"-(\d{5})")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSamples:
-    """What one rank measured in one cell, warm-up steps included."""
-
-    header: SamplesHeader
-    steps: tuple[StepSample, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankCommSamples:
-    """What one rank measured in one comm cell: a sample per size (or pair)."""
-
-    header: CommHeader
-    samples: tuple[CommSample, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellResult:
-    """Everything known about one cell. Partial after a failure: ranks or summaries may be missing."""
-
-    spec: CellSpec
-    status: CellStatus | None
-    samples: tuple[RankSamples, ...]
-    summaries: tuple[RankSummary, ...]
 
 
 def read_bytes(path: Path) -> bytes:

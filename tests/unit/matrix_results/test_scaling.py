@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from stepscope.matrix.results import build_rows
-from stepscope.matrix.scaling import rate
 from stepscope.records.run import CellStatus, ResultRow
+from stepscope.stats.scaling import rate
 from stepscope.store.layout import RunLayout
 
 MS = 1_000_000

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from stepscope.core.units import format_bytes, format_bytes_binary, format_count, format_duration
-from stepscope.records.run import ResultRow
-from stepscope.report.labels import (
+from stepscope.diagnose.labels import (
     CellLabel,
     Defaults,
     cell_labels,
@@ -15,6 +14,7 @@ from stepscope.report.labels import (
     ranks_label,
     strategy_defaults,
 )
+from stepscope.records.run import ResultRow
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Tone, Value, unknown
 
 N = TypeVar("N", int, float)

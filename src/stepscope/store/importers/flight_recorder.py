@@ -19,6 +19,8 @@ import msgspec
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records import codec
 from stepscope.records.flight import DTYPES, OPS, FlightDump, FlightEntry, FlightGroup, Kept
+from stepscope.records.imported import Imported, Stated
+from stepscope.store.importers._importer import Candidate, Importer
 from stepscope.store.reader import read_bytes
 
 MAJOR_VERSION = "2"
@@ -331,3 +333,28 @@ def _kept(dump: _Dump, entries: tuple[FlightEntry, ...]) -> Kept:
 
 def _natural(name: str) -> tuple[int, str]:
     return (int(name), "") if name.isdigit() else (2**63, name)
+
+
+def _recognises(candidate: Candidate) -> bool:
+    """A dump, or a folder of them: a pickle with the recorder's keys, or JSON that has them."""
+    if candidate.is_folder:
+        return any(_is_dump(Candidate(file)) for file in candidate.files[:20])
+    return _is_dump(candidate)
+
+
+def _is_dump(candidate: Candidate) -> bool:
+    head = candidate.head
+    if head.startswith(b"\x80"):
+        return b"pg_config" in head or b"collective_seq_id" in head or b"nccl_version" in head
+    return head.lstrip()[:1] == b"{" and (b'"pg_config"' in head or b'"collective_seq_id"' in head)
+
+
+def _import(path: Path, stated: Stated) -> Imported:  # noqa: ARG001 - every importer is called alike
+    if path.is_dir():
+        folder = read_folder(path)
+        notes = tuple(f"{each.path}: {each.reason}; left out" for each in folder.refused)
+        return Imported(format="flight_recorder", path=str(path), flight=folder.dumps, notes=notes)
+    return Imported(format="flight_recorder", path=str(path), flight=(read_dump(path),))
+
+
+IMPORTER = Importer(title="flight recorder dumps of torch", recognises=_recognises, read=_import, rank=20)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
+from stepscope.records.imported import Imported, Stated
 from stepscope.records.nccl_debug import (
     NcclChoice,
     NcclCommunicator,
@@ -25,6 +26,7 @@ from stepscope.records.nccl_debug import (
     NcclRing,
     NcclTree,
 )
+from stepscope.store.importers._importer import Candidate, Importer
 from stepscope.store.importers._nccl_job import Job
 from stepscope.store.importers._nccl_lines import MAX_LINE_BYTES, Lines, said_in, version_in
 from stepscope.store.importers._nccl_members import Choice, Member, Process, Way, merge_way
@@ -314,3 +316,15 @@ def _notes(
         yield f"{job.members_dropped} later initialisations left out: too many communicators"
     if any(c.nranks is None for c in communicators):
         yield "what was said outside any initialisation and fits several communicators, or none, stands apart"
+
+
+def _recognises(candidate: Candidate) -> bool:
+    """Lines of NCCL's near the beginning, and no table of nccl-tests (which says more and is asked first)."""
+    return not candidate.is_folder and b" NCCL INFO " in candidate.head
+
+
+def _import(path: Path, stated: Stated) -> Imported:  # noqa: ARG001 - every importer is called alike
+    return Imported(format="nccl_debug", path=str(path), nccl=read_nccl_debug(path))
+
+
+IMPORTER = Importer(title="NCCL_DEBUG log", recognises=_recognises, read=_import, rank=60)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.core.units import format_count
+from stepscope.records.cell_result import CellResult, RankSamples
 from stepscope.records.samples import EpochResult, RankSummary, StepSample
 from stepscope.stats.bootstrap import rounds_median_interval
 from stepscope.stats.order import Interval, median, median_interval
 from stepscope.stats.warmup import drift_fraction, one_level
-from stepscope.store.reader import CellResult, RankSamples
 
 BOOTSTRAP_SEED = 20_240_601  # fixed: the same samples give the same interval every time
 

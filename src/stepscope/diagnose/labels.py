@@ -7,9 +7,9 @@ from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stepscope.config.varied import settings_of, varying
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted
-from stepscope.matrix.varied import settings_of, varying
 from stepscope.records.cell import CellSpec
 from stepscope.records.run import ResultRow
 from stepscope.strategies import REGISTRY as STRATEGIES

@@ -1,0 +1,47 @@
+"""All rules on one body of evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stepscope.diagnose.evidence import NEEDS, Evidence
+from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.diagnose.rules import REGISTRY
+from stepscope.records.finding import Diagnosis, Finding, Quiet, Skipped
+
+_SEVERITY = {"problem": 0, "warning": 1, "info": 2}
+
+
+def all_rules() -> tuple[Rule, ...]:
+    """Every registered rule, by name."""
+    return tuple(REGISTRY.load(key) for key in REGISTRY.names())
+
+
+def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diagnosis:
+    """What the rules say (None: all of them). Findings: largest stake first, unknown stakes after, good news last."""
+    findings: list[Finding] = []
+    skipped: list[Skipped] = []
+    quiet: list[Quiet] = []
+    for rule in all_rules() if rules is None else rules:
+        outcome = check(rule, evidence)
+        if isinstance(outcome, Skipped):
+            skipped.append(outcome)
+        elif isinstance(outcome, Quiet):
+            quiet.append(outcome)
+        else:
+            findings += outcome
+    return Diagnosis(findings=tuple(sorted(findings, key=_order)), skipped=tuple(skipped), quiet=tuple(quiet))
+
+
+def check(rule: Rule, evidence: Evidence) -> Outcome:
+    """One rule; Skipped with the reason where what it needs is not there."""
+    for need in rule.needs:
+        if not getattr(evidence, need):
+            reason, command = NEEDS[need]
+            return Skipped(rule=rule.name, reason=reason, command=command)
+    return rule.check(evidence)
+
+
+def _order(finding: Finding) -> tuple[bool, float, int]:
+    """Good news last; the rest by stake, then by severity."""
+    return finding.severity == "info", -(finding.stake_fraction or 0.0), _SEVERITY[finding.severity]

@@ -1,0 +1,137 @@
+"""One path -> evidence: a run folder of ours, a trace, or something that an importer knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from stepscope.core.errors import DataError, Unavailable, UsageError
+from stepscope.core.words import counted
+from stepscope.diagnose.bench_runs import cell_evidence
+from stepscope.diagnose.evidence import Evidence, Source, TraceEvidence
+from stepscope.environment.topology import parse_topology
+from stepscope.records import codec
+from stepscope.records.calibration import Calibration
+from stepscope.records.comm import CommRow
+from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.flight import FlightFinding
+from stepscope.records.imported import Imported, Stated
+from stepscope.records.run import ResultRow, RunRecord
+from stepscope.store.layout import RunLayout
+from stepscope.store.reader import read_bytes, read_cell, read_if_there, read_run
+
+OnTrace = Callable[[Path], None]
+Row = TypeVar("Row")
+
+
+def load_source(path: Path, *, stated: Stated, cell: str | None, on_trace: OnTrace | None) -> Evidence:
+    """What lies at one path. Raises DataError where nothing reads it."""
+    from stepscope.store.importers._detect import detect
+
+    if not path.exists():
+        raise DataError(f"{path} does not exist", fix="check the path")
+    if RunLayout(path).run.is_file():
+        return _run_folder(path, cell=cell, on_trace=on_trace)
+    found = detect(path)
+    if found is not None:
+        return _imported(path, found[1].read(path, stated))
+    return _traces(path, on_trace=on_trace)
+
+
+def _run_folder(path: Path, *, cell: str | None, on_trace: OnTrace | None) -> Evidence:
+    layout, run = RunLayout(path), read_run(path)
+    if run.kind == "comm":
+        return _comm_run(path, layout, run)
+    rows = _rows(layout, ResultRow)
+    chosen = _chosen(rows, cell)
+    results = [read_cell(layout.cell(row.cell_id)) for row in chosen]
+    cells = cell_evidence(chosen, results, source=str(path))
+    traces = tuple(
+        trace
+        for each in cells
+        if (trace := _cell_traces(layout, each.row.cell_id, f"{each.run.group}, {each.run.label}", on_trace))
+    )
+    return Evidence(
+        sources=(Source(path=path, kind="bench"),),
+        runs=tuple(each.run for each in cells),
+        cells=cells,
+        environment=read_if_there(layout.environment, EnvironmentRecord),
+        records=(run,),
+        traces=traces,
+    )
+
+
+def _chosen(rows: tuple[ResultRow, ...], cell: str | None) -> tuple[ResultRow, ...]:
+    if cell is None:
+        return rows
+    found = tuple(row for row in rows if row.cell_id.startswith(cell))
+    if len(found) != 1:
+        ids = "\n".join(["choose one:", *(f"    --cell {row.cell_id}" for row in rows)])
+        raise UsageError(f"--cell {cell!r} names {counted(len(found), 'cell')}", fix=ids)
+    return found
+
+
+def _cell_traces(
+    layout: RunLayout, cell_id: str, name: str, on_trace: OnTrace | None
+) -> TraceEvidence | None:
+    folder = layout.cell(cell_id).traces
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return None
+    from stepscope.traces.job import analyse_job
+
+    summary = analyse_job(folder, done=on_trace)
+    return TraceEvidence(name=name, summary=summary, cell_id=cell_id)
+
+
+def _comm_run(path: Path, layout: RunLayout, run: RunRecord) -> Evidence:
+    return Evidence(
+        sources=(Source(path=path, kind="comm"),),
+        comm=_rows(layout, CommRow),
+        calibration=read_if_there(path / "calib.json", Calibration),
+        environment=read_if_there(layout.environment, EnvironmentRecord),
+        records=(run,),
+    )
+
+
+def _rows(layout: RunLayout, kind: type[Row]) -> tuple[Row, ...]:
+    if not layout.results_jsonl.is_file():
+        raise DataError(
+            f"{layout.root}: no results.jsonl",
+            why="the run ended before it wrote any result",
+            fix="run the same command again with the same -o: it goes on where it stopped",
+        )
+    return tuple(codec.decode_lines(read_bytes(layout.results_jsonl), kind, source=str(layout.results_jsonl)))
+
+
+def _imported(path: Path, imported: Imported) -> Evidence:
+    topology = None if imported.topology is None else parse_topology(imported.topology)
+    notes = imported.notes
+    if isinstance(topology, Unavailable):
+        notes = (*notes, f"link matrix not read: {topology.reason}")
+    findings: tuple[FlightFinding, ...] = ()
+    if imported.flight:
+        from stepscope.traces.flight import compare
+
+        findings = compare(imported.flight)
+    return Evidence(
+        sources=(Source(path=path, kind="imported", format=imported.format),),
+        runs=imported.runs,
+        comm=imported.comm_rows,
+        nccl=() if imported.nccl is None else (imported.nccl,),
+        flight=findings,
+        memory=imported.memory,
+        topology=None if isinstance(topology, Unavailable) else topology,
+        hardware=() if imported.hardware is None else (imported.hardware,),
+        notes=notes,
+    )
+
+
+def _traces(path: Path, *, on_trace: OnTrace | None) -> Evidence:
+    from stepscope.traces.job import analyse_job
+
+    summary = analyse_job(path, done=on_trace)
+    return Evidence(
+        sources=(Source(path=path, kind="trace"),),
+        traces=(TraceEvidence(name=path.name, summary=summary),),
+    )

@@ -1,0 +1,63 @@
+"""What `diagnose` says: a symptom with its evidence, or why nothing can be said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["info", "warning", "problem"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One thing to do. command: how, where a command does it."""
+
+    text: str
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that matters: symptom, numbers, what to do.
+
+    severity: ``problem``: costs a lot or makes results wrong; ``warning``; ``info``: good news, or worth knowing.
+    evidence: sentences with the numbers that led here, strongest first. stake_fraction: share of the step (or of the
+    window of a trace) that fixing it returns at most; None: not a matter of time, or unknown.
+    confidence: ``measured``, ``likely``, ``certain: ...``: how far the evidence carries, and why no further.
+    subject: what it is about where a diagnosis covers several things (a run, a group of runs, a rank, an operation).
+    """
+
+    rule: str
+    severity: Severity
+    title: str
+    evidence: tuple[str, ...]
+    stake_fraction: float | None
+    confidence: str
+    advice: tuple[Advice, ...]
+    subject: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A rule that could not look. command: what to run so that it can; None: nothing can be run for that."""
+
+    rule: str
+    reason: str
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quiet:
+    """A rule that looked and found nothing. looked_at: at what, and what decided (``3 % exposed, limit 10 %``)."""
+
+    rule: str
+    looked_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """All rules on one body of evidence. findings: largest stake first, then by severity, good news last."""
+
+    findings: tuple[Finding, ...]
+    skipped: tuple[Skipped, ...]
+    quiet: tuple[Quiet, ...]

@@ -1,0 +1,41 @@
+"""What an importer makes of a file or folder that another tool wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stepscope.records.comm import CommRow
+from stepscope.records.flight import FlightDump
+from stepscope.records.memory_snapshot import MemorySnapshot
+from stepscope.records.nccl_debug import NcclDebug
+from stepscope.records.training import Scaling, TrainingRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """Facts that files leave open and the user states. world_size: run's name (or a part that no other has) -> ranks."""
+
+    world_size: Mapping[str, int] = field(default_factory=dict)
+    scaling: Scaling | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """Everything that one source holds, in our records. format: the importer's key. path: as given.
+
+    comm_rows: measured collectives; imported times are means over iterations (``time_ns_mean``), see ``notes``.
+    topology: text of ``nvidia-smi topo -m``. hardware: what it ran on as far as the file says.
+    notes: what was repaired, left out or assumed, for the reader of a report.
+    """
+
+    format: str
+    path: str
+    runs: tuple[TrainingRun, ...] = ()
+    comm_rows: tuple[CommRow, ...] = ()
+    nccl: NcclDebug | None = None
+    flight: tuple[FlightDump, ...] = ()
+    memory: tuple[MemorySnapshot, ...] = ()
+    topology: str | None = None
+    hardware: str | None = None
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,156 @@
+"""One training run, whoever measured it: a cell of `stepscope bench`, or a result file of another tool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from stepscope.records.run import Status
+
+Scaling = Literal["strong", "weak"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A figure and its 95 % interval in base units; low, high None: too few samples, or the source gives none.
+
+    n: replicates behind it (steps, epochs, rounds); None: not told.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """One epoch of training. number: as the source counts, from 0 or 1. duration_ns: training only, slowest rank.
+
+    samples_seen: by all ranks together, where every rank's was counted.
+    """
+
+    number: int
+    duration_ns: float | None
+    train_loss: float | None
+    train_accuracy: float | None = None
+    validation_loss: float | None = None
+    validation_accuracy: float | None = None
+    samples_per_s: float | None = None
+    samples_seen: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseTimes:
+    """Median over steps of the slowest rank's phases, ns. They need not sum to the median step."""
+
+    data_wait_ns: float
+    forward_ns: float
+    backward_compute_ns: float
+    exposed_comm_ns: float
+    optimizer_ns: float
+    other_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRun:
+    """One training run on one number of ranks. Unknown is None, never a guess.
+
+    run_id: short and unique within the evidence (a cell id, ``exp020``). label: how tables name it beside its group.
+    group: what is trained on what: model, data, precision. Runs of one group may be compared over ranks and strategies.
+    world_size: ranks; None: neither told nor stated by the user.
+    scaling: what is kept as ranks are added: ``strong`` the global batch (or the data set), ``weak`` each rank's batch.
+    baseline_id: run_id that speed-up refers to; itself for a baseline; None: to be found, or there is none.
+    samples_per_s: over all ranks. unit: what a sample is (``samples``, ``images``, ``tokens``).
+    epoch_estimated: the epoch's time is made from steps, no epoch really ran.
+    memory: peak bytes a rank by kind (parameters, gradients, optimizer, activations, buffers, slack), as far as known.
+    hardware: device's name, with host or machine where runs of several are compared. settings: everything else that is known
+    of how it was run, plain values. missing: what the source leaves open and the user may state, with why it matters
+    (``world_size``: ``the configuration says DDP and not on how many ranks``).
+    """
+
+    run_id: str
+    label: str
+    group: str
+    source: str
+    status: Status
+    world_size: int | None
+    error: str | None = None
+    model: str | None = None
+    dataset: str | None = None
+    dataset_size: int | None = None
+    strategy: str | None = None
+    precision: str | None = None
+    accumulation: int | None = None
+    micro_batch: int | None = None
+    global_batch: int | None = None
+    scaling: Scaling | None = None
+    baseline_id: str | None = None
+    device: str | None = None
+    backend: str | None = None
+    hardware: str | None = None
+    num_parameters: int | None = None
+    step_ns: Measured | None = None
+    epoch_ns: Measured | None = None
+    epoch_estimated: bool | None = None
+    samples_per_s: Measured | None = None
+    unit: str = "samples"
+    exposed_comm_ns: Measured | None = None
+    comm_bytes_per_step: int | None = None
+    phases: PhaseTimes | None = None
+    epochs: tuple[Epoch, ...] = ()
+    train_loss: float | None = None
+    test_accuracy: float | None = None
+    samples_seen_per_rank: tuple[int, ...] | None = None
+    peak_memory_bytes: int | None = None
+    memory: Mapping[str, int] = field(default_factory=dict)
+    steps_per_epoch: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetTime:
+    """Time to a validation accuracy: sum of epoch times up to and with the first epoch that reaches it.
+
+    reached_epochs, time_ns: of the run, None: never reached; baseline_*: of its baseline.
+    speedup: baseline's time / the run's; None unless both reach it.
+    """
+
+    accuracy: float
+    reached_epochs: int | None
+    time_ns: float | None
+    baseline_reached_epochs: int | None
+    baseline_time_ns: float | None
+    speedup: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingRow:
+    """One run against its baseline (METRICS: Scaling).
+
+    basis: what the speed-up is made of (``mean of epochs 2 to 20``, ``median step``). speedup: throughput over the
+    baseline's; low, high: interval, None without one. efficiency = speedup / world size (x the baseline's world size where
+    that is above 1). rating: None for a baseline, and for a speed-up that cannot be.
+    best_accuracy, baseline_best_accuracy: best validation accuracy of either. targets: times to accuracies asked for, or to
+    the best that both reach.
+    """
+
+    group: str
+    run_id: str
+    baseline_id: str
+    world_size: int
+    baseline_world_size: int
+    is_baseline: bool
+    basis: str
+    speedup: float
+    low: float | None
+    high: float | None
+    efficiency: float
+    scaling: Scaling | None
+    rating: str | None
+    best_accuracy: float | None = None
+    baseline_best_accuracy: float | None = None
+    targets: tuple[TargetTime, ...] = ()

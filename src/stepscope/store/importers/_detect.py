@@ -1,0 +1,38 @@
+"""Which importer a path is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepscope.core.errors import DataError
+from stepscope.records.imported import Imported, Stated
+from stepscope.store.importers import REGISTRY
+from stepscope.store.importers._importer import Candidate, Importer
+
+
+def detect(path: Path) -> tuple[str, Importer] | None:
+    """(key, importer) that knows this path; None: no importer does. Specific formats are asked before general ones."""
+    candidate = Candidate(path)
+    known = sorted(((key, REGISTRY.load(key)) for key in REGISTRY.names()), key=lambda each: each[1].rank)
+    return next(((key, each) for key, each in known if each.recognises(candidate)), None)
+
+
+def read_foreign(path: Path, stated: Stated | None = None) -> Imported:
+    """What a path of another tool holds. Raises DataError where nothing is there, or no importer knows it."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist", fix="check the path")
+    found = detect(path)
+    if found is None:
+        known = ", ".join(REGISTRY.load(key).title for key in REGISTRY.names())
+        raise DataError(
+            f"{path}: not a file or folder that stepscope can read",
+            why="it is no run folder, no trace, and no importer knows it" + _empty(path),
+            fix=f"known besides run folders and traces: {known}",
+        )
+    return found[1].read(path, stated or Stated())
+
+
+def _empty(path: Path) -> str:
+    if path.is_file() and path.stat().st_size == 0:
+        return "; the file is empty"
+    return ""
