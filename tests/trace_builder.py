@@ -7,7 +7,8 @@
     job.truth[3].exposed_comm_ns, job.truth[3].idle_by_cause_ns["data"]
     job.collectives[0].waiting_ns(3), .transfer_ns, .last_rank, .skew_ns, .size_bytes
 
-``shape``: "ddp" (one bucket a layer, reduced under the backward pass; ``overlap`` False: waited for at once), "fsdp"
+``shape``: "ddp" (one bucket a layer, reduced under the backward pass; ``overlap`` False: waited for at once), "naive" (all
+of them after it), "fsdp"
 (all_gather before each layer in both passes, reduce_scatter after its backward), "tensor" (all_reduce that is waited
 for, per layer, both passes, in groups of ``tensor_size``), "pipeline" (GPipe: send_recv between neighbours; ``layers``
 counts micro batches).
@@ -199,7 +200,9 @@ def _groups(plan: Plan) -> dict[str, tuple[int, ...]]:
 
 
 def _program(machine: Machine, plan: Plan) -> Waiting:
-    passes = {"ddp": _ddp, "fsdp": _fsdp, "tensor": _tensor, "pipeline": _pipeline}[plan.shape]
+    passes = {"ddp": _ddp, "naive": _naive, "fsdp": _fsdp, "tensor": _tensor, "pipeline": _pipeline}[
+        plan.shape
+    ]
     late = plan.late.get(machine.rank, 0)
     settles = plan.sync or plan.late_kind in ("launch", "data")
     for step in range(FIRST_STEP, FIRST_STEP + plan.steps):
@@ -251,6 +254,17 @@ def _ddp(machine: Machine, plan: Plan, late: int) -> Waiting:
         if not plan.overlap:
             yield from machine.wait("0", reduced)
     yield from machine.wait("0", reduced)
+
+
+def _naive(machine: Machine, plan: Plan, late: int) -> Waiting:
+    """The whole backward pass, then one reduction after the other, each waited for."""
+    for layer in range(plan.layers):
+        _forward_layer(machine, plan, layer)
+    for layer in reversed(range(plan.layers)):
+        _backward_layer(machine, plan, layer, late)
+    machine.thread = HOST
+    for _ in range(plan.layers):
+        yield from machine.wait("0", (yield from machine.collective("all_reduce", "0")))
 
 
 def _fsdp(machine: Machine, plan: Plan, late: int) -> Waiting:

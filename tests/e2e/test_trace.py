@@ -42,6 +42,39 @@ def test_json_is_one_document_whose_parts_sum(stepscope: Cli, job: Path) -> None
     assert {s["rank"] for s in document["stragglers"]} == {2}
 
 
+def test_findings_have_the_shape_that_diagnose_prints(stepscope: Cli, job: Path) -> None:
+    document = stepscope("trace", str(job), "--json").json()
+    first = document["findings"][0]
+    assert list(first) == [
+        "rule",
+        "severity",
+        "title",
+        "evidence",
+        "stake_fraction",
+        "confidence",
+        "advice",
+        "subject",
+    ]
+    assert (first["rule"], first["subject"]) == ("straggler", "rank 2")
+    assert set(first["advice"][0]) == {"text", "command"}
+    assert first["advice"][0]["command"].startswith(f"stepscope trace {job}")
+    assert {
+        "rule": "plan-broken",
+        "reason": "the traces carry no plan: not of stepscope bench --profile",
+        "command": None,
+    } in (document["skipped"])
+
+
+def test_the_name_of_a_rule_is_a_condition(stepscope: Cli, job: Path) -> None:
+    done = stepscope("trace", str(job), "--fail-if", "straggler")
+    assert done.code == 6
+    assert "failed: straggler" in done.err
+    assert stepscope("trace", str(job), "--fail-if", "fp32-matmul").code == 0
+    mistyped = stepscope("trace", str(job), "--fail-if", "stragler")
+    assert mistyped.code == 2
+    assert "did you mean 'straggler'" in mistyped.err
+
+
 def test_csv_files_hold_every_section(stepscope: Cli, job: Path, tmp_path: Path) -> None:
     assert stepscope("trace", str(job), "--csv", str(tmp_path / "out")).code == 0
     rows = list(csv.DictReader((tmp_path / "out" / "budget.csv").read_text().splitlines()))

@@ -34,12 +34,13 @@ def run_plan(
     *,
     output: Path | None,
     json: bool,
+    printed: bool = True,
     profile: bool = False,
     tensorboard: Path | None = None,
     retry_failed: bool = False,
     force: bool = False,
 ) -> int:
-    """Run what is missing, write results and report, print them; the command's exit code."""
+    """Run what is missing, write results and report, print them (``printed``); the command's exit code."""
     launch = plan.matrix.launch
     place = take_place(output, name=plan.matrix.name, env_source="launch.env", env=tuple(launch.env))
     layout = place.layout
@@ -70,20 +71,22 @@ def run_plan(
             with suppress(
                 OutputError, ReaderGone
             ):  # what stopped the run may have taken the terminal with it
-                _finish(layout, json=json)
+                _finish(layout, json=json, printed=printed)
             raise
-        rows = _finish(layout, json=json)
+        rows = _finish(layout, json=json, printed=printed)
     except WriteError as error:
         raise stopped_by_the_disk(layout, error) from error
     ours = {cell.spec.cell_id for cell in plan.cells}
     return exit_code([row for row in rows if row.cell_id in ours])
 
 
-def _finish(layout: RunLayout, *, json: bool) -> tuple[ResultRow, ...]:
+def _finish(layout: RunLayout, *, json: bool, printed: bool) -> tuple[ResultRow, ...]:
     """Derive everything from the run folder and print it: JSON on stdout, or the table and where the rest is."""
     rows = derive_results(layout)
     run = read_run(layout.root)
     write_summary(layout, rows, run=run)
+    if not printed:
+        return rows
     try:
         _print(layout, rows, run=run, json=json)
     except OutputError as error:

@@ -24,33 +24,33 @@ MOST_RANKS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommOptions:
-    """Fields as the options of the command line, unparsed."""
+    """Fields as the options of the command line, unparsed; its defaults."""
 
-    ops: str
-    sizes: str
-    dtype: str
-    reduce_op: str
-    ranks: str | None
-    backend: str
-    device: str
-    mode: str
-    in_place: str
-    pattern: str
-    root: int
-    pacing: str
-    warmup: str
-    iters: str
-    ci: float
-    budget: str
-    timeout: str
-    check: bool
-    pairs: bool
-    matmul: bool
-    overlap: bool
-    env: tuple[str, ...]
-    emulate_network: str | None
-    nccl_debug: str | None
-    threads: str
+    ops: str = "all_reduce"
+    sizes: str = "1K:64M:4"
+    dtype: str = "fp32"
+    reduce_op: str = "sum"
+    ranks: str | None = None
+    backend: str = "auto"
+    device: str = "auto"
+    mode: str = "blocking"
+    in_place: str = "auto"
+    pattern: str = "ring"
+    root: int = 0
+    pacing: str = "auto"
+    warmup: str = "auto"
+    iters: str = "auto"
+    ci: float = 0.02
+    budget: str = "5s"
+    timeout: str = "120s"
+    check: bool = True
+    pairs: bool = False
+    matmul: bool = False
+    overlap: bool = False
+    env: tuple[str, ...] = ()
+    emulate_network: str | None = None
+    nccl_debug: str | None = None
+    threads: str = "auto"
 
     def request(self) -> CommRequest:
         """What to measure. Raises UsageError for the first option that makes no sense."""

@@ -44,8 +44,9 @@ def run_comm(
     format_: str,
     force: bool,
     json: bool,
+    printed: bool = True,
 ) -> int:
-    """Measure, write and print; the command's exit code."""
+    """Measure, write and print (``printed``); the command's exit code."""
     if format_ not in FORMATS:
         raise UsageError(unknown("format", format_, FORMATS))
     if json and format_ != "table":
@@ -80,9 +81,9 @@ def run_comm(
             with suppress(
                 OutputError, ReaderGone
             ):  # what stopped the run may have taken the terminal with it
-                _finish(layout, charts=False, format_=format_, json=json)
+                _finish(layout, charts=False, format_=format_, json=json, printed=printed)
             raise
-        rows = _finish(layout, charts=charts, format_=format_, json=json)
+        rows = _finish(layout, charts=charts, format_=format_, json=json, printed=printed)
     except WriteError as error:
         raise stopped_by_the_disk(layout, error) from error
     ours = {cell.spec.cell_id for cell in planned.cells}
@@ -110,7 +111,9 @@ def _debug_variables(layout: RunLayout, measure: CommMeasure) -> dict[str, str]:
     return variables | {"NCCL_DEBUG_SUBSYS": measure.nccl_debug or NCCL_SUBSYSTEMS}
 
 
-def _finish(layout: RunLayout, *, charts: bool, format_: str, json: bool) -> tuple[CommRow, ...]:
+def _finish(
+    layout: RunLayout, *, charts: bool, format_: str, json: bool, printed: bool
+) -> tuple[CommRow, ...]:
     from stepscope.report.comm_document import rows_csv
 
     rows = derive_comm_rows(layout)
@@ -119,6 +122,8 @@ def _finish(layout: RunLayout, *, charts: bool, format_: str, json: bool) -> tup
         from stepscope.report.charts import draw_charts
 
         draw_charts(rows, layout.report)
+    if not printed:
+        return rows
     try:
         _print(layout, rows, format_=format_, json=json)
     except OutputError as error:

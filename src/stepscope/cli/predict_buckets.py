@@ -9,7 +9,7 @@ from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.matrix.comm_results import read_comm_rows
 from stepscope.predict.calibrated import machine_warnings
 from stepscope.predict.calibration import machine_of
-from stepscope.predict.run_buckets import choose_buckets, naive_twin, pick_cell, same_work
+from stepscope.predict.run_buckets import choose_buckets, measured_steps, naive_twin, pick_cell
 from stepscope.predict.transport import Transport, measured_transport
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration
@@ -17,8 +17,6 @@ from stepscope.records.cell_result import CellResult
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.report.render import terminal
 from stepscope.report.tables import bucket_choice, timeline
-from stepscope.stats.measured import common_steps, slowest
-from stepscope.stats.order import median
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_cell, read_if_there, read_run
 
@@ -48,7 +46,7 @@ def run(folder: Path, *, calibration: Calibration, cell_id: str | None, json: bo
     console = out()
     width = min(console.width, 120)
     console.print(
-        terminal.render(bucket_choice.build(choice, _measured(cells, cell)), width=width), soft_wrap=True
+        terminal.render(bucket_choice.build(choice, measured_steps(cells, cell)), width=width), soft_wrap=True
     )
     console.print(f"\n{choice.strategy} with {choice.bucket_cap_mb:g} MiB, as predicted")
     console.print("\n".join(timeline.picture(choice.chosen.timeline, width=width)), markup=False)
@@ -77,19 +75,3 @@ def _transport(calibration: Calibration, cell: CellResult) -> Transport | None:
         note = "overlap was not measured (`stepscope comm --overlap`): communication is taken to cost no computation"
         err().print(f"note: {note}", style="dim", soft_wrap=True)
         return None
-
-
-def _measured(cells: list[CellResult], cell: CellResult) -> dict[str, float]:
-    """Median steps of cells like ``cell``, ns: by size in MiB, and ``naive``."""
-    found: dict[str, float] = {}
-    for other in cells:
-        steps = common_steps(other.samples, other.spec.world_size).full
-        if not steps or not same_work(other, cell):
-            continue
-        times = [value for values in slowest(steps, "step_ns").values() for value in values]
-        cap = other.spec.strategy_options.get("bucket_cap_mb")
-        if other.spec.strategy == "naive":
-            found["naive"] = median(times)
-        elif other.spec.strategy == cell.spec.strategy:
-            found["default" if cap is None else f"{cap:g}"] = median(times)
-    return found

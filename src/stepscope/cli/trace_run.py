@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.blocks import print_block
 from stepscope.cli.console import err, out, print_json
+from stepscope.cli.findings import print_findings
 from stepscope.cli.ranges import parse_ranges
 from stepscope.core.errors import CheckFailed, DataError, UsageError
 from stepscope.core.signals import stop_signals_raise
@@ -27,12 +27,15 @@ from stepscope.store.layout import RunLayout
 from stepscope.store.writer import make_dir, write_bytes
 
 if TYPE_CHECKING:
-    from stepscope.records.trace_summary import TraceFinding, TraceSummary
+    from stepscope.records.finding import Diagnosis
+    from stepscope.records.trace_summary import TraceSummary
 
 PROGRESS_AFTER_S = 2.0
 BYTES_PER_S = 25e6
 """Text analysed per second and process, for the estimate before slow work (2 cores, 2026-11)."""
 WARN_FROM_BYTES = 300e6
+
+FINDINGS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +65,15 @@ class Request:
 
 def run(request: Request) -> int:
     """Analyse and show; returns the exit code. Raises StepscopeError."""
-    from stepscope.traces.findings import RULES
+    from stepscope.diagnose.trace_findings import diagnose_traces, trace_rules
     from stepscope.traces.job import analyse_job
     from stepscope.traces.rank_pass import Wanted
 
+    rules = trace_rules() if request.fail_if else ()
     sections = trace_sections.chosen(request.show.split(","))
-    conditions = [parse_condition(c, metrics=METRICS, rules=RULES) for c in request.fail_if]
+    conditions = [
+        parse_condition(c, metrics=METRICS, rules=[rule.name for rule in rules]) for c in request.fail_if
+    ]
     ranks = parse_ranges(request.ranks, "--rank")
     steps = parse_ranges(request.steps, "--steps")
     wanted = Wanted(
@@ -109,14 +115,16 @@ def run(request: Request) -> int:
     summary = analyse(paths)
     if request.merge is not None:
         _merge(summary, request.merge)
+    diagnosis = diagnose_traces(summary, name=_name(paths))
     shown = _selected(summary, ranks=ranks, steps=steps)
     if request.csv is not None:
         _write_csv(shown, request.csv)
     if request.json:
-        print_json(encode_document(document(shown)))
+        print_json(encode_document(document(shown, diagnosis)))
     else:
-        _show(shown, sections, limit=request.limit)
-    failed = [c.text for c in conditions if c.holds(metrics(summary), {f.rule for f in summary.findings})]
+        _show(shown, diagnosis, sections, limit=request.limit)
+    fired = {finding.rule for finding in diagnosis.findings}
+    failed = [c.text for c in conditions if c.holds(metrics(summary), fired)]
     if failed:
         values = metrics(summary)
         known = [f"{k} = {v:.4g}" for k, v in values.items() if v is not None and any(k in t for t in failed)]
@@ -139,10 +147,17 @@ def _merge(summary: TraceSummary, output: Path) -> None:
 
 
 def _wanted(sections: Sequence[str], request: Request) -> frozenset[str]:
-    """The sections to compute. Findings need more than the budget, so that only --show leaves things out."""
+    """The sections to compute: with what the findings read, unless --show names what to read."""
+    from stepscope.diagnose.trace_findings import SECTIONS
+
     if request.json or request.csv is not None:
         return frozenset(trace_sections.SECTIONS)
-    return frozenset(sections if request.show else {*sections, "idle"})
+    return frozenset(sections if request.show else {*sections, "idle", *SECTIONS})
+
+
+def _name(paths: Sequence[str]) -> str:
+    """What the job is called in findings: its folder, or the first path."""
+    return Path(paths[0]).name or paths[0]
 
 
 def _stated_ranks(given: Sequence[str]) -> dict[str, int]:
@@ -262,15 +277,10 @@ def _write_csv(summary: TraceSummary, folder: Path) -> None:
             write_bytes(folder / f"{section}.csv", csv_render.render(table).encode())
 
 
-def _show(summary: TraceSummary, sections: Sequence[str], *, limit: int) -> None:
+def _show(summary: TraceSummary, diagnosis: Diagnosis, sections: Sequence[str], *, limit: int) -> None:
     console = out()
     console.print(_headline(summary), style="bold", soft_wrap=True)
-    for finding in summary.findings[:3]:
-        _print_finding(finding)
-    if any(p.partial for p in summary.ranks):
-        console.print("read in part, for the budget alone: without --show budget there is more", style="dim")
-    elif not summary.findings:
-        console.print("nothing stands out: no part of the step is long enough to act on", style="green")
+    _show_findings(summary, diagnosis)
     console.print()
     for section in sections:
         table = _limited(trace_sections.table_kind(section).build(summary), limit)
@@ -285,6 +295,20 @@ def _show(summary: TraceSummary, sections: Sequence[str], *, limit: int) -> None
             console.print(f"! {where}{note.text}", style="yellow", soft_wrap=True)
 
 
+def _show_findings(summary: TraceSummary, diagnosis: Diagnosis) -> None:
+    """The first that matter, good news where there is room, and the names of what is left."""
+    console = out()
+    grave = [f for f in diagnosis.findings if f.severity != "info"]
+    print_findings(diagnosis.findings[:FINDINGS_SHOWN])
+    if any(p.partial for p in summary.ranks):
+        console.print("read in part, for the budget alone: without --show budget there is more", style="dim")
+    elif len(grave) > FINDINGS_SHOWN:
+        more = ", ".join(dict.fromkeys(f.rule for f in grave[FINDINGS_SHOWN:]))
+        console.print(f"more: {more}; `stepscope diagnose` explains all of them", style="dim", soft_wrap=True)
+    elif not grave:
+        console.print("nothing stands out: no part of the step is long enough to act on", style="green")
+
+
 def _headline(summary: TraceSummary) -> str:
     ranks = len(summary.ranks)
     world = summary.world_size
@@ -296,22 +320,6 @@ def _headline(summary: TraceSummary) -> str:
     if steps:
         parts.append(counted(steps, "step"))
     return " · ".join(parts)
-
-
-def _print_finding(finding: TraceFinding) -> None:
-    style = {"problem": "bold red", "warning": "bold yellow"}.get(finding.severity, "bold")
-    _print_hanging("• ", finding.title, style)
-    for line in finding.evidence:
-        _print_hanging("    ", line, "")
-    for line in finding.advice:
-        _print_hanging("    → ", line, "dim")
-
-
-def _print_hanging(mark: str, text: str, style: str) -> None:
-    """Text after a mark, further lines under its beginning."""
-    width = max(out().width, 40)
-    for line in textwrap.wrap(text, width, initial_indent=mark, subsequent_indent=" " * len(mark)):
-        out().print(line, style=style, soft_wrap=True)
 
 
 def _limited(table: Table, limit: int) -> Table:

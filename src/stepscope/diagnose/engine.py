@@ -9,6 +9,9 @@ from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.diagnose.rules import REGISTRY
 from stepscope.records.finding import Diagnosis, Finding, Quiet, Skipped
 
+NO_MATTER_OF_TIME = 0.2
+"""Rank of a problem without a stake among shares of the step: wrong results matter more than 4 % of the time."""
+
 _SEVERITY = {"problem": 0, "warning": 1, "info": 2}
 
 
@@ -39,9 +42,15 @@ def check(rule: Rule, evidence: Evidence) -> Outcome:
         if not getattr(evidence, need):
             reason, command = NEEDS[need]
             return Skipped(rule=rule.name, reason=reason, command=command)
+    if rule.any_of and not any(getattr(evidence, name) for name in rule.any_of):
+        reason, command = NEEDS[rule.any_of[0]]
+        return Skipped(rule=rule.name, reason=reason, command=command)
     return rule.check(evidence)
 
 
 def _order(finding: Finding) -> tuple[bool, float, int]:
-    """Good news last; the rest by stake, then by severity."""
-    return finding.severity == "info", -(finding.stake_fraction or 0.0), _SEVERITY[finding.severity]
+    """Good news last; the rest by stake, then by severity. A problem that is no matter of time stands with large stakes."""
+    stake = finding.stake_fraction
+    if stake is None:
+        stake = NO_MATTER_OF_TIME if finding.severity == "problem" else 0.0
+    return finding.severity == "info", -stake, _SEVERITY[finding.severity]

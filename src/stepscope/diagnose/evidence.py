@@ -101,20 +101,24 @@ def load_evidence(
     stated: Stated | None = None,
     cell: str | None = None,
     drop_epochs: int = 1,
+    targets: Sequence[float] = (),
+    spans: bool = False,
     on_trace: Callable[[Path], None] | None = None,
 ) -> Evidence:
     """What lies at ``paths``: run folders, traces (files, folders), anything an importer knows; several are joined.
 
     cell: which cell's traces of a run folder; None: those of all cells. drop_epochs: first epochs left out of epoch times.
-    on_trace: told each trace file as it is finished. Raises DataError for a path that nothing reads, UsageError for a run
-    whose missing facts the user has to state (naming the runs).
+    targets: accuracies to give times to; empty: round ones that tell most.
+    spans: traces also carry what timelines draw. on_trace: told each trace file as it is finished. Raises DataError for a
+    path that nothing reads.
     """
     from stepscope.diagnose.sources import load_source
 
     parts = [
-        load_source(Path(path), stated=stated or Stated(), cell=cell, on_trace=on_trace) for path in paths
+        load_source(Path(path), stated=stated or Stated(), cell=cell, spans=spans, on_trace=on_trace)
+        for path in paths
     ]
-    return derived(joined(parts), drop_epochs=drop_epochs)
+    return derived(joined(parts), drop_epochs=drop_epochs, targets=targets)
 
 
 def joined(parts: Iterable[Evidence]) -> Evidence:
@@ -127,8 +131,8 @@ def joined(parts: Iterable[Evidence]) -> Evidence:
     return join(given)
 
 
-def derived(evidence: Evidence, *, drop_epochs: int = 1) -> Evidence:
+def derived(evidence: Evidence, *, drop_epochs: int = 1, targets: Sequence[float] = ()) -> Evidence:
     """``evidence`` with ``scaling`` worked out from its runs."""
     from stepscope.diagnose.scaling import scaling_rows
 
-    return replace(evidence, scaling=scaling_rows(evidence.runs, drop_epochs=drop_epochs))
+    return replace(evidence, scaling=scaling_rows(evidence.runs, drop_epochs=drop_epochs, targets=targets))

@@ -31,12 +31,13 @@ class Rule:
     needs: attributes of :class:`Evidence` that must be there (not None, not empty), else it is skipped with the reason and
     the command of ``evidence.NEEDS``. protocol: the step of the investigation (1 to 5, ``diagnose/protocol.py``) it serves.
     check: pure. Findings (never an empty tuple), Quiet with the number that decided, or Skipped for data that ``needs``
-    cannot name.
+    cannot name. any_of: attributes of which at least one must be there (a rule that reads steps as well as traces).
     """
 
     name: str
     symptom: str
-    needs: tuple[str, ...]
+    needs: tuple[str, ...] = ()
     check: Callable[[Evidence], Outcome]
     protocol: int
     thresholds: Mapping[str, Threshold] = field(default_factory=dict)
+    any_of: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,28 +19,41 @@ from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.flight import FlightFinding
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.run import ResultRow, RunRecord
+from stepscope.records.trace_summary import TraceSummary
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes, read_cell, read_if_there, read_run
 
 OnTrace = Callable[[Path], None]
+ReadTraces = Callable[[Path], TraceSummary]
 Row = TypeVar("Row")
 
 
-def load_source(path: Path, *, stated: Stated, cell: str | None, on_trace: OnTrace | None) -> Evidence:
+def load_source(
+    path: Path,
+    *,
+    stated: Stated,
+    cell: str | None = None,
+    spans: bool = False,
+    on_trace: OnTrace | None = None,
+) -> Evidence:
     """What lies at one path. Raises DataError where nothing reads it."""
     from stepscope.store.importers._detect import detect
 
+    read = partial(_read_traces, spans=spans, on_trace=on_trace)
     if not path.exists():
         raise DataError(f"{path} does not exist", fix="check the path")
     if RunLayout(path).run.is_file():
-        return _run_folder(path, cell=cell, on_trace=on_trace)
+        return _run_folder(path, cell=cell, read=read)
     found = detect(path)
     if found is not None:
         return _imported(path, found[1].read(path, stated))
-    return _traces(path, on_trace=on_trace)
+    return Evidence(
+        sources=(Source(path=path, kind="trace"),),
+        traces=(TraceEvidence(name=path.name, summary=read(path)),),
+    )
 
 
-def _run_folder(path: Path, *, cell: str | None, on_trace: OnTrace | None) -> Evidence:
+def _run_folder(path: Path, *, cell: str | None, read: ReadTraces) -> Evidence:
     layout, run = RunLayout(path), read_run(path)
     if run.kind == "comm":
         return _comm_run(path, layout, run)
@@ -48,9 +62,11 @@ def _run_folder(path: Path, *, cell: str | None, on_trace: OnTrace | None) -> Ev
     results = [read_cell(layout.cell(row.cell_id)) for row in chosen]
     cells = cell_evidence(chosen, results, source=str(path))
     traces = tuple(
-        trace
+        TraceEvidence(
+            name=f"{each.run.group}, {each.run.label}", summary=read(folder), cell_id=each.row.cell_id
+        )
         for each in cells
-        if (trace := _cell_traces(layout, each.row.cell_id, f"{each.run.group}, {each.run.label}", on_trace))
+        if (folder := layout.cell(each.row.cell_id).traces).is_dir() and any(folder.iterdir())
     )
     return Evidence(
         sources=(Source(path=path, kind="bench"),),
@@ -70,18 +86,6 @@ def _chosen(rows: tuple[ResultRow, ...], cell: str | None) -> tuple[ResultRow, .
         ids = "\n".join(["choose one:", *(f"    --cell {row.cell_id}" for row in rows)])
         raise UsageError(f"--cell {cell!r} names {counted(len(found), 'cell')}", fix=ids)
     return found
-
-
-def _cell_traces(
-    layout: RunLayout, cell_id: str, name: str, on_trace: OnTrace | None
-) -> TraceEvidence | None:
-    folder = layout.cell(cell_id).traces
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return None
-    from stepscope.traces.job import analyse_job
-
-    summary = analyse_job(folder, done=on_trace)
-    return TraceEvidence(name=name, summary=summary, cell_id=cell_id)
 
 
 def _comm_run(path: Path, layout: RunLayout, run: RunRecord) -> Evidence:
@@ -127,11 +131,9 @@ def _imported(path: Path, imported: Imported) -> Evidence:
     )
 
 
-def _traces(path: Path, *, on_trace: OnTrace | None) -> Evidence:
+def _read_traces(folder: Path, *, spans: bool, on_trace: OnTrace | None) -> TraceSummary:
     from stepscope.traces.job import analyse_job
+    from stepscope.traces.rank_pass import EVERYTHING, Wanted
 
-    summary = analyse_job(path, done=on_trace)
-    return Evidence(
-        sources=(Source(path=path, kind="trace"),),
-        traces=(TraceEvidence(name=path.name, summary=summary),),
-    )
+    sections = EVERYTHING | {"spans"} if spans else EVERYTHING
+    return analyse_job(folder, wanted=Wanted(sections=sections), done=on_trace)

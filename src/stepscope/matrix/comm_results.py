@@ -198,19 +198,24 @@ def _size_row(
     if wrong is not None:
         row = replace(row, status="error", error=f"wrong result on rank {wrong[0]}: {wrong[1].wrong}")
     if cell.kind == "matmul":
-        return _matmul_row(row, samples)
+        return _with_spread(_matmul_row(row, samples), took_part, samples)
     times = _per_call([s.times_ns for s in samples])
     if times is None:
         return row
     row = _timed(row, times, warmup=len(first.warmup_ns), stop_reason=first.stop_reason)
+    return _with_bandwidth(_with_spread(row, took_part, samples), cell, link)
+
+
+def _with_spread(row: CommRow, ranks: Sequence[int], samples: Sequence[CommSample]) -> CommRow:
+    """How far the ranks' own medians lie apart, and who is slowest; unchanged where a rank has no time."""
+    if not all(s.times_ns for s in samples):
+        return row
     medians = [float(np.median(s.times_ns)) for s in samples]
-    slowest = int(np.argmax(medians))
-    row = replace(
+    return replace(
         row,
         rank_spread=(max(medians) - min(medians)) / max(medians) if max(medians) > 0 else None,
-        slowest_rank=list(took_part)[slowest],
+        slowest_rank=ranks[int(np.argmax(medians))],
     )
-    return _with_bandwidth(row, cell, link)
 
 
 def _per_call(times: Sequence[tuple[int, ...]]) -> NDArray[np.float64] | None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.predict.calibrated import Asked, time_of
 from stepscope.predict.promise import promise_of
-from stepscope.predict.timeline import best_bucket, slowest_of
-from stepscope.predict.transport import Transport
+from stepscope.predict.timeline import CANDIDATES_MB, CommTime, best_bucket, slowest_of, step_timeline
+from stepscope.predict.transport import Transport, transport_of
 from stepscope.records.backward import BackwardProfile
 from stepscope.records.calibration import Calibration
+from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult
-from stepscope.records.timeline import BucketChoice
+from stepscope.records.timeline import BucketChoice, Timeline
+from stepscope.stats.measured import common_steps, slowest
+from stepscope.stats.order import median
 
 BUCKETED = ("ddp", "bucketed")
 
@@ -23,30 +26,54 @@ def choose_buckets(
     *,
     naive: CellResult | None = None,
     transport: Transport | None = None,
+    also_mb: Sequence[float] = (),
 ) -> BucketChoice:
     """Which bucket size a timeline recommends for ``cell`` (ddp or bucketed, any size).
 
     naive: the same cell with ``naive``, for its own backward profile. transport: None: the backend's, nothing slowed.
+    also_mb: sizes (MiB) to choose from beside the usual ones.
     No step time of any cell is used. Raises DataError for a cell without a profile.
     """
     spec = cell.spec
     promise = promise_of(spec)
-    asked = Asked(backend=spec.backend, network=spec.network)
-
-    def comm_time(op: str, size_bytes: int) -> float:
-        return time_of(calibration, op, size_bytes, spec.world_size, asked=asked).time_ns
-
     options = {key: value for key, value in spec.strategy_options.items() if key != "bucket_cap_mb"}
     return best_bucket(
         profile_of(cell),
         promise.facts,
         promise.setting,
-        comm_time,
+        _comm_time(spec, calibration),
         strategy=spec.strategy,
         options=options,
+        candidates_mb=(*CANDIDATES_MB, *also_mb),
         transport=transport,
         naive_profile=None if naive is None else profile_of(naive),
     )
+
+
+def own_timeline(
+    cell: CellResult, calibration: Calibration, *, transport: Transport | None = None
+) -> Timeline:
+    """The step that the collectives of ``cell``, as its strategy launches them, allow: what must be exposed, what hides.
+
+    transport: None: the backend's, nothing slowed. Raises DataError for a cell without a profile, UsageError for
+    collectives that were not calibrated.
+    """
+    spec = cell.spec
+    return step_timeline(
+        profile_of(cell),
+        promise_of(spec).comm_plan,
+        _comm_time(spec, calibration),
+        transport=transport or transport_of(spec.backend),
+    )
+
+
+def _comm_time(spec: CellSpec, calibration: Calibration) -> CommTime:
+    asked = Asked(backend=spec.backend, network=spec.network)
+
+    def time(op: str, size_bytes: int) -> float:
+        return time_of(calibration, op, size_bytes, spec.world_size, asked=asked).time_ns
+
+    return time
 
 
 def profile_of(cell: CellResult) -> BackwardProfile:
@@ -72,14 +99,38 @@ def pick_cell(cells: Sequence[CellResult], cell_id: str | None) -> CellResult:
             why=f"only {' and '.join(BUCKETED)} on 2 ranks or more have them",
             fix="name a run of `stepscope bench` with such a cell",
         )
-    # Cells that differ in the size alone ask for the same advice.
-    kinds = {_but_for_size(c): c for c in reversed(able)}
+    kinds = {name: same[0] for name, same in bucket_kinds(able).items()}
     if len(kinds) > 1:
         raise UsageError(
             f"{len(kinds)} kinds of cells have buckets",
             fix=f"add --cell with one of {', '.join(c.spec.cell_id for c in kinds.values())}",
         )
     return next(iter(kinds.values()))
+
+
+def bucket_kinds(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
+    """Cells with buckets on several ranks; those that differ in the size alone ask for the same advice and go together."""
+    kinds: dict[str, list[CellResult]] = {}
+    for cell in cells:
+        if cell.spec.strategy in BUCKETED and cell.spec.world_size > 1:
+            kinds.setdefault(_but_for_size(cell), []).append(cell)
+    return kinds
+
+
+def measured_steps(cells: Sequence[CellResult], cell: CellResult) -> dict[str, float]:
+    """Median steps of cells like ``cell``, ns: by bucket size in MiB (``4``), ``default`` and ``naive``."""
+    found: dict[str, float] = {}
+    for other in cells:
+        steps = common_steps(other.samples, other.spec.world_size).full
+        if not steps or not same_work(other, cell):
+            continue
+        times = [value for values in slowest(steps, "step_ns").values() for value in values]
+        cap = other.spec.strategy_options.get("bucket_cap_mb")
+        if other.spec.strategy == "naive" and not other.spec.strategy_options.get("flat"):
+            found["naive"] = median(times)
+        elif _but_for_size(other) == _but_for_size(cell):
+            found["default" if cap is None else f"{cap:g}"] = median(times)
+    return found
 
 
 def naive_twin(cells: Sequence[CellResult], cell: CellResult) -> CellResult | None:

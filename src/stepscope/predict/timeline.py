@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.suggest import unknown
-from stepscope.predict.transport import Transport, transport_of
+from stepscope.predict.transport import STARTUP_BYTES, Transport, transport_of
 from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.plan import CommOp, ModelFacts, Setting
 from stepscope.records.timeline import BucketCandidate, BucketChoice, BucketSpan, Timeline
@@ -75,7 +75,7 @@ def step_timeline(
     before. A strategy's own copies and casts are not in the model. Raises DataError for a gradient that the profile does
     not know.
     """
-    jobs = _jobs(profile, plan, comm_time)
+    jobs = _jobs(profile, plan, comm_time, stalls=transport.startup_stalls)
     end_of_backward, launched = _run(jobs, float(profile.backward_ns), transport)
     backward = round(end_of_backward)
     buckets = tuple(_span(index, job, backward) for index, job in enumerate(launched))
@@ -146,13 +146,17 @@ def best_bucket(
 
 @dataclass(slots=True)
 class _Job:
-    """One collective on its way. ready: in time of computation. latency, wire: what is left of its time alone, ns."""
+    """One collective on its way. ready: in time of computation. latency, wire: what is left of its time alone, ns.
+
+    stall: how long starting it stops computation.
+    """
 
     op: CommOp
     ready: float
     blocking: bool
     latency: float
     wire: float
+    stall: float
     ready_at: float = 0.0
     launch: float = 0.0
     start: float = 0.0
@@ -160,7 +164,9 @@ class _Job:
     lane: int = 0
 
 
-def _jobs(profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime) -> list[_Job]:
+def _jobs(
+    profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime, *, stalls: bool
+) -> list[_Job]:
     ready = {r.name: float(min(r.ready_ns, profile.backward_ns)) for r in profile.ready}
     ready |= dict.fromkeys(profile.unused, float(profile.backward_ns))
     per_byte = {op: _wire_ns_per_byte(op, plan, comm_time) for op in {each.op for each in plan}}
@@ -180,7 +186,10 @@ def _jobs(profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime)
         following = at = max((ready[name] for name in op.members), default=following)
         alone = _checked(comm_time(op.op, max(1, op.size_bytes)), op)
         wire = min(alone, op.size_bytes * per_byte[op.op])
-        jobs.append(_Job(op=op, ready=at, blocking=blocking, latency=alone - wire, wire=wire))
+        stall = _checked(comm_time(op.op, min(STARTUP_BYTES, max(1, op.size_bytes))), op) if stalls else 0.0
+        jobs.append(
+            _Job(op=op, ready=at, blocking=blocking, latency=alone - wire, wire=wire, stall=min(stall, alone))
+        )
     jobs.reverse()
     return jobs
 
@@ -209,7 +218,7 @@ def _run(jobs: list[_Job], backward_ns: float, transport: Transport) -> tuple[fl
     queue: deque[_Job] = deque()
     active: list[_Job] = []
     launched: list[_Job] = []
-    now, done = 0.0, 0.0
+    now, done, stall = 0.0, 0.0, 0.0
     end_of_backward = 0.0
     unready = deque(sorted(jobs, key=lambda job: job.ready))
     while True:
@@ -219,6 +228,7 @@ def _run(jobs: list[_Job], backward_ns: float, transport: Transport) -> tuple[fl
         while waiting and _may_launch(waiting[0], computing, idle=not active and not queue, done=done):
             job = waiting.popleft()
             job.launch = now
+            stall += job.stall if computing else 0.0
             launched.append(job)
             queue.append(job)
         while queue and len(active) < transport.lanes:
@@ -228,16 +238,24 @@ def _run(jobs: list[_Job], backward_ns: float, transport: Transport) -> tuple[fl
             active.append(job)
         if not computing and not active:
             return end_of_backward, launched
-        compute_rate = (1 / transport.compute_slowdown if active else 1.0) if computing else 0.0
+        stalled = computing and stall > 0
+        compute_rate = (
+            (1 / transport.compute_slowdown if active else 1.0) if computing and not stalled else 0.0
+        )
         comm_rate = 1 / transport.comm_slowdown if computing else 1.0
         on_wire = sum(job.latency == 0 for job in active)
-        steps = [job.latency / comm_rate if job.latency else job.wire * on_wire / comm_rate for job in active]
-        if computing:
+        wire_rate = comm_rate / max(on_wire, 1)
+        steps = [job.latency / comm_rate if job.latency else job.wire / wire_rate for job in active]
+        if stalled:
+            steps.append(stall)
+        elif computing:
             upcoming = unready[0].ready if unready else backward_ns
             steps.append((upcoming - done) / compute_rate)
         step = max(0.0, min(steps))
         now += step
-        if computing:
+        if stalled:
+            stall = _less(stall, step)
+        elif computing:
             done += step * compute_rate
             if backward_ns - done <= _DUST_NS:
                 done, end_of_backward = backward_ns, now
@@ -245,7 +263,7 @@ def _run(jobs: list[_Job], backward_ns: float, transport: Transport) -> tuple[fl
             if job.latency:
                 job.latency = _less(job.latency, step * comm_rate)
             else:
-                job.wire = _less(job.wire, step * comm_rate / on_wire)
+                job.wire = _less(job.wire, step * wire_rate)
             if not job.latency and not job.wire:
                 job.end = now
         active = [job for job in active if job.latency or job.wire]

@@ -16,6 +16,12 @@ LANES = {"gloo": 2, "nccl": 1}
 MIN_BYTES = 256 << 10
 """Overlap is taken from messages of this size on: buckets are no smaller, and shorter ones measure start-up."""
 
+NO_SLOWDOWN = 0.05
+"""Computation slowed by less than this share is not slowed: repeated measurements of one machine differ by as much."""
+
+STARTUP_BYTES = 4 << 10
+"""A message that is start-up and nothing else."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transport:
@@ -25,11 +31,14 @@ class Transport:
     times longer as there are others on it, the rest does not.
     compute_slowdown: duration of computation while a collective runs / alone; comm_slowdown: of a collective while the
     backward pass runs / alone. 1 or more.
+    startup_stalls: starting a collective is work of the cores that compute, and stops computation for as long as the
+    smallest message takes (gloo on ranks that have no core to spare).
     """
 
     lanes: int
     compute_slowdown: float = 1.0
     comm_slowdown: float = 1.0
+    startup_stalls: bool = False
 
     def __post_init__(self) -> None:
         if self.lanes < 1 or self.compute_slowdown < 1 or self.comm_slowdown < 1:
@@ -47,7 +56,8 @@ def transport_of(backend: str) -> Transport:
 def measured_transport(backend: str, rows: Iterable[CommRow], *, op: str = "all_reduce") -> Transport:
     """The backend's lanes, with the slowdowns of the overlap rows of ``op`` (``stepscope comm --overlap``).
 
-    Medians over the sizes from ``MIN_BYTES`` on. Raises UsageError without such rows.
+    Medians over the sizes from ``MIN_BYTES`` on. Start-up stalls computation where gloo slows it at all: then the ranks
+    have no core to spare. Raises UsageError without such rows.
     """
     found = [
         rates_while_both_run(row.slowdown, row.beside_slowdown)
@@ -62,7 +72,12 @@ def measured_transport(backend: str, rows: Iterable[CommRow], *, op: str = "all_
         )
     lanes = transport_of(backend).lanes
     comm, compute = (statistics.median(values) for values in zip(*found, strict=True))
-    return Transport(lanes=lanes, comm_slowdown=max(1.0, comm), compute_slowdown=max(1.0, compute))
+    return Transport(
+        lanes=lanes,
+        comm_slowdown=max(1.0, comm),
+        compute_slowdown=max(1.0, compute),
+        startup_stalls=backend == "gloo" and compute > 1 + NO_SLOWDOWN,
+    )
 
 
 def rates_while_both_run(comm: float, compute: float) -> tuple[float, float]:

@@ -184,3 +184,8 @@ class CommRow:
     scheduler_policy: str | None = None
     notes: tuple[str, ...] = ()
     rank_hosts: tuple[str, ...] = ()
+
+    @property
+    def time_ns(self) -> float | None:
+        """The time that the rates come from: the median, or the mean where a source has nothing else."""
+        return self.time_ns_mean if self.time_ns_median is None else self.time_ns_median

@@ -19,7 +19,9 @@ from stepscope.records.trace_conformance import ConformanceCheck
 from stepscope.records.trace_diff import WorkProfile
 from stepscope.records.trace_memory import DeviceMemory
 from stepscope.records.trace_path import CriticalPath, CrossRankPath, RankLegs
+from stepscope.records.trace_rules import GradientSync, HostLateness, KernelMix
 from stepscope.records.trace_stragglers import StragglerReport
+from stepscope.records.trace_timeline import RankSpans
 from stepscope.records.trace_utilisation import Utilisation
 from stepscope.records.trace_work import (
     AnnotationRow,
@@ -77,6 +79,9 @@ class RankPass:
     communication: RankCommunication | None = None
     groups: tuple[GroupBudget, ...] = ()
     conformance: ConformanceCheck | None = None
+    mix: KernelMix | None = None
+    host_lateness: HostLateness | None = None
+    gradient_sync: GradientSync | None = None
     operators: OperatorTable | None = None
     kernels: KernelTable | None = None
     launches: LaunchStatistics | None = None
@@ -89,6 +94,7 @@ class RankPass:
     path: CriticalPath | None = None
     legs: RankLegs | None = None
     profile: WorkProfile | None = None
+    spans: RankSpans | None = None
     unavailable: tuple[Missing, ...] = ()
 
 
@@ -99,26 +105,12 @@ class RankVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceFinding:
-    """One thing that matters first: symptom, numbers, what to do. Ranked by ``stake_fraction`` of the window."""
-
-    rule: str
-    severity: str  # info | warning | problem
-    title: str
-    evidence: tuple[str, ...]
-    stake_fraction: float | None
-    confidence: str
-    advice: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSummary:
     """The whole job, over the ranks whose traces were given."""
 
     world_size: int | None
     ranks: tuple[RankPass, ...]
     verdicts: tuple[RankVerdict, ...]
-    findings: tuple[TraceFinding, ...]
     notes: tuple[FileNote, ...]
     collectives: JobCollectives | None = None
     stragglers: StragglerReport | None = None

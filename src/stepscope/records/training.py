@@ -134,8 +134,10 @@ class ScalingRow:
     basis: what the speed-up is made of (``mean of epochs 2 to 20``, ``median step``). speedup: throughput over the
     baseline's; low, high: interval, None without one. efficiency = speedup / world size (x the baseline's world size where
     that is above 1). rating: None for a baseline, and for a speed-up that cannot be.
-    best_accuracy, baseline_best_accuracy: best validation accuracy of either. targets: times to accuracies asked for, or to
-    the best that both reach.
+    speedup_of_medians: the same from median epochs, where ``speedup`` is made of mean ones.
+    best_accuracy, baseline_best_accuracy: best validation accuracy of either. targets: times to the accuracies asked for,
+    else to the highest multiple of 0.05 and of 0.01 that both reach, and to the lowest multiple of 0.01 that only the
+    baseline reaches; lowest first.
     """
 
     group: str
@@ -151,6 +153,7 @@ class ScalingRow:
     efficiency: float
     scaling: Scaling | None
     rating: str | None
+    speedup_of_medians: float | None = None
     best_accuracy: float | None = None
     baseline_best_accuracy: float | None = None
     targets: tuple[TargetTime, ...] = ()

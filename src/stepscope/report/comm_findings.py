@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from stepscope.core.units import format_size
 from stepscope.core.words import counted, plural
+from stepscope.diagnose.comm_labels import env_label, op_label, sweep_names, sweeps
+from stepscope.diagnose.comm_winners import Winner, winners
 from stepscope.diagnose.labels import STATUS_LABELS
+from stepscope.diagnose.slow_pairs import PairsVerdict, SlowEnd, SlowPair, slow_pairs
 from stepscope.records.comm import CommRow
-from stepscope.report.comm_labels import env_label, op_label, sweep_names, sweeps
-from stepscope.report.comm_winners import Winner, winners
-from stepscope.report.slow_pairs import PairsVerdict, SlowEnd, SlowPair, slow_pairs
 from stepscope.report.tables._comm import decimal, interval_share
 
 AIM = 0.02

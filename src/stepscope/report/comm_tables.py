@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepscope.diagnose.comm_labels import sweeps
 from stepscope.records.comm import CommRow
-from stepscope.report.comm_labels import sweeps
 from stepscope.report.tables import (
     comm,
     comm_matmul,

@@ -14,17 +14,23 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
 
-_CONDITION = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(>=|<=|==|!=|>|<)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*\Z")
+_CONDITION = re.compile(
+    r"\s*([A-Za-z_][\w.]*)\s*(>=|<=|==|!=|>|<)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(%?)\s*\Z"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """``key op number``; ``op`` None: a rule's name alone, which holds when the rule fires."""
+    """``key op number``; ``op`` None: a rule's name alone, which holds when the rule fires.
+
+    percent: the number is a change in per cent against the first run.
+    """
 
     text: str
     key: str
     op: str | None = None
     number: float = 0.0
+    percent: bool = False
 
     def holds(self, metrics: Mapping[str, float | None], fired: Collection[str]) -> bool:
         """Whether the check fails. A number that is unknown holds nothing."""
@@ -34,8 +40,13 @@ class Condition:
         return value is not None and _OPERATORS[self.op](value, self.number)
 
 
-def parse_condition(text: str, *, metrics: Collection[str], rules: Collection[str]) -> Condition:
-    """Read one condition. Raises UsageError for what is neither ``KEY OP NUMBER`` nor a rule's name."""
+def parse_condition(
+    text: str, *, metrics: Collection[str], rules: Collection[str], percent: bool = False
+) -> Condition:
+    """Read one condition. Raises UsageError for what is neither ``KEY OP NUMBER`` nor a rule's name.
+
+    percent: whether ``NUMBER%`` means something here.
+    """
     if text.strip() in rules:
         return Condition(text=text, key=text.strip())
     found = _CONDITION.match(text)
@@ -47,10 +58,15 @@ def parse_condition(text: str, *, metrics: Collection[str], rules: Collection[st
             why="expected KEY OP NUMBER with OP one of >, >=, <, <=, ==, !=, or the name of a rule",
             fix="for example --fail-if 'exposed_comm_fraction > 0.2'",
         )
-    key, op, number = found.groups()
+    key, op, number, sign = found.groups()
     if key not in metrics:
         raise UsageError(unknown("number", key, sorted(metrics)))
+    if sign and not percent:
+        raise UsageError(
+            f"--fail-if {text!r}: % is a change against a first run, and there is one run here",
+            fix="give the number itself (a fraction for shares: 0.2), or use `stepscope compare`",
+        )
     try:
-        return Condition(text=text, key=key, op=op, number=float(number))
+        return Condition(text=text, key=key, op=op, number=float(number), percent=bool(sign))
     except ValueError as error:
         raise UsageError(f"--fail-if {text!r}: {number!r} is not a number") from error

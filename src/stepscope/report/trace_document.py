@@ -7,6 +7,7 @@ from typing import Any
 from stepscope import __version__
 from stepscope.core.clock import utc_now
 from stepscope.records.codec import plain
+from stepscope.records.finding import Diagnosis
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import RankPass, TraceSummary
 
@@ -46,7 +47,7 @@ def metrics(summary: TraceSummary) -> dict[str, float | None]:
     }
 
 
-def document(summary: TraceSummary) -> dict[str, Any]:
+def document(summary: TraceSummary, diagnosis: Diagnosis) -> dict[str, Any]:
     """Plain dicts and lists; unknown is null. Sections that were not computed are empty or null."""
     ranks, job, late = summary.ranks, summary.collectives, summary.stragglers
     return {
@@ -55,7 +56,8 @@ def document(summary: TraceSummary) -> dict[str, Any]:
         "created": utc_now(),
         "world_size": summary.world_size,
         "metrics": metrics(summary),
-        "findings": plain(summary.findings),
+        "findings": plain(diagnosis.findings),
+        "skipped": plain(diagnosis.skipped),
         "verdicts": [{"rank": v.rank, **plain(v.verdict)} for v in summary.verdicts],
         "ranks": [_rank(p) for p in ranks],
         "steps": [_step(plain(s)) for p in ranks for s in p.steps],

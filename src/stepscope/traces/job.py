@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from stepscope.records.trace_collectives import JobCollectives
 from stepscope.records.trace_path import CrossRankPath
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary
 from stepscope.traces.cross_path import cross_rank_path
-from stepscope.traces.findings import findings_of
 from stepscope.traces.load import one_per_rank, trace_files
 from stepscope.traces.rank_pass import Wanted, pass_file
 from stepscope.traces.readers import readers
@@ -73,7 +71,7 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
     path = _job_path(passes, collectives)
     waiting = _exposed_waiting(collectives)
     world = next((p.facts.world_size for p in passes if p.facts.world_size is not None), None)
-    summary = TraceSummary(
+    return TraceSummary(
         world_size=world,
         ranks=tuple(passes),
         verdicts=tuple(
@@ -83,14 +81,12 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
             for p in passes
             if p.budget is not None and not p.partial
         ),
-        findings=(),
         notes=(*notes, *_differences(passes, world)),
         collectives=collectives,
         stragglers=stragglers,
         path=None if isinstance(path, Unavailable) else path,
         path_unavailable=path.reason if isinstance(path, Unavailable) else None,
     )
-    return replace(summary, findings=findings_of(summary))
 
 
 def _differences(passes: Sequence[RankPass], world: int | None) -> Iterator[FileNote]:

@@ -28,7 +28,7 @@ _BY_ANNOTATION: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """Phase, and how the names of annotations and operators begin that mark it; earlier lines win."""
 
-_AUTOGRAD = "autograd::engine::evaluate_function"
+AUTOGRAD = "autograd::engine::evaluate_function"
 
 
 def phase_spans(events: Events) -> dict[str, Spans]:
@@ -42,7 +42,7 @@ def phase_spans(events: Events) -> dict[str, Spans]:
     for phase, prefixes in _BY_ANNOTATION:
         marks = host & events.named(methodcaller("startswith", prefixes))
         if phase == "backward":
-            autograd = host & (events.named(lambda n: n.startswith(_AUTOGRAD)) | (events.forward_thread > 0))
+            autograd = host & (events.named(lambda n: n.startswith(AUTOGRAD)) | (events.forward_thread > 0))
             marks |= autograd
         mine = spans.subtract(spans.union(events.ts_ns[marks], events.end_ns[marks]), claimed)
         found[phase] = mine

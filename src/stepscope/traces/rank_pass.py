@@ -29,8 +29,10 @@ from stepscope.traces.load import load_file, rank_of
 from stepscope.traces.memory import memory_timeline
 from stepscope.traces.operators import operator_table
 from stepscope.traces.phases import phase_budgets, phase_spans
+from stepscope.traces.rule_facts import gradient_sync, host_lateness, kernel_mix
 from stepscope.traces.sequences import sequence_rows
 from stepscope.traces.steps import StepWindows, outside_work, step_budgets, step_windows
+from stepscope.traces.timeline_spans import timeline_spans
 from stepscope.traces.utilisation import utilisation
 
 T = TypeVar("T")
@@ -122,6 +124,9 @@ def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:
         communication=calls,
         groups=group_budgets(trace.rank, activity, calls.collectives),
         conformance=check_plan(trace, calls.collectives),
+        mix=kernel_mix(trace),
+        host_lateness=host_lateness(trace, gaps),
+        gradient_sync=gradient_sync(trace, calls.collectives),
     )
     shared = _Shared(activity=activity, launches=launches, windows=windows, phases=phases)
     return _details(result, trace, shared, wanted)
@@ -182,4 +187,6 @@ def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted
         )
     if "profile" in asked:
         result = replace(result, profile=known("profile", work_profile(trace, activity, shared.windows)))
+    if "spans" in asked:
+        result = replace(result, spans=timeline_spans(trace.rank, trace.events, activity))
     return replace(result, unavailable=tuple(dict.fromkeys(missing)))

@@ -106,6 +106,16 @@ def test_slowdowns_stretch_backward_and_communication_while_both_run() -> None:
     assert line.step_ns == pytest.approx((20 + 45 + 30 - 25 / 1.5 + 5) * MS, abs=2)
 
 
+def test_starting_a_collective_stops_computation_where_no_core_is_spare() -> None:
+    stalling = Transport(lanes=1, startup_stalls=True)
+    line = step_timeline(profile(10, 20, 40), [op("a"), op("b")], constant(3), transport=stalling)
+    assert line.backward_ns == 46 * MS  # two starts of 3 ms each
+    assert line.backward_alone_ns == 40 * MS
+    assert [b.ready_ns for b in line.buckets] == [10 * MS, 23 * MS]
+    after = step_timeline(profile(10, 40), [op("b", phase="after_backward")], constant(3), transport=stalling)
+    assert after.backward_ns == 40 * MS  # nothing computes any more
+
+
 def test_a_step_without_communication_is_its_computation() -> None:
     line = step_timeline(profile(10, 40), [], constant(1), transport=ONE_LANE)
     assert line.step_ns == line.compute_ns == profile(10, 40).step_ns == 65 * MS

@@ -36,7 +36,7 @@ def test_slowdowns_are_the_medians_of_the_overlap_rows_of_bucket_size() -> None:
         row(9.0, 9.0, backend="nccl"), row(None, None, status="unsupported"), row(9.0, 9.0, status="error"),
     ]  # fmt: skip
     found = measured_transport("gloo", rows)
-    assert found == Transport(lanes=2, comm_slowdown=1.4, compute_slowdown=1.4)
+    assert found == Transport(lanes=2, comm_slowdown=1.4, compute_slowdown=1.4, startup_stalls=True)
 
 
 def test_noise_below_one_is_no_speed_up() -> None:

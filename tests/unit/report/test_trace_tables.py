@@ -95,7 +95,7 @@ def _pass(rank: int, **fields: Any) -> RankPass:
 
 
 def _summary(*ranks: RankPass, **fields: Any) -> TraceSummary:
-    return TraceSummary(world_size=None, ranks=ranks, verdicts=(), findings=(), notes=(), **fields)
+    return TraceSummary(world_size=None, ranks=ranks, verdicts=(), notes=(), **fields)
 
 
 def _parts(*, compute: int, comm: int, overlap: int) -> Parts:

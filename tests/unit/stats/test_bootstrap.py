@@ -8,6 +8,7 @@ from stepscope.stats.bootstrap import (
     block_length,
     bootstrap_median_interval,
     bootstrap_medians,
+    ratio_of_means,
     ratio_of_medians,
     rounds_median_interval,
 )
@@ -88,3 +89,27 @@ def test_rounds_that_differ_widen_the_interval_beyond_that_of_the_pooled_samples
 def test_one_round_is_not_an_interval_over_rounds() -> None:
     with pytest.raises(StepscopeError):
         rounds_median_interval([[1.0] * 10], rng=_rng())
+
+
+def test_a_ratio_of_means_and_its_interval() -> None:
+    top, bottom = _rng(1).normal(10, 0.5, 40), _rng(2).normal(5, 0.1, 40)
+    found = ratio_of_means(top, bottom, rng=_rng())
+    assert found.ratio == pytest.approx(top.mean() / bottom.mean())
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < found.ratio < found.high
+    standard_error = np.hypot(0.5 / 10, 0.1 / 5) / np.sqrt(40) * 2
+    assert found.high - found.low == pytest.approx(2 * 1.96 * standard_error, rel=0.35)
+
+
+def test_a_ratio_of_means_sees_the_outlier_that_medians_do_not() -> None:
+    steady = [1.0] * 19
+    means = ratio_of_means([*steady, 21.0], [1.0] * 20, rng=_rng())
+    assert means.ratio == pytest.approx(2.0)
+    assert ratio_of_medians([*steady, 21.0], [1.0] * 20, rng=_rng()).ratio == 1.0
+
+
+def test_means_of_few_samples_have_no_interval_and_zero_is_refused() -> None:
+    assert ratio_of_means([2.0] * 5, [1.0] * 40, rng=_rng()).low is None
+    with pytest.raises(StepscopeError, match="positive"):
+        ratio_of_means([0.0, 1.0], [1.0], rng=_rng())

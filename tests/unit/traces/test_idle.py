@@ -32,7 +32,7 @@ def test_the_late_rank_idles_for_the_planted_cause(kind: str, tmp_path: Path) ->
     assert sum(i.idle_ns for i in punctual.idle) < sum(found.values())
 
 
-def test_a_cpu_job_idles_outside_operators_and_is_never_called_launch_bound(tmp_path: Path) -> None:
+def test_a_cpu_job_idles_outside_operators(tmp_path: Path) -> None:
     job = build(device="gloo", world=2, steps=4, data_ns=300_000)
     summary = analyse_job([write_job(job, tmp_path)], wanted=Wanted(sections=frozenset({"idle"})))
     for each in summary.ranks:
@@ -40,7 +40,6 @@ def test_a_cpu_job_idles_outside_operators_and_is_never_called_launch_bound(tmp_
         found = {i.cause: i.idle_ns for i in each.idle}
         assert set(found) == {"data", "outside_operators"}
         assert sum(found.values()) == each.budget.parts.idle_ns
-    assert not {f.rule for f in summary.findings} & {"launch-bound", "host-sync"}
     assert [row.values[1].text for row in trace_idle.build(summary).rows[:2]] == [
         "the host was loading data",
         "no operator ran: Python between operators, or waiting",

@@ -20,12 +20,10 @@ def demo(
         bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")
     ] = False,
 ) -> int:
-    """Train a small model in every strategy on this machine, in about a minute, no GPU needed."""
-    from stepscope.cli.bench_run import run_plan
-    from stepscope.matrix.session import make_plan
+    """Train a small model in every strategy on this machine, trace it, and report: about a minute, no GPU needed."""
+    from stepscope.cli.demo_run import run
 
-    overrides = [] if data_dir is None else ["base.dataset=mnist", "base.dataset_options=null"]
-    return run_plan(make_plan("demo", overrides=overrides, data_dir=data_dir), output=output, json=json)
+    return run(output=output, data_dir=data_dir, json=json)
 
 
 COMMAND = Command(run=demo, panel="Start here")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stepscope.cli._command import Command
-from stepscope.core.errors import CheckFailed, Unavailable
+from stepscope.core.errors import CheckFailed, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,13 +26,32 @@ def doctor(
     torch_timeout: Annotated[
         float, typer.Option(help="Seconds that importing torch may take.", metavar="SECONDS", min=1)
     ] = 60.0,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="Train for a few seconds instead: own time of every rank, stragglers, the collective.",
+        ),
+    ] = False,
+    ranks: Annotated[
+        int | None,
+        typer.Option(help="Ranks of --quick; without it all GPUs, or 2 on the CPU.", metavar="N", min=1),
+    ] = None,
 ) -> None:
     """Look at this machine: torch, GPUs, links, network, launcher; PASS, WARN, FAIL or SKIP for each check.
 
     Every WARN and FAIL comes with a fix. A machine without a GPU is a normal machine: those checks are skipped.
-    Under a launcher, local rank 0 reports for its host.
+    Under a launcher, local rank 0 reports for its host. --quick trains for some seconds and takes under half a minute.
     """
     from os import environ
+
+    if quick:
+        from stepscope.cli.doctor_quick import run_quick
+
+        run_quick(ranks=ranks, json=json, strict=strict, torch_timeout_s=torch_timeout)
+        return
+    if ranks is not None:
+        raise UsageError("--ranks belongs to --quick", fix="stepscope doctor --quick --ranks N")
 
     from stepscope.cli.console import err, out, print_json
     from stepscope.environment.collect import collect

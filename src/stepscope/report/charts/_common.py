@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from stepscope.diagnose.comm_labels import device_label, op_label, ranks_label, sweep_names, sweeps
 from stepscope.predict.curve_shape import curve_time_ns
 from stepscope.records.calibration import Calibration, CollectiveFit
 from stepscope.records.comm import CommRow
-from stepscope.report.comm_labels import device_label, op_label, ranks_label, sweep_names, sweeps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +29,7 @@ class Chart:
     needs: keywords of ``prepare`` without which there is nothing to draw (``rows``, ``calibration``); wants: those that
     it uses where they are there. prepare: pure; data have ``key`` (part of a file name) and ``title``. draw: one datum
     on an empty matplotlib ``Axes``. caption: what is seen, in sentences that need no chart. size_inches: (width, height).
+    stem: name of a datum's file without its ending; None: ``KEY-DATUM``.
     """
 
     key: str
@@ -39,6 +40,11 @@ class Chart:
     caption: Callable[[Any], str]
     wants: tuple[str, ...] = ()
     size_inches: Callable[[Any], tuple[float, float]]
+    stem: Callable[[Any], str] | None = None
+
+    def file_stem(self, datum: Any) -> str:
+        """Name of the file of one datum, without its ending."""
+        return f"{self.key}-{datum.key}" if self.stem is None else self.stem(datum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +68,17 @@ class SizeLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeChart:
-    """Lines of one operation over size. peak: of the link in one direction, bytes/s; None: not known, or of no use here."""
+    """Lines of one operation over size. peak: of the link in one direction, bytes/s; None: not known, or of no use here.
+
+    means: points are means over the calls, as imported; False: medians.
+    """
 
     key: str
     title: str
     lines: tuple[SizeLine, ...]
     pacing: str
     peak: float | None = None
+    means: bool = False
 
 
 Value = Callable[[CommRow, float], float | None]
@@ -82,9 +92,9 @@ def size_charts(
     drawn = [
         row
         for row in rows
-        if row.kind == "collective" and row.status == "ok" and row.time_ns_median and row.size_bytes
+        if row.kind == "collective" and row.status == "ok" and row.time_ns and row.size_bytes
     ]
-    drawn = [row for row in drawn if row.correct is not False and value(row, row.time_ns_median or 0.0)]
+    drawn = [row for row in drawn if row.correct is not False and value(row, row.time_ns or 0.0)]
     groups: dict[tuple[str, str], list[list[CommRow]]] = {}
     for sweep in sweeps(drawn).values():
         groups.setdefault((op_label(sweep[0]), device_label(sweep[0])), []).append(sweep)
@@ -105,6 +115,7 @@ def size_charts(
                         for sweep in part
                     ),
                     pacing=_pacing(part),
+                    means=all(row.time_ns_median is None for sweep in part for row in sweep),
                     peak=_peak(part) if with_peak else None,
                 )
             )
@@ -116,7 +127,7 @@ def _line(sweep: Sequence[CommRow], name: str, calibration: Calibration | None, 
     points = tuple(
         Point(
             size_bytes=row.size_bytes or 0,
-            value=value(row, row.time_ns_median or 0.0) or 0.0,
+            value=value(row, row.time_ns or 0.0) or 0.0,
             fast=None if row.time_ns_min is None else value(row, row.time_ns_min),
             slow=None if row.time_ns_p90 is None else value(row, row.time_ns_p90),
         )
@@ -162,7 +173,7 @@ def _fitted(sweep: Sequence[CommRow], fit: CollectiveFit, value: Value) -> tuple
 
 def _sized(row: CommRow, size_bytes: int) -> CommRow:
     """``row`` as it would be at another size: same factor between time, algbw and busbw."""
-    factor = (row.busbw_bytes_per_s or 0.0) * (row.time_ns_median or 0.0) / (row.size_bytes or 1)
+    factor = (row.busbw_bytes_per_s or 0.0) * (row.time_ns or 0.0) / (row.size_bytes or 1)
     return replace(row, size_bytes=size_bytes, busbw_bytes_per_s=factor * size_bytes, time_ns_median=1.0)
 
 

@@ -106,7 +106,9 @@ def lines_caption(chart: SizeChart, what: str) -> str:
     names = "; ".join(line.name for line in chart.lines)
     parts = [
         f"{what} of {chart.title} over message size, {ranged}; {counted(len(chart.lines), 'line')}: {names}.",
-        f"Points: median over the calls, each as long as on its slowest rank; {chart.pacing}.",
+        "Points: means over the calls, as imported."
+        if chart.means
+        else f"Points: median over the calls, each as long as on its slowest rank; {chart.pacing}.",
     ]
     if any(p.fast is not None and p.slow is not None for p in points):
         parts.append("Bands: from the fastest call to the 90th percentile of the calls.")

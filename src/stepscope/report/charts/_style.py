@@ -6,11 +6,12 @@ inside the functions only: charts are drawn rarely.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from stepscope.core.units import format_bytes_binary
+from stepscope.report.charts._text import lines, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +25,15 @@ GRID = "#DDDDDD"
 
 COLUMN_INCHES = 3.5
 """Width of a text column of a two-column page."""
+
+PAGE_INCHES = 7.16
+"""Width of both columns and the space between them."""
+
+HATCH = "////"
+"""What stands where a run failed."""
+
+BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
+"""Ground of a text that lies on something."""
 
 DPI = 300
 
@@ -70,6 +80,12 @@ _RC: dict[Any, Any] = {
     "svg.fonttype": "path",
     "svg.hashsalt": "stepscope",
     "path.simplify": False,
+    "text.parse_math": False,  # names are users' texts: a dollar in them is a dollar
+    "hatch.linewidth": 0.5,
+    "hatch.color": FAINT,
+    "errorbar.capsize": 1.8,
+    "savefig.dpi": "figure",
+    "pdf.fonttype": 42,
 }
 
 
@@ -145,3 +161,111 @@ def legend_inches(longest: int, entries: int) -> float:
         return 0.0
     lines = -(-entries // 2) if longest <= 24 else entries
     return 0.08 + 0.145 * lines
+
+
+def title_above(axes: Axes, text: str, width_inches: float) -> None:
+    """The chart's title in at most two lines; :func:`title_inches` is the height of the second."""
+    axes.set_title(lines(text, _title_chars(width_inches)))
+
+
+def title_inches(text: str, width_inches: float) -> float:
+    return 0.13 if len(text) > _title_chars(width_inches) else 0.0
+
+
+def _title_chars(width_inches: float) -> int:
+    return int((width_inches - 0.55) * 14)
+
+
+def legend_below(axes: Axes, entries: Sequence[str], width_inches: float) -> None:
+    """The legend under the whole figure, in as many columns as fit; none for a single entry."""
+    if len(entries) < 2:
+        return
+    handles, labels = axes.get_legend_handles_labels()
+    axes.figure.legend(
+        handles,
+        [shortened(label, int(width_inches * 16) - 8) for label in labels],
+        loc="outside lower center",
+        ncols=_columns(entries, width_inches),
+        columnspacing=1.2,
+    )
+
+
+def legend_below_inches(entries: Sequence[str], width_inches: float) -> float:
+    """Height that :func:`legend_below` takes."""
+    if len(entries) < 2:
+        return 0.0
+    return 0.06 + 0.145 * -(-len(entries) // _columns(entries, width_inches))
+
+
+def _columns(entries: Sequence[str], width_inches: float) -> int:
+    longest = max(map(len, entries)) + 6  # the handle and the gap
+    return max(1, min(len(entries), int(width_inches * 16 / longest)))
+
+
+Box = tuple[float, float, float, float]
+"""Left, bottom, width, height in data coordinates."""
+
+
+def boxes(axes: Axes, found: Sequence[Box], *, color: str, label: str | None = None) -> None:
+    """Filled rectangles as one artist: hundreds of bars cost as much as one."""
+    from matplotlib.collections import PolyCollection
+
+    corners = [[(x, y), (x + w, y), (x + w, y + h), (x, y + h)] for x, y, w, h in found]
+    axes.add_collection(PolyCollection(corners, facecolors=color, linewidths=0, label=label, zorder=2))
+
+
+def failed_boxes(axes: Axes, found: Sequence[Box]) -> None:
+    """Hatched rectangles: runs without a result."""
+    from matplotlib.collections import PolyCollection
+
+    corners = [[(x, y), (x + w, y), (x + w, y + h), (x, y + h)] for x, y, w, h in found]
+    axes.add_collection(
+        PolyCollection(corners, facecolors="#F4F4F4", edgecolors=FAINT, hatch=HATCH, linewidths=0.5, zorder=2)
+    )
+
+
+Whisker = tuple[float, float, float]
+"""Place, low, high in data coordinates."""
+
+
+def whiskers(axes: Axes, found: Sequence[Whisker], *, across: bool = False, cap: float = 0.0) -> None:
+    """Intervals as one artist, with ends ``cap`` wide (data units)."""
+    from matplotlib.collections import LineCollection
+
+    segments: list[Any] = []
+    for at, low, high in found:
+        strokes = [((at, low), (at, high))]
+        strokes += [((at - cap / 2, end), (at + cap / 2, end)) for end in (low, high)]
+        segments += [tuple((y, x) for x, y in stroke) for stroke in strokes] if across else strokes
+    axes.add_collection(LineCollection(segments, colors=INK, linewidths=0.8, zorder=3))
+
+
+def text_at(
+    axes: Axes, x: float, y: float, text: str, *, dx: float = 0.0, dy: float = 0.0, **how: Any
+) -> None:
+    """Small text ``dx``, ``dy`` points from a place; room for it is the caller's business."""
+    from matplotlib.transforms import ScaledTranslation
+
+    shift = ScaledTranslation(dx / 72, dy / 72, axes.figure.dpi_scale_trans)
+    axes.text(
+        x, y, text, transform=axes.transData + shift, fontsize=6.5, zorder=5, clip_on=False, **how
+    ).set_in_layout(False)
+
+
+def from_zero(axes: Axes, top: float, *, which: str = "y") -> None:
+    """A linear axis from 0 with plain numbers."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    (axes.set_ylim if which == "y" else axes.set_xlim)(0, top or 1.0)
+    axis.get_offset_text().set_visible(False)
+    axis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: plain_number(x)))
+
+
+def tick_lines(axes: Axes, which: Literal["x", "y", "both"]) -> None:
+    """Grid lines along one axis only; the other one has names, not numbers."""
+    axes.grid(visible=False)
+    axes.grid(visible=True, axis=which)
+    if which != "both":
+        axes.tick_params(axis="x" if which == "y" else "y", length=0)

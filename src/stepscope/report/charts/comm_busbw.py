@@ -43,9 +43,9 @@ def caption(data: SizeChart) -> str:
 
 
 def _busbw(row: CommRow, time_ns: float) -> float | None:
-    if row.busbw_bytes_per_s is None or row.time_ns_median is None or not time_ns:
+    if row.busbw_bytes_per_s is None or row.time_ns is None or not time_ns:
         return None
-    return row.busbw_bytes_per_s * row.time_ns_median / time_ns
+    return row.busbw_bytes_per_s * row.time_ns / time_ns
 
 
 CHART = Chart(

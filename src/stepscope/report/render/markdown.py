@@ -58,3 +58,9 @@ def _known(row: Row, index: int) -> bool:
 def _escape(text: str) -> str:
     """No cell may end its column or start markup of its own."""
     return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
+
+
+def plain_text(text: str) -> str:
+    """``text`` as words of a Markdown page: one line, and nothing in it is markup, a link or HTML."""
+    one_line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return "".join(f"\\{c}" if c in "\\`*[]<>#|!" else c for c in one_line)

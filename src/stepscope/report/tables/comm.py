@@ -8,8 +8,8 @@ from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
+from stepscope.diagnose.comm_labels import failure_label, op_label, redop_label, sweep_names, sweeps
 from stepscope.records.comm import CommRow
-from stepscope.report.comm_labels import failure_label, op_label, redop_label, sweep_names, sweeps
 from stepscope.report.tables._comm import (
     average_busbw,
     decimal,
@@ -83,7 +83,7 @@ def _values(row: CommRow) -> tuple[Value, ...]:
         name(row.dtype),
         name(redop_label(row)),
         _root(row),
-        microseconds(row.time_ns_median),
+        microseconds(row.time_ns),
         gigabytes(row.algbw_bytes_per_s),
         gigabytes(row.busbw_bytes_per_s),
         _wrong(row),
@@ -160,7 +160,7 @@ def _over(sweep: Sequence[CommRow]) -> str:
 
 
 def _footnotes(rows: Sequence[CommRow]) -> tuple[str, ...]:
-    shown = [row for row in rows if row.time_ns_median is not None]
+    shown = [row for row in rows if row.time_ns is not None]
     if not shown:
         return ()
     paced = {row.pacing for row in shown}

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from stepscope.core.units import format_flops
+from stepscope.diagnose.comm_labels import failure_label
 from stepscope.records.comm import CommRow
-from stepscope.report.comm_labels import failure_label
 from stepscope.report.tables._comm import (
     head_columns,
     head_values,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_size
+from stepscope.diagnose.comm_labels import failure_label, op_label, sweeps
 from stepscope.records.comm import CommRow
-from stepscope.report.comm_labels import failure_label, op_label, sweeps
 from stepscope.report.tables._comm import (
     average_busbw,
     gigabytes,
@@ -58,13 +58,13 @@ _COLUMNS = (
 
 def _row(sweep: Sequence[CommRow], values: tuple[Value, ...]) -> Row:
     failed = next((row for row in sweep if row.status != "ok"), None)
-    nothing = not any(row.status == "ok" and row.time_ns_median is not None for row in sweep)
+    nothing = not any(row.status == "ok" and row.time_ns is not None for row in sweep)
     return Row(values=values, failure=failure_label(failed) if failed is not None and nothing else None)
 
 
 def _values(sweep: Sequence[CommRow]) -> tuple[Value, ...]:
     first = sweep[0]
-    ok = [row for row in sweep if row.status == "ok" and row.time_ns_median is not None]
+    ok = [row for row in sweep if row.status == "ok" and row.time_ns is not None]
     latency = min(ok, key=lambda row: row.size_bytes or 0, default=None)
     rated = [row for row in ok if row.busbw_bytes_per_s is not None]
     best = max(rated, key=lambda row: row.busbw_bytes_per_s or 0.0, default=None)
@@ -76,7 +76,7 @@ def _values(sweep: Sequence[CommRow]) -> tuple[Value, ...]:
         name("in" if first.in_place else "out"),
         name(first.mode if first.in_flight == 1 else f"{first.mode} x{first.in_flight}"),
         Value(text=measured, raw=len(ok)),
-        microseconds(None if latency is None else latency.time_ns_median),
+        microseconds(None if latency is None else latency.time_ns),
         gigabytes(None if best is None else best.busbw_bytes_per_s),
         unknown() if at is None else Value(text=format_size(at), raw=at),
         share(None if best is None else best.link_fraction),

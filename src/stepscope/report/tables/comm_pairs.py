@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
-from stepscope.records.comm import CommRow
-from stepscope.report.comm_labels import (
+from stepscope.diagnose.comm_labels import (
     LATENCY_BYTES,
     cells_of,
     device_label,
@@ -16,7 +15,8 @@ from stepscope.report.comm_labels import (
     network_label,
     ranks_label,
 )
-from stepscope.report.slow_pairs import SLOW, PairsVerdict, slow_pairs
+from stepscope.diagnose.slow_pairs import SLOW, PairsVerdict, slow_pairs
+from stepscope.records.comm import CommRow
 from stepscope.report.tables._comm import gigabytes, microseconds, name
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
 

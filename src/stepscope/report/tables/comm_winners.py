@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepscope.diagnose.comm_labels import env_label
+from stepscope.diagnose.comm_winners import Winner, winners
 from stepscope.records.comm import CommRow
-from stepscope.report.comm_labels import env_label
-from stepscope.report.comm_winners import Winner, winners
 from stepscope.report.tables._comm import (
     head_columns,
     head_values,

@@ -6,9 +6,7 @@ else in such a file is refused.
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from stepscope.records import codec
 from stepscope.records.flight import DTYPES, OPS, FlightDump, FlightEntry, FlightGroup, Kept
 from stepscope.records.imported import Imported, Stated
 from stepscope.store.importers._importer import Candidate, Importer
+from stepscope.store.importers._plain_pickle import PROTOCOL_MARK, plain_values
 from stepscope.store.reader import read_bytes
 
 MAJOR_VERSION = "2"
@@ -29,10 +28,6 @@ MAJOR_VERSION = "2"
 _SCHEMA = b'"stepscope.flight_dump/'
 _NUMBER = re.compile(r"\d+")
 _PEERS = re.compile(r"(?P<op>send|recv) (?P<own>\d+)(?P<arrow>->|<-)(?P<peer>\d+)")
-_DAMAGED = (
-    pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, KeyError, IndexError,
-    OverflowError, MemoryError, RecursionError,
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +121,8 @@ def read_dump(path: Path, *, rank: int | None = None) -> FlightDump:
     source = str(path)
     if data[:1] == b"{" and _SCHEMA in data[:200]:
         return replace(codec.decode(data, FlightDump, source=source), source=source)
-    if data[:1] == b"\x80":
-        plain = _unpickled(data, source)
+    if data[:1] == PROTOCOL_MARK:
+        plain = plain_values(data, source=source, holds="a flight recorder dump")
     elif data[:1] == b"{":
         plain = _from_json(data, source)
     else:
@@ -165,34 +160,6 @@ def from_plain(plain: Any, *, rank: int, source: str) -> FlightDump:
     except msgspec.ValidationError as error:
         raise DataError(f"{source}: damaged flight recorder dump", why=str(error)) from error
     return _record(dump, rank, source)
-
-
-class _PlainOnly(pickle.Unpickler):
-    """Finds no class and no function, and follows no reference out of the file."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise _CodeInside(f"{module}.{name}")
-
-    def persistent_load(self, pid: Any) -> Any:
-        raise _CodeInside(f"the outside object {pid!r}")
-
-
-class _CodeInside(Exception):  # noqa: N818 - reads as what was met
-    """The pickle asks for something to be imported."""
-
-
-def _unpickled(data: bytes, source: str) -> Any:
-    try:
-        return _PlainOnly(io.BytesIO(data)).load()
-    except _CodeInside as error:
-        raise DataError(
-            f"{source}: refused: the pickle asks for {error}",
-            why="a flight recorder dump holds plain values only; loading anything else would run its code",
-        ) from error
-    except _DAMAGED as error:
-        raise DataError(
-            f"{source}: damaged pickle", why=str(error) or type(error).__name__, fix="copy the file again"
-        ) from error
 
 
 def _from_json(data: bytes, source: str) -> Any:
@@ -344,15 +311,20 @@ def _recognises(candidate: Candidate) -> bool:
 
 def _is_dump(candidate: Candidate) -> bool:
     head = candidate.head
-    if head.startswith(b"\x80"):
+    if head.startswith(PROTOCOL_MARK):
         return b"pg_config" in head or b"collective_seq_id" in head or b"nccl_version" in head
-    return head.lstrip()[:1] == b"{" and (b'"pg_config"' in head or b'"collective_seq_id"' in head)
+    if head.lstrip()[:1] != b"{" or b'"traceEvents"' in head or b'"distributedInfo"' in head:
+        return False  # a profiler's trace names process groups, too
+    return b'"pg_config"' in head or b'"collective_seq_id"' in head
 
 
 def _import(path: Path, stated: Stated) -> Imported:  # noqa: ARG001 - every importer is called alike
     if path.is_dir():
         folder = read_folder(path)
-        notes = tuple(f"{each.path}: {each.reason}; left out" for each in folder.refused)
+        notes = tuple(
+            f"{each.reason if each.reason.startswith(each.path) else f'{each.path}: {each.reason}'}; left out"
+            for each in folder.refused
+        )
         return Imported(format="flight_recorder", path=str(path), flight=folder.dumps, notes=notes)
     return Imported(format="flight_recorder", path=str(path), flight=(read_dump(path),))
 

@@ -1,0 +1,29 @@
+"""``stepscope schema``: JSON Schemas of every file and document."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from stepscope.cli._command import Command
+
+
+def schema(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="One of them (run, result_row, diagnose); without it all.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
+    names: Annotated[bool, typer.Option("--list", help="Only the names.")] = False,
+) -> int:
+    """Print the JSON Schemas of the files in run folders and of what `--json` prints."""
+    from stepscope.cli.schema_run import run
+
+    return run(name, names=names)
+
+
+COMMAND = Command(run=schema, panel="Reference")

@@ -1,0 +1,184 @@
+"""What ``stepscope compare`` does: read two or more runs, or measure two in turns; compare; print."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.cli.blocks import print_block
+from stepscope.cli.console import err, out, print_json
+from stepscope.core.errors import CheckFailed, DataError, ExitCode, UsageError
+from stepscope.core.suggest import unknown
+from stepscope.core.words import counted
+from stepscope.stats.compare import MIN_REPLICATES
+
+if TYPE_CHECKING:
+    from stepscope.diagnose.comparing import Side
+    from stepscope.records.comparison import Comparison
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The command line. measure: run the two matrix files now. metrics: as typed; None: all."""
+
+    paths: tuple[Path, ...]
+    measure: bool
+    rounds: int
+    output: Path | None
+    overrides: tuple[str, ...]
+    metrics: str | None
+    world_size: str | None
+    drop_epochs: int
+    fail_if: tuple[str, ...]
+    json: bool
+
+
+def run(request: Request) -> int:
+    """Compare and show; the exit code. Raises StepscopeError."""
+    from stepscope.diagnose.comparing import METRIC_KEYS, compare
+    from stepscope.records.codec import encode_document
+    from stepscope.report.compare_document import document, failed_conditions, parse_conditions
+
+    if len(request.paths) < 2:
+        raise UsageError("compare needs two runs", fix="stepscope compare A B")
+    conditions = parse_conditions(request.fail_if)
+    wanted = _wanted(request.metrics, METRIC_KEYS)
+    sides, measured = _measured(request) if request.measure else (_read(request), ExitCode.OK)
+    comparison = compare(sides, drop_epochs=request.drop_epochs)
+    if wanted:
+        figures = tuple(f for f in comparison.figures if f.metric in wanted)
+        comparison = replace(comparison, figures=figures)
+    if request.json:
+        print_json(encode_document(document(comparison)))
+    else:
+        _show(comparison)
+    if not comparison.figures:
+        raise DataError(
+            "nothing to compare: no run or collective of one side has its like on the other",
+            why="; ".join(comparison.unmatched[:4]) or "there are no finished runs",
+            fix="compare runs of the same matrix, or single cells",
+        )
+    failed = failed_conditions(conditions, comparison)
+    if failed:
+        raise CheckFailed(
+            "failed: " + "; ".join(dict.fromkeys(f.condition for f in failed)), why=_why(failed)
+        )
+    return measured
+
+
+def _why(failed: Sequence[object]) -> str:
+    lines = [str(each) for each in failed]
+    more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
+    return "; ".join(lines[:3]) + more
+
+
+def _wanted(text: str | None, known: Sequence[str]) -> frozenset[str]:
+    names = [part.strip() for part in (text or "").split(",") if part.strip()]
+    for name in names:
+        if name not in known:
+            raise UsageError(unknown("figure", name, known))
+    return frozenset(names)
+
+
+def _read(request: Request) -> list[Side]:
+    from stepscope.cli.evidence_options import EvidenceOptions, read_evidence
+    from stepscope.diagnose.comparing import Side
+
+    for option, given in (("-o", request.output), ("--set", request.overrides)):
+        if given:
+            raise UsageError(
+                f"{option} goes with --run", fix="leave it out, or add --run and two matrix files"
+            )
+    names = _names(request.paths)
+    sides = []
+    for name, path in zip(names, request.paths, strict=True):
+        options = EvidenceOptions(
+            paths=(path,), world_size=request.world_size, drop_epochs=request.drop_epochs
+        )
+        sides.append(Side(name=name, rounds=(read_evidence(options),)))
+    return sides
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Last parts of the paths, as many as tell all of them apart."""
+    whole = [path.resolve().parts for path in paths]
+    for depth in range(1, max(map(len, whole)) + 1):
+        names = ["/".join(parts[-depth:]) for parts in whole]
+        if len(set(names)) == len(names):
+            return names
+    raise UsageError(f"{paths[0]} is given twice", why="a run compared with itself says nothing")
+
+
+def _measured(request: Request) -> tuple[list[Side], int]:
+    """Both matrix files in turns, A B, B A, A B, ...: what drifts on the machine reaches both alike."""
+    from stepscope.cli.bench_run import run_plan
+    from stepscope.cli.evidence_options import EvidenceOptions, read_evidence
+    from stepscope.cli.run_place import default_run_dir
+    from stepscope.diagnose.comparing import Side
+    from stepscope.matrix.session import make_plan
+
+    if len(request.paths) != 2:
+        raise UsageError("--run compares two matrix files", fix="stepscope compare --run A.yaml B.yaml")
+    if request.rounds < MIN_REPLICATES:
+        raise UsageError(
+            f"--rounds {request.rounds}: at least {MIN_REPLICATES} on each side",
+            why="with 3 + 3 rounds the smallest possible p is 0.10: no result could be significant",
+        )
+    plans = [make_plan(path, overrides=request.overrides) for path in request.paths]
+    folder = request.output or default_run_dir("compare")
+    codes: list[int] = []
+    for number in range(1, request.rounds + 1):
+        for side in (0, 1) if number % 2 else (1, 0):
+            place = _round_folder(folder, side, number)
+            err().print(f"round {number} of {request.rounds}: {'AB'[side]} ({place})", style="bold")
+            code = run_plan(plans[side], output=place, json=False, printed=False)
+            codes.append(code)
+            if code == ExitCode.ALL_CELLS_FAILED:
+                raise DataError(
+                    f"round {number} of {request.paths[side]} gave no result",
+                    why=f"every cell failed: {place / 'report' / 'summary.md'} says why",
+                    fix="mend it and run the same command with the same -o",
+                )
+    names = _names([path.with_suffix("") for path in request.paths])
+    sides = [
+        Side(
+            name=name,
+            rounds=tuple(
+                read_evidence(EvidenceOptions(paths=(_round_folder(folder, side, number),)))
+                for number in range(1, request.rounds + 1)
+            ),
+        )
+        for side, name in enumerate(names)
+    ]
+    err().print(f"{counted(request.rounds, 'round')} in {folder}", style="dim")
+    return sides, max(codes, default=0)
+
+
+def _round_folder(folder: Path, side: int, number: int) -> Path:
+    return folder / f"{'ab'[side]}-{number:02d}"
+
+
+def _show(comparison: Comparison) -> None:
+    from stepscope.report.render import terminal
+    from stepscope.report.tables import comparison as tables
+
+    console = out()
+    differences = tables.build_differences(comparison)
+    if differences.rows:
+        console.print(differences.title, style="bold")
+        print_block(console, terminal.render(differences, width=console.width))
+    else:
+        console.print("machine, software and settings are the same, as far as both sides tell", style="dim")
+    console.print()
+    table = tables.build(comparison)
+    if table.rows:
+        console.print(table.title, style="bold", markup=False)
+        print_block(console, terminal.render(table, width=console.width))
+    for text in comparison.unmatched[:8]:
+        console.print(f"! {text}", style="yellow", markup=False, soft_wrap=True)
+    if len(comparison.unmatched) > 8:
+        console.print(f"! and {len(comparison.unmatched) - 8} more without a partner", style="yellow")
+    sys.stdout.flush()

@@ -1,0 +1,168 @@
+"""What ``stepscope diagnose`` does: read, apply the rules, print."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stepscope.cli.console import out, print_json
+from stepscope.cli.evidence_options import EvidenceOptions, read_evidence
+from stepscope.cli.findings import print_findings
+from stepscope.core.errors import CheckFailed, UsageError
+from stepscope.core.suggest import unknown
+from stepscope.core.words import counted
+
+if TYPE_CHECKING:
+    from stepscope.diagnose.evidence import Evidence
+    from stepscope.diagnose.rule import Rule
+    from stepscope.records.finding import Diagnosis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The command line. rules: as typed; explain: a rule's name, then nothing else is done."""
+
+    evidence: EvidenceOptions
+    rules: str | None
+    explain: str | None
+    protocol: bool
+    everything: bool
+    fail_if: tuple[str, ...]
+    json: bool
+
+
+def run(request: Request) -> int:
+    """Diagnose and show; the exit code. Raises StepscopeError."""
+    from stepscope.diagnose.engine import all_rules, diagnose
+    from stepscope.records.codec import encode_document
+    from stepscope.report.conditions import parse_condition
+    from stepscope.report.diagnose_document import METRICS, document, metrics
+
+    rules = all_rules()
+    if request.rules == "list":
+        _list(rules)
+        return 0
+    if request.explain is not None:
+        _explain(_chosen(rules, request.explain)[0])
+        return 0
+    if not request.evidence.paths:
+        raise UsageError(
+            "diagnose needs something to look at",
+            fix="stepscope diagnose RUN, a folder of traces, or results of another tool",
+        )
+    names = [rule.name for rule in rules]
+    chosen = _chosen(rules, request.rules)
+    conditions = [parse_condition(c, metrics=METRICS, rules=names) for c in request.fail_if]
+    evidence = read_evidence(request.evidence)
+    diagnosis = diagnose(evidence, rules=chosen)
+    if request.json:
+        print_json(encode_document(document(evidence, diagnosis)))
+    elif request.protocol:
+        _show_protocol(evidence, diagnosis)
+    else:
+        _show(evidence, diagnosis, everything=request.everything or request.rules is not None)
+    values = metrics(evidence, diagnosis)
+    fired = {finding.rule for finding in diagnosis.findings}
+    failed = [c.text for c in conditions if c.holds(values, fired)]
+    if failed:
+        known = [f"{k} = {v:.4g}" for k, v in values.items() if v is not None and any(k in t for t in failed)]
+        raise CheckFailed(f"failed: {'; '.join(failed)}", why=", ".join(known) or "the rule fires")
+    return 0
+
+
+def _chosen(rules: Sequence[Rule], asked: str | None) -> Sequence[Rule]:
+    if asked is None:
+        return rules
+    by_name = {rule.name: rule for rule in rules}
+    wanted = [part.strip() for part in asked.split(",") if part.strip()]
+    for name in wanted:
+        if name not in by_name:
+            raise UsageError(unknown("rule", name, sorted(by_name)), fix="`--rules list` names all of them")
+    if not wanted:
+        raise UsageError("--rules is empty", fix="`--rules list` names all of them")
+    return [by_name[name] for name in dict.fromkeys(wanted)]
+
+
+def _list(rules: Sequence[Rule]) -> None:
+    width = max(len(rule.name) for rule in rules)
+    for rule in rules:
+        out().print(f"{rule.name:<{width}}  {rule.symptom}", markup=False, soft_wrap=True)
+
+
+def _explain(rule: Rule) -> None:
+    """The page of a rule: its file's docstring, and the numbers that decide."""
+    module = importlib.import_module(rule.check.__module__)
+    out().print(f"{rule.name}: {rule.symptom}\n", style="bold", markup=False, soft_wrap=True)
+    out().print((module.__doc__ or "").strip(), markup=False, soft_wrap=True)
+    if rule.thresholds:
+        out().print("\nThresholds\n----------", markup=False)
+    for name, threshold in rule.thresholds.items():
+        text = f"{name} = {threshold.value:g} {threshold.unit}: {threshold.source}"
+        out().print(text, markup=False, soft_wrap=True)
+
+
+def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool) -> None:
+    console = out()
+    console.print(headline(evidence), style="bold", soft_wrap=True)
+    for note in evidence.notes:
+        console.print(f"! {note}", style="yellow", soft_wrap=True, markup=False)
+    console.print()
+    if not diagnosis.findings:
+        console.print("nothing stands out", style="green")
+    print_findings(diagnosis.findings, confidence=True)
+    looked, skipped = len(diagnosis.quiet), len(diagnosis.skipped)
+    console.print()
+    if not everything:
+        more = "; --all lists them" if looked or skipped else ""
+        console.print(
+            f"{counted(looked, 'rule')} found nothing, {skipped} had nothing to look at{more}", style="dim"
+        )
+        return
+    for quiet in diagnosis.quiet:
+        console.print(f"✓ {quiet.rule}: {quiet.looked_at}", style="green", markup=False, soft_wrap=True)
+    for each in diagnosis.skipped:
+        command = f" ($ {each.command})" if each.command else ""
+        console.print(f"- {each.rule}: {each.reason}{command}", style="dim", markup=False, soft_wrap=True)
+
+
+def headline(evidence: Evidence) -> str:
+    """``codeharris: 6 runs · 2 of them on several ranks``: what was looked at."""
+    parts = []
+    if evidence.runs:
+        parts.append(counted(len(evidence.runs), "training run"))
+    if evidence.traces:
+        ranks = sum(len(trace.summary.ranks) for trace in evidence.traces)
+        parts.append(f"{counted(len(evidence.traces), 'job')} traced on {counted(ranks, 'rank')}")
+    if evidence.comm:
+        parts.append(counted(len(evidence.comm), "measured collective"))
+    for name, kind in (("nccl", "NCCL log"), ("memory", "memory snapshot")):
+        if found := getattr(evidence, name):
+            parts.append(counted(len(found), kind))
+    if evidence.flight:
+        parts.append(f"flight recorders: {counted(len(evidence.flight), 'finding')}")
+    if evidence.topology is not None:
+        parts.append("link matrix")
+    names = ", ".join(source.path.name or str(source.path) for source in evidence.sources[:3])
+    more = ", ..." if len(evidence.sources) > 3 else ""
+    return f"{names}{more}: {' · '.join(parts) or 'nothing'}"
+
+
+def _show_protocol(evidence: Evidence, diagnosis: Diagnosis) -> None:
+    from stepscope.diagnose.protocol import investigate
+
+    console = out()
+    console.print(headline(evidence), style="bold", soft_wrap=True)
+    for state in investigate(evidence, diagnosis):
+        console.print()
+        console.print(f"{state.step.number}. {state.step.question}", style="bold", soft_wrap=True)
+        console.print(f"   evidence: {', '.join(state.have) or 'none yet'}", soft_wrap=True)
+        if state.fired:
+            console.print(f"   found: {', '.join(state.fired)}", style="red", soft_wrap=True)
+        if state.quiet:
+            console.print(f"   in order: {', '.join(state.quiet)}", style="green", soft_wrap=True)
+        if state.skipped:
+            console.print(f"   could not look: {', '.join(state.skipped)}", style="dim", soft_wrap=True)
+        for command in state.next_commands:
+            console.print(f"   $ {command}", style="cyan", markup=False, soft_wrap=True)

@@ -1,0 +1,83 @@
+"""From a command's paths and options to evidence: `diagnose`, `report` and `compare` read them alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from stepscope.cli.console import err
+from stepscope.core.errors import UsageError
+from stepscope.core.suggest import unknown
+
+if TYPE_CHECKING:
+    from stepscope.diagnose.evidence import Evidence
+    from stepscope.records.training import Scaling
+
+SCALINGS = ("strong", "weak")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceOptions:
+    """What the user gave. world_size: ``RUN=N,...``, target_accuracy: ``0.75,0.77``, both as typed."""
+
+    paths: tuple[Path, ...]
+    world_size: str | None = None
+    scaling: str | None = None
+    drop_epochs: int = 1
+    cell: str | None = None
+    target_accuracy: str | None = None
+
+
+def read_evidence(options: EvidenceOptions, *, spans: bool = False) -> Evidence:
+    """The evidence at the paths. Raises DataError, and UsageError for facts that only the user knows.
+
+    spans: also what timelines draw, of every trace.
+    """
+    from stepscope.core.signals import stop_signals_raise
+    from stepscope.diagnose.evidence import load_evidence
+    from stepscope.diagnose.missing import require_stated
+    from stepscope.records.imported import Stated
+    from stepscope.store.importers._stated import parse_world_sizes
+
+    if options.scaling is not None and options.scaling not in SCALINGS:
+        raise UsageError(unknown("--scaling", options.scaling, SCALINGS))
+    stated = Stated(
+        world_size={} if options.world_size is None else parse_world_sizes(options.world_size),
+        scaling=cast("Scaling | None", options.scaling),
+    )
+    with stop_signals_raise("terminated while reading"):
+        evidence = load_evidence(
+            options.paths,
+            stated=stated,
+            cell=options.cell,
+            drop_epochs=options.drop_epochs,
+            targets=_targets(options.target_accuracy),
+            spans=spans,
+            on_trace=_said if err().is_terminal else None,
+        )
+    require_stated(evidence, stated)
+    return evidence
+
+
+def _targets(text: str | None) -> tuple[float, ...]:
+    """Accuracies between 0 and 1. Raises UsageError."""
+    found = []
+    for part in (text or "").split(","):
+        if not part.strip():
+            continue
+        try:
+            value = float(part)
+        except ValueError:
+            value = -1.0
+        if not 0 < value <= 1:
+            raise UsageError(
+                f"--target-accuracy {part.strip()!r} is no accuracy between 0 and 1",
+                fix="for example --target-accuracy 0.75,0.77",
+            )
+        found.append(value)
+    return tuple(found)
+
+
+def _said(path: Path) -> None:
+    err().print(f"read {path.name}", style="dim")

@@ -1,0 +1,156 @@
+"""What ``stepscope report`` does: read, diagnose, write every format, say what lies where."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.cli.console import err, out, print_json
+from stepscope.cli.diagnose_run import headline
+from stepscope.cli.evidence_options import EvidenceOptions, read_evidence
+from stepscope.cli.findings import print_findings
+from stepscope.core.errors import UsageError
+from stepscope.core.suggest import unknown
+from stepscope.core.words import counted
+
+if TYPE_CHECKING:
+    from stepscope.diagnose.evidence import Evidence
+    from stepscope.records.finding import Diagnosis
+
+CHART_FORMATS = ("png", "svg")
+TABLE_FORMATS = ("csv", "tex", "md", "txt")
+ALL_FORMATS = frozenset({"html", *CHART_FORMATS, *TABLE_FORMATS})
+SHOWN = 3
+"""Findings printed; the rest stand in the report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The command line. formats: at least one. datasets: names as typed; empty: all."""
+
+    evidence: EvidenceOptions
+    output: Path | None
+    formats: frozenset[str]
+    datasets: tuple[str, ...]
+    title: str | None
+    json: bool
+
+
+def run(request: Request) -> int:
+    """Write the report; the exit code. Raises StepscopeError."""
+    from stepscope.diagnose.engine import diagnose
+
+    evidence = read_evidence(request.evidence, spans="html" in request.formats)
+    if request.datasets:
+        evidence = _only(evidence, request.datasets, drop_epochs=request.evidence.drop_epochs)
+    diagnosis = diagnose(evidence)
+    folder = request.output or default_folder(evidence)
+    files = write_report(evidence, diagnosis, folder, request)
+    if request.json:
+        from stepscope.records.codec import encode_document
+        from stepscope.report.diagnose_document import document
+
+        print_json(
+            encode_document(
+                {
+                    **document(evidence, diagnosis),
+                    "schema": "stepscope.report/1",
+                    "files": [str(path) for path in files],
+                }
+            )
+        )
+    else:
+        _say(evidence, diagnosis, folder, files)
+    return 0
+
+
+def write_report(
+    evidence: Evidence, diagnosis: Diagnosis, folder: Path, request: Request
+) -> tuple[Path, ...]:
+    """Everything asked for, below ``folder``; the files in the order a reader wants them."""
+    from stepscope.report.charts import draw
+    from stepscope.report.page import write_page
+    from stepscope.report.paper_files import write_tables
+
+    drop = request.evidence.drop_epochs
+    files: list[Path] = []
+    if "html" in request.formats:
+        page = write_page(
+            folder / "report.html",
+            title=request.title or _title(evidence),
+            evidence=evidence,
+            diagnosis=diagnosis,
+            made_by=tuple(sys.argv),
+            drop_epochs=drop,
+        )
+        files.append(page)
+    tables = tuple(name for name in TABLE_FORMATS if name in request.formats)
+    if tables:
+        files += write_tables(evidence, diagnosis, folder, tables, drop_epochs=drop)
+    charts = tuple(name for name in CHART_FORMATS if name in request.formats)
+    if charts:
+        err().print("drawing charts", style="dim") if err().is_terminal else None
+        records = {
+            "rows": evidence.comm or None,
+            "calibration": evidence.calibration,
+            "runs": evidence.runs or None,
+            "scaling": evidence.scaling or None,
+            "cells": evidence.cells or None,
+            "traces": evidence.traces or None,
+            "drop_epochs": drop,
+        }
+        files += draw(records, folder, formats=charts)
+    return tuple(files)
+
+
+def default_folder(evidence: Evidence) -> Path:
+    """``RUN/report`` of one run folder of ours, else ``stepscope-report/NAME`` here, never beside others' files."""
+    first = evidence.sources[0]
+    if len(evidence.sources) == 1 and first.kind in ("bench", "comm"):
+        return first.path / "report"
+    name = first.path.resolve().name or "results"
+    return Path("stepscope-report") / name.split(".")[0]
+
+
+def _title(evidence: Evidence) -> str:
+    names = [source.path.resolve().name for source in evidence.sources]
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _only(evidence: Evidence, datasets: tuple[str, ...], *, drop_epochs: int) -> Evidence:
+    """Runs on the data sets named; ``AGNews`` is ``AG News``."""
+    from stepscope.diagnose.evidence import derived
+
+    there = {_plain(run.dataset): run.dataset for run in evidence.runs if run.dataset}
+    for name in datasets:
+        if _plain(name) not in there:
+            raise UsageError(unknown("data set", name, sorted(there.values())))
+    wanted = {_plain(name) for name in datasets}
+    runs = tuple(run for run in evidence.runs if _plain(run.dataset or "") in wanted)
+    cells = tuple(cell for cell in evidence.cells if _plain(cell.run.dataset or "") in wanted)
+    return derived(replace(evidence, runs=runs, cells=cells), drop_epochs=drop_epochs)
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.casefold() if c.isalnum())
+
+
+def _say(evidence: Evidence, diagnosis: Diagnosis, folder: Path, files: tuple[Path, ...]) -> None:
+    console = out()
+    console.print(headline(evidence), style="bold", soft_wrap=True)
+    for note in evidence.notes[:SHOWN]:
+        console.print(f"! {note}", style="yellow", soft_wrap=True, markup=False)
+    console.print()
+    print_findings(diagnosis.findings[:SHOWN])
+    more = len(diagnosis.findings) - SHOWN
+    if more > 0:
+        console.print(f"and {counted(more, 'finding')} more", style="dim")
+    console.print()
+    kinds: dict[str, list[Path]] = {}
+    for path in files:
+        kinds.setdefault(path.suffix.lstrip("."), []).append(path)
+    for kind, paths in kinds.items():
+        what = str(paths[0]) if len(paths) == 1 else f"{folder} ({counted(len(paths), 'file')})"
+        console.print(f"{kind:>5}  {what}", soft_wrap=True, markup=False)

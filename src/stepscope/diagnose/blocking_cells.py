@@ -1,0 +1,118 @@
+"""Cells of `bench` that reduce gradients only after the backward pass, and what overlap would return."""
+
+from __future__ import annotations
+
+from stepscope.core.errors import StepscopeError
+from stepscope.core.units import format_duration
+from stepscope.core.words import counted
+from stepscope.diagnose.cell_facts import TimedCell, again, by_model, exposed, others, percent, timed_cells
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.rule import Outcome
+from stepscope.predict.promise import promise_of
+from stepscope.predict.run_buckets import same_work
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.plan import CommOp
+
+
+def blocking_cells(rule: str, evidence: Evidence, *, least_share: float, least_gain: float) -> Outcome:
+    """Findings on cells whose collectives all come after backward and take more than ``least_share`` of the step there.
+
+    least_gain: share of the step that an overlapping cell of the same run has to save, where one was measured.
+    """
+    plans = {each.cell.row.cell_id: _plan(each) for each in timed_cells(evidence, least_ranks=2)}
+    cells = timed_cells(evidence, least_ranks=2)
+    blocking = [c for c in cells if _blocks(plans[c.cell.row.cell_id])]
+    if not blocking:
+        if not cells:
+            return Skipped(rule=rule, reason="no finished cell on several ranks", command=None)
+        return Quiet(
+            rule=rule, looked_at=f"{counted(len(cells), 'cell')}: all reduce during the backward pass"
+        )
+    overlapping = [c for c in cells if c not in blocking]
+    stakes = {id(c): _stake(c, overlapping, least_share=least_share, least_gain=least_gain) for c in blocking}
+    firing = [c for c in blocking if stakes[id(c)][0] > 0]
+    if not firing:
+        worst = max(blocking, key=lambda c: stakes[id(c)][1])
+        return Quiet(rule=rule, looked_at=f"{worst.name}: {stakes[id(worst)][2]}")
+    found = []
+    for group in by_model(firing):
+        ranked = sorted(group, key=lambda c: -stakes[id(c)][0])
+        found.append(
+            _finding(rule, evidence, ranked, stakes[id(ranked[0])], plans[ranked[0].cell.row.cell_id])
+        )
+    return tuple(found)
+
+
+def _plan(each: TimedCell) -> tuple[CommOp, ...]:
+    try:
+        return promise_of(each.cell.result.spec).comm_plan
+    except (StepscopeError, ValueError):
+        return ()  # a strategy that is not installed here promises nothing
+
+
+def _blocks(plan: tuple[CommOp, ...]) -> bool:
+    return bool(plan) and all(op.phase == "after_backward" for op in plan)
+
+
+def _stake(
+    cell: TimedCell, overlapping: list[TimedCell], *, least_share: float, least_gain: float
+) -> tuple[float, float, str]:
+    """(what overlap returns at most, share of communication, both in words); a stake of 0: not worth a finding."""
+    found = exposed(cell.cell.result)
+    net = 0.0 if found is None else found.net_ns
+    share = net / cell.step_ns
+    said = f"{percent(share)} of the step is communication after backward"
+    if share <= least_share:
+        return 0.0, share, f"{said}, limit {percent(least_share)}"
+    measured = [c for c in overlapping if same_work(c.cell.result, cell.cell.result)]
+    if measured:
+        best = min(measured, key=lambda c: c.step_ns)
+        gain = _gain(best, cell)
+        if gain is not None:
+            said += f"; measured: {best.cell.run.label} takes {format_duration(best.step_ns)}"
+            said += f" against {format_duration(cell.step_ns)}"
+            return (gain if gain > least_gain else 0.0), share, said
+    return min(net, cell.phases.backward_compute_ns) / cell.step_ns, share, said
+
+
+def _gain(fast: TimedCell, slow: TimedCell) -> float | None:
+    """Share of the slower step that the faster one saves; 0 where their intervals overlap, None without intervals."""
+    if fast.step.high is None or slow.step.low is None:
+        return None
+    if fast.step.high >= slow.step.low:
+        return 0.0
+    return 1 - fast.step_ns / slow.step_ns
+
+
+def _finding(
+    rule: str,
+    evidence: Evidence,
+    ranked: list[TimedCell],
+    stake: tuple[float, float, str],
+    plan: tuple[CommOp, ...],
+) -> Finding:
+    cell = ranked[0]
+    most, share, said = stake
+    sure = "measured" in said
+    size = "gradient by gradient" if len(plan) > 1 else "in one piece"
+    return Finding(
+        rule=rule,
+        severity="problem" if most > 0.2 else "warning",
+        title=f"gradients are reduced after backward: {percent(share)} of the step is communication that nothing hides",
+        evidence=(
+            said,
+            f"{counted(len(plan), 'blocking collective')} a step, {size}",
+            *others(ranked, lambda c: f"({format_duration(c.step_ns)} a step)"),
+        ),
+        stake_fraction=most,
+        confidence="measured: both ran here"
+        if sure
+        else "likely: no cell that overlaps was measured well enough",
+        advice=(
+            Advice(
+                text="reduce during the backward pass: DistributedDataParallel, or buckets of your own",
+                command=again(evidence, cell.cell, ("strategy", ["naive", "bucketed", "ddp"])),
+            ),
+        ),
+        subject=cell.name,
+    )

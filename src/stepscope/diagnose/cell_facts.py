@@ -1,0 +1,160 @@
+"""What several rules ask of the cells of `bench`: their shares of a step, and the command that would change a setting."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope.core.words import counted
+from stepscope.diagnose.evidence import CellEvidence, Evidence
+from stepscope.records.cell_result import CellResult
+from stepscope.records.run import RunRecord
+from stepscope.records.training import Measured, PhaseTimes
+from stepscope.stats.measured import common_steps
+from stepscope.stats.order import median
+
+_DROPPED = {"-o": 1, "--output": 1, "--json": 0, "--plan": 0, "--show": 0, "--retry-failed": 0, "--force": 0}
+"""Options of a command that its repetition with another setting must not have, and how many values follow each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedCell:
+    """A finished cell with its median step (ns, slowest rank) and the phases of that step."""
+
+    cell: CellEvidence
+    step: Measured
+    phases: PhaseTimes
+
+    @property
+    def step_ns(self) -> float:
+        return self.step.value
+
+    @property
+    def name(self) -> str:
+        """``mlp small on synthetic, fp32: ddp on 2 ranks``."""
+        return f"{self.cell.run.group}: {self.cell.run.label}"
+
+    @property
+    def world_size(self) -> int:
+        return self.cell.row.world_size
+
+    def share(self, phase: str) -> float:
+        """Share of the step that ``phase`` (``data_wait``, ``optimizer``, ...) takes."""
+        return float(getattr(self.phases, f"{phase}_ns")) / self.step_ns
+
+
+def timed_cells(evidence: Evidence, *, least_ranks: int = 1) -> tuple[TimedCell, ...]:
+    """Finished cells with a step time, on at least so many ranks."""
+    return tuple(
+        TimedCell(cell=each, step=each.run.step_ns, phases=each.run.phases)
+        for each in evidence.cells
+        if each.row.status == "ok" and each.row.world_size >= least_ranks
+        if each.run.step_ns is not None and each.run.phases is not None and each.run.step_ns.value > 0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposed:
+    """Communication that no computation hides, medians over steps, ns.
+
+    net_ns: of the rank that came last, which waits for nobody. waiting_ns: what the rank that waited longest had beside.
+    """
+
+    net_ns: float
+    waiting_ns: float
+
+
+def exposed(cell: CellResult) -> Exposed | None:
+    """Exposed communication of a cell, waiting for the last rank apart; None without common steps."""
+    steps = common_steps(cell.samples, cell.spec.world_size).full
+    if not steps:
+        return None
+    ranks = [[sample.exposed_comm_ns for sample in each] for each in steps.values()]
+    return Exposed(
+        net_ns=median([min(each) for each in ranks]),
+        waiting_ns=median([max(each) - min(each) for each in ranks]),
+    )
+
+
+def by_model(cells: Iterable[TimedCell]) -> tuple[list[TimedCell], ...]:
+    """Cells that train the same model on the same data, whatever the precision and accumulation."""
+    groups: dict[tuple[str | None, str | None], list[TimedCell]] = {}
+    for each in cells:
+        groups.setdefault((each.cell.run.model, each.cell.run.dataset), []).append(each)
+    return tuple(groups.values())
+
+
+def others(
+    cells: Sequence[TimedCell], say: Callable[[TimedCell], str], *, at_most: int = 3
+) -> tuple[str, ...]:
+    """One sentence about the cells after the first, which has a finding of its own; none without any."""
+    rest = cells[1:]
+    if not rest:
+        return ()
+    shown = ", ".join(f"{among(each, cells[0])} {say(each)}" for each in rest[:at_most])
+    more = f" and {len(rest) - at_most} more" if len(rest) > at_most else ""
+    return (f"also {shown}{more}",)
+
+
+def among(each: TimedCell, first: TimedCell) -> str:
+    """A cell's label, with its precision and accumulation where ``first`` has others."""
+    group = each.cell.run.group
+    return (
+        each.cell.run.label
+        if group == first.cell.run.group
+        else f"{each.cell.run.label}, {group.partition(', ')[2]}"
+    )
+
+
+def measured(each: TimedCell) -> str:
+    """How far the cell's medians carry: ``measured``, or how few steps they rest on."""
+    if each.step.low is not None:
+        return "measured"
+    return f"likely: it rests on {counted(each.step.n or 0, 'timed step')}, too few for an interval"
+
+
+def percent(fraction: float) -> str:
+    """``31 %``; below 10 % with one decimal, so that 0.4 % is not 0 %."""
+    digits = 0 if abs(fraction) >= 0.0995 else 1
+    return f"{fraction * 100:.{digits}f} %"
+
+
+def again(evidence: Evidence, cell: CellEvidence, *changes: tuple[str, Any]) -> str:
+    """The command that measured ``cell``, with these settings (``num_workers``, 2) changed.
+
+    A list as the value makes or replaces an axis. A setting that the matrix sweeps is changed on its axis.
+    """
+    record = next((r for r in evidence.records if cell.row.cell_id in r.cells), None)
+    words = _command(record)
+    for key, value in changes:
+        axis = isinstance(value, list) or (record is not None and key in (record.matrix.get("axes") or {}))
+        text = _text(value if isinstance(value, list) or not axis else [value])
+        words += ["--set", f"{'axes' if axis else 'base'}.{key}={text}"]
+    return shlex.join(words)
+
+
+def _command(record: RunRecord | None) -> list[str]:
+    if record is None or len(record.argv) < 2:
+        return ["stepscope", "bench", "MATRIX.yaml"]
+    if record.argv[1] != "bench":
+        return ["stepscope", "bench", "--preset", record.name]
+    words = ["stepscope", *record.argv[1:]]  # it may have been called by its path
+    kept: list[str] = []
+    while words:
+        word = words.pop(0)
+        name = word.partition("=")[0]
+        if name not in _DROPPED:
+            kept.append(word)
+        elif "=" not in word:
+            del words[: _DROPPED[name]]
+    return kept
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(_text(each) for each in value)}]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,127 @@
+"""The allocator goes to the driver again and again in steady state: every time costs a synchronisation or a stall.
+
+What
+----
+A memory snapshot's history. In a training loop that has settled the caching allocator serves every request from its pool.
+Fires when in the second half of the recorded requests cached segments were given back directly before new ones were asked
+for (an allocation that did not fit and was retried after emptying the cache, or torch.cuda.empty_cache()), or when more
+than 1 request in 100 went to the driver.
+
+Why
+---
+cudaMalloc takes 0.1 to 1 ms, cudaFree waits for the device: kernels queued ahead run dry. A retry frees the whole cache,
+and the next step pays for filling it again.
+
+Known problems
+--------------
+The history is a ring (`max_entries`): of a short one, the second half may still be the first step. Then the pool is
+growing, which is no fault; recorded steps after the first two say more. Sequences of ever new lengths grow the pool for
+long without any fault but their lengths.
+
+References
+----------
+PyTorch documentation, CUDA semantics, Memory management (num_alloc_retries, expandable_segments); PyTorch blog,
+Understanding GPU memory 1.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepscope.core.units import format_bytes_binary
+from stepscope.core.words import counted
+from stepscope.diagnose.comm_facts import percent
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.memory_snapshot import MemorySnapshot
+
+NAME = "allocator-pressure"
+
+MOST_SHARE = Threshold(
+    value=0.01,
+    unit="of late requests that go to the driver",
+    source="a settled loop has 0; a request from the pool takes about 1 us and one from the driver 100 us and more, so that "
+    "one in 100 doubles what allocating costs",
+)
+MOST_RETRIES = Threshold(
+    value=0, unit="late retries", source="each empties the cache and waits for the device"
+)
+LEAST = Threshold(
+    value=200, unit="late requests", source="fewer are less than one training step of a small model"
+)
+
+
+def check(evidence: Evidence) -> Outcome:
+    looked = [m for m in evidence.memory if m.late_allocations >= LEAST.value]
+    if not looked:
+        return Skipped(
+            rule=NAME,
+            reason="no snapshot has a history long enough to show a settled loop",
+            command="torch.cuda.memory._record_memory_history(max_entries=200000)",
+        )
+    pressed = [m for m in looked if m.late_retries > MOST_RETRIES.value or _share(m) > MOST_SHARE.value]
+    if pressed:
+        return tuple(map(_finding, sorted(pressed, key=lambda m: (-m.late_retries, -_share(m)))))
+    worst = max(looked, key=_share)
+    return Quiet(
+        rule=NAME,
+        looked_at=f"{worst.late_driver_allocations} of {worst.late_allocations} late requests went to the driver",
+    )
+
+
+def _share(memory: MemorySnapshot) -> float:
+    return memory.late_driver_allocations / max(1, memory.late_allocations)
+
+
+def _finding(memory: MemorySnapshot) -> Finding:
+    name = f"{Path(memory.path).name}, device {memory.device}"
+    said = [
+        f"second half of the history: {memory.late_driver_allocations} of {memory.late_allocations} requests went to the "
+        f"driver ({percent(_share(memory))}), {counted(memory.late_driver_frees, 'segment')} given back",
+        f"reserved {format_bytes_binary(memory.segment_bytes)} in {counted(memory.segments, 'segment')}",
+    ]
+    said += [
+        f"{format_bytes_binary(each.size_bytes)} held at {each.where}" for each in memory.peak_holders[:3]
+    ]
+    if memory.history_complete:
+        said.append("the history begins with an empty pool: part of it is the first step")
+    title = (
+        f"{counted(memory.late_retries, 'time')} the cache was emptied to make room, long after the start"
+        if memory.late_retries
+        else f"{memory.late_driver_allocations} late requests went to the driver, not to the pool: it was still growing"
+    )
+    return Finding(
+        rule=NAME,
+        severity="problem" if memory.late_retries else "warning",
+        title=title,
+        evidence=tuple(said),
+        stake_fraction=None,
+        confidence="measured; a retry and a call of empty_cache() look alike in the history"
+        if memory.late_retries
+        else "likely: if the recorded part is after the first steps",
+        advice=(
+            Advice(text="take torch.cuda.empty_cache() out of the loop")
+            if memory.late_retries
+            else Advice(
+                text="if it grows in every step, tensors are kept: log loss.item(), not loss; detach what you store"
+            ),
+            Advice(
+                text="let segments grow in place: sizes that differ then fit",
+                command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            ),
+            Advice(text="make sizes repeat: pad sequences to few lengths, drop the odd last batch"),
+            Advice(text="leave room: a smaller micro-batch with accumulation keeps the global batch"),
+        ),
+        subject=name,
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="the allocator goes to the driver in steady state",
+    needs=("memory",),
+    check=check,
+    protocol=3,
+    thresholds={"share": MOST_SHARE, "retries": MOST_RETRIES, "requests": LEAST},
+)

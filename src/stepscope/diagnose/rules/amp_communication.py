@@ -1,0 +1,145 @@
+"""Mixed precision leaves the all-reduce as large as it was.
+
+What
+----
+Cells under autocast on several ranks whose payload a step is that of the same cell in FP32 (or, where none was run, 4
+bytes a parameter). It is a warning where a tenth of the step is exposed communication, good to know otherwise.
+
+Why
+---
+Autocast casts activations and the inputs of matrix products; parameters and gradients stay FP32. The compute half of
+a step gets faster and the communication half does not, so that communication weighs more. What does halve the bytes:
+parameters in BF16, or a hook that compresses gradients on their way.
+
+Known problems
+--------------
+Fewer bytes save time only where bandwidth is what collectives cost; small messages pay latency. BF16 parameters
+change the arithmetic: check the loss.
+
+References
+----------
+METRICS, Slips in the source documents, 1. torch.amp documentation (gradients have the parameters' dtype).
+Measured on gloo, 1 Gbit/s, 2 ranks: 315 to 326 ms a step, with the fp16 hook 177 to 189 (2026-11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepscope.core.units import format_bytes, format_duration
+from stepscope.diagnose.cell_facts import TimedCell, again, exposed, percent, timed_cells
+from stepscope.diagnose.evidence import CellEvidence, Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+
+NAME = "amp-communication"
+
+SAVED = Threshold(
+    value=0.95,
+    unit="bytes under AMP / bytes in FP32",
+    source="above it nothing was saved; a 2-byte type gives 0.5",
+)
+MATTERS = Threshold(
+    value=0.10, unit="share of the step", source="as for poor-overlap: less is worth less than 11 % of speed"
+)
+FP32_BYTES = 4
+
+
+def check(evidence: Evidence) -> Outcome:
+    cells = [c for c in timed_cells(evidence, least_ranks=2) if c.cell.row.precision.startswith("amp_")]
+    known = [(c, ratio) for c in cells if (ratio := _ratio(c, evidence.cells)) is not None]
+    if not known:
+        return Skipped(
+            rule=NAME,
+            reason="no finished cell on several ranks uses AMP",
+            command="stepscope bench --preset precision",
+        )
+    same = [c for c, ratio in known if ratio > SAVED.value]
+    if not same:
+        cell, ratio = known[0]
+        return Quiet(rule=NAME, looked_at=f"{cell.name}: {percent(ratio)} of the bytes of FP32")
+    return (_finding(evidence, sorted(same, key=_share, reverse=True)),)
+
+
+def _ratio(cell: TimedCell, cells: Sequence[CellEvidence]) -> float | None:
+    """Bytes a step under AMP / in FP32; None where a plan or the number of parameters is not known."""
+    sent, parameters = cell.cell.row.comm_bytes_per_step, cell.cell.row.num_parameters
+    twin = _twin(cell, cells)
+    full = None if twin is None else twin.row.comm_bytes_per_step
+    if full is None and parameters is not None:
+        full = FP32_BYTES * parameters
+    return None if sent is None or not full else sent / full
+
+
+def _twin(cell: TimedCell, cells: Sequence[CellEvidence]) -> CellEvidence | None:
+    """The same cell in FP32, without a hook of its own."""
+    mine = cell.cell.row
+    return next(
+        (
+            each
+            for each in cells
+            if each.row.precision == "fp32" and each.row.strategy_options.get("hook", "none") == "none"
+            if (each.row.workload, dict(each.row.model), each.row.strategy, each.row.world_size)
+            == (mine.workload, dict(mine.model), mine.strategy, mine.world_size)
+        ),
+        None,
+    )
+
+
+def _share(cell: TimedCell) -> float:
+    found = exposed(cell.cell.result)
+    return 0.0 if found is None else found.net_ns / cell.step_ns
+
+
+def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
+    cell, share = ranked[0], _share(ranked[0])
+    twin = _twin(cell, evidence.cells)
+    sent = format_bytes(cell.cell.row.comm_bytes_per_step or 0)
+    said = [
+        f"{cell.cell.row.precision}: {sent} a step"
+        + (
+            f", fp32: {format_bytes(twin.row.comm_bytes_per_step or 0)}"
+            if twin is not None
+            else ": 4 bytes for each parameter, as in fp32"
+        ),
+        f"{percent(share)} of the step is exposed communication",
+    ]
+    if twin is not None and twin.run.step_ns is not None:
+        said.append(
+            f"step: {format_duration(cell.step_ns)} under {cell.cell.row.precision}, "
+            f"{format_duration(twin.run.step_ns.value)} in fp32"
+        )
+    if len(ranked) > 1:
+        said.append("so do " + ", ".join(f"{c.cell.run.group}" for c in ranked[1:4]))
+    matters = share > MATTERS.value
+    return Finding(
+        rule=NAME,
+        severity="warning" if matters else "info",
+        title=f"AMP does not make the all-reduce smaller: {sent} a step, as in FP32",
+        evidence=tuple(said),
+        stake_fraction=share / 2 if matters else None,
+        confidence="certain: counted; half the bytes is at most half the time",
+        advice=(
+            Advice(
+                text="halve the bytes with a hook that sends gradients in BF16 or FP16",
+                command=again(
+                    evidence, cell.cell, ("strategy", ["ddp"]), ("strategy_options.hook", ["none", "bf16"])
+                ),
+            ),
+            Advice(
+                text="or keep parameters and gradients in BF16 (check the loss)",
+                command=again(evidence, cell.cell, ("precision", [cell.cell.row.precision, "bf16"])),
+            ),
+        ),
+        subject=cell.name,
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="mixed precision that leaves communication as it was",
+    needs=("cells",),
+    check=check,
+    protocol=3,
+    thresholds={"saved": SAVED, "matters": MATTERS},
+)

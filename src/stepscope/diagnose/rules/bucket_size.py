@@ -1,0 +1,242 @@
+"""Gradient buckets are too small or too large, and the size that is not.
+
+What
+----
+For every cell with buckets on several ranks the bucket timeline prices 1, 2, 4, 8, 16 and 25 MiB and the size in use:
+when backward makes each gradient ready (measured without communication), what an all-reduce of each bucket costs
+(calibration or measured collectives), how many travel at once, and what communication and computation cost each
+other. The size it names and the gain it predicts are those of `stepscope predict --buckets`. A size that was measured
+in the same run and turns out no faster than the one in use is not advised.
+
+Why
+---
+Small buckets pay the latency of a collective often; large ones start late, and the last one is exposed whole. torch's
+default (25 MiB after a first bucket of 1 MiB) suits neither slow networks nor small models, and costs 20 to 30 % on 1
+to 4 Gbit/s.
+
+Known problems
+--------------
+A parameter is never split: with 64 MiB weights all sizes give the same buckets, and the rule is quiet. Copies into
+and out of DDP's buckets are not in the model. Sizes within 0.5 % count as equal, and the larger is named.
+
+References
+----------
+torch/nn/parallel/distributed.py (bucket_cap_mb), torch/csrc/distributed/c10d/reducer.cpp (bucket assignment), torch
+2.13. Li et al., PyTorch Distributed, VLDB 13(12), 2020, section 5.3. Measured on an emulated network, 2 ranks, 2
+Gbit/s, 8 x 4 MiB: 257 ms with the default, 205 ms with 4 MiB; predicted 257 and 207 (2026-11).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.core.units import format_duration, format_size
+from stepscope.core.words import counted
+from stepscope.diagnose.cell_facts import TimedCell, again, percent, timed_cells
+from stepscope.diagnose.comm_costs import comm_costs, command_for
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.predict.run_buckets import bucket_kinds, measured_steps
+from stepscope.records.cell_result import CellResult
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.timeline import BucketChoice, Timeline
+
+NAME = "bucket-size"
+
+MIN_GAIN = Threshold(
+    value=0.03,
+    unit="predicted step in use / of the size named - 1",
+    source="the timeline meets measured steps within 3 % (2 Gbit emulated network, 2026-11)",
+)
+
+TORCH_DEFAULT_MB = 25.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """A cell and what the timeline says of its size. measured: median steps of its kind by size, ns."""
+
+    cell: TimedCell
+    choice: BucketChoice
+    in_use: Timeline
+    measured: dict[str, float]
+
+    @property
+    def cap_mb(self) -> float | None:
+        return _cap(self.cell.cell.result)
+
+    @property
+    def gain(self) -> float:
+        """Predicted: step in use / step of the size named - 1."""
+        return self.in_use.step_ns / self.choice.chosen.timeline.step_ns - 1
+
+    @property
+    def too_large(self) -> bool:
+        return (self.cap_mb or TORCH_DEFAULT_MB) > self.choice.bucket_cap_mb
+
+    @property
+    def named_measured_ns(self) -> float | None:
+        """Median step of a size that makes the buckets named, where it was run."""
+        keys = [f"{cap:g}" for cap in self.choice.chosen.bucket_caps_mb]
+        return next((self.measured[key] for key in keys if key in self.measured), None)
+
+    @property
+    def contradicted(self) -> bool:
+        """The size named was run as well, and is no faster."""
+        named = self.named_measured_ns
+        return named is not None and named >= self.cell.step_ns
+
+
+def check(evidence: Evidence) -> Outcome:
+    timed = {each.cell.row.cell_id: each for each in timed_cells(evidence, least_ranks=2)}
+    results = tuple(each.cell.result for each in timed.values())
+    kinds = bucket_kinds(results)
+    if not kinds:
+        return Skipped(
+            rule=NAME,
+            reason="no finished cell on several ranks has buckets (ddp, bucketed)",
+            command="stepscope bench --preset bucket-size",
+        )
+    costs = comm_costs(evidence)
+    if costs is None:
+        return Skipped(
+            rule=NAME,
+            reason="no measured collectives here",
+            command=command_for(next(iter(kinds.values()))[0].spec, run=evidence.cells[0].run.source),
+        )
+    judged: list[list[_Judged]] = []
+    reasons: list[tuple[str, str]] = []
+    everything = tuple(each.result for each in evidence.cells if each.row.status == "ok")
+    for cells in kinds.values():
+        profiled = next((c for c in cells if any(s.backward for s in c.summaries)), cells[0])
+        caps = {float(cap) for c in cells if (cap := _cap(c)) is not None}
+        choice = costs.buckets(profiled, everything, also_mb=tuple(sorted(caps)))
+        if isinstance(choice, str):
+            reasons.append((choice, command_for(cells[0].spec, run=evidence.cells[0].run.source)))
+            continue
+        measured = measured_steps(everything, cells[0])
+        judged.append(
+            [
+                _judge(timed[cell.spec.cell_id], choice, measured)
+                for cell in cells
+                if cell.spec.cell_id in timed
+            ]
+        )
+    if not judged:
+        reason, command = reasons[0]
+        return Skipped(rule=NAME, reason=reason, command=command)
+    found = [f for kind in judged for f in _findings(evidence, kind)]
+    if found:
+        return tuple(found)
+    return Quiet(rule=NAME, looked_at="; ".join(_quiet(kind) for kind in judged[:3]))
+
+
+def _judge(cell: TimedCell, choice: BucketChoice, measured: dict[str, float]) -> _Judged:
+    cap = _cap(cell.cell.result)
+    in_use = choice.default if cap is None else _timeline_of(choice, cap)
+    return _Judged(cell=cell, choice=choice, in_use=in_use, measured=measured)
+
+
+def _cap(cell: CellResult) -> float | None:
+    cap = cell.spec.strategy_options.get("bucket_cap_mb")
+    return float(cap) if isinstance(cap, (int, float)) else None
+
+
+def _timeline_of(choice: BucketChoice, cap_mb: float) -> Timeline:
+    """The candidate that this very size belongs to: sizes in use are always priced."""
+    return next(c.timeline for c in choice.candidates if cap_mb in c.bucket_caps_mb)
+
+
+def _findings(evidence: Evidence, kind: list[_Judged]) -> list[Finding]:
+    """At most one for each direction: of the cell with the most to gain."""
+    firing = [each for each in kind if each.gain > MIN_GAIN.value and not each.contradicted]
+    found = []
+    for too_large in (True, False):
+        same = [each for each in firing if each.too_large == too_large]
+        if same:
+            found.append(_finding(evidence, max(same, key=lambda each: each.gain)))
+    return found
+
+
+def _finding(evidence: Evidence, worst: _Judged) -> Finding:
+    choice, cell = worst.choice, worst.cell
+    best, cap = choice.chosen.timeline, worst.cap_mb
+    named = choice.bucket_cap_mb
+    word = "large" if worst.too_large else "small"
+    what = "torch's default bucket size (25 MiB)" if cap is None else f"a bucket size of {cap:g} MiB"
+    return Finding(
+        rule=NAME,
+        severity="problem" if worst.gain > 0.2 else "warning",
+        title=f"{what} is too {word}: {named:g} MiB is {percent(worst.gain)} faster (predicted)",
+        evidence=_evidence(worst),
+        stake_fraction=1 - best.step_ns / worst.in_use.step_ns,
+        confidence="likely: predicted by the bucket timeline"
+        + (", and the size named was measured faster" if worst.named_measured_ns is not None else ""),
+        advice=(
+            Advice(
+                text=f"set the bucket size to {named:g} MiB: DistributedDataParallel(..., bucket_cap_mb={named:g})",
+                command=again(
+                    evidence, cell.cell, ("strategy_options.bucket_cap_mb", [cap or TORCH_DEFAULT_MB, named])
+                ),
+            ),
+            Advice(text="see the step that each size gives", command=_predict(cell)),
+        ),
+        subject=cell.name,
+    )
+
+
+def _evidence(worst: _Judged) -> tuple[str, ...]:
+    best, now = worst.choice.chosen.timeline, worst.in_use
+    said = [
+        f"in use: {_buckets(now)}, {format_duration(now.exposed_ns)} exposed, {format_duration(now.step_ns)} a step"
+        f" predicted, {format_duration(worst.cell.step_ns)} measured",
+        f"{worst.choice.bucket_cap_mb:g} MiB: {_buckets(best)}, {format_duration(best.exposed_ns)} exposed, "
+        f"{format_duration(best.step_ns)} a step predicted",
+        "predicted steps: "
+        + ", ".join(
+            f"{max(c.bucket_caps_mb):g} MiB {format_duration(c.timeline.step_ns)}"
+            for c in worst.choice.candidates
+        ),
+    ]
+    ran = {key: ns for key, ns in worst.measured.items() if key not in ("naive", "default")}
+    if len(ran) > 1:
+        steps = sorted(ran.items(), key=lambda item: float(item[0]))
+        said.append("measured steps: " + ", ".join(f"{key} MiB {format_duration(ns)}" for key, ns in steps))
+    return tuple(said)
+
+
+def _buckets(timeline: Timeline) -> str:
+    largest = max((b.size_bytes for b in timeline.buckets), default=0)
+    return f"{counted(len(timeline.buckets), 'bucket')} of up to {format_size(largest)}"
+
+
+def _predict(cell: TimedCell) -> str:
+    return (
+        f"stepscope calibrate COMM && stepscope predict --buckets {cell.cell.run.source} "
+        f"--cell {cell.cell.row.cell_id} --calib COMM/calib.json"
+    )
+
+
+def _quiet(kind: list[_Judged]) -> str:
+    worst = max(kind, key=lambda each: each.gain)
+    if len(worst.choice.candidates) == 1:
+        return f"{worst.cell.name}: all sizes make the same {_buckets(worst.in_use)}"
+    if worst.contradicted and worst.gain > MIN_GAIN.value:
+        return (
+            f"{worst.cell.name}: {worst.choice.bucket_cap_mb:g} MiB predicted {percent(worst.gain)} faster, "
+            "and measured no faster"
+        )
+    return (
+        f"{worst.cell.name}: {percent(max(0.0, worst.gain))} to gain with {worst.choice.bucket_cap_mb:g} MiB, "
+        f"limit {percent(MIN_GAIN.value)}"
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="gradient buckets are too small or too large",
+    needs=("cells",),
+    check=check,
+    protocol=4,
+    thresholds={"gain": MIN_GAIN},
+)

@@ -1,0 +1,145 @@
+"""The clocks of the ranks' traces differ.
+
+What
+----
+Each rank's clock against the reference rank's, fitted on the ends of collectives that all ranks leave together:
+offset, drift and what is left. Fires where a clock had to be corrected, and where one contradicts the collectives and
+could not be.
+
+Why
+---
+Waiting, skew and who came last are differences of times of two ranks. Clocks that are 1 ms apart make a straggler of
+whoever is behind. stepscope corrects them; tools that lay recorded files side by side do not.
+
+Known problems
+--------------
+Differences under 20 us cannot be told from how far apart ranks leave a collective. Fewer than three collectives in
+common say nothing of a clock. A file that counts from another base time is not a clock's fault and not reported here.
+
+References
+----------
+METRICS, Stragglers (clock alignment on end times). Quartz is off by at most some 100 ppm (crystals' data sheets); NTP
+keeps hosts of one site within about 1 ms, PTP within 1 us (IEEE 1588-2019).
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_duration
+from stepscope.core.words import counted
+from stepscope.diagnose.evidence import Evidence, TraceEvidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.trace_facts import each_job, trace_command, unread
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.trace_collectives import ClockFit
+
+_NAME = "clock-skew"
+
+_APART = Threshold(
+    value=20_000,
+    unit="ns",
+    source="traces.alignment: ends differ by 1 to 7 us on a node of V100s, by some 10 us across nodes (2026-11)",
+)
+_DRIFT = Threshold(
+    value=1e-4, unit="ns per ns", source="quartz crystals are specified to some 100 ppm at worst"
+)
+
+_BASE = "its file counts from another base time"
+_CONTRADICTS = "correcting it would make collectives impossible"
+
+
+def _look(job: TraceEvidence) -> Outcome:
+    if len(job.summary.ranks) < 2:
+        return Skipped(rule=_NAME, reason="the trace of one rank: no clock to compare with")
+    collectives = job.summary.collectives
+    if collectives is None or collectives.clocks.reference_rank is None:
+        return unread(
+            _NAME, job.summary, "no collective was seen on two ranks, so that no clock can be compared"
+        )
+    fits, reference = collectives.clocks.fits, collectives.clocks.reference_rank
+    contradicting = [f for f in fits if f.status == "unknown" and f.reason == _CONTRADICTS]
+    moved = [f for f in fits if f.status == "corrected" and not _only_base(f)]
+    if contradicting:
+        return (_contradiction(job, contradicting),)
+    if moved:
+        return (_skew(job, moved, reference),)
+    unknown = [f for f in fits if f.status == "unknown"]
+    compared = len(fits) - 1 - len(unknown)
+    if not compared and unknown:
+        return Skipped(rule=_NAME, reason=unknown[0].reason)
+    more = f"; {counted(len(unknown), 'clock')} not compared ({unknown[0].reason})" if unknown else ""
+    return Quiet(
+        rule=_NAME,
+        looked_at=f"{counted(compared, 'clock')} within {format_duration(_APART.value)} of rank {reference}'s{more}",
+    )
+
+
+def _only_base(fit: ClockFit) -> bool:
+    return fit.reason.startswith(_BASE) and "differs by" not in fit.reason
+
+
+def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Finding:
+    most = max(moved, key=lambda f: abs(f.offset_ns))
+    steep = max(moved, key=lambda f: abs(f.drift))
+    drifts = abs(steep.drift) > _DRIFT.value
+    ranks, apart = len(job.summary.ranks), format_duration(abs(most.offset_ns))
+    direction = "ahead of" if most.offset_ns > 0 else "behind"
+    evidence = [
+        f"rank {most.rank} is {apart} {direction} rank {reference}, from {counted(most.collectives, 'collective')}"
+        + (
+            f"; {format_duration(most.residual_ns)} are left after the fit"
+            if most.residual_ns is not None
+            else ""
+        )
+    ]
+    if steep.drift:
+        evidence.append(f"rank {steep.rank} drifts by {steep.drift * 1e6:+.1f} ppm")
+    return Finding(
+        rule=_NAME,
+        severity="warning" if drifts else "info",
+        title=f"the clocks of {len(moved)} of {ranks} ranks differ from rank {reference}'s by up to {apart}; corrected",
+        evidence=tuple(evidence),
+        stake_fraction=None,
+        confidence="measured on the ends of collectives",
+        advice=(
+            Advice(
+                text="figures here are after correction; for other viewers write one file on one clock",
+                command=trace_command(job, "--merge merged.json.gz"),
+            ),
+            Advice(
+                text="keep the hosts' clocks together: chrony against one server, PTP where the network has it"
+            ),
+        ),
+        subject=f"rank {most.rank}",
+    )
+
+
+def _contradiction(job: TraceEvidence, fits: list[ClockFit]) -> Finding:
+    ranks = ", ".join(str(f.rank) for f in fits[:8])
+    return Finding(
+        rule=_NAME,
+        severity="warning",
+        title=f"the clocks of {counted(len(fits), 'rank')} contradict the collectives and could not be corrected",
+        evidence=(f"ranks {ranks}: {fits[0].reason}; waiting and skew with them may be wrong",),
+        stake_fraction=None,
+        confidence="certain that something does not fit: clocks, or which collectives belong together",
+        advice=(
+            Advice(
+                text="are these traces of one and the same run? how collectives were matched:",
+                command=trace_command(job, "--show collectives"),
+            ),
+        ),
+    )
+
+
+def _check(evidence: Evidence) -> Outcome:
+    return each_job(evidence, _look)
+
+
+RULE = Rule(
+    name=_NAME,
+    symptom="the clocks of the ranks' traces differ",
+    needs=("traces",),
+    check=_check,
+    protocol=1,
+    thresholds={"offset": _APART, "drift": _DRIFT},
+)

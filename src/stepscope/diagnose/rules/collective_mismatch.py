@@ -1,0 +1,102 @@
+"""Ranks call different collectives, or the same with different sizes or types: wrong results, or a hang.
+
+What
+----
+The flight recorders of all ranks, matched by group and number of the call. The first place where a rank's call differs from
+the others' is a finding: another size, another type, another operation, another order.
+
+Why
+---
+NCCL does not compare what ranks ask for. Different sizes hang or overwrite memory, different types give garbage, a swapped
+order pairs the wrong tensors. The error shows much later, somewhere else.
+
+Known problems
+--------------
+all_to_all and gathers with uneven splits differ legally on their input side; they are compared by what must agree. Where
+the two sides are equally many, the one without the lowest rank is named, which is a convention.
+
+References
+----------
+PyTorch documentation, TORCH_DISTRIBUTED_DEBUG=DETAIL; NCCL user guide, Troubleshooting; MUST (MPI correctness checking) for
+the same errors in MPI.
+"""
+
+from __future__ import annotations
+
+from stepscope.core.words import counted, plural
+from stepscope.diagnose.comm_facts import listed
+from stepscope.diagnose.evidence import NEEDS, Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.flight import MISMATCHES, FlightFinding, Kind
+
+NAME = "collective-mismatch"
+
+MOST_DIFFERENT = Threshold(
+    value=0, unit="calls that differ", source="all ranks of a group must make the same calls"
+)
+
+_DIFFERENCE: dict[Kind, str] = {
+    "size_mismatch": "with another size",
+    "dtype_mismatch": "with another type",
+    "op_mismatch": "another operation",
+    "order_mismatch": "in another order",
+}
+
+
+def check(evidence: Evidence) -> Outcome:
+    found = [f for f in evidence.flight if f.kind in MISMATCHES and f.cause]
+    if found:
+        return tuple(map(_finding, found))
+    if evidence.flight or any(source.format == "flight_recorder" for source in evidence.sources):
+        return Quiet(rule=NAME, looked_at="calls that at least two ranks kept: all the same")
+    reason, command = NEEDS["flight"]
+    return Skipped(rule=NAME, reason=reason, command=command)
+
+
+def _finding(each: FlightFinding) -> Finding:
+    who = f"{plural(len(each.ranks), 'rank')} {listed(each.ranks)}"
+    group = each.group_description or (f"group {each.group}" if each.group else "a group")
+    place = "a point-to-point call" if each.is_p2p else f"collective {each.sequence}"
+    said = [each.sentence]
+    if each.waiting:
+        said.append(f"{counted(len(each.waiting), 'rank')} did not get out: {listed(each.waiting)}")
+    return Finding(
+        rule=NAME,
+        severity="problem",
+        title=f"{who} called {place} of {group} {_DIFFERENCE[each.kind]}",
+        evidence=tuple(said),
+        stake_fraction=None,
+        confidence="certain: both calls are recorded",
+        advice=(
+            Advice(text=_where(each.kind)),
+            Advice(
+                text="have torch compare every call before it is made (slow), and name the line",
+                command="export TORCH_DISTRIBUTED_DEBUG=DETAIL",
+            ),
+        ),
+        subject=who,
+    )
+
+
+def _where(kind: Kind) -> str:
+    if kind == "size_mismatch":
+        return (
+            "look for a size that depends on the rank: the last batch, sequences padded per rank, a parameter that only "
+            "some ranks use (find_unused_parameters)"
+        )
+    if kind == "dtype_mismatch":
+        return "look for autocast or .half() on some ranks only"
+    return (
+        "look for an order that depends on the rank: hooks, sets, branches on data; groups used from threads"
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="ranks called collectives that do not match",
+    needs=(),
+    check=check,
+    protocol=3,
+    thresholds={"different": MOST_DIFFERENT},
+)

@@ -1,0 +1,398 @@
+"""Communication that nothing hides takes so much of the step that more ranks hardly help.
+
+What
+----
+Of every group (model, data, precision) the fastest run on each number of ranks is judged. Measured: exposed communication
+(waiting for the last rank left out where the samples show it) over the step; more than 20 % of it, and the efficiency cannot
+be "good". Not measured: a speed-up below half of the ideal one where a fact that the run states makes communication the
+likely cause: few samples a rank, short sequences, a small model. The finding says which, and computes the batch, or the
+accumulation without synchronisation, at which 80 % of the step is work: the exposed part does not grow with the batch, the
+forward and backward pass does. Where collectives were measured, their alpha-beta says how much of the cost is latency.
+
+Why
+---
+A rank that waits for the network computes nothing. The gradients to send are as large for 8 samples as for 800.
+
+Known problems
+--------------
+Work is taken to grow in proportion to the batch; kernels too small to fill the device grow less, and the batch must then be
+larger than computed. With overlap a longer backward pass also hides more, and it may be smaller. A run whose ranks train on
+the same data is left to `duplicated-data`: it looks just like this one. A small model is no cause where another run of the
+same size or smaller scales well beside it.
+
+References
+----------
+METRICS: A step, Scaling (good: efficiency > 0.80), Alpha-beta. Li et al., PyTorch Distributed, VLDB 13(12), 2020,
+section 3.2.4 (no_sync). Document 002 of the sources (text classifiers, 1 against 4 GPUs).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stepscope.core.errors import UsageError
+from stepscope.core.units import format_duration, format_size
+from stepscope.core.words import counted
+from stepscope.diagnose.capped import capped
+from stepscope.diagnose.cell_facts import again, exposed, percent
+from stepscope.diagnose.comm_costs import CommCosts, comm_costs
+from stepscope.diagnose.data_use import duplicated
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.pairs import Pair, cell_of, name_of, pairs, setting
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.predict.calibrated import time_of
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.training import TrainingRun
+
+NAME = "communication-bound"
+
+MAX_EXPOSED = Threshold(
+    value=0.20, unit="share of the step", source="METRICS, Scaling: efficiency is good above 0.80"
+)
+MAX_EFFICIENCY = Threshold(
+    value=0.50,
+    unit="efficiency of a run whose communication was not timed",
+    source="METRICS, Scaling: below it scaling is poor; more than communication may be lost above",
+)
+SMALL_BATCH = Threshold(
+    value=32, unit="samples per rank and micro-step", source="document 002: 32 to 128 per GPU"
+)
+SHORT_SEQUENCE = Threshold(
+    value=512, unit="tokens", source="document 002: 128 tokens failed to scale, 512 were taken to"
+)
+SMALL_GRADIENTS = Threshold(
+    value=2**20,
+    unit="bytes of gradients",
+    source="8 A100 and 8 H100, nccl-tests logs: half of an all-reduce of 1 MiB is latency",
+)
+LATENCY_SHARE = Threshold(
+    value=0.50,
+    unit="share of the all-reduce",
+    source="where latency is most of it, fewer bytes do not help",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cost:
+    """One run's communication. share: of the step; cost_ns, step_ns: None where only an efficiency is known.
+
+    fixed_ns: of the rest of the step, what does not grow with the batch (optimizer). causes: see :func:`_causes`.
+    """
+
+    run: TrainingRun
+    share: float
+    cost_ns: float | None
+    step_ns: float | None
+    fixed_ns: float
+    measured: bool
+    said: tuple[str, ...]
+    causes: tuple[tuple[str, str], ...]
+
+    @property
+    def factor(self) -> float:
+        """How many times the batch makes 80 % of the step work."""
+        target = 1 - MAX_EXPOSED.value
+        if self.cost_ns is None or self.step_ns is None:
+            return target * self.share / (1 - self.share) / (1 - target)
+        work = self.step_ns - self.cost_ns - self.fixed_ns
+        return (target / (1 - target) * self.cost_ns - self.fixed_ns) / work if work > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """The evidence, and what is worked out from it once for all runs."""
+
+    evidence: Evidence
+    costs: CommCosts | None
+    pairs: tuple[Pair, ...]
+
+
+def check(evidence: Evidence) -> Outcome:
+    known = _Known(evidence=evidence, costs=comm_costs(evidence), pairs=pairs(evidence))
+    found = [
+        cost
+        for run in _fastest(evidence.runs)
+        if (cost := _measured(known, run) or _inferred(known, run)) is not None
+    ]
+    if not found:
+        return Skipped(
+            rule=NAME,
+            reason="no run on several ranks tells its exposed communication, or its speed-up and batch",
+            command="stepscope bench MATRIX.yaml",
+        )
+    explained = {pair.run.run_id for pair in known.pairs if duplicated(pair)}
+    firing = [c for c in found if _too_much(c) and c.run.run_id not in explained]
+    if firing:
+        groups: dict[str, list[_Cost]] = {}
+        for cost in sorted(firing, key=lambda c: -c.share):
+            groups.setdefault(cost.run.group, []).append(cost)
+        return capped(_finding(evidence, costs) for costs in groups.values())
+    left = [c for c in found if c.run.run_id not in explained]
+    if not left:
+        return Quiet(rule=NAME, looked_at=f"{name_of(found[0].run)}: duplicated data explains its epoch time")
+    worst = max(left, key=lambda c: c.share)
+    what = "exposed" if worst.measured else "of the step is lost, and nothing says to communication"
+    return Quiet(
+        rule=NAME,
+        looked_at=f"{name_of(worst.run)}: {percent(worst.share)} {what}, limit {percent(MAX_EXPOSED.value)}",
+    )
+
+
+def _fastest(runs: Iterable[TrainingRun]) -> list[TrainingRun]:
+    """The fastest finished run of every group on every number of ranks above 1."""
+    best: dict[tuple[str, int], TrainingRun] = {}
+    for run in runs:
+        if run.status != "ok" or run.world_size is None or run.world_size < 2:
+            continue
+        before = best.get((run.group, run.world_size))
+        if before is None or _pace(run) > _pace(before):
+            best[run.group, run.world_size] = run
+    return list(best.values())
+
+
+def _pace(run: TrainingRun) -> float:
+    if run.samples_per_s is not None:
+        return run.samples_per_s.value
+    times = [e.duration_ns for e in run.epochs if e.duration_ns]
+    step = run.step_ns.value if run.step_ns is not None else None
+    time = step or (sum(times) / len(times) if times else None)
+    return 0.0 if time is None else 1e9 / time
+
+
+def _measured(known: _Known, run: TrainingRun) -> _Cost | None:
+    if run.exposed_comm_ns is None or run.step_ns is None or run.step_ns.value <= 0:
+        return None
+    step, cost = run.step_ns.value, run.exposed_comm_ns.value
+    cell = cell_of(known.evidence, run)
+    net = None if cell is None else exposed(cell.result)
+    said = []
+    if net is not None:
+        cost = min(cost, net.net_ns)
+        if net.waiting_ns > 0.02 * step:
+            said.append(f"another {format_duration(net.waiting_ns)} a step is waiting for the last rank")
+    share = cost / step
+    said.insert(
+        0,
+        f"exposed communication {format_duration(cost)} of a step of {format_duration(step)}: {percent(share)}",
+    )
+    fixed = 0.0
+    if run.phases is not None:
+        fixed = max(0.0, min(run.phases.optimizer_ns + run.phases.other_ns, 0.9 * (step - cost)))
+    latency = _latency(known, run)
+    return _Cost(
+        run=run,
+        share=min(share, 1.0),
+        cost_ns=cost,
+        step_ns=step,
+        fixed_ns=fixed,
+        measured=True,
+        said=(*said, *(() if latency is None else (latency[1],))),
+        causes=_causes(known.evidence, run, None if latency is None else latency[0]),
+    )
+
+
+def _inferred(known: _Known, run: TrainingRun) -> _Cost | None:
+    """From the speed-up alone: what is missing to the ideal one, and only with a fact that blames communication."""
+    pair = next((p for p in known.pairs if p.run.run_id == run.run_id), None)
+    if pair is None or pair.row.efficiency > 1:
+        return None
+    latency = _latency(known, run)
+    causes = _causes(known.evidence, run, None if latency is None else latency[0])
+    contradiction = _scales_beside(known, pair)
+    said = [
+        f"speed-up {pair.speedup_text} on {pair.ranks}: {percent(pair.row.efficiency)} of ideal, so"
+        f" {percent(1 - pair.row.efficiency)} of the step does not shrink with the ranks"
+    ]
+    return _Cost(
+        run=run,
+        share=1 - pair.row.efficiency,
+        cost_ns=None,
+        step_ns=None,
+        fixed_ns=0.0,
+        measured=False,
+        said=tuple(said) if latency is None else (*said, latency[1]),
+        causes=() if contradiction else causes,
+    )
+
+
+def _too_much(cost: _Cost) -> bool:
+    if cost.measured:
+        return cost.share > MAX_EXPOSED.value
+    return 1 - cost.share < MAX_EFFICIENCY.value and bool(cost.causes)
+
+
+def _scales_beside(known: _Known, pair: Pair) -> bool:
+    """Whether a run that is no larger scales well on as many ranks: then size is no cause."""
+    mine = pair.run.num_parameters
+    return any(
+        other.row.group != pair.row.group
+        and other.row.rating in ("good", "excellent")
+        and other.row.world_size >= pair.row.world_size
+        and _no_larger(other.run.num_parameters, mine)
+        and _no_larger(other.run.micro_batch, pair.run.micro_batch)
+        for other in known.pairs
+    )
+
+
+def _no_larger(other: int | None, mine: int | None) -> bool:
+    return other is None or mine is None or other <= mine
+
+
+def _latency(known: _Known, run: TrainingRun) -> tuple[float, str] | None:
+    """(latency's share, in words) of one all-reduce of the step's gradients, by the measured collectives."""
+    size = run.comm_bytes_per_step or _gradient_bytes(run)
+    costs = known.costs
+    if costs is None or not size or run.world_size is None:
+        return None
+    try:
+        whole = time_of(costs.calibration, "all_reduce", size, run.world_size).time_ns
+        least = time_of(costs.calibration, "all_reduce", 1, run.world_size).time_ns
+    except UsageError:
+        return None
+    share = min(1.0, least / whole) if whole > 0 else 0.0
+    return share, (
+        f"one all-reduce of {format_size(size)} takes {format_duration(whole)} here, {percent(share)} of it latency"
+    )
+
+
+def _gradient_bytes(run: TrainingRun) -> int | None:
+    if run.num_parameters is None:
+        return None
+    return run.num_parameters * (2 if run.precision in ("bf16", "fp16") else 4)
+
+
+def _causes(evidence: Evidence, run: TrainingRun, latency: float | None) -> tuple[tuple[str, str], ...]:
+    """(what is too small, the fact that says so), strongest first; empty: nothing known is small."""
+    found = []
+    if run.micro_batch is not None and run.micro_batch < SMALL_BATCH.value:
+        found.append(
+            ("batch too small", f"{counted(run.micro_batch, 'sample')} per rank and micro-step is small")
+        )
+    gradients = run.comm_bytes_per_step or _gradient_bytes(run)
+    if latency is not None:
+        if latency >= LATENCY_SHARE.value:
+            found.append(("model too small", f"{percent(latency)} of its all-reduce is latency"))
+    elif gradients is not None and gradients < SMALL_GRADIENTS.value:
+        found.append(("model too small", f"its gradients are {format_size(gradients)}, mostly latency"))
+    length = _sequence(evidence, run)
+    if length is not None and length < SHORT_SEQUENCE.value:
+        found.append(("sequence too short", f"sequences of {length} tokens are short"))
+    return tuple(found)
+
+
+def _sequence(evidence: Evidence, run: TrainingRun) -> int | None:
+    cell = cell_of(evidence, run)
+    names = ("max_seq_len", "seq_len", "sequence_length", "max_length")
+    value = setting({} if cell is None else cell.row.model, *names) or setting(run.settings, *names)
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
+    worst, run = costs[0], costs[0].run
+    causes = worst.causes
+    named = ", ".join(cause for cause, _ in causes) or "nothing known of the model or the batch is small"
+    rest = [f"{c.run.label}: {percent(c.share)}" for c in costs[1:4]]
+    lost = "exposed communication" if worst.measured else "lost, most likely to communication"
+    return Finding(
+        rule=NAME,
+        severity="problem",
+        title=f"communication-bound: {percent(worst.share)} of the step on {counted(run.world_size or 0, 'rank')}"
+        f" is {lost}; {named}",
+        evidence=(
+            *worst.said,
+            *(f"{cause}: {fact}" for cause, fact in causes),
+            *_needed(evidence, worst),
+            *((f"also {', '.join(rest)}",) if rest else ()),
+        ),
+        stake_fraction=worst.share,
+        confidence="measured: exposed communication of the fastest run on that many ranks"
+        if worst.measured
+        else "likely: communication was not timed, only the speed-up and the sizes speak for it",
+        advice=_advice(evidence, worst),
+        subject=name_of(run),
+    )
+
+
+def _needed(evidence: Evidence, cost: _Cost) -> tuple[str, ...]:
+    """What reaches 80 %: batch, accumulation, sequence."""
+    run, factor = cost.run, cost.factor
+    if not math.isfinite(factor) or factor <= 1:
+        return ()
+    ways = []
+    if run.micro_batch is not None:
+        ways.append(f"a batch of {_up(run.micro_batch * factor)} per rank (now {run.micro_batch})")
+    if run.accumulation is not None:
+        ways.append(f"accumulation of {_up(run.accumulation * factor)} (now {run.accumulation})")
+    length = _sequence(evidence, run)
+    if length is not None:
+        ways.append(f"sequences of {_up(length * factor)} tokens (now {length})")
+    what = " or ".join(ways) or "so much more work between two reductions"
+    return (
+        f"{factor:.1f} times the work per reduction makes {percent(1 - MAX_EXPOSED.value)} of the step work: {what}",
+    )
+
+
+def _up(value: float) -> int:
+    """The next whole number, where rounding has not made one already."""
+    return math.ceil(value - 1e-6)
+
+
+def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
+    run, factor = cost.run, cost.factor
+    cell = cell_of(evidence, run)
+    more = _up(factor) if math.isfinite(factor) and factor > 1 else None
+    advice = []
+    if more is not None and cell is not None:
+        strong = cell.result.spec.batch_rule == "global_batch"
+        per_rank = _up(cell.row.micro_batch * factor)
+        ranks = cell.row.world_size * cell.row.accumulation
+        larger = ("global_batch", per_rank * ranks) if strong else ("micro_batch", per_rank)
+        accumulated = [("accumulation", cell.row.accumulation * more)]
+        if strong:
+            accumulated.append(("global_batch", cell.row.global_batch * more))
+        advice = [
+            Advice(
+                text=f"larger batch, if memory and accuracy allow: {larger[0]} {larger[1]}",
+                command=again(evidence, cell, larger),
+            ),
+            Advice(
+                text=f"same memory: accumulate {cell.row.accumulation * more} micro-batches between reductions (no_sync)",
+                command=again(evidence, cell, *accumulated),
+            ),
+        ]
+    elif more is not None:
+        advice = [
+            Advice(
+                text=f"{more} times the batch per rank, if memory and accuracy allow, or {more} micro-batches accumulated"
+                " between reductions (no_sync): updates become fewer, scale the learning rate"
+            )
+        ]
+    if not any(cause == "model too small" for cause, _ in cost.causes):
+        advice.append(
+            Advice(text="halve the bytes: a bf16 communication hook on DDP (AMP alone does not cut them)")
+        )
+    advice.append(Advice(text="fewer ranks: what does not scale is cheaper on the ranks that it fills"))
+    if not cost.measured:
+        advice.insert(
+            0, Advice(text="time the communication first", command="stepscope bench MATRIX.yaml --profile")
+        )
+    return tuple(advice)
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="exposed communication takes too much of the step: model, batch or sequence too small for so many ranks",
+    needs=("runs",),
+    check=check,
+    protocol=2,
+    thresholds={
+        "exposed": MAX_EXPOSED,
+        "efficiency": MAX_EFFICIENCY,
+        "batch": SMALL_BATCH,
+        "sequence": SHORT_SEQUENCE,
+        "gradients": SMALL_GRADIENTS,
+        "latency": LATENCY_SHARE,
+    },
+)

@@ -1,0 +1,107 @@
+"""The device computes nearly all the time: good news.
+
+What
+----
+Computation, overlapping streams counted once, over the window; median over ranks. From 80 % on nothing else is worth
+much: all communication, waiting, idle time and copies together are under a fifth.
+
+Why
+---
+This is what a GPU is bought for, and what tells whether looking further pays: what is left to win is in the kernels
+themselves (precision, fusion, recomputation), or in more ranks.
+
+Known problems
+--------------
+Busy is not efficient: a device that runs slow kernels all the time is busy as well. MFU tells the two apart. On CPU
+jobs operators count as computation, whatever they wait for inside.
+
+References
+----------
+METRICS, A step (one-line verdict), Utilisation; document 004, Reading the analysis ("Good! System is well-utilized").
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from stepscope.diagnose.evidence import Evidence, TraceEvidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.trace_facts import each_job, on_device, percent, read_in_full, trace_command, unread
+from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.records.trace_summary import RankPass
+
+_NAME = "compute-bound"
+
+_MOSTLY = Threshold(
+    value=0.8,
+    unit="share of the window",
+    source="at most 1.25 is left outside computation; METRICS rates 0.8 good",
+)
+
+
+def _look(job: TraceEvidence) -> Outcome:
+    ranks = read_in_full(job.summary)
+    if not ranks:
+        return unread(_NAME, job.summary, "no rank has anything to measure")
+    share = median(_share(p) for p in ranks)
+    if share < _MOSTLY.value:
+        return Quiet(
+            rule=_NAME,
+            looked_at=f"computation takes {percent(share)} of the time, from {percent(_MOSTLY.value)} on",
+        )
+    return (
+        Finding(
+            rule=_NAME,
+            severity="info",
+            title=f"compute-bound: computation takes {percent(share)} of the time"
+            + (" (median rank)" if len(ranks) > 1 else "")
+            + ", which is what the device is for",
+            evidence=(_rest(ranks), *_used(ranks)),
+            stake_fraction=None,
+            confidence="measured" if on_device(job.summary) else "measured from operators on CPUs",
+            advice=(
+                Advice(
+                    text="how good the computation itself is, MFU tells: give the model's FLOP per step and rank",
+                    command=trace_command(job, "--show utilisation,kernels --flop FLOP"),
+                ),
+            ),
+        ),
+    )
+
+
+def _share(each: RankPass) -> float:
+    parts = each.budget.parts if each.budget else None
+    return parts.compute_ns / parts.window_ns if parts and parts.window_ns else 0.0
+
+
+def _rest(ranks: list[RankPass]) -> str:
+    parts = [p.budget.parts for p in ranks if p.budget is not None and p.budget.parts.window_ns]
+    shares = {
+        "exposed communication": median(p.exposed_comm_ns / p.window_ns for p in parts),
+        "exposed copies": median(p.exposed_memory_ns / p.window_ns for p in parts),
+        "idle": median(p.idle_ns / p.window_ns for p in parts),
+    }
+    return ", ".join(f"{name} {percent(share)}" for name, share in shares.items())
+
+
+def _used(ranks: list[RankPass]) -> tuple[str, ...]:
+    used = [p.utilisation for p in ranks if p.utilisation is not None]
+    figures = [(u.mfu or u.hfu, "MFU" if u.mfu else "HFU", u.dtype) for u in used if u.mfu or u.hfu]
+    if not figures:
+        return ()
+    value, name, dtype = max(figures, key=lambda f: f[0] or 0.0)
+    return (f"{name} {percent(value or 0.0)} of the {dtype} peak",)
+
+
+def _check(evidence: Evidence) -> Outcome:
+    return each_job(evidence, _look)
+
+
+RULE = Rule(
+    name=_NAME,
+    symptom="the device computes nearly all the time (good news)",
+    needs=("traces",),
+    check=_check,
+    protocol=2,
+    thresholds={"computation": _MOSTLY},
+)

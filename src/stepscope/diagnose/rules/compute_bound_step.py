@@ -1,0 +1,116 @@
+"""Nearly all of the step on several ranks is computation: good news.
+
+What
+----
+Forward, backward and optimizer as a share of the step, slowest rank, on several ranks; exposed communication and
+waiting for data are small each. One sentence for each model, about the cell with the most ranks.
+
+Why
+---
+There is nothing to win around the computation. What makes such a job faster is the computation itself (a lower
+precision, fused or compiled kernels, a better batch) or more ranks, as long as this stays so.
+
+Known problems
+--------------
+Backward computation that shares cores or memory bandwidth with communication is longer than alone; it counts as
+computation here. On CPU ranks the optimizer is memory traffic.
+
+References
+----------
+METRICS, A step: "compute-bound is good news and says so".
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_duration
+from stepscope.core.words import counted
+from stepscope.diagnose.cell_facts import TimedCell, again, by_model, measured, percent, timed_cells
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+
+NAME = "compute-bound-step"
+
+MIN_COMPUTE = Threshold(
+    value=0.90,
+    unit="share of the step",
+    source="the other half of the thresholds of 10 % for communication and data",
+)
+MAX_OTHER = Threshold(
+    value=0.05,
+    unit="share of the step, each of communication and data",
+    source="both together stay within 10 %",
+)
+
+
+def check(evidence: Evidence) -> Outcome:
+    cells = timed_cells(evidence, least_ranks=2)
+    if not cells:
+        return Skipped(
+            rule=NAME,
+            reason="no finished cell on several ranks has step times",
+            command="stepscope bench --preset strong-scaling",
+        )
+    good = [each for each in cells if _is_bound(each)]
+    if not good:
+        best = max(cells, key=_compute)
+        return Quiet(
+            rule=NAME,
+            looked_at=f"{best.name}: {percent(_compute(best))} of the step computes, limit {percent(MIN_COMPUTE.value)}; "
+            f"exposed communication {percent(best.share('exposed_comm'))}, limit {percent(MAX_OTHER.value)}",
+        )
+    groups = by_model(good)
+    return tuple(
+        _finding(evidence, max(group, key=lambda e: (e.world_size, _compute(e)))) for group in groups
+    )
+
+
+def _compute(each: TimedCell) -> float:
+    return each.share("forward") + each.share("backward_compute") + each.share("optimizer")
+
+
+def _is_bound(each: TimedCell) -> bool:
+    return (
+        _compute(each) >= MIN_COMPUTE.value
+        and each.share("exposed_comm") <= MAX_OTHER.value
+        and each.share("data_wait") <= MAX_OTHER.value
+    )
+
+
+def _finding(evidence: Evidence, cell: TimedCell) -> Finding:
+    phases = cell.phases
+    run = cell.cell.run
+    said = [
+        f"{run.label}: forward {format_duration(phases.forward_ns)}, backward "
+        f"{format_duration(phases.backward_compute_ns)}, optimizer {format_duration(phases.optimizer_ns)} of "
+        f"{format_duration(cell.step_ns)}",
+        f"exposed communication {percent(cell.share('exposed_comm'))}, waiting for data {percent(cell.share('data_wait'))}",
+    ]
+    if cell.cell.row.efficiency is not None and cell.cell.row.rating is not None:
+        said.append(f"efficiency {percent(cell.cell.row.efficiency)}, {cell.cell.row.rating}")
+    return Finding(
+        rule=NAME,
+        severity="info",
+        title=f"compute-bound: {percent(min(1.0, _compute(cell)))} of the step computes on "
+        f"{counted(cell.world_size, 'rank')}",
+        evidence=tuple(said),
+        stake_fraction=None,
+        confidence=measured(cell),
+        advice=(
+            Advice(
+                text="make the computation faster: a lower precision, compiled or fused kernels; or add ranks",
+                command=again(evidence, cell.cell, ("world_size", [cell.world_size, 2 * cell.world_size])),
+            ),
+        ),
+        subject=cell.name,
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="the step computes nearly all of the time (good news)",
+    needs=("cells",),
+    check=check,
+    protocol=2,
+    thresholds={"compute": MIN_COMPUTE, "other": MAX_OTHER},
+)

@@ -1,0 +1,92 @@
+"""The device, or on a CPU job every operator, waits while the host loads data.
+
+What
+----
+Idle time of the device (on CPU jobs: time in which no operator runs) of which most was spent in the data loader's
+annotation, over the window; mean over ranks.
+
+Why
+---
+Data that comes late stops the rank, and in the next collective all others with it. Loaders are the one part of a step
+that more processes on the same host nearly always speed up.
+
+Known problems
+--------------
+Seen only where the trace marks loading (`enumerate(DataLoader)`, `stepscope.data`): a loop that reads by hand shows
+as `launch-bound` or `python-overhead`. Loading that runs under the device's work costs nothing and is not counted. On
+CPU jobs loading that itself runs operators (collation, augmentation) counts as computation.
+
+References
+----------
+torch.utils.data.DataLoader: num_workers, persistent_workers, pin_memory, prefetch_factor. `input-bound` asks the same
+of the steps that `stepscope bench` times.
+"""
+
+from __future__ import annotations
+
+from stepscope.diagnose.evidence import Evidence, TraceEvidence
+from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.diagnose.trace_facts import (
+    SHARES,
+    WORTH,
+    each_job,
+    idle_share,
+    mean,
+    over_ranks,
+    percent,
+    read_in_full,
+    severity_of,
+    trace_command,
+    unread,
+)
+from stepscope.records.finding import Advice, Finding, Quiet
+
+_NAME = "data-loading"
+
+
+def _look(job: TraceEvidence) -> Outcome:
+    ranks = read_in_full(job.summary)
+    if not ranks:
+        return unread(_NAME, job.summary, "no rank has anything to measure")
+    shares = [idle_share(p, "data") for p in ranks]
+    share = mean(shares)
+    on_cpu = all(p.budget is not None and p.budget.source == "cpu_spans" for p in ranks)
+    idles = "no operator runs" if on_cpu else "the device idles"
+    if share < WORTH:
+        return Quiet(
+            rule=_NAME,
+            looked_at=f"{idles} {percent(share)} while the host loads data, limit {percent(WORTH)}",
+        )
+    return (
+        Finding(
+            rule=_NAME,
+            severity=severity_of(share),
+            title=f"{idles} {percent(share)} of the time while the host loads data",
+            evidence=over_ranks(shares) or ("idle time inside the data loader's annotation",),
+            stake_fraction=share,
+            confidence="measured from launches and their kernels"
+            if not on_cpu
+            else "measured from operators",
+            advice=(
+                Advice(
+                    text="more DataLoader workers, persistent_workers=True, pin_memory=True, prefetch_factor",
+                    command=trace_command(job, "--show phases,idle"),
+                ),
+                Advice(text="decode and augment once beforehand, or on the device"),
+            ),
+        ),
+    )
+
+
+def _check(evidence: Evidence) -> Outcome:
+    return each_job(evidence, _look)
+
+
+RULE = Rule(
+    name=_NAME,
+    symptom="nothing is computed while the host loads data",
+    needs=("traces",),
+    check=_check,
+    protocol=2,
+    thresholds=SHARES,
+)

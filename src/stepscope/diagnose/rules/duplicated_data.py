@@ -1,0 +1,182 @@
+"""Every rank trains on all the data: n ranks do n times the work of an epoch instead of sharing it.
+
+What
+----
+Where samples were counted: those of all ranks in an epoch over the size of the data set; 1.5 or more on several ranks. From
+curves alone: the first epoch's training loss on n ranks is at least 10 % lower than on the baseline's ranks, with the same
+data and the same learning rate, while the epoch takes at least 90 % of the baseline's time. One pass over the data cannot
+teach more because more ranks make it, and cannot take as long.
+
+Why
+---
+The epoch does not get shorter, however many ranks there are; throughput figures look right, since every sample is really
+computed. It is the commonest scaling bug, and it looks like slow communication. Usually a DistributedSampler is missing, or
+one is given under a condition that is false on the cluster, or an iterable data set is not split by rank and worker.
+
+Known problems
+--------------
+From curves it is an inference: a larger learning rate or smaller batches also lower the first loss, which is why pairs that
+are known to differ in them are not judged. Bagging on purpose (each rank its own resample) looks the same.
+
+References
+----------
+torch.utils.data.distributed.DistributedSampler. Runs exp043 and exp044 of codeharris/multi-gpu-ddp, whose authors took this
+for a communication problem (document 002 of the sources): 0.60 against 0.47 after the first epoch, 100 s against 125 s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.core.units import format_count
+from stepscope.core.words import counted
+from stepscope.diagnose.capped import capped
+from stepscope.diagnose.cell_facts import percent
+from stepscope.diagnose.data_use import LOSS_LOWER, SEEN_TOO_OFTEN, TIME_KEPT, Curves, curves, times_seen
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.pairs import Pair, name_of, pairs
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.training import TrainingRun
+
+NAME = "duplicated-data"
+
+_ADVICE = (
+    Advice(
+        text="give each rank its own part: DataLoader(sampler=DistributedSampler(dataset)) and sampler.set_epoch(epoch),"
+        " set whenever torch.distributed.is_initialized(); split an IterableDataset by rank and worker"
+    ),
+    Advice(
+        text="then measure again; count samples per rank and epoch and compare their sum with the data set"
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What one run's data tells, in words for a quiet rule."""
+
+    fires: bool
+    text: str
+
+
+def check(evidence: Evidence) -> Outcome:
+    by_run = {pair.run.run_id: pair for pair in pairs(evidence)}
+    findings: list[Finding] = []
+    looked: list[_Said] = []
+    for run in evidence.runs:
+        if run.status != "ok" or run.world_size is None or run.world_size < 2:
+            continue
+        seen, pair = times_seen(run), by_run.get(run.run_id)
+        if seen is not None:
+            looked.append(_counted_text(run, seen))
+            findings += [_by_count(run, pair, seen)] if looked[-1].fires else []
+        elif pair is not None and (shown := curves(pair)) is not None:
+            looked.append(_curves_text(pair, shown))
+            findings += [_by_curves(pair, shown)] if looked[-1].fires else []
+    if findings:
+        return capped(findings)
+    if looked:
+        return Quiet(rule=NAME, looked_at=looked[0].text)
+    return Skipped(
+        rule=NAME,
+        reason="no run on several ranks tells its samples per epoch and the data set's size, nor losses by epoch to compare",
+        command="stepscope bench MATRIX.yaml --set base.epochs=2",
+    )
+
+
+def _counted_text(run: TrainingRun, seen: float) -> _Said:
+    return _Said(
+        fires=seen >= SEEN_TOO_OFTEN,
+        text=f"{name_of(run)}: each sample is trained on {seen:.2f} times an epoch, limit {SEEN_TOO_OFTEN:g}",
+    )
+
+
+def _curves_text(pair: Pair, shown: Curves) -> _Said:
+    than = "lower" if shown.loss_lower >= 0 else "higher"
+    return _Said(
+        fires=shown.duplicated,
+        text=f"{pair.name}: first loss {percent(abs(shown.loss_lower))} {than} than on {pair.base_ranks}"
+        f" (limit {percent(LOSS_LOWER)} lower), epoch time {shown.time_ratio:.2f}x (limit {TIME_KEPT:g}x)",
+    )
+
+
+def _by_count(run: TrainingRun, pair: Pair | None, seen: float) -> Finding:
+    ranks = counted(run.world_size or 0, "rank")
+    total = round(seen * (run.dataset_size or 0))
+    evidence = [
+        f"{format_count(total)} samples in an epoch of {format_count(run.dataset_size or 0)}, all ranks together"
+    ]
+    if run.samples_seen_per_rank:
+        each = ", ".join(format_count(n) for n in run.samples_seen_per_rank[:8])
+        evidence.append(f"samples by rank: {each}{', ...' if len(run.samples_seen_per_rank) > 8 else ''}")
+    if pair is not None:
+        evidence.append(_speed(pair))
+    return Finding(
+        rule=NAME,
+        severity="problem",
+        title=f"{ranks} train on the same data: each sample {seen:.1f} times an epoch",
+        evidence=tuple(evidence),
+        stake_fraction=1 - 1 / seen,
+        confidence="measured: samples were counted on every rank",
+        advice=_ADVICE,
+        subject=name_of(run),
+    )
+
+
+def _by_curves(pair: Pair, shown: Curves) -> Finding:
+    evidence = [
+        f"training loss after the first epoch: {shown.loss:.4f} on {pair.ranks}, {shown.base_loss:.4f} on"
+        f" {pair.base_ranks}: {percent(shown.loss_lower)} lower after one pass over the same data",
+    ]
+    if shown.later is not None and shown.later[1] > shown.later[0]:
+        evidence.append(
+            f"what {pair.ranks} reach in {counted(shown.later[0], 'epoch')} takes {pair.base_ranks}"
+            f" {counted(shown.later[1], 'epoch')}: an epoch there holds more than one pass over the data"
+        )
+    evidence += [
+        f"epoch time: {shown.time_ratio:.2f}x that of {pair.base_ranks}, and not {1 / pair.relative:.2f}x: no work was"
+        " shared out",
+        _speed(pair),
+    ]
+    return Finding(
+        rule=NAME,
+        severity="problem",
+        title=f"{pair.ranks} train on the same data: the first epoch's loss is {percent(shown.loss_lower)} lower than on"
+        f" {pair.base_ranks} and no faster",
+        evidence=tuple(evidence),
+        stake_fraction=1 - 1 / pair.relative,
+        confidence="likely: from the learning curves and the epoch times; samples counted on each rank would prove it",
+        advice=_ADVICE,
+        subject=pair.name,
+    )
+
+
+def _speed(pair: Pair) -> str:
+    return f"speed-up {pair.speedup_text}: slow communication need not be assumed to explain it"
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="every rank trains on all the data instead of its part",
+    needs=("runs",),
+    check=check,
+    protocol=1,
+    thresholds={
+        "seen": Threshold(
+            value=SEEN_TOO_OFTEN,
+            unit="samples of all ranks / data set size",
+            source="padding of the last batch adds a few per cent; all of it on two ranks is 2.0",
+        ),
+        "loss": Threshold(
+            value=LOSS_LOWER,
+            unit="lower first-epoch loss, relative",
+            source="exp043 / exp044 of codeharris: 22 %; a correct pair there (exp020 / exp021) is 13 % higher",
+        ),
+        "time": Threshold(
+            value=TIME_KEPT,
+            unit="epoch time / the baseline's",
+            source="two ranks that share the data at 56 % efficiency take 0.9; exp044 takes 1.25",
+        ),
+    },
+)

@@ -1,0 +1,143 @@
+"""Communication that no computation hides takes a notable share of the time.
+
+What
+----
+Measure(union of communication minus union of computation) / window, median over ranks (METRICS, A step). What of it
+is waiting for late ranks is taken off the stake: ``straggler`` speaks of that.
+
+Why
+---
+Exposed communication is the part of it that lengthens the step; hidden communication costs nothing. Poor overlap
+(little hidden) and too much communication (nothing left to hide it under) both show here; the evidence tells which,
+by how much computation there was to hide it under.
+
+Known problems
+--------------
+With traces of some ranks only, waiting and transfer cannot be told apart and the stake is an upper bound. On gloo,
+communication threads share cores with computation: what overlaps there is not free. Computation that merely runs at
+the same time counts as hiding, though both may slow each other down.
+
+References
+----------
+Li et al., PyTorch Distributed, VLDB 2020 (overlap by buckets); METRICS, A step and Stragglers.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from stepscope.core.units import format_duration
+from stepscope.diagnose.evidence import Evidence, TraceEvidence
+from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.diagnose.trace_facts import (
+    SHARES,
+    WORTH,
+    each_job,
+    percent,
+    severity_of,
+    trace_command,
+    unread,
+)
+from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.records.trace_budget import Parts
+from stepscope.records.trace_summary import TraceSummary
+
+_NAME = "exposed-communication"
+
+MAINLY_WAITING = 0.5
+"""From this share of waiting on, sending less is no advice."""
+
+
+def _look(job: TraceEvidence) -> Outcome:
+    measured = [p.budget.parts for p in job.summary.ranks if p.budget is not None]
+    if not measured:
+        return unread(_NAME, job.summary, "no rank has anything to measure")
+    parts = [each for each in measured if each.comm_ns]
+    if not parts:
+        return Quiet(rule=_NAME, looked_at="no communication")
+    share = median(p.exposed_comm_fraction for p in parts)
+    if share < WORTH:
+        return Quiet(
+            rule=_NAME,
+            looked_at=f"{percent(share)} of the time is exposed communication, limit {percent(WORTH)}",
+        )
+    waiting = _waiting_share(job.summary)
+    evidence = [_hidden(parts), _room(parts, waiting or 0.0)]
+    if waiting is not None:
+        evidence.append(
+            f"{percent(waiting)} of the time in collectives is waiting for the last rank, the rest transfer"
+        )
+    return (
+        Finding(
+            rule=_NAME,
+            severity=severity_of(share),
+            title=f"communication that nothing hides takes {percent(share)} of the time"
+            + (" (median rank)" if len(parts) > 1 else ""),
+            evidence=tuple(evidence),
+            stake_fraction=share * (1 - (waiting or 0.0)),
+            confidence="measured"
+            if waiting is not None
+            else "measured; waiting for late ranks is not taken off",
+            advice=_advice(job, waiting),
+        ),
+    )
+
+
+def _hidden(parts: list[Parts]) -> str:
+    hidden = median(h for p in parts if (h := p.hidden_fraction) is not None)
+    exposed = format_duration(median(p.exposed_comm_ns for p in parts))
+    return f"exposed {exposed} a rank; {percent(hidden)} of communication runs under computation"
+
+
+def _room(parts: list[Parts], waiting: float) -> str:
+    """How much of the communication, waiting left out, the computation beside it could hide at the very best."""
+    room = median(p.compute_ns / max(1.0, p.comm_ns * (1 - waiting)) for p in parts)
+    if room < 1:
+        return (
+            f"there is computation for {percent(room)} of it at most: overlap alone cannot hide the rest, fewer bytes or "
+            "more work per synchronisation can"
+        )
+    return "there is more computation than communication: overlap could hide all but its ends"
+
+
+def _advice(job: TraceEvidence, waiting: float | None) -> tuple[Advice, ...]:
+    if all(p.partial for p in job.summary.ranks):
+        text = "read without --show budget to see how much of it is waiting for late ranks"
+    elif waiting is None:
+        text = "how much of it is waiting for late ranks, the traces of all ranks would tell"
+    elif waiting >= WORTH:
+        text = "waiting is not transfer: look at both before buying a faster network"
+    else:
+        text = "see which collectives, and what runs beside them"
+    look = Advice(text=text, command=trace_command(job, "--show overlap,collectives,stragglers,buckets"))
+    if waiting is not None and waiting >= MAINLY_WAITING:
+        return (look,)
+    return (
+        look,
+        Advice(
+            text="synchronise less often (gradient accumulation with no_sync), send fewer bytes (a bf16 hook), give each "
+            "step more work (a larger micro-batch)"
+        ),
+    )
+
+
+def _waiting_share(summary: TraceSummary) -> float | None:
+    """Waiting / all time in collectives that could be split; None when none could."""
+    instances = summary.collectives.instances if summary.collectives else ()
+    split = [i for i in instances if i.transfer_ns is not None]
+    total = sum(r.end_ns - r.start_ns for i in split for r in i.ranks)
+    return sum(i.waiting_ns or 0 for i in split) / total if total else None
+
+
+def _check(evidence: Evidence) -> Outcome:
+    return each_job(evidence, _look)
+
+
+RULE = Rule(
+    name=_NAME,
+    symptom="communication that no computation hides",
+    needs=("traces",),
+    check=_check,
+    protocol=2,
+    thresholds=SHARES,
+)

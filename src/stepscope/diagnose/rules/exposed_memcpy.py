@@ -1,0 +1,145 @@
+"""Copies between host and device that nothing hides take a notable share of the time.
+
+What
+----
+Time of copies and memsets under neither computation nor communication, over the window, mean over ranks; and which
+kinds of copies these are, from which memory and at what rate.
+
+Why
+---
+A copy from pageable memory is staged through a pinned buffer by the driver, at a fraction of the link's rate, and
+blocks the host. From pinned memory and with `non_blocking=True` it runs beside the device's work.
+
+Known problems
+--------------
+Whether host memory was pinned is known where the profiler names it (CUPTI does, ROCm mostly does not). Copies between
+devices and memsets are counted; pinning does not change those.
+
+References
+----------
+PyTorch, A guide on good usage of non_blocking and pin_memory(); NVIDIA, How to Optimize Data Transfers in CUDA C/C++,
+2012.
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_bandwidth, format_duration
+from stepscope.core.words import counted
+from stepscope.diagnose.evidence import Evidence, TraceEvidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.trace_facts import (
+    GRAVE,
+    GRAVE_SOURCE,
+    each_job,
+    mean,
+    on_device,
+    over_ranks,
+    percent,
+    severity_of,
+    trace_command,
+    unread,
+    window_ns,
+)
+from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.records.trace_summary import RankPass
+from stepscope.records.trace_work import CopyRow
+
+_NAME = "exposed-memcpy"
+
+_WORTH = Threshold(
+    value=0.05,
+    unit="share of the window",
+    source="stepscope's choice, 2026-11: 5 %, half of what other parts need, since pinning is one argument",
+)
+
+_SAID = {
+    "HtoD": "host to device",
+    "DtoH": "device to host",
+    "DtoD": "within the device",
+    "PtoP": "between devices",
+    "HtoH": "within the host",
+    "memset": "memsets",
+}
+
+
+def _look(job: TraceEvidence) -> Outcome:
+    ranks = on_device(job.summary)
+    if not ranks:
+        return unread(_NAME, job.summary, "no device work: a CPU job copies nothing")
+    shares = [_share(p) for p in ranks]
+    share = mean(shares)
+    if share < _WORTH.value:
+        return Quiet(
+            rule=_NAME,
+            looked_at=f"exposed copies take {percent(share)} of the time, limit {percent(_WORTH.value)}",
+        )
+    rows = [row for p in ranks if p.copies is not None for row in p.copies.rows]
+    kinds = _by_kind(rows)
+    pageable = any(memory == "pageable" for _, memory in kinds)
+    back = max(kinds, key=lambda k: sum(r.exposed_ns for r in kinds[k]))[0] == "DtoH" if kinds else False
+    return (
+        Finding(
+            rule=_NAME,
+            severity=severity_of(share),
+            title=f"copies that nothing hides take {percent(share)} of the time"
+            + (", among them copies of pageable host memory" if pageable else ""),
+            evidence=(
+                *over_ranks(shares),
+                *(_row(kind, memory, r) for (kind, memory), r in list(kinds.items())[:3]),
+            ),
+            stake_fraction=share,
+            confidence="measured",
+            advice=_advice(job, pageable=pageable, back=back),
+        ),
+    )
+
+
+def _share(each: RankPass) -> float:
+    return each.budget.parts.exposed_memory_ns / window_ns(each) if each.budget else 0.0
+
+
+def _by_kind(rows: list[CopyRow]) -> dict[tuple[str, str | None], list[CopyRow]]:
+    """Rows of all ranks by kind and memory, longest exposed first."""
+    kinds: dict[tuple[str, str | None], list[CopyRow]] = {}
+    for row in rows:
+        kinds.setdefault((row.kind, row.memory), []).append(row)
+    return dict(sorted(kinds.items(), key=lambda item: -sum(r.exposed_ns for r in item[1])))
+
+
+def _row(kind: str, memory: str | None, rows: list[CopyRow]) -> str:
+    calls, exposed = sum(r.calls for r in rows), sum(r.exposed_ns for r in rows)
+    size = sum(r.size_bytes or 0 for r in rows)
+    seconds = sum((r.size_bytes or 0) / r.bytes_per_s for r in rows if r.bytes_per_s)
+    rate = f" at {format_bandwidth(size / seconds)}" if seconds else ""
+    of = f" ({memory})" if memory else ""
+    copies = counted(calls, "memset" if kind == "memset" else "copy").replace("copys", "copies")
+    where = "" if kind == "memset" else f" {_SAID.get(kind, 'of another kind')}{of}"
+    return f"{copies}{where}{rate}: {format_duration(exposed)} of them exposed"
+
+
+def _advice(job: TraceEvidence, *, pageable: bool, back: bool) -> tuple[Advice, ...]:
+    show = Advice(text="see which kinds", command=trace_command(job, "--show copies,operators"))
+    if back:
+        text = "read results less often: .item(), .cpu() and logging copy to the host and wait for it"
+    elif pageable:
+        text = "pin the batches and copy beside the work: DataLoader(pin_memory=True), .to(device, non_blocking=True)"
+    else:
+        text = "copy the next batch on a stream of its own while this one computes (non_blocking=True)"
+    return Advice(text=text), show
+
+
+def _check(evidence: Evidence) -> Outcome:
+    return each_job(evidence, _look)
+
+
+RULE = Rule(
+    name=_NAME,
+    symptom="copies that nothing hides",
+    needs=("traces",),
+    check=_check,
+    protocol=4,
+    thresholds={
+        "warning": _WORTH,
+        "problem": Threshold(value=GRAVE, unit="share of the window", source=GRAVE_SOURCE),
+    },
+)

@@ -1,0 +1,143 @@
+"""The last gradient bucket of the step is most of what communication is exposed.
+
+What
+----
+Buckets of a step in the order of their launch. The last one's exposed part, of the exposed part of all, and over the
+steps' time. Of several ranks the smallest counts for each bucket: what is left is transfer, not waiting. Fires when
+the last bucket is at least half of it and takes 5 % of the step.
+
+Why
+---
+When the last bucket is complete the backward pass is over: nothing is left to hide it under. Its transfer is the
+least a step can expose, and it grows with its size.
+
+Known problems
+--------------
+Needs at least two buckets a step; with one, all of it is the tail. DDP never splits a parameter: a first layer (an
+embedding) larger than the cap is a bucket of its own whatever the cap. With one rank's trace, waiting for others is
+part of the tail.
+
+References
+----------
+Li et al., PyTorch Distributed, VLDB 2020, section 3.2.3; METRICS, Buckets. `bucket-size` names the best size.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from statistics import median
+
+from stepscope.core.units import format_bytes_binary, format_duration
+from stepscope.core.words import counted
+from stepscope.diagnose.evidence import Evidence, TraceEvidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.trace_facts import each_job, percent, severity_of, trace_command, unread
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.trace_buckets import BucketRow
+from stepscope.records.trace_summary import TraceSummary
+
+_NAME = "exposed-tail-bucket"
+
+_HALF = Threshold(
+    value=0.5, unit="of the buckets' exposed time", source="stepscope's choice, 2026-11: it is most of it"
+)
+_WORTH = Threshold(
+    value=0.05, unit="share of the steps", source="stepscope's choice, 2026-11: a smaller cap is one argument"
+)
+
+Step = dict[int, list[BucketRow]]
+"""The buckets of one step by index, one row a rank."""
+
+
+def _look(job: TraceEvidence) -> Outcome:
+    steps = _steps(job.summary)
+    if not steps:
+        return unread(
+            _NAME, job.summary, "no bucket was launched by gradient hooks (or --show left buckets out)"
+        )
+    several = {number: step for number, step in steps.items() if len(step) > 1}
+    if not several:
+        return Skipped(rule=_NAME, reason="one bucket a step: there is no last one among several")
+    tail = sum(_exposed(step[max(step)]) for step in several.values())
+    exposed = sum(_exposed(rows) for step in several.values() for rows in step.values())
+    whole = _steps_ns(job.summary, several)
+    of_all, share = tail / exposed if exposed else 0.0, min(1.0, tail / whole) if whole else 0.0
+    said = f"the last of {median(len(s) for s in several.values()):.0f} buckets"
+    if of_all < _HALF.value or share < _WORTH.value:
+        return Quiet(
+            rule=_NAME,
+            looked_at=f"{said}: {percent(of_all)} of the exposed time, {percent(share)} of the step, limits "
+            f"{percent(_HALF.value)} and {percent(_WORTH.value)}",
+        )
+    return (_finding(job, list(several.values()), of_all=of_all, share=share, said=said),)
+
+
+def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: float, said: str) -> Finding:
+    last = [step[max(step)] for step in steps]
+    each_ns = median(_exposed(rows) for rows in last)
+    sizes = [row.size_bytes for rows in last for row in rows if row.size_bytes]
+    size = format_bytes_binary(max(sizes)) if sizes else "unknown size"
+    members = next((row.members for rows in last for row in rows if row.members is not None), None)
+    evidence = [
+        f"{size}, {format_duration(each_ns)} of it exposed in the median of {counted(len(steps), 'step')}"
+    ]
+    if len({p.facts.rank for p in job.summary.ranks}) == 1:
+        evidence.append("from one rank's trace: waiting for others may be part of it")
+    advice = [
+        Advice(
+            text=f"a smaller last bucket: a cap below {size}, DistributedDataParallel(bucket_cap_mb=...)",
+            command=trace_command(job, "--show buckets"),
+        )
+    ]
+    if members is not None and len(members) == 1:
+        evidence.append(f"it is one gradient of shape {members[0]}: DDP does not split a parameter")
+        advice = [
+            Advice(
+                text="no cap makes it smaller: a sparse or sharded embedding, a bf16 hook, or accumulation do",
+                command=trace_command(job, "--show buckets"),
+            )
+        ]
+    return Finding(
+        rule=_NAME,
+        severity=severity_of(share),
+        title=f"{said} is {percent(of_all)} of what buckets expose: {percent(share)} of the step",
+        evidence=tuple(evidence),
+        stake_fraction=share,
+        confidence="measured; a smaller bucket still takes its latency",
+        advice=tuple(advice),
+    )
+
+
+def _steps(summary: TraceSummary) -> dict[int | None, Step]:
+    """The steps that have buckets, by number; None: none are marked."""
+    steps: dict[int | None, Step] = defaultdict(lambda: defaultdict(list))
+    for each in summary.ranks:
+        for row in each.buckets:
+            steps[row.step][row.index].append(row)
+    return {number: dict(step) for number, step in steps.items()}
+
+
+def _exposed(rows: list[BucketRow]) -> int:
+    return min(row.exposed_ns for row in rows)
+
+
+def _steps_ns(summary: TraceSummary, chosen: Collection[int | None]) -> float:
+    """Length of these steps together, median over ranks; of the window, where none are marked."""
+    marked = [sum(s.parts.window_ns for s in p.steps if s.step in chosen) for p in summary.ranks if p.steps]
+    windows = [p.budget.parts.window_ns for p in summary.ranks if p.budget is not None]
+    return float(median(marked or windows or [0]))
+
+
+def _check(evidence: Evidence) -> Outcome:
+    return each_job(evidence, _look)
+
+
+RULE = Rule(
+    name=_NAME,
+    symptom="the last gradient bucket is most of the exposed communication",
+    needs=("traces",),
+    check=_check,
+    protocol=3,
+    thresholds={"of exposed": _HALF, "of the step": _WORTH},
+)

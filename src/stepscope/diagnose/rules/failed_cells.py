@@ -1,0 +1,147 @@
+"""Cells without a result, and why.
+
+What
+----
+Cells that were tried and failed, grouped by how they ended, each with the first failing rank and its reason; and,
+apart from them, cells that cannot run here or need not. Those that ran out of memory are `memory-peak`'s.
+
+Why
+---
+A table with gaps is read as if the gaps did not matter. A failure is a result: what it says stands beside the figures.
+
+Known problems
+--------------
+The rank named failed first as far as its own clock and error file tell; a lost host leaves neither.
+
+References
+----------
+docs/reference/formats.md (status). docs/howto/find-a-hang.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from stepscope.core.words import counted
+from stepscope.diagnose.cell_facts import again
+from stepscope.diagnose.evidence import CellEvidence, Evidence
+from stepscope.diagnose.labels import STATUS_LABELS
+from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.records.run import Status
+
+NAME = "failed-cells"
+
+FAILED = ("error", "timeout", "killed", "interrupted")
+LEFT_OUT = ("unsupported", "skipped")
+_SHOWN = 5
+
+
+def check(evidence: Evidence) -> Outcome:
+    failed = [cell for cell in evidence.cells if cell.row.status in FAILED]
+    empty = [cell for cell in evidence.cells if cell.row.status == "ok" and cell.row.step_ns_median is None]
+    left_out = [cell for cell in evidence.cells if cell.row.status in LEFT_OUT]
+    found = []
+    if failed:
+        found.append(_failed(evidence, failed))
+    if empty:
+        found.append(_empty(evidence, empty))
+    if left_out:
+        found.append(_left_out(left_out, len(evidence.cells)))
+    if found:
+        return tuple(found)
+    return Quiet(
+        rule=NAME,
+        looked_at=f"{counted(len(evidence.cells), 'cell')}: none failed for another reason than memory",
+    )
+
+
+def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
+    kinds = Counter(cell.row.status for cell in cells)
+    stopped = set(kinds) == {"interrupted"}
+    folder = evidence.cells[0].run.source
+    advice = [
+        Advice(
+            text="run the same command again: finished cells are kept, these are tried again",
+            command=f"{again(evidence, cells[0])} -o {folder}",
+        )
+    ]
+    if kinds["timeout"]:
+        advice.append(
+            Advice(
+                text="see which collective which rank never called",
+                command=f"stepscope diagnose {folder} DUMPS",
+            )
+        )
+    return Finding(
+        rule=NAME,
+        severity="warning" if stopped else "problem",
+        title=f"{len(cells)} of {counted(len(evidence.cells), 'cell')} failed: {_listed(kinds)}",
+        evidence=_reasons(cells),
+        stake_fraction=None,
+        confidence="certain: recorded",
+        advice=tuple(advice),
+    )
+
+
+def _empty(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=f"{counted(len(cells), 'cell')} ended well and has no step time"
+        if len(cells) == 1
+        else f"{len(cells)} cells ended well and have no step time",
+        evidence=tuple(
+            f"{cell.run.group}, {cell.run.label}: {next((n for n in cell.row.notes if 'step time' in n), 'no timed step')}"
+            for cell in cells[:_SHOWN]
+        ),
+        stake_fraction=None,
+        confidence="certain: recorded",
+        advice=(
+            Advice(
+                text="time at least 6 whole steps after warm-up",
+                command=f"{again(evidence, cells[0])} --steps 40",
+            ),
+        ),
+    )
+
+
+def _left_out(cells: list[CellEvidence], total: int) -> Finding:
+    kinds = Counter(cell.row.status for cell in cells)
+    return Finding(
+        rule=NAME,
+        severity="info",
+        title=f"{len(cells)} of {counted(total, 'cell')} did not run: {_listed(kinds)}",
+        evidence=_reasons(cells),
+        stake_fraction=None,
+        confidence="certain: recorded",
+        advice=(),
+    )
+
+
+def _reasons(cells: Sequence[CellEvidence]) -> tuple[str, ...]:
+    """One line for each different end, with the cells it befell."""
+    same: dict[tuple[str, str], list[CellEvidence]] = {}
+    for cell in cells:
+        same.setdefault((cell.row.status, cell.row.error or "no reason was left behind"), []).append(cell)
+    lines = []
+    for (status, reason), each in same.items():
+        first = f"{each[0].run.group}, {each[0].run.label}"
+        name = first if len(each) == 1 else f"{first} and {len(each) - 1} more"
+        lines.append(f"{STATUS_LABELS.get(status, status)}: {name}: {reason}")
+    more = len(lines) - _SHOWN
+    return (*lines[:_SHOWN], *((f"and {counted(more, 'other reason')}",) if more > 0 else ()))
+
+
+def _listed(kinds: Counter[Status]) -> str:
+    return ", ".join(f"{count} {STATUS_LABELS.get(status, status)}" for status, count in kinds.items())
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="cells without a result",
+    needs=("cells",),
+    check=check,
+    protocol=1,
+)

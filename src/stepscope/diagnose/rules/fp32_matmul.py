@@ -1,0 +1,110 @@
+"""FP32 matrix products run on the vector units of a GPU whose tensor cores take TF32.
+
+What
+----
+Time of the kernels that multiply FP32 matrices without the matrix units (`ampere_sgemm`, `scudnn`, CUTLASS `simt`),
+as their names tell, over the window; mean over ranks. Only on NVIDIA Ampere and later, which have TF32.
+
+Why
+---
+Torch multiplies FP32 in full precision unless told otherwise; TF32 keeps FP32's range, rounds the inputs to 10 bits
+of mantissa and has 8 times the peak on an A100 (156 against 19.5 TFLOP/s).
+
+Known problems
+--------------
+Names only: kernels of Triton or of one's own are named as their author liked. Work that needs FP32's mantissa
+(physics, some losses) must keep it: compare losses before and after. Products that are bound by memory gain less than
+the peak says.
+
+References
+----------
+PyTorch, CUDA semantics, TensorFloat-32 on Ampere devices; NVIDIA A100 whitepaper, 2020; document 004's checklist.
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_duration
+from stepscope.diagnose.evidence import Evidence, TraceEvidence
+from stepscope.diagnose.matrix_units import has_tf32, peak_ratio
+from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.diagnose.trace_facts import (
+    SHARES,
+    WORTH,
+    device_name,
+    each_job,
+    kinds_ns,
+    mean,
+    on_device,
+    over_ranks,
+    percent,
+    severity_of,
+    trace_command,
+    unread,
+    window_ns,
+)
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.traces.kernel_kinds import MATRIX, MATRIX_FP32
+
+_NAME = "fp32-matmul"
+
+
+def _look(job: TraceEvidence) -> Outcome:
+    ranks = [(p, p.mix) for p in on_device(job.summary) if p.mix is not None]
+    if not ranks:
+        return unread(_NAME, job.summary, "no compute kernels: a CPU job has none")
+    fp32 = [kind for _, mix in ranks for kind in mix.kinds if kind.kind == MATRIX_FP32]
+    shares = [kinds_ns(mix, MATRIX_FP32) / window_ns(p) for p, mix in ranks]
+    share = mean(shares)
+    device = device_name(job.summary)
+    if share < WORTH:
+        return Quiet(
+            rule=_NAME,
+            looked_at=f"FP32 products on the vector units take {percent(share)} of the time, limit {percent(WORTH)}",
+        )
+    tf32 = has_tf32(device, [kind.largest for _, mix in ranks for kind in mix.kinds])
+    if tf32 is None:
+        return Skipped(
+            rule=_NAME, reason="neither the device's name nor its kernels' tell whether it has TF32"
+        )
+    if not tf32:
+        return Quiet(rule=_NAME, looked_at=f"{device}: no TF32 on this device")
+    ratio = peak_ratio(device, "fp32", "tf32")
+    products = sum(kinds_ns(mix, *MATRIX) for _, mix in ranks)
+    largest = max(fp32, key=lambda kind: kind.largest_ns)
+    peak = f"; TF32 has {1 / ratio:.1f} times the peak" if ratio else ""
+    return (
+        Finding(
+            rule=_NAME,
+            severity=severity_of(share),
+            title=f"FP32 matrix products without TF32 take {percent(share)} of the time",
+            evidence=(
+                *over_ranks(shares),
+                f"{percent(sum(k.total_ns for k in fp32) / products)} of the time of all matrix products{peak}",
+                f"the largest: {largest.largest[:90]}, {format_duration(largest.largest_ns)}",
+            ),
+            stake_fraction=min(1.0, share * (1 - (ratio or 0.0))),
+            confidence="likely: by the kernels' names; products bound by memory gain less",
+            advice=(
+                Advice(
+                    text="allow TF32 for FP32 products: before the first step",
+                    command="torch.set_float32_matmul_precision('high'); torch.backends.cudnn.allow_tf32 = True",
+                ),
+                Advice(text="or bf16 autocast, which also halves what activations take and move"),
+                Advice(text="see which kernels", command=trace_command(job, "--show kernels,operators")),
+            ),
+        ),
+    )
+
+
+def _check(evidence: Evidence) -> Outcome:
+    return each_job(evidence, _look)
+
+
+RULE = Rule(
+    name=_NAME,
+    symptom="FP32 matrix products without TF32 on a GPU that has it",
+    needs=("traces",),
+    check=_check,
+    protocol=4,
+    thresholds=SHARES,
+)

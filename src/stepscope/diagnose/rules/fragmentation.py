@@ -1,0 +1,118 @@
+"""Reserved memory lies in pieces that no request fits: out of memory comes before the memory is full.
+
+What
+----
+Inactive split bytes over reserved bytes in a memory snapshot: free blocks inside segments that are partly in use. A
+segment that is free as a whole can be given back and does not count, nor do expandable segments.
+
+Why
+---
+A request needs one free block of its size. With a third of the pool in splinters, a third of the device is lost to large
+activations, and the allocator frees and asks the driver again (`allocator-pressure`).
+
+Known problems
+--------------
+1 - allocated / reserved is not fragmentation: it counts what can be reused as a whole. A snapshot between steps shows
+the pool after backward has freed the activations, where much of it is free on purpose: what counts is the largest free
+block beside it, and the same figure at the peak. Small pools have large shares of few bytes; below 256 MiB nothing is said.
+
+References
+----------
+docs/reference/metrics.md, Memory; PyTorch documentation, CUDA semantics, Memory management (max_split_size_mb,
+expandable_segments); NVIDIA NeMo documentation, Memory tuning (expandable segments first).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepscope.core.units import format_bytes_binary
+from stepscope.core.words import counted
+from stepscope.diagnose.comm_facts import percent
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.records.memory_snapshot import MemorySnapshot
+
+NAME = "fragmentation"
+
+MOST_SHARE = Threshold(
+    value=0.20,
+    unit="inactive split / reserved",
+    source="three real snapshots have 0 to 10 % (read 2026-11); a fifth of an 80 GB device is 16 GB, a micro-batch of most "
+    "models",
+)
+LEAST_BYTES = Threshold(
+    value=256 << 20, unit="inactive split bytes", source="13 segments of the 20 MiB minimum"
+)
+
+
+def check(evidence: Evidence) -> Outcome:
+    bad = [m for m in evidence.memory if _fires(m)]
+    if bad:
+        return tuple(map(_finding, sorted(bad, key=lambda m: -m.inactive_split_bytes)))
+    worst = max(evidence.memory, key=lambda m: m.fragmentation_fraction or 0.0)
+    return Quiet(
+        rule=NAME,
+        looked_at=f"{percent(worst.fragmentation_fraction or 0.0)} of {format_bytes_binary(worst.segment_bytes)} reserved "
+        f"is split ({format_bytes_binary(worst.inactive_split_bytes)}), limit {percent(MOST_SHARE.value)}",
+    )
+
+
+def _fires(memory: MemorySnapshot) -> bool:
+    share = memory.fragmentation_fraction
+    return (
+        share is not None and share >= MOST_SHARE.value and memory.inactive_split_bytes >= LEAST_BYTES.value
+    )
+
+
+def _finding(memory: MemorySnapshot) -> Finding:
+    split = format_bytes_binary(memory.inactive_split_bytes)
+    reserved = format_bytes_binary(memory.segment_bytes)
+    said = [
+        f"{split} of {reserved} reserved are free blocks inside segments in use; the largest free block is "
+        f"{format_bytes_binary(memory.largest_free_bytes)}",
+        f"{format_bytes_binary(memory.allocated_bytes)} in use, {counted(memory.segments, 'segment')}",
+    ]
+    if memory.oom_events and memory.oom_request_bytes is not None:
+        said.append(
+            f"a request of {format_bytes_binary(memory.oom_request_bytes)} failed: "
+            + (
+                "less than what lies split"
+                if memory.oom_request_bytes <= memory.inactive_split_bytes
+                else "more than what lies split"
+            )
+        )
+    failed = bool(memory.oom_events)
+    return Finding(
+        rule=NAME,
+        severity="problem" if failed else "warning",
+        title=f"{percent(memory.fragmentation_fraction or 0.0)} of reserved memory ({split}) is split into unusable pieces",
+        evidence=tuple(said),
+        stake_fraction=None,
+        confidence="measured at the time of the snapshot",
+        advice=(
+            Advice(
+                text="let segments grow in place",
+                command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            ),
+            Advice(
+                text="where that is not available, keep large blocks whole",
+                command="export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:512",
+            ),
+            Advice(
+                text="make sizes repeat: pad sequences to few lengths; allocate what stays before what comes and goes"
+            ),
+        ),
+        subject=f"{Path(memory.path).name}, device {memory.device}",
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="reserved memory is split into pieces that no request fits",
+    needs=("memory",),
+    check=check,
+    protocol=3,
+    thresholds={"share": MOST_SHARE, "bytes": LEAST_BYTES},
+)

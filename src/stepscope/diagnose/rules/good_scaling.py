@@ -1,0 +1,106 @@
+"""Scaling is good: said, so that nobody mends what works.
+
+What
+----
+Runs with an efficiency above 0.80 against a baseline on fewer ranks. Of every group the one on most ranks is reported. A
+baseline is never rated, nor a run whose ranks train on the same data, nor any run of a baseline that makes figures that
+cannot be.
+
+Why
+---
+What scales well on this many ranks is worth trying on more, and time is better spent elsewhere.
+
+Known problems
+--------------
+A faster epoch is not yet faster training: the time to an accuracy stands beside the speed-up where accuracies are known, and
+`quality-lost` looks at it.
+
+References
+----------
+METRICS, Scaling: good above 0.80, excellent above 0.90.
+"""
+
+from __future__ import annotations
+
+from stepscope.diagnose.capped import capped
+from stepscope.diagnose.cell_facts import percent
+from stepscope.diagnose.data_use import duplicated
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.pairs import Pair, by_group, pairs
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Finding, Quiet, Skipped
+from stepscope.stats.scaling import GOOD, IMPOSSIBLE
+
+NAME = "good-scaling"
+
+MIN_EFFICIENCY = Threshold(
+    value=GOOD, unit="efficiency", source="METRICS, Scaling; document 001 of the sources"
+)
+
+_RATED = ("good", "excellent")
+
+
+def check(evidence: Evidence) -> Outcome:
+    found = [pair for pair in pairs(evidence) if pair.relative > 1]
+    if not found:
+        return Skipped(
+            rule=NAME,
+            reason="no run on several ranks has a baseline on fewer",
+            command="stepscope bench --preset strong-scaling",
+        )
+    wrong = {pair.base.run_id for pair in found if pair.row.efficiency > IMPOSSIBLE}
+    good = [
+        pair
+        for pair in found
+        if pair.row.rating in _RATED and pair.base.run_id not in wrong and not duplicated(pair)
+    ]
+    if good:
+        return capped(_finding(group) for group in by_group(good).values())
+    best = max(found, key=lambda pair: pair.row.efficiency)
+    rating = best.row.rating or "cannot be"
+    return Quiet(
+        rule=NAME,
+        looked_at=f"best efficiency {percent(best.row.efficiency)} ({rating}), {best.name}; good above"
+        f" {percent(MIN_EFFICIENCY.value)}",
+    )
+
+
+def _finding(group: list[Pair]) -> Finding:
+    ranked = sorted(group, key=lambda pair: (-pair.row.world_size, -pair.row.efficiency))
+    best = ranked[0]
+    row = best.row
+    kind = f"{row.scaling} scaling" if row.scaling else "whether strong or weak scaling is not known"
+    evidence = [f"{best.speedup_text} on {best.ranks} against {best.base_ranks}, {kind}"]
+    evidence += [
+        f"also {other.run.label}: {other.row.speedup:.2f}x, {_efficiency(other)}" for other in ranked[1:4]
+    ]
+    slower = [t for t in row.targets if t.speedup is not None and t.speedup < 1]
+    if slower:
+        evidence.append(
+            f"an epoch only: to validation accuracy {slower[0].accuracy:.2f} it is {slower[0].speedup:.2f}x"
+        )
+    return Finding(
+        rule=NAME,
+        severity="info",
+        title=f"{row.rating} scaling: {row.speedup:.2f}x on {best.ranks}, {_efficiency(best)} efficiency",
+        evidence=tuple(evidence),
+        stake_fraction=None,
+        confidence="measured" + ("" if row.low is not None else ", without an interval"),
+        advice=(),
+        subject=best.name,
+    )
+
+
+def _efficiency(pair: Pair) -> str:
+    """Efficiency with one decimal: ``87.3 %``."""
+    return f"{pair.row.efficiency * 100:.1f} %"
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="scaling is good",
+    needs=("scaling",),
+    check=check,
+    protocol=1,
+    thresholds={"efficiency": MIN_EFFICIENCY},
+)

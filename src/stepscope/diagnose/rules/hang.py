@@ -1,0 +1,152 @@
+"""The job hangs: which collective the ranks wait in, and which ranks never came, or never get out.
+
+What
+----
+The flight recorders of all ranks, side by side. A rank that never called a collective in which others wait, a rank that is
+inside one that others have left, a collective that all are in and none leaves, a rank without a dump: each cause is a
+finding with the ranks' numbers. What only follows from a cause is not told again. Ranks that called *different* things
+are `collective-mismatch`.
+
+Why
+---
+The rank that reports the timeout is a victim. The one to look at is the one that the others wait for.
+
+Known problems
+--------------
+Dumps of a job that goes on show who was behind at that moment, which is no hang. A recorder that keeps few calls
+(TORCH_FR_BUFFER_SIZE) may have lost the call where ranks parted; what it has lost is never taken for a call not made. A
+rank that crashed leaves no dump.
+
+References
+----------
+PyTorch tutorial, Flight Recorder for debugging stuck jobs; NVIDIA resiliency extension, attribution tests: two sets of 16
+ranks with two broken on purpose, both found (read 2026-11).
+"""
+
+from __future__ import annotations
+
+from stepscope.core.words import counted, plural
+from stepscope.diagnose.comm_facts import listed
+from stepscope.diagnose.evidence import NEEDS, Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.flight import MISMATCHES, FlightFinding
+
+NAME = "hang"
+
+MOST_WAITING = Threshold(
+    value=0, unit="ranks that wait for a call of another", source="a finished job has none"
+)
+
+
+def check(evidence: Evidence) -> Outcome:
+    if not evidence.flight:
+        if any(source.format == "flight_recorder" for source in evidence.sources):
+            return Quiet(
+                rule=NAME, looked_at="flight recorders of all ranks: nobody waits for a call of another"
+            )
+        reason, command = NEEDS["flight"]
+        return Skipped(rule=NAME, reason=reason, command=command)
+    waits = [f for f in evidence.flight if f.kind not in MISMATCHES]
+    causes = _causes([f for f in waits if f.cause])
+    if not causes:
+        what = "ranks called different things" if len(waits) < len(evidence.flight) else "no cause stands out"
+        return Quiet(
+            rule=NAME, looked_at=f"{counted(len(evidence.flight), 'difference')} between ranks: {what}"
+        )
+    return tuple(_finding(each, evidence.flight) for each in causes)
+
+
+def _causes(found: list[FlightFinding]) -> list[FlightFinding]:
+    """Of each rank the first: a rank that is stuck somewhere is missing everywhere after."""
+    named: set[int] = set()
+    kept = []
+    for each in found:
+        if not each.ranks or not named.issuperset(each.ranks):
+            kept.append(each)
+        named.update(each.ranks)
+    return kept
+
+
+def _finding(cause: FlightFinding, every: tuple[FlightFinding, ...]) -> Finding:
+    others = sum(not f.cause for f in every)
+    said = [cause.sentence]
+    if cause.waiting and cause.waiting != cause.ranks:
+        said.append(f"{counted(len(cause.waiting), 'rank')} waiting there: {listed(cause.waiting)}")
+    if others:
+        said.append(
+            f"{counted(others, 'other wait')} in other groups or later calls {'follow' if others > 1 else 'follows'}"
+        )
+    return Finding(
+        rule=NAME,
+        severity="problem",
+        title=_title(cause),
+        evidence=tuple(said),
+        stake_fraction=None,
+        confidence=_confidence(cause),
+        advice=_advice(cause),
+        subject=None if not cause.ranks else f"{plural(len(cause.ranks), 'rank')} {listed(cause.ranks)}",
+    )
+
+
+def _title(cause: FlightFinding) -> str:
+    call = cause.expected or "a collective"
+    where = "" if cause.sequence is None else f" {cause.sequence}"
+    group = cause.group_description or (f"group {cause.group}" if cause.group else "")
+    of = f" of {group}" if group else ""
+    who = f"{plural(len(cause.ranks), 'rank')} {listed(cause.ranks)}"
+    if not cause.ranks:
+        return f"all ranks hang in collective{where}{of}: {call}"
+    if cause.kind == "stuck_inside":
+        verb = "is" if len(cause.ranks) == 1 else "are"
+        return f"{who} {verb} stuck inside collective{where}{of}: {call}"
+    if cause.kind == "incomplete_dump":
+        return f"{who} left no dump while the others wait in collective{where}{of}: {call}"
+    return f"{who} never entered {'the point-to-point call' if cause.is_p2p else f'collective{where}'}{of}: {call}"
+
+
+def _confidence(cause: FlightFinding) -> str:
+    if cause.kind == "incomplete_dump":
+        return "likely: a rank without a dump was killed, or is stuck where it cannot be asked"
+    return "certain for the moment of the dump: of a job that went on it only says who was behind"
+
+
+def _advice(cause: FlightFinding) -> tuple[Advice, ...]:
+    ranks = f"{plural(len(cause.ranks), 'rank')} {listed(cause.ranks)}"
+    does = "does" if len(cause.ranks) == 1 else "do"
+    if not cause.ranks:
+        return (
+            Advice(
+                text="every rank is inside: look at the network and GPUs of all hosts (dmesg for Xid, ibstat, NVLink errors)"
+            ),
+            Advice(text="see what NCCL says", command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"),
+        )
+    if cause.kind == "stuck_inside":
+        return (
+            Advice(
+                text=f"on the host of {ranks}: look for GPU errors",
+                command="dmesg | grep -i -E 'xid|nvrm'",
+            ),
+            Advice(
+                text="and whether a thread holds the interpreter lock",
+                command="py-spy dump --native --pid PID",
+            ),
+        )
+    return (
+        Advice(text=f"see what {ranks} {does} instead", command="py-spy dump --native --pid PID"),
+        Advice(
+            text="usual reasons: a swallowed exception, a branch that depends on the rank, uneven data (one rank has a "
+            "batch more), checkpoint or evaluation on one rank only, a slow or full disk"
+        ),
+        Advice(text="keep more calls next time", command="export TORCH_FR_BUFFER_SIZE=20000"),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="ranks wait in a collective that others never enter or never leave",
+    needs=(),
+    check=check,
+    protocol=3,
+    thresholds={"waiting": MOST_WAITING},
+)

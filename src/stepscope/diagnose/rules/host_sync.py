@@ -1,0 +1,94 @@
+"""The host waits for the device inside the step, and the device then waits for the host.
+
+What
+----
+Idle time of the device at whose beginning the host was still in a call that returns only when the device has caught
+up (`cudaStreamSynchronize`, a blocking copy, `cudaFree`), over the window; mean over ranks.
+
+Why
+---
+After such a call the queue is empty: the device idles until the host has launched again. `.item()`, `.cpu()`,
+`print(loss)`, boolean indexing and `nonzero` make one each.
+
+Known problems
+--------------
+A wait at the end of a step that the job needs (reading a loss that decides something) is counted as well. Where the
+host is late anyway, removing the wait moves the idle time to `launch-bound` instead of ending it.
+
+References
+----------
+PyTorch performance tuning guide, Avoid unnecessary CPU-GPU synchronization; `torch.cuda.set_sync_debug_mode`.
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_duration
+from stepscope.diagnose.evidence import Evidence, TraceEvidence
+from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.diagnose.trace_facts import (
+    SHARES,
+    WORTH,
+    each_job,
+    idle_share,
+    mean,
+    on_device,
+    over_ranks,
+    percent,
+    severity_of,
+    trace_command,
+    unread,
+)
+from stepscope.records.finding import Advice, Finding, Quiet
+
+_NAME = "host-sync"
+
+
+def _look(job: TraceEvidence) -> Outcome:
+    ranks = on_device(job.summary)
+    if not ranks:
+        return unread(_NAME, job.summary, "no device work: on a CPU job there is nothing to wait for")
+    shares = [idle_share(p, "sync") for p in ranks]
+    share = mean(shares)
+    if share < WORTH:
+        return Quiet(
+            rule=_NAME,
+            looked_at=f"the device idles {percent(share)} after the host waited for it, limit {percent(WORTH)}",
+        )
+    gaps = [i for p in ranks for i in p.idle if i.cause == "sync"]
+    count, longest = sum(i.gap_count for i in gaps), max(i.largest_ns for i in gaps)
+    return (
+        Finding(
+            rule=_NAME,
+            severity=severity_of(share),
+            title=f"the device idles {percent(share)} of the time after the host waited for it",
+            evidence=(
+                *over_ranks(shares),
+                f"{count:,} gaps after such waits on {len(ranks)} rank{'s' * (len(ranks) > 1)}, "
+                f"the longest {format_duration(longest)}",
+            ),
+            stake_fraction=share,
+            confidence="measured from launches and their kernels",
+            advice=(
+                Advice(
+                    text="look for .item(), .cpu(), print(loss) and blocking copies inside the step; "
+                    'torch.cuda.set_sync_debug_mode("warn") names the lines',
+                    command=trace_command(job, "--show idle,operators --sort host_self"),
+                ),
+                Advice(text="keep losses on the device and read them every N steps"),
+            ),
+        ),
+    )
+
+
+def _check(evidence: Evidence) -> Outcome:
+    return each_job(evidence, _look)
+
+
+RULE = Rule(
+    name=_NAME,
+    symptom="the device idles after the host waited for it",
+    needs=("traces",),
+    check=_check,
+    protocol=4,
+    thresholds=SHARES,
+)

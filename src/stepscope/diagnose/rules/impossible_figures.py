@@ -1,0 +1,240 @@
+"""Figures that cannot be: the measurement is wrong, not the machine fast.
+
+What
+----
+An efficiency above 1.05 (speed-up above the number of ranks); MFU above 1; more exposed communication than the step is
+long; a throughput that its own step time and global batch contradict by half or more; accuracies outside 0 to 1; times of 0
+or less. Each names the error that usually makes it.
+
+Why
+---
+A wrong figure that looks good is believed, and every figure beside it in the report comes from the same clock.
+
+Known problems
+--------------
+Speed-ups a little above the ranks are real where smaller shards fit a cache or where the baseline swaps; up to 1.05 nothing
+is said, and above it the finding stays a warning to measure again. Efficiency of collectives above the link's peak is legal
+with in-network reduction and is not looked at here.
+
+References
+----------
+METRICS, Scaling and Utilisation (MFU > 1 is an error, not a result). Document 004 of the sources holds two such figures (its
+MFU table, 186 %; samples/s that are steps/s).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from stepscope.core.units import format_duration
+from stepscope.core.words import counted
+from stepscope.diagnose.capped import capped
+from stepscope.diagnose.cell_facts import percent
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.pairs import Pair, name_of, pairs, setting
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.records.training import TrainingRun
+from stepscope.stats.scaling import IMPOSSIBLE
+from stepscope.stats.stopping import MIN_STEPS
+
+NAME = "impossible-figures"
+
+MAX_EFFICIENCY = Threshold(
+    value=IMPOSSIBLE,
+    unit="efficiency",
+    source="issue 5; caches give a few per cent, wrong baselines much more",
+)
+MAX_MFU = Threshold(value=1.0, unit="MFU", source="METRICS, Utilisation: by definition")
+MAX_CONTRADICTION = Threshold(
+    value=1.5,
+    unit="stated throughput / (global batch / step), or its inverse",
+    source="a last smaller batch and warm-up make some per cent; counting one of 2 ranks makes 2",
+)
+
+
+def check(evidence: Evidence) -> Outcome:
+    finished = [run for run in evidence.runs if run.status == "ok"]
+    found = pairs(evidence)
+    findings = [
+        *_too_fast(pair for pair in found if pair.row.efficiency > MAX_EFFICIENCY.value),
+        *_utilisation(evidence),
+        *(finding for run in finished for finding in _of_run(run)),
+    ]
+    if findings:
+        return capped(findings)
+    best = max((pair.row.efficiency for pair in found), default=None)
+    said = f"{counted(len(finished), 'run')}" + (
+        "" if best is None else f", highest efficiency {percent(best)}, limit {percent(MAX_EFFICIENCY.value)}"
+    )
+    return Quiet(rule=NAME, looked_at=said)
+
+
+def _too_fast(found: Iterable[Pair]) -> Iterator[Finding]:
+    """One finding a baseline: it is the common side of all its ratios."""
+    by_base: dict[str, list[Pair]] = {}
+    for pair in sorted(found, key=lambda pair: -pair.row.efficiency):
+        by_base.setdefault(pair.base.run_id, []).append(pair)
+    for worst, *others in by_base.values():
+        row, run, base = worst.row, worst.run, worst.base
+        also = ", ".join(f"{pair.row.speedup:.2f}x on {pair.ranks}" for pair in others[:4])
+        yield _finding(
+            worst.name,
+            f"{row.speedup:.2f}x on {worst.ranks} cannot be: {percent(row.efficiency)} efficiency",
+            [
+                f"{worst.speedup_text} against {base.label}: at most {worst.relative:g}x is there to gain",
+                *([f"also {also}"] if also else []),
+                *_errors_of(worst),
+            ],
+            f"measure {base.label} again, on its own on the machine, with as many steps as {run.label}",
+        )
+
+
+def _errors_of(pair: Pair) -> list[str]:
+    """What the two runs show of the usual errors, all of these where they show none; then the baseline's own note."""
+    run, base = pair.run, pair.base
+    found = []
+    few = base.step_ns.n if base.step_ns is not None else None
+    if few is not None and few < MIN_STEPS:
+        found.append(f"the baseline rests on {counted(few, 'step')} only")
+    if run.precision != base.precision:
+        found.append(f"another precision: {run.precision} against {base.precision}")
+    if run.hardware != base.hardware and run.hardware and base.hardware:
+        found.append(f"another machine: {run.hardware} against {base.hardware}")
+    if base.world_size == 1 and base.strategy not in (None, "single"):
+        found.append(
+            f"the baseline pays for {base.strategy} on one rank, where it gains nothing: take a plain process"
+        )
+    if run.device == "cpu" and base.device == "cpu":
+        found.append(
+            "on CPU a rank brings its own cores: a baseline held to one rank's threads makes it super-linear"
+        )
+    usual = (
+        "usual errors: a baseline slowed down by other load or measured with its warm-up, times taken without waiting for"
+        " the device, throughput multiplied by the ranks although it was already summed over them"
+    )
+    told = [note for note in base.notes if any(word in note for word in ("time", "epoch", "step", "warm"))]
+    return [*(found or [usual]), *(f"the baseline's own note: {note}" for note in told[:1])]
+
+
+def _utilisation(evidence: Evidence) -> Iterator[Finding]:
+    """MFU of traces, and of runs whose source states one."""
+    for trace in evidence.traces:
+        used = [rank.utilisation for rank in trace.summary.ranks if rank.utilisation is not None]
+        worst = max(used, key=lambda each: each.mfu or 0.0, default=None)
+        if worst is not None and worst.mfu is not None and worst.mfu > MAX_MFU.value:
+            yield _mfu(f"{trace.name}, rank {worst.rank}", worst.mfu, worst.formula)
+    for run in evidence.runs:
+        value = setting(run.settings, "mfu")
+        if isinstance(value, (int, float)) and value > MAX_MFU.value and run.status == "ok":
+            share = value / 100 if value > 2 else value  # a source that writes per cent
+            if share > MAX_MFU.value:
+                yield _mfu(name_of(run), share, "as the source states it")
+
+
+def _mfu(name: str, mfu: float, how: str) -> Finding:
+    return _finding(
+        name,
+        f"MFU of {percent(mfu)} cannot be",
+        [
+            how,
+            "usual errors: FLOP of the global batch against one device's peak; the peak of another type, or the sparse one;"
+            " recomputed FLOP counted as the model's; a step that was not waited for",
+        ],
+        "give FLOP per step, number of devices and dense peak of the type in use: stepscope hardware lists peaks",
+    )
+
+
+def _of_run(run: TrainingRun) -> Iterator[Finding]:
+    step, exposed = run.step_ns, run.exposed_comm_ns
+    if step is not None and exposed is not None and exposed.value > step.value * MAX_EFFICIENCY.value > 0:
+        yield _finding(
+            name_of(run),
+            f"{format_duration(exposed.value)} of exposed communication in a step of {format_duration(step.value)}",
+            ["usual error: summed over ranks or micro-steps, while the step is one rank's"],
+            "take both per rank and optimizer step, on one clock",
+        )
+    contradiction = _contradiction(run)
+    if contradiction is not None:
+        yield contradiction
+    wrong = [
+        e.number
+        for e in run.epochs
+        if e.validation_accuracy is not None and not 0 <= e.validation_accuracy <= 1
+    ]
+    if wrong:
+        yield _finding(
+            name_of(run),
+            f"validation accuracy outside 0 to 1 in epoch {wrong[0]}",
+            [
+                f"{counted(len(wrong), 'epoch')} of {len(run.epochs)}",
+                "usual error: per cent written as a fraction",
+            ],
+            "divide by 100, or name the column accuracy in per cent",
+        )
+    empty = [e.number for e in run.epochs if e.duration_ns is not None and e.duration_ns <= 0]
+    if empty or (step is not None and step.value <= 0):
+        yield _finding(
+            name_of(run),
+            f"no time passed in {counted(len(empty), 'epoch') if empty else 'a step'}",
+            ["usual errors: a clock that is set back, a field that was never filled"],
+            "use a monotonic clock (time.perf_counter); leave unknown times out",
+        )
+
+
+def _contradiction(run: TrainingRun) -> Finding | None:
+    """Throughput against global batch / step time of the same run."""
+    if run.samples_per_s is None or run.step_ns is None or not run.global_batch or run.unit != "samples":
+        return None
+    if run.step_ns.value <= 0 or run.samples_per_s.value <= 0:
+        return None
+    derived = run.global_batch / (run.step_ns.value / 1e9)
+    ratio = run.samples_per_s.value / derived
+    if 1 / MAX_CONTRADICTION.value < ratio < MAX_CONTRADICTION.value:
+        return None
+    return _finding(
+        name_of(run),
+        f"{run.samples_per_s.value:.4g} samples/s contradicts its own step: {run.global_batch} samples in"
+        f" {format_duration(run.step_ns.value)} is {derived:.4g}",
+        [f"{ratio:.3g}x apart: {_reason(run, ratio)}"],
+        "throughput = samples of all ranks in a step / time of the slowest rank's step",
+    )
+
+
+def _reason(run: TrainingRun, ratio: float) -> str:
+    ranks, batch, accumulation = run.world_size or 1, run.global_batch or 1, run.accumulation or 1
+    meanings = (
+        (1 / batch, "these are steps/s, not samples/s"),
+        (1 / ranks, "one rank's samples, not those of all ranks"),
+        (ranks, "multiplied by the ranks twice"),
+        (1 / accumulation, "one micro-step's samples, not the whole step's"),
+        (accumulation, "the step's time is one micro-step's"),
+    )
+    for factor, meaning in meanings:
+        if factor != 1 and abs(math.log(ratio / factor)) < math.log(1.1):
+            return meaning
+    return "they were not taken over the same steps"
+
+
+def _finding(subject: str, title: str, evidence: list[str], fix: str) -> Finding:
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=title,
+        evidence=tuple(evidence),
+        stake_fraction=None,
+        confidence="certain: such a figure does not exist; which error made it is likely only",
+        advice=(Advice(text=fix),),
+        subject=subject,
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="figures that cannot be: speed-up above the ranks, MFU above 1, throughput that contradicts its step",
+    any_of=("runs", "traces"),
+    check=check,
+    protocol=1,
+    thresholds={"efficiency": MAX_EFFICIENCY, "mfu": MAX_MFU, "contradiction": MAX_CONTRADICTION},
+)

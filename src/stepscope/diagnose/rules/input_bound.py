@@ -1,0 +1,137 @@
+"""Ranks wait for their next batch.
+
+What
+----
+Share of the step from its start to the batch on the device (`data_wait`), slowest rank, median over steps. The advice
+follows from the settings: no workers, workers that start anew each epoch, pageable copies to a GPU.
+
+Why
+---
+While a rank waits for data it computes nothing, and neither do the others once they wait for it in the collective.
+
+Known problems
+--------------
+Synthetic data and cached arrays show nothing of a real input pipeline. On a GPU the phase is measured on the compute
+stream: data that comes late while the GPU is still busy costs nothing and is not counted.
+
+References
+----------
+torch.utils.data.DataLoader (num_workers, persistent_workers, pin_memory); PyTorch performance tuning guide.
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_duration
+from stepscope.core.words import counted
+from stepscope.diagnose.cell_facts import TimedCell, again, by_model, measured, others, percent, timed_cells
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+
+NAME = "input-bound"
+
+MIN_SHARE = Threshold(
+    value=0.10, unit="share of the step", source="as for communication: less is worth less than 11 % of speed"
+)
+PROBLEM = Threshold(value=0.30, unit="share of the step", source="the job could run 1.4 times as fast")
+
+
+def check(evidence: Evidence) -> Outcome:
+    cells = timed_cells(evidence)
+    if not cells:
+        return Skipped(
+            rule=NAME, reason="no finished cell has step times", command="stepscope bench MATRIX.yaml"
+        )
+    firing = [each for each in cells if each.share("data_wait") > MIN_SHARE.value]
+    if not firing:
+        worst = max(cells, key=lambda each: each.share("data_wait"))
+        return Quiet(
+            rule=NAME,
+            looked_at=f"{worst.name}: {percent(worst.share('data_wait'))} of the step waits for data, "
+            f"limit {percent(MIN_SHARE.value)}",
+        )
+    return tuple(
+        _finding(evidence, sorted(group, key=lambda each: -each.share("data_wait")))
+        for group in by_model(firing)
+    )
+
+
+def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
+    cell = ranked[0]
+    share = cell.share("data_wait")
+    spec = cell.cell.result.spec
+    said = [
+        f"{format_duration(cell.phases.data_wait_ns)} of {format_duration(cell.step_ns)} go by until the batch is there",
+        f"num_workers {spec.num_workers}, persistent_workers {_on(spec.persistent_workers)}, "
+        f"pin_memory {_on(spec.pin_memory)}",
+    ]
+    return Finding(
+        rule=NAME,
+        severity="problem" if share > PROBLEM.value else "warning",
+        title=f"{percent(share)} of the step waits for data",
+        evidence=(*said, *others(ranked, lambda each: f"({percent(each.share('data_wait'))})")),
+        stake_fraction=share,
+        confidence=measured(cell),
+        advice=_advice(evidence, cell),
+        subject=cell.name,
+    )
+
+
+def _advice(evidence: Evidence, cell: TimedCell) -> tuple[Advice, ...]:
+    spec, environment = cell.cell.result.spec, evidence.environment
+    cores = None if environment is None else environment.usable_cores
+    busy = spec.world_size * (cell.cell.row.threads_per_rank or 1)
+    advice = []
+    if spec.num_workers == 0:
+        warning = ""
+        if cores is not None and busy + spec.world_size > cores:
+            warning = (
+                f" (they need cores: {counted(busy, 'compute thread')} on {counted(cores, 'core')} already)"
+            )
+        advice.append(
+            Advice(
+                text=f"load batches ahead in worker processes{warning}",
+                command=again(evidence, cell.cell, ("num_workers", [0, 1, 2])),
+            )
+        )
+    else:
+        more = 2 * spec.num_workers
+        if cores is None or busy + spec.world_size * more <= cores:
+            advice.append(
+                Advice(
+                    text=f"use more workers: {more} instead of {spec.num_workers}",
+                    command=again(evidence, cell.cell, ("num_workers", [spec.num_workers, more])),
+                )
+            )
+        if not spec.persistent_workers:
+            advice.append(
+                Advice(
+                    text="keep workers alive between epochs",
+                    command=again(evidence, cell.cell, ("persistent_workers", True)),
+                )
+            )
+    if spec.device == "cuda" and not spec.pin_memory:
+        advice.append(
+            Advice(
+                text="copy from pinned memory, without waiting: pin_memory, non_blocking=True",
+                command=again(evidence, cell.cell, ("pin_memory", True)),
+            )
+        )
+    advice.append(
+        Advice(text="make a batch cheaper: decode and tokenise once, store arrays, read from a local disk")
+    )
+    return tuple(advice)
+
+
+def _on(value: bool) -> str:
+    return "on" if value else "off"
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="ranks wait for their next batch",
+    needs=("cells",),
+    check=check,
+    protocol=2,
+    thresholds={"share": MIN_SHARE, "problem": PROBLEM},
+)

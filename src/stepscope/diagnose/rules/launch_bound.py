@@ -1,0 +1,99 @@
+"""The device waits for the host to launch its next kernel.
+
+What
+----
+Idle time of the device that ends with a kernel which was launched too late, plus the latency of such launches and the
+short gaps between queued kernels, over the window; mean over ranks. Waiting for the device first (`host-sync`) and
+for data (`data-loading`) are counted there.
+
+Why
+---
+Launching one operator of eager PyTorch costs the host 5 to 10 us and more. Where kernels are shorter than that the
+device runs dry, and a faster GPU changes nothing.
+
+Known problems
+--------------
+The profiler makes launches slower, most of all with stacks (`with_stack=True`): a job near the limit may look
+launch-bound only while it is traced. Compare the step time with and without the profiler.
+
+References
+----------
+PyTorch performance tuning guide; A. Gray, Getting Started with CUDA Graphs, NVIDIA developer blog, 2019 (a kernel of
+2.9 us takes 9.6 us with a launch and a wait each, 3.8 us without the wait, 3.4 us in a graph).
+"""
+
+from __future__ import annotations
+
+from stepscope.diagnose.evidence import Evidence, TraceEvidence
+from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.diagnose.trace_facts import (
+    SHARES,
+    WORTH,
+    each_job,
+    idle_share,
+    mean,
+    on_device,
+    over_ranks,
+    percent,
+    severity_of,
+    trace_command,
+    unread,
+)
+from stepscope.records.finding import Advice, Finding, Quiet
+
+_NAME = "launch-bound"
+
+_SAID = {
+    "host_late": "not yet launched",
+    "launch_latency": "launched, not yet started",
+    "kernel_gap": "gaps between queued kernels",
+}
+
+
+def _look(job: TraceEvidence) -> Outcome:
+    ranks = on_device(job.summary)
+    if not ranks:
+        return unread(_NAME, job.summary, "no device work: a CPU job launches nothing")
+    shares = [idle_share(p, *_SAID) for p in ranks]
+    share = mean(shares)
+    if share < WORTH:
+        return Quiet(
+            rule=_NAME,
+            looked_at=f"the device idles {percent(share)} for want of launches, limit {percent(WORTH)}",
+        )
+    split = ", ".join(
+        f"{said} {percent(mean([idle_share(p, c) for p in ranks]))}" for c, said in _SAID.items()
+    )
+    return (
+        Finding(
+            rule=_NAME,
+            severity=severity_of(share),
+            title=f"launch-bound: the device idles {percent(share)} of the time because the host launches work too late",
+            evidence=(*over_ranks(shares), split),
+            stake_fraction=share,
+            confidence="measured from launches and their kernels; the profiler itself slows launches",
+            advice=(
+                Advice(
+                    text="fewer, larger kernels: a larger micro-batch, fused optimizers (fused=True), torch.compile",
+                    command=trace_command(job, "--show launches,idle,sequences"),
+                ),
+                Advice(
+                    text='CUDA graphs where shapes are constant: torch.compile(model, mode="reduce-overhead")'
+                ),
+            ),
+        ),
+    )
+
+
+def _check(evidence: Evidence) -> Outcome:
+    return each_job(evidence, _look)
+
+
+RULE = Rule(
+    name=_NAME,
+    symptom="the device idles because the host launches work too late",
+    needs=("traces",),
+    check=_check,
+    protocol=2,
+    thresholds=SHARES,
+)

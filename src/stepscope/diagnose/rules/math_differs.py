@@ -1,0 +1,186 @@
+"""Loss curves that should coincide do not: strategies, or numbers of ranks, compute something else.
+
+What
+----
+Finished runs of one source and group with the same global batch, learning rate, optimizer and seed, and exact arithmetic (no
+lossy communication hook), must learn alike: data parallelism only changes who computes what. Their training losses are
+compared at the first epoch, where rounding has had least time to grow, with the run on the fewest ranks. More than 2 % apart
+fires (5 % where no seed is told). Replicas whose parameters differ at the end of a run (bench compares checksums) always
+fire.
+
+Why
+---
+A strategy that is faster because it trains something else is not faster. Usual causes: gradients averaged over ranks with
+unequal batches, a tail window divided by its full length, unscaling before the reduction, a sampler that was not told the
+epoch, replicas that started from different parameters.
+
+Known problems
+--------------
+Dropout draws other numbers on other ranks; with few steps an epoch that alone can make some per cent. Data that is shuffled
+otherwise on other numbers of ranks is another order of the same samples. Settings that a source does not tell may differ.
+
+References
+----------
+METRICS, A step: exact strategies agree norm-wise to 1e-5 in fp32. Slips 2 and 3 there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stepscope.core.words import counted
+from stepscope.diagnose.capped import capped
+from stepscope.diagnose.cell_facts import percent
+from stepscope.diagnose.curves import losses
+from stepscope.diagnose.data_use import SEEN_TOO_OFTEN, times_seen
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.pairs import learning_rate, name_of, setting
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.training import TrainingRun
+
+NAME = "math-differs"
+
+MAX_APART = Threshold(
+    value=0.02,
+    unit="first epoch's loss, relative",
+    source="fp32 rounding makes below 1e-3 in one epoch of our presets; dropout on other ranks about 1 %",
+)
+MAX_APART_UNSEEDED = Threshold(
+    value=0.05, unit="first epoch's loss, relative, seed not told", source="start values differ as well then"
+)
+
+_REPLICAS = "replicas differ"
+_SAME = ("optimizer", "seed", "momentum", "weight_decay", "lr_warmup", "loss", "clip")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Apart:
+    """First-epoch losses of a run and of the one that it is held against. relative: difference / the other's."""
+
+    run: TrainingRun
+    other: TrainingRun
+    loss: float
+    other_loss: float
+    limit: float
+
+    @property
+    def relative(self) -> float:
+        return abs(self.loss - self.other_loss) / max(abs(self.other_loss), 1e-12)
+
+
+def check(evidence: Evidence) -> Outcome:
+    finished = [run for run in evidence.runs if run.status == "ok"]
+    findings = [_replicas(run, note) for run in finished for note in run.notes if note.startswith(_REPLICAS)]
+    compared = [each for members in _alike(finished).values() for each in _apart(members)]
+    findings += [_finding(each) for each in compared if each.relative > each.limit]
+    if findings:
+        return capped(findings)
+    if not compared:
+        return Skipped(
+            rule=NAME,
+            reason="no two runs with losses by epoch whose mathematics is known to be the same (global batch, settings)",
+            command="stepscope bench MATRIX.yaml --set base.epochs=2",
+        )
+    worst = max(compared, key=lambda each: each.relative / each.limit)
+    return Quiet(
+        rule=NAME,
+        looked_at=f"{counted(len(compared), 'pair')} of runs: first losses at most {percent(worst.relative)} apart, limit"
+        f" {percent(worst.limit)}",
+    )
+
+
+def _alike(runs: Iterable[TrainingRun]) -> dict[object, list[TrainingRun]]:
+    """Runs that must learn alike, by everything that decides what is learned."""
+    alike: dict[object, list[TrainingRun]] = {}
+    for run in runs:
+        if run.global_batch is None or 0 not in losses(run) or _lossy(run):
+            continue
+        if run.settings.get("duplicate_epochs") or (times_seen(run) or 0) >= SEEN_TOO_OFTEN:
+            continue
+        key = (
+            run.group, run.dataset, run.dataset_size, run.global_batch, learning_rate(run), run.source,
+            *(repr(setting(run.settings, name)) for name in _SAME),
+        )  # fmt: skip
+        alike.setdefault(key, []).append(run)
+    return {key: members for key, members in alike.items() if len(members) > 1}
+
+
+def _lossy(run: TrainingRun) -> bool:
+    """Whether gradients are rounded or compressed on the way; their curves need not coincide."""
+    hook = setting(run.settings, "hook")
+    return (hook is not None and hook != "none") or any(
+        word in (run.strategy or "").lower() for word in ("hook=", "fp16", "bf16", "powersgd")
+    )
+
+
+def _apart(members: list[TrainingRun]) -> list[_Apart]:
+    ordered = sorted(members, key=lambda run: (run.world_size or 0, run.strategy != "single"))
+    first = ordered[0]
+    seeded = setting(first.settings, "seed") is not None
+    limit = (MAX_APART if seeded else MAX_APART_UNSEEDED).value
+    return [
+        _Apart(run=run, other=first, loss=losses(run)[0], other_loss=losses(first)[0], limit=limit)
+        for run in ordered[1:]
+    ]
+
+
+def _finding(apart: _Apart) -> Finding:
+    run, other = apart.run, apart.other
+    mine, theirs = losses(run), losses(other)
+    last = max(mine.keys() & theirs.keys())
+    evidence = [
+        f"training loss after the first epoch: {apart.loss:.4f} ({run.label}), {apart.other_loss:.4f} ({other.label})",
+        f"the same on both: global batch {run.global_batch}"
+        + (", seed" if setting(run.settings, "seed") is not None else "; no seed is told")
+        + (", learning rate" if learning_rate(run) is not None else ""),
+    ]
+    if last > 0:
+        evidence.insert(1, f"after {counted(last + 1, 'epoch')}: {mine[last]:.4f} and {theirs[last]:.4f}")
+    return Finding(
+        rule=NAME,
+        severity="problem",
+        title=f"{run.label} does not learn as {other.label} does: losses {percent(apart.relative)} apart",
+        evidence=tuple(evidence),
+        stake_fraction=None,
+        confidence="likely: settings that are not told may differ, and dropout is not the same on other ranks",
+        advice=(
+            Advice(
+                text="compare gradients of one step in float64 with one process: sum of sample losses over all ranks /"
+                " number of samples, uneven last batches included"
+            ),
+            Advice(
+                text="look at: samplers (set_epoch), division by ranks and accumulation, unscaling before the reduction"
+            ),
+        ),
+        subject=name_of(run),
+    )
+
+
+def _replicas(run: TrainingRun, note: str) -> Finding:
+    return Finding(
+        rule=NAME,
+        severity="problem",
+        title=f"the replicas of {run.label} are not the same model any more",
+        evidence=(note,),
+        stake_fraction=None,
+        confidence="measured: checksums of all parameters after the last step",
+        advice=(
+            Advice(
+                text="every rank must start from the same parameters and apply the same reduced gradients: broadcast the"
+                " parameters, unscale and check for infinity only after the reduction"
+            ),
+        ),
+        subject=name_of(run),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="loss curves that should coincide do not",
+    needs=("runs",),
+    check=check,
+    protocol=5,
+    thresholds={"apart": MAX_APART, "apart_unseeded": MAX_APART_UNSEEDED},
+)

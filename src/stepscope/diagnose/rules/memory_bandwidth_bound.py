@@ -1,0 +1,111 @@
+"""Kernels that only move memory dominate the computation.
+
+What
+----
+Of the time of all compute kernels, what elementwise work, normalisation, reductions, softmax, dropout, optimizer
+updates, copies by kernel and changes of layout take, as the kernels' names tell. Fires from 40 % of the compute
+kernels' time on, when that is a tenth of the window.
+
+Why
+---
+Such kernels do a few FLOP per byte where an A100 needs 12.5 to be busy (19.5 TFLOP/s over 1.56 TB/s): they run at the
+speed of memory, and neither tensor cores nor lower precision of products help. One fused kernel reads and writes once
+where five read and write five times.
+
+Known problems
+--------------
+Names only: no counters of bytes are in a trace. Kernels that a compiler fused (`triton_poi_`, `triton_red_`) are left
+out: they are what the advice leads to. The stake is all of their time; a part of it comes back (Ivanov: 39 % outside
+products, 1.30 times as fast when fused).
+
+References
+----------
+Ivanov et al., Data Movement Is All You Need, MLSys 2021, table 1 (BERT in PyTorch: 39 % of the time and 0.2 % of the
+FLOP are outside products; fused, an encoder layer runs 1.30 and all of BERT 1.19 times as fast). Williams et al.,
+Roofline, 2009. Document 004, "Memory bandwidth limited?".
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_duration
+from stepscope.diagnose.evidence import Evidence, TraceEvidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.trace_facts import (
+    SHARES,
+    WORTH,
+    each_job,
+    kinds_ns,
+    mean,
+    on_device,
+    over_ranks,
+    percent,
+    severity_of,
+    trace_command,
+    unread,
+    window_ns,
+)
+from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.traces.kernel_kinds import BANDWIDTH, MATRIX
+
+_NAME = "memory-bandwidth-bound"
+
+_DOMINATES = Threshold(
+    value=0.4,
+    unit="of the time of all compute kernels",
+    source="Ivanov et al., MLSys 2021, table 1: 39 % of BERT in PyTorch, where fusing gained 1.19 to 1.30",
+)
+
+
+def _look(job: TraceEvidence) -> Outcome:
+    ranks = [(p, p.mix) for p in on_device(job.summary) if p.mix is not None]
+    if not ranks:
+        return unread(_NAME, job.summary, "no compute kernels: a CPU job has none")
+    total = sum(mix.total_ns for _, mix in ranks)
+    moved = sum(kinds_ns(mix, BANDWIDTH) for _, mix in ranks)
+    shares = [kinds_ns(mix, BANDWIDTH) / window_ns(p) for p, mix in ranks]
+    share, of_kernels = mean(shares), moved / total if total else 0.0
+    if of_kernels < _DOMINATES.value or share < WORTH:
+        return Quiet(
+            rule=_NAME,
+            looked_at=f"{percent(of_kernels)} of the kernels' time and {percent(share)} of the window, limits "
+            f"{percent(_DOMINATES.value)} and {percent(WORTH)}",
+        )
+    kinds = [kind for _, mix in ranks for kind in mix.kinds if kind.kind == BANDWIDTH]
+    largest = max(kinds, key=lambda kind: kind.largest_ns)
+    products = sum(kinds_ns(mix, *MATRIX) for _, mix in ranks) / total
+    return (
+        Finding(
+            rule=_NAME,
+            severity=severity_of(share),
+            title=f"memory-bandwidth-bound: kernels that only move memory take {percent(of_kernels)} of the computation",
+            evidence=(
+                f"elementwise, normalisation and the like: {percent(share)} of the window, in "
+                f"{sum(kind.calls for kind in kinds):,} kernels; matrix products: {percent(products)} of the computation",
+                *over_ranks(shares),
+                f"the largest: {largest.largest[:90]}, {format_duration(largest.largest_ns)}",
+            ),
+            stake_fraction=min(1.0, share),
+            confidence="likely: by the kernels' names; fusing returns a part of it",
+            advice=(
+                Advice(
+                    text="fuse them: torch.compile, fused optimizers (fused=True), fused norms and attention",
+                    command=trace_command(job, "--show sequences,kernels"),
+                ),
+                Advice(text="channels_last for convolutions, bf16 activations: half the bytes"),
+            ),
+        ),
+    )
+
+
+def _check(evidence: Evidence) -> Outcome:
+    return each_job(evidence, _look)
+
+
+RULE = Rule(
+    name=_NAME,
+    symptom="kernels that only move memory dominate the computation",
+    needs=("traces",),
+    check=_check,
+    protocol=4,
+    thresholds={"kernels": _DOMINATES, **SHARES},
+)

@@ -1,0 +1,201 @@
+"""A cell ran out of memory, or came close to what the device has.
+
+What
+----
+Cells that ended out of memory (GPU or host), with what their training state alone needs according to the strategy's
+plan, and cells whose peak is near the capacity: of the device on GPUs (not of the allocator's reserved pool), of the
+job's limit on CPUs, all ranks of a host together. Remedies are ordered by what they cost: nothing, precision, time,
+work.
+
+Why
+---
+A job near the limit fails on a longer sequence, a larger tail batch or another library's workspace, often hours after
+its start.
+
+Known problems
+--------------
+The peak on GPUs is torch's; NCCL's buffers, the CUDA context and other processes come on top (0.5 to 1 GB a rank).
+The plan leaves out activations, which the micro-batch and the sequence length decide.
+
+References
+----------
+METRICS, Memory. Rajbhandari et al., ZeRO, SC20 (bytes per parameter). Chen et al., Training Deep Nets with Sublinear
+Memory Cost, 2016 (recomputation: 4/3 of the FLOP).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from stepscope.core.errors import StepscopeError
+from stepscope.core.units import format_bytes_binary
+from stepscope.core.words import counted
+from stepscope.diagnose.cell_facts import again, percent
+from stepscope.diagnose.evidence import CellEvidence, Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.predict.promise import promise_of
+from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+
+NAME = "memory-peak"
+
+NEAR = Threshold(
+    value=0.90,
+    unit="peak / capacity",
+    source="CUDA context and NCCL buffers take 0.5 to 1 GB a rank that torch does not count: 1 to 6 % of 16 to 80 GB",
+)
+OUT = ("oom", "host_oom")
+
+
+def check(evidence: Evidence) -> Outcome:
+    out = [cell for cell in evidence.cells if cell.row.status in OUT]
+    groups: dict[str, list[CellEvidence]] = {}
+    for cell in out:
+        groups.setdefault(cell.run.group, []).append(cell)
+    found = [_ran_out(evidence, group) for group in groups.values()]
+    shares = [
+        (cell, share) for cell in evidence.cells if (share := _share(cell, evidence.environment)) is not None
+    ]
+    near = [(cell, share) for cell, share in shares if share > NEAR.value]
+    if near:
+        found.append(_near(evidence, *max(near, key=lambda each: each[1]), count=len(near)))
+    if found:
+        return tuple(found)
+    if not shares:
+        return Skipped(rule=NAME, reason="no peak of memory, or no capacity to compare it with, was recorded")
+    cell, share = max(shares, key=lambda each: each[1])
+    return Quiet(
+        rule=NAME,
+        looked_at=f"{cell.run.group}, {cell.run.label}: {percent(share)} of the memory at its peak, limit "
+        f"{percent(NEAR.value)}",
+    )
+
+
+def _capacity(cell: CellEvidence, environment: EnvironmentRecord | None) -> int | None:
+    """Bytes that the cell's ranks may take: of one device, or of the host for all ranks on it; None: not known."""
+    if environment is None:
+        return None
+    if cell.row.device == "cpu":
+        return environment.memory_bytes
+    devices = () if environment.torch is None else environment.torch.device_memory_bytes
+    known = devices or tuple(g.memory_bytes for g in environment.gpus if g.memory_bytes is not None)
+    return min(known, default=None)
+
+
+def _share(cell: CellEvidence, environment: EnvironmentRecord | None) -> float | None:
+    capacity, peak = _capacity(cell, environment), cell.row.peak_memory_bytes
+    if not capacity or peak is None or cell.row.status != "ok":
+        return None
+    hosts = Counter(s.host for s in cell.result.summaries)
+    ranks = max(hosts.values(), default=1) if cell.row.device == "cpu" else 1
+    return ranks * peak / capacity
+
+
+def _ran_out(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
+    cell = min(cells, key=lambda c: (c.row.micro_batch, c.row.num_parameters or 0))
+    what = "host" if cell.row.status == "host_oom" else "GPU"
+    said = [f"{cell.run.label}, micro-batch {cell.row.micro_batch}: {cell.row.error or 'no message'}"]
+    capacity, state = _capacity(cell, evidence.environment), _state_bytes(cell)
+    if state is not None:
+        of = "" if capacity is None else f" of {format_bytes_binary(capacity)}"
+        said.append(f"parameters, gradients and optimizer alone: {format_bytes_binary(state)}{of} a rank")
+    if len(cells) > 1:
+        said.append(f"{len(cells)} cells of this model ran out of memory; this one asks for the least")
+    fits = [c for c in evidence.cells if c.run.group == cell.run.group and c.row.status == "ok"]
+    if fits:
+        largest = max(fits, key=lambda c: c.row.micro_batch)
+        peak = largest.row.peak_memory_bytes
+        said.append(
+            f"micro-batch {largest.row.micro_batch} fits"
+            + (f" ({format_bytes_binary(peak)} at the peak)" if peak is not None else "")
+        )
+    return Finding(
+        rule=NAME,
+        severity="problem",
+        title=f"out of {what} memory: {counted(len(cells), 'cell')} of {cell.run.group}",
+        evidence=tuple(said),
+        stake_fraction=None,
+        confidence="certain: it failed",
+        advice=_remedies(evidence, cell, state, capacity),
+        subject=f"{cell.run.group}: {cell.run.label}",
+    )
+
+
+def _near(evidence: Evidence, cell: CellEvidence, share: float, *, count: int) -> Finding:
+    capacity, state = _capacity(cell, evidence.environment), _state_bytes(cell)
+    peak = format_bytes_binary(cell.row.peak_memory_bytes or 0)
+    said = [f"{cell.run.label}: {peak} a rank at the peak, of {format_bytes_binary(capacity or 0)}"]
+    if cell.row.device == "cpu" and cell.row.world_size > 1:
+        said[0] += " for all ranks of the host"
+    if state is not None:
+        said.append(f"parameters, gradients and optimizer alone: {format_bytes_binary(state)}")
+    if count > 1:
+        said.append(f"{count} cells come this close")
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=f"{percent(share)} of the memory is in use at the peak",
+        evidence=tuple(said),
+        stake_fraction=None,
+        confidence="measured",
+        advice=_remedies(evidence, cell, state, capacity),
+        subject=f"{cell.run.group}: {cell.run.label}",
+    )
+
+
+def _state_bytes(cell: CellEvidence) -> int | None:
+    """What one rank holds beside activations, by the strategy's own plan."""
+    try:
+        promise = promise_of(cell.result.spec)
+    except (StepscopeError, ValueError):
+        return None
+    return promise.strategy.memory_plan(promise.facts, promise.setting, promise.strategy_options).total_bytes
+
+
+def _remedies(
+    evidence: Evidence, cell: CellEvidence, state: int | None, capacity: int | None
+) -> tuple[Advice, ...]:
+    """Cheapest first; where the state alone does not fit, a smaller batch is no remedy."""
+    row, spec = cell.row, cell.result.spec
+    too_large = state is not None and capacity is not None and state > capacity
+    found = []
+    if row.micro_batch > 1 and not too_large:
+        half = max(1, row.micro_batch // 2)
+        changes: list[tuple[str, object]] = [("accumulation", 2 * row.accumulation)]
+        if spec.batch_rule == "micro_batch":
+            changes.append(("micro_batch", half))
+        found.append(
+            Advice(
+                text=f"half the micro-batch ({half}), twice the accumulation: the same global batch and mathematics",
+                command=again(evidence, cell, *changes),
+            )
+        )
+    if row.precision in ("fp32", "tf32"):
+        found.append(
+            Advice(
+                text="BF16 parameters and activations: half of both (check the loss); autocast halves activations only",
+                command=again(evidence, cell, ("precision", "bf16")),
+            )
+        )
+    if not too_large:
+        found.append(
+            Advice(text="recompute activations in the backward pass: about a third more computation")
+        )
+    if row.world_size > 1:
+        found.append(
+            Advice(
+                text=f"shard what every rank holds a copy of (ZeRO, FSDP): up to 1/{row.world_size} of the state each"
+            )
+        )
+    found.append(Advice(text="a device with more memory, or a smaller model"))
+    return tuple(found)
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="a cell ran out of memory, or nearly",
+    needs=("cells",),
+    check=check,
+    protocol=3,
+    thresholds={"near": NEAR},
+)

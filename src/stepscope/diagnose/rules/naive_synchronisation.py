@@ -1,0 +1,80 @@
+"""Gradients are reduced after the whole backward pass: nothing overlaps.
+
+What
+----
+A cell whose collectives all come after the backward pass, and spend a notable share of the step there. What a
+strategy that overlaps could save is at most the shorter of communication and backward pass; where one was measured in
+the same run on the same work, its gain is the answer, and no gain is one, too.
+
+In traces of any job: reductions launched after the autograd engine's last work of the step (nine tenths of them, by
+time), or inside it and not hidden at all: waited for one by one. Reductions of the forward pass (tensor parallel) are
+none of gradients.
+
+Why
+---
+Reducing gradient by gradient after backward is how first versions of distributed training are written. It pays every
+latency and hides nothing.
+
+Known problems
+--------------
+On CPU ranks whose cores also run gloo's threads, communication is computation and overlap gains nothing (2 ranks on 2
+cores, loopback: 0.9x to 1.2x, 2026-11). That is why a measured cell outranks the estimate.
+
+References
+----------
+Li et al., PyTorch Distributed, VLDB 13(12), 2020, section 3.2.1 (the naive solution).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE, each_job, together
+from stepscope.diagnose.traced_sync import traced_sync
+
+NAME = "naive-synchronisation"
+
+MIN_SHARE = Threshold(
+    value=0.10, unit="share of the step", source="as for poor-overlap: less is worth less than 11 % of speed"
+)
+MIN_GAIN = Threshold(
+    value=0.03,
+    unit="of the step, where both were measured",
+    source="spread of medians of equal cells on a quiet machine, 2 % (2026-11), and a little more",
+)
+
+
+def check(evidence: Evidence) -> Outcome:
+    """Cells by their plan and phases; traces of other jobs by where their reductions are launched.
+
+    What reads cells is imported where there are some: `trace` starts without it.
+    """
+    measured = {cell.row.cell_id for cell in evidence.cells}
+    traces = tuple(t for t in evidence.traces if t.cell_id not in measured)
+    outcomes: list[Outcome] = []
+    if evidence.cells:
+        from stepscope.diagnose.blocking_cells import blocking_cells
+
+        outcomes.append(
+            blocking_cells(NAME, evidence, least_share=MIN_SHARE.value, least_gain=MIN_GAIN.value)
+        )
+    if traces:
+        outcomes.append(each_job(replace(evidence, traces=traces), partial(traced_sync, NAME)))
+    return together(outcomes)
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="gradients are reduced after the backward pass instead of during it",
+    any_of=("cells", "traces"),
+    check=check,
+    protocol=3,
+    thresholds={
+        "share": MIN_SHARE,
+        "gain": MIN_GAIN,
+        "in a trace": Threshold(value=WORTH, unit="share of the window", source=WORTH_SOURCE),
+    },
+)

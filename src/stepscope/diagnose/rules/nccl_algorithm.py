@@ -1,0 +1,144 @@
+"""NCCL chose an algorithm or protocol that is not the fastest one measured here.
+
+What
+----
+A sweep of `stepscope comm` over NCCL_ALGO, NCCL_PROTO or other NCCL variables has a setting that beats the default at a
+size: the 95 % intervals of the two medians do not overlap, and the default takes at least 5 % more time. Where NCCL's log
+of the same sizes is there, its own choice is named.
+
+Why
+---
+NCCL's tuner picks from a model of the machine. On fabrics it does not know (few NICs, oversubscribed switches, bridged
+PCIe) the model is wrong by up to 2x around the sizes where algorithms change over.
+
+Known problems
+--------------
+A variable holds for every operation and size of the job: one that wins at 1 MiB may lose at 1 GiB, so the sizes of the
+job decide. What wins alone may lose beside computation, because protocols take different numbers of SMs. After an update
+of NCCL, measure again: a forced choice hides the better tuner.
+
+References
+----------
+NCCL user guide, NCCL_ALGO and NCCL_PROTO ("not recommended for production" as a lasting setting); NCCL tuner plugin
+interface (ext-tuner); Hu et al., Demystifying NCCL, 2025 (arXiv 2507.04786).
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_size
+from stepscope.core.words import counted
+from stepscope.diagnose.comm_facts import percent, size_of
+from stepscope.diagnose.comm_labels import env_label, op_label, ranks_label
+from stepscope.diagnose.comm_winners import Winner, winners
+from stepscope.diagnose.evidence import NEEDS, Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.nccl_debug import NcclChoice
+
+NAME = "nccl-algorithm"
+
+MIN_GAIN = Threshold(
+    value=1.05,
+    unit="default's time / winner's time",
+    source="2.5 times the half-width that a measurement aims at (2 %), so that no equal setting wins by luck",
+)
+_SWEEP = "stepscope comm --ops all_reduce --sizes 64K:256M:4 --env NCCL_ALGO=Ring,Tree"
+_SHOWN = 4
+
+
+def check(evidence: Evidence) -> Outcome:
+    if not evidence.comm:
+        return Skipped(rule=NAME, reason=NEEDS["comm"][0], command=_SWEEP)
+    swept = [w for w in winners(evidence.comm) if _is_nccl(w)]
+    with_default = [w for w in swept if w.default is not None]
+    if not with_default:
+        why = (
+            "the sweep has no run without settings to compare with"
+            if swept
+            else "no sweep over NCCL's settings"
+        )
+        return Skipped(rule=NAME, reason=why, command=_SWEEP)
+    beaten = [w for w in with_default if _beaten(w)]
+    if not beaten:
+        worst = max(with_default, key=lambda w: w.over_default or 1.0)
+        return Quiet(
+            rule=NAME,
+            looked_at=f"{counted(len(with_default), 'size')}: the default takes at most {worst.over_default or 1.0:.2f}x "
+            f"the fastest, limit {MIN_GAIN.value}x and clear of noise",
+        )
+    groups: dict[tuple[str, str, str], list[Winner]] = {}
+    for winner in beaten:
+        row = winner.row
+        groups.setdefault((op_label(row), ranks_label(row), env_label(row.env)), []).append(winner)
+    ranked = sorted(groups.items(), key=lambda item: -max(w.over_default or 1.0 for w in item[1]))
+    return tuple(_finding(*key, some, evidence) for key, some in ranked)
+
+
+def _is_nccl(winner: Winner) -> bool:
+    return any(name.startswith(("NCCL_", "RCCL_")) for row in winner.settings for name in row.env)
+
+
+def _beaten(winner: Winner) -> bool:
+    tied = winner.settings[: winner.tied]
+    return (
+        winner.default is not None
+        and all(row is not winner.default for row in tied)
+        and (winner.over_default or 1.0) >= MIN_GAIN.value
+    )
+
+
+def _finding(op: str, ranks: str, env: str, some: list[Winner], evidence: Evidence) -> Finding:
+    best = max(some, key=lambda w: w.over_default or 1.0)
+    ratio = best.over_default or 1.0
+    size = size_of(best.row)
+    said = [
+        f"{format_size(size_of(w.row))}: default {(w.over_default or 1.0):.2f}x the time of {env}"
+        for w in sorted(some, key=lambda w: size_of(w.row))[:_SHOWN]
+    ]
+    if len(some) > _SHOWN:
+        said.append(f"{len(some) - _SHOWN} more sizes")
+    if chosen := _choice(evidence, best.row.op, size):
+        said.append(f"NCCL's own choice at {format_size(size)}: {chosen.algorithm}, {chosen.protocol}")
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=f"{op} on {ranks}: {env} is {percent(ratio - 1)} faster than NCCL's choice at {format_size(size)}",
+        evidence=tuple(said),
+        stake_fraction=None,
+        confidence="measured: 95 % intervals of the medians do not overlap; alone, not beside computation",
+        advice=(
+            Advice(
+                text="try it in the training job, whose sizes and overlap decide", command=f"export {env}"
+            ),
+            Advice(
+                text="if only some sizes gain, use a tuner plugin (NCCL_TUNER_PLUGIN) instead of a variable for all"
+            ),
+            Advice(text="see what NCCL chooses at each size", command=f"{_SWEEP} --nccl-debug TUNING"),
+        ),
+        subject=f"{op} on {ranks}",
+    )
+
+
+def _choice(evidence: Evidence, op: str, size: int) -> NcclChoice | None:
+    plain = op.replace("_", "")
+    return next(
+        (
+            choice
+            for log in evidence.nccl
+            for communicator in log.communicators
+            for choice in communicator.choices
+            if (choice.op or "").replace("_", "").lower() == plain
+            and choice.low_bytes <= size <= choice.high_bytes
+        ),
+        None,
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="NCCL's choice of algorithm or protocol is not the fastest one measured",
+    needs=(),
+    check=check,
+    protocol=3,
+    thresholds={"gain": MIN_GAIN},
+)

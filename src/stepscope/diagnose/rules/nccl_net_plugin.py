@@ -1,0 +1,208 @@
+"""NCCL goes over TCP sockets between hosts, though a faster network is there: a plugin or driver is missing.
+
+What
+----
+NCCL's log names the transport of every link. ``NET/Socket`` between hosts fires. Without a log, a measured all_reduce or
+like collective over several hosts that stays below 10 GB/s busbw at 64 MiB and more fires as likely.
+
+Why
+---
+Without its plugin (libnccl-net.so: aws-ofi-nccl for EFA and Slingshot, the HPC-X plugin, the cloud's own) or without
+verbs, NCCL falls back to TCP silently. The job runs, 5 to 20 times as slowly between hosts.
+
+Known problems
+--------------
+Where Ethernet of 10 or 25 Gbit/s is all there is, sockets are what one has: then the log's list of network devices, or
+`stepscope doctor`, shows no RDMA device, and the finding says so. InfiniBand and RoCE need no plugin ("No plugin found"
+alone is nothing bad). Slow links of other causes can look like sockets without a log.
+
+References
+----------
+CSCS documentation, NCCL (CC0): all_reduce of 128 MiB on 2 x 4 GH200 has 122.6 GB/s with the Slingshot plugin and 5.4 GB/s
+without; NVIDIA nccl issue 209: 60 % of a 32 Gbit/s network over TCP; NCCL user guide, NCCL_NET and NCCL_NET_PLUGIN.
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_bandwidth, format_size
+from stepscope.core.words import counted
+from stepscope.diagnose.comm_facts import by_sweep, size_of
+from stepscope.diagnose.evidence import NEEDS, Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.comm import CommRow
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.nccl_debug import NcclCommunicator, NcclDebug
+
+NAME = "nccl-net-plugin"
+
+SOCKET_RATE = Threshold(
+    value=10e9,
+    unit="bytes/s of busbw across hosts",
+    source="NCCL over TCP reaches 0.1 to 6 GB/s (CSCS documentation; NVIDIA nccl issue 209, nccl-tests issue 188), one "
+    "100 Gbit/s RDMA card 11 GB/s and more",
+)
+LARGE = Threshold(
+    value=64 << 20, unit="bytes", source="below it, start-up over several hosts counts as much as the rate"
+)
+_RATED = frozenset(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"])
+_OFF = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
+
+
+def check(evidence: Evidence) -> Outcome:
+    several = [(log, c) for log in evidence.nccl for c in log.communicators if _hosts(c) > 1]
+    on_sockets = [(log, c) for log, c in several if _sockets(c)]
+    if on_sockets:
+        return tuple(_from_log(evidence, log, c) for log, c in _one_each(on_sockets))
+    if several:
+        networks = sorted({n for _, c in several for n in (c.networks or _transports(c))})
+        return Quiet(
+            rule=NAME, looked_at=f"{counted(_hosts(several[0][1]), 'host')} over {', '.join(networks) or '?'}"
+        )
+    rated = [(name, _largest(rows)) for name, rows in by_sweep(evidence.comm) if _judged(rows)]
+    if rated:
+        return _from_rates(rated)
+    if evidence.nccl:
+        return Quiet(rule=NAME, looked_at="NCCL's log is of one host: no network is used")
+    reason, command = NEEDS["nccl"]
+    return Skipped(
+        rule=NAME,
+        reason=f"{reason}, and no large collective over several hosts was measured",
+        command=command,
+    )
+
+
+def _hosts(communicator: NcclCommunicator) -> int:
+    return communicator.nodes or len({rank.host for rank in communicator.ranks})
+
+
+def _transports(communicator: NcclCommunicator) -> set[str]:
+    return {link.transport for link in communicator.links if link.transport.startswith("NET/")}
+
+
+def _sockets(communicator: NcclCommunicator) -> bool:
+    return "NET/Socket" in _transports(communicator) or (
+        not _transports(communicator) and communicator.networks == ("Socket",)
+    )
+
+
+def _one_each(found: list[tuple[NcclDebug, NcclCommunicator]]) -> list[tuple[NcclDebug, NcclCommunicator]]:
+    """The largest communicator of each log: the others go the same way."""
+    largest: dict[int, tuple[NcclDebug, NcclCommunicator]] = {}
+    for log, communicator in found:
+        known = largest.get(id(log))
+        if known is None or (communicator.nranks or 0) > (known[1].nranks or 0):
+            largest[id(log)] = (log, communicator)
+    return list(largest.values())
+
+
+def _rdma(evidence: Evidence, log: NcclDebug) -> tuple[str, ...]:
+    """RDMA devices that some source knows of."""
+    known = [nic for host in log.hosts for nic in host.nics if nic.endswith(("/IB", "/RoCE"))]
+    if evidence.environment is not None:
+        known += [nic.name for nic in evidence.environment.nics if nic.rdma and nic.up]
+    if evidence.topology is not None:
+        known += [nic.label or nic.name for nic in evidence.topology.nics]
+    return tuple(dict.fromkeys(known))
+
+
+def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator) -> Finding:
+    rdma = _rdma(evidence, log)
+    links = sum(link.transport == "NET/Socket" for link in communicator.links)
+    switched = [f"{name}={value}" for name, value in log.settings if _OFF.get(name) == value]
+    said = [f"{counted(links, 'link')} via NET/Socket" if links else "NCCL says: Using network Socket"]
+    said += [f"set in the environment: {', '.join(switched)}"] if switched else []
+    said += [f"NCCL on the plugin: {text}" for text in log.no_plugin[:2]]
+    said.append(
+        f"RDMA devices there: {', '.join(rdma[:4])}"
+        if rdma
+        else "no RDMA device is known here: `stepscope doctor` on a node of the job tells"
+    )
+    hosts = counted(_hosts(communicator), "host")
+    return Finding(
+        rule=NAME,
+        severity="problem" if rdma or switched else "warning",
+        title=f"NCCL goes over TCP sockets between {hosts}"
+        + (" though RDMA devices are there" if rdma else ""),
+        evidence=tuple(said),
+        stake_fraction=None,
+        confidence="certain: NCCL's own log"
+        + ("" if rdma else "; whether there is a faster network is not known"),
+        advice=_advice(switched),
+        subject=f"communicator of {communicator.nranks} ranks" if communicator.nranks else None,
+    )
+
+
+def _advice(switched: list[str]) -> tuple[Advice, ...]:
+    unset = "unset " + " ".join(name.partition("=")[0] for name in switched)
+    first = (Advice(text="take the setting away", command=unset),) if switched else ()
+    return (
+        *first,
+        Advice(
+            text="load the plugin of the network (aws-ofi-nccl for EFA and Slingshot, the cloud's or HPC-X's else) and put "
+            "its folder into LD_LIBRARY_PATH; in containers enable the hook that mounts it",
+        ),
+        Advice(
+            text="make NCCL fail rather than fall back: name the network it must use",
+            command='export NCCL_NET="AWS Libfabric"    # or IB',
+        ),
+        Advice(
+            text="check what it says then",
+            command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV; look for: Using network",
+        ),
+    )
+
+
+def _judged(rows: list[CommRow]) -> bool:
+    row = rows[-1]
+    return (
+        row.backend == "nccl"
+        and (row.hosts or 1) > 1
+        and row.op in _RATED
+        and size_of(row) >= LARGE.value
+        and row.busbw_bytes_per_s is not None
+    )
+
+
+def _largest(rows: list[CommRow]) -> CommRow:
+    """The fastest of the large sizes."""
+    return max((r for r in rows if size_of(r) >= LARGE.value), key=lambda r: r.busbw_bytes_per_s or 0.0)
+
+
+def _from_rates(rated: list[tuple[str, CommRow]]) -> Outcome:
+    slow = [(name, row) for name, row in rated if (row.busbw_bytes_per_s or 0.0) < SOCKET_RATE.value]
+    if not slow:
+        name, row = min(rated, key=lambda each: each[1].busbw_bytes_per_s or 0.0)
+        return Quiet(
+            rule=NAME,
+            looked_at=f"{name}: busbw {format_bandwidth(row.busbw_bytes_per_s or 0.0)} across hosts, sockets stay below "
+            f"{format_bandwidth(SOCKET_RATE.value)}",
+        )
+    name, row = min(slow, key=lambda each: each[1].busbw_bytes_per_s or 0.0)
+    rate = format_bandwidth(row.busbw_bytes_per_s or 0.0)
+    more = [f"{other}: {format_bandwidth(r.busbw_bytes_per_s or 0.0)}" for other, r in slow if other != name]
+    return (
+        Finding(
+            rule=NAME,
+            severity="warning",
+            title=f"{name} has {rate} across hosts: as slow as TCP sockets",
+            evidence=(
+                f"busbw {rate} at {format_size(size_of(row))}; RDMA networks of GPU machines reach "
+                f"{format_bandwidth(SOCKET_RATE.value)} and more",
+                *more[:3],
+            ),
+            stake_fraction=None,
+            confidence="likely: NCCL's log would say which network it uses",
+            advice=_advice([]),
+            subject=name,
+        ),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="NCCL uses TCP sockets between hosts",
+    needs=(),
+    check=check,
+    protocol=3,
+    thresholds={"rate": SOCKET_RATE, "size": LARGE},
+)

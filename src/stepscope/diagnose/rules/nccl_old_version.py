@@ -1,0 +1,134 @@
+"""This version of NCCL has a documented bug that makes jobs hang or corrupts data.
+
+What
+----
+NCCL's version, from its log or from torch, against a short list of versions whose release notes (or the notes of the version
+that mended them) name a hang or wrong data. Slowness alone is not listed, nor are bugs of single features that few use.
+
+Why
+---
+Such bugs look like faults of the training code: a hang once a week, a loss that will not fall. They cost days.
+
+Known problems
+--------------
+Each bug needs its circumstances, which the finding names: without them the version is as good as any. Vendors backport:
+a patched build has the old number. The list is not complete.
+
+References
+----------
+NCCL release notes 2.8.4 (uneven send/recv), 2.18.1 (known issues: LL128 where a NIC shares its PCIe switch with one GPU),
+2.29.3 (ARM); NVIDIA nccl issue 596 (an NVLink down, 2.10.3).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from stepscope.core.words import counted
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+
+NAME = "nccl-old-version"
+
+Version = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bug:
+    """first: the first version known to have it, before: the first not known to. gpus: limited to; empty: all."""
+
+    first: Version
+    before: Version
+    what: str
+    when: str
+    workaround: str
+    source: str
+    gpus: tuple[str, ...] = ()
+
+
+BUGS = (
+    _Bug(
+        first=(2, 7, 3), before=(2, 8, 4), what="all_to_all with uneven splits can hang",
+        when="jobs with mixtures of experts or embedding exchange", workaround="export NCCL_LAUNCH_MODE=PARALLEL",
+        source="NCCL release notes 2.8.4",
+    ),
+    _Bug(
+        first=(2, 10, 3), before=(2, 10, 4), what="all_gather gives wrong data when an NVLink is down",
+        when="V100 and A100 machines with NVSwitch, on several hosts", workaround="export NCCL_PROTO=^LL128",
+        source="NVIDIA nccl issue 596",
+    ),
+    _Bug(
+        first=(2, 18, 1), before=(2, 18, 2), what="all_reduce can give wrong data (LL128 is not safe there)",
+        when="H100 machines where a network card shares its PCIe switch with one GPU, on several hosts",
+        workaround="export NCCL_PROTO=^LL128", source="NCCL release notes 2.18.1, known issues",
+    ),
+    _Bug(
+        first=(2, 0, 0), before=(2, 29, 3), what="collectives can hang without any error",
+        when="ARM hosts (GH200, GB200), NCCL built with gcc before 10", workaround="update: there is none",
+        source="NCCL release notes 2.29.3", gpus=("GH200", "GB200", "GB300"),
+    ),
+)  # fmt: skip
+
+MOST_KNOWN = Threshold(value=0, unit="documented bugs", source="one is enough to lose a job")
+
+
+def check(evidence: Evidence) -> Outcome:
+    said = [v for log in evidence.nccl for v in log.versions]
+    torch = evidence.environment.torch if evidence.environment is not None else None
+    if torch is not None and torch.nccl_version and torch.hip_version is None:
+        said.append(torch.nccl_version)
+    versions = {version: text for text in dict.fromkeys(said) if (version := _parsed(text)) is not None}
+    if not versions:
+        return Skipped(rule=NAME, reason="no version of NCCL is known here", command="NCCL_DEBUG=VERSION")
+    hardware = " ".join([*evidence.hardware, *(torch.device_names if torch is not None else ())])
+    found = [
+        _finding(bug, text)
+        for version, text in sorted(versions.items())
+        for bug in BUGS
+        if bug.first <= version < bug.before and (not bug.gpus or any(name in hardware for name in bug.gpus))
+    ]
+    if found:
+        return tuple(found)
+    return Quiet(
+        rule=NAME,
+        looked_at=f"{', '.join(versions.values())}: none of {counted(len(BUGS), 'listed bug')} is in it",
+    )
+
+
+def _parsed(text: str) -> Version | None:
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
+    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
+
+
+def _finding(bug: _Bug, version: str) -> Finding:
+    before = ".".join(map(str, bug.before))
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=f"NCCL {version}: {bug.what}",
+        evidence=(
+            f"where: {bug.when}",
+            f"in {'.'.join(map(str, bug.first))} and later, before {before} ({bug.source})",
+        ),
+        stake_fraction=None,
+        confidence="likely: the version has the bug; whether this job meets it depends on the machine",
+        advice=(
+            Advice(text=f"update NCCL ({before} or later): it comes with torch"),
+            Advice(
+                text="until then", command=bug.workaround if bug.workaround.startswith("export") else None
+            ),
+        ),
+        subject=f"NCCL {version}",
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="the NCCL version has a documented hang or wrong result",
+    needs=(),
+    check=check,
+    protocol=1,
+    thresholds={"known": MOST_KNOWN},
+)

@@ -1,0 +1,277 @@
+"""The peak is close to the device's capacity, or over it: the next longer sequence, or one fragment more, ends the job.
+
+What
+----
+Peak bytes of a run against the capacity of the device, never against the pool that the allocator happened to reserve; peak
+reserved bytes of a memory snapshot likewise; and runs that ended out of memory. Cells of `stepscope bench` are judged by
+`memory-peak`, which knows their plan. Remedies come in the order of what they cost.
+
+Why
+---
+Out of memory is met hours into a run, at the longest batch. What is free on top of the peak must also hold the CUDA
+context, NCCL's buffers and fragments, which torch's peak does not count.
+
+Known problems
+--------------
+Capacity from the accelerator table is the marketed size; the driver's own is a few per cent larger or smaller. Without
+the name of the device nothing is said.
+
+References
+----------
+docs/reference/metrics.md, Memory; Rajbhandari et al., ZeRO, SC 2020 (what sharding saves and costs); Chen et al.,
+Training deep nets with sublinear memory cost, 2016 (recomputation); PyTorch documentation, CUDA semantics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.core.errors import Unavailable
+from stepscope.core.units import format_bytes_binary
+from stepscope.core.words import counted
+from stepscope.diagnose.comm_facts import percent
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.hardware import find
+from stepscope.records.finding import Advice, Finding, Quiet, Severity, Skipped
+from stepscope.records.memory_snapshot import MemoryHolder
+from stepscope.records.training import TrainingRun
+
+NAME = "near-oom"
+
+MOST_SHARE = Threshold(
+    value=0.90,
+    unit="of the device's capacity",
+    source="CUDA context and NCCL buffers take 1 to 3 GB beside the pool, 2 to 8 % of 40 and 80 GB devices, and some of the "
+    "rest is fragments",
+)
+_RECOMPUTE = "about a third more computation (4/3)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Full:
+    """peak over capacity of one run or snapshot. source: where the capacity is from."""
+
+    name: str
+    peak_bytes: int
+    capacity_bytes: int
+    source: str
+    run: TrainingRun | None
+
+    @property
+    def share(self) -> float:
+        return self.peak_bytes / self.capacity_bytes
+
+
+def check(evidence: Evidence) -> Outcome:
+    runs = _foreign(evidence)
+    failed = [run for run in runs if run.status in ("oom", "host_oom")]
+    known = [*_runs(runs), *_snapshots(evidence)]
+    near = sorted((each for each in known if each.share >= MOST_SHARE.value), key=lambda each: -each.share)
+    found = [*(_failed(evidence, run) for run in failed)]
+    found += [_near(near[0], near[1:])] if near else []
+    for memory in evidence.memory:
+        if memory.oom_events and memory.oom_request_bytes is not None:
+            free = memory.oom_driver_free_bytes
+            left = "" if free is None else f" with {format_bytes_binary(free)} left in the driver"
+            found.append(
+                _finding(
+                    f"{counted(memory.oom_events, 'request')} failed: {format_bytes_binary(memory.oom_request_bytes)} wanted"
+                    f"{left}",
+                    (
+                        f"reserved {format_bytes_binary(memory.segment_bytes)}, in use "
+                        f"{format_bytes_binary(memory.allocated_bytes)}",
+                        *_largest(memory.peak_holders or memory.holders),
+                    ),
+                    "certain: recorded by the allocator",
+                    None,
+                    f"{Path(memory.path).name}, device {memory.device}",
+                )
+            )
+    if found:
+        return tuple(found)
+    if known:
+        worst = max(known, key=lambda each: each.share)
+        return Quiet(
+            rule=NAME,
+            looked_at=f"{worst.name}: {percent(worst.share)} of {format_bytes_binary(worst.capacity_bytes)}, limit "
+            f"{percent(MOST_SHARE.value)}",
+        )
+    return Skipped(
+        rule=NAME,
+        reason="no run or snapshot has both a peak and a device of known capacity",
+        command="stepscope bench MATRIX.yaml",
+    )
+
+
+def _largest(holders: tuple[MemoryHolder, ...]) -> tuple[str, ...]:
+    return tuple(f"{format_bytes_binary(each.size_bytes)} held at {each.where}" for each in holders[:3])
+
+
+def _foreign(evidence: Evidence) -> list[TrainingRun]:
+    """Runs that are no cells of bench: those are judged by memory-peak, which knows their plan."""
+    cells = {cell.run.run_id for cell in evidence.cells}
+    return [run for run in evidence.runs if run.run_id not in cells]
+
+
+def _runs(runs: list[TrainingRun]) -> list[_Full]:
+    found = []
+    for run in runs:
+        if run.status != "ok" or run.peak_memory_bytes is None:
+            continue
+        capacity = _of_name(run.hardware)
+        if capacity is None:
+            continue
+        size, source = capacity
+        found.append(
+            _Full(
+                name=f"{run.group}: {run.label}",
+                peak_bytes=run.peak_memory_bytes,
+                capacity_bytes=size,
+                source=source,
+                run=run,
+            )
+        )
+    return found
+
+
+def _snapshots(evidence: Evidence) -> list[_Full]:
+    found = []
+    for memory in evidence.memory:
+        size, source = memory.capacity_bytes, "stated by the failed request"
+        if size is None:
+            known = _device_capacity(evidence)
+            if known is None:
+                continue
+            size, source = known
+        peak = memory.segment_bytes if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes
+        if not memory.oom_events:
+            name = f"{Path(memory.path).name}, device {memory.device}"
+            found.append(_Full(name=name, peak_bytes=peak, capacity_bytes=size, source=source, run=None))
+    return found
+
+
+def _device_capacity(evidence: Evidence) -> tuple[int, str] | None:
+    """The smallest device of the machine, as the driver tells it; else by the name that the source tells."""
+    torch = evidence.environment.torch if evidence.environment is not None else None
+    if torch is not None and torch.device_memory_bytes:
+        return min(torch.device_memory_bytes), "the driver"
+    gpus = evidence.environment.gpus if evidence.environment is not None else ()
+    sizes = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes]
+    if sizes:
+        return min(sizes), "the driver"
+    return _of_name(evidence.hardware[0]) if len(evidence.hardware) == 1 else None
+
+
+def _of_name(name: str | None) -> tuple[int, str] | None:
+    found = find(name) if name else Unavailable("no name")
+    return None if isinstance(found, Unavailable) else (found.memory_bytes, f"marketed size of {found.name}")
+
+
+def _near(worst: _Full, others: list[_Full]) -> Finding:
+    said = [
+        f"peak {format_bytes_binary(worst.peak_bytes)} of {format_bytes_binary(worst.capacity_bytes)} ({worst.source})"
+    ]
+    said += [f"{each.name}: {percent(each.share)}" for each in others[:3]]
+    return _finding(
+        f"{worst.name}: the peak takes {percent(worst.share)} of the device's memory",
+        tuple(said),
+        "measured" if "marketed" not in worst.source else "likely: the capacity is the marketed one",
+        worst.run,
+        worst.name,
+        severity="warning",
+    )
+
+
+def _failed(evidence: Evidence, run: TrainingRun) -> Finding:
+    capacity = _of_name(run.hardware)
+    said = [run.error or "ended out of memory"]
+    if capacity is not None:
+        said.append(f"capacity {format_bytes_binary(capacity[0])} ({capacity[1]})")
+    fits = [
+        other
+        for other in evidence.runs
+        if other.group == run.group
+        and other.status == "ok"
+        and other.peak_memory_bytes
+        and other.world_size == run.world_size
+    ]
+    if fits:
+        largest = max(fits, key=lambda r: r.peak_memory_bytes or 0)
+        said.append(f"fits: {largest.label}, peak {format_bytes_binary(largest.peak_memory_bytes or 0)}")
+    where = "host" if run.status == "host_oom" else "device"
+    return _finding(
+        f"{run.group}: {run.label} ran out of {where} memory",
+        tuple(said),
+        "certain: it failed",
+        run,
+        f"{run.group}: {run.label}",
+        host=run.device == "cpu" or run.status == "host_oom",
+    )
+
+
+def _finding(
+    title: str,
+    said: tuple[str, ...],
+    confidence: str,
+    run: TrainingRun | None,
+    subject: str,
+    *,
+    severity: Severity = "problem",
+    host: bool = False,
+) -> Finding:
+    return Finding(
+        rule=NAME,
+        severity=severity,
+        title=title,
+        evidence=said,
+        stake_fraction=None,
+        confidence=confidence,
+        advice=_remedies(run, host=host),
+        subject=subject,
+    )
+
+
+def _remedies(run: TrainingRun | None, *, host: bool) -> tuple[Advice, ...]:
+    """Cheapest first; what the run already does is left out."""
+    first = "costs nothing: gradients set to None, no tensor kept for logging (loss.item())"
+    advice = [
+        Advice(text=f"{first}, fewer data workers with smaller queues")
+        if host
+        else Advice(
+            text=f"{first}, segments that grow in place",
+            command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        )
+    ]
+    if run is None or run.micro_batch is None or run.micro_batch > 1:
+        half = f" ({run.micro_batch // 2} instead of {run.micro_batch})" if run and run.micro_batch else ""
+        advice.append(
+            Advice(
+                text=f"costs little: half the micro-batch{half} with twice the accumulation, same global batch"
+            )
+        )
+    if run is None or run.precision in (None, "fp32", "tf32"):
+        advice.append(Advice(text="often gains time, too: bf16 autocast halves activations"))
+    ranks = run.world_size if run is not None else None
+    if ranks is None or ranks > 1:
+        n = f" from 12 to {12 / ranks:.1f} bytes a parameter" if ranks else ""
+        advice.append(
+            Advice(text=f"same traffic: shard the optimizer's state (ZeRO-1), which with Adam takes it{n}")
+        )
+    advice.append(Advice(text=f"costs {_RECOMPUTE}: recompute activations in the backward pass"))
+    if ranks is None or ranks > 1:
+        advice.append(Advice(text="costs half as much traffic again: shard parameters, too (FSDP, ZeRO-3)"))
+    if not host:
+        advice.append(Advice(text="costs most: move optimizer state or activations to the host"))
+    return tuple(advice)
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="the peak is close to what the device holds, or over it",
+    needs=(),
+    check=check,
+    protocol=3,
+    thresholds={"share": MOST_SHARE},
+)

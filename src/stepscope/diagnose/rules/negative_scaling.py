@@ -1,0 +1,102 @@
+"""More ranks are slower than fewer.
+
+What
+----
+Throughput (or epoch time, on the same data) of a run over its baseline's, below 1. Of every group the worst run is reported.
+What else the evidence says of the cause stands beside it: duplicated data, exposed communication.
+
+Why
+---
+Every rank beyond the baseline's costs money and returns less than nothing. The job is cheaper and faster on fewer ranks
+until the cause is mended.
+
+Known problems
+--------------
+A baseline measured with another batch, another precision or on another machine makes any ratio possible; `settings-differ`
+and `scaling-mixed` look at that. A speed-up whose interval holds 1 is no gain either, and is said to be uncertain.
+
+References
+----------
+METRICS, Scaling: speed-up < 1 is negative scaling.
+"""
+
+from __future__ import annotations
+
+from stepscope.diagnose.capped import capped
+from stepscope.diagnose.cell_facts import percent
+from stepscope.diagnose.data_use import duplicated
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.pairs import Pair, by_group, pairs
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+
+NAME = "negative-scaling"
+
+MIN_SPEEDUP = Threshold(value=1.0, unit="speed-up", source="METRICS, Scaling")
+
+
+def check(evidence: Evidence) -> Outcome:
+    found = [pair for pair in pairs(evidence) if pair.relative > 1]
+    if not found:
+        return Skipped(
+            rule=NAME,
+            reason="no run on several ranks has a baseline on fewer",
+            command="stepscope bench --preset strong-scaling",
+        )
+    slower = [pair for pair in found if pair.row.speedup < MIN_SPEEDUP.value]
+    if slower:
+        return capped(_finding(group) for group in by_group(slower).values())
+    least = min(found, key=lambda pair: pair.row.speedup)
+    return Quiet(rule=NAME, looked_at=f"least speed-up {least.row.speedup:.2f}x, {least.name}; limit 1")
+
+
+def _finding(group: list[Pair]) -> Finding:
+    ranked = sorted(group, key=lambda pair: pair.row.speedup)
+    worst = ranked[0]
+    row, run = worst.row, worst.run
+    copies = duplicated(worst)
+    evidence = [f"speed-up {worst.speedup_text}: {percent(row.efficiency)} of {worst.relative:g}x"]
+    evidence += [f"also {other.run.label}: {other.row.speedup:.2f}x" for other in ranked[1:4]]
+    if copies:
+        evidence.append(
+            "explained by duplicated-data: the ranks do not share the work; nothing speaks for communication"
+        )
+    elif run.exposed_comm_ns is not None and run.step_ns is not None:
+        evidence.append(
+            f"{percent(run.exposed_comm_ns.value / run.step_ns.value)} of the step is exposed communication"
+        )
+    unsure = row.high is not None and row.high >= MIN_SPEEDUP.value
+    return Finding(
+        rule=NAME,
+        severity="problem",
+        title=f"{worst.ranks} are slower than {worst.base_ranks}: {row.speedup:.2f}x",
+        evidence=tuple(evidence),
+        stake_fraction=None if copies else 1 - row.efficiency,
+        confidence="likely: the interval of the speed-up holds 1; no gain in any case"
+        if unsure
+        else "measured" + ("" if row.high is not None else ", without an interval"),
+        advice=_advice(worst, copies=copies),
+        subject=worst.name,
+    )
+
+
+def _advice(pair: Pair, *, copies: bool) -> tuple[Advice, ...]:
+    if copies:
+        return (Advice(text="give each rank its own part of the data first: see duplicated-data"),)
+    return (
+        Advice(text=f"run it on {pair.base_ranks} until the cause is found"),
+        Advice(
+            text="see where the step goes: trace a few steps on all ranks",
+            command="stepscope bench MATRIX.yaml --profile && stepscope trace RUN",
+        ),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="more ranks are slower than fewer",
+    needs=("scaling",),
+    check=check,
+    protocol=1,
+    thresholds={"speedup": MIN_SPEEDUP},
+)

@@ -1,0 +1,212 @@
+"""The same collective takes very different times though the ranks arrive together: others use the network, too.
+
+What
+----
+Two ways. Calls of one size in `stepscope comm`: the slowest tenth takes 1.5 times the median and more, while the medians
+of the ranks lie within 10 % of each other (a slow rank would show there). Traces: the transfer alone, after the last
+rank arrived, of like collectives (operation, size, group) has a slowest tenth of 1.5 times the median, while arrival
+skew explains less than half of that.
+
+Why
+---
+A step waits for its slowest collective. What varies with other jobs' traffic cannot be tuned away inside the job, and
+runs that fall into quiet and busy hours cannot be compared.
+
+Known problems
+--------------
+Ranks on one machine over loopback share cores, not a network: they are not judged. Messages below 1 MiB vary with the
+host's scheduling. With fewer than 20 calls the slowest tenth is one or two calls, so that one hiccup could fire it.
+
+References
+----------
+Bhatele et al., There goes the neighborhood: performance degradation due to nearby jobs, SC 2013 (up to 2x between equal
+runs); docs/reference/metrics.md, Stragglers (transfer and waiting).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+
+from stepscope.core.units import format_duration, format_size
+from stepscope.core.words import counted
+from stepscope.diagnose.comm_facts import LARGE_BYTES, by_sweep, percent, size_of
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.comm import CommRow
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.trace_collectives import MatchedCollective
+
+NAME = "network-contention"
+
+TAIL = Threshold(
+    value=1.5,
+    unit="slowest tenth / median",
+    source="a quiet shaped network between 4 hosts stays below 1.1 (2026-11); a second flow on a shared link costs 2",
+)
+MOST_SPREAD = Threshold(
+    value=0.10,
+    unit="(slowest - fastest rank) / slowest",
+    source="ranks that differ by more have a slow one among them: that is another finding",
+)
+LEAST_CALLS = Threshold(value=20, unit="calls", source="two calls are then a tenth")
+SKEW_SHARE = Threshold(
+    value=0.5,
+    unit="of the extra time",
+    source="below it, what varies is mostly the transfer, not the arrival",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Varying:
+    name: str
+    ratio: float
+    said: tuple[str, ...]
+    stake: float | None
+    measured: bool
+
+
+def check(evidence: Evidence) -> Outcome:
+    looked = [*_from_comm(evidence), *_from_traces(evidence)]
+    if not looked:
+        return Skipped(
+            rule=NAME,
+            reason=f"no collective over a network with {LEAST_CALLS.value:.0f} calls of {format_size(LARGE_BYTES)} and more",
+            command="stepscope comm --ops all_reduce --sizes 4M,64M --iters 50    # on several hosts",
+        )
+    worst = max(looked, key=lambda each: each.ratio)
+    if worst.ratio < TAIL.value:
+        return Quiet(
+            rule=NAME,
+            looked_at=f"{worst.name}: slowest tenth {worst.ratio:.2f}x the median, limit {TAIL.value}x",
+        )
+    firing = sorted((v for v in looked if v.ratio >= TAIL.value), key=lambda v: -v.ratio)
+    best: dict[bool, _Varying] = {}
+    for each in firing:
+        best.setdefault(each.measured, each)
+    return tuple(_finding(each, firing) for each in best.values())
+
+
+def _from_comm(evidence: Evidence) -> list[_Varying]:
+    found = []
+    for name, rows in by_sweep(evidence.comm):
+        judged = [row for row in rows if _judged(row)]
+        if judged:
+            row = max(judged, key=_tail)
+            median, tail = row.time_ns_median or 1.0, row.time_ns_p90 or 0.0
+            found.append(
+                _Varying(
+                    name=f"{name} at {format_size(size_of(row))}",
+                    ratio=_tail(row),
+                    said=(
+                        f"median {format_duration(median)}, slowest tenth from {format_duration(tail)}, "
+                        f"worst {format_duration(row.time_ns_max or tail)} of {counted(row.iterations or 0, 'call')}",
+                        f"the ranks' own medians differ by {percent(row.rank_spread or 0.0)}: no rank is slow by itself",
+                    ),
+                    stake=None,
+                    measured=True,
+                )
+            )
+    return found
+
+
+def _judged(row: CommRow) -> bool:
+    over_network = (row.hosts or 1) > 1 or row.network is not None
+    return (
+        over_network
+        and size_of(row) >= LARGE_BYTES
+        and row.time_ns_p90 is not None
+        and row.time_ns_median is not None
+        and (row.iterations or 0) >= LEAST_CALLS.value
+        and row.rank_spread is not None
+        and row.rank_spread <= MOST_SPREAD.value
+    )
+
+
+def _tail(row: CommRow) -> float:
+    return (row.time_ns_p90 or 0.0) / (row.time_ns_median or 1.0)
+
+
+def _from_traces(evidence: Evidence) -> list[_Varying]:
+    found = []
+    for trace in evidence.traces:
+        job = trace.summary.collectives
+        hosts = {r.facts.host for r in trace.summary.ranks if r.facts.host is not None}
+        if job is None or len(hosts) < 2:
+            continue
+        like: dict[tuple[str, int, str], list[MatchedCollective]] = defaultdict(list)
+        for one in job.instances:
+            if (
+                one.transfer_ns is not None
+                and one.size_bytes
+                and one.size_bytes >= LARGE_BYTES
+                and one.complete
+            ):
+                like[one.op, one.size_bytes, one.group.name if one.group else ""].append(one)
+        windows = [r.budget.parts.window_ns for r in trace.summary.ranks if r.budget is not None]
+        for (op, size, _), instances in like.items():
+            if len(instances) >= LEAST_CALLS.value:
+                found.append(
+                    _of_instances(
+                        f"{op} of {format_size(size)} in {trace.name}", instances, max(windows, default=0)
+                    )
+                )
+    return found
+
+
+def _of_instances(name: str, instances: list[MatchedCollective], window_ns: int) -> _Varying:
+    transfers = sorted(one.transfer_ns or 0 for one in instances)
+    median = statistics.median(transfers) or 1.0
+    slow = [one for one in instances if (one.transfer_ns or 0) >= TAIL.value * median]
+    extra = sum((one.transfer_ns or 0) - median for one in slow)
+    skew = sum(one.skew_ns or 0 for one in slow)
+    ratio = transfers[int(0.9 * (len(transfers) - 1))] / median
+    if extra and skew / (extra + skew) > SKEW_SHARE.value:
+        ratio = min(ratio, 1.0)  # arrival explains it
+    return _Varying(
+        name=name,
+        ratio=ratio,
+        said=(
+            f"transfers after the last rank arrived: median {format_duration(median)}, slowest "
+            f"{format_duration(transfers[-1])}, {len(slow)} of {counted(len(transfers), 'call')} above {TAIL.value}x",
+            f"arrival skew of those calls: {format_duration(skew / max(1, len(slow)))} on average",
+        ),
+        stake=extra / window_ns if window_ns else None,
+        measured=False,
+    )
+
+
+def _finding(worst: _Varying, firing: list[_Varying]) -> Finding:
+    others = [f"{v.name}: {v.ratio:.1f}x" for v in firing if v is not worst and v.measured == worst.measured]
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=f"{worst.name}: the slowest tenth of the calls takes {worst.ratio:.1f}x the median",
+        evidence=(*worst.said, *others[:3]),
+        stake_fraction=worst.stake,
+        confidence="likely: the network is what ranks share; a log of its switches would prove it",
+        advice=(
+            Advice(
+                text="measure again at another hour, and beside no other job of yours, before tuning anything"
+            ),
+            Advice(
+                text="ask for nodes under one switch",
+                command="sbatch --switches=1",
+            ),
+            Advice(
+                text="ask the operator about congestion control (ECN, adaptive routing) and the counters of the switches"
+            ),
+        ),
+        subject=worst.name,
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="collectives vary though ranks arrive together: the network is shared",
+    needs=(),
+    check=check,
+    protocol=3,
+    thresholds={"tail": TAIL, "spread": MOST_SPREAD, "calls": LEAST_CALLS, "skew": SKEW_SHARE},
+)

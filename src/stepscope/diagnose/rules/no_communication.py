@@ -1,0 +1,82 @@
+"""Traces of a job of several ranks hold not one communication event.
+
+What
+----
+Every given trace of a job of two or more ranks shows neither communication kernels nor gloo spans. Zero would read as
+"communication costs nothing"; it means that it was not seen.
+
+Why
+---
+A capture taken where gradients are not synchronised (``no_sync``, between optimizer steps, one rank's warm-up) says
+nothing of scaling, and every figure of overlap made from it is empty.
+
+Known problems
+--------------
+A job that really does not communicate (independent replicas by intent) fires too. A communication library whose
+kernels are not in ``traces.classify`` is counted as computation.
+
+References
+----------
+PyTorch, ``torch.nn.parallel.DistributedDataParallel.no_sync``; ``torch.profiler.ProfilerActivity``.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from stepscope.core.units import format_duration
+from stepscope.core.words import counted
+from stepscope.diagnose.evidence import Evidence, TraceEvidence
+from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.diagnose.trace_facts import each_job, unread
+from stepscope.records.finding import Advice, Finding, Quiet
+
+_NAME = "no-communication"
+
+
+def _look(job: TraceEvidence) -> Outcome:
+    ranks = job.summary.ranks
+    world = job.summary.world_size or len(ranks)
+    known = [p.budget.parts for p in ranks if p.budget is not None]
+    if not known:
+        return unread(_NAME, job.summary, "no rank has anything to measure")
+    if world < 2:
+        return Quiet(rule=_NAME, looked_at="a job of one rank has nobody to talk to")
+    silent = sum(parts.comm_ns == 0 for parts in known)
+    if silent < len(ranks):
+        usual = format_duration(median(parts.comm_ns for parts in known))
+        return Quiet(
+            rule=_NAME, looked_at=f"{usual} of communication on the median of {counted(len(known), 'rank')}"
+        )
+    return (
+        Finding(
+            rule=_NAME,
+            severity="warning",
+            title=f"no communication in the trace of a job of {counted(world, 'rank')}",
+            evidence=(f"{counted(silent, 'trace')} without a single communication event",),
+            stake_fraction=None,
+            confidence="certain for these files",
+            advice=(
+                Advice(
+                    text="was the capture taken outside the optimizer step, or with gradient synchronisation off "
+                    "(no_sync)?"
+                ),
+                Advice(
+                    text="record communication: ProfilerActivity.CUDA on GPUs, ProfilerActivity.CPU on gloo"
+                ),
+            ),
+        ),
+    )
+
+
+def _check(evidence: Evidence) -> Outcome:
+    return each_job(evidence, _look)
+
+
+RULE = Rule(
+    name=_NAME,
+    symptom="a job of several ranks whose traces hold no communication",
+    needs=("traces",),
+    check=_check,
+    protocol=1,
+)

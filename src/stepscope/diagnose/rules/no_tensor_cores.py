@@ -1,0 +1,127 @@
+"""No matrix product of the step uses the tensor cores that the device has.
+
+What
+----
+Of the time of all kernels that multiply matrices, what runs on the matrix units (tensor cores, AMD's matrix cores),
+as the kernels' names tell. Fires when that is under 5 %, the rest is known not to, and products take a tenth of the
+time.
+
+Why
+---
+The matrix units are where a GPU's peak is: 125 against 15.7 TFLOP/s on a V100. FP32 without TF32 cannot use them, and
+half precision does not where dimensions are odd.
+
+Known problems
+--------------
+Names only; when more than half of the products' time is in kernels whose names tell nothing, it stays quiet. FP32 on
+a GPU that has TF32 is left to `fp32-matmul`, whose remedy is one line.
+
+References
+----------
+NVIDIA, Matrix Multiplication Background (dimensions in multiples of 8 for FP16); V100 datasheet; PyTorch, Automatic
+Mixed Precision; document 004's checklist, "Tensor Cores used?" and "Mixed precision enabled?".
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_duration
+from stepscope.diagnose.evidence import Evidence, TraceEvidence
+from stepscope.diagnose.matrix_units import has_matrix_units, has_tf32, peak_ratio
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.trace_facts import (
+    SHARES,
+    WORTH,
+    device_name,
+    each_job,
+    kinds_ns,
+    mean,
+    on_device,
+    over_ranks,
+    percent,
+    severity_of,
+    trace_command,
+    unread,
+    window_ns,
+)
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.traces.kernel_kinds import MATRIX, MATRIX_FP32, MATRIX_TENSOR, MATRIX_UNKNOWN
+
+_NAME = "no-tensor-cores"
+
+_NONE = Threshold(
+    value=0.05,
+    unit="of the time of all matrix products",
+    source="stepscope's choice, 2026-11: a few odd products (embeddings, attention masks) do not make a job use them",
+)
+
+
+def _look(job: TraceEvidence) -> Outcome:
+    ranks = [(p, p.mix) for p in on_device(job.summary) if p.mix is not None]
+    if not ranks:
+        return unread(_NAME, job.summary, "no compute kernels: a CPU job has none")
+    shares = [kinds_ns(mix, *MATRIX) / window_ns(p) for p, mix in ranks]
+    share = mean(shares)
+    if share < WORTH:
+        return Quiet(
+            rule=_NAME, looked_at=f"matrix products take {percent(share)} of the time, limit {percent(WORTH)}"
+        )
+    total = sum(kinds_ns(mix, *MATRIX) for _, mix in ranks)
+    part = {kind: sum(kinds_ns(mix, kind) for _, mix in ranks) / total for kind in MATRIX}
+    if part[MATRIX_TENSOR] >= _NONE.value:
+        return Quiet(rule=_NAME, looked_at=f"{percent(part[MATRIX_TENSOR])} of the products' time uses them")
+    if part[MATRIX_UNKNOWN] > 0.5:
+        return Quiet(
+            rule=_NAME,
+            looked_at=f"{percent(part[MATRIX_UNKNOWN])} of the products' time is in kernels of unknown kind",
+        )
+    device, names = device_name(job.summary), [kind.largest for _, mix in ranks for kind in mix.kinds]
+    there = has_matrix_units(device, names)
+    if there is None:
+        return Skipped(
+            rule=_NAME, reason="neither the device's name nor its kernels' tell whether it has tensor cores"
+        )
+    if not there:
+        return Quiet(rule=_NAME, looked_at=f"{device} has none")
+    if part[MATRIX_FP32] >= 0.5 and has_tf32(device, names):
+        return Quiet(rule=_NAME, looked_at="FP32 products without TF32: see fp32-matmul")
+    ratio = peak_ratio(device, "fp32", "fp16")
+    largest = max(
+        (k for _, mix in ranks for k in mix.kinds if k.kind in MATRIX), key=lambda kind: kind.largest_ns
+    )
+    return (
+        Finding(
+            rule=_NAME,
+            severity=severity_of(share),
+            title=f"no matrix product uses the tensor cores; products take {percent(share)} of the time",
+            evidence=(
+                *over_ranks(shares),
+                f"{percent(part[MATRIX_FP32])} of the products' time is FP32 on the vector units"
+                + (f"; FP16 has {1 / ratio:.1f} times the peak on {device}" if ratio else ""),
+                f"the largest: {largest.largest[:90]}, {format_duration(largest.largest_ns)}",
+            ),
+            stake_fraction=min(1.0, share * (1 - (ratio or 0.0))),
+            confidence="likely: by the kernels' names; products bound by memory gain less",
+            advice=(
+                Advice(
+                    text="mixed precision: torch.autocast with fp16 and GradScaler, bf16 from Ampere on; dimensions in "
+                    "multiples of 8",
+                    command="stepscope bench --preset precision",
+                ),
+                Advice(text="see which kernels", command=trace_command(job, "--show kernels,operators")),
+            ),
+        ),
+    )
+
+
+def _check(evidence: Evidence) -> Outcome:
+    return each_job(evidence, _look)
+
+
+RULE = Rule(
+    name=_NAME,
+    symptom="no matrix product uses the tensor cores",
+    needs=("traces",),
+    check=_check,
+    protocol=4,
+    thresholds={"tensor cores": _NONE, **SHARES},
+)

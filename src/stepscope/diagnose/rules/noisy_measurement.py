@@ -1,0 +1,150 @@
+"""Figures that are too noisy to build on: few samples, wide intervals, drift.
+
+What
+----
+Finished runs with fewer than 10 timed steps (or, where only epochs were timed, fewer than 6 of them); whose 95 % interval
+reaches more than 5 % from the median step; or whose step times did not stay on one level (bench's note). One finding lists
+them all, worst first.
+
+Why
+---
+A gain of 5 % cannot be seen through noise of 10 %, and every ratio inherits the noise of both sides. A drifting machine
+makes whichever was measured first look faster.
+
+Known problems
+--------------
+Sources that give one figure and no count cannot be judged. Steps of different work (sequence lengths) are wide by nature.
+
+References
+----------
+METRICS, Comparing two runs: the interval of a median needs 6 samples. FORMATS: a measurement of bench aims at 2 %.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.core.words import counted, plural
+from stepscope.diagnose.cell_facts import again, percent
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.pairs import cell_of, name_of
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.training import Measured, TrainingRun
+from stepscope.stats.order import MIN_INTERVAL_SAMPLES
+from stepscope.stats.stopping import MIN_STEPS
+
+NAME = "noisy-measurement"
+
+MIN_STEP_COUNT = Threshold(
+    value=MIN_STEPS, unit="timed steps", source="bench's own least before it may stop (stats/stopping)"
+)
+MIN_EPOCH_COUNT = Threshold(
+    value=MIN_INTERVAL_SAMPLES,
+    unit="timed epochs",
+    source="2 x 0.5^6 = 0.03: fewer have no 95 % interval of the median",
+)
+MAX_REACH = Threshold(
+    value=0.05, unit="interval's reach / median", source="2.5 times what bench aims at (measure.ci 0.02)"
+)
+
+_DRIFT = "did not stay on one level"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Noisy:
+    run: TrainingRun
+    said: str
+    worse: float
+
+
+def check(evidence: Evidence) -> Outcome:
+    timed = [run for run in evidence.runs if run.status == "ok" and _count(run) is not None]
+    if not timed:
+        return Skipped(
+            rule=NAME,
+            reason="no run tells how many steps or epochs were timed",
+            command="stepscope bench MATRIX.yaml",
+        )
+    noisy = sorted((n for run in timed if (n := _noisy(run)) is not None), key=lambda n: -n.worse)
+    if noisy:
+        return (_finding(evidence, noisy, len(timed)),)
+    reaches = [(reach, run) for run in timed if (reach := _reach(run.step_ns)) is not None]
+    if not reaches:
+        return Quiet(rule=NAME, looked_at=f"{counted(len(timed), 'run')} with enough epochs each")
+    worst, run = max(reaches, key=lambda each: each[0])
+    return Quiet(
+        rule=NAME,
+        looked_at=f"widest interval ±{percent(worst)} ({name_of(run)}), limit ±{percent(MAX_REACH.value)}",
+    )
+
+
+def _count(run: TrainingRun) -> tuple[int, str] | None:
+    """How many replicates a run's time rests on, and of what."""
+    if run.step_ns is not None:
+        return None if run.step_ns.n is None else (run.step_ns.n, "step")
+    if run.epochs:
+        return len([e for e in run.epochs if e.duration_ns is not None]), "epoch"
+    return None
+
+
+def _reach(measured: Measured | None) -> float | None:
+    if measured is None or measured.low is None or measured.high is None or measured.value <= 0:
+        return None
+    return max(measured.high - measured.value, measured.value - measured.low) / measured.value
+
+
+def _noisy(run: TrainingRun) -> _Noisy | None:
+    count = _count(run)
+    reach = _reach(run.step_ns)
+    least = MIN_STEP_COUNT.value if run.step_ns is not None else MIN_EPOCH_COUNT.value
+    drift = next((note for note in run.notes if _DRIFT in note), None)
+    said = []
+    if count is not None and count[0] < least:
+        said.append(f"{counted(*count)} timed, {least:g} are needed")
+    if reach is not None and reach > MAX_REACH.value:
+        said.append(f"interval ±{percent(reach)}")
+    if drift is not None:
+        said.append(drift)
+    if not said:
+        return None
+    return _Noisy(run=run, said="; ".join(said), worse=reach or 0.0)
+
+
+def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
+    worst = noisy[0]
+    alone = len(noisy) == 1
+    shown = [each.said if alone else f"{name_of(each.run)}: {each.said}" for each in noisy[:5]]
+    if len(noisy) > 5:
+        shown.append(f"and {len(noisy) - 5} more")
+    cell = cell_of(evidence, worst.run)
+    command = None
+    if cell is not None:
+        command = f"{again(evidence, cell)} --set measure.budget_s=120 --set measure.rounds=3"
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=f"{len(noisy)} of {timed} {plural(timed, 'run')} {'is' if alone else 'are'} too noisy to build on",
+        evidence=tuple(shown),
+        stake_fraction=None,
+        confidence="measured",
+        advice=(
+            Advice(
+                text="measure longer and in several rounds, with nothing else on the machine", command=command
+            ),
+            Advice(
+                text="differences smaller than the intervals are no results; compare says which are larger"
+            ),
+        ),
+        subject=name_of(worst.run) if alone else None,
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="too few samples, too wide intervals or drifting step times",
+    needs=("runs",),
+    check=check,
+    protocol=1,
+    thresholds={"steps": MIN_STEP_COUNT, "epochs": MIN_EPOCH_COUNT, "reach": MAX_REACH},
+)

@@ -1,0 +1,113 @@
+"""The optimizer takes a large share of the step.
+
+What
+----
+Share of the step from usable gradients to updated parameters, slowest rank, median over steps.
+
+Why
+---
+The update reads and writes each parameter, its gradient and the optimizer's state once, however small the batch: time
+that does not shrink as ranks are added, since every rank updates its full replica. It is large where the batch is
+small for the model, or where the update runs as one kernel per tensor.
+
+Known problems
+--------------
+Gradient clipping and loss scaling are part of the phase.
+
+References
+----------
+torch.optim: fused and foreach implementations. Rajbhandari et al., ZeRO, SC20 (stage 1: each rank updates 1/n).
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_count, format_duration
+from stepscope.core.words import counted
+from stepscope.diagnose.cell_facts import TimedCell, again, by_model, measured, others, percent, timed_cells
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+
+NAME = "optimizer-heavy"
+
+MIN_SHARE = Threshold(
+    value=0.20,
+    unit="share of the step",
+    source="accumulation over 2 micro-steps then returns 10 %, the least that other rules name",
+)
+
+
+def check(evidence: Evidence) -> Outcome:
+    cells = timed_cells(evidence)
+    if not cells:
+        return Skipped(
+            rule=NAME, reason="no finished cell has step times", command="stepscope bench MATRIX.yaml"
+        )
+    firing = [each for each in cells if each.share("optimizer") > MIN_SHARE.value]
+    if not firing:
+        worst = max(cells, key=lambda each: each.share("optimizer"))
+        return Quiet(
+            rule=NAME,
+            looked_at=f"{worst.name}: {percent(worst.share('optimizer'))} of the step, limit {percent(MIN_SHARE.value)}",
+        )
+    return tuple(
+        _finding(evidence, sorted(group, key=lambda each: -each.share("optimizer")))
+        for group in by_model(firing)
+    )
+
+
+def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
+    cell = ranked[0]
+    spec, row = cell.cell.result.spec, cell.cell.row
+    share = cell.share("optimizer")
+    size = "" if row.num_parameters is None else f" over {format_count(row.num_parameters)} parameters"
+    said = [
+        f"{format_duration(cell.phases.optimizer_ns)} of {format_duration(cell.step_ns)}: {spec.optimizer}{size}, "
+        f"once for {counted(row.global_batch, 'sample')}",
+    ]
+    if spec.clip is not None:
+        said.append(f"clipping to a norm of {spec.clip:g} is part of it")
+    advice = [
+        Advice(
+            text="update less often: accumulate gradients over several micro-steps (the global batch grows with it)",
+            command=again(evidence, cell.cell, ("accumulation", 2 * row.accumulation)),
+        )
+    ]
+    if row.device == "cuda":
+        advice.append(
+            Advice(
+                text=f"use one kernel for all tensors: torch.optim.{_name(spec.optimizer)}(..., fused=True)"
+            )
+        )
+    if cell.world_size > 1:
+        n = cell.world_size
+        advice.append(
+            Advice(
+                text=f"shard the update (ZeRO stage 1): each rank updates 1/{n}, up to {percent(share * (n - 1) / n)} of "
+                "the step, for the time of an all-gather"
+            )
+        )
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=f"the optimizer takes {percent(share)} of the step",
+        evidence=(*said, *others(ranked, lambda each: f"({percent(each.share('optimizer'))})")),
+        stake_fraction=share,
+        confidence=f"{measured(cell)}; how much of it can go depends on the remedy",
+        advice=tuple(advice),
+        subject=cell.name,
+    )
+
+
+def _name(optimizer: str) -> str:
+    return {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}.get(optimizer, optimizer)
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="the optimizer takes a large share of the step",
+    needs=("cells",),
+    check=check,
+    protocol=2,
+    thresholds={"share": MIN_SHARE},
+)

@@ -1,0 +1,223 @@
+"""More compute threads than cores, or more ranks than GPUs.
+
+What
+----
+Ranks of one host x compute threads of each (as each rank reported them) against the cores that the job may use
+(affinity and cgroup counted). DataLoader workers count as one thread each. On GPUs also: more ranks of a host than
+GPUs on it. Worse is told apart from merely crowded: on gloo each rank has three more threads that move data, and
+under the ordinary scheduling policy they preempt the thread that holds the lock.
+
+Why
+---
+Threads that share a core take turns of some milliseconds. A collective ends when the last rank has had its turn, so
+that each step pays for the unluckiest thread.
+
+Known problems
+--------------
+Threads that sleep cost nothing: a loader that is far ahead, or a rank that waits. Hyper-threads count as cores.
+The cores are those of the host that the command ran on; other hosts are taken to have as many.
+
+References
+----------
+torch.distributed.run sets OMP_NUM_THREADS=1 for this reason (torch/distributed/run.py). gloo on 2 cores, 1 KiB
+all_reduce, mean: 2 ranks 1.3 to 1.6 ms, 4 ranks 6.4 ms, 8 ranks 16 ms; SCHED_BATCH 0.13 to 0.19, 1.5 and 9 to 11 ms
+(2026-11).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from stepscope.core.units import format_duration
+from stepscope.core.words import counted
+from stepscope.diagnose.cell_facts import again
+from stepscope.diagnose.evidence import CellEvidence, Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+
+NAME = "oversubscription"
+
+CORES = Threshold(value=1.0, unit="threads per usable core", source="one thread runs on a core at a time")
+GLOO_THREADS = Threshold(
+    value=4.0,
+    unit="threads of a gloo rank",
+    source="main, gloo_tcp_loop and two pt_gloo_runloop threads, torch 2.13 (counted, 2026-11)",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Load:
+    """One cell on its fullest host. workers: DataLoader processes of all its ranks."""
+
+    cell: CellEvidence
+    ranks: int
+    threads: int
+    workers: int
+    ordinary: bool  # scheduling policy that lets gloo's threads preempt each other
+
+    @property
+    def wanted(self) -> int:
+        return self.ranks * self.threads + self.workers
+
+
+def check(evidence: Evidence) -> Outcome:
+    environment = evidence.environment
+    if environment is None:
+        return Skipped(rule=NAME, reason="the machine was not recorded, or the sources ran on different ones")
+    loads = [load for cell in evidence.cells if (load := _load(cell)) is not None]
+    if not loads:
+        return Skipped(rule=NAME, reason="no rank told how many threads it had")
+    found = [f for f in (_threads(evidence, environment, loads), _gpus(environment, loads), _gloo(environment, loads))
+             if f is not None]  # fmt: skip
+    if found:
+        return tuple(found)
+    fullest = max(loads, key=lambda load: load.wanted)
+    return Quiet(
+        rule=NAME,
+        looked_at=f"at most {counted(fullest.wanted, 'thread')} on {counted(environment.usable_cores, 'usable core')}",
+    )
+
+
+def _load(cell: CellEvidence) -> _Load | None:
+    summaries = cell.result.summaries
+    if not summaries:
+        return None
+    hosts = Counter(s.host for s in summaries)
+    host, ranks = hosts.most_common(1)[0]
+    here = [s for s in summaries if s.host == host]
+    return _Load(
+        cell=cell,
+        ranks=ranks,
+        threads=max(s.num_threads for s in here),
+        workers=ranks * cell.result.spec.num_workers,
+        ordinary=any(s.scheduler_policy == "SCHED_OTHER" for s in here),
+    )
+
+
+def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
+    cores = environment.usable_cores
+    over = [load for load in loads if load.wanted > CORES.value * cores]
+    if not over:
+        return None
+    worst = max(over, key=lambda load: load.wanted)
+    said = [
+        f"{worst.cell.run.group}, {worst.cell.run.label}: {counted(worst.ranks, 'rank')} x "
+        f"{counted(worst.threads, 'compute thread')}"
+        + (f" + {counted(worst.workers, 'loader worker')}" if worst.workers else "")
+        + f" = {worst.wanted} on {counted(cores, 'usable core')}"
+    ]
+    if environment.logical_cores > cores:
+        said.append(f"the machine has {environment.logical_cores} cores; affinity or a cgroup leaves {cores}")
+    if len(over) > 1:
+        said.append(f"{len(over)} of {counted(len(loads), 'cell')} want more than there is")
+    fits = max(1, (cores - worst.workers) // worst.ranks)
+    advice = []
+    if worst.threads > fits:
+        advice.append(
+            Advice(
+                text=f"give each rank {counted(fits, 'thread')}: OMP_NUM_THREADS={fits}",
+                command=f"{again(evidence, worst.cell)} --set launch.threads_per_rank={fits}",
+            )
+        )
+    if worst.workers:
+        advice.append(
+            Advice(
+                text="use fewer loader workers: each is a process that wants a core",
+                command=again(evidence, worst.cell, ("num_workers", 0)),
+            )
+        )
+    if worst.ranks > cores:
+        advice.append(
+            Advice(
+                text=f"run at most {counted(cores, 'rank')} on this machine: what more of them take is the scheduler's time",
+                command=again(
+                    evidence, worst.cell, ("world_size", [min(2, cores), cores] if cores > 2 else [cores])
+                ),
+            )
+        )
+    return Finding(
+        rule=NAME,
+        severity="problem" if worst.ranks * worst.threads > cores else "warning",
+        title=f"{worst.wanted} threads share {counted(cores, 'core')}: step times measure the scheduler",
+        evidence=tuple(said),
+        stake_fraction=None,
+        confidence="certain: counted; what it costs is not known",
+        advice=tuple(advice),
+        subject=f"{worst.cell.run.group}: {worst.cell.run.label}",
+    )
+
+
+def _gpus(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
+    gpus = environment.torch.device_count if environment.torch is not None else len(environment.gpus)
+    over = [load for load in loads if load.cell.row.device == "cuda" and gpus and load.ranks > gpus]
+    if not over:
+        return None
+    worst = max(over, key=lambda load: load.ranks)
+    return Finding(
+        rule=NAME,
+        severity="problem",
+        title=f"{counted(worst.ranks, 'rank')} of one host share {counted(gpus, 'GPU')}",
+        evidence=(
+            f"{worst.cell.run.group}, {worst.cell.run.label}: {worst.ranks} ranks, {gpus} visible to torch",
+        ),
+        stake_fraction=None,
+        confidence="certain: counted",
+        advice=(
+            Advice(
+                text="start one rank per GPU; if there are more, make them visible",
+                command=f"torchrun --nproc-per-node={gpus} ...; unset CUDA_VISIBLE_DEVICES",
+            ),
+        ),
+        subject=f"{worst.cell.run.group}: {worst.cell.run.label}",
+    )
+
+
+def _gloo(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
+    cores = environment.usable_cores
+    over = [
+        load
+        for load in loads
+        if load.cell.row.backend == "gloo"
+        and load.ranks > 1
+        and load.ordinary
+        and load.ranks * GLOO_THREADS.value > cores
+    ]
+    if not over:
+        return None
+    worst = max(over, key=lambda load: load.ranks)
+    threads = worst.ranks * int(GLOO_THREADS.value)
+    said = [
+        f"{counted(worst.ranks, 'rank')} x {GLOO_THREADS.value:g} threads of gloo = {threads} on "
+        f"{counted(cores, 'core')}, under SCHED_OTHER",
+        "with SCHED_BATCH small messages take a tenth to a half of the time here and scatter less",
+    ]
+    if worst.cell.run.exposed_comm_ns is not None:
+        said.append(f"exposed communication: {format_duration(worst.cell.run.exposed_comm_ns.value)} a step")
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=f"gloo's threads preempt each other: {threads} on {counted(cores, 'core')} with the ordinary scheduler",
+        evidence=tuple(said),
+        stake_fraction=None,
+        confidence="likely: the policy is certain, its cost depends on the kernel",
+        advice=(
+            Advice(
+                text="run ranks under SCHED_BATCH (no privilege needed): unset STEPSCOPE_SCHEDULER, in your own script "
+                "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)) before init_process_group",
+                command="chrt --batch 0 torchrun ...",
+            ),
+        ),
+        subject=f"{worst.cell.run.group}: {worst.cell.run.label}",
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="more threads than cores, or more ranks than GPUs",
+    needs=("cells",),
+    check=check,
+    protocol=1,
+    thresholds={"cores": CORES, "gloo_threads": GLOO_THREADS},
+)

@@ -1,0 +1,235 @@
+"""Communication that could hide under the backward pass and does not.
+
+What
+----
+Exposed communication is the time from the last local gradient to all gradients usable. Of each step the rank that
+came last is taken, which waits for nobody (waiting is `slow-rank`'s matter). Its share of the step is judged, and how
+much of it need not be there: the bucket timeline prices the cell's own buckets (backward profile, measured
+collectives) and says what is exposed even if everything starts as early as it can. Without measured collectives a
+`naive` cell of the same work in the run stands in: its blocking all-reduces are the communication, and no more of it
+can hide than the backward pass is long.
+
+Why
+---
+Everything exposed is time in which no rank computes. What the bound does not explain comes back without changing the
+model: other buckets, fewer host synchronisations in the backward pass, a strategy that launches earlier.
+
+Known problems
+--------------
+On CPU ranks that share cores with gloo's threads communication is computation: overlap gains nothing there, whatever
+the timeline says. Without a bound the stake is the largest that overlap could return at all.
+
+References
+----------
+Li et al., PyTorch Distributed, VLDB 13(12), 2020, section 3.2.3 (overlap) and 5.3 (bucket sizes).
+METRICS, A step: exposed communication, hidden fraction, the bound of a timeline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.core.errors import StepscopeError
+from stepscope.core.units import format_duration
+from stepscope.diagnose.cell_facts import (
+    TimedCell,
+    again,
+    by_model,
+    exposed,
+    measured,
+    others,
+    percent,
+    timed_cells,
+)
+from stepscope.diagnose.comm_costs import CommCosts, comm_costs, command_for
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.predict.promise import promise_of
+from stepscope.predict.run_buckets import naive_twin
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+
+NAME = "poor-overlap"
+
+MIN_EXPOSED = Threshold(
+    value=0.10,
+    unit="share of the step",
+    source="below it all of it is worth less than 11 % of speed; what is usual for tuned data-parallel jobs",
+)
+MIN_AVOIDABLE = Threshold(
+    value=0.05,
+    unit="share of the step",
+    source="the timeline meets measured steps within 3 % (2 Gbit emulated network, 2026-11): less is its own error",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """One cell: exposed communication, the least it could be (None: not known), how long communication is, why so."""
+
+    cell: TimedCell
+    exposed_ns: float
+    waiting_ns: float
+    bound_ns: float | None
+    comm_ns: float | None
+    basis: str
+
+    @property
+    def share(self) -> float:
+        return self.exposed_ns / self.cell.step_ns
+
+    @property
+    def avoidable(self) -> float:
+        """Share of the step that better overlap returns at most."""
+        if self.bound_ns is not None:
+            return max(0.0, self.exposed_ns - self.bound_ns) / self.cell.step_ns
+        return min(self.exposed_ns, self.cell.phases.backward_compute_ns) / self.cell.step_ns
+
+
+def check(evidence: Evidence) -> Outcome:
+    cells = [each for each in timed_cells(evidence, least_ranks=2) if _overlaps(each)]
+    if not cells:
+        return Skipped(
+            rule=NAME,
+            reason="no finished cell on several ranks overlaps communication with backward",
+            command="stepscope bench --preset overlap",
+        )
+    costs = comm_costs(evidence)
+    judged = [found for each in cells if (found := _judge(evidence, each, costs)) is not None]
+    firing = [
+        each for each in judged if each.share > MIN_EXPOSED.value and each.avoidable > MIN_AVOIDABLE.value
+    ]
+    if firing:
+        return tuple(_findings(evidence, firing))
+    worst = max(judged, key=lambda each: each.share, default=None)
+    if worst is None:
+        return Skipped(rule=NAME, reason="no cell has steps that all ranks recorded")
+    return Quiet(rule=NAME, looked_at=_quiet(worst))
+
+
+def _overlaps(each: TimedCell) -> bool:
+    try:
+        plan = promise_of(each.cell.result.spec).comm_plan
+    except (StepscopeError, ValueError):
+        return False  # a strategy that is not installed here promises nothing
+    return any(op.phase == "backward" for op in plan)
+
+
+def _judge(evidence: Evidence, each: TimedCell, costs: CommCosts | None) -> _Judged | None:
+    found = exposed(each.cell.result)
+    if found is None:
+        return None
+    bound, comm, basis = _bound(evidence, each, costs)
+    return _Judged(
+        cell=each,
+        exposed_ns=found.net_ns,
+        waiting_ns=found.waiting_ns,
+        bound_ns=bound,
+        comm_ns=comm,
+        basis=basis,
+    )
+
+
+def _bound(
+    evidence: Evidence, each: TimedCell, costs: CommCosts | None
+) -> tuple[float | None, float | None, str]:
+    """(least exposed time, time of all communication, what says so), ns; None where nothing tells."""
+    result = each.cell.result
+    if costs is not None:
+        timeline = costs.timeline(result)
+        if not isinstance(timeline, str):
+            return float(timeline.exposed_ns), float(timeline.comm_ns), "the timeline of its own buckets"
+    twin = naive_twin([cell.result for cell in evidence.cells], result)
+    blocking = None if twin is None else exposed(twin)
+    backward = [s.backward.backward_ns for s in result.summaries if s.backward is not None]
+    if blocking is None or not backward:
+        return None, None, "neither measured collectives nor a naive cell of the same work"
+    bound = max(0.0, blocking.net_ns - max(backward))
+    return (
+        bound,
+        blocking.net_ns,
+        "the same gradients reduced after backward (naive), and the length of backward",
+    )
+
+
+def _findings(evidence: Evidence, firing: list[_Judged]) -> list[Finding]:
+    judged = {id(each.cell): each for each in firing}
+    found = []
+    for group in by_model(each.cell for each in firing):
+        ranked = sorted(group, key=lambda cell: -judged[id(cell)].avoidable)
+        rest = others(ranked, lambda cell: f"({percent(judged[id(cell)].share)} exposed)")
+        found.append(_finding(evidence, judged[id(ranked[0])], rest))
+    return found
+
+
+def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Finding:
+    cell = worst.cell
+    said = [
+        f"exposed communication: {format_duration(worst.exposed_ns)} of a step of {format_duration(cell.step_ns)}"
+        f" ({percent(worst.share)})"
+    ]
+    if worst.bound_ns is not None and worst.comm_ns:
+        hidden = 1 - worst.exposed_ns / worst.comm_ns
+        bound = 1 - worst.bound_ns / worst.comm_ns
+        said.append(
+            f"{percent(hidden)} of {format_duration(worst.comm_ns)} of communication hides; {percent(bound)} could"
+            f" ({worst.basis})"
+        )
+    if worst.waiting_ns > 0.02 * cell.step_ns:
+        said.append(f"another {format_duration(worst.waiting_ns)} is waiting for the rank that came last")
+    known = worst.bound_ns is not None
+    title = f"{percent(worst.share)} of the step is exposed communication"
+    if known:
+        title += f", {percent(worst.avoidable)} of the step without need"
+    advice = [
+        Advice(
+            text="try other bucket sizes: smaller ones start earlier",
+            command=again(evidence, cell.cell, ("strategy_options.bucket_cap_mb", [1, 2, 4, 8, 16, 25])),
+        ),
+        Advice(
+            text="look at the step: which bucket starts late, and what the host does meanwhile",
+            command=f"{again(evidence, cell.cell)} --profile",
+        ),
+    ]
+    if not known:
+        advice.insert(
+            0,
+            Advice(
+                text="measure the collectives: only then is it known how much could hide",
+                command=command_for(cell.cell.result.spec, run=cell.cell.run.source),
+            ),
+        )
+    return Finding(
+        rule=NAME,
+        severity="problem" if known and worst.avoidable > 0.2 else "warning",
+        title=title,
+        evidence=(*said, *rest),
+        stake_fraction=worst.avoidable,
+        confidence=_confidence(worst),
+        advice=tuple(advice),
+        subject=cell.name,
+    )
+
+
+def _confidence(worst: _Judged) -> str:
+    if worst.cell.step.low is None:
+        return measured(worst.cell)
+    if worst.bound_ns is not None:
+        return "likely: the bound is a model of the step"
+    return f"likely: {worst.basis}, so how much could hide is not known"
+
+
+def _quiet(worst: _Judged) -> str:
+    text = f"{worst.cell.name}: {percent(worst.share)} of the step exposed"
+    if worst.share <= MIN_EXPOSED.value:
+        return f"{text}, limit {percent(MIN_EXPOSED.value)}"
+    return f"{text}, of which overlap can return {percent(worst.avoidable)} ({worst.basis})"
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="communication is exposed although it could hide under the backward pass",
+    needs=("cells",),
+    check=check,
+    protocol=3,
+    thresholds={"exposed": MIN_EXPOSED, "avoidable": MIN_AVOIDABLE},
+)

@@ -1,0 +1,139 @@
+"""The step waits for Python: for the host's code between the operators.
+
+What
+----
+On GPU jobs: time in which the device idles because the next kernel was not launched yet, and in which the host ran no
+operator and no call of the runtime on any thread. On CPU jobs: time in which no operator and no collective runs, data
+loading left out. Over the window, mean over ranks. On GPU jobs it also has to be at least half of what the host is late.
+
+Why
+---
+This part of being `launch-bound` no fused kernel and no CUDA graph of single operators removes: it is the
+interpreter, hooks, logging, garbage collection, or another process that has the core.
+
+Known problems
+--------------
+Operators that the profiler does not record (custom C++ without a record function) count as Python. A host whose core
+another process takes looks the same. The profiler with stacks slows Python itself down.
+
+References
+----------
+PyTorch performance tuning guide; torch.compiler documentation; py-spy. Document 004's checklist asks it as "Python
+overhead?".
+"""
+
+from __future__ import annotations
+
+from stepscope.diagnose.evidence import Evidence, TraceEvidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.trace_facts import (
+    SHARES,
+    WORTH,
+    each_job,
+    idle_share,
+    mean,
+    over_ranks,
+    percent,
+    read_in_full,
+    severity_of,
+    trace_command,
+    unread,
+    window_ns,
+)
+from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.records.trace_summary import RankPass
+
+_NAME = "python-overhead"
+
+_MAINLY = Threshold(
+    value=0.5,
+    unit="of what the host is late",
+    source="stepscope's choice, 2026-11: below half `launch-bound` says what to do, above it Python does",
+)
+
+
+def _look(job: TraceEvidence) -> Outcome:
+    ranks = [p for p in read_in_full(job.summary) if _known(p)]
+    if not ranks:
+        return unread(_NAME, job.summary, "no operators were recorded: profile with ProfilerActivity.CPU")
+    shares = [_share(p) for p in ranks]
+    share = mean(shares)
+    on_cpu = _on_cpu(ranks[0])
+    said = "no operator runs" if on_cpu else "the device waits for Python between operators"
+    if share < WORTH:
+        return Quiet(rule=_NAME, looked_at=f"{said} {percent(share)} of the time, limit {percent(WORTH)}")
+    of_late = _of_late(ranks)
+    if of_late is not None and of_late < _MAINLY.value:
+        return Quiet(
+            rule=_NAME,
+            looked_at=f"{said} {percent(share)} of the time, {percent(of_late)} of what the host is late: "
+            "mostly it is inside "
+            "operators",
+        )
+    return (
+        Finding(
+            rule=_NAME,
+            severity=severity_of(share),
+            title=f"{said} {percent(share)} of the time" + (": Python between operators" if on_cpu else ""),
+            evidence=(*over_ranks(shares), *_split(ranks)),
+            stake_fraction=share,
+            confidence="measured; whether it is Python or another process on that core, a sampling profiler tells",
+            advice=(
+                Advice(
+                    text="see which lines: sample the process while it trains",
+                    command="py-spy record --native --duration 30 -o profile.svg --pid PID",
+                ),
+                Advice(
+                    text="take logging, metrics and hooks out of the step, gc.freeze() after the first steps, torch.compile",
+                    command=trace_command(job, "--show phases,annotations,operators --sort host_self"),
+                ),
+            ),
+        ),
+    )
+
+
+def _on_cpu(each: RankPass) -> bool:
+    return each.budget is not None and each.budget.source == "cpu_spans"
+
+
+def _known(each: RankPass) -> bool:
+    return _on_cpu(each) or each.host_lateness is not None
+
+
+def _share(each: RankPass) -> float:
+    if each.host_lateness is not None and not _on_cpu(each):
+        return each.host_lateness.python_ns / window_ns(each)
+    return idle_share(each, "outside_operators")
+
+
+def _of_late(ranks: list[RankPass]) -> float | None:
+    """Python's share of what the host is late; None on CPU jobs."""
+    late = [p.host_lateness for p in ranks if p.host_lateness is not None and not _on_cpu(p)]
+    total = sum(each.late_ns for each in late)
+    return sum(each.python_ns for each in late) / total if total else None
+
+
+def _split(ranks: list[RankPass]) -> tuple[str, ...]:
+    late = [(p.host_lateness, window_ns(p)) for p in ranks if p.host_lateness is not None and not _on_cpu(p)]
+    if not late:
+        return ("neither an operator nor a collective nor the data loader runs meanwhile",)
+    total = mean([h.late_ns / w for h, w in late])
+    operators = mean([h.operator_ns / w for h, w in late])
+    return (
+        f"of {percent(total)} that the device idles for a launch not yet made, {percent(operators)} the host was inside "
+        "operators and calls of the runtime",
+    )
+
+
+def _check(evidence: Evidence) -> Outcome:
+    return each_job(evidence, _look)
+
+
+RULE = Rule(
+    name=_NAME,
+    symptom="nothing runs because the host is in Python between operators",
+    needs=("traces",),
+    check=_check,
+    protocol=4,
+    thresholds={"of late": _MAINLY, **SHARES},
+)

@@ -1,0 +1,228 @@
+"""Faster per epoch, and worse or slower to the accuracy: the speed-up was paid for with quality.
+
+What
+----
+A run's best validation accuracy over as many epochs as its baseline is compared with the baseline's. It fires when it is
+lower by more than twice the noise of the two (the spread of the accuracy between neighbouring epochs, second half of
+training) and by half a point. Times to target accuracies stand beside the speed-up of an epoch.
+
+Why
+---
+With the batch per rank kept, n ranks make 1/n of the updates in an epoch. The epoch is n times as fast and teaches less;
+with the learning rate left as it was, much less. A speed-up that needs more epochs, or never arrives, is none.
+
+Known problems
+--------------
+One run each is one draw of the seed: differences between seeds can be larger than those between epochs. Accuracy that is
+still rising at the end says how far training got, not how far it gets. Accuracy on random labels says nothing, so runs on
+synthetic data count only with labels that can be learned.
+
+References
+----------
+Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, 2017 (linear scaling of the learning rate, warm-up). Shallue
+et al., Measuring the Effects of Data Parallelism, JMLR 20, 2019. METRICS, Scaling: speed-up to a target accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stepscope.core.units import format_duration
+from stepscope.core.words import counted
+from stepscope.diagnose.capped import capped
+from stepscope.diagnose.curves import accuracy_noise, losses
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.pairs import Pair, learning_rate, pairs, setting
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.scaling import MADE_UP
+from stepscope.diagnose.targets import best_accuracy
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.training import TargetTime, TrainingRun
+
+NAME = "quality-lost"
+
+MIN_NOISES = Threshold(
+    value=2.0,
+    unit="standard deviations of one epoch's accuracy, of both runs together",
+    source="about 1 of 40 equal pairs lies beyond by chance; the best of several epochs varies less than one",
+)
+MIN_LOST = Threshold(
+    value=0.005, unit="accuracy", source="half a point: what repetitions with other seeds commonly differ by"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lost:
+    """Best accuracies of the first ``epochs`` epochs of both, and what chance makes of their difference."""
+
+    pair: Pair
+    epochs: int
+    best: float
+    base_best: float
+    noise: float
+
+    @property
+    def lost(self) -> float:
+        return self.base_best - self.best
+
+    @property
+    def limit(self) -> float:
+        return max(MIN_LOST.value, MIN_NOISES.value * self.noise)
+
+
+def check(evidence: Evidence) -> Outcome:
+    judged = [lost for pair in pairs(evidence) if (lost := _lost(pair)) is not None]
+    if not judged:
+        return Skipped(
+            rule=NAME,
+            reason="no run and its baseline have validation accuracies over enough epochs (10) to tell loss from noise",
+            command="stepscope bench MATRIX.yaml --set base.epochs=10",
+        )
+    firing = [each for each in judged if each.lost > each.limit]
+    if firing:
+        return capped(_finding(each) for each in firing)
+    worst = max(judged, key=lambda each: each.lost - each.limit)
+    return Quiet(
+        rule=NAME,
+        looked_at=f"{worst.pair.name}: best accuracy {worst.best:.4f} against {worst.base_best:.4f} in {worst.epochs}"
+        f" epochs, limit {worst.limit:.4f} lower",
+    )
+
+
+def _lost(pair: Pair) -> _Lost | None:
+    run, base = pair.run, pair.base
+    if _says_nothing(run) or run.settings.get("duplicate_epochs") or base.settings.get("duplicate_epochs"):
+        return None
+    epochs = min(len(run.epochs), len(base.epochs))
+    best, base_best = best_accuracy(run, epochs=epochs), best_accuracy(base, epochs=epochs)
+    noise, base_noise = accuracy_noise(run), accuracy_noise(base)
+    if best is None or base_best is None or noise is None or base_noise is None:
+        return None
+    return _Lost(
+        pair=pair, epochs=epochs, best=best, base_best=base_best, noise=math.hypot(noise, base_noise)
+    )
+
+
+def _says_nothing(run: TrainingRun) -> bool:
+    """Random labels: their accuracy is one in so many classes, whatever is learned."""
+    made_up = run.dataset is not None and run.dataset.lower().startswith(MADE_UP)
+    return made_up and setting(run.settings, "labels") != "teacher"
+
+
+def _finding(lost: _Lost) -> Finding:
+    pair, row = lost.pair, lost.pair.row
+    faster = (
+        f"{row.speedup:.2f}x per epoch"
+        if row.speedup >= 1
+        else f"{row.speedup:.2f}x per epoch, not even faster"
+    )
+    common = _common(row.targets)
+    to_target = (
+        "" if common is None else f", {common.speedup:.2f}x to validation accuracy {common.accuracy:.2f}"
+    )
+    missed = [
+        t for t in row.targets if t.time_ns is None and t.reached_epochs is None and t.baseline_reached_epochs
+    ]
+    never = f", {missed[0].accuracy:.2f} never reached" if missed else ""
+    evidence = [
+        f"best validation accuracy in {counted(lost.epochs, 'epoch')}: {lost.best:.4f} on {pair.ranks},"
+        f" {lost.base_best:.4f} on {pair.base_ranks}: {lost.lost * 100:.1f} points lower, noise is"
+        f" {lost.noise * 100:.1f}",
+        *(_target_text(pair, target) for target in row.targets),
+        *_loss_text(pair),
+        *_settings_text(pair),
+    ]
+    return Finding(
+        rule=NAME,
+        severity="problem",
+        title=f"{pair.ranks}: {faster}{to_target}{never}",
+        evidence=tuple(evidence),
+        stake_fraction=None,
+        confidence=f"likely: {lost.lost / lost.noise:.1f} times the noise between epochs, of one run each"
+        if lost.noise > 0
+        else "likely: of one run each",
+        advice=(
+            Advice(
+                text="keep the global batch as ranks are added (strong scaling): the same updates, the same curve",
+                command="stepscope bench MATRIX.yaml --set base.global_batch=N",
+            ),
+            Advice(
+                text=f"or scale the learning rate with the global batch (x {pair.relative:g}) with some epochs of warm-up,"
+                " and judge by the time to the accuracy"
+            ),
+        ),
+        subject=pair.name,
+    )
+
+
+def _common(targets: Iterable[TargetTime]) -> TargetTime | None:
+    """The lowest target that both reach: the roundest, and the one least decided by single epochs."""
+    return next((t for t in targets if t.speedup is not None), None)
+
+
+def _target_text(pair: Pair, target: TargetTime) -> str:
+    mine = _reached(target.reached_epochs, target.time_ns, len(pair.run.epochs))
+    theirs = _reached(target.baseline_reached_epochs, target.baseline_time_ns, len(pair.base.epochs))
+    ratio = "" if target.speedup is None else f": {target.speedup:.2f}x"
+    return f"validation accuracy {target.accuracy:.2f}: {mine} on {pair.ranks}, {theirs} on {pair.base_ranks}{ratio}"
+
+
+def _reached(epochs: int | None, time_ns: float | None, trained: int) -> str:
+    if epochs is None:
+        return f"never in {counted(trained, 'epoch')}"
+    time = "" if time_ns is None else f" ({format_duration(time_ns)})"
+    return f"after {counted(epochs, 'epoch')}{time}"
+
+
+def _loss_text(pair: Pair) -> list[str]:
+    mine, theirs = losses(pair.run), losses(pair.base)
+    both = sorted(mine.keys() & theirs.keys())
+    if not both:
+        return []
+    last = both[-1]
+    said = f"training loss after {counted(last + 1, 'epoch')}: {mine[last]:.4f} on {pair.ranks}, {theirs[last]:.4f} on"
+    said += f" {pair.base_ranks}"
+    if mine[last] > 1.1 * theirs[last]:
+        said += ": fewer or smaller updates were made in the same epochs"
+    return [said]
+
+
+def _settings_text(pair: Pair) -> list[str]:
+    """What the settings show of updates and learning rate."""
+    run, base = pair.run, pair.base
+    said = []
+    if run.global_batch and base.global_batch:
+        ratio = run.global_batch / base.global_batch
+        if ratio > 1:
+            said.append(
+                f"global batch {run.global_batch} against {base.global_batch}: {ratio:g} times fewer updates an epoch"
+            )
+        else:
+            said.append(f"global batch {run.global_batch} on both: the number of updates is not the reason")
+    elif run.steps_per_epoch and base.steps_per_epoch:
+        said.append(f"updates an epoch: {run.steps_per_epoch} against {base.steps_per_epoch}")
+    else:
+        said.append(
+            "the settings do not tell whether the batch is per rank or over all ranks: per rank would be"
+            f" {pair.relative:g} times fewer updates"
+        )
+    rate, base_rate = learning_rate(run), learning_rate(base)
+    if rate is None or base_rate is None:
+        said.append("the settings do not tell the learning rate")
+    elif rate == base_rate:
+        said.append(f"learning rate {rate:g} on both: not scaled")
+    else:
+        said.append(f"learning rate {rate:g} against {base_rate:g}: scaled by {rate / base_rate:.3g}")
+    return said
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="faster per epoch, but accuracy at equal epochs is lower",
+    needs=("scaling",),
+    check=check,
+    protocol=5,
+    thresholds={"noise": MIN_NOISES, "accuracy": MIN_LOST},
+)

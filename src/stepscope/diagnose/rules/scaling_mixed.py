@@ -1,0 +1,127 @@
+"""Strong and weak scaling are mixed up in one comparison.
+
+What
+----
+Runs that refer to one baseline, some with the same global batch (strong scaling), others with the same batch per rank
+(weak); a run whose batches contradict the kind of scaling that it claims; a run with neither batch the baseline's.
+
+Why
+---
+The two ask different questions: strong scaling divides a fixed amount of work per step and must fall with the ranks, weak
+scaling adds work and mostly looks better. A curve through points of both shows neither. Weak scaling also makes fewer
+updates per epoch, so that equal epochs are not equal training.
+
+Known problems
+--------------
+Batches that a source does not tell cannot be checked. A data set that grows with the ranks is weak scaling as well, with any
+batch.
+
+References
+----------
+METRICS, Scaling: always say which. Gustafson, Reevaluating Amdahl's law, CACM 31(5), 1988.
+"""
+
+from __future__ import annotations
+
+from stepscope.diagnose.capped import capped
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.pairs import Pair, pairs
+from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.training import Scaling
+
+NAME = "scaling-mixed"
+
+
+def check(evidence: Evidence) -> Outcome:
+    found = [pair for pair in pairs(evidence) if pair.relative > 1]
+    kinds = {pair.run.run_id: _by_batches(pair) for pair in found}
+    told = [p for p in found if p.row.scaling is not None or kinds[p.run.run_id] is not None]
+    if not told:
+        return Skipped(
+            rule=NAME,
+            reason="no run with a baseline tells its batches or which scaling it is",
+            command="stepscope bench --preset strong-scaling",
+        )
+    findings = [_contradiction(pair) for pair in told if _contradicts(pair)]
+    by_base: dict[str, list[Pair]] = {}
+    for pair in told:
+        if not _contradicts(pair):
+            by_base.setdefault(pair.base.run_id, []).append(pair)
+    findings += [
+        _mixed(group) for group in by_base.values() if len({pair.row.scaling for pair in group} - {None}) > 1
+    ]
+    if findings:
+        return capped(findings)
+    shown = sorted({pair.row.scaling or "unknown" for pair in told})
+    return Quiet(
+        rule=NAME, looked_at=f"{len(told)} runs, {' and '.join(shown)} scaling, never two on one baseline"
+    )
+
+
+def _by_batches(pair: Pair) -> Scaling | str | None:
+    """What the batches say: strong, weak, ``neither``; None: not both known."""
+    run, base = pair.run, pair.base
+    if run.global_batch is None or base.global_batch is None:
+        return None
+    if run.global_batch == base.global_batch:
+        return "strong"
+    grown = run.global_batch * pair.row.baseline_world_size == base.global_batch * pair.row.world_size
+    return "weak" if grown else "neither"
+
+
+def _contradicts(pair: Pair) -> bool:
+    by_batches = _by_batches(pair)
+    return by_batches is not None and by_batches != pair.row.scaling
+
+
+def _contradiction(pair: Pair) -> Finding:
+    run, base, by_batches = pair.run, pair.base, _by_batches(pair)
+    batches = f"global batch {run.global_batch} on {pair.ranks}, {base.global_batch} on {pair.base_ranks}"
+    if by_batches == "neither":
+        title = f"neither strong nor weak scaling: {batches}"
+        said = (
+            f"strong scaling keeps {base.global_batch}, weak scaling makes it {base.global_batch} x {pair.relative:g}",
+        )
+    else:
+        title = f"called {pair.row.scaling} scaling, and its batches are those of {by_batches} scaling"
+        said = (batches,)
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=title,
+        evidence=(*said, f"the speed-up of {pair.speedup_text} mixes more ranks with another batch"),
+        stake_fraction=None,
+        confidence="certain: from the batches",
+        advice=(
+            Advice(
+                text="compare with a baseline of the same global batch (strong) or of the same batch per rank (weak)",
+                command="stepscope bench --preset strong-scaling",
+            ),
+        ),
+        subject=pair.name,
+    )
+
+
+def _mixed(group: list[Pair]) -> Finding:
+    base = group[0].base
+    said = [f"{pair.run.label}: {pair.row.scaling}, {pair.row.speedup:.2f}x" for pair in group[:6]]
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=f"strong and weak scaling in one comparison: {len(group)} runs against {base.label}",
+        evidence=tuple(said),
+        stake_fraction=None,
+        confidence="certain: from the batches or as stated",
+        advice=(Advice(text="draw and rate them apart, each kind against its own baseline"),),
+        subject=base.group,
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="strong and weak scaling are mixed up in one comparison",
+    needs=("scaling",),
+    check=check,
+    protocol=1,
+)

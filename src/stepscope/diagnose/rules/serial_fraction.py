@@ -1,0 +1,176 @@
+"""A part of the step does not shrink with the ranks: it bounds the speed-up, however many there are.
+
+What
+----
+Amdahl's law and the universal scalability law (USL) are fitted to the speed-ups of one group, strategy and baseline under
+strong scaling, on at least 4 different numbers of ranks (the fastest run on each). The rule fires when the fitted efficiency
+at the most ranks measured is 0.80 or less. It gives the serial fraction with its 95 % interval, the limit that it sets, and,
+where the USL's second term is above 0 with its whole interval, the number of ranks beyond which more are slower.
+
+Why
+---
+With a serial fraction of 5 % no number of ranks reaches 20x, and half of the money is lost from 21 ranks on.
+
+Known problems
+--------------
+"Serial" is whatever does not shrink: data loading, optimizer, launch costs, exposed communication. The laws say how much,
+not what. Weak scaling hides the serial part behind added work and is not fitted. Below 4 sizes any law fits, so none is.
+
+References
+----------
+Amdahl, AFIPS 1967. Gunther, Guerrilla Capacity Planning, 2007. METRICS, Scaling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.core.errors import Unavailable
+from stepscope.core.words import counted
+from stepscope.diagnose.capped import capped
+from stepscope.diagnose.cell_facts import percent
+from stepscope.diagnose.data_use import duplicated
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.pairs import Pair, pairs
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.stats.order import Interval
+from stepscope.stats.scaling import GOOD
+from stepscope.stats.scaling_laws import MIN_SIZES, ScalingLaw, SizePoint, fit_amdahl, fit_usl
+
+NAME = "serial-fraction"
+
+MAX_LOST = Threshold(
+    value=GOOD, unit="fitted efficiency at the most ranks", source="METRICS, Scaling: good above 0.80"
+)
+
+_COMMAND = "stepscope bench --preset strong-scaling"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Series:
+    """Points of one group and strategy under strong scaling, the baseline's first."""
+
+    name: str
+    points: tuple[SizePoint, ...]
+
+    @property
+    def most(self) -> int:
+        return max(point.world_size for point in self.points)
+
+
+def check(evidence: Evidence) -> Outcome:
+    found = [
+        pair
+        for pair in pairs(evidence)
+        if pair.relative > 1
+        if pair.row.scaling == "strong" and pair.row.rating is not None and not duplicated(pair)
+    ]
+    if not found:
+        return Skipped(
+            rule=NAME,
+            reason="no strong scaling here: weak scaling hides what does not shrink",
+            command=_COMMAND,
+        )
+    fitted = [(series, fit_amdahl(series.points)) for series in _series(found)]
+    laws = [(series, law) for series, law in fitted if not isinstance(law, Unavailable)]
+    if not laws:
+        most = max(len({p.world_size for p in series.points}) for series, _ in fitted)
+        return Skipped(
+            rule=NAME,
+            reason=f"{counted(most, 'number')} of ranks measured: a scaling law needs at least {MIN_SIZES}",
+            command=_COMMAND,
+        )
+    firing = [(s, law) for s, law in laws if law.efficiency(s.most) <= MAX_LOST.value]
+    if firing:
+        return capped(_finding(series, law) for series, law in firing)
+    series, law = max(laws, key=lambda each: each[1].serial_fraction)
+    return Quiet(
+        rule=NAME,
+        looked_at=f"{series.name}: serial fraction {percent(law.serial_fraction)}, {percent(law.efficiency(series.most))}"
+        f" of ideal on {series.most} ranks; limit {percent(MAX_LOST.value)}",
+    )
+
+
+def _series(found: list[Pair]) -> list[_Series]:
+    alike: dict[tuple[str, str, str | None], list[Pair]] = {}
+    for pair in found:
+        alike.setdefault((pair.row.group, pair.base.run_id, pair.run.strategy), []).append(pair)
+    series = []
+    for (group, _, strategy), members in alike.items():
+        best: dict[int, Pair] = {}
+        for pair in members:
+            before = best.get(pair.row.world_size)
+            if before is None or pair.row.speedup > before.row.speedup:
+                best[pair.row.world_size] = pair
+        points = [SizePoint(world_size=members[0].row.baseline_world_size, speedup=1.0)]
+        points += [
+            SizePoint(world_size=n, speedup=p.row.speedup, low=p.row.low, high=p.row.high)
+            for n, p in sorted(best.items())
+        ]
+        name = f"{group}: {strategy}" if strategy else group
+        series.append(_Series(name=name, points=tuple(points)))
+    return series
+
+
+def _finding(series: _Series, law: ScalingLaw) -> Finding:
+    lost = 1 - law.efficiency(series.most)
+    shown = ", ".join(f"{p.world_size}: {p.speedup:.2f}x" for p in series.points)
+    evidence = [
+        f"speed-ups by ranks: {shown}",
+        f"Amdahl's law: serial fraction {percent(law.serial_fraction)} ({_interval(law.serial_interval)}), off by at most"
+        f" {percent(law.max_relative_error)} on {law.sizes} sizes",
+        *_usl(series),
+    ]
+    limit = law.most_speedup
+    bound = "" if limit is None else f": never more than {limit:.1f}x"
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=f"{percent(law.serial_fraction)} of the work does not shrink with the ranks{bound}",
+        evidence=tuple(evidence),
+        stake_fraction=lost,
+        confidence=f"likely: {law.sizes} sizes, {_interval(law.serial_interval)}; the law does not tell what the part is",
+        advice=(
+            Advice(
+                text="see what it is: communication-bound, poor-overlap, input-bound and a trace name the parts"
+            ),
+            Advice(
+                text="see whether more work per step outgrows it: weak scaling",
+                command="stepscope bench --preset weak-scaling",
+            ),
+        ),
+        subject=series.name,
+    )
+
+
+def _usl(series: _Series) -> list[str]:
+    law = fit_usl(series.points)
+    if isinstance(law, Unavailable) or law.coherency_interval is None:
+        return []
+    if law.coherency_interval.low <= 0 or law.best_world_size is None or law.most_speedup is None:
+        return ["USL: nothing grows with the square of the ranks, as far as these sizes show"]
+    return [
+        f"USL: contention {percent(law.serial_fraction)}, coherency {law.coherency:.2g}"
+        f" ({law.coherency_interval.low:.2g} to {law.coherency_interval.high:.2g}): fastest on"
+        f" {law.best_world_size:.0f} ranks with {law.most_speedup:.1f}x, slower beyond"
+    ]
+
+
+def _interval(interval: Interval) -> str:
+    return f"95 % interval {percent(interval.low)} to {percent(interval.high)}"
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="a part of the step does not shrink with the ranks (Amdahl, USL)",
+    needs=("scaling",),
+    check=check,
+    protocol=4,
+    thresholds={
+        "efficiency": MAX_LOST,
+        "sizes": Threshold(
+            value=MIN_SIZES, unit="different numbers of ranks", source="METRICS, Scaling: fewer fit any law"
+        ),
+    },
+)

@@ -1,0 +1,124 @@
+"""A run and its baseline differ in more than ranks: the speed-up is not one of ranks alone.
+
+What
+----
+Facts (model, data, precision, accumulation, device) and settings of the model, the optimizer and the loading of data that
+both a run and its baseline tell and that are not the same. Batches are `scaling-mixed`'s matter.
+
+Why
+---
+A speed-up says what more ranks bring. With another precision, model size, accumulation, device or number of data workers it
+says something else, and nobody can tell how much of it.
+
+Known problems
+--------------
+What a source does not tell cannot be compared. Some differences are meant (a learning rate scaled with the ranks): they are
+named, and judged by the reader.
+
+References
+----------
+METRICS, Scaling: the same model, precision, accumulation and batch rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from stepscope.core.words import counted
+from stepscope.diagnose.capped import capped
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.pairs import Pair, pairs
+from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.records.training import TrainingRun
+
+NAME = "settings-differ"
+
+_FACTS = (
+    "model", "dataset", "dataset_size", "precision", "accumulation", "device", "hardware", "num_parameters", "unit",
+)  # fmt: skip
+_SETTINGS = frozenset({
+    "lr", "learning_rate", "lr_warmup", "warmup_steps", "optimizer", "momentum", "betas", "weight_decay", "loss", "clip",
+    "gradient_clip", "grad_clip", "max_grad_norm", "seed", "dropout", "num_workers", "pin_memory", "persistent_workers",
+    "prefetch_factor", "cudnn_benchmark", "compile", "torch_compile", "tf32", "activation_checkpointing",
+    "gradient_checkpointing", "max_seq_len", "seq_len", "sequence_length", "image_size", "vocab_size", "labels",
+})  # fmt: skip
+"""Last parts of the names of settings that decide how fast or what a job trains; what a source measured is none."""
+
+_SECTIONS = ("model.", "optimizer.", "dataset_options.")
+
+
+def check(evidence: Evidence) -> Outcome:
+    found = [(pair, differing) for pair in pairs(evidence) if (differing := _differing(pair))]
+    if found:
+        return capped(_finding(pair, differing) for pair, differing in _once_each(found))
+    return Quiet(
+        rule=NAME, looked_at=f"{counted(len(pairs(evidence)), 'run')}: as its baseline but for the ranks"
+    )
+
+
+def _differing(pair: Pair) -> dict[str, tuple[Any, Any]]:
+    """Name -> (the run's value, the baseline's), for what both tell and must not differ."""
+    mine, theirs = _told(pair.run), _told(pair.base)
+    grows = {"dataset_size"} if pair.row.scaling == "weak" else set()
+    return {
+        name: (value, theirs[name])
+        for name, value in mine.items()
+        if name in theirs and not _same(value, theirs[name]) and name not in grows
+    }
+
+
+def _told(run: TrainingRun) -> dict[str, Any]:
+    facts = {name: value for name in _FACTS if (value := getattr(run, name)) is not None}
+    settings: Mapping[str, Any] = run.settings
+    told = {
+        name: value
+        for name, value in settings.items()
+        if value is not None and (name.rpartition(".")[2] in _SETTINGS or name.startswith(_SECTIONS))
+    }
+    return {**told, **facts}
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal, numbers up to what a file's digits make of them."""
+    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+        return math.isclose(one, other, rel_tol=1e-6)
+    return bool(one == other)
+
+
+def _once_each(
+    found: list[tuple[Pair, dict[str, tuple[Any, Any]]]],
+) -> list[tuple[Pair, dict[str, tuple[Any, Any]]]]:
+    """One pair for each group and set of differing names: the first."""
+    first: dict[object, tuple[Pair, dict[str, tuple[Any, Any]]]] = {}
+    for pair, differing in found:
+        first.setdefault((pair.row.group, pair.base.run_id, tuple(sorted(differing))), (pair, differing))
+    return list(first.values())
+
+
+def _finding(pair: Pair, differing: dict[str, tuple[Any, Any]]) -> Finding:
+    names = list(differing)
+    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=f"{pair.run.label} and its baseline differ in more than ranks: {shown}",
+        evidence=tuple(
+            f"{name}: {mine} against {theirs}" for name, (mine, theirs) in list(differing.items())[:8]
+        ),
+        stake_fraction=None,
+        confidence="certain: as both sources tell; whether it matters is for the reader",
+        advice=(Advice(text="measure the baseline again with the run's settings"),),
+        subject=pair.name,
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="a run and its baseline differ in more than ranks",
+    needs=("scaling",),
+    check=check,
+    protocol=1,
+)

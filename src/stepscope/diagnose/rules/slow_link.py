@@ -1,0 +1,215 @@
+"""A link between ranks is slow: against what it can do, or against its like.
+
+What
+----
+Two ways. Measured pairs: a rank, a host or a pair whose messages take 1.4 times as long as those of its like, beyond the
+like's own scatter, is named. Sweeps: the rate of the largest message against the link's peak per direction, where the
+peak is known (the GPU's own links on one host, an emulated network). Of gloo, which is not a ring, what goes over the
+busiest link is counted, not busbw.
+
+Why
+---
+A collective moves at the pace of its slowest link: one port at half width halves all of it.
+
+Known problems
+--------------
+The peak is of the links a GPU has, not of how they are wired: pairs of an 8-GPU machine with bridges only show far below
+it, and that is what the rule then says. Above 1 is legal: NVLink SHARP adds in the switch (480 of 450 GB/s on 8 H100).
+Across real hosts no probe tells the NIC that is used, so that only pairs are judged. The largest message must take 10
+times as long as the smallest, or start-up hides the rate.
+
+References
+----------
+docs/reference/metrics.md, Collectives (communication efficiency); nccl-tests, doc/PERFORMANCE.md; NVIDIA nccl-tests issue
+178: 208 GB/s on 2 GPUs of a machine with bridged pairs and 20 GB/s on 3.
+"""
+
+from __future__ import annotations
+
+from stepscope.collectives import REGISTRY as COLLECTIVES
+from stepscope.core.units import format_bandwidth, format_size
+from stepscope.core.words import counted, plural
+from stepscope.diagnose.comm_facts import by_sweep, listed, percent, size_of, time_of, topology_of
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.slow_pairs import SLOW, PairsVerdict, SlowEnd, SlowPair, slow_pairs
+from stepscope.records.comm import CommRow
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+
+NAME = "slow-link"
+
+MIN_FRACTION = Threshold(
+    value=0.6,
+    unit="of the link's peak per direction",
+    source="healthy machines reach 0.75 to 1.07 in real logs (8 x A100 0.75 to 0.78, 8 x H100 1.07, read 2026-11); a "
+    "link at half its rate shows at most 0.54",
+)
+PAIR_RATIO = Threshold(
+    value=SLOW,
+    unit="times the time of its like",
+    source="half way, in ratio, between equal and half the rate; pairs of 4 shaped hosts lie within 4 % (2026-11)",
+)
+START_UP = Threshold(
+    value=10,
+    unit="times the smallest message's time",
+    source="start-up is then at most a tenth of the largest message's time",
+)
+_NIC = ("its NIC, cable and switch port: ethtool or ibstat for the rate, errors and drops on the counters",)
+
+
+def check(evidence: Evidence) -> Outcome:
+    verdicts = slow_pairs(evidence.comm)
+    found = [f for verdict in verdicts for f in _of_pairs(verdict)]
+    judged = [(name, rows[-1], share) for name, rows in by_sweep(evidence.comm) if (share := _share(rows))]
+    found += [
+        _of_sweep(name, row, share, evidence) for name, row, share in judged if share < MIN_FRACTION.value
+    ]
+    if found:
+        return tuple(found)
+    compared = sum(v.compared for v in verdicts)
+    if judged:
+        name, row, share = min(judged, key=lambda each: each[2])
+        return Quiet(
+            rule=NAME,
+            looked_at=f"{name}: {percent(share)} of the link's peak at {format_size(size_of(row))}, "
+            f"limit {percent(MIN_FRACTION.value)}",
+        )
+    if compared:
+        return Quiet(rule=NAME, looked_at=f"{counted(compared, 'pair')}: none {SLOW:.1f}x its like")
+    return Skipped(
+        rule=NAME,
+        reason=_why_not(evidence, verdicts),
+        command="stepscope comm --ops none --pairs --sizes 1M,64M",
+    )
+
+
+def _why_not(evidence: Evidence, verdicts: tuple[PairsVerdict, ...]) -> str:
+    reasons = [v.unavailable for v in verdicts if v.unavailable]
+    if reasons:
+        return reasons[0]
+    rows = [row for _, sweep in by_sweep(evidence.comm) for row in sweep]
+    if any(row.link_peak_bytes_per_s for row in rows):
+        return "the largest message is too small: start-up hides the link's rate"
+    return "no pairs were measured, and the peak of the link between these ranks is not known"
+
+
+def _share(rows: list[CommRow]) -> float | None:
+    """Rate over the busiest link at the largest size / the link's peak; None where that says nothing."""
+    last, first = rows[-1], rows[0]
+    peak = last.link_peak_bytes_per_s
+    if not peak or time_of(last) < START_UP.value * time_of(first):
+        return None
+    if last.backend == "nccl":
+        return (last.busbw_bytes_per_s or 0.0) / peak or None
+    costs = COLLECTIVES.load(last.op).costs
+    if "gloo" not in costs or last.hosts != last.world_size:
+        return None  # ranks that share a host share its link in ways that differ between operations
+    moved = size_of(last) * last.in_flight * costs["gloo"].wire_factor(last.world_size)
+    return moved / (time_of(last) / 1e9) / peak or None
+
+
+def _of_sweep(name: str, row: CommRow, share: float, evidence: Evidence) -> Finding:
+    peak = row.link_peak_bytes_per_s or 0.0
+    said = [
+        f"{format_bandwidth(share * peak)} over the busiest link at {format_size(size_of(row))}; "
+        f"its peak is {format_bandwidth(peak)} per direction"
+    ]
+    topology = topology_of(evidence)
+    joined = None if topology is None else len(topology.fast_pairs())
+    if topology is not None and joined is not None and joined < len(topology.gpu_pairs()):
+        said.append(
+            f"NVLink joins {joined} of {counted(len(topology.gpu_pairs()), 'GPU pair')}; the others go over PCIe"
+        )
+    return Finding(
+        rule=NAME,
+        severity="problem" if share < MIN_FRACTION.value / 2 else "warning",
+        title=f"{name} reaches {percent(share)} of the link's peak",
+        evidence=tuple(said),
+        stake_fraction=None,
+        confidence="measured; that every rank can use the whole link is assumed",
+        advice=(
+            Advice(
+                text="find the link: measure every pair of ranks",
+                command="stepscope comm --ops none --pairs --sizes 1M,64M",
+            ),
+            Advice(
+                text="look whether links are down or missing",
+                command="nvidia-smi nvlink -s && nvidia-smi topo -m",
+            ),
+            Advice(
+                text="see which way NCCL goes (P2P, SHM, NET) and with how many channels",
+                command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH",
+            ),
+        ),
+        subject=name,
+    )
+
+
+def _of_pairs(verdict: PairsVerdict) -> list[Finding]:
+    single: dict[frozenset[int], SlowPair] = {}
+    for pair in verdict.pairs:
+        if not pair.explained:
+            single.setdefault(frozenset(pair.peer), pair)  # worst first
+    return [
+        *(_of_end(end, verdict) for end in verdict.ends),
+        *(_of_pair(p) for p in single.values() if p.confirmed),
+    ]
+
+
+def _of_end(end: SlowEnd, verdict: PairsVerdict) -> Finding:
+    ranks = f"{plural(len(end.ranks), 'rank')} {listed(end.ranks)}"
+    who = ranks if end.host is None else f"host {end.host} ({ranks})"
+    what = {"egress": "sends", "ingress": "receives", "both": "sends and receives"}[end.direction]
+    return Finding(
+        rule=NAME,
+        severity="problem",
+        title=f"{who} {what} {end.ratio:.1f}x as slowly as the others",
+        evidence=(
+            f"{end.slow} of its {counted(end.of, 'pair')} that way are slow, among {counted(verdict.world_size, 'rank')}",
+            "pairs among the others are not alike slow: it is this end, not its links to single peers",
+        ),
+        stake_fraction=None,
+        confidence="measured",
+        advice=(
+            Advice(text=f"look at {_NIC[0]}"),
+            Advice(text="until it is repaired, leave the host out", command=_exclude(end.host)),
+        ),
+        subject=end.host or ranks,
+    )
+
+
+def _exclude(host: str | None) -> str | None:
+    return None if host is None else f"sbatch --exclude={host}"
+
+
+def _of_pair(pair: SlowPair) -> Finding:
+    a, b = pair.peer
+    where = f" ({pair.path})" if pair.path else ""
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=f"messages between ranks {a} and {b}{where} take {pair.ratio:.1f}x as long as between other pairs",
+        evidence=(
+            f"{pair.time_ns / 1e3:.0f} us at {format_size(pair.size_bytes)}; like pairs {pair.typical_ns / 1e3:.0f} us",
+            "seen in more than one measurement of this pair",
+        ),
+        stake_fraction=None,
+        confidence="measured",
+        advice=(
+            Advice(
+                text="look at the link between the two: nvidia-smi nvlink -s within a host, the switch between hosts"
+            ),
+            Advice(text="order ranks so that neighbours in the ring are not these two, until it is repaired"),
+        ),
+        subject=f"ranks {a} and {b}",
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="a link between ranks is slower than it can be, or than its like",
+    needs=("comm",),
+    check=check,
+    protocol=3,
+    thresholds={"fraction": MIN_FRACTION, "pair": PAIR_RATIO, "start_up": START_UP},
+)

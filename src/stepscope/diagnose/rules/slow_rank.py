@@ -1,0 +1,252 @@
+"""One rank makes the others wait: in most steps, in turn, or now and then.
+
+What
+----
+Own time of a rank is its step without exposed communication: what it does before it enters the collective. d is a
+rank's own time minus the median of the others', step by step. A rank is slow (chronic) when over at least 20 timed
+steps the median of d is more than 5 % of the others' own time and the lower end of the block bootstrap's 95 %
+interval is above 0. Where no rank is, the lead of whoever is last in each step is asked the same with 10 %
+(rotating), and steps in which a rank was more than 6 MAD over its own usual (the MAD over steps, not over ranks) are
+summed up (one-off).
+
+Why
+---
+All ranks leave a collective together, so that a job runs at the pace of its slowest rank: one of 8 GPUs that is 50 ms
+late on a 15 ms step costs 77 % of the throughput.
+
+Known problems
+--------------
+With two ranks nobody can tell a slow one from a fast one. When more than half of the ranks are slow they are the
+normal ones. A z-score over ranks must not be used: it cannot exceed sqrt(n - 1), so that 2 sigma never fires on 4 or
+5 GPUs. On shared machines rotating ranks are the neighbours' doing.
+
+References
+----------
+METRICS, Stragglers. D / (T + D) = 50 / (15 + 50): loss of throughput by a delay D on a step T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepscope.core.units import format_duration
+from stepscope.core.words import counted
+from stepscope.diagnose.cell_facts import TimedCell, again, among, by_model, percent, timed_cells
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.slow_ranks import (
+    LEAST_STEPS,
+    MIN_EXCESS,
+    MIN_ONE_OFF,
+    MIN_ROTATING,
+    OUTLIER_MADS,
+    WORDS,
+    OwnTimes,
+    Slow,
+    own_times,
+    slow_ranks,
+)
+from stepscope.records.finding import Advice, Finding, Quiet, Severity, Skipped
+
+NAME = "slow-rank"
+
+STEPS = Threshold(value=LEAST_STEPS, unit="common timed steps", source="METRICS, Stragglers")
+EXCESS = Threshold(
+    value=MIN_EXCESS,
+    unit="median excess / others' own time",
+    source="as for traces: less is what ordinary clocks and schedulers take (2026-11)",
+)
+ROTATING = Threshold(
+    value=MIN_ROTATING,
+    unit="median lead of the last / own time",
+    source="twice the expected range of 8 normal samples whose spread is 3 %",
+)
+ONE_OFF = Threshold(
+    value=MIN_ONE_OFF,
+    unit="share of all step time",
+    source="less is not worth a word: 1 step of 100, 5 times as long",
+)
+OUTLIER = Threshold(
+    value=OUTLIER_MADS, unit="MAD over steps", source="of normal noise one step in 1e9 is beyond 6 sigma"
+)
+
+
+def check(evidence: Evidence) -> Outcome:
+    cells = timed_cells(evidence, least_ranks=2)
+    times = {id(cell): each for cell in cells if (each := own_times(cell.cell.result)) is not None}
+    enough = [cell for cell in cells if id(cell) in times and times[id(cell)].steps >= LEAST_STEPS]
+    if not enough:
+        most = max((each.steps for each in times.values()), default=0)
+        return Skipped(
+            rule=NAME,
+            reason=f"{LEAST_STEPS} timed steps on several ranks are needed"
+            + (f", the most of any cell is {most}" if times else ", no cell has any"),
+            command=f"stepscope bench MATRIX.yaml --steps {2 * LEAST_STEPS}",
+        )
+    slow = {id(cell): slow_ranks(times[id(cell)]) for cell in enough}
+    found = []
+    for group in by_model(cell for cell in enough if slow[id(cell)]):
+        ranked = sorted(group, key=lambda cell: -slow[id(cell)][0].stake_fraction)
+        worst = ranked[0]
+        rest = _others(worst, ranked[1:], [slow[id(cell)][0] for cell in ranked[1:]])
+        found += [
+            _finding(evidence, worst, each, times[id(worst)], rest if at == 0 else ())
+            for at, each in enumerate(slow[id(worst)])
+        ]
+    if found:
+        return tuple(found)
+    return Quiet(rule=NAME, looked_at=_quiet(enough, [times[id(cell)] for cell in enough]))
+
+
+def _finding(
+    evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes, rest: tuple[str, ...]
+) -> Finding:
+    whole = slow.stake_fraction
+    severity: Severity = "warning"
+    if slow.kind == "chronic" and whole > 0.2:
+        severity = "problem"
+    return Finding(
+        rule=NAME,
+        severity=severity,
+        title=_title(slow),
+        evidence=(*_evidence(slow, times), *rest),
+        stake_fraction=whole,
+        confidence=_confidence(slow, times),
+        advice=_advice(evidence, cell, slow, times),
+        subject=cell.name,
+    )
+
+
+def _title(slow: Slow) -> str:
+    if slow.kind == "rotating":
+        return (
+            f"ranks take turns in being last: {format_duration(slow.excess_ns)} of waiting in a typical step"
+        )
+    where = f"rank {slow.rank} on {slow.host}"
+    if slow.kind == "one-off":
+        return f"{where} was {format_duration(slow.excess_ns)} late in {counted(slow.late_steps, 'step')} of {slow.steps}"
+    return f"{where} is {percent(slow.excess_ns / slow.others_ns)} slower than the others, who wait for it"
+
+
+def _evidence(slow: Slow, times: OwnTimes) -> tuple[str, ...]:
+    own, low = format_duration(slow.others_ns), slow.low_ns
+    if slow.kind == "rotating":
+        return (
+            f"own time {own}; whoever is last takes {format_duration(slow.excess_ns)} more than the others (median)",
+            f"in {slow.late_steps} of {slow.steps} steps by over {percent(MIN_ROTATING)}; no rank is it most of the time",
+        )
+    said = []
+    if slow.kind == "chronic":
+        said.append(
+            f"own time {format_duration(slow.others_ns + slow.excess_ns)} against {own} of the others: "
+            f"{format_duration(slow.excess_ns)} more in the median of {slow.steps} steps, at least "
+            f"{format_duration(low or 0.0)} (95 %)"
+        )
+        said.append(f"chronic: late in {slow.late_steps} of {slow.steps} steps")
+    else:
+        said.append(
+            f"one-off: {slow.late_steps} of {slow.steps} steps beyond {OUTLIER_MADS:g} MAD of its usual, "
+            f"{percent(slow.stake_fraction)} of all step time"
+        )
+    if slow.part is not None and slow.part_ns is not None:
+        said.append(f"{format_duration(slow.part_ns)} of it {WORDS[slow.part]}")
+    if slow.samples_ratio is not None and abs(slow.samples_ratio - 1) > MIN_EXCESS:
+        said.append(f"it is given {slow.samples_ratio:.2f} times the others' samples a step")
+    neighbours = sum(host == slow.host for host in times.hosts)
+    if neighbours < times.ranks:
+        said.append(f"{counted(neighbours, 'rank')} of {times.ranks} run on {slow.host}")
+    return tuple(said)
+
+
+def _confidence(slow: Slow, times: OwnTimes) -> str:
+    if slow.kind == "one-off":
+        return "measured; what happened in those steps is not recorded"
+    text = f"measured over {slow.steps} steps"
+    if times.ranks == 2 and slow.kind == "chronic":
+        return f"{text}; with two ranks, slow is what the other one is not"
+    return text
+
+
+def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes) -> tuple[Advice, ...]:
+    if slow.kind == "rotating":
+        return (
+            Advice(
+                text="look for what interrupts ranks: other jobs, too many threads, data of uneven length",
+                command="stepscope doctor",
+            ),
+        )
+    if slow.kind == "one-off":
+        return (
+            Advice(
+                text="look at what ran then: checkpoints, evaluation, garbage collection, other jobs",
+                command=f"{again(evidence, cell.cell)} --profile",
+            ),
+        )
+    advice = []
+    if slow.samples_ratio is not None and slow.samples_ratio > 1 + MIN_EXCESS:
+        advice.append(Advice(text="rebalance: give every rank as many samples"))
+    elif slow.part == "data_wait":
+        advice.append(
+            Advice(
+                text=f"its data comes late: check where rank {slow.rank} reads from, and give it loader workers",
+                command=again(evidence, cell.cell, ("num_workers", 2)),
+            )
+        )
+    else:
+        advice.append(
+            Advice(
+                text=f"look at {slow.host}: throttled clocks, a neighbour on its cores, another GPU model",
+                command="stepscope doctor",
+            )
+        )
+    if len(set(times.hosts)) > 1:
+        advice.append(
+            Advice(
+                text=f"exclude the host: without {slow.host} the step is up to {percent(slow.stake_fraction)} shorter",
+                command=f"sbatch --exclude={slow.host} JOB",
+            )
+        )
+    else:
+        advice.append(
+            Advice(
+                text="rebalance: a smaller share of the batch for this rank, or a job without it",
+                command="stepscope doctor --quick",
+            )
+        )
+    return tuple(advice)
+
+
+def _others(worst: TimedCell, cells: Sequence[TimedCell], slow: Sequence[Slow]) -> tuple[str, ...]:
+    if not cells:
+        return ()
+    same = [
+        f"{among(cell, worst)} ({'in turn' if each.rank is None else f'rank {each.rank}'}, "
+        f"{percent(each.stake_fraction)})"
+        for cell, each in zip(cells, slow, strict=True)
+    ]
+    more = f" and {len(same) - 3} more" if len(same) > 3 else ""
+    return (f"also in {', '.join(same[:3])}{more}",)
+
+
+def _quiet(cells: Sequence[TimedCell], times: Sequence[OwnTimes]) -> str:
+    at = max(range(len(cells)), key=lambda i: times[i].largest_excess_fraction)
+    return (
+        f"{cells[at].name}: the slowest rank takes {percent(times[at].largest_excess_fraction)} more than the others, "
+        f"limit {percent(MIN_EXCESS)}"
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="a rank is slower than the others, who wait for it",
+    needs=("cells",),
+    check=check,
+    protocol=2,
+    thresholds={
+        "steps": STEPS,
+        "excess": EXCESS,
+        "rotating": ROTATING,
+        "one_off": ONE_OFF,
+        "outlier": OUTLIER,
+    },
+)

@@ -1,0 +1,115 @@
+"""Most kernels are so short that launching them takes as long as running them.
+
+What
+----
+The share of compute kernels of at most 10 us, by number, and what they and the gaps between queued kernels take of
+the window. Fires when they are at least half of all kernels and take a tenth of the time.
+
+Why
+---
+A launch costs the host 5 to 10 us and the device 1 to 5 us of gap. Work cut into pieces of that size runs at the pace
+of launching, whatever the GPU can do.
+
+Known problems
+--------------
+Short kernels that run under long ones on another stream cost nothing and are counted. The stake is what they take
+now: work that is fused into other kernels does not vanish altogether.
+
+References
+----------
+A. Gray, Getting Started with CUDA Graphs, NVIDIA developer blog, 2019; PyTorch performance tuning guide, Fuse
+operations; document 004's checklist, "Batch size sufficient?".
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_duration
+from stepscope.diagnose.evidence import Evidence, TraceEvidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.trace_facts import (
+    SHARES,
+    WORTH,
+    each_job,
+    idle_share,
+    mean,
+    on_device,
+    over_ranks,
+    percent,
+    severity_of,
+    trace_command,
+    unread,
+    window_ns,
+)
+from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.records.trace_rules import KernelMix
+from stepscope.records.trace_summary import RankPass
+
+_NAME = "small-kernels"
+
+_MOST = Threshold(
+    value=0.5,
+    unit="of all compute kernels, by number",
+    source="stepscope's choice, 2026-11: half; 24 to 95 % (median 43 %) in the seven GPU traces this was built on",
+)
+
+
+def _look(job: TraceEvidence) -> Outcome:
+    ranks = [(p, p.mix) for p in on_device(job.summary) if p.mix is not None]
+    if not ranks:
+        return unread(_NAME, job.summary, "no compute kernels: a CPU job has none")
+    short, calls = sum(m.short_calls for _, m in ranks), sum(m.calls for _, m in ranks)
+    shares = [_share(p, m) for p, m in ranks]
+    share = mean(shares)
+    limit = format_duration(ranks[0][1].short_limit_ns)
+    said = f"{percent(short / calls)} of {calls:,} compute kernels are over within {limit}"
+    if short / calls < _MOST.value or share < WORTH:
+        return Quiet(
+            rule=_NAME,
+            looked_at=f"{said} and take {percent(share)} of the time with their gaps, limits "
+            f"{percent(_MOST.value)} and {percent(WORTH)}",
+        )
+    return (
+        Finding(
+            rule=_NAME,
+            severity=severity_of(share),
+            title=f"{said}: they and the gaps between kernels take {percent(share)} of the time",
+            evidence=(*over_ranks(shares), *_per_step(ranks)),
+            stake_fraction=share,
+            confidence="measured; how much of it fusing returns depends on what can be fused",
+            advice=(
+                Advice(
+                    text="look which sequences repeat, and fuse them: torch.compile, fused or foreach optimizers",
+                    command=trace_command(job, "--show sequences,kernels,launches"),
+                ),
+                Advice(text="a larger micro-batch makes every kernel longer at the same number of launches"),
+            ),
+        ),
+    )
+
+
+def _share(each: RankPass, mix: KernelMix) -> float:
+    return min(1.0, mix.short_ns / window_ns(each) + idle_share(each, "kernel_gap"))
+
+
+def _per_step(ranks: list[tuple[RankPass, KernelMix]]) -> tuple[str, ...]:
+    """Kernels a step, where steps are marked, and the mean length of the short ones."""
+    mean_ns = sum(m.short_ns for _, m in ranks) / max(1, sum(m.short_calls for _, m in ranks))
+    steps = sum(len(p.steps) for p, _ in ranks)
+    lengths = f"the short ones take {format_duration(mean_ns)} each on average"
+    if not steps:
+        return (lengths,)
+    return (f"{sum(m.calls for p, m in ranks if p.steps) / steps:,.0f} kernels a step and rank; {lengths}",)
+
+
+def _check(evidence: Evidence) -> Outcome:
+    return each_job(evidence, _look)
+
+
+RULE = Rule(
+    name=_NAME,
+    symptom="most kernels are shorter than their launch",
+    needs=("traces",),
+    check=_check,
+    protocol=4,
+    thresholds={"number": _MOST, **SHARES},
+)

@@ -1,0 +1,169 @@
+"""Traffic between GPUs, or between a GPU and its network card, crosses the socket interconnect.
+
+What
+----
+The link matrix of the machine (`nvidia-smi topo -m`) has pairs marked SYS: their bytes go over PCIe, through one CPU, over
+the interconnect between sockets, and through the other CPU. Two findings: GPU pairs, and GPUs none of whose network cards
+is on their own side.
+
+Why
+---
+The path is shared by everything that crosses, slower than a PCIe switch, and often no peer-to-peer at all: NCCL copies
+through host memory then. A ring over all GPUs of two sockets crosses at least twice and moves at that pace.
+
+Known problems
+--------------
+The matrix says what is there, not which GPUs the job uses. A job on the GPUs of one socket does not cross. GPUs with
+NVLink between all of them never use that path to each other.
+
+References
+----------
+nvidia-smi topo --help (legend); NCCL user guide, environment variables, NCCL_P2P_LEVEL and NCCL_NET_GDR_LEVEL; NVIDIA
+nccl-tests issue 178: 208 GB/s on two GPUs with NVLink, 20 GB/s on three of which one is across.
+"""
+
+from __future__ import annotations
+
+from stepscope.core.words import counted
+from stepscope.diagnose.comm_facts import topology_of
+from stepscope.diagnose.evidence import NEEDS, Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.environment.topology import Topology
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+
+NAME = "socket-crossing"
+
+MOST_PAIRS = Threshold(
+    value=0, unit="GPU pairs across", source="one crossing is enough: a ring moves at its slowest link's pace"
+)
+_SHOWN = 6
+
+
+def check(evidence: Evidence) -> Outcome:
+    topology = topology_of(evidence)
+    if topology is None:
+        reason, command = NEEDS["topology"]
+        return Skipped(rule=NAME, reason=reason, command=command)
+    if len(topology.gpus) < 2:
+        return Quiet(rule=NAME, looked_at="one GPU: nothing crosses")
+    across = topology.socket_crossing_pairs()
+    found = []
+    if len(across) > MOST_PAIRS.value:
+        found.append(_pairs(topology, across, _transports(evidence)))
+    far = _far_from_nics(topology)
+    if far:
+        found.append(_nics(topology, far))
+    if found:
+        return tuple(found)
+    pairs = topology.gpu_pairs()
+    unknown = len(topology.unknown_pairs())
+    more = f"; {counted(unknown, 'pair')} not readable" if unknown else ""
+    return Quiet(rule=NAME, looked_at=f"0 of {counted(len(pairs), 'GPU pair')} cross sockets (SYS){more}")
+
+
+def _sides(topology: Topology, across: tuple[tuple[str, str], ...]) -> list[tuple[str, ...]]:
+    """GPUs that reach each other without crossing, in order."""
+    names = [gpu.name for gpu in topology.gpus]
+    apart = {frozenset(pair) for pair in across}
+    sides: list[list[str]] = []
+    for name in names:
+        home = next((s for s in sides if all(frozenset((name, other)) not in apart for other in s)), None)
+        if home is None:
+            sides.append([name])
+        else:
+            home.append(name)
+    return [tuple(side) for side in sides]
+
+
+def _pairs(topology: Topology, across: tuple[tuple[str, str], ...], transports: tuple[str, ...]) -> Finding:
+    sides = _sides(topology, across)
+    largest = max(sides, key=len)
+    pairs = topology.gpu_pairs()
+    shown = ", ".join(f"{a}-{b}" for a, b in across[:_SHOWN])
+    more = f" and {len(across) - _SHOWN} more" if len(across) > _SHOWN else ""
+    devices = ",".join(name.removeprefix("GPU") for name in largest)
+    evidence = [
+        f"marked SYS: {shown}{more}",
+        f"without a crossing: {'; '.join('+'.join(side) for side in sides)}",
+    ]
+    if transports:
+        evidence.append(f"NCCL copies through host memory there: {', '.join(transports)}")
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=f"{len(across)} of {counted(len(pairs), 'GPU pair')} reach each other only across the socket interconnect",
+        evidence=tuple(evidence),
+        stake_fraction=None,
+        confidence="certain for the machine: its link matrix; which of these GPUs the job uses is not recorded",
+        advice=(
+            Advice(
+                text=f"jobs of up to {counted(len(largest), 'GPU')}: stay on one side",
+                command=f"CUDA_VISIBLE_DEVICES={devices}",
+            ),
+            Advice(
+                text="larger jobs: keep tensor parallelism and FSDP groups inside a side; across it only data parallelism"
+            ),
+            Advice(
+                text="measure what the crossing costs, pair by pair",
+                command="stepscope comm --ops none --pairs --sizes 1M,64M",
+            ),
+        ),
+        subject="GPU pairs",
+    )
+
+
+def _transports(evidence: Evidence) -> tuple[str, ...]:
+    """Links between ranks of one host that NCCL took through host memory."""
+    said = []
+    for log in evidence.nccl:
+        for communicator in log.communicators:
+            host = {rank.rank: rank.host for rank in communicator.ranks}
+            shared = {
+                (link.source, link.destination)
+                for link in communicator.links
+                if link.transport.startswith("SHM") and host.get(link.source) == host.get(link.destination)
+            }
+            said += [f"rank {a} to {b} via SHM" for a, b in sorted(shared)]
+    return tuple(dict.fromkeys(said))[:_SHOWN]
+
+
+def _far_from_nics(topology: Topology) -> tuple[str, ...]:
+    """GPUs whose nearest network card is across; empty where every card is, or none is known."""
+    far = []
+    for gpu in topology.gpus:
+        links = [topology.link(gpu.name, name) for name in topology.nearest_nics(gpu.name)]
+        if links and all(link is not None and link.crosses_socket for link in links):
+            far.append(gpu.name)
+    return tuple(far)
+
+
+def _nics(topology: Topology, far: tuple[str, ...]) -> Finding:
+    nics = ", ".join(nic.label or nic.name for nic in topology.nics)
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=f"{len(far)} of {counted(len(topology.gpus), 'GPU')} have every network card on the other socket",
+        evidence=(f"{', '.join(far)}: nearest cards are SYS", f"cards: {nics}"),
+        stake_fraction=None,
+        confidence="certain for the machine; it matters to jobs on several hosts only",
+        advice=(
+            Advice(
+                text="without GPUDirect RDMA these GPUs go through host memory; let NCCL send through a GPU beside the card "
+                "(PXN, NVLink machines, on by default since 2.12)",
+            ),
+            Advice(
+                text="ask the operator for a card on each socket, or use the GPUs beside the cards for jobs of few GPUs"
+            ),
+        ),
+        subject="network cards",
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="traffic of the job's GPUs crosses the socket interconnect",
+    needs=(),
+    check=check,
+    protocol=3,
+    thresholds={"pairs": MOST_PAIRS},
+)

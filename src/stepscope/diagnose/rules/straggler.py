@@ -1,0 +1,137 @@
+"""Ranks that the others wait for, in the traces of a job.
+
+What
+----
+Per collective that all ranks leave together, after clock alignment: who came last. A rank is named when, over fewer
+than 20 steps, the collectives in which it came last carry at least 20 % of all skew and it was last more often than
+chance (binomial, Bonferroni over ranks, p < 0.05); over 20 steps or more, when its own time exceeds the others' by a
+median whose bootstrap lower bound is above 0. Where nobody is named and waiting still takes a tenth of the time, the
+skew rotates.
+
+Why
+---
+All ranks leave a collective together: the job runs at the pace of whoever comes last, and what the others spend
+meanwhile looks like communication. A faster network does not shorten it.
+
+Known problems
+--------------
+With traces of some ranks only, whoever is missing cannot be named and waiting is a lower bound. A short capture names
+who was late in it, not who is always late. A rank that is late because another one's data reached it late (pipelines)
+is named itself.
+
+References
+----------
+METRICS, Stragglers; FORMATS, Trace JSON. `slow-rank` asks the same of the steps that `stepscope bench` times.
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_duration
+from stepscope.core.words import counted
+from stepscope.diagnose.evidence import Evidence, TraceEvidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.trace_facts import (
+    WORTH,
+    WORTH_SOURCE,
+    each_job,
+    percent,
+    trace_command,
+    unread,
+)
+from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.records.trace_stragglers import Straggler, StragglerReport
+
+_NAME = "straggler"
+
+_CAUSE_ADVICE = {
+    "launch-bound": "its host launches late: look at this host's CPU (other jobs, governor, pinning, Python work)",
+    "more compute": "it computes longer: rebalance data or shards, or look for a slower (throttled) device",
+    "data": "its data loader is slower: storage, worker count or CPU of this host",
+    "sync": "its host waits for the device and then launches late: .item(), logging or checkpoints on this rank only?",
+    "memory copies": "it copies more: logging, checkpoints or pageable memory on this rank only?",
+}
+
+
+def _look(job: TraceEvidence) -> Outcome:
+    report = job.summary.stragglers
+    if report is None:
+        return unread(_NAME, job.summary, "no collective was recorded")
+    if not report.instances:
+        return unread(_NAME, job.summary, "no collective was seen on two ranks: give the traces of all ranks")
+    window = sum(p.budget.parts.window_ns for p in job.summary.ranks if p.budget is not None)
+    waiting = report.waiting_ns / window if window else 0.0
+    if report.stragglers:
+        return tuple(_named(job, each, waiting) for each in report.stragglers)
+    if waiting >= WORTH and report.pattern in ("rotating", "one-off"):
+        return (_nobody(job, report, waiting),)
+    return Quiet(rule=_NAME, looked_at=f"{report.text}; waiting takes {percent(waiting)} of the time")
+
+
+def _named(job: TraceEvidence, each: Straggler, waiting: float) -> Finding:
+    host = next((p.facts.host for p in job.summary.ranks if p.facts.rank == each.rank), None)
+    place = f"rank {each.rank}" + (f" on {host}" if host else "")
+    advice = [
+        Advice(
+            text=_CAUSE_ADVICE.get(each.cause, "compare its kernels and host with another rank's"),
+            command=trace_command(job, f"--show idle,kernels,operators --rank {each.rank}"),
+        )
+    ]
+    if each.kind == "chronic":
+        away = f" (sbatch --exclude={host})" if host else ""
+        advice.append(Advice(text=f"late run after run and nothing explains it: leave its host out{away}"))
+    advice.append(Advice(text="a faster network would not help: this time is waiting, not transfer"))
+    return Finding(
+        rule=_NAME,
+        severity="problem",
+        title=f"{place} is a straggler: the others wait for it ({each.cause})",
+        evidence=(
+            f"{each.kind}: {each.evidence}",
+            f"worth up to {format_duration(each.saved_ns)} of this capture",
+        ),
+        stake_fraction=min(1.0, each.share_of_skew * waiting),
+        confidence=each.confidence,
+        advice=tuple(advice),
+        subject=f"rank {each.rank}",
+    )
+
+
+def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Finding:
+    once = report.pattern == "one-off"
+    when = "in one collective above all" if once else "for another one each time"
+    return Finding(
+        rule=_NAME,
+        severity="warning",
+        title=f"ranks wait for each other {percent(waiting)} of the time, {when}",
+        evidence=(
+            report.text,
+            f"waiting of all ranks over {counted(report.instances, 'collective')}: {format_duration(report.waiting_ns)}",
+        ),
+        stake_fraction=min(1.0, waiting),
+        confidence="measured; no rank was late more often than chance allows",
+        advice=(
+            Advice(
+                text="a pause once in a while: garbage collection, a checkpoint, a stalled read"
+                if once
+                else "uneven work from step to step: sequence lengths, padding, jitter of loaders or of shared hosts",
+                command=trace_command(job, "--show collectives,stragglers"),
+            ),
+        ),
+    )
+
+
+def _check(evidence: Evidence) -> Outcome:
+    return each_job(evidence, _look)
+
+
+RULE = Rule(
+    name=_NAME,
+    symptom="a rank that the others wait for, in the traces of a job",
+    needs=("traces",),
+    check=_check,
+    protocol=2,
+    thresholds={
+        "share of skew": Threshold(value=0.20, unit="share of all skew", source="FORMATS, Trace JSON"),
+        "p": Threshold(value=0.05, unit="probability, Bonferroni over ranks", source="FORMATS, Trace JSON"),
+        "waiting": Threshold(value=WORTH, unit="share of the window", source=WORTH_SOURCE),
+    },
+)

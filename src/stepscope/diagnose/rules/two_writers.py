@@ -1,0 +1,112 @@
+"""Two jobs, or two ranks, wrote one metrics file: its epochs repeat or go backwards.
+
+What
+----
+Epoch numbers of a run that occur twice, or that are smaller than the one before. Where every epoch occurs as often as there
+are ranks, every rank writes. Where rows of one series never stand between rows of another, the job was started again.
+
+Why
+---
+Times, losses and the order of epochs of such a file belong to several trainings: means are of a mixture, and the time to an
+accuracy is not defined.
+
+Known problems
+--------------
+Two jobs whose epochs never overlap (one ran on where the other stopped) look like one.
+
+References
+----------
+codeharris/multi-gpu-ddp appends to experiments/*/metrics.csv without asking whether another job does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+from stepscope.core.words import counted
+from stepscope.diagnose.capped import capped
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.pairs import name_of
+from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.training import TrainingRun
+
+NAME = "two-writers"
+
+
+def check(evidence: Evidence) -> Outcome:
+    with_epochs = [run for run in evidence.runs if run.epochs or run.settings.get("duplicate_epochs")]
+    if not with_epochs:
+        return Skipped(
+            rule=NAME, reason="no run has epochs", command="stepscope bench MATRIX.yaml --set base.epochs=2"
+        )
+    findings = [finding for run in with_epochs if (finding := _finding(run)) is not None]
+    if findings:
+        return capped(findings)
+    return Quiet(rule=NAME, looked_at=f"{counted(len(with_epochs), 'run')}: epochs in order, each once")
+
+
+def _finding(run: TrainingRun) -> Finding | None:
+    numbers = [epoch.number for epoch in run.epochs]
+    counts = Counter(numbers)
+    doubled = sorted({n for n, times in counts.items() if times > 1} | _marked(run))
+    backwards = [(before, after) for before, after in pairwise(numbers) if after < before]
+    if not doubled and not backwards:
+        return None
+    said = []
+    if doubled:
+        shown = ", ".join(str(n) for n in doubled[:8]) + (", ..." if len(doubled) > 8 else "")
+        said.append(f"written more than once: epoch {shown}")
+    if backwards:
+        said.append(f"epoch {backwards[0][1]} follows epoch {backwards[0][0]}" + _times(len(backwards)))
+    cause, fix = _cause(run, counts, backwards)
+    what = f"{counted(len(doubled), 'epoch')} twice" if doubled else "epochs that go backwards"
+    return Finding(
+        rule=NAME,
+        severity="problem",
+        title=f"{run.run_id}: {what} in one metrics file: {cause}",
+        evidence=tuple(said),
+        stake_fraction=None,
+        confidence="certain: from the epochs' numbers; who wrote them is likely only",
+        advice=(Advice(text=fix),),
+        subject=name_of(run),
+    )
+
+
+def _marked(run: TrainingRun) -> set[int]:
+    """Epochs that the importer left out because they were there already (``settings["duplicate_epochs"]``)."""
+    marked = run.settings.get("duplicate_epochs")
+    if isinstance(marked, (list, tuple, set, frozenset)):
+        return {n for n in marked if isinstance(n, int)}
+    return set()
+
+
+def _times(number: int) -> str:
+    return "" if number == 1 else f", and so on, {number} times in all"
+
+
+def _cause(run: TrainingRun, counts: Counter[int], backwards: Sequence[tuple[int, int]]) -> tuple[str, str]:
+    times = set(counts.values())
+    if run.world_size is not None and run.world_size > 1 and times == {run.world_size}:
+        return (
+            f"each of {run.world_size} ranks writes",
+            "let rank 0 write alone: if torch.distributed.get_rank() == 0",
+        )
+    alternating = run.settings.get("epoch_series_alternate")
+    if alternating is False or (alternating is None and len(backwards) == 1):
+        return (
+            "the job was started again",
+            "give every start its own folder, or cut off what a checkpoint repeats",
+        )
+    return "two jobs wrote it", "give every job its own folder (its id in the path), and measure again"
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="two jobs or several ranks wrote one metrics file",
+    needs=("runs",),
+    check=check,
+    protocol=1,
+)

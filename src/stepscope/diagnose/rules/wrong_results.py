@@ -1,0 +1,93 @@
+"""A collective returned wrong values: no time of that run means anything, and neither does a model trained there.
+
+What
+----
+Every size of `stepscope comm` is checked once: integers exactly, floats within n rounding errors of their type.
+nccl-tests counts wrong elements (``#wrong``) or states the largest deviation and how many values are out of bounds. One
+wrong element fires.
+
+Why
+---
+A broken link, a bug in the library or a wrong protocol corrupts gradients silently: the loss goes on falling, a little
+less. Speed comes second.
+
+Known problems
+--------------
+Old logs of nccl-tests say how many values were out of bounds and not at which size: then every size with a deviation is
+named. A log without validation (``-c 0``) proves nothing.
+
+References
+----------
+nccl-tests, doc/PERFORMANCE.md and src/common.cu; docs/reference/metrics.md, Collectives.
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_size
+from stepscope.core.words import counted
+from stepscope.diagnose.comm_labels import op_label, sweep_names, sweeps
+from stepscope.diagnose.evidence import NEEDS, Evidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.comm import CommRow
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+
+NAME = "wrong-results"
+
+MOST_WRONG = Threshold(value=0, unit="wrong elements", source="a collective is exact up to rounding")
+_SHOWN = 4
+
+
+def check(evidence: Evidence) -> Outcome:
+    checked = [row for row in evidence.comm if row.correct is not None]
+    wrong = [row for row in checked if row.correct is False]
+    if not checked:
+        return Skipped(
+            rule=NAME, reason="no result of a collective was checked", command=f"{NEEDS['comm'][1]} --check"
+        )
+    if not wrong:
+        return Quiet(rule=NAME, looked_at=f"{counted(len(checked), 'size')} checked, all right")
+    called = sweep_names(evidence.comm)
+    return tuple(
+        _finding(f"{op_label(rows[0])} on {called(rows[0])}", rows) for rows in sweeps(wrong).values()
+    )
+
+
+def _finding(name: str, wrong: list[CommRow]) -> Finding:
+    shown = [
+        f"{format_size(row.size_bytes or row.asked_bytes or 0)}: {row.error or 'wrong result'}"
+        for row in wrong[:_SHOWN]
+    ]
+    more = [f"{counted(len(wrong) - _SHOWN, 'more size')}"] if len(wrong) > _SHOWN else []
+    return Finding(
+        rule=NAME,
+        severity="problem",
+        title=f"{name} gives wrong results at {counted(len(wrong), 'size')}",
+        evidence=(*shown, *more),
+        stake_fraction=None,
+        confidence="measured: the result was compared with the expected one",
+        advice=(
+            Advice(
+                text="use no result of this machine until this is gone; models trained on it may be damaged"
+            ),
+            Advice(
+                text="measure pairs of ranks to find the link or host, then look for errors there: nvidia-smi nvlink -e, "
+                "dmesg (Xid)",
+                command="stepscope comm --ops none --pairs --sizes 64M",
+            ),
+            Advice(
+                text="see whether one protocol alone is wrong (LL128 needs ordered 128-byte writes), and update NCCL",
+                command="stepscope comm --ops all_reduce --sizes 1K:256M:4 --env NCCL_PROTO=Simple,LL,LL128",
+            ),
+        ),
+        subject=name,
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="a collective's result is wrong",
+    needs=("comm",),
+    check=check,
+    protocol=1,
+    thresholds={"wrong": MOST_WRONG},
+)

@@ -1,0 +1,266 @@
+"""Who makes the others wait, from the steps of a cell: own time of every rank against the median of the others.
+
+Own time is a step without its exposed communication: what a rank does before it enters the collective (the optimizer's
+part delays the one of the next step). Time past the entry is the same on every rank and shows nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.records.cell_result import CellResult
+from stepscope.records.samples import StepSample
+from stepscope.stats.bootstrap import bootstrap_median_interval
+from stepscope.stats.measured import common_steps
+from stepscope.stats.order import mad
+
+Kind = Literal["chronic", "rotating", "one-off"]
+Floats = NDArray[np.float64]
+
+LEAST_STEPS = 20
+MIN_EXCESS = 0.05
+"""Median excess over the others' median own time from which a rank is slow; the same as for traces."""
+
+MIN_ROTATING = 0.10
+"""Median lead of whoever is last over the others. Ranks whose own times scatter by 3 % lose 3.4 % (2 ranks) to 4.3 % (8
+ranks) that way: the expected range of normal samples."""
+
+OUTLIER_MADS = 6.0
+"""A step in which a rank is further than this above its usual excess is an accident; of normal noise one in 1e9 is."""
+
+MIN_ONE_OFF = 0.05
+"""Share of all step time that such accidents cost together, from which they are worth a word."""
+
+_SEED = 20_261
+PARTS = ("data_wait", "forward", "backward_compute", "optimizer", "other")
+WORDS = {
+    "data_wait": "waiting for data",
+    "forward": "in the forward pass",
+    "backward_compute": "in the backward pass",
+    "optimizer": "in the optimizer",
+    "other": "outside all phases (Python, the host)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTimes:
+    """Steps that all ranks of a cell have, timed and with a whole global batch; times in ns.
+
+    own_ns, exposed_ns, excess_ns: [ranks, steps]; excess: own time minus the median of the others, in the same step.
+    parts_ns: [parts, ranks, steps], in the order of ``PARTS``. step_ns: [steps], slowest rank. samples: [ranks], median.
+    """
+
+    hosts: tuple[str, ...]
+    own_ns: Floats
+    exposed_ns: Floats
+    excess_ns: Floats
+    parts_ns: NDArray[np.float64]
+    step_ns: Floats
+    samples: Floats
+
+    @property
+    def ranks(self) -> int:
+        return int(self.own_ns.shape[0])
+
+    @property
+    def steps(self) -> int:
+        return int(self.own_ns.shape[1])
+
+    @property
+    def typical_ns(self) -> float:
+        """Median own time over ranks and steps."""
+        return float(np.median(self.own_ns))
+
+    def excess_fraction(self, rank: int) -> float:
+        """Median over steps of a rank's own time beyond the others', as a share of theirs; 0 where they take none."""
+        others = float(np.median(self.own_ns[rank] - self.excess_ns[rank]))
+        return float(np.median(self.excess_ns[rank])) / others if others > 0 else 0.0
+
+    @property
+    def largest_excess_fraction(self) -> float:
+        """That of the slowest rank."""
+        return max(self.excess_fraction(rank) for rank in range(self.ranks))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slow:
+    """A rank that the others wait for; ``rank`` None: who it is changes (rotating).
+
+    excess_ns: median over steps of its own time beyond the others' median (one-off: of the steps in question; rotating:
+    of whoever is last); low_ns: lower end of the block bootstrap's 95 % interval, None for one-offs. others_ns: the others'
+    own time. late_steps: in how many of ``steps`` it is beyond the ratio. part: where most of the excess is spent, with how
+    much (ns); None: no part stands out. stake_fraction: of all step time.
+    """
+
+    kind: Kind
+    rank: int | None
+    host: str | None
+    excess_ns: float
+    low_ns: float | None
+    others_ns: float
+    late_steps: int
+    steps: int
+    part: str | None
+    part_ns: float | None
+    samples_ratio: float | None
+    stake_fraction: float
+
+
+def own_times(cell: CellResult) -> OwnTimes | None:
+    """Own times of a cell on several ranks; None for one rank, or where ranks have no timed step in common."""
+    steps = list(common_steps(cell.samples, cell.spec.world_size).full.values())
+    if cell.spec.world_size < 2 or not steps:
+        return None
+    exposed = _table(steps, "exposed_comm")
+    parts = np.stack([_table(steps, part) for part in PARTS])
+    own = parts.sum(axis=0)
+    host = {summary.rank: summary.host for summary in cell.summaries}
+    return OwnTimes(
+        hosts=tuple(host.get(rank, "?") for rank in range(cell.spec.world_size)),
+        own_ns=own,
+        exposed_ns=exposed,
+        excess_ns=own - median_of_others(own),
+        parts_ns=parts,
+        step_ns=np.asarray(_table(steps, "step").max(axis=0)),
+        samples=np.median([[float(s.samples) for s in ranks] for ranks in steps], axis=0),
+    )
+
+
+def slow_ranks(times: OwnTimes) -> tuple[Slow, ...]:
+    """Ranks that the others wait for, costliest first: chronic ones; where there is none, rotating ones, then accidents.
+
+    Empty below 20 steps: nothing can be told. A rank is slow when the median of its excess over at least 20 steps is more
+    than 5 % of the others' own time, and the block bootstrap's lower bound of that median lies above 0.
+    """
+    if times.steps < LEAST_STEPS:
+        return ()
+    chronic = [found for rank in range(times.ranks) if (found := _chronic(times, rank)) is not None]
+    if chronic:
+        return tuple(sorted(chronic, key=lambda slow: -slow.stake_fraction))
+    rotating = _rotating(times)
+    return (rotating,) if rotating is not None else _accidents(times)
+
+
+def median_of_others(values: Floats) -> Floats:
+    """For every rank and step the median of all other ranks' ``values`` [ranks, steps]; at least 2 ranks."""
+    ordered = np.sort(values, axis=0)
+    place = np.argsort(np.argsort(values, axis=0), axis=0)
+    count = values.shape[0] - 1
+
+    def pick(k: int) -> Floats:
+        return np.take_along_axis(ordered, np.where(k < place, k, k + 1), axis=0)
+
+    if count % 2:
+        return pick(count // 2)
+    return np.asarray((pick(count // 2 - 1) + pick(count // 2)) / 2)
+
+
+def _table(steps: list[tuple[StepSample, ...]], part: str) -> Floats:
+    return np.array([[getattr(s, f"{part}_ns") for s in ranks] for ranks in steps], dtype=np.float64).T
+
+
+def _chronic(times: OwnTimes, rank: int) -> Slow | None:
+    excess = times.excess_ns[rank]
+    others = times.own_ns[rank] - excess
+    middle, typical = float(np.median(excess)), float(np.median(others))
+    if middle <= MIN_EXCESS * typical:
+        return None
+    low = _lower_bound(excess)
+    if low is None or low <= 0:
+        return None
+    part, part_ns = _part(times, rank, np.ones(times.steps, dtype=np.bool_), middle)
+    rest = float(np.median(np.delete(times.samples, rank)))
+    return Slow(
+        kind="chronic",
+        rank=rank,
+        host=times.hosts[rank],
+        excess_ns=middle,
+        low_ns=low,
+        others_ns=typical,
+        late_steps=int((excess > MIN_EXCESS * others).sum()),
+        steps=times.steps,
+        part=part,
+        part_ns=part_ns,
+        samples_ratio=float(times.samples[rank]) / rest if rest > 0 else None,
+        stake_fraction=min(1.0, middle / float(np.median(times.step_ns))),
+    )
+
+
+def _rotating(times: OwnTimes) -> Slow | None:
+    lead = np.asarray(times.excess_ns.max(axis=0))
+    middle, typical = float(np.median(lead)), times.typical_ns
+    if middle <= MIN_ROTATING * typical:
+        return None
+    low = _lower_bound(lead)
+    if low is None or low <= MIN_EXCESS * typical:
+        return None
+    return Slow(
+        kind="rotating",
+        rank=None,
+        host=None,
+        excess_ns=middle,
+        low_ns=low,
+        others_ns=typical,
+        late_steps=int((lead > MIN_ROTATING * typical).sum()),
+        steps=times.steps,
+        part=None,
+        part_ns=None,
+        samples_ratio=None,
+        stake_fraction=min(1.0, middle / float(np.median(times.step_ns))),
+    )
+
+
+def _accidents(times: OwnTimes) -> tuple[Slow, ...]:
+    """Single steps in which one rank was far beyond its usual, by rank; empty unless they cost enough together."""
+    odd = np.zeros_like(times.excess_ns, dtype=np.bool_)
+    for rank in range(times.ranks):
+        excess = times.excess_ns[rank]
+        usual = float(np.median(excess)) + OUTLIER_MADS * mad(excess)
+        odd[rank] = (excess > usual) & (excess > 0.5 * (times.own_ns[rank] - excess))
+    last = odd & (times.excess_ns == times.excess_ns.max(axis=0))
+    total = float(times.step_ns.sum())
+    if float(times.excess_ns[last].sum()) <= MIN_ONE_OFF * total:
+        return ()
+    counts = Counter({rank: int(last[rank].sum()) for rank in range(times.ranks) if last[rank].any()})
+    found = []
+    for rank, count in counts.items():
+        which = last[rank]
+        excess = times.excess_ns[rank][which]
+        middle = float(np.median(excess))
+        part, part_ns = _part(times, rank, which, middle)
+        found.append(
+            Slow(
+                kind="one-off",
+                rank=rank,
+                host=times.hosts[rank],
+                excess_ns=middle,
+                low_ns=None,
+                others_ns=float(np.median((times.own_ns - times.excess_ns)[rank])),
+                late_steps=count,
+                steps=times.steps,
+                part=part,
+                part_ns=part_ns,
+                samples_ratio=None,
+                stake_fraction=float(excess.sum()) / total,
+            )
+        )
+    return tuple(sorted(found, key=lambda slow: -slow.stake_fraction))
+
+
+def _part(
+    times: OwnTimes, rank: int, which: NDArray[np.bool_], excess_ns: float
+) -> tuple[str | None, float | None]:
+    """The part of the step that holds at least half of the excess."""
+    found = [float(np.median((each - median_of_others(each))[rank][which])) for each in times.parts_ns]
+    at = int(np.argmax(found))
+    return (PARTS[at], found[at]) if found[at] >= 0.5 * excess_ns else (None, None)
+
+
+def _lower_bound(values: Floats) -> float | None:
+    interval = bootstrap_median_interval(values, rng=np.random.default_rng(_SEED))
+    return None if interval is None else interval.low

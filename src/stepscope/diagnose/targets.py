@@ -1,0 +1,84 @@
+"""Time to a validation accuracy: the speed-up that counts beside the speed-up of an epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from stepscope.records.training import TargetTime, TrainingRun
+
+_ROUND, _FINE = (
+    20,
+    100,
+)  # targets are multiples of 1/20 and 1/100: no run is picked by the last digit of its luck
+_TINY = 1e-9
+
+
+def best_accuracy(run: TrainingRun, *, epochs: int | None = None) -> float | None:
+    """Best validation accuracy of the first ``epochs`` epochs (None: all); without epochs that of the end, if known."""
+    if not run.epochs:
+        return run.test_accuracy if epochs is None else None
+    known = [e.validation_accuracy for e in run.epochs[:epochs] if e.validation_accuracy is not None]
+    return max(known, default=None)
+
+
+def target_times(
+    run: TrainingRun, base: TrainingRun, targets: Sequence[float] = ()
+) -> tuple[TargetTime, ...]:
+    """Times of ``run`` and ``base`` to each accuracy, lowest first; empty where either has no accuracy by epoch.
+
+    Without ``targets``: the highest multiple of 0.05 and of 0.01 that both reach, and the lowest multiple of 0.01 that
+    ``base`` reaches and ``run``, trained for no fewer epochs than that took, does not.
+    """
+    if not _by_epoch(run) or not _by_epoch(base):
+        return ()
+    wanted = sorted(set(targets)) if targets else default_targets(run, base)
+    return tuple(_target(run, base, accuracy) for accuracy in wanted)
+
+
+def default_targets(run: TrainingRun, base: TrainingRun) -> tuple[float, ...]:
+    """The accuracies that say most about ``run`` against ``base``; see :func:`target_times`."""
+    best, base_best = best_accuracy(run), best_accuracy(base)
+    if best is None or base_best is None:
+        return ()
+    both = min(best, base_best)
+    found = {_down(both, _ROUND), _down(both, _FINE)} - {0.0}
+    missed = (math.floor(best * _FINE + _TINY) + 1) / _FINE
+    needed = _reached(base, missed)[0]
+    if needed is not None and len(run.epochs) >= needed:
+        found.add(missed)
+    return tuple(sorted(found))
+
+
+def _by_epoch(run: TrainingRun) -> bool:
+    """Whether accuracies and their order can be used: a file that two jobs wrote has no order."""
+    return not run.settings.get("duplicate_epochs") and any(
+        e.validation_accuracy is not None for e in run.epochs
+    )
+
+
+def _target(run: TrainingRun, base: TrainingRun, accuracy: float) -> TargetTime:
+    epochs, time_ns = _reached(run, accuracy)
+    base_epochs, base_ns = _reached(base, accuracy)
+    return TargetTime(
+        accuracy=accuracy,
+        reached_epochs=epochs,
+        time_ns=time_ns,
+        baseline_reached_epochs=base_epochs,
+        baseline_time_ns=base_ns,
+        speedup=base_ns / time_ns if time_ns and base_ns is not None else None,
+    )
+
+
+def _reached(run: TrainingRun, accuracy: float) -> tuple[int | None, float | None]:
+    """Epochs until the accuracy is first reached, and their time (None: not all of them are timed)."""
+    total: float | None = 0.0
+    for count, epoch in enumerate(run.epochs, start=1):
+        total = None if total is None or epoch.duration_ns is None else total + epoch.duration_ns
+        if epoch.validation_accuracy is not None and epoch.validation_accuracy >= accuracy - _TINY:
+            return count, total
+    return None, None
+
+
+def _down(value: float, parts: int) -> float:
+    return math.floor(value * parts + _TINY) / parts

@@ -1,0 +1,158 @@
+"""What rules on traces share: one job after the other, shares of the window, commands, words."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+from stepscope.diagnose.evidence import Evidence, TraceEvidence
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Finding, Quiet, Severity, Skipped
+from stepscope.records.trace_rules import KernelMix
+from stepscope.records.trace_summary import RankPass, TraceSummary
+
+JOBS_NAMED = 3
+
+WORTH = 0.1
+GRAVE = 0.2
+
+WORTH_SOURCE = (
+    "stepscope's choice, 2026-11: what takes 10 % of the time gives at most a speed-up of 1/(1-0.1) = 1.11 when it is "
+    "gone; less than that is within what two runs of one job differ on shared machines"
+)
+GRAVE_SOURCE = "stepscope's choice, 2026-11: up to 1.25 to win; METRICS rates a run good above 0.8"
+
+SHARES = {
+    "warning": Threshold(value=WORTH, unit="share of the window", source=WORTH_SOURCE),
+    "problem": Threshold(value=GRAVE, unit="share of the window", source=GRAVE_SOURCE),
+}
+"""From which share of the window on a part of the time is worth a finding, and a grave one."""
+
+
+def reads_traces(rule: Rule) -> bool:
+    """Whether a rule can say something where there is nothing but traces."""
+    return set(rule.needs) <= {"traces"} and "traces" in (*rule.needs, *rule.any_of)
+
+
+def each_job(evidence: Evidence, look: Callable[[TraceEvidence], Outcome]) -> Outcome:
+    """``look`` on every traced job: all findings, else what was quiet, else why none could be looked at.
+
+    With several jobs a finding's subject says which. Of more than ``JOBS_NAMED`` jobs with findings the one with most at
+    stake speaks for all.
+    """
+    outcomes = [(job.name, look(job)) for job in evidence.traces]
+    several = len(outcomes) > 1
+    found = [(name, outcome) for name, outcome in outcomes if isinstance(outcome, tuple)]
+    if found:
+        shown = found if len(found) <= JOBS_NAMED else [_worst(found)]
+        return tuple(
+            replace(f, subject=", ".join(filter(None, (name, f.subject)))) if several else f
+            for name, findings in shown
+            for f in findings
+        )
+    quiet = [(name, o) for name, o in outcomes if isinstance(o, Quiet)]
+    if quiet:
+        said = [f"{name}: {o.looked_at}" if several else o.looked_at for name, o in quiet[:JOBS_NAMED]]
+        more = [f"and {len(quiet) - JOBS_NAMED} more jobs"] if quiet[JOBS_NAMED:] else []
+        return Quiet(rule=quiet[0][1].rule, looked_at="; ".join([*said, *more]))
+    return next(o for _, o in outcomes if isinstance(o, Skipped))
+
+
+def _worst(found: Sequence[tuple[str, tuple[Finding, ...]]]) -> tuple[str, tuple[Finding, ...]]:
+    """The job with most at stake, its first finding saying how many others there are and how bad."""
+    stakes = [max(f.stake_fraction or 0.0 for f in findings) for _, findings in found]
+    name, findings = found[stakes.index(max(stakes))]
+    low = f", from {percent(min(stakes))} of the time" if min(stakes) > 0 else ""
+    others = f"the same in {len(found) - 1} more of the traced jobs{low}"
+    first = replace(findings[0], evidence=(*findings[0].evidence, others))
+    return name, (first, *findings[1:])
+
+
+def read_in_full(summary: TraceSummary) -> list[RankPass]:
+    """Ranks of which more than the device events was read."""
+    return [p for p in summary.ranks if p.budget is not None and not p.partial]
+
+
+def on_device(summary: TraceSummary) -> list[RankPass]:
+    """The same, of jobs on GPUs."""
+    return [p for p in read_in_full(summary) if p.budget is not None and p.budget.source == "device"]
+
+
+def unread(rule: str, summary: TraceSummary, otherwise: str) -> Skipped:
+    """Why a rule found no rank to look at; ``otherwise``: what the traces lack when they were read in full."""
+    if not any(p.budget for p in summary.ranks):
+        reason = "nothing was recorded: neither device work nor operators or communication"
+    elif all(p.partial for p in summary.ranks if p.budget):
+        reason = "only device events were read (--show budget)"
+    else:
+        reason = otherwise
+    return Skipped(rule=rule, reason=reason)
+
+
+def window_ns(each: RankPass) -> int:
+    """Length of the rank's window, at least 1."""
+    return max(each.budget.parts.window_ns, 1) if each.budget else 1
+
+
+def idle_share(each: RankPass, *causes: str) -> float:
+    """Idle time of these causes / the window."""
+    return sum(i.idle_ns for i in each.idle if i.cause in causes) / window_ns(each)
+
+
+def device_name(summary: TraceSummary) -> str | None:
+    """The device that the traces name; the first, where ranks name several."""
+    return next((p.facts.device_name for p in summary.ranks if p.facts.device_name), None)
+
+
+def severity_of(share: float) -> Severity:
+    return "problem" if share >= GRAVE else "warning"
+
+
+def over_ranks(shares: Sequence[float]) -> tuple[str, ...]:
+    """How a mean over ranks comes about; nothing for one rank."""
+    if len(shares) < 2:
+        return ()
+    return (f"mean of {len(shares)} ranks; between {percent(min(shares))} and {percent(max(shares))}",)
+
+
+def mean(values: Sequence[float]) -> float:
+    return fmean(values)
+
+
+def percent(fraction: float) -> str:
+    """``31 %``; below 10 % with one digit, ``2.5 %``."""
+    return (
+        f"{fraction * 100:.0f} %" if abs(fraction) >= 0.0995 or fraction == 0 else f"{fraction * 100:.1f} %"
+    )
+
+
+def trace_command(job: TraceEvidence, options: str) -> str:
+    """``stepscope trace FOLDER OPTIONS`` for this job's files."""
+    files = [Path(p.facts.file) for p in job.summary.ranks]
+    folders = {file.parent for file in files}
+    if len(files) == 1:
+        where = shlex.quote(str(files[0]))
+    elif len(folders) == 1:
+        where = shlex.quote(str(folders.pop()))
+    else:
+        where = "TRACES"
+    return f"stepscope trace {where} {options}"
+
+
+def kinds_ns(mix: KernelMix, *kinds: str) -> int:
+    """Time of the rank's compute kernels of these kinds."""
+    return sum(each.total_ns for each in mix.kinds if each.kind in kinds)
+
+
+def together(outcomes: Sequence[Outcome]) -> Outcome:
+    """One outcome of several of one rule, at least one: findings win over quiet, quiet over skipped."""
+    found = tuple(f for outcome in outcomes if isinstance(outcome, tuple) for f in outcome)
+    if found:
+        return found
+    quiet = [outcome for outcome in outcomes if isinstance(outcome, Quiet)]
+    if quiet:
+        return Quiet(rule=quiet[0].rule, looked_at="; ".join(q.looked_at for q in quiet))
+    return outcomes[0]

@@ -1,0 +1,41 @@
+"""The rules that need nothing but traces, on one job."""
+
+from __future__ import annotations
+
+import pkgutil
+from pathlib import Path
+
+from stepscope.diagnose import rules
+from stepscope.diagnose.engine import diagnose
+from stepscope.diagnose.evidence import Evidence, Source, TraceEvidence
+from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.trace_facts import reads_traces
+from stepscope.records.finding import Diagnosis
+from stepscope.records.trace_summary import TraceSummary
+
+SECTIONS = frozenset({"copies", "buckets"})
+"""What the rules read beyond the budget, steps, idle causes and collectives of any full reading; the rest of the sections
+only adds to their evidence."""
+
+OWN = (
+    "clock_skew", "compute_bound", "data_loading", "exposed_communication", "exposed_memcpy", "exposed_tail_bucket",
+    "fp32_matmul", "host_sync", "impossible_figures", "launch_bound", "memory_bandwidth_bound", "naive_synchronisation",
+    "no_communication", "no_tensor_cores", "plan_broken", "python_overhead", "small_kernels", "straggler",
+)  # fmt: skip
+"""The rules shipped that read traces: `trace` does without importing the others, which takes as long as a small trace. A
+test holds the list against the rules themselves."""
+
+
+def trace_rules() -> tuple[Rule, ...]:
+    """Rules that can say something where there is nothing but traces, by name; those of third parties among them."""
+    shipped = {module.name for module in pkgutil.iter_modules(rules.__path__)}
+    keys = [key for key in rules.REGISTRY.names() if key in OWN or key not in shipped]
+    return tuple(rule for key in keys if reads_traces(rule := rules.REGISTRY.load(key)))
+
+
+def diagnose_traces(summary: TraceSummary, *, name: str = "trace") -> Diagnosis:
+    """What the traces of one job alone say: findings by stake, rules that were quiet, rules that could not look."""
+    evidence = Evidence(
+        sources=(Source(path=Path(name), kind="trace"),), traces=(TraceEvidence(name=name, summary=summary),)
+    )
+    return diagnose(evidence, rules=trace_rules())

@@ -1,0 +1,102 @@
+"""Gradient reductions that nothing can hide, as traces show them: launched after the backward pass, or waited for in it."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from stepscope.core.units import format_duration
+from stepscope.core.words import counted
+from stepscope.diagnose.evidence import TraceEvidence
+from stepscope.diagnose.rule import Outcome
+from stepscope.diagnose.trace_facts import (
+    WORTH,
+    percent,
+    read_in_full,
+    severity_of,
+    trace_command,
+    unread,
+    window_ns,
+)
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.trace_rules import GradientSync
+from stepscope.records.trace_summary import RankPass
+
+MOSTLY = 0.9
+"""Share of the reductions' time that decides where a job reduces: the rest is losses and counters."""
+
+FORWARD = 0.05
+"""More of their time than this before the backward pass: reductions of activations (tensor parallel), not of gradients."""
+
+HIDDEN = 0.05
+"""Reductions inside the backward pass of which less than this is hidden do not overlap."""
+
+
+def traced_sync(rule: str, job: TraceEvidence) -> Outcome:
+    """A finding where gradients are reduced after backward, or inside it and waited for one by one."""
+    ranks = [(p, p.gradient_sync) for p in read_in_full(job.summary) if p.gradient_sync is not None]
+    if not ranks:
+        return unread(
+            rule, job.summary, "no step with a backward pass and reductions of gradients was recorded"
+        )
+    total = {
+        place: sum(getattr(s, place).total_ns for _, s in ranks) for place in ("before", "inside", "after")
+    }
+    everything = sum(total.values())
+    if not everything:
+        return Skipped(rule=rule, reason="reductions were recorded without a length")
+    exposed = median((s.inside.exposed_ns + s.after.exposed_ns) / window_ns(p) for p, s in ranks)
+    before, after = total["before"] / everything, total["after"] / everything
+    if before > FORWARD:
+        return Quiet(rule=rule, looked_at=f"{percent(before)} of the reductions belong to the forward pass")
+    if exposed < WORTH:
+        return Quiet(
+            rule=rule,
+            looked_at=f"exposed reductions take {percent(exposed)} of the time, limit {percent(WORTH)}",
+        )
+    if after >= MOSTLY:
+        return (_finding(rule, job, ranks, exposed, late=True),)
+    hidden = 1 - sum(s.inside.exposed_ns for _, s in ranks) / max(1, total["inside"])
+    several = all(s.inside.calls >= 2 * s.steps for _, s in ranks)
+    if total["inside"] >= MOSTLY * everything and hidden < HIDDEN and several:
+        return (_finding(rule, job, ranks, exposed, late=False),)
+    return Quiet(
+        rule=rule,
+        looked_at=f"{percent(after)} of the reductions come after backward; {percent(max(0.0, hidden))} of those inside "
+        "it is hidden",
+    )
+
+
+def _finding(
+    rule: str, job: TraceEvidence, ranks: list[tuple[RankPass, GradientSync]], exposed: float, *, late: bool
+) -> Finding:
+    backward = median(_backward(p) for p, _ in ranks)
+    calls = sum(s.after.calls if late else s.inside.calls for _, s in ranks)
+    steps = sum(s.steps for _, s in ranks)
+    each = median((s.after if late else s.inside).exposed_ns / s.steps for _, s in ranks)
+    where = (
+        "gradients are reduced after backward"
+        if late
+        else "gradients are reduced inside backward and waited for one by one"
+    )
+    remedy = (
+        "reduce during the backward pass: DistributedDataParallel, or hooks on buckets of your own"
+        if late
+        else "start reductions with async_op=True and wait for all of them once, after backward, as DDP does"
+    )
+    return Finding(
+        rule=rule,
+        severity=severity_of(exposed),
+        title=f"{where}: {percent(exposed)} of the time is communication that nothing hides",
+        evidence=(
+            f"{calls / steps:,.0f} reductions a step, {format_duration(each)} of it exposed, in {counted(steps, 'step')} "
+            f"of {counted(len(ranks), 'rank')}",
+            f"the backward pass computes {percent(backward)} of the time: overlap can hide at most that",
+        ),
+        stake_fraction=min(exposed, backward),
+        confidence="measured where they are launched; on CPUs that also run the communication, overlap gains less",
+        advice=(Advice(text=remedy, command=trace_command(job, "--show overlap,phases,collectives")),),
+    )
+
+
+def _backward(each: RankPass) -> float:
+    return sum(p.compute_ns for p in each.phases if p.phase == "backward") / window_ns(each)

@@ -1,0 +1,71 @@
+"""Two or more runs side by side: what differs in how they were made, and in what came out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stepscope.records.training import Measured
+
+Verdict = Literal["better", "worse", "no significant difference", "not tested"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Something of how the sides were made that is not the same. values: in the order of sides; None: not known there."""
+
+    where: Literal["machine", "settings", "software"]
+    key: str
+    values: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicates:
+    """What the test counts as independent. values: one figure each, in the metric's unit.
+
+    kind: ``round``, ``block of 12 steps``, ``epoch``.
+    """
+
+    kind: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedFigure:
+    """One figure of one side against the same figure of the first side.
+
+    what: which run or collective. metric: a key (``step_ns``, ``samples_per_s``); higher_is_better: of that metric.
+    ratio = this side's / the first side's; low, high: its 95 % interval; None: too few replicates.
+    p_value: Mann-Whitney U, two-sided, over replicates; None with ``untested``: why there is no test.
+    verdict: of the second against the first; ``not tested`` where there is neither a test nor two intervals.
+    """
+
+    what: str
+    metric: str
+    side: str
+    higher_is_better: bool
+    first: Measured
+    second: Measured
+    ratio: float
+    low: float | None
+    high: float | None
+    p_value: float | None
+    untested: str | None
+    replicate: str | None
+    verdict: Verdict
+
+    @property
+    def change(self) -> float:
+        """Relative change against the first side: -0.03 is 3 % less."""
+        return self.ratio - 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Sides in the order given, the first is what others are compared with. unmatched: what only some sides have."""
+
+    sides: tuple[str, ...]
+    differences: tuple[Difference, ...]
+    figures: tuple[ComparedFigure, ...]
+    unmatched: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,253 @@
+"""Training runs in charts: what each is called among the others, which figure is compared, how many fit one chart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+from typing import TypeVar
+
+from stepscope.core.words import counted
+from stepscope.diagnose.labels import STATUS_LABELS
+from stepscope.diagnose.scaling import steady_epochs
+from stepscope.records.training import Measured, ScalingRow, TrainingRun
+from stepscope.report.charts._text import clean, file_part
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+FACETS = ("hardware", "dataset", "model", "strategy", "ranks", "precision", "accumulation", "batch")
+"""What tells runs apart, in the order in which names say it."""
+
+
+def facets(run: TrainingRun) -> dict[str, str]:
+    """Facet -> its text; empty where it is unknown. The batch is what scaling keeps: the global one, or each rank's."""
+    return {
+        "hardware": clean(run.hardware or ""),
+        "dataset": clean(run.dataset or ""),
+        "model": clean(run.model or run.group),
+        "strategy": clean(run.strategy or ""),
+        "ranks": "" if run.world_size is None else counted(run.world_size, "rank"),
+        "precision": clean(run.precision or ""),
+        "accumulation": "" if run.accumulation is None else f"GA {run.accumulation}",
+        "batch": _batch(run),
+    }
+
+
+def _batch(run: TrainingRun) -> str:
+    if run.micro_batch is not None and (run.scaling == "weak" or run.global_batch is None):
+        return f"batch {run.micro_batch} a rank"
+    return "" if run.global_batch is None else f"batch {run.global_batch}"
+
+
+def names(runs: Sequence[TrainingRun], *, known: Iterable[str] = ()) -> tuple[str, ...]:
+    """One name a run: the facets in which ``runs`` differ, those ``known`` from the title left out; all different."""
+    found = [facets(run) for run in runs]
+    told = [f for f in FACETS if f not in known and _differs(one[f] for one in found)]
+    told = told or ["strategy", "ranks"]
+    plain = [", ".join(one[f] for f in told if one[f]) for one in found]
+    counts = Counter(plain)
+    return tuple(
+        name if name and counts[name] == 1 else ", ".join(p for p in (name, clean(run.run_id)) if p)
+        for name, run in zip(plain, runs, strict=True)
+    )
+
+
+def _differs(texts: Iterable[str]) -> bool:
+    """Whether at least two different things are known: what one run does not tell sets it apart from nothing."""
+    return len(set(texts) - {""}) > 1
+
+
+def on_their_machines(runs: Iterable[TrainingRun]) -> tuple[TrainingRun, ...]:
+    """``runs``; those that failed before they told their device get that of their source, where it has only one."""
+    found = list(runs)
+    known: dict[str, set[str]] = {}
+    for run in found:
+        known.setdefault(run.source, set()).update({run.hardware} if run.hardware else set())
+    return tuple(
+        replace(run, hardware=next(iter(known[run.source])))
+        if not run.hardware and len(known[run.source]) == 1
+        else run
+        for run in found
+    )
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items of equal ``key`` together, in order of first appearance."""
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def parts(items: Sequence[T], most: int) -> list[Sequence[T]]:
+    """``items`` in as few parts of at most ``most`` as there can be, of about equal length."""
+    count = max(1, -(-len(items) // most))
+    size = -(-len(items) // count) if items else 1
+    return [items[at : at + size] for at in range(0, len(items), size)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetPart:
+    """Runs of one chart of a data set. key: part of its file's name (``IMDB``, ``IMDB-bert-2``). title: model and data."""
+
+    key: str
+    title: str
+    runs: tuple[TrainingRun, ...]
+
+
+def by_dataset(runs: Iterable[TrainingRun], most: int) -> tuple[DatasetPart, ...]:
+    """One chart a data set; where its runs are more than ``most``, one a model, in as few parts as can be."""
+    charts: list[DatasetPart] = []
+    for dataset, mine in grouped(runs, lambda run: facets(run)["dataset"]).items():
+        called = dataset or "unnamed data"
+        models = grouped(mine, lambda run: facets(run)["model"])
+        if len(mine) <= most:
+            title = f"{next(iter(models))} on {called}" if len(models) == 1 else called
+            charts.append(DatasetPart(key=file_part(called), title=title, runs=tuple(mine)))
+            continue
+        for model, theirs in models.items():
+            split = parts(theirs, most)
+            for number, part in enumerate(split, start=1):
+                several = f" ({number} of {len(split)})" if len(split) > 1 else ""
+                name = [called, *([model] if len(models) > 1 else []), *([str(number)] if number > 1 else [])]
+                charts.append(
+                    DatasetPart(
+                        key=file_part("-".join(name)), title=f"{model} on {called}{several}", runs=tuple(part)
+                    )
+                )
+    return tuple(charts)
+
+
+def failure(run: TrainingRun) -> str | None:
+    """``out of GPU memory``; None for a run that finished."""
+    return None if run.status == "ok" else STATUS_LABELS.get(run.status, run.status)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """The figure by which some runs are compared. name: for captions; axis: with its unit; scale: base units -> axis.
+
+    values: run_id -> figure in base units, of the runs that have it. ends: what the ends of an interval are.
+    """
+
+    name: str
+    axis: str
+    scale: float
+    lower_is_better: bool
+    values: Mapping[str, Measured]
+    ends: str
+
+    def gain(self, run_id: str, reference: str) -> float | None:
+        """How much faster than ``reference``: t_reference / t_run - 1; None where either is unknown."""
+        mine, theirs = self.values.get(run_id), self.values.get(reference)
+        if mine is None or theirs is None or not mine.value or not theirs.value:
+            return None
+        return (theirs.value / mine.value if self.lower_is_better else mine.value / theirs.value) - 1
+
+    def overlap(self, run_id: str, other: str) -> bool:
+        """Whether the intervals of two runs meet: then nothing is said about which is faster."""
+        mine, theirs = self.values.get(run_id), self.values.get(other)
+        ends = [e for m in (mine, theirs) if m is not None for e in (m.low, m.high) if e is not None]
+        if len(ends) < 4:
+            return False
+        return ends[0] <= ends[3] and ends[2] <= ends[1]
+
+
+def quantity(runs: Sequence[TrainingRun], drop_epochs: int, *, steps_alike: bool = True) -> Quantity | None:
+    """What most runs have: time per step (of one batch only), else time per epoch, else throughput; None without any."""
+    done = [run for run in runs if run.status == "ok"]
+    steps = {run.run_id: run.step_ns for run in done if run.step_ns is not None}
+    epochs = {run.run_id: time for run in done if (time := epoch_time(run, drop_epochs)) is not None}
+    rates = {run.run_id: run.samples_per_s for run in done if run.samples_per_s is not None}
+    if not steps_alike or len({run.global_batch for run in done}) > 1:
+        steps = {}
+    best = max((steps, epochs, rates), key=len)
+    if not best:
+        return None
+    largest = max(measured.value for measured in best.values())
+    if best is rates:
+        unit, scale = rate_unit(largest, done[0].unit)
+        return Quantity(
+            name="throughput",
+            axis=f"throughput ({unit})",
+            scale=scale,
+            lower_is_better=False,
+            values=rates,
+            ends=INTERVAL,
+        )
+    scale, unit = time_unit(largest)
+    if best is steps:
+        return Quantity(
+            name="time per step",
+            axis=f"time per step ({unit})",
+            scale=scale,
+            lower_is_better=True,
+            values=steps,
+            ends=INTERVAL,
+        )
+    estimated = any(run.epoch_estimated for run in done)
+    said = "epoch time, from steps" if estimated else "epoch time"
+    whole = any(_from_epochs(run, drop_epochs) for run in done)
+    return Quantity(
+        name=said,
+        axis=f"{said} ({unit})",
+        scale=scale,
+        lower_is_better=True,
+        values=epochs,
+        ends=epochs_kept(drop_epochs) if whole else INTERVAL,
+    )
+
+
+INTERVAL = "95 % interval of the median"
+
+
+def epochs_kept(drop_epochs: int) -> str:
+    """What an epoch time of whole epochs is made of, for captions."""
+    left_out = f", the first {counted(drop_epochs, 'epoch')} left out" if drop_epochs else ""
+    return f"95 % interval of the mean over epochs{left_out}"
+
+
+def epoch_time(run: TrainingRun, drop_epochs: int) -> Measured | None:
+    """Time of one epoch in ns: as measured by ``bench``, else the mean of the epochs after the first ``drop_epochs``."""
+    times = _from_epochs(run, drop_epochs)
+    if not times:
+        return run.epoch_ns
+    middle = fmean(times)
+    half = None if len(times) < 3 else _student(len(times) - 1) * stdev(times) / len(times) ** 0.5
+    return Measured(
+        value=middle,
+        low=None if half is None else middle - half,
+        high=None if half is None else middle + half,
+        n=len(times),
+    )
+
+
+def _student(freedom: int) -> float:
+    """97.5 % quantile of Student's t, within 4 % from 2 degrees of freedom on (Cornish and Fisher's expansion)."""
+    return 1.96 + 2.37 / freedom + 2.82 / freedom**2 + 2.56 / freedom**3
+
+
+def _from_epochs(run: TrainingRun, drop_epochs: int) -> tuple[float, ...]:
+    return steady_epochs(run, drop_epochs) if run.step_ns is None else ()
+
+
+def time_unit(largest_ns: float) -> tuple[float, str]:
+    """Factor from ns and unit for an axis up to ``largest_ns``."""
+    if largest_ns >= 1e9:
+        return 1e-9, "s"
+    return (1e-6, "ms") if largest_ns >= 1e6 else (1e-3, "µs")
+
+
+def rate_unit(largest: float, unit: str) -> tuple[str, float]:
+    """Unit and factor for an axis of throughput up to ``largest``."""
+    return (f"1000 {unit}/s", 1e-3) if largest >= 1e5 else (f"{unit}/s", 1.0)
+
+
+def scaled(
+    runs: Iterable[TrainingRun], scaling: Iterable[ScalingRow]
+) -> tuple[tuple[TrainingRun, ScalingRow], ...]:
+    """Runs with their speed-up, in the order of ``scaling``."""
+    by_id = {run.run_id: run for run in runs}
+    return tuple((by_id[row.run_id], row) for row in scaling if row.run_id in by_id)

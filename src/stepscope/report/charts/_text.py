@@ -1,0 +1,40 @@
+"""Names of users in pictures and file names: nothing in them is markup, a path or a line of its own."""
+
+from __future__ import annotations
+
+import textwrap
+import unicodedata
+from collections.abc import Iterable
+
+LONGEST = 60
+"""Characters of one name in a chart; what is longer is cut."""
+
+
+def clean(text: str, longest: int = LONGEST) -> str:
+    """One printable line of at most ``longest`` characters."""
+    kept = "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Cn") else c for c in text)
+    return shortened(" ".join(kept.split()), longest)
+
+
+def shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1].rstrip()}…"
+
+
+def lines(text: str, width: int, most: int = 2) -> str:
+    """``text`` broken into at most ``most`` lines of ``width`` characters; what does not fit is cut."""
+    found = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+    if len(found) > most:
+        found = [*found[: most - 1], shortened(" ".join(found[most - 1 :]), width)]
+    return "\n".join(shortened(line, width) for line in found)
+
+
+def file_part(text: str) -> str:
+    """``AG_News``: letters, digits and ``-_.``, never a path or a hidden file; ``unnamed`` where nothing is left."""
+    kept = "".join(c if c.isalnum() or c in "-_." else "_" if c.isspace() else "-" for c in clean(text))
+    return kept.strip(".-_") or "unnamed"
+
+
+def in_words(names: Iterable[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    *first, last = list(names) or [""]
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,92 @@
+"""Where a step goes: computation against communication that nothing hides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from stepscope.core.words import counted
+from stepscope.records.training import TrainingRun
+from stepscope.report.charts._common import Chart
+from stepscope.report.charts._runs import by_dataset, failure, names
+from stepscope.report.charts._stacks import MAX_ROWS, StackRow, Stacks, draw_stacks, failed_text, size_stacks
+from stepscope.report.charts._style import COLORS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
+    """Shares of the median step on several ranks; the interval of the exposed part lies around the end of the first."""
+    charts = []
+    several = [run for run in runs if run.world_size is not None and run.world_size > 1]
+    shown = [run for run in several if run.status != "ok" or _share(run) is not None]
+    for part in by_dataset(shown, MAX_ROWS):
+        mine = part.runs
+        if all(run.status != "ok" for run in mine):
+            continue
+        charts.append(
+            Stacks(
+                key=part.key,
+                title=part.title,
+                kinds=("computation and the rest", "exposed communication"),
+                colors=(COLORS[0], COLORS[1]),
+                rows=tuple(
+                    _row(run, name) for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)
+                ),
+                axis="share of the step (%)",
+                scale=100.0,
+                whole=1.0,
+                whisker_at=1,
+            )
+        )
+    return tuple(charts)
+
+
+def _share(run: TrainingRun) -> float | None:
+    if run.step_ns is not None and run.exposed_comm_ns is not None and run.step_ns.value > 0:
+        return min(1.0, run.exposed_comm_ns.value / run.step_ns.value)
+    return None
+
+
+def _row(run: TrainingRun, name: str) -> StackRow:
+    share = _share(run)
+    if run.status != "ok" or share is None or run.step_ns is None or run.exposed_comm_ns is None:
+        return StackRow(name=name, failure=failure(run))
+    low, high = run.exposed_comm_ns.low, run.exposed_comm_ns.high
+    step = run.step_ns.value
+    return StackRow(
+        name=name,
+        parts=(1.0 - share, share),
+        low=None if low is None or high is None else max(0.0, 1.0 - high / step),
+        high=None if low is None or high is None else max(0.0, 1.0 - low / step),
+        text=f"{share:.0%}".replace("%", " %"),
+    )
+
+
+def draw(data: Stacks, axes: Axes) -> None:
+    draw_stacks(data, axes)
+
+
+def caption(data: Stacks) -> str:
+    done = sorted((row for row in data.rows if row.failure is None), key=lambda row: -row.parts[1])
+    text = (
+        f"Computation against exposed communication in the median step on {data.title},"
+        f" {counted(len(data.rows), 'run')} on several ranks. Most communication shows in {done[0].name}:"
+        f" {done[0].text} of the step"
+    )
+    text += f"; least in {done[-1].name}: {done[-1].text}." if len(done) > 1 else "."
+    if any(row.low is not None for row in done):
+        text += " Whiskers: 95 % interval of the exposed part."
+    return text + failed_text(data.rows)
+
+
+CHART = Chart(
+    key="comm_share",
+    title="Computation against communication",
+    needs=("runs",),
+    prepare=prepare,
+    draw=draw,
+    caption=caption,
+    size_inches=size_stacks,
+)

@@ -1,0 +1,62 @@
+"""The same runs on different machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from stepscope.records.training import TrainingRun
+from stepscope.report.charts._common import Chart
+from stepscope.report.charts._groups import (
+    BarGroups,
+    Comparison,
+    compare,
+    draw_groups,
+    faster,
+    groups_caption,
+    size_groups,
+)
+from stepscope.report.charts._runs import facets, grouped
+from stepscope.report.charts._text import clean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[BarGroups, ...]:
+    """One chart a model and data set: groups of strategy and ranks, a bar for each machine.
+
+    Runs of one device that come from several sources are told apart by their source: two nodes, two days, two drivers.
+    """
+    sources = grouped(runs, lambda run: facets(run)["hardware"])
+    several = {name for name, mine in sources.items() if len({run.source for run in mine}) > 1}
+
+    def machine(run: TrainingRun) -> str:
+        name = facets(run)["hardware"]
+        if not name:
+            return ""
+        return f"{name}, {clean(PurePath(run.source).name, 24)}" if name in several else name
+
+    how = Comparison(along="hardware", value=machine, label=faster)
+    return compare(runs, how, drop_epochs=drop_epochs)
+
+
+def draw(data: BarGroups, axes: Axes) -> None:
+    draw_groups(data, axes)
+
+
+def caption(data: BarGroups) -> str:
+    return groups_caption(data, "Machines compared")
+
+
+CHART = Chart(
+    key="hardware",
+    title="Hardware",
+    needs=("runs",),
+    wants=("drop_epochs",),
+    prepare=prepare,
+    draw=draw,
+    caption=caption,
+    size_inches=size_groups,
+)

@@ -1,0 +1,169 @@
+"""Training loss of runs that should learn the same: where the mathematics is the same, the lines lie on each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stepscope.core.words import counted
+from stepscope.diagnose.evidence import CellEvidence
+from stepscope.records.training import TrainingRun
+from stepscope.report.charts._common import Chart
+from stepscope.report.charts._curves import (
+    MAX_CURVES,
+    Curve,
+    CurvePoint,
+    Curves,
+    draw_curves,
+    plain_values,
+    size_curves,
+    whole_numbers,
+)
+from stepscope.report.charts._runs import facets, grouped, names, parts
+from stepscope.report.charts._text import file_part
+from stepscope.stats.measured import common_steps
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MAX_POINTS = 100
+"""Steps of one line; more are drawn as means of neighbours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossChart:
+    """difference: largest relative difference to the first line at the same epoch or step; where: at which."""
+
+    key: str
+    title: str
+    lines: Curves
+    difference: float
+    where: float
+
+
+def prepare(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ()) -> tuple[LossChart, ...]:
+    """One chart for all runs alike but for strategy and ranks: over epochs where they have two, else over steps."""
+    by_cell = {cell.run.run_id: cell for cell in cells}
+    done = [run for run in runs if run.status == "ok"]
+    charts: list[LossChart] = []
+    for about, mine in _alike(done):
+        lines = _lines(mine, by_cell)
+        split = parts(lines, MAX_CURVES)
+        for number, part in enumerate(split, start=1):
+            if len(part) < 2:
+                continue
+            title = ", ".join(text for text in (f"{about[2]} on {about[1]}", *about[3:]) if text)
+            several = f" ({number} of {len(split)})" if len(split) > 1 else ""
+            key = file_part("-".join(t for t in (*about[1:], str(number) if several else "") if t))
+            clash = sum(chart.lines.key == key for chart in charts)
+            difference, where = _difference([points for _, points, _ in part])
+            axis = part[0][2]
+            charts.append(
+                LossChart(
+                    key=f"{key}-{clash + 1}" if clash else key,
+                    title=title + several,
+                    lines=Curves(
+                        key=key,
+                        title=title + several,
+                        curves=tuple(
+                            Curve(name=name, points=points)
+                            for name, (_, points, _) in zip(
+                                names([run for run, _, _ in part], known=ALIKE), part, strict=True
+                            )
+                        ),
+                        x_axis=axis,
+                        y_axis="training loss of a sample",
+                    ),
+                    difference=difference,
+                    where=where,
+                )
+            )
+    return tuple(charts)
+
+
+ALIKE = ("hardware", "dataset", "model", "precision", "accumulation", "batch")
+
+
+def _alike(runs: Sequence[TrainingRun]) -> list[tuple[tuple[str, ...], list[TrainingRun]]]:
+    """Runs that should learn the same, with what they share; where a batch is unknown, it tells nobody apart."""
+    found: list[tuple[tuple[str, ...], list[TrainingRun]]] = []
+    for about, mine in grouped(runs, lambda run: tuple(facets(run)[f] for f in ALIKE[:-1])).items():
+        if all(facets(run)["batch"] for run in mine):
+            found += [((*about, b), of) for b, of in grouped(mine, lambda run: facets(run)["batch"]).items()]
+        else:
+            found.append(((*about, ""), mine))
+    return found
+
+
+Line = tuple[TrainingRun, tuple[CurvePoint, ...], str]
+
+
+def _lines(runs: Sequence[TrainingRun], cells: dict[str, CellEvidence]) -> list[Line]:
+    """Runs with their losses and what they are over; of both kinds that of which there is more."""
+    epochs: list[Line] = []
+    steps: list[Line] = []
+    for run in runs:
+        found = tuple(CurvePoint(x=e.number, y=e.train_loss) for e in run.epochs if e.train_loss is not None)
+        if len(found) > 1:
+            epochs.append((run, found, "epoch"))
+        elif run.run_id in cells and len(walked := _step_losses(cells[run.run_id])) > 1:
+            steps.append((run, walked, "step"))
+    return max(epochs, steps, key=len)
+
+
+def _step_losses(cell: CellEvidence) -> tuple[CurvePoint, ...]:
+    """Mean loss of a sample over all ranks in every step of the first round, warm-up included."""
+    steps = common_steps(cell.result.samples, cell.result.spec.world_size).by_key
+    first = min((number for number, _ in steps), default=0)
+    losses: list[tuple[int, float]] = []
+    for (number, step), ranks in steps.items():
+        sums = [sample.loss_sum for sample in ranks]
+        known = [value for value in sums if value is not None]
+        if number == first and ranks[0].global_samples and len(known) == len(sums):
+            losses.append((step, sum(known) / ranks[0].global_samples))
+    width = -(-len(losses) // MAX_POINTS)
+    windows = [losses[at : at + width] for at in range(0, len(losses), width)] if width else []
+    return tuple(
+        CurvePoint(x=sum(s for s, _ in w) / len(w), y=sum(value for _, value in w) / len(w)) for w in windows
+    )
+
+
+def _difference(lines: Sequence[tuple[CurvePoint, ...]]) -> tuple[float, float]:
+    """Largest relative difference to the first line where both have a point, and where; (0, 0) without such a place."""
+    first = {p.x: p.y for p in lines[0]}
+    found = [(abs(p.y / first[p.x] - 1), p.x) for line in lines[1:] for p in line if first.get(p.x)]
+    return max(found, default=(0.0, 0.0))
+
+
+def draw(data: LossChart, axes: Axes) -> None:
+    draw_curves(data.lines, axes, over=True)
+    whole_numbers(axes)
+    plain_values(axes)
+
+
+def caption(data: LossChart) -> str:
+    over = data.lines.x_axis
+    apart = f"{data.difference:.1%}" if data.difference >= 0.0095 else f"{data.difference:.2g}"
+    last = "; ".join(f"{c.name}: {c.points[-1].y:.4g}" for c in data.lines.curves)
+    return (
+        f"Training loss over {over}s of {data.title}, {counted(len(data.lines.curves), 'run')}. The lines differ by"
+        f" {apart.replace('%', ' %')} at most (relative to {data.lines.curves[0].name}, {over} {data.where:g}). At the end:"
+        f" {last}. Where runs compute the same, lines lie on each other: they are drawn thinner upwards."
+    )
+
+
+def size_inches(data: LossChart) -> tuple[float, float]:
+    return size_curves(data.lines)
+
+
+CHART = Chart(
+    key="loss",
+    title="Training loss",
+    needs=("runs",),
+    wants=("cells",),
+    prepare=prepare,
+    draw=draw,
+    caption=caption,
+    size_inches=size_inches,
+)

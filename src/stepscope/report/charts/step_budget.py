@@ -1,0 +1,92 @@
+"""What a step's time goes into: its phases, one bar a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from stepscope.core.units import format_duration
+from stepscope.core.words import counted
+from stepscope.records.training import PhaseTimes, TrainingRun
+from stepscope.report.charts._common import Chart
+from stepscope.report.charts._runs import by_dataset, failure, names, time_unit
+from stepscope.report.charts._stacks import MAX_ROWS, StackRow, Stacks, draw_stacks, failed_text, size_stacks
+from stepscope.report.charts._style import COLORS, FAINT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PHASES = (
+    ("data_wait_ns", "waiting for data", COLORS[3]),
+    ("forward_ns", "forward", COLORS[0]),
+    ("backward_compute_ns", "backward", COLORS[5]),
+    ("exposed_comm_ns", "exposed communication", COLORS[1]),
+    ("optimizer_ns", "optimizer", COLORS[2]),
+    ("other_ns", "other", FAINT),
+)
+
+
+def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
+    """One chart a data set (and model, where there are many): medians of the slowest rank's phases in ns."""
+    shown = [run for run in runs if run.phases is not None or run.status != "ok"]
+    charts = []
+    for part in by_dataset(shown, MAX_ROWS):
+        mine = part.runs
+        sums = [sum(_phases(run.phases)) for run in mine if run.phases is not None]
+        if not sums:
+            continue
+        scale, unit = time_unit(max(sums))
+        charts.append(
+            Stacks(
+                key=part.key,
+                title=part.title,
+                kinds=tuple(name for _, name, _ in PHASES),
+                colors=tuple(color for _, _, color in PHASES),
+                rows=tuple(
+                    _row(run, name) for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)
+                ),
+                axis=f"time per step ({unit})",
+                scale=scale,
+            )
+        )
+    return tuple(charts)
+
+
+def _phases(phases: PhaseTimes) -> tuple[float, ...]:
+    return tuple(getattr(phases, field) for field, _, _ in PHASES)
+
+
+def _row(run: TrainingRun, name: str) -> StackRow:
+    if run.phases is None or run.status != "ok":
+        return StackRow(name=name, failure=failure(run) or "not measured")
+    parts = _phases(run.phases)
+    return StackRow(name=name, parts=parts, text=format_duration(sum(parts)))
+
+
+def draw(data: Stacks, axes: Axes) -> None:
+    draw_stacks(data, axes)
+
+
+def caption(data: Stacks) -> str:
+    said = []
+    for row in [row for row in data.rows if row.failure is None][:5]:
+        share, kind = max(
+            (part / (sum(row.parts) or 1.0), kind) for part, kind in zip(row.parts, data.kinds, strict=True)
+        )
+        said.append(f"{row.name}: {share:.0%} {kind}".replace("%", " %"))
+    return (
+        f"Phases of a step on {data.title}, {counted(len(data.rows), 'run')}: medians over the steps of each phase on its"
+        f" slowest rank, so that a bar need not be as long as the median step. Largest part: {'; '.join(said)}."
+        f"{failed_text(data.rows)}"
+    )
+
+
+CHART = Chart(
+    key="step_budget",
+    title="Time budget of a step",
+    needs=("runs",),
+    prepare=prepare,
+    draw=draw,
+    caption=caption,
+    size_inches=size_stacks,
+)

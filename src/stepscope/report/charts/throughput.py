@@ -1,0 +1,134 @@
+"""Throughput of all runs on a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from stepscope.core.words import counted
+from stepscope.records.training import Measured, TrainingRun
+from stepscope.report.charts._common import Chart
+from stepscope.report.charts._runs import (
+    INTERVAL,
+    by_dataset,
+    epoch_time,
+    failure,
+    names,
+    on_their_machines,
+    rate_unit,
+)
+from stepscope.report.charts._stacks import MAX_ROWS, StackRow, Stacks, draw_stacks, failed_text, size_stacks
+from stepscope.report.charts._style import COLORS, plain_number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Stacks, ...]:
+    """samples/s over all ranks; epochs per hour where nobody says how many samples an epoch has."""
+    charts = []
+    for part in by_dataset(on_their_machines(runs), MAX_ROWS):
+        rates = [_rate(run, drop_epochs) for run in part.runs]
+        passes = [_passes(run, drop_epochs) for run in part.runs]
+        known = [rate for rate in rates if rate is not None]
+        if known:
+            unit, scale = rate_unit(max(rate.value for rate in known), part.runs[0].unit)
+        else:
+            unit, scale, rates = "epochs/h", 3600.0, passes
+        rows = tuple(
+            _row(run, name, rate, scale)
+            for run, name, rate in zip(part.runs, names(part.runs, known=("dataset",)), rates, strict=True)
+            if rate is not None or run.status != "ok"
+        )
+        if len(rows) < 2 or all(row.failure is not None for row in rows):
+            continue
+        charts.append(
+            Stacks(
+                key=part.key,
+                title=part.title,
+                kinds=("throughput",),
+                colors=(COLORS[0],),
+                rows=rows,
+                axis=f"throughput ({unit})",
+                scale=scale,
+            )
+        )
+    return tuple(charts)
+
+
+def _row(run: TrainingRun, name: str, rate: Measured | None, scale: float) -> StackRow:
+    if rate is None:
+        return StackRow(name=name, failure=failure(run))
+    return StackRow(
+        name=name, parts=(rate.value,), low=rate.low, high=rate.high, text=_short(rate.value * scale)
+    )
+
+
+def _short(value: float) -> str:
+    """Three digits: ``1 230``, ``12.3``."""
+    return plain_number(round(value)) if value >= 100 else f"{value:.3g}"
+
+
+def _rate(run: TrainingRun, drop_epochs: int) -> Measured | None:
+    """samples/s as measured, else from whole epochs of known size."""
+    if run.status != "ok" or run.samples_per_s is not None:
+        return run.samples_per_s if run.status == "ok" else None
+    passes = _passes(run, drop_epochs)
+    if passes is None or run.dataset_size is None:
+        return None
+    return Measured(
+        value=passes.value * run.dataset_size,
+        low=None if passes.low is None else passes.low * run.dataset_size,
+        high=None if passes.high is None else passes.high * run.dataset_size,
+        n=passes.n,
+    )
+
+
+def _passes(run: TrainingRun, drop_epochs: int) -> Measured | None:
+    """Epochs per second."""
+    time = epoch_time(run, drop_epochs) if run.status == "ok" else None
+    if time is None or time.value <= 0:
+        return None
+    return Measured(
+        value=1e9 / time.value,
+        low=None if not time.high else 1e9 / time.high,
+        high=None if not time.low else 1e9 / time.low,
+        n=time.n,
+    )
+
+
+def draw(data: Stacks, axes: Axes) -> None:
+    draw_stacks(data, axes)
+
+
+def caption(data: Stacks) -> str:
+    done = sorted((row for row in data.rows if row.failure is None), key=lambda row: -sum(row.parts))
+    best, worst = done[0], done[-1]
+    unit = data.axis.partition("(")[2].rstrip(")")
+    text = (
+        f"Throughput over all ranks on {data.title}, {counted(len(data.rows), 'run')}; most: {best.name} with"
+        f" {best.text} {unit}, least: {worst.name} with {worst.text}."
+    )
+    if any(row.low is not None for row in done):
+        text += f" Whiskers: {INTERVAL.removesuffix(' of the median')}."
+    if unit.startswith("epochs"):
+        text += " An epoch is what each run calls one; how many samples it has is not told."
+    return text + failed_text(data.rows)
+
+
+def stem(data: Stacks) -> str:
+    """``IMDB_throughput``."""
+    return f"{data.key}_throughput"
+
+
+CHART = Chart(
+    key="throughput",
+    title="Throughput",
+    needs=("runs",),
+    wants=("drop_epochs",),
+    prepare=prepare,
+    draw=draw,
+    caption=caption,
+    size_inches=size_stacks,
+    stem=stem,
+)

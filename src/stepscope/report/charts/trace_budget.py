@@ -1,0 +1,91 @@
+"""What the device of each rank did over a trace: computation, communication and copies that nothing hides, idle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from stepscope.core.words import counted
+from stepscope.diagnose.evidence import TraceEvidence
+from stepscope.records.trace_summary import RankPass
+from stepscope.report.charts._common import Chart
+from stepscope.report.charts._stacks import MAX_ROWS, StackRow, Stacks, draw_stacks, size_stacks
+from stepscope.report.charts._style import COLORS, GRID
+from stepscope.report.charts._text import clean, file_part
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KINDS = (
+    ("computation", COLORS[0]),
+    ("exposed communication", COLORS[1]),
+    ("exposed copies", COLORS[3]),
+    ("idle", GRID),
+)
+
+
+def prepare(traces: Sequence[TraceEvidence]) -> tuple[Stacks, ...]:
+    """One chart a trace: shares of each rank's window; of many ranks those that compute least."""
+    charts: list[Stacks] = []
+    keys: list[str] = []
+    for trace in traces:
+        rows = [row for each in trace.summary.ranks if (row := _row(each)) is not None]
+        if not rows:
+            continue
+        kept = sorted(rows, key=lambda row: row.parts[0])[:MAX_ROWS] if len(rows) > MAX_ROWS else rows
+        left_out = f" ({len(kept)} of {len(rows)} ranks)" if len(kept) < len(rows) else ""
+        name = clean(trace.name, 80)
+        key = file_part(name)
+        keys.append(key)
+        again = keys.count(key)
+        charts.append(
+            Stacks(
+                key=f"{key}-{again}" if again > 1 else key,
+                title=name + left_out,
+                kinds=tuple(kind for kind, _ in KINDS),
+                colors=tuple(color for _, color in KINDS),
+                rows=tuple(kept),
+                axis="share of the window (%)",
+                scale=100.0,
+                whole=1.0,
+            )
+        )
+    return tuple(charts)
+
+
+def _row(each: RankPass) -> StackRow | None:
+    if each.budget is None or not each.budget.parts.window_ns:
+        return None
+    parts = each.budget.parts
+    found = (parts.compute_ns, parts.exposed_comm_ns, parts.exposed_memory_ns, parts.idle_ns)
+    shares = tuple(part / parts.window_ns for part in found)
+    return StackRow(name=f"rank {each.facts.rank}", parts=shares, text=f"{shares[0]:.0%}".replace("%", " %"))
+
+
+def draw(data: Stacks, axes: Axes) -> None:
+    draw_stacks(data, axes)
+
+
+def caption(data: Stacks) -> str:
+    count = len(data.rows)
+    means = [sum(row.parts[n] for row in data.rows) / count for n in range(len(KINDS))]
+    said = ", ".join(
+        f"{mean:.0%} {kind}".replace("%", " %") for mean, kind in zip(means, data.kinds, strict=True)
+    )
+    least = min(data.rows, key=lambda row: row.parts[0])
+    tail = f"; least computation: {least.name} with {least.text}" if count > 1 else ""
+    return (
+        f"What the device did over the trace of {data.title}, {counted(count, 'rank')}: on average {said}{tail}."
+        " Exposed: under no computation."
+    )
+
+
+CHART = Chart(
+    key="trace_budget",
+    title="Time budget of a trace",
+    needs=("traces",),
+    prepare=prepare,
+    draw=draw,
+    caption=caption,
+    size_inches=size_stacks,
+)

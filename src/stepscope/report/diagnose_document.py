@@ -1,0 +1,61 @@
+"""The JSON document of ``diagnose --json`` (schema stepscope.diagnose/1) and the numbers that ``--fail-if`` knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope import __version__
+from stepscope.core.clock import utc_now
+from stepscope.diagnose.evidence import Evidence
+from stepscope.records.codec import plain
+from stepscope.records.finding import Diagnosis
+from stepscope.records.training import ScalingRow
+
+METRICS = (
+    "problem_count",
+    "warning_count",
+    "finding_count",
+    "largest_stake_fraction",
+    "lowest_speedup",
+    "lowest_efficiency",
+)
+
+
+def metrics(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, float | None]:
+    """Counts of findings, the largest stake (share of the step), and the worst scaling; None where there is none."""
+    severities = [finding.severity for finding in diagnosis.findings]
+    stakes = [f.stake_fraction for f in diagnosis.findings if f.stake_fraction is not None]
+    scaled = [row for row in evidence.scaling if not row.is_baseline]
+    return {
+        "problem_count": severities.count("problem"),
+        "warning_count": severities.count("warning"),
+        "finding_count": len(severities),
+        "largest_stake_fraction": max(stakes, default=None),
+        "lowest_speedup": min((row.speedup for row in scaled), default=None),
+        "lowest_efficiency": min((row.efficiency for row in scaled), default=None),
+    }
+
+
+def document(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, Any]:
+    """Plain dicts and lists; unknown is null."""
+    return {
+        "schema": "stepscope.diagnose/1",
+        "tool_version": __version__,
+        "created": utc_now(),
+        "sources": [
+            {"path": str(source.path), "kind": source.kind, "format": source.format}
+            for source in evidence.sources
+        ],
+        "metrics": metrics(evidence, diagnosis),
+        "findings": plain(diagnosis.findings),
+        "skipped": plain(diagnosis.skipped),
+        "quiet": plain(diagnosis.quiet),
+        "scaling": [scaling_entry(row) for row in evidence.scaling],
+        "notes": list(evidence.notes),
+    }
+
+
+def scaling_entry(row: ScalingRow) -> dict[str, Any]:
+    """One run against its baseline, as `report --json` and `diagnose --json` print it."""
+    entry: dict[str, Any] = plain(row)
+    return entry

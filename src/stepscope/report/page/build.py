@@ -1,0 +1,118 @@
+"""Evidence and diagnosis -> the page's text. One file: style and scripts inside, nothing fetched, nothing run but ours."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shlex
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from stepscope import __version__
+from stepscope.diagnose.evidence import Evidence
+from stepscope.records.finding import Diagnosis
+from stepscope.report.page import charts, facts, tables
+from stepscope.report.page.overview import headline, key_figures, shown_findings
+from stepscope.report.page.plot import drawn, drawn_bars
+from stepscope.report.page.timeline import embedded, timeline
+from stepscope.store.writer import write_bytes
+
+_PACKAGE = "stepscope.report"
+_FOLDER = "templates"
+_STYLES = ("page.css", "tables.css", "charts.css", "print.css")
+_SCRIPTS = ("page.js", "tables.js", "charts.js", "spans.js", "timeline.js")
+
+
+def write_page(
+    path: Path,
+    *,
+    title: str,
+    evidence: Evidence,
+    diagnosis: Diagnosis,
+    made_by: tuple[str, ...] = (),
+    drop_epochs: int = 1,
+) -> Path:
+    """Write the page to ``path``, which is returned. made_by: the command line. drop_epochs: as in ``evidence.scaling``."""
+    text = page_text(
+        title=title, evidence=evidence, diagnosis=diagnosis, made_by=made_by, drop_epochs=drop_epochs
+    )
+    write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
+    return path
+
+
+def page_text(
+    *,
+    title: str,
+    evidence: Evidence,
+    diagnosis: Diagnosis,
+    made_by: tuple[str, ...] = (),
+    drop_epochs: int = 1,
+) -> str:
+    """The whole page. Every string from outside is escaped; scripts and style are allowed by their hashes alone."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    styles, scripts = _sources(_STYLES), _sources(_SCRIPTS)
+    environment = Environment(
+        loader=PackageLoader(_PACKAGE, _FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    data = timeline(evidence)
+    return environment.get_template("page.html.j2").render(
+        title=title,
+        styles=styles,
+        scripts=scripts,
+        policy=_policy(styles, scripts),
+        version=__version__,
+        made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        made_by=shlex.join(made_by),
+        jobs=data["jobs"],
+        timeline_data=embedded(data),
+        **_content(evidence, diagnosis, drop_epochs),
+    )
+
+
+def _content(evidence: Evidence, diagnosis: Diagnosis, drop_epochs: int) -> dict[str, Any]:
+    scaling = tables.scaling_table(evidence) if evidence.scaling else None
+    return {
+        "headline": headline(evidence, diagnosis),
+        "findings": shown_findings(diagnosis),
+        "skipped": diagnosis.skipped,
+        "quiet": diagnosis.quiet,
+        "figures": key_figures(evidence),
+        "scaling": tables.shown(scaling) if scaling is not None else None,
+        "scaling_charts": [drawn(chart) for chart in charts.scaling_charts(evidence)],
+        "line_charts": [drawn(chart) for chart in charts.line_charts(evidence)],
+        "bar_charts": [drawn_bars(chart) for chart in charts.bar_charts(evidence)],
+        "tables": tables.all_tables(evidence),
+        "trace_tables": tables.trace_tables(evidence),
+        "rows_left_out": tables.rows_left_out,
+        "environment": facts.environment_sections(evidence),
+        "configurations": facts.configurations(evidence),
+        "sources": facts.sources(evidence),
+        "notes": facts.notes(evidence),
+        "drop_epochs": drop_epochs,
+    }
+
+
+def _sources(names: tuple[str, ...]) -> str:
+    """Files of the templates' folder, one after the other."""
+    folder = resources.files(_PACKAGE).joinpath(_FOLDER)
+    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+
+
+def _policy(styles: str, scripts: str) -> str:
+    """Content security policy: nothing from anywhere, our style and our script by hash, pictures made in the page."""
+    return (
+        f"default-src 'none'; style-src {_hash(styles)}; script-src {_hash(scripts)}; img-src data:;"
+        " base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"

@@ -1,0 +1,190 @@
+"""What stands first: the findings as the page shows them, and the figures that everybody asks for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, format_size
+from stepscope.core.words import counted, plural
+from stepscope.diagnose.comm_labels import op_label
+from stepscope.diagnose.evidence import Evidence
+from stepscope.records.finding import Diagnosis, Finding
+from stepscope.report.page.words import percent, sample_rate
+
+_SEVERITY_WORDS = {"problem": "problem", "warning": "warning", "info": "good to know"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownFinding:
+    """A finding with its stake in words and as the width of a bar (None: no matter of time)."""
+
+    finding: Finding
+    severity: str
+    stake: str | None
+    stake_width: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One key figure: what, how much, of what."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+def shown_findings(diagnosis: Diagnosis) -> tuple[ShownFinding, ...]:
+    """The findings in their order."""
+    return tuple(_shown(finding) for finding in diagnosis.findings)
+
+
+def _shown(finding: Finding) -> ShownFinding:
+    stake = finding.stake_fraction
+    return ShownFinding(
+        finding=finding,
+        severity=_SEVERITY_WORDS[finding.severity],
+        stake=None if stake is None else f"up to {percent(stake)} of the step",
+        stake_width=None if stake is None else f"{min(max(stake, 0.0), 1.0) * 100:.1f}%",
+    )
+
+
+def headline(evidence: Evidence, diagnosis: Diagnosis) -> str:
+    """One sentence: what was looked at and what was found."""
+    found = Counter[str](finding.severity for finding in diagnosis.findings)
+    worries = [
+        counted(found[severity], word)
+        for severity, word in (("problem", "problem"), ("warning", "warning"))
+        if found[severity]
+    ]
+    looked = [
+        counted(number, word)
+        for number, word in (
+            (len(evidence.runs), "run"),
+            (len(evidence.traces), "traced job"),
+            (len(evidence.comm), "collective measurement"),
+        )
+        if number
+    ]
+    quiet = len(diagnosis.quiet)
+    return (
+        f"{', '.join(looked) or 'nothing measured'}: {' and '.join(worries) or 'no problem found'}"
+        f" ({quiet} {plural(quiet, 'rule')} looked and found nothing, {len(diagnosis.skipped)} lacked data)."
+    )
+
+
+def key_figures(evidence: Evidence) -> tuple[Figure, ...]:
+    """At most eight, those that the evidence has."""
+    figures = [
+        _runs(evidence),
+        _throughput(evidence),
+        _scaling(evidence),
+        _exposed(evidence),
+        _traces(evidence),
+        _busbw(evidence),
+        _memory(evidence),
+        _accuracy(evidence),
+    ]
+    return tuple(figure for figure in figures if figure is not None)
+
+
+def _runs(evidence: Evidence) -> Figure | None:
+    if not evidence.runs:
+        return None
+    failed = sum(run.status != "ok" for run in evidence.runs)
+    groups = len({run.group for run in evidence.runs})
+    return Figure(
+        label="runs",
+        value=str(len(evidence.runs)),
+        note=f"{counted(groups, 'group')}, {failed} failed" if failed else counted(groups, "group"),
+    )
+
+
+def _throughput(evidence: Evidence) -> Figure | None:
+    rated = [(run.samples_per_s.value, run) for run in evidence.runs if run.samples_per_s is not None]
+    if not rated:
+        return None
+    value, run = max(rated, key=lambda pair: pair[0])
+    return Figure(
+        label="highest throughput",
+        value=f"{sample_rate(value)} {run.unit}/s",
+        note=f"{run.group}, {run.label}",
+    )
+
+
+def _scaling(evidence: Evidence) -> Figure | None:
+    rows = [row for row in evidence.scaling if not row.is_baseline]
+    if not rows:
+        return None
+    row = max(rows, key=lambda r: (r.world_size, r.speedup))
+    return Figure(
+        label=f"best speed-up on {counted(row.world_size, 'rank')}",
+        value=f"{row.speedup:.2f}x",
+        note=f"{percent(row.efficiency)} efficiency, {row.group}",
+    )
+
+
+def _exposed(evidence: Evidence) -> Figure | None:
+    shares = [
+        (run.exposed_comm_ns.value / run.step_ns.value, run)
+        for run in evidence.runs
+        if run.exposed_comm_ns is not None and run.step_ns is not None and run.step_ns.value > 0
+    ]
+    if not shares:
+        return None
+    share, run = max(shares, key=lambda pair: pair[0])
+    return Figure(
+        label="most exposed communication",
+        value=percent(share),
+        note=f"of the step, {run.group}, {run.label}",
+    )
+
+
+def _traces(evidence: Evidence) -> Figure | None:
+    budgets = [p.budget for t in evidence.traces for p in t.summary.ranks if p.budget is not None]
+    if not budgets:
+        return None
+    worst = max(budgets, key=lambda budget: budget.parts.exposed_comm_fraction)
+    return Figure(
+        label="exposed communication in traces",
+        value=percent(worst.parts.exposed_comm_fraction),
+        note=f"rank {worst.rank}, of {format_duration(worst.parts.window_ns)};"
+        f" {counted(len(budgets), 'rank')} traced",
+    )
+
+
+def _busbw(evidence: Evidence) -> Figure | None:
+    rows = [row for row in evidence.comm if row.status == "ok" and row.busbw_bytes_per_s and row.size_bytes]
+    if not rows:
+        return None
+    best = max(rows, key=lambda row: row.busbw_bytes_per_s or 0.0)
+    return Figure(
+        label="best busbw",
+        value=format_bandwidth(best.busbw_bytes_per_s or 0.0),
+        note=f"{op_label(best)}, {format_size(best.size_bytes or 0)}, {counted(best.world_size, 'rank')}",
+    )
+
+
+def _memory(evidence: Evidence) -> Figure | None:
+    known = [(run.peak_memory_bytes, run) for run in evidence.runs if run.peak_memory_bytes]
+    if not known:
+        return None
+    value, run = max(known, key=lambda pair: pair[0])
+    return Figure(
+        label="peak memory of a rank", value=format_bytes_binary(value), note=f"{run.group}, {run.label}"
+    )
+
+
+def _accuracy(evidence: Evidence) -> Figure | None:
+    known = [
+        (epoch.validation_accuracy, run)
+        for run in evidence.runs
+        for epoch in run.epochs
+        if epoch.validation_accuracy is not None
+    ]
+    if not known:
+        return None
+    value, run = max(known, key=lambda pair: pair[0])
+    return Figure(
+        label="best validation accuracy", value=f"{value * 100:.2f} %", note=f"{run.group}, {run.label}"
+    )

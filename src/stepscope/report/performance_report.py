@@ -1,0 +1,173 @@
+"""``performance_report.txt``: findings first, each with its numbers and the next command; then what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepscope import __version__
+from stepscope.core.words import counted
+from stepscope.diagnose.evidence import Evidence
+from stepscope.records.finding import Advice, Diagnosis, Finding, Skipped
+from stepscope.report.render.text import ascii_text, paragraph, render
+from stepscope.report.summary import environment_lines
+from stepscope.report.tables import runs, scaling
+
+MAX_RUNS = 60
+"""Lines of the table of runs; more stand in ``comprehensive_summary.csv``."""
+
+
+def performance_report(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1) -> str:
+    """The whole text: ASCII, lines of 100 characters where words and commands allow."""
+    sections = [
+        _title(evidence, drop_epochs),
+        _findings(diagnosis.findings),
+        _scaling(evidence, drop_epochs),
+        _runs(evidence, drop_epochs),
+        _skipped(diagnosis.skipped),
+        _quiet(diagnosis),
+        _machine(evidence),
+        _sources(evidence),
+    ]
+    return "\n".join(section for section in sections if section)
+
+
+def _heading(text: str, mark: str = "-") -> str:
+    return f"{text}\n{mark * len(text)}\n"
+
+
+def _title(evidence: Evidence, drop_epochs: int) -> str:
+    names = ", ".join(source.path.resolve().name for source in evidence.sources)
+    kept = (
+        f"Means over epochs leave the first {counted(drop_epochs, 'epoch')} out (--drop-epochs {drop_epochs})."
+        if drop_epochs
+        else "Means over epochs leave no epoch out (--drop-epochs 0)."
+    )
+    return "\n".join(
+        [
+            _heading("Performance report", "="),
+            paragraph(f"Of {names or 'nothing'}, by stepscope {__version__}."),
+            paragraph(kept),
+            "",
+        ]
+    )
+
+
+def _findings(found: Sequence[Finding]) -> str:
+    lines = [_heading("Findings")]
+    if not found:
+        lines += ["No rule found anything. What could not be looked at stands below.", ""]
+    for number, finding in enumerate(found, start=1):
+        lines += [*_finding(finding, number), ""]
+    return "\n".join(lines)
+
+
+def _finding(finding: Finding, number: int) -> list[str]:
+    mark = f"{number}. "
+    indent = " " * len(mark)
+    title = f"[{finding.severity}] {finding.title}"
+    lines = [paragraph(title, indent=indent, first=mark)]
+    lines += [paragraph(text, indent=f"{indent}  ", first=f"{indent}- ") for text in finding.evidence]
+    stake = (
+        ""
+        if finding.stake_fraction is None
+        else f" Fixing this returns up to {_percent(finding.stake_fraction)} of the step."
+    )
+    about = f" About: {finding.subject}." if finding.subject else ""
+    lines.append(
+        paragraph(
+            f"Confidence: {finding.confidence.rstrip('.')}.{stake}{about} Rule: {finding.rule}.",
+            indent=indent,
+        )
+    )
+    for advice in finding.advice:
+        lines += _advice(advice, indent)
+    return lines
+
+
+def _advice(advice: Advice, indent: str) -> list[str]:
+    lines = [paragraph(advice.text, indent=f"{indent}   ", first=f"{indent}-> ")]
+    if advice.command:
+        lines.append(f"{indent}   $ {_command(advice.command)}")
+    return lines
+
+
+def _command(text: str) -> str:
+    """A command is never wrapped: it would no longer be one."""
+    return " ".join(ascii_text(text).split())
+
+
+def _percent(fraction: float) -> str:
+    """``31 %``; below 10 % with one digit."""
+    return f"{fraction:.0%}".replace("%", " %") if fraction >= 0.095 else f"{fraction * 100:.1f} %"
+
+
+def _scaling(evidence: Evidence, drop_epochs: int) -> str:
+    if not any(not row.is_baseline for row in evidence.scaling):
+        return ""
+    table = scaling.build(evidence.scaling, evidence.runs, drop_epochs=drop_epochs)
+    return "\n".join([_heading("Scaling"), render(table)])
+
+
+def _runs(evidence: Evidence, drop_epochs: int) -> str:
+    if not evidence.runs:
+        return ""
+    shown = evidence.runs[:MAX_RUNS]
+    table = runs.build(shown, evidence.scaling, drop_epochs=drop_epochs)
+    lines = [_heading("Runs"), render(table)]
+    if len(shown) < len(evidence.runs):
+        lines.append(f"The first {MAX_RUNS} of {len(evidence.runs)} runs; all: comprehensive_summary.csv.\n")
+    return "\n".join(lines)
+
+
+def _skipped(skipped: Sequence[Skipped]) -> str:
+    if not skipped:
+        return ""
+    by_reason: dict[tuple[str, str | None], list[str]] = {}
+    for each in skipped:
+        by_reason.setdefault((each.reason, each.command), []).append(each.rule)
+    lines = [_heading("Not looked at")]
+    for (reason, command), rules in by_reason.items():
+        lines.append(paragraph(f"{', '.join(rules)}: {reason}", indent="  ", first="- "))
+        if command:
+            lines.append(f"  $ {_command(command)}")
+    return "\n".join([*lines, ""])
+
+
+def _quiet(diagnosis: Diagnosis) -> str:
+    if not diagnosis.quiet:
+        return ""
+    lines = [_heading("Looked at, nothing found")]
+    lines += [
+        paragraph(f"{each.rule}: {each.looked_at}", indent="  ", first="- ") for each in diagnosis.quiet
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _machine(evidence: Evidence) -> str:
+    rows = tuple(cell.row for cell in evidence.cells)
+    ranks = [cell.result.summaries[0] for cell in evidence.cells if cell.result.summaries]
+    lines = [_heading("Machine")]
+    if evidence.environment is not None or ranks:
+        lines += [
+            paragraph(line, indent="  ", first="- ")
+            for line in environment_lines(evidence.environment, rows, ranks)
+        ]
+    elif not evidence.hardware and not any(run.hardware for run in evidence.runs):
+        lines.append("Not recorded.")
+    names = dict.fromkeys((*evidence.hardware, *(run.hardware for run in evidence.runs if run.hardware)))
+    if evidence.environment is None:
+        lines += [paragraph(f"ran on {name}", indent="  ", first="- ") for name in names]
+    return "\n".join([*lines, ""])
+
+
+def _sources(evidence: Evidence) -> str:
+    lines = [_heading("Sources and notes")]
+    for source in evidence.sources:
+        what = source.kind if source.format is None else f"{source.kind}, read as {source.format}"
+        lines.append(paragraph(f"{source.path} ({what})", indent="  ", first="- "))
+    lines += [paragraph(note, indent="  ", first="- ") for note in evidence.notes]
+    for record in evidence.records:
+        lines += [
+            f"- made by: {_command(' '.join(argv))}" for argv in record.commands or (record.argv,) if argv
+        ]
+    return "\n".join([*lines, ""])

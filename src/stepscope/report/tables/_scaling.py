@@ -1,0 +1,40 @@
+"""Speed-up and efficiency as tables show them."""
+
+from __future__ import annotations
+
+from stepscope.records.training import ScalingRow
+from stepscope.report.tables._common import Tone, Value, unknown
+
+_TONES: dict[str, Tone] = {
+    "excellent": "good",
+    "good": "good",
+    "fair": "warn",
+    "poor": "bad",
+    "negative": "bad",
+}
+
+
+def speedup_value(row: ScalingRow | None) -> Value:
+    """``3.49x``; ``3.49x (3.41 to 3.58)`` with an interval."""
+    if row is None:
+        return unknown()
+    text = f"{row.speedup:.2f}x"
+    if row.low is None or row.high is None:
+        return Value(text=text, raw=row.speedup)
+    return Value(text=f"{text} ({row.low:.2f} to {row.high:.2f})", compact=text, raw=row.speedup)
+
+
+def efficiency_value(row: ScalingRow | None) -> Value:
+    """``87.3 % good``; ``baseline``; a speed-up that cannot be has no rating and says so."""
+    if row is None:
+        return unknown()
+    if row.is_baseline:
+        return Value(text="baseline", compact="base", raw=row.efficiency, tone="dim")
+    share = f"{row.efficiency:.1%}".replace("%", " %")
+    rating = row.rating or "not possible"
+    return Value(
+        text=f"{share} {rating}",
+        compact=share.replace(" ", ""),
+        raw=row.efficiency,
+        tone=_TONES.get(row.rating or "", "bad"),
+    )

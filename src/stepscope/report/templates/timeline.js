@@ -1,0 +1,355 @@
+// The timeline of all ranks: a canvas that is dragged, zoomed, walked by keys, and printed as a picture.
+(() => {
+  const box = document.getElementById("timeline");
+  if (!box) return;
+  const { unpack, spanAt, cover, stacked, firstAfter } = stepscope.spans;
+  const canvas = document.getElementById("timeline-canvas"), tip = document.getElementById("timeline-tip");
+  const legend = document.getElementById("timeline-legend"), live = document.getElementById("timeline-live");
+  const GUTTER = 72, AXIS = 24, TALLEST = 40, SHORTEST = 12, ROOM = 560, PAD = 4, CLOSEST = 20;
+  const BELOW = "hidden_comm";
+
+  const duration = (ns) => {
+    const [scale, unit] = ns >= 1e9 ? [1e9, "s"] : ns >= 1e6 ? [1e6, "ms"] : ns >= 1e3 ? [1e3, "us"] : [1, "ns"];
+    return `${Number((ns / scale).toPrecision(4))} ${unit}`;
+  };
+  // A moment in the unit of what is shown, with as many decimals as tell it from the next one that can be seen.
+  const moment = (t, apart) => {
+    const size = view[1], [scale, unit] = size >= 1e9 ? [1e9, "s"] : size >= 1e6 ? [1e6, "ms"] : size >= 1e3 ? [1e3, "us"] : [1, "ns"];
+    const decimals = Math.min(9, Math.max(0, Math.ceil(-Math.log10(apart / scale) - 1e-9)));
+    return `${(t / scale).toFixed(scale === 1 ? 0 : decimals)} ${unit}`;
+  };
+  const percent = (share) => `${(share * 100).toFixed(share < 0.095 ? 1 : 0)} %`;
+
+  // A job as the page has it -> rows of {label, start, end, spans by kind, totals, named, steps}, times from the job's start.
+  const prepared = (job) => {
+    const rows = job.rows.map((row) => {
+      if (job.kind === "phases") {
+        const spans = {}, totals = {};
+        let at = 0;
+        job.kinds.forEach(([kind], n) => {
+          spans[kind] = { starts: Float64Array.of(at), ends: Float64Array.of(at + row.phases[n]) };
+          totals[kind] = row.phases[n];
+          at += row.phases[n];
+        });
+        return { label: row.label, start: 0, end: at, spans, totals, named: [], steps: [] };
+      }
+      const spans = {};
+      for (const [kind] of job.kinds) {
+        const found = typeof row.spans[kind] === "string" ? unpack(row.spans[kind], row.unit) : row.spans[kind];
+        if (row.start) for (const edges of [found.starts, found.ends]) for (let i = 0; i < edges.length; i += 1) edges[i] += row.start;
+        spans[kind] = found;
+      }
+      const named = row.named.map(([at, length, name]) => ({ start: at + row.start, end: at + row.start + length, name: job.names[name] }));
+      const steps = row.steps.map(([number, at]) => ({ number, at: at + row.start }));
+      return { label: row.label, start: row.start, end: row.start + row.window, spans, totals: row.totals, named, steps };
+    });
+    return { kinds: job.kinds, rows, notes: job.notes || [], name: job.name, end: Math.max(1, ...rows.map((row) => row.end)) };
+  };
+
+  let job = null, view = [0, 1], chosen = { row: 0, span: null };
+  const off = new Set();
+
+  const colors = () => {
+    const style = getComputedStyle(document.documentElement);
+    const read = (name) => style.getPropertyValue(name).trim();
+    const found = { ink: read("--ink"), faint: read("--faint"), rule: read("--rule"), idle: read("--k-idle"), accent: read("--accent") };
+    const probe = document.createElement("i");
+    legend.append(probe);
+    for (const [kind] of job.kinds) {
+      probe.className = `k-${kind}`;
+      found[kind] = getComputedStyle(probe).color;
+    }
+    probe.remove();
+    return found;
+  };
+  const rowHeight = () => Math.max(SHORTEST, Math.min(TALLEST, Math.floor(ROOM / job.rows.length)));
+  const height = () => AXIS + job.rows.length * rowHeight() + 2;
+
+  const steps = (from, to, width) => {
+    const rough = (to - from) / Math.max(2, width / 110), power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].find((m) => m * power >= rough) * power;
+    const found = [];
+    for (let n = Math.ceil(from / step); n * step <= to; n += 1) found.push(n * step);
+    return found;
+  };
+
+  // Everything between view[0] and view[1] on `context`, `ratio` device pixels a unit. Returns what it took.
+  const paint = (context, width, [from, to], ratio, color) => {
+    const columns = Math.max(1, Math.round((width - GUTTER) * ratio)), tall = rowHeight();
+    const work = { primitives: 0, spans: 0 };
+    const rect = (style, x, y, w, h) => { context.fillStyle = style; context.fillRect(x, y, w, h); work.primitives += 1; };
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, height());
+    context.font = "12px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    context.textAlign = "center";
+    const scale = (width - GUTTER) / (to - from);
+    const times = steps(from, to, width - GUTTER), apart = times.length > 1 ? times[1] - times[0] : to - from;
+    for (const t of times) {
+      const x = GUTTER + (t - from) * scale;
+      rect(color.rule, x, AXIS - 5, 1, 5);
+      context.fillStyle = color.faint;
+      if (x > GUTTER + 20 && x < width - 20) context.fillText(t === 0 ? "0" : moment(t, apart), x, AXIS / 2 - 1);
+    }
+    const kinds = job.kinds.map(([kind]) => kind).filter((kind) => !off.has(kind));
+    const above = kinds.filter((kind) => kind !== BELOW);
+    job.rows.forEach((row, number) => {
+      const y = AXIS + number * tall;
+      context.textAlign = "right";
+      context.fillStyle = number === chosen.row && document.activeElement === canvas ? color.accent : color.ink;
+      if (tall >= 12) context.fillText(row.label, GUTTER - 8, y + tall / 2, GUTTER - 10);
+      const lower = row.spans[BELOW] && tall >= 18 ? Math.max(3, Math.round((tall - PAD) / 4)) : 0;
+      const main = tall - PAD - lower;
+      const a = Math.max(from, row.start), b = Math.min(to, row.end);
+      if (b > a) rect(color.idle, GUTTER + (a - from) * scale, y + PAD / 2, Math.max((b - a) * scale, 1), main);
+      const lane = (names, top, high) => {
+        const shares = {}, rects = {}, deep = Math.max(1, Math.round(high * ratio));
+        for (const kind of names) {
+          shares[kind] = new Float32Array(columns + 1);
+          rects[kind] = [];
+          work.spans += cover(row.spans[kind], from, to, columns, shares[kind]);
+        }
+        stacked(shares, columns, deep, rects);
+        context.setTransform(1, 0, 0, 1, Math.round(GUTTER * ratio), Math.round(top * ratio));
+        for (const kind of names) {
+          context.fillStyle = color[kind];
+          const list = rects[kind];
+          for (let i = 0; i < list.length; i += 4) context.fillRect(list[i], list[i + 1], list[i + 2], list[i + 3]);
+          work.primitives += list.length / 4;
+        }
+        context.setTransform(ratio, 0, 0, ratio, 0, 0);
+      };
+      lane(above, y + PAD / 2, main);
+      if (lower && !off.has(BELOW)) lane([BELOW], y + PAD / 2 + main, lower);
+      for (const step of row.steps) {
+        if (step.at < from || step.at > to) continue;
+        const x = GUTTER + (step.at - from) * scale;
+        rect(color.ink, Math.round(x), y, 1, tall - 1);
+      }
+    });
+    const span = chosen.span;
+    if (span && span.end >= from && span.start <= to) {
+      const x = GUTTER + Math.max(0, (span.start - from) * scale), end = GUTTER + Math.min(width - GUTTER, (span.end - from) * scale);
+      context.strokeStyle = color.ink;
+      context.lineWidth = 2;
+      context.strokeRect(x, AXIS + chosen.row * tall + 1, Math.max(end - x, 2), tall - 2);
+      work.primitives += 1;
+    }
+    return work;
+  };
+
+  let waiting = false;
+  const draw = () => {
+    waiting = false;
+    if (!job) return null;
+    const width = canvas.clientWidth, ratio = window.devicePixelRatio || 1;
+    if (!width) return null;
+    const w = Math.round(width * ratio), h = Math.round(height() * ratio);
+    if (canvas.width !== w || canvas.height !== h) {
+      canvas.width = w;
+      canvas.height = h;
+      canvas.style.height = `${height()}px`;
+    }
+    const began = performance.now();
+    const work = paint(canvas.getContext("2d"), width, view, ratio, colors());
+    work.ms = performance.now() - began;
+    Object.assign(canvas.dataset, { primitives: work.primitives, spans: work.spans, from: view[0], to: view[1] });
+    return work;
+  };
+  const later = () => {
+    if (!waiting) requestAnimationFrame(draw);
+    waiting = true;
+  };
+  const look = (from, to) => {
+    const length = Math.min(job.end, Math.max(CLOSEST, to - from));
+    const start = Math.min(job.end - length, Math.max(0, from));
+    view = [start, start + length];
+    later();
+  };
+  const middle = () => {
+    const span = chosen.span, at = span && (span.start + span.end) / 2;
+    return span && at > view[0] && at < view[1] ? at : (view[0] + view[1]) / 2;
+  };
+  const zoom = (factor, at = middle()) => look(at - (at - view[0]) / factor, at + (view[1] - at) / factor);
+  const move = (share) => look(view[0] + share * (view[1] - view[0]), view[1] + share * (view[1] - view[0]));
+
+  const kindName = (kind) => job.kinds.find(([key]) => key === kind)[1];
+  const order = ["exposed_comm", "copies"];
+  const kindAt = (row, t) => {
+    const kinds = job.kinds.map(([kind]) => kind).filter((kind) => kind !== BELOW && !off.has(kind));
+    kinds.sort((a, b) => order.indexOf(b) - order.indexOf(a));
+    for (const kind of kinds) {
+      const span = spanAt(row.spans[kind], t);
+      if (span) return { kind, ...span };
+    }
+    return null;
+  };
+  const described = (row, found, t) => {
+    const said = [row.label, `at ${moment(t, (view[1] - view[0]) / 1000)}`];
+    if (found) said.push(`${kindName(found.kind)}, ${duration(found.end - found.start)}`);
+    else said.push(t >= row.start && t < row.end ? "idle" : "nothing recorded");
+    const under = row.spans[BELOW] && !off.has(BELOW) && (!found || found.kind !== BELOW) ? spanAt(row.spans[BELOW], t) : null;
+    if (under) said.push(`hides communication of ${duration(under.end - under.start)}`);
+    const names = row.named.filter((each) => each.start <= t && t < each.end);
+    if (names.length) {
+      const shortest = names.reduce((a, b) => (a.end - a.start <= b.end - b.start ? a : b));
+      said.push(`${shortest.name} (${duration(shortest.end - shortest.start)})`);
+    }
+    const step = row.steps.filter((each) => each.at <= t).pop();
+    if (step) said.push(`step ${step.number}`);
+    return said.join(" · ");
+  };
+
+  // Pointer
+  const place = (event) => {
+    const frame = canvas.getBoundingClientRect(), x = event.clientX - frame.left, y = event.clientY - frame.top;
+    const t = view[0] + ((x - GUTTER) / (frame.width - GUTTER)) * (view[1] - view[0]);
+    return { x, y, t, row: Math.floor((y - AXIS) / rowHeight()), inside: x >= GUTTER && y >= AXIS };
+  };
+  const hover = (event) => {
+    const { x, y, t, row, inside } = place(event);
+    if (!inside || !job.rows[row]) { tip.hidden = true; return; }
+    // Within a pixel either side, so that spans thinner than one can be met.
+    const pixel = (view[1] - view[0]) / Math.max(1, canvas.clientWidth - GUTTER);
+    const found = kindAt(job.rows[row], t) || kindAt(job.rows[row], t + pixel) || kindAt(job.rows[row], t - pixel);
+    tip.textContent = described(job.rows[row], found, t);
+    tip.hidden = false;
+    tip.style.left = `${Math.max(0, Math.min(x + 14, canvas.clientWidth - tip.offsetWidth))}px`;
+    tip.style.top = `${y + 18}px`;
+  };
+  let drag = null;
+  canvas.addEventListener("pointerdown", (event) => {
+    if (event.button) return;
+    drag = { x: event.clientX, view: [...view] };
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (!drag) return hover(event);
+    const shift = ((event.clientX - drag.x) / (canvas.clientWidth - GUTTER)) * (drag.view[1] - drag.view[0]);
+    tip.hidden = true;
+    look(drag.view[0] - shift, drag.view[1] - shift);
+  });
+  for (const kind of ["pointerup", "pointercancel"]) canvas.addEventListener(kind, () => { drag = null; });
+  canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
+  canvas.addEventListener("dblclick", (event) => zoom(4, place(event).t));
+  canvas.addEventListener("wheel", (event) => {
+    if (event.ctrlKey || event.metaKey) zoom(1.3 ** (-Math.sign(event.deltaY)), place(event).t);
+    else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) move(event.deltaX / 800);
+    else return;
+    event.preventDefault();
+  }, { passive: false });
+
+  // Keys
+  const walk = (direction) => {
+    const row = job.rows[chosen.row], kinds = job.kinds.map(([kind]) => kind).filter((kind) => !off.has(kind));
+    const from = chosen.span ? chosen.span.start : direction > 0 ? view[0] - 1 : view[1];
+    let best = null;
+    for (const kind of kinds) {
+      const { starts, ends } = row.spans[kind];
+      let i = firstAfter(row.spans[kind], from);
+      if (direction > 0) while (i < starts.length && starts[i] <= from) i += 1;
+      else { i = Math.min(i, starts.length - 1); while (i >= 0 && starts[i] >= from) i -= 1; }
+      if (i < 0 || i >= starts.length || ends[i] === starts[i]) continue;
+      if (!best || (starts[i] - best.start) * direction < 0) best = { kind, start: starts[i], end: ends[i] };
+    }
+    if (!best) return;
+    chosen.span = best;
+    if (best.start < view[0] || best.end > view[1]) {
+      const half = Math.max((view[1] - view[0]) / 2, (best.end - best.start) * 0.6), center = (best.start + best.end) / 2;
+      look(center - half, center + half);
+    }
+    live.textContent = described(row, best, best.start);
+  };
+  const choose = (number) => {
+    chosen = { row: Math.min(job.rows.length - 1, Math.max(0, number)), span: null };
+    const row = job.rows[chosen.row], window = row.end - row.start;
+    const parts = job.kinds.map(([kind, name]) => `${name} ${percent(row.totals[kind] / window)}`);
+    live.textContent = `${row.label}: ${duration(window)}, ${parts.join(", ")}`;
+  };
+  const keys = {
+    ArrowLeft: () => move(-0.15), ArrowRight: () => move(0.15), "+": () => zoom(1.6), "=": () => zoom(1.6), "-": () => zoom(1 / 1.6),
+    0: () => look(0, job.end), Home: () => look(0, job.end), ArrowUp: () => choose(chosen.row - 1), ArrowDown: () => choose(chosen.row + 1),
+    n: () => walk(1), p: () => walk(-1),
+    Escape: () => { chosen.span = null; tip.hidden = true; live.textContent = ""; },
+  };
+  canvas.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
+    tip.hidden = true;
+    keys[event.key]();
+    later();
+    event.preventDefault();
+  });
+  for (const kind of ["focus", "blur"]) canvas.addEventListener(kind, later);
+  for (const button of box.querySelectorAll("[data-do]")) {
+    const act = { in: () => zoom(1.6), out: () => zoom(1 / 1.6), all: () => look(0, job.end) };
+    button.addEventListener("click", act[button.dataset.do]);
+  }
+
+  const makeLegend = () => {
+    legend.replaceChildren();
+    for (const [kind, name] of job.kinds) {
+      const button = document.createElement("button"), swatch = document.createElement("i");
+      button.type = "button";
+      button.setAttribute("aria-pressed", String(!off.has(kind)));
+      button.title = "Show or hide";
+      swatch.className = `k-${kind}`;
+      button.append(swatch, Object.assign(document.createElement("span"), { textContent: name }));
+      button.addEventListener("click", () => {
+        if (!off.delete(kind)) off.add(kind);
+        button.setAttribute("aria-pressed", String(!off.has(kind)));
+        later();
+      });
+      legend.append(button);
+    }
+  };
+  // Shows a job (as in the page's data; spans may also be {starts, ends} arrays) and says what drawing it took.
+  const show = (data) => {
+    job = prepared(data);
+    off.clear();
+    chosen = { row: 0, span: null };
+    view = [0, job.end];
+    live.textContent = "";
+    makeLegend();
+    canvas.setAttribute("aria-label", `Time budget of ${job.name}: ${job.rows.length} ranks over ${duration(job.end)}`);
+    const notes = document.getElementById("timeline-notes");
+    notes.replaceChildren(...job.notes.map((note) => Object.assign(document.createElement("li"), { textContent: note })));
+    return draw();
+  };
+  stepscope.showTimeline = show;
+  stepscope.drawTimeline = draw;
+
+  const { jobs } = JSON.parse(document.getElementById("timeline-data").textContent);
+  const select = document.getElementById("timeline-job");
+  if (select) select.addEventListener("change", () => show(jobs[Number(select.value)]));
+  show(jobs[select ? Number(select.value) : 0]);
+  stepscope.onTheme(later);
+  new ResizeObserver(later).observe(canvas);
+
+  // Printed: the whole job as a picture in light colours, each kind named.
+  addEventListener("beforeprint", () => {
+    const theme = document.documentElement.dataset.theme, width = 1000, picture = document.createElement("canvas");
+    document.documentElement.dataset.theme = "light";
+    picture.width = width * 2;
+    picture.height = height() * 2;
+    const span = chosen.span;
+    chosen.span = null;
+    const color = colors();
+    paint(picture.getContext("2d"), width, view, 2, color);
+    chosen.span = span;
+    if (theme) document.documentElement.dataset.theme = theme; else delete document.documentElement.dataset.theme;
+    const image = new Image();
+    image.src = picture.toDataURL("image/png");
+    image.alt = canvas.getAttribute("aria-label");
+    const names = document.createElement("ul");
+    names.className = "legend";
+    for (const [kind, name] of job.kinds) {
+      const item = document.createElement("li");
+      item.className = `k-${kind}`;
+      item.innerHTML = '<svg class="swatch" width="12" height="12"><rect width="12" height="12"/></svg><span></span>';
+      item.lastChild.textContent = name;
+      names.append(item);
+    }
+    const title = Object.assign(document.createElement("p"), { textContent: job.name });
+    document.getElementById("timeline-print").replaceChildren(title, image, names);
+  });
+})();

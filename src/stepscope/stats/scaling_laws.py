@@ -1,0 +1,159 @@
+"""Amdahl's law and the universal scalability law, fitted to measured speed-ups (METRICS: Scaling).
+
+Throughput of n ranks in both: X(n) = L n / (1 + s (n - 1) + k n (n - 1)). s is the serial fraction of Amdahl (1967),
+Gunther's contention; k, 0 in Amdahl's law, the cost of every rank talking to every other (Gunther, A General Theory of
+Computational Scalability, 2008). n / X is linear in 1/L, s/L and k/L, so the fit is a closed form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.errors import Unavailable
+from stepscope.stats.bootstrap import RESAMPLES, percentile_interval
+from stepscope.stats.measured import BOOTSTRAP_SEED
+from stepscope.stats.order import Interval
+
+MIN_SIZES = 4
+"""Different numbers of ranks: with three, the three parameters of the law pass through any three points."""
+
+_Z95 = 1.959964
+_WIDEST = 3.0  # of log(time) that one draw may be off: beyond it the interval is "anything" anyway
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizePoint:
+    """Throughput on ``world_size`` ranks relative to one of the points, and its 95 % interval where there is one."""
+
+    world_size: int
+    speedup: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingLaw:
+    """A fitted law. serial_fraction: s, with its 95 % interval; coherency: k, 0 and no interval in Amdahl's law.
+
+    max_relative_error: of the fitted throughput at the measured sizes. sizes: how many there were.
+    """
+
+    serial_fraction: float
+    serial_interval: Interval
+    coherency: float
+    coherency_interval: Interval | None
+    max_relative_error: float
+    sizes: int
+
+    def efficiency(self, world_size: float) -> float:
+        """Throughput of ``world_size`` ranks over that many times one rank's."""
+        more = world_size - 1
+        return 1.0 / (1.0 + self.serial_fraction * more + self.coherency * world_size * more)
+
+    @property
+    def most_speedup(self) -> float | None:
+        """Largest speed-up of any number of ranks: at the peak, or 1 / s; None: the fit shows no limit."""
+        if self.coherency > 0:
+            peak = self.best_world_size or 1.0
+            return peak * self.efficiency(peak)
+        return 1.0 / self.serial_fraction if self.serial_fraction > 0 else None
+
+    @property
+    def best_world_size(self) -> float | None:
+        """Ranks beyond which more are slower: sqrt((1 - s) / k), at least 1; None without coherency."""
+        if self.coherency <= 0:
+            return None
+        return math.sqrt(max(1.0, (1.0 - self.serial_fraction) / self.coherency))
+
+
+def fit_amdahl(points: Sequence[SizePoint]) -> ScalingLaw | Unavailable:
+    """Amdahl's law through ``points`` by least relative squares of the time; refused below 4 different sizes.
+
+    Interval: parametric bootstrap. Each point is drawn again with the larger of its own measured spread and the fit's
+    residual (then Student's t with the degrees of freedom left over). s is not negative.
+    """
+    return _fit(points, coherency=False)
+
+
+def fit_usl(points: Sequence[SizePoint]) -> ScalingLaw | Unavailable:
+    """The universal scalability law, otherwise as :func:`fit_amdahl`; neither s nor k is negative."""
+    return _fit(points, coherency=True)
+
+
+def _fit(points: Sequence[SizePoint], *, coherency: bool) -> ScalingLaw | Unavailable:
+    usable = [p for p in points if p.world_size >= 1 and p.speedup > 0 and math.isfinite(p.speedup)]
+    sizes = len({p.world_size for p in usable})
+    if sizes < MIN_SIZES:
+        counts = ", ".join(str(n) for n in sorted({p.world_size for p in usable})) or "none"
+        return Unavailable(
+            f"{sizes} different numbers of ranks ({counts}): a scaling law needs at least {MIN_SIZES}"
+        )
+    n = np.array([p.world_size for p in usable], dtype=np.float64)
+    time = n / np.array([p.speedup for p in usable])
+    columns = [np.ones_like(n), n - 1.0, n * (n - 1.0)][: 3 if coherency else 2]
+    design = (
+        np.stack(columns, axis=1) / time[:, None]
+    )  # relative to the measured time: every size counts the same
+    best = _solve(design, np.ones((n.size, 1)))[:, 0]
+    residual = design @ best - 1.0
+    free = n.size - design.shape[1]
+    draws = _draws(usable, float(np.sqrt((residual**2).sum() / free)), free)
+    solved = _solve(design, draws.T)
+    serial = percentile_interval(solved[1] / solved[0])
+    error = float(np.abs(1.0 / (residual + 1.0) - 1.0).max())
+    return ScalingLaw(
+        serial_fraction=float(best[1] / best[0]),
+        serial_interval=serial,
+        coherency=float(best[2] / best[0]) if coherency else 0.0,
+        coherency_interval=percentile_interval(solved[2] / solved[0]) if coherency else None,
+        max_relative_error=error,
+        sizes=sizes,
+    )
+
+
+def _draws(points: Sequence[SizePoint], residual: float, free: int) -> Floats:
+    """Measured times relative to themselves, drawn again [resamples, points]."""
+    rng = np.random.default_rng(BOOTSTRAP_SEED)
+    own = np.array([_own_spread(p) for p in points])
+    shape = (RESAMPLES, len(points))
+    noise = np.where(
+        own >= residual, own * rng.standard_normal(shape), residual * rng.standard_t(free, size=shape)
+    )
+    return np.asarray(np.exp(np.clip(noise, -_WIDEST, _WIDEST)))
+
+
+def _own_spread(point: SizePoint) -> float:
+    """Standard deviation of log(speed-up) that the point's own interval tells; 0 without one."""
+    if point.low is None or point.high is None or point.low <= 0:
+        return 0.0
+    return math.log(point.high / point.low) / (2 * _Z95)
+
+
+def _solve(design: Floats, targets: Floats) -> Floats:
+    """Non-negative least squares of every column of ``targets`` [points, m] -> [parameters, m].
+
+    At most two parameters can be held at 0 (the first, 1/L, is always positive): all subsets are solved and the best
+    feasible one is taken.
+    """
+    width = design.shape[1]
+    best = np.zeros((width, targets.shape[1]))
+    least = np.full(targets.shape[1], np.inf)
+    for count in range(width):
+        for others in combinations(range(1, width), count):
+            active = [0, *others]
+            part = np.linalg.pinv(design[:, active]) @ targets
+            loss = ((design[:, active] @ part - targets) ** 2).sum(axis=0)
+            better = (part[1:] >= 0).all(axis=0) & (loss < least)
+            least = np.where(better, loss, least)
+            whole = np.zeros_like(best)
+            whole[active] = part
+            best = np.where(better, whole, best)
+    return best

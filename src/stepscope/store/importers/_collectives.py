@@ -1,0 +1,143 @@
+"""Rows of measured collectives from foreign figures: what a stated bandwidth means is found by its own times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from stepscope.core.errors import DataError
+from stepscope.records.comm import CommRow
+from stepscope.records.run import Status
+
+_EXACT = 1e-6
+
+BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "all_to_all_v": lambda n: 1.0,  # noqa: ARG005 - S is what crosses the busiest link
+    "broadcast": lambda n: 1.0,  # noqa: ARG005
+    "reduce": lambda n: 1.0,  # noqa: ARG005
+    "send_recv": lambda n: 1.0,  # noqa: ARG005
+}
+"""busbw / algbw on n ranks, as in `collectives/` (METRICS: Collectives), which lies above this layer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedRate:
+    """One line of a foreign table. size, time, rate: in the source's units, whatever those mean."""
+
+    where: str
+    op: str
+    world_size: int
+    size: float
+    time: float
+    rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a table's columns mean. text: for notes (``bus bandwidth in GB/s, sizes in MiB``)."""
+
+    text: str
+    size_scale: float
+    bus: bool
+    rate_scale: float
+
+
+def readings(size_units: Mapping[str, float], rate_units: Mapping[str, float]) -> tuple[Reading, ...]:
+    """Every combination of size unit (name -> bytes), payload or bus bandwidth, and rate unit (name -> bytes/s)."""
+    return tuple(
+        Reading(
+            text=f"{'bus' if bus else 'payload'} bandwidth in {rate}, sizes in {size}",
+            size_scale=size_scale,
+            bus=bus,
+            rate_scale=rate_scale,
+        )
+        for size, size_scale in size_units.items()
+        for bus in (False, True)
+        for rate, rate_scale in rate_units.items()
+    )
+
+
+def reading_of(
+    source: str, rows: Sequence[StatedRate], possible: Sequence[Reading], *, time_unit_s: float
+) -> Reading:
+    """The one reading under which every row's rate follows from its size and time, within the digits they have.
+
+    time_unit_s: of the time column (1e-3 for ms). Raises DataError where none fits, or several that differ.
+    """
+    if not rows:
+        raise DataError(
+            f"{source}: a table of collectives without rows", why="nothing was measured, or it was cut"
+        )
+    time_digit = _last_digit([row.time for row in rows])
+    rate_digit = _last_digit([row.rate for row in rows])
+
+    def misfit(row: StatedRate, reading: Reading) -> float:
+        factor = BUS_FACTORS[row.op](row.world_size) if reading.bus else 1.0
+        expected = row.size * reading.size_scale / (row.time * time_unit_s) * factor / reading.rate_scale
+        allowed = max(_EXACT, time_digit / 2 / row.time + rate_digit / 2 / row.rate)
+        return abs(expected - row.rate) / row.rate / allowed
+
+    worst = {reading: max((misfit(row, reading), row.where) for row in rows) for reading in possible}
+    fitting = [reading for reading in possible if worst[reading][0] <= 1.01]
+    if not fitting:
+        nearest = min(possible, key=lambda reading: worst[reading][0])
+        raise DataError(
+            f"{source}: bandwidths contradict the times",
+            why=f"no reading of the columns fits all rows; the nearest, {nearest.text}, fails at {worst[nearest][1]}",
+            fix="the file was edited, mixed or written wrongly: measure again",
+        )
+    first = fitting[0]
+    same = all(
+        (other.size_scale, other.rate_scale) == (first.size_scale, first.rate_scale) for other in fitting
+    )
+    if not same:
+        raise DataError(
+            f"{source}: what its bandwidth means cannot be told",
+            why=f"several readings fit: {'; '.join(each.text for each in fitting)}",
+            fix="measure more sizes, or write times with more digits",
+        )
+    return first
+
+
+def comm_row(
+    *,
+    cell_id: str,
+    op: str,
+    world_size: int,
+    dtype: str,
+    device: str,
+    backend: str,
+    size_bytes: int,
+    time_ns_mean: float | None,
+    numel: int | None = None,
+    hosts: int | None = None,
+    iterations: int | None = None,
+    warmup: int | None = None,
+    status: Status = "ok",
+    error: str | None = None,
+    notes: tuple[str, ...] = (),
+) -> CommRow:
+    """A row with algbw and busbw worked out from size and time (METRICS: Collectives); S in the nccl-tests sense."""
+    algbw = None if time_ns_mean is None else size_bytes / (time_ns_mean / 1e9)
+    return CommRow(
+        cell_id=cell_id, status=status, error=error, kind="collective", op=op, dtype=dtype, reduce_op=None,
+        in_place=False, mode="blocking", in_flight=1, pattern=None, pacing="back_to_back", root=0,
+        world_size=world_size, hosts=hosts, device=device, backend=backend, env={}, network=None,
+        size_bytes=size_bytes, asked_bytes=size_bytes, numel=numel, iterations=iterations, warmup=warmup,
+        stop_reason=None, time_ns_median=None, time_ns_low=None, time_ns_high=None, time_ns_mean=time_ns_mean,
+        time_ns_min=None, time_ns_p90=None, time_ns_p99=None, time_ns_max=None, rank_spread=None, slowest_rank=None,
+        algbw_bytes_per_s=algbw,
+        busbw_bytes_per_s=None if algbw is None else algbw * BUS_FACTORS[op](world_size),
+        link_peak_bytes_per_s=None, link_fraction=None, correct=None, notes=notes,
+    )  # fmt: skip
+
+
+def _last_digit(values: Sequence[float]) -> float:
+    """The place of the last digit that a column has: 0.01 for 22.3 and 434.99."""
+    exponents = [Decimal(repr(value)).normalize().as_tuple().exponent for value in values]
+    return float(10.0 ** min([0, *(e for e in exponents if isinstance(e, int))]))

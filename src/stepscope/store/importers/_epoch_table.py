@@ -1,0 +1,339 @@
+"""A CSV with one row an epoch: columns under their usual names, and what is wrong with the rows.
+
+Read line by line: memory is bounded by ``MAX_ROWS`` whatever the file's size.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, TextIO
+
+from stepscope.core.errors import DataError
+from stepscope.core.words import counted
+from stepscope.records.training import Epoch
+from stepscope.store.importers._epoch_order import EpochOrder, epoch_order
+
+MAX_ROWS = 100_000
+MAX_LINE = 64 << 10
+NAMED_ROWS = 5
+DELIMITERS = ",;\t"
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "number": ("epoch",),
+    "duration_ns": (
+        "train_time", "train_time_s", "train_time_ms", "epoch_time", "epoch_time_s", "epoch_time_ms", "epoch_seconds",
+        "epoch_duration", "epoch_duration_s", "time_per_epoch",
+    ),
+    "train_loss": ("train_loss", "training_loss", "train_loss_epoch", "loss"),
+    "train_accuracy": ("train_acc", "train_accuracy", "training_accuracy"),
+    "validation_loss": ("val_loss", "valid_loss", "validation_loss", "eval_loss", "test_loss"),
+    "validation_accuracy": (
+        "val_acc", "val_accuracy", "valid_acc", "validation_accuracy", "eval_acc", "eval_accuracy", "test_acc",
+        "test_accuracy",
+    ),
+    "samples_per_s": ("samples_per_s", "samples_per_sec", "samples_per_second", "images_per_sec"),
+}  # fmt: skip
+"""Field of Epoch -> column names, the first that is there counts. Times are seconds unless the name ends in ``_ms``."""
+
+_RESULTS = ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
+_PERCENT = ("train_accuracy", "validation_accuracy")
+_EPOCH = Epoch(number=0, duration_ns=None, train_loss=None)
+_NO_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\udc80-\udcff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochTable:
+    """What a file holds. epochs: in the file's order. empty: why there is none. blank: not even a header.
+
+    repeated_headers: header lines after the first. order: what the epochs' numbers say of who wrote the file.
+    """
+
+    epochs: tuple[Epoch, ...]
+    order: EpochOrder
+    repeated_headers: int
+    notes: tuple[str, ...]
+    empty: str | None = None
+    blank: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Header:
+    """names: as written. columns: field of Epoch -> (index, factor to base units)."""
+
+    names: tuple[str, ...]
+    delimiter: str
+    columns: Mapping[str, tuple[int, float]]
+
+
+@dataclass(slots=True)
+class _Reading:
+    path: Path
+    epochs: list[Epoch] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    cells: list[str] = field(default_factory=list)
+    more: list[str] = field(default_factory=list)
+    refused_rows: int = 0
+    refused_cells: int = 0
+    repeated_headers: int = 0
+
+    def refuse_row(self, line: int, why: str) -> None:
+        self.refused_rows += 1
+        if len(self.refused) < NAMED_ROWS:
+            self.refused.append(f"{self.path}:{line}: {why}; the row is left out")
+
+    def refuse_cell(self, line: int, why: str) -> None:
+        self.refused_cells += 1
+        if len(self.cells) < NAMED_ROWS:
+            self.cells.append(f"{self.path}:{line}: {why}; taken as unknown")
+
+    def notes(self) -> Iterator[str]:
+        yield from self.refused
+        if more := self.refused_rows - len(self.refused):
+            yield f"{self.path}: {counted(more, 'more row')} left out"
+        yield from self.cells
+        if more := self.refused_cells - len(self.cells):
+            yield f"{self.path}: {counted(more, 'more cell')} taken as unknown"
+        yield from self.more
+
+
+def is_epoch_table(text: str) -> bool:
+    """Whether a file's beginning is the header of such a table: ``epoch``, and a loss or an accuracy."""
+    first = next((line for line in text.removeprefix("\ufeff").splitlines() if line.strip()), "")
+    header = _header(first)
+    return header is not None and any(name in header.columns for name in _RESULTS)
+
+
+def read_epoch_table(path: Path) -> EpochTable:
+    """The rows of a file. Raises DataError with file and line: no text, no header, rows of another table."""
+    try:
+        with path.open("r", encoding="utf-8", errors="surrogateescape") as file:
+            return _read(path, file)
+    except OSError as error:
+        raise DataError(f"cannot read {path}", why=error.strerror or str(error)) from error
+
+
+def _read(path: Path, file: TextIO) -> EpochTable:
+    reading = _Reading(path)
+    lines = _lines(path, file, reading)
+    first = next(lines, None)
+    if first is None:
+        why = "it holds nothing but zero bytes" if reading.more else "the run ended before it wrote a header"
+        return replace(_table(reading, per_step=False, empty=f"{path}: empty: {why}"), blank=True)
+    header = _first_header(path, *first)
+    for number, line in lines:
+        again = _header(line)
+        if again is not None:
+            header, known = again, header
+            reading.repeated_headers += 1
+            changed = "" if again.names == known.names else ", with other columns"
+            reading.more.append(f"{path}:{number}: the header once more{changed}: another job began to write")
+        else:
+            _row(reading, header, number, line)
+        if len(reading.epochs) + reading.refused_rows > MAX_ROWS:
+            raise DataError(
+                f"{path}:{number}: more than {MAX_ROWS} rows",
+                why="one row an epoch is expected; this looks like one a step, or like a log",
+                fix="pass the file with one row an epoch",
+            )
+    if reading.refused_rows > len(reading.epochs):
+        raise DataError(
+            f"{path}: {reading.refused_rows} of {reading.refused_rows + len(reading.epochs)} rows do not fit the header",
+            why="\n    ".join(reading.refused),
+            fix="copy the file again; if two programs wrote it, separate their rows",
+        )
+    empty = None if reading.epochs else f"{path}: no finished epoch: the file holds only its header"
+    return _table(reading, per_step="step" in map(_plain, header.names), empty=empty)
+
+
+def _lines(path: Path, file: TextIO, reading: _Reading) -> Iterator[tuple[int, str]]:
+    """Lines that hold something, with their numbers. A tail of zero bytes ends the file."""
+    number = 0
+    while line := file.readline(MAX_LINE):
+        number += 1
+        if not line.strip("\0\r\n\t "):
+            if "\0" in line:
+                reading.more.append(f"{path}:{number}: zero bytes to the end: what was written there is lost")
+                return
+            continue
+        if len(line) >= MAX_LINE and not line.endswith("\n"):
+            if "\0" in line:
+                reading.more.append(f"{path}:{number}: zero bytes to the end: what was written there is lost")
+                return
+            raise DataError(
+                f"{path}:{number}: a line of more than {MAX_LINE} characters",
+                why="a row of metrics has a few numbers: this is no CSV of epochs",
+                fix="pass the experiment's metrics.csv",
+            )
+        yield number, line
+
+
+def _first_header(path: Path, number: int, line: str) -> _Header:
+    if line.startswith(("\udcff\udcfe", "\udcfe\udcff")):
+        raise DataError(f"{path}:{number}: UTF-16 text", fix="save the file as UTF-8")
+    if line.startswith("\x1f\udc8b"):
+        raise DataError(f"{path}: packed with gzip", fix="unpack it (gunzip) and pass the CSV")
+    if _NO_TEXT.search(line):
+        raise DataError(
+            f"{path}:{number}: not text",
+            why="there are control characters or bytes that are not UTF-8 in the header",
+            fix="pass the experiment's metrics.csv",
+        )
+    header = _header(line.removeprefix("\ufeff"))
+    if header is None or not any(name in header.columns for name in (*_RESULTS, "duration_ns")):
+        known = ", ".join(names[0] for names in COLUMNS.values())
+        raise DataError(
+            f"{path}:{number}: not the header of a table of epochs",
+            why=f"it reads {line.strip()[:80]!r}; 'epoch' and a loss, an accuracy or a time are needed",
+            fix=f"name the columns {known}",
+        )
+    return header
+
+
+def _header(line: str) -> _Header | None:
+    """The header that this line is; None: it is none (no column is called ``epoch``)."""
+    for delimiter in DELIMITERS:
+        names = _split(line, delimiter)
+        plain = [_plain(name) for name in names]
+        if "epoch" not in plain or len(plain) < 2:
+            continue
+        columns = {}
+        for field_name, known in COLUMNS.items():
+            found = next((name for name in known if name in plain), None)
+            if found is not None:
+                seconds = 1e6 if found.endswith("_ms") else 1e9
+                columns[field_name] = (plain.index(found), seconds if field_name == "duration_ns" else 1.0)
+        return _Header(names=tuple(names), delimiter=delimiter, columns=columns)
+    return None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s/.-]+", "_", name.strip().lower())
+
+
+def _split(line: str, delimiter: str) -> list[str]:
+    try:
+        return [cell.strip() for cell in next(csv.reader([line.rstrip("\n")], delimiter=delimiter), [])]
+    except csv.Error:
+        return []
+
+
+def _row(reading: _Reading, header: _Header, number: int, line: str) -> None:
+    if "\0" in line:
+        reading.refuse_row(number, "zero bytes in it")
+        return
+    if _NO_TEXT.search(line):
+        reading.refuse_row(number, "not text")
+        return
+    cells = _split(line, header.delimiter)
+    while len(cells) > len(header.names) and not cells[-1]:
+        cells.pop()
+    if len(cells) != len(header.names):
+        cut = "" if line.endswith("\n") else ", and no line end: it was cut off"
+        has = counted(len(header.names), "column")
+        reading.refuse_row(number, f"{counted(len(cells), 'cell')} where the header has {has}{cut}")
+        return
+    epoch = _epoch_number(cells[header.columns["number"][0]])
+    if epoch is None:
+        reading.refuse_row(number, f"{cells[header.columns['number'][0]][:40]!r} is no number of an epoch")
+        return
+    measured = {name: place for name, place in header.columns.items() if name != "number"}
+    if len(measured) > 1 and all(_number(cells[index]) == 0 for index, _ in measured.values()):
+        reading.refuse_row(number, f"epoch {epoch} is filled with zeros")
+        return
+    values: dict[str, Any] = {
+        name: _value(reading, number, header.names[index], cells[index], name, scale)
+        for name, (index, scale) in measured.items()
+    }
+    if not line.endswith("\n"):
+        reading.more.append(
+            f"{reading.path}:{number}: no line end after the last row: its last cell may be cut off"
+        )
+    reading.epochs.append(replace(_EPOCH, number=epoch, **values))
+
+
+def _epoch_number(text: str) -> int | None:
+    number = _number(text)
+    return int(number) if number is not None and number >= 0 and number == int(number) else None
+
+
+def _number(text: str) -> float | None:
+    if "_" in text:  # float() takes 1_000
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _value(reading: _Reading, line: int, column: str, text: str, name: str, scale: float) -> float | None:
+    if not text:
+        return None
+    number = _number(text)
+    if number is None:
+        reading.refuse_cell(line, f"{column} is {text[:40]!r}")
+        return None
+    if name in ("duration_ns", "samples_per_s") and number <= 0:
+        reading.refuse_cell(line, f"{column} is {text[:40]!r}, which was not measured")
+        return None
+    return number * scale
+
+
+def _table(reading: _Reading, *, per_step: bool, empty: str | None) -> EpochTable:
+    epochs: Sequence[Epoch] = reading.epochs
+    if per_step and len({e.number for e in epochs}) < len(epochs):
+        epochs = _merged(epochs)
+        reading.more.append(
+            f"{reading.path}: rows have steps: those of one epoch are joined, the last value counts"
+        )
+    epochs, notes = _fractions(reading.path, epochs)
+    return EpochTable(
+        epochs=tuple(epochs),
+        order=epoch_order([e.number for e in epochs]),
+        repeated_headers=reading.repeated_headers,
+        notes=tuple(chain(reading.notes(), notes)),
+        empty=empty,
+    )
+
+
+def _merged(epochs: Sequence[Epoch]) -> list[Epoch]:
+    """One Epoch a number: of several rows the last value that is known."""
+    found: dict[int, Epoch] = {}
+    for epoch in epochs:
+        before = found.get(epoch.number, epoch)
+        known: dict[str, Any] = {
+            name: value
+            for name in COLUMNS
+            if (value := getattr(epoch, name)) is not None and name != "number"
+        }
+        found[epoch.number] = replace(before, **known)
+    return list(found.values())
+
+
+def _fractions(path: Path, epochs: Sequence[Epoch]) -> tuple[list[Epoch], list[str]]:
+    """Accuracies as fractions: a column with values from above 1 up to 100 is in per cent, others are unknown."""
+    notes = []
+    found = list(epochs)
+    for name in _PERCENT:
+        values = [value for e in found if (value := getattr(e, name)) is not None]
+        if not values or 0 <= min(values) <= max(values) <= 1:
+            continue
+        percent = min(values) >= 0 and 1 < max(values) <= 100
+        what = name.replace("_", " ")
+        notes.append(
+            f"{path}: {what} goes up to {max(values):.4g}: read as per cent"
+            if percent
+            else f"{path}: {what} is between {min(values):.4g} and {max(values):.4g}, no accuracy; taken as unknown"
+        )
+        found = [replace(e, **_fraction(name, getattr(e, name), percent=percent)) for e in found]
+    return found, notes
+
+
+def _fraction(name: str, value: float | None, *, percent: bool) -> dict[str, Any]:
+    return {name: value / 100 if percent and value is not None else None}

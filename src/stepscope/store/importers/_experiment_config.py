@@ -1,0 +1,192 @@
+"""YAML configurations beside experiments: which one names an experiment, and the facts that they hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from stepscope.config.yaml_loader import read_yaml
+from stepscope.core.errors import UsageError
+
+MAX_BYTES = 1 << 20
+MAX_SETTINGS = 300
+_SUFFIXES = (".yaml", ".yml")
+_OUTPUT = ("output_dir", "out_dir", "save_dir", "log_dir")
+_TRUE = {"yes", "on", "true"}
+_FALSE = {"no", "off", "false"}
+_SEPARATORS = re.compile(r"[\\/]+")
+
+SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "lr": ("learning_rate", "lr"),
+    "epochs": ("epochs", "num_epochs", "max_epochs", "n_epochs", "num_train_epochs"),
+    "seed": ("seed", "random_seed"),
+    "batch_size": ("batch_size", "train_batch_size"),
+    "micro_batch": ("per_device_train_batch_size", "micro_batch", "micro_batch_size", "batch_size_per_gpu"),
+    "global_batch": ("global_batch", "global_batch_size"),
+    "accumulation": (
+        "accumulation", "grad_accum_steps", "gradient_accumulation_steps", "accumulation_steps",
+        "accumulate_grad_batches",
+    ),
+    "use_ddp": ("use_ddp", "ddp"),
+    "world_size": ("world_size", "num_processes"),
+    "backend": ("backend",),
+    "precision": ("precision", "mixed_precision", "use_amp", "amp"),
+    "dataset": ("dataset", "dataset_name"),
+    "dataset_size": ("dataset_size", "num_train_samples", "n_train", "train_samples"),
+    "num_workers": ("num_workers",),
+    "pin_memory": ("pin_memory",),
+    "weight_decay": ("weight_decay",),
+}  # fmt: skip
+"""Setting, as a matrix file of ours calls it where it has it -> keys that hold it, in any section."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentConfig:
+    """One configuration. name: as shown to the user. leaves: path of keys -> plain value."""
+
+    name: str
+    leaves: Mapping[tuple[str, ...], Any]
+
+    def texts(self, keys: Iterable[str]) -> list[str]:
+        wanted = set(keys)
+        return [value for path, value in self.leaves.items() if path[-1] in wanted and isinstance(value, str)]
+
+    def section(self, name: str) -> dict[str, Any]:
+        """What stands in a section, by dotted name; a section that is one value has the empty name."""
+        return {".".join(path[1:]): value for path, value in self.leaves.items() if path[0] == name}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the configuration of an experiment says. settings: canonical ones, then the other leaves by dotted name."""
+
+    source: str
+    settings: Mapping[str, Any]
+    model: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+    def get(self, name: str) -> Any:
+        return self.settings.get(name)
+
+    def count(self, name: str) -> int | None:
+        """A whole number of 1 or more, else None."""
+        value = self.settings.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else None
+
+    def flag(self, name: str) -> bool | None:
+        value = self.settings.get(name)
+        if isinstance(value, str):
+            return True if value.lower() in _TRUE else False if value.lower() in _FALSE else None
+        return value if isinstance(value, bool) else None
+
+
+def config_files(path: Path, files: Sequence[Path]) -> tuple[Path, ...]:
+    """YAML files below ``path``, and those of a folder ``configs`` beside it or beside a folder that it lies in.
+
+    The second is for one experiment of a project: ``experiments/exp020`` and ``configs/*.yaml``.
+    """
+    found = [file for file in files if file.suffix.lower() in _SUFFIXES]
+    start = path if path.is_dir() else path.parent
+    for folder in (start, *start.absolute().parents[:2]):
+        if (folder / "configs").is_dir():
+            beside = sorted(f for f in (folder / "configs").iterdir() if f.suffix.lower() in _SUFFIXES)
+            known = {file.absolute() for file in found}
+            return (*found, *(f for f in beside if f.is_file() and f.absolute() not in known))
+    return tuple(found)
+
+
+def read_configs(files: Iterable[Path]) -> tuple[tuple[ExperimentConfig, ...], tuple[str, ...]]:
+    """(configurations, why some were not read). What YAML readers disagree about is kept as text."""
+    found, notes = [], []
+    for file in files:
+        try:
+            if file.stat().st_size > MAX_BYTES:
+                notes.append(f"{file}: not read: too large for a configuration")
+                continue
+            document = read_yaml(file)
+        except (UsageError, OSError) as error:
+            notes.append(f"{file}: not read: {getattr(error, 'line', error)}")
+            continue
+        if isinstance(document.value, dict):
+            found.append(ExperimentConfig(name=str(file), leaves=dict(_leaves(document.value, ()))))
+            notes += [str(problem) for problem in document.problems if not problem.advice][:3]
+    return tuple(found), tuple(notes)
+
+
+def facts_of(folder: Path, configs: Sequence[ExperimentConfig], *, unique: bool, alone: bool) -> Facts | None:
+    """What is configured for the experiment in ``folder``; None: no configuration names it.
+
+    A configuration names it by its output folder (by the last part alone where ``unique``: no other experiment has that
+    name), by ``experiment_name``, or by lying in it. alone: no other experiment is looked at, then the only configuration
+    beside it counts too where it names no folder.
+    """
+    naming = [c for c in configs if _names(c, folder, whole=True)]
+    naming = naming or [c for c in configs if unique and _names(c, folder, whole=False)]
+    naming = naming or [c for c in configs if folder.name in c.texts(("experiment_name",))]
+    naming = naming or [c for c in configs if Path(c.name).parent == folder]
+    if not naming and alone and len(configs) == 1 and not configs[0].texts(_OUTPUT):
+        naming = list(configs)
+    if not naming:
+        return None
+    notes = []
+    leaves = dict(naming[0].leaves)
+    for other in naming[1:]:
+        differing = [k for k in {**leaves, **other.leaves} if leaves.get(k) != other.leaves.get(k)]
+        leaves = {key: value for key, value in leaves.items() if key not in differing}
+        if differing:
+            names = ", ".join(sorted(".".join(key) for key in differing)[:5])
+            notes.append(f"{naming[0].name} and {other.name} both name it and differ in {names}: left open")
+    merged = ExperimentConfig(name=naming[0].name, leaves=leaves)
+    settings, unclear = _settings(merged)
+    return Facts(
+        source=merged.name, settings=settings, model=merged.section("model"), notes=(*notes, *unclear)
+    )
+
+
+def _settings(config: ExperimentConfig) -> tuple[dict[str, Any], list[str]]:
+    settings: dict[str, Any] = {}
+    used: set[tuple[str, ...]] = set()
+    notes = []
+    for name, keys in SETTINGS.items():
+        found = {p: v for p, v in config.leaves.items() if p[-1] in keys and v is not None}
+        values = list(found.values())
+        if values and all(value == values[0] for value in values):
+            settings[name] = values[0]
+            used |= set(found)
+        elif values:
+            told = ", ".join(f"{'.'.join(path)} {value}" for path, value in found.items())
+            notes.append(f"{config.name}: {name} is told in several ways and left open: {told}")
+    optimizer = config.section("optimizer")
+    kind = next((key for key in ("type", "name", "") if isinstance(optimizer.get(key), str)), None)
+    if kind is not None:
+        settings["optimizer"] = optimizer[kind]
+        used.add(("optimizer", kind) if kind else ("optimizer",))
+    for path, value in config.leaves.items():
+        if len(settings) >= MAX_SETTINGS:
+            break
+        if path not in used:
+            settings.setdefault(".".join(path), value)
+    return settings, notes
+
+
+def _names(config: ExperimentConfig, folder: Path, *, whole: bool) -> bool:
+    """Whether an output folder of the configuration ends as ``folder`` does; ``whole``: with all of its names."""
+    for text in config.texts(_OUTPUT):
+        parts = [p for p in PurePosixPath(_SEPARATORS.sub("/", text.strip())).parts if p not in (".", "..")]
+        wanted = parts if whole else parts[-1:]
+        if wanted and list(folder.absolute().parts[-len(wanted) :]) == wanted:
+            return True
+    return False
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _leaves(each, (*path, key))
+    elif isinstance(value, list):
+        yield path, tuple(each for each in value if not isinstance(each, dict | list))
+    elif path:
+        yield path, value

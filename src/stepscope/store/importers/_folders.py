@@ -1,0 +1,58 @@
+"""Formats of which a folder holds several files: which of them are known, and reading them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from stepscope.core.errors import DataError
+from stepscope.store.importers._importer import Candidate
+
+T = TypeVar("T")
+Knows = Callable[[Candidate], bool]
+
+LOOKED_AT = 200
+"""Files of a folder that are opened to find out what it is."""
+
+NAMED = 5
+_ABOUT = ("readme", "license", "licence")
+"""Files that no one expects to be read."""
+
+
+def recognises_any(candidate: Candidate, knows: Knows, *, suffixes: Container[str]) -> bool:
+    """Whether a file, or any of the first files of a folder, is of the format."""
+    if not candidate.is_folder:
+        return knows(candidate)
+    likely = (file for file in candidate.files if file.suffix.lower() in suffixes)
+    return any(knows(Candidate(file)) for file in islice(likely, LOOKED_AT))
+
+
+def read_each(
+    path: Path, knows: Knows, read: Callable[[Path], T], *, suffixes: Container[str]
+) -> tuple[list[T], tuple[str, ...]]:
+    """What ``read`` makes of the file, or of every known file below the folder; and notes on what was left out.
+
+    A damaged file of a folder is left out with its reason. Raises its DataError where no other file is left.
+    """
+    if not path.is_dir():
+        return [read(path)], ()
+    found: list[T] = []
+    others: list[str] = []
+    damaged: list[DataError] = []
+    for file in Candidate(path).files:
+        if file.suffix.lower() not in suffixes or not knows(Candidate(file)):
+            others += [str(file.relative_to(path))] if file.stem.lower() not in _ABOUT else []
+            continue
+        try:
+            found.append(read(file))
+        except DataError as error:
+            damaged.append(error)
+    if not found:
+        raise damaged[0] if damaged else DataError(f"{path} holds no file of this format")
+    notes = [f"{error.line}; left out" for error in damaged]
+    if others:
+        more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+        notes.append(f"of another kind and not read: {', '.join(others[:NAMED])}{more}")
+    return found, tuple(notes)

@@ -1,0 +1,316 @@
+"""NCCL's debug log (NCCL_DEBUG=INFO): communicators, rings, trees, transports, choices, warnings.
+
+Any number of files: one per process (NCCL_DEBUG_FILE) or a job's output in which all ranks speak at once, behind
+whatever their launcher puts before each line. Read once, line by line: memory grows with the job (ranks, links,
+communicators), not with the log. NCCL 2.4 to 2.30 and RCCL.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from stepscope.core.errors import DataError
+from stepscope.core.words import counted
+from stepscope.records.nccl_debug import (
+    NcclChoice,
+    NcclCommunicator,
+    NcclDebug,
+    NcclHost,
+    NcclLink,
+    NcclLogFile,
+    NcclMessage,
+    NcclRank,
+    NcclRing,
+    NcclTree,
+)
+from stepscope.store.importers._nccl_job import Job
+from stepscope.store.importers._nccl_lines import MAX_LINE_BYTES, Lines, said_in, version_in
+from stepscope.store.importers._nccl_members import Choice, Member, Process, Way, merge_way
+
+_HOW = "run with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,TUNING"
+
+
+def read_nccl_debug(paths: str | Path | Iterable[str | Path]) -> NcclDebug:
+    """What NCCL said in these files, and in all files of these folders; .gz files too.
+
+    Raises DataError for a file that cannot be read, for one named that holds no line of NCCL's, and where nothing of
+    communicators, connections, NICs or errors is told.
+    """
+    given = [Path(paths)] if isinstance(paths, str | Path) else [Path(p) for p in paths]
+    job = Job()
+    files: list[NcclLogFile] = []
+    notes: list[str] = []
+    versions: dict[int, dict[str, None]] = defaultdict(dict)
+    for path, named in _files(given).items():
+        read = _read(job, len(files), path, versions[len(files)])
+        if read.nccl_lines:
+            files.append(read)
+        elif named:
+            raise _foreign(read)
+        else:
+            notes.append(f"{path.name}: {_what_instead(read)}; left out")
+    if not files:
+        raise DataError(
+            f"no line of NCCL's in {', '.join(str(p) for p in given) or 'nothing'}",
+            why="; ".join(notes[:3]) or "there is no file",
+            fix=_HOW,
+        )
+    job.settle()
+    for process in job.processes.values():
+        if not process.versions:
+            process.versions = dict(versions[process.file])
+    stated = [v for known in versions.values() for v in known]
+    stated += [v for p in job.processes.values() for v in p.versions]
+    every = tuple(dict.fromkeys(stated))
+    communicators = tuple(_communicators(job, every, notes))
+    result = NcclDebug(
+        versions=every,
+        communicators=communicators,
+        messages=tuple(_messages(job)),
+        hosts=tuple(_hosts(job)),
+        net_plugins=tuple(job.plugins),
+        no_plugin=tuple(job.no_plugin),
+        settings=tuple(sorted(job.settings)),
+        files=tuple(files),
+        notes=(*notes, *_notes(job, files, communicators)),
+    )
+    if not (result.communicators or result.messages or result.hosts):
+        raise DataError(
+            f"{files[0].path}: NCCL says nothing of communicators, transports or errors",
+            why=f"{counted(sum(f.nccl_lines for f in files), 'line')} of NCCL's, none of them about that"
+            + (f"; its version is {', '.join(every)}" if every else ""),
+            fix=_HOW,
+        )
+    return result
+
+
+def _files(given: Sequence[Path]) -> dict[Path, bool]:
+    """Every file, and whether it was named itself rather than found in a folder."""
+    named: dict[Path, bool] = {}
+    for path in given:
+        if path.is_dir():
+            for each in sorted(p for p in path.rglob("*") if p.is_file()):
+                named.setdefault(each, False)
+        else:
+            named[path] = True
+    return named
+
+
+def _read(job: Job, number: int, path: Path, versions: dict[str, None]) -> NcclLogFile:
+    lines = Lines(path)
+    nccl = torn = 0
+    for line in lines:
+        if b"CCL " not in line:
+            continue
+        if nccl and line.count(b" NCCL INFO ") == 1 and not job.listens_to(line):
+            nccl += 1
+            continue
+        said, lost = said_in(line if len(line) <= MAX_LINE_BYTES else line[-MAX_LINE_BYTES:])
+        nccl += lost
+        torn += lost
+        if said is not None:
+            nccl += 1
+            job.hear(number, said)
+        elif version := version_in(line):
+            nccl += 1
+            versions[version] = None
+    return NcclLogFile(
+        path=str(path),
+        size_bytes=path.stat().st_size,
+        lines=lines.count,
+        nccl_lines=nccl,
+        torn_lines=torn,
+        truncated=lines.truncated,
+    )
+
+
+def _foreign(read: NcclLogFile) -> DataError:
+    return DataError(f"{read.path}: not a log of NCCL's", why=_what_instead(read), fix=_HOW)
+
+
+def _what_instead(read: NcclLogFile) -> str:
+    if read.size_bytes == 0:
+        return "it is empty"
+    return f"none of its {counted(read.lines, 'line')} is one that NCCL writes"
+
+
+def _communicators(job: Job, versions: tuple[str, ...], notes: list[str]) -> Iterator[NcclCommunicator]:
+    groups: dict[tuple[object, ...], list[Member]] = defaultdict(list)
+    for process in job.processes.values():
+        for member in process.members:
+            groups[member.key or ()].append(member)
+        if process.unstated is not None and not process.unstated.empty:
+            groups["unstated",].append(process.unstated)
+    apart = 0
+    for key, members in groups.items():
+        if key[0] == "size" and len({m.rank for m in members}) < len(members):
+            apart += len(members)
+            for member in members:
+                yield _communicator([member], versions, notes)
+        else:
+            yield _communicator(members, versions, notes)
+    if apart:
+        notes.append(
+            f"{counted(apart, 'rank')} shown apart: NCCL before 2.18 does not name its communicators, and several of "
+            "one size were open at once"
+        )
+
+
+def _communicator(members: Sequence[Member], versions: tuple[str, ...], notes: list[str]) -> NcclCommunicator:
+    first = members[0]
+    by_rank: dict[int, Member] = {}
+    for member in members:
+        if member.rank is None:
+            continue
+        known = by_rank.setdefault(member.rank, member)
+        if known is not member and not known.initialised and member.initialised:
+            by_rank[member.rank] = member
+    ranked = [m for m in members if m.rank is not None]
+    if len(ranked) > len(by_rank):
+        notes.append(
+            f"communicator {_id(first) or 'without a name'}: {counted(len(ranked) - len(by_rank), 'rank')} told twice; "
+            "the first one counts (is a log among the files twice?)"
+        )
+        members = list(by_rank.values())
+    channels = next((m.channels for m in members if m.channels), (None,) * 5)
+    nvls = [m.nvls for m in members if m.nvls is not None]
+    return NcclCommunicator(
+        id=_id(first),
+        nranks=first.nranks,
+        versions=tuple(dict.fromkeys(v for m in members for v in m.process.versions)) or _only(versions),
+        nodes=next((m.nodes for m in members if m.nodes is not None), None),
+        networks=tuple(dict.fromkeys(n for m in members for n in _networks(m))),
+        ranks=tuple(_rank(by_rank[r]) for r in sorted(by_rank)),
+        rings=tuple(_rings(members, first.nranks)),
+        trees=tuple(_trees(by_rank, first.nranks)),
+        links=tuple(_links(members)),
+        choices=tuple(_choices(members)),
+        coll_channels=channels[0],
+        collnet_channels=channels[1],
+        nvls_channels=channels[2],
+        p2p_channels=channels[3],
+        p2p_channels_per_peer=channels[4],
+        nvls=all(nvls) if nvls else None,
+    )
+
+
+def _id(member: Member) -> str | None:
+    return str(member.key[1]) if member.key and member.key[0] == "id" else None
+
+
+def _only(versions: tuple[str, ...]) -> tuple[str, ...]:
+    """Ranks that state no version have the job's, where there is one."""
+    return versions if len(versions) == 1 else ()
+
+
+def _networks(member: Member) -> Iterable[str]:
+    return member.networks or [n for heard in member.process.networks.values() for n in heard]
+
+
+def _rank(member: Member) -> NcclRank:
+    return NcclRank(
+        rank=member.rank if member.rank is not None else -1,
+        host=member.process.host,
+        pid=member.process.pid,
+        cuda_device=member.cuda_device,
+        nvml_device=member.nvml_device,
+        bus_id=member.bus_id,
+        initialised=member.initialised,
+        ended=member.ended,
+    )
+
+
+def _rings(members: Sequence[Member], nranks: int | None) -> Iterator[NcclRing]:
+    found: dict[int, tuple[int, ...]] = {}
+    for member in members:
+        for channel, order in member.rings.items():
+            found.setdefault(channel, order)
+    for channel in sorted(found):
+        order = found[channel]
+        if len(set(order)) == len(order) and (nranks is None or max(order) < nranks):
+            yield NcclRing(channel=channel, ranks=order, complete=len(order) == nranks)
+
+
+def _trees(by_rank: dict[int, Member], nranks: int | None) -> Iterator[NcclTree]:
+    channels = sorted({c for m in by_rank.values() for c in m.parents})
+    for channel in channels:
+        parents = tuple(by_rank[r].parents.get(channel) if r in by_rank else None for r in range(nranks or 0))
+        yield NcclTree(channel=channel, parents=parents)
+
+
+def _links(members: Sequence[Member]) -> Iterator[NcclLink]:
+    ways: dict[tuple[int, int, str], Way] = {}
+    for member in members:
+        for key, way in member.ways.items():
+            merge_way(ways, key, way)
+    for (source, destination, transport), way in sorted(ways.items()):
+        yield NcclLink(
+            source=source,
+            destination=destination,
+            transport=transport,
+            channels=way.channels.bit_count(),
+            send_nics=tuple(sorted(way.send_nics)),
+            receive_nics=tuple(sorted(way.receive_nics)),
+            gdrdma=way.gdrdma,
+            proxy_rank=way.proxy_rank,
+        )
+
+
+def _choices(members: Sequence[Member]) -> Iterator[NcclChoice]:
+    calls: dict[Choice, int] = defaultdict(int)
+    for member in members:
+        for choice, count in member.choices.items():
+            calls[choice] += count
+    for choice in sorted(calls, key=lambda c: (c.op or "", c.low_bytes, c.high_bytes, -calls[c])):
+        yield NcclChoice(**choice._asdict(), calls=calls[choice])
+
+
+def _messages(job: Job) -> Iterator[NcclMessage]:
+    for (process, kind, device, place), heard in job.messages.items():
+        yield NcclMessage(
+            kind=kind,
+            rank=_rank_on(process, device),
+            host=process.host,
+            pid=process.pid,
+            cuda_device=device,
+            place=place,
+            text=heard.text,
+            count=heard.count,
+        )
+
+
+def _rank_on(process: Process, device: int) -> int | None:
+    mine = [m for m in process.members if m.cuda_device == device and m.rank is not None]
+    return max(mine, key=lambda m: m.nranks or 0).rank if mine else None
+
+
+def _hosts(job: Job) -> Iterator[NcclHost]:
+    for host in dict.fromkeys([*job.nics, *job.gdr]):
+        gdr = job.gdr.get(host, {})
+        yield NcclHost(
+            host=host,
+            nics=tuple(job.nics.get(host, ())),
+            gdr_nics=tuple(n for n, able in gdr.items() if able),
+            no_gdr_nics=tuple(n for n, able in gdr.items() if not able),
+        )
+
+
+def _notes(
+    job: Job, files: Sequence[NcclLogFile], communicators: Sequence[NcclCommunicator]
+) -> Iterator[str]:
+    if len(versions := {v for c in communicators for v in c.versions}) > 1:
+        yield f"different versions of NCCL in one job: {', '.join(sorted(versions))}"
+    if torn := sum(f.torn_lines for f in files):
+        yield f"{counted(torn, 'line')} left out: another process wrote into the middle of them"
+    for file in files:
+        if file.truncated:
+            yield f"{Path(file.path).name}: cut off in the middle of a line; what followed is missing"
+    if job.unread_links:
+        lines = counted(job.unread_links, "line")
+        yield f"{lines} with an unknown transport left out, for example {job.unread_link!r}"
+    if job.members_dropped:
+        yield f"{job.members_dropped} later initialisations left out: too many communicators"
+    if any(c.nranks is None for c in communicators):
+        yield "what was said outside any initialisation and fits several communicators, or none, stands apart"

@@ -1,0 +1,219 @@
+"""Which collective a table of nccl-tests is of, on how many ranks and what: from all that the log says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from stepscope.core.errors import DataError, UsageError
+from stepscope.core.words import counted
+from stepscope.records.imported import Stated
+from stepscope.store.importers._nccl_tests_table import Table
+
+PROGRAMS: Mapping[str, str] = {
+    "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
+    "broadcast": "broadcast", "reduce": "reduce", "alltoall": "all_to_all", "alltoallv": "all_to_all_v",
+    "sendrecv": "send_recv", "gather": "gather", "scatter": "scatter",
+}  # fmt: skip
+"""What the programs are called without ``_perf``, and the collective they measure."""
+
+_REDUCING = frozenset(["all_reduce", "reduce_scatter", "reduce"])
+
+_TWICE = frozenset(["all_reduce"])
+_ONCE = frozenset(["broadcast", "reduce", "send_recv"])
+
+LARGEST_WORLD = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """bus_factor: busbw / algbw of this collective on this many ranks. gpu: the one kind, as the driver names it."""
+
+    op: str
+    world_size: int
+    bus_factor: float
+    hosts: int | None
+    gpu: str | None
+    hardware: str | None
+    notes: tuple[str, ...]
+
+
+def bus_factor(op: str, ranks: int) -> float:
+    """busbw / algbw as nccl-tests computes it (METRICS: Collectives)."""
+    if op in _ONCE:
+        return 1.0
+    return (2 if op in _TWICE else 1) * (ranks - 1) / ranks
+
+
+def facts_of(table: Table, name: str, stated: Stated) -> Facts:
+    """Raises UsageError where the log leaves the number of ranks or the collective open, DataError where it contradicts."""
+    notes: list[str] = []
+    listed = _listed(table)
+    told = _told(name, stated)
+    if listed and told and listed != told:
+        raise DataError(
+            f"{name}: its list of devices has {counted(listed, 'rank')}, and {told} were stated",
+            fix=f"leave out --world-size for {name}",
+        )
+    span = _printed_factor(table)
+    op = _op(table, name, span, ranks=listed or told)
+    ranks = listed or told or _ranks_from(op, span)
+    if ranks is None:
+        raise UsageError(
+            f"{name}: on how many ranks?",
+            why=f"the log has no list of devices, and the bandwidths of {op} do not tell",
+            fix=f"--world-size {name.split()[0]}=N",
+        )
+    if not listed and not told:
+        notes.append(
+            f"no list of devices: {counted(ranks, 'rank')}, because busbw / algbw of {op} is {bus_factor(op, ranks):.4g}"
+        )
+    factor = bus_factor(op, ranks)
+    if span is not None and not span[0] <= factor <= span[1]:
+        notes.append(
+            f"busbw / algbw is {_middle(span):.4g} and {op} on {counted(ranks, 'rank')} has {factor:.4g}: "
+            "busbw is shown as the log prints it"
+        )
+        factor = _middle(span)
+    if (groups := len({d.group for d in table.devices.values()})) > 1:
+        notes.append(f"{groups} groups of {ranks} ranks ran at the same time (NCCL_TESTS_SPLIT)")
+    if missing := _missing(table):
+        notes.append(f"the list of devices lacks {counted(missing, 'rank')}")
+    if table.libraries:
+        notes.append(", ".join(table.libraries))
+    gpus = sorted({d.name for d in table.devices.values()})
+    hosts = len({d.host for d in table.devices.values()})
+    return Facts(
+        op=op,
+        world_size=ranks,
+        bus_factor=factor,
+        hosts=hosts if listed else None,
+        gpu=gpus[0] if len(gpus) == 1 else None,
+        hardware=_hardware(gpus, len(table.devices), hosts) if listed else None,
+        notes=tuple(notes),
+    )
+
+
+def _hardware(gpus: Sequence[str], ranks: int, hosts: int) -> str:
+    return f"{ranks} x {' and '.join(gpus)}" + (f" on {hosts} hosts" if hosts > 1 else "")
+
+
+def _listed(table: Table) -> int | None:
+    """Ranks of one communicator from the list of devices; None without a whole list."""
+    if not table.devices or _missing(table):
+        return None
+    groups: dict[int, int] = {}
+    for device in table.devices.values():
+        groups[device.group] = groups.get(device.group, 0) + 1
+    return max(groups.values())
+
+
+def _missing(table: Table) -> int:
+    return max(table.devices, default=-1) + 1 - len(table.devices)
+
+
+def _told(name: str, stated: Stated) -> int | None:
+    """What the user stated for this log: by its name, or a part of it."""
+    fitting = {part: ranks for part, ranks in stated.world_size.items() if part and part in name}
+    return fitting[max(fitting, key=len)] if fitting else None
+
+
+def _printed_factor(table: Table) -> tuple[float, float] | None:
+    """The interval in which busbw / algbw of all rows lies, rates being rounded to 0.01 GB/s; None where rows differ.
+
+    Rates below 1 GB/s have too few digits to tell anything.
+    """
+    low, high = 0.0, math.inf
+    for row in table.rows:
+        for form in (row.out_of_place, row.in_place):
+            if form.algbw is None or form.busbw is None or float(form.algbw) < 1:
+                continue
+            algbw, busbw = float(form.algbw), float(form.busbw)
+            low = max(low, (busbw - 0.0051) / (algbw + 0.0051))
+            high = min(high, (busbw + 0.0051) / (algbw - 0.0051))
+    return (low, high) if low <= high < math.inf else None
+
+
+def _middle(span: tuple[float, float]) -> float:
+    return (span[0] + span[1]) / 2
+
+
+def _ranks_from(op: str, span: tuple[float, float] | None) -> int | None:
+    """The one number of ranks that gives this busbw / algbw; None where several do, or all."""
+    if span is None or op in _ONCE:
+        return None
+    whole = 2.0 if op in _TWICE else 1.0
+    if span[1] >= whole:
+        return None
+    low = whole / (whole - span[0])
+    high = whole / (whole - span[1])
+    fitting = range(math.ceil(low), math.floor(high) + 1)
+    return fitting[0] if len(fitting) == 1 and 2 <= fitting[0] <= LARGEST_WORLD else None
+
+
+def _op(table: Table, name: str, span: tuple[float, float] | None, *, ranks: int | None) -> str:
+    """The collective: as the program says, else of the commands before the table the one that fits, else the name's."""
+    if table.started is not None:
+        if table.started not in PROGRAMS:
+            raise DataError(
+                f"{name}: {table.started}_perf is not a collective that stepscope knows",
+                why=f"known are {', '.join(PROGRAMS)}",
+            )
+        return PROGRAMS[table.started]
+    fits = _fitting(table, span, ranks)
+    ran = list(dict.fromkeys(PROGRAMS[p] for p in table.programs if p in PROGRAMS))
+    possible = [op for op in ran if fits(op)]
+    if len(possible) == 1 or (possible and not _named(name)):
+        return possible[-1]
+    called = _named(name)
+    if called is not None and fits(called):
+        return called
+    if called is not None and not ran:
+        seen = "" if span is None else f"busbw / algbw is {_middle(span):.4g}, "
+        if seen and ranks is not None:
+            seen += f"{called} on {counted(ranks, 'rank')} has {bus_factor(called, ranks):.4g}, "
+        raise DataError(
+            f"{name}: which collective is this?",
+            why=f"its name says {called}, which does not fit: {seen}"
+            f"reductions: {', '.join(sorted({r.redop or 'none' for r in table.rows}))}",
+            fix="name the file after its program (all_reduce.log), and leave out a --world-size that is not its own",
+        )
+    if ran:
+        return ran[-1]
+    certain = [op for op in PROGRAMS.values() if fits(op)]
+    if len(certain) == 1:
+        return certain[0]
+    raise DataError(
+        f"{name}: which collective is this?",
+        why="neither the log nor the file's name says so"
+        + (f"; it can be {', '.join(certain)}" if certain else ""),
+        fix="name the file after its program: all_gather.log",
+    )
+
+
+def _fitting(table: Table, span: tuple[float, float] | None, ranks: int | None) -> Callable[[str], bool]:
+    reduces = any(row.redop is not None for row in table.rows)
+
+    def fits(op: str) -> bool:
+        if reduces != (op in _REDUCING):
+            return False
+        if span is None:
+            return True
+        if ranks is not None:
+            return span[0] <= bus_factor(op, ranks) <= span[1]
+        return op in _ONCE if span[0] <= 1 <= span[1] else op not in _ONCE and (op in _TWICE) == (span[0] > 1)
+
+    return fits
+
+
+def _named(name: str) -> str | None:
+    """The collective in a file's name; longer names first, because they contain shorter ones."""
+    plain = name.lower().replace("_", "").replace("-", "")
+    return next(_in_name(plain), None)
+
+
+def _in_name(plain: str) -> Iterator[str]:
+    for program in sorted(PROGRAMS, key=len, reverse=True):
+        if program.replace("_", "") in plain:
+            yield PROGRAMS[program]

@@ -1,0 +1,276 @@
+"""Tables of nccl-tests and rccl-tests in a text, whatever a launcher or a shell put around and before each line.
+
+Read once, line by line, in constant memory: a log may hold gigabytes of other output.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stepscope.core.errors import DataError
+
+MAX_LINE_BYTES = 1 << 14
+BLOCK_BYTES = 1 << 17
+MAX_ROWS = 100_000
+"""More rows than any job prints: 36 sizes are what 1 byte to 32 GB takes."""
+
+_TITLE = re.compile(r"size\s+count\s.*\balgbw\s+busbw\b")
+_SETUP = re.compile(
+    r"nThreads?:?\s+(?P<threads>\d+)\s+nGpus:?\s+(?P<gpus>\d+)\s+minBytes:?\s+(?P<low>\d+)\s+maxBytes:?\s+(?P<high>\d+)"
+)
+_ITERATIONS = re.compile(r"warmup iters:\s*(?P<warmup>\d+)\s+iters:\s*(?P<iters>\d+)")
+_TOGETHER = re.compile(r"agg iters:\s*(\d+)")
+_DEVICE = re.compile(
+    r"Rank\s+(?P<rank>\d+)(?:\s+Group\s+(?P<group>\d+))?\s+Pid\s+\d+\s+on\s+(?P<host>\S+)\s+device\s+\d+\s+"
+    r"\[[^\]]*\]\s+(?P<name>\S.*?)\s*$"
+)
+_PROGRAM = re.compile(r"(?<![\w.])([a-z][a-z_]*)_perf\b")
+_STARTING = re.compile(r"Collective test starting:\s*(\w+?)_perf\b")
+_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)\s*(\w+)")
+_AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
+_LIBRARY = re.compile(
+    r"\b([NR]CCL version|[nr]ccl-tests)(?:\s*:?\s*|-)(?:[Vv]ersion:?\s*)?(\d[\w.+-]*|\w+:\w+)"
+)
+_BEGINS = re.compile(r"(?:^|[\s:>\]|)])(\d+)\s+(\d+)\s+([a-z]\w*)(?=\s)")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+_ERRORS = re.compile(r"(?:N/A|\d+(?:\.\d+)?(?:e[+-]?\d+)?\*?)")
+_NUMBERS = 8
+"""time, algbw, busbw and errors, out of place and in place: the end of every row, whatever stands before."""
+
+_MARKERS = (
+    b"nThread", b" Pid ", b"_perf", b"busbw", b"bus bandwidth", b"bounds", b"CCL version", b"ccl-tests", b"<snip>",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One form (out of or in place) of one size, as printed: microseconds, GB/s, errors. None: printed as N/A."""
+
+    time_us: str | None
+    algbw: str | None
+    busbw: str | None
+    errors: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRow:
+    line: int
+    size_bytes: int
+    count: int
+    dtype: str
+    redop: str | None
+    root: int
+    out_of_place: Figures
+    in_place: Figures
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    host: str
+    name: str
+    group: int
+
+
+@dataclass(kw_only=True)
+class Table:
+    """One run of a test program. programs: names of ``*_perf`` before it; started: the one that says it is starting.
+
+    old_errors: the column ``error`` (largest deviation) instead of ``#wrong`` (number of wrong elements).
+    torn: lines that begin like a row and do not end like one. cut: ``<snip>`` stood inside the table.
+    """
+
+    programs: list[str] = field(default_factory=list)
+    started: str | None = None
+    threads: int | None = None
+    gpus: int | None = None
+    sizes: tuple[int, int] | None = None
+    warmup: int | None = None
+    iterations: int | None = None
+    together: int = 1
+    devices: dict[int, Device] = field(default_factory=dict)
+    rows: list[TableRow] = field(default_factory=list)
+    old_errors: bool = False
+    out_of_bounds: int | None = None
+    average: str | None = None
+    libraries: list[str] = field(default_factory=list)
+    torn: list[int] = field(default_factory=list)
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    tables: tuple[Table, ...]
+    nccl_lines: int
+    lines: int
+
+
+def read_tables(path: Path) -> Log:
+    """All tables of a file (.gz too). Raises DataError for a file that cannot be read."""
+    reader = _Reader(path)
+    lines = nccl = 0
+    for block in _blocks(path):
+        nccl += block.count(b" NCCL INFO ") + block.count(b" NCCL WARN ")
+        if reader.inside or any(marker in block for marker in _MARKERS):
+            for number, line in enumerate(block.split(b"\n"), start=lines + 1):
+                if b" NCCL INFO " in line or b" NCCL WARN " in line:
+                    continue
+                if any(marker in line for marker in _MARKERS):
+                    reader.hear(line.decode("utf-8", errors="replace").rstrip())
+                elif _may_be_row(line):
+                    reader.row(line.decode("utf-8", errors="replace").rstrip(), number)
+        lines += block.count(b"\n")
+    return Log(tables=reader.finish(), nccl_lines=nccl, lines=lines)
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """Whole lines, many at a time; the last one without its end too. Of a line longer than any of interest, its end."""
+    rest = b""
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.GzipFile(path) if packed else path.open("rb") as text:
+            while block := text.read1(BLOCK_BYTES):
+                whole, end, rest = (rest + block).rpartition(b"\n")
+                rest = rest[-MAX_LINE_BYTES:]
+                yield whole + end
+    except EOFError:
+        pass  # a .gz that was cut off: what came before counts
+    except (OSError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"cannot read {path}", why=why) from error
+    yield rest
+
+
+def _may_be_row(line: bytes) -> bool:
+    """Rows end in a number, in N/A or in an asterisk."""
+    end = line.rstrip()[-1:]
+    return bool(end) and end in b"0123456789A*" and b" " in line
+
+
+class _Reader:
+    """What has been heard of the table being read, and the tables before it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._table = Table()
+        self._done: list[Table] = []
+        self._rows = 0
+        self.inside = False  # between a table's title and its end
+
+    def hear(self, text: str) -> None:
+        """One line that is no row."""
+        if found := _SETUP.search(text):
+            self._setup(found, text)
+        elif found := _DEVICE.search(text):
+            device = Device(found["host"], found["name"], int(found["group"] or 0))
+            self._table.devices.setdefault(int(found["rank"]), device)
+        elif found := _STARTING.search(text):
+            self._next()
+            self._table.started = found[1]
+        elif _TITLE.search(text):
+            if self._table.rows:
+                self._next()
+            self._table.old_errors = "#wrong" not in text
+            self.inside = True
+        elif found := _BOUNDS.search(text):
+            self._table.out_of_bounds = int(found[1])
+        elif found := _AVERAGE.search(text):
+            self._table.average = found[1]
+            self.inside = False
+            self._next()
+        elif "<snip>" in text:
+            self._table.cut = self._table.cut or bool(self._table.rows)
+        else:
+            self._words(text)
+
+    def row(self, text: str, line: int) -> None:
+        """A line that ends like a row; nothing happens where it is none."""
+        found = _BEGINS.search(text)
+        if found is None:
+            return
+        row = _row(found, text[found.end() :].split(), line)
+        if row is None:
+            if self._table.rows:
+                self._table.torn.append(line)
+            return
+        self._rows += 1
+        if self._rows > MAX_ROWS:
+            raise DataError(
+                f"{self._path}: more than {MAX_ROWS} rows of results",
+                why="no job of nccl-tests prints so many",
+                fix="split the file into one log a job",
+            )
+        self._table.rows.append(row)
+
+    def finish(self) -> tuple[Table, ...]:
+        self._next()
+        return tuple(self._done)
+
+    def _next(self) -> None:
+        """A table with rows ends here."""
+        if self._table.rows:
+            self._done.append(self._table)
+            self._table = Table()
+
+    def _setup(self, found: re.Match[str], text: str) -> None:
+        self._next()
+        table = self._table
+        table.threads, table.gpus = int(found["threads"]), int(found["gpus"])
+        table.sizes = int(found["low"]), int(found["high"])
+        table.devices.clear()
+        if iterations := _ITERATIONS.search(text):
+            table.warmup, table.iterations = int(iterations["warmup"]), int(iterations["iters"])
+        if together := _TOGETHER.search(text):
+            table.together = int(together[1])
+
+    def _words(self, text: str) -> None:
+        """Names of programs and versions, in commands and in what libraries say of themselves."""
+        if "Collective test concluded" in text:
+            return
+        table = self._table
+        table.programs += [name for name in _PROGRAM.findall(text) if name not in table.programs]
+        for name, version in _LIBRARY.findall(text):
+            library = f"{name.removesuffix(' version')} {version}"
+            table.libraries += [] if library in table.libraries else [library]
+
+
+def _row(begins: re.Match[str], words: list[str], line: int) -> TableRow | None:
+    """None for a row that was cut off or run through by another process."""
+    middle, figures = words[:-_NUMBERS], words[-_NUMBERS:]
+    if len(figures) < _NUMBERS or len(middle) > 2:
+        return None
+    out, into = _figures(figures[:4]), _figures(figures[4:])
+    if out is None or into is None:
+        return None
+    root = middle[1] if len(middle) == 2 else "-1"
+    if not re.fullmatch(r"-?\d+", root) or (middle and not middle[0].isalpha()):
+        return None
+    redop = middle[0] if middle and middle[0] != "none" else None
+    return TableRow(
+        line=line,
+        size_bytes=int(begins[1]),
+        count=int(begins[2]),
+        dtype=begins[3],
+        redop=redop,
+        root=int(root),
+        out_of_place=out,
+        in_place=into,
+    )
+
+
+def _figures(words: list[str]) -> Figures | None:
+    *numbers, errors = words
+    if not all(n == "N/A" or _NUMBER.fullmatch(n) for n in numbers) or not _ERRORS.fullmatch(errors):
+        return None
+    time, algbw, busbw = (None if n == "N/A" else n for n in numbers)
+    return Figures(time, algbw, busbw, None if errors == "N/A" else errors)
+
+
+def begins_table(text: str) -> bool:
+    """Whether a line of a table's head stands in this text."""
+    return _SETUP.search(text) is not None or _TITLE.search(text) is not None

@@ -1,0 +1,137 @@
+"""Facts that a user states because the files leave them open, matched to runs by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from stepscope.core.errors import UsageError
+from stepscope.core.suggest import did_you_mean
+from stepscope.records.imported import Stated
+from stepscope.records.training import TrainingRun
+
+_LISTED = 12
+_FIX = "write NAME=RANKS, several with commas: --world-size exp021=4,exp044=4"
+
+
+def parse_world_sizes(text: str) -> dict[str, int]:
+    """Ranks by name from ``exp021=4,exp044=4``. Raises UsageError: no NAME=RANKS, no rank at all, a name twice."""
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, equals, number = (piece.strip() for piece in part.strip().rpartition("="))
+        if not equals or not name:
+            reason = f"{part.strip()!r} is not NAME=RANKS" if part.strip() else "nothing between two commas"
+            raise UsageError(f"--world-size {text!r}: {reason if text.strip() else 'it is empty'}", fix=_FIX)
+        if not (number.isascii() and number.isdigit()) or int(number) < 1:
+            raise UsageError(
+                f"--world-size {part.strip()}: {number!r} is no number of ranks",
+                why="a job runs on a whole number of ranks, 1 or more",
+                fix=_FIX,
+            )
+        if found.setdefault(name, int(number)) != int(number):
+            raise UsageError(
+                f"--world-size gives {name} twice: {found[name]} and {number}", fix="leave one of them out"
+            )
+    return found
+
+
+def stated_world_sizes(names: Mapping[str, Sequence[str]], stated: Stated) -> dict[str, int]:
+    """Ranks of those runs of one source that the user named.
+
+    names: run_id -> what else the run is called. A stated name is a run's id, another name of it, or a part that no other
+    run has in any of its names. Names that fit none may belong to another source: ``require_known`` finds those that fit
+    nothing. Raises UsageError for a part that several runs have, and for a run with two different numbers.
+    """
+    found: dict[str, int] = {}
+    for name, ranks in stated.world_size.items():
+        fitting = _fitting(name, names)
+        if len(fitting) > 1:
+            raise UsageError(
+                f"--world-size {name}={ranks} fits {len(fitting)} runs: {_listed(fitting)}",
+                why="a part of a name counts when no other run has it",
+                fix=f"name each run: --world-size {','.join(f'{run}={ranks}' for run in fitting[:_LISTED])}",
+            )
+        for run_id in fitting:
+            if found.setdefault(run_id, ranks) != ranks:
+                raise UsageError(
+                    f"--world-size gives {run_id} twice: {found[run_id]} and {ranks}",
+                    fix="leave one of them out",
+                )
+    return found
+
+
+def with_stated(runs: Sequence[TrainingRun], stated: Stated) -> tuple[TrainingRun, ...]:
+    """``runs`` of one source with the ranks and the kind of scaling that the user states; those facts are missing no more.
+
+    Raises UsageError as ``stated_world_sizes``, and for ranks that contradict what a run's file says.
+    """
+    sizes = stated_world_sizes({run.run_id: _names(run) for run in runs}, stated)
+    return tuple(_with_stated(run, sizes.get(run.run_id), stated) for run in runs)
+
+
+def require_known(runs: Iterable[TrainingRun], stated: Stated) -> None:
+    """Raises UsageError for a stated name that no run has, or whose run is on another number of ranks by its files."""
+    known = {run.run_id: run for run in runs}
+    names = {run_id: _names(run) for run_id, run in known.items()}
+    for name, ranks in stated.world_size.items():
+        fitting = _fitting(name, names)
+        if not fitting:
+            guess = did_you_mean(name, known)
+            hint = f"; did you mean {guess!r}?" if guess else ""
+            raise UsageError(
+                f"--world-size {name}={ranks}: no run has {name!r} in its name{hint}",
+                why=f"there are: {_listed(list(known))}" if known else "there are no training runs at all",
+                fix="name a run by its id or by a part of its name",
+            )
+        for run_id in fitting:
+            require_agreement(known[run_id], ranks)
+
+
+def require_agreement(run: TrainingRun, ranks: int) -> None:
+    """Raises UsageError where a run's own files say another number of ranks than the user."""
+    if run.world_size is not None and run.world_size != ranks:
+        raise UsageError(
+            f"--world-size {run.run_id}={ranks} contradicts the run's own files",
+            why=f"they say that it ran on {run.world_size} ({run.source})",
+            fix=f"leave {run.run_id} out, or correct the file",
+        )
+
+
+def _with_stated(run: TrainingRun, ranks: int | None, stated: Stated) -> TrainingRun:
+    missing = dict(run.missing)
+    if ranks is not None:
+        require_agreement(run, ranks)
+        missing.pop("world_size", None)
+    if stated.scaling is not None:
+        missing.pop("scaling", None)
+    return replace(
+        run,
+        world_size=run.world_size if ranks is None else ranks,
+        scaling=stated.scaling or run.scaling,
+        missing=missing,
+    )
+
+
+def _names(run: TrainingRun) -> tuple[str, ...]:
+    experiment = run.settings.get("experiment")
+    return (run.label, experiment) if isinstance(experiment, str) else (run.label,)
+
+
+def _fitting(name: str, names: Mapping[str, Sequence[str]]) -> list[str]:
+    """Ids of the runs that a stated name fits: the exact ones if there are any, else those that have it as a part."""
+    if name in names:
+        return [name]
+    exact = [run_id for run_id, others in names.items() if name in others]
+    if exact:
+        return exact
+    part = name.casefold()
+    return [
+        run_id
+        for run_id, others in names.items()
+        if any(part in each.casefold() for each in (run_id, *others))
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,102 @@
+"""What importers of training runs share: agreement of figures, ids, and which run is compared with which."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from stepscope.core.errors import DataError
+from stepscope.core.words import counted
+from stepscope.records.training import Measured, Scaling, TrainingRun
+
+MS = 1e6
+SECOND = 1e9
+MIB = 2**20
+GIB = 2**30
+
+
+def label(strategy: str | None, world_size: int | None, *more: str) -> str:
+    """``ddp on 2 ranks, 32 a rank``: how tables name a run beside its group."""
+    ranks = "unknown ranks" if world_size is None else counted(world_size, "rank")
+    return ", ".join([f"{strategy} on {ranks}" if strategy else ranks, *more])
+
+
+def measured(value: float | None, *, scale: float = 1.0, n: int | None = None) -> Measured | None:
+    """``value`` in base units without an interval; None stays None."""
+    return None if value is None else Measured(value=value * scale, n=n)
+
+
+def require_agreement(
+    source: str, what: str, *, stated: float, derived: float, formula: str, tolerance: float
+) -> None:
+    """Raises DataError where a figure contradicts others of the same file by more than ``tolerance`` (relative)."""
+    if abs(stated - derived) > tolerance * max(abs(stated), abs(derived)):
+        raise DataError(
+            f"{source}: {what} contradicts the file's other figures",
+            why=f"it says {stated:.6g}, and {formula} is {derived:.6g}",
+            fix="the file was edited, mixed or written wrongly: measure again",
+        )
+
+
+def slug(*parts: object) -> str:
+    """One word for an id: letters, digits, dot and hyphen."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", " ".join(str(part) for part in parts)).strip("-").lower()
+
+
+def with_unique_ids(runs: Iterable[TrainingRun]) -> tuple[TrainingRun, ...]:
+    """``runs`` with ``-2``, ``-3`` put behind a run_id that an earlier run has; baselines are to be set afterwards."""
+    used: set[str] = set()
+    found = []
+    for run in runs:
+        run_id, number = run.run_id, 1
+        while run_id in used:
+            number += 1
+            run_id = f"{run.run_id}-{number}"
+        used.add(run_id)
+        found.append(run if run_id == run.run_id else replace(run, run_id=run_id))
+    return tuple(found)
+
+
+def with_own_baselines(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
+    """``runs`` with baseline and scaling, where their own batches tell: see :func:`scaling_by_batches`.
+
+    A run's baseline is the only finished one of the same group and strategy on the fewest ranks.
+    """
+    baselines = _baselines(runs)
+    by_id = {run.run_id: run for run in runs}
+    found = []
+    for run in runs:
+        base_id = baselines.get((run.group, run.strategy))
+        if base_id is None or run.status != "ok" or run.world_size is None:
+            found.append(run)
+            continue
+        scaling = run.scaling or scaling_by_batches(run, by_id[base_id])
+        found.append(replace(run, baseline_id=base_id, scaling=scaling))
+    return tuple(found)
+
+
+def scaling_by_batches(run: TrainingRun, base: TrainingRun) -> Scaling | None:
+    """``strong``: same global batch on more ranks; ``weak``: same batch a rank; None: the batches tell neither."""
+    if run.world_size is None or base.world_size is None or run.world_size <= base.world_size:
+        return None
+    if run.global_batch is None or base.global_batch is None:
+        return None
+    if run.global_batch == base.global_batch:
+        return "strong"
+    grown = run.global_batch * base.world_size == base.global_batch * run.world_size
+    return "weak" if grown and run.accumulation == base.accumulation else None
+
+
+def _baselines(runs: Iterable[TrainingRun]) -> Mapping[tuple[str, str | None], str]:
+    alike: dict[tuple[str, str | None], list[TrainingRun]] = {}
+    for run in runs:
+        if run.status == "ok" and run.world_size is not None:
+            alike.setdefault((run.group, run.strategy), []).append(run)
+    found = {}
+    for key, members in alike.items():
+        fewest = min(run.world_size or 0 for run in members)
+        first = [run for run in members if run.world_size == fewest]
+        if len(first) == 1 and len(members) > 1:
+            found[key] = first[0].run_id
+    return found

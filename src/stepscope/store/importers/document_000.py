@@ -1,0 +1,289 @@
+"""``benchmark_results_*.json`` of the notebook of document 000: a list with one object a training run.
+
+A row has mode, n_gpus, n_params, model_size, use_amp, grad_accum_steps, epoch_times and losses (a list each, seconds),
+final_accuracy, avg_epoch_time, total_time, gpu_name; blocking runs also comm_times. What the rows do not say and what is
+therefore not made up: steps an epoch, batches, which 16-bit type autocast used. Not taken over:
+
+- ``comm_time`` 0.0 of a single GPU and the missing one of overlapping modes are not times: unknown.
+- ``final_accuracy`` is of the training data, whose labels are random: the last epoch's training accuracy, never a test's.
+- A run that failed has no row: the note says which are missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from stepscope.core.errors import DataError
+from stepscope.core.words import counted
+from stepscope.records.imported import Imported, Stated
+from stepscope.records.training import Epoch, Measured, TrainingRun
+from stepscope.store.importers._folders import read_each, recognises_any
+from stepscope.store.importers._importer import Candidate, Importer
+from stepscope.store.importers._json import count, finite, positive, read_json
+from stepscope.store.importers._stated import with_stated
+from stepscope.store.importers._training import SECOND, label, slug, with_unique_ids
+
+STRATEGIES = {
+    "single_gpu": "single",
+    "dp_naive": "naive",
+    "dp_interleaved": "interleaved",
+    "ddp_builtin": "ddp",
+}
+DATASET = "synthetic"
+"""The notebook draws its samples and labels at random."""
+
+_SUFFIXES = (".json",)
+_NAME = re.compile(r"benchmark_results_(.+)\.json")
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    path: Path
+    runs: tuple[TrainingRun, ...]
+    notes: tuple[str, ...]
+
+
+def _recognises(candidate: Candidate) -> bool:
+    return recognises_any(candidate, _knows, suffixes=_SUFFIXES)
+
+
+def _knows(candidate: Candidate) -> bool:
+    text = candidate.text.lstrip("\ufeff \t\r\n")
+    return text.startswith("[") and '"n_gpus"' in text and '"mode"' in text and '"epoch_times"' in text
+
+
+def _import(path: Path, stated: Stated) -> Imported:
+    files, notes = read_each(path, _knows, _read_file, suffixes=_SUFFIXES)
+    files, copies = _without_copies(files)
+    runs = with_unique_ids(run for file in files for run in file.runs)
+    runs = with_stated(_with_baselines(runs), stated)
+    hardware = list(dict.fromkeys(run.hardware for run in runs if run.hardware is not None))
+    return Imported(
+        format="document_000",
+        path=str(path),
+        runs=runs,
+        hardware=", ".join(hardware) or None,
+        notes=(*notes, *copies, *(note for file in files for note in file.notes)),
+    )
+
+
+def _read_file(path: Path) -> _File:
+    document = read_json(path)
+    if not isinstance(document, list):
+        raise DataError(f"{path}: no list of runs", why=f"it holds {type(document).__name__}")
+    runs: list[TrainingRun] = []
+    refused: list[str] = []
+    for at, row in enumerate(document):
+        try:
+            runs.append(_run(path, at, row))
+        except DataError as error:
+            refused.append(error.line)
+    if not runs:
+        why = refused[0] if refused else "the list is empty: every run of the benchmark failed"
+        raise DataError(f"{path}: no run in it", why=why, fix="run the benchmark again")
+    notes = [f"{line}; left out" for line in refused[:_NAMED]]
+    if len(refused) > _NAMED:
+        notes.append(f"{path}: {len(refused) - _NAMED} more rows left out")
+    if any(run.settings.get("exposed_comm_ns_per_epoch") for run in runs):
+        notes.append(
+            f"{path}: communication was timed for blocking runs only, by rank 0, waiting for others included"
+        )
+    if any(e.train_accuracy is not None for run in runs for e in run.epochs):
+        notes.append(f"{path}: accuracy is of the training data, whose labels are random: it says nothing")
+    notes += _holes(path, runs)
+    return _File(path=path, runs=tuple(runs), notes=tuple(notes))
+
+
+def _run(path: Path, at: int, row: Any) -> TrainingRun:
+    where = f"{path}: row {at}"
+    if not isinstance(row, dict):
+        raise DataError(f"{where} is no object", why=f"it is {str(row)[:40]!r}")
+    mode, size = row.get("mode"), row.get("model_size")
+    world_size, accumulation = count(row.get("n_gpus")), count(row.get("grad_accum_steps", 1))
+    use_amp = row.get("use_amp", False)
+    if not isinstance(mode, str) or not isinstance(size, str):
+        raise DataError(f"{where}: mode or model_size is no text", why=f"{mode!r}, {size!r}")
+    if world_size is None or accumulation is None or not isinstance(use_amp, bool):
+        raise DataError(
+            f"{where}: n_gpus, grad_accum_steps and use_amp do not describe a run",
+            why=f"{row.get('n_gpus')!r}, {row.get('grad_accum_steps')!r}, {use_amp!r}",
+        )
+    notes: list[str] = []
+    epochs = _epochs(where, row, notes)
+    strategy = STRATEGIES.get(mode, mode)
+    precision = "amp" if use_amp else "fp32"
+    if strategy == "single" and world_size != 1:
+        raise DataError(f"{where}: single_gpu on {world_size} GPUs", why="the two exclude each other")
+    timed = [e.duration_ns for e in epochs if e.duration_ns is not None]
+    hardware = _hardware(path, row)
+    settings = _settings(row, strategy)
+    parts = [f"mlp {size} on {DATASET}", precision]
+    parts += [f"accumulation {accumulation}"] if accumulation > 1 else []
+    return TrainingRun(
+        run_id=slug(size, strategy, f"{world_size}gpu", precision, f"ga{accumulation}"),
+        label=label(strategy, world_size),
+        group=", ".join(parts),
+        source=str(path),
+        status="ok" if timed else "error",
+        error=None if timed else f"{where}: no epoch was timed",
+        world_size=world_size,
+        model=f"mlp {size}",
+        dataset=DATASET,
+        dataset_size=count(row.get("n_samples")),
+        strategy=strategy,
+        precision=precision,
+        accumulation=accumulation,
+        scaling="strong",
+        device="cuda",
+        backend="nccl" if strategy != "single" else None,
+        hardware=hardware,
+        num_parameters=count(row.get("n_params")),
+        epoch_ns=_mean(timed),
+        epoch_estimated=False,
+        epochs=epochs,
+        train_loss=epochs[-1].train_loss if epochs else None,
+        settings=settings,
+        notes=tuple(notes),
+        **_steps(row, world_size, accumulation, _mean(timed), settings.get("exposed_comm_ns_per_epoch")),
+    )
+
+
+def _epochs(where: str, row: Mapping[str, Any], notes: list[str]) -> tuple[Epoch, ...]:
+    times, losses = row.get("epoch_times"), row.get("losses")
+    times = times if isinstance(times, list) else []
+    losses = losses if isinstance(losses, list) else []
+    epochs = []
+    for at in range(max(len(times), len(losses))):
+        time = positive(times[at]) if at < len(times) else None
+        loss = finite(losses[at]) if at < len(losses) else None
+        if time is None:
+            notes.append(f"{where}: no time of epoch {at + 1}")
+        if loss is None:
+            told = losses[at] if at < len(losses) else "not there"
+            notes.append(f"{where}: loss of epoch {at + 1} is {told}")
+        epochs.append(
+            Epoch(number=at + 1, duration_ns=None if time is None else time * SECOND, train_loss=loss)
+        )
+    accuracy = finite(row.get("final_accuracy"))
+    if epochs and accuracy is not None and 0 <= accuracy <= 1:
+        epochs[-1] = replace(epochs[-1], train_accuracy=accuracy)
+    mean, told = fmean(t for t in times) if _all_numbers(times) else None, positive(row.get("avg_epoch_time"))
+    if mean is not None and told is not None and abs(told - mean) > 0.01 * mean:
+        notes.append(f"{where}: avg_epoch_time {told:.4g} s is not the mean of epoch_times, {mean:.4g} s")
+    return tuple(epochs)
+
+
+def _all_numbers(values: Sequence[Any]) -> bool:
+    return bool(values) and all(positive(value) is not None for value in values)
+
+
+def _settings(row: Mapping[str, Any], strategy: str) -> dict[str, Any]:
+    """Communication is per epoch (ns): how many steps an epoch had is not told. The default drop of one epoch holds."""
+    settings: dict[str, Any] = {name: row[name] for name in ("lr", "n_samples", "batch_size") if name in row}
+    if strategy == "naive":
+        told = row.get("comm_times")
+        seconds = [positive(each) for each in told] if isinstance(told, list) else []
+        known = [each for each in seconds if each is not None]
+        mean = _mean([each * SECOND for each in known])
+        settings["exposed_comm_ns_per_epoch"] = (
+            mean.value if mean is not None and len(known) == len(seconds) else None
+        )
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _steps(
+    row: Mapping[str, Any],
+    world_size: int,
+    accumulation: int,
+    epoch: Measured | None,
+    exposed_ns: float | None,
+) -> dict[str, Any]:
+    """What follows where the row has the notebook's ``n_samples`` and ``batch_size``: samples of a micro-step, all ranks."""
+    samples, batch = count(row.get("n_samples")), count(row.get("batch_size"))
+    if samples is None or batch is None:
+        return {}
+    micro_steps = -(-samples // batch)
+    steps = -(-micro_steps // accumulation)
+    found: dict[str, Any] = {
+        "steps_per_epoch": steps,
+        "global_batch": batch * accumulation,
+        "micro_batch": batch // world_size if batch % world_size == 0 else None,
+    }
+    if epoch is not None:
+        found["samples_per_s"] = Measured(value=samples / epoch.value * SECOND, n=epoch.n)
+        found["step_ns"] = Measured(value=epoch.value / steps, n=epoch.n)
+    if exposed_ns is not None:
+        found["exposed_comm_ns"] = Measured(value=exposed_ns / steps)
+    return found
+
+
+def _hardware(path: Path, row: Mapping[str, Any]) -> str | None:
+    """The GPU's name from the row, else from the file's name, whose underscores stand for spaces."""
+    told = row.get("gpu_name")
+    if isinstance(told, str) and told and told != "unknown":
+        return told
+    named = _NAME.fullmatch(path.name)
+    return named[1].replace("_", " ") if named and named[1] != "unknown" else None
+
+
+def _mean(values: Sequence[float]) -> Measured | None:
+    """Mean after the first epoch, as long as there is another."""
+    steady = values[1:] or values
+    return Measured(value=fmean(steady), n=len(steady)) if steady else None
+
+
+def _with_baselines(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
+    """Each run against the single-GPU run of the same file and group, where there is exactly one."""
+    single: dict[tuple[str, str], list[str]] = {}
+    for run in runs:
+        if run.strategy == "single" and run.status == "ok":
+            single.setdefault((run.source, run.group), []).append(run.run_id)
+    found = []
+    for run in runs:
+        ids = single.get((run.source, run.group), [])
+        found.append(replace(run, baseline_id=ids[0]) if len(ids) == 1 and run.status == "ok" else run)
+    return tuple(found)
+
+
+def _without_copies(files: Iterable[_File]) -> tuple[list[_File], list[str]]:
+    """The notebook writes each result twice, with and without the GPU in the file's name: one of them counts."""
+    kept: list[_File] = []
+    notes = []
+    for file in sorted(files, key=lambda f: (_NAME.fullmatch(f.path.name) is None, f.path)):
+        same = next((k for k in kept if _same(k, file)), None)
+        if same is None:
+            kept.append(file)
+        else:
+            notes.append(f"{file.path}: the same runs as {same.path}; counted once")
+    return kept, notes
+
+
+def _same(named: _File, other: _File) -> bool:
+    """Whether ``other`` holds the same figures, of the same GPU or of one that it does not name."""
+    if [(run.run_id, run.epochs) for run in named.runs] != [(run.run_id, run.epochs) for run in other.runs]:
+        return False
+    return all(b.hardware in (a.hardware, None) for a, b in zip(named.runs, other.runs, strict=True))
+
+
+def _holes(path: Path, runs: Sequence[TrainingRun]) -> list[str]:
+    """Runs that the plan must have had and that left no row: each mode and number of GPUs, for each group."""
+    modes = {(run.strategy, run.world_size) for run in runs}
+    holes = []
+    for group in dict.fromkeys(run.group for run in runs):
+        there = {(run.strategy, run.world_size) for run in runs if run.group == group}
+        holes += [f"{group}: {strategy} on {n}" for strategy, n in sorted(modes - there, key=str)]
+    if not holes:
+        return []
+    some = "; ".join(holes[:_NAMED]) + (f" and {len(holes) - _NAMED} more" if len(holes) > _NAMED else "")
+    return [f"{path}: no row of {counted(len(holes), 'run')} (failed ones leave none): {some}"]
+
+
+IMPORTER = Importer(
+    title="benchmark_results_*.json (document 000)", recognises=_recognises, read=_import, rank=40
+)

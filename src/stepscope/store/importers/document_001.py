@@ -1,0 +1,312 @@
+"""JSON of the benchmark suite of document 001, and what ``stepscope comm --format document-001`` writes in its place.
+
+Both have name, world_size, timestamp, config and results.communication, .training, .memory. The suite's own layout:
+
+- communication.<op> maps ``1024KB`` (of 1024 bytes) to time_ms and bandwidth_GB_s: mean over back-to-back calls on
+  rank 0. Sizes are the tensor's on one rank: S of an all-gather is that times the ranks. ``p2p`` times have a barrier in
+  them: they give no rate.
+- training.training_results: one DDP run for each model and batch of a rank: weak scaling.
+- ``memory_gb`` is read right after the peak was reset, gradients are assumed and activations come from a pass without
+  gradients: none of them is a run's peak, none is taken over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stepscope.core.errors import DataError
+from stepscope.records import codec
+from stepscope.records.comm import CommRow
+from stepscope.records.imported import Imported, Stated
+from stepscope.records.training import TrainingRun
+from stepscope.store.importers._collectives import comm_row
+from stepscope.store.importers._fields import Fields, read_fields
+from stepscope.store.importers._folders import read_each, recognises_any
+from stepscope.store.importers._importer import Candidate, Importer
+from stepscope.store.importers._json import refuse_large
+from stepscope.store.importers._stated import with_stated
+from stepscope.store.importers._training import (
+    MS,
+    label,
+    measured,
+    require_agreement,
+    slug,
+    with_own_baselines,
+    with_unique_ids,
+)
+
+OPS = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "reducescatter": "reduce_scatter",
+    "p2p": "send_recv",
+    "broadcast": "broadcast",
+}
+SAMPLES_PER_BATCH = 10
+"""The suite's data set has this many batches of a rank, shared by all ranks: more ranks get less than a batch each."""
+
+_SUFFIXES = (".json",)
+_SIZE = re.compile(r"(\d+)KB")
+_TOLERANCE = 0.01
+_KEYS = ('"world_size"', '"warmup_iters"', '"benchmark_iters"', '"results"')
+_NOT_SWEEPS = ("pairs", "overlap")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    runs: tuple[TrainingRun, ...]
+    comm_rows: tuple[CommRow, ...]
+    hardware: str | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Document:
+    path: Path
+    name: str
+    world_size: int | None
+    config: Fields
+    results: Fields
+
+    @property
+    def device_name(self) -> str | None:
+        return self.config.maybe(self.config.text, "device")
+
+    @property
+    def backend(self) -> str:
+        """As told; the suite itself runs on NCCL only."""
+        told = self.config.maybe(self.config.text, "backend")
+        return told or ("unknown" if "backend" in self.config.values else "nccl")
+
+
+def _recognises(candidate: Candidate) -> bool:
+    return recognises_any(candidate, _knows, suffixes=_SUFFIXES)
+
+
+def _knows(candidate: Candidate) -> bool:
+    text = candidate.text.lstrip("\ufeff \t\r\n")
+    return text.startswith("{") and all(key in text for key in _KEYS)
+
+
+def _import(path: Path, stated: Stated) -> Imported:
+    files, notes = read_each(path, _knows, _read_file, suffixes=_SUFFIXES)
+    runs = with_unique_ids(run for file in files for run in file.runs)
+    hardware = list(dict.fromkeys(file.hardware for file in files if file.hardware))
+    return Imported(
+        format="document_001",
+        path=str(path),
+        runs=with_own_baselines(with_stated(runs, stated)),
+        comm_rows=tuple(row for file in files for row in file.comm_rows),
+        hardware=", ".join(hardware) or None,
+        notes=(*notes, *dict.fromkeys(note for file in files for note in file.notes)),
+    )
+
+
+def _read_file(path: Path) -> _File:
+    refuse_large(path)
+    fields = read_fields(path)
+    document = _Document(
+        path=path,
+        name=fields.maybe(fields.text, "name") or path.stem,
+        world_size=fields.maybe(fields.count, "world_size"),
+        config=fields.part("config"),
+        results=fields.part("results"),
+    )
+    notes: list[str] = []
+    rows = tuple(_comm_rows(document, notes))
+    runs = tuple(_runs(document, notes))
+    if not rows and not runs:
+        raise DataError(
+            f"{path}: neither collectives nor training in it",
+            why=f"results has: {', '.join(document.results.values) or 'nothing'}",
+            fix="run the benchmark with --benchmark comm, training or all",
+        )
+    return _File(runs=runs, comm_rows=rows, hardware=document.device_name, notes=tuple(notes))
+
+
+def _comm_rows(document: _Document, notes: list[str]) -> Iterator[CommRow]:
+    communication = document.results.maybe(document.results.part, "communication")
+    for key in communication.values if communication is not None else ():
+        assert communication is not None
+        if isinstance(communication.values[key], dict):
+            yield from _suite_rows(document, communication.part(key), key, notes)
+        elif key in _NOT_SWEEPS:
+            for entry in communication.parts(key):
+                yield _own_row(document, key, entry.values, {}, at=entry.at)
+        else:
+            for number, sweep in enumerate(communication.parts(key)):
+                yield from _sweep_rows(document, sweep, f"{key}-{number}")
+    for entry in document.results.maybe(document.results.parts, "matmul") or ():
+        yield _own_row(document, "matmul", entry.values, {}, at=entry.at)
+
+
+def _suite_rows(document: _Document, sizes: Fields, key: str, notes: list[str]) -> Iterator[CommRow]:
+    """One operation of the suite's own layout."""
+    op = OPS.get(key)
+    if op is None:
+        notes.append(f"{document.path}: {key}: an operation that is not known; left out")
+        return
+    n = _ranks(document)
+    if op == "send_recv":
+        notes.append(
+            f"{document.path}: times of p2p include a barrier of all ranks: no rate of a link follows"
+        )
+    for text in sizes.values:
+        entry = sizes.part(text)
+        size = _SIZE.fullmatch(text)
+        if size is None:
+            raise DataError(
+                f"{document.path}: {sizes.at}: {text!r} is no size", why="expected 1024KB or the like"
+            )
+        size_bytes = int(size[1]) * 1024 * (n if op == "all_gather" else 1)
+        row = comm_row(
+            cell_id=f"{document.name}/{op}",
+            op=op,
+            world_size=n,
+            dtype="fp32",
+            device="cuda",
+            backend=document.backend,
+            size_bytes=size_bytes,
+            numel=size_bytes // 4,
+            time_ns_mean=entry.positive("time_ms") * MS,
+            iterations=document.config.maybe(document.config.count, "benchmark_iters"),
+            warmup=_warmup(document),
+            notes=("mean over back-to-back calls on rank 0",),
+        )
+        told = entry.maybe(entry.amount, "bandwidth_GB_s")
+        if told is not None and row.busbw_bytes_per_s is not None:
+            require_agreement(
+                str(document.path),
+                f"{entry.at}.bandwidth_GB_s",
+                stated=told,
+                derived=row.busbw_bytes_per_s / 1e9,
+                formula="bus bandwidth from size and time",
+                tolerance=_TOLERANCE,
+            )
+        rateless: dict[str, Any] = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None}
+        yield replace(row, **rateless) if op == "send_recv" else row
+
+
+def _sweep_rows(document: _Document, sweep: Fields, key: str) -> Iterator[CommRow]:
+    """One sweep as `stepscope comm` writes it."""
+    shared = {name: value for name, value in sweep.values.items() if name != "sizes"}
+    for entry in sweep.parts("sizes"):
+        yield _own_row(document, key, entry.values, shared, at=entry.at)
+
+
+def _own_row(
+    document: _Document, key: str, entry: Mapping[str, Any], shared: Mapping[str, Any], *, at: str
+) -> CommRow:
+    """A row of `stepscope comm` again: what the document leaves out is unknown, or the kind's only value."""
+    kind = {"pairs": "pairs", "overlap": "overlap", "matmul": "matmul"}.get(key, "collective")
+    told = {**shared, **entry}
+    defaults: dict[str, Any] = dict.fromkeys(codec.field_names(CommRow)) | {
+        "cell_id": f"{document.name}/{key}", "kind": kind, "status": "ok", "in_place": False, "mode": "blocking",
+        "in_flight": 1, "pacing": "barrier", "root": 0, "env": {}, "bidirectional": False, "notes": (), "rank_hosts": (),
+        "op": {"pairs": "send_recv", "matmul": "matmul"}.get(kind), "backend": document.backend,
+        "device": "cuda" if document.backend == "nccl" else "cpu", "world_size": document.world_size,
+        "scheduler_policy": document.config.maybe(document.config.text, "scheduler_policy"),
+    }  # fmt: skip
+    unknown = sorted(set(told) - set(defaults))
+    if unknown:
+        raise DataError(
+            f"{document.path}: {at}: unknown {', '.join(unknown)}", why="it is of a newer version"
+        )
+    filled = defaults | told
+    if filled["asked_bytes"] is None:
+        filled["asked_bytes"] = filled["size_bytes"]
+    if filled["warmup"] is None:
+        filled["warmup"] = _warmup(document) if kind != "matmul" else None
+    try:
+        return msgspec.convert(filled, CommRow)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{document.path}: {at} is damaged", why=str(error)) from error
+
+
+def _warmup(document: _Document) -> int | None:
+    value = document.config.maybe(document.config.amount, "warmup_iters")
+    return None if value is None else int(value)
+
+
+def _ranks(document: _Document) -> int:
+    if document.world_size is None:
+        raise DataError(f"{document.path}: no world_size", fix="write how many ranks the benchmark ran on")
+    return document.world_size
+
+
+def _runs(document: _Document, notes: list[str]) -> Iterator[TrainingRun]:
+    training = document.results.maybe(document.results.part, "training")
+    if training is None or not training.values:
+        return
+    if "training_results" not in training.values:
+        notes.append(f"{document.path}: results.training has no training_results: not read")
+        return
+    n = _ranks(document)
+    rows = training.parts("training_results")
+    if rows:
+        notes.append(
+            f"{document.path}: its memory figures are no peaks of a training step, and are left out; out-of-memory runs "
+            "leave no row"
+        )
+    if rows and n > SAMPLES_PER_BATCH:
+        notes.append(
+            f"{document.path}: on {n} ranks each got less than the batch that samples/s counts: throughput is overstated"
+        )
+    for row in rows:
+        yield _run(document, row, n)
+
+
+def _run(document: _Document, row: Fields, n: int) -> TrainingRun:
+    size, batch, total = row.text("model_size"), row.count("batch_size"), row.count("global_batch_size")
+    rate, step_ns = row.positive("samples_per_sec"), row.positive("time_per_step_ms") * MS
+    where = f"{document.path}: {row.at}"
+    require_agreement(
+        where,
+        "global_batch_size",
+        stated=total,
+        derived=batch * n,
+        formula="batch_size x world_size",
+        tolerance=0,
+    )
+    require_agreement(
+        where,
+        "samples_per_sec",
+        stated=rate,
+        derived=total / step_ns * 1e9,
+        formula="global batch / step time",
+        tolerance=_TOLERANCE,
+    )
+    steps = document.config.maybe(document.config.count, "benchmark_iters")
+    model = f"suite MLP {size}"
+    return TrainingRun(
+        run_id=slug(size, f"b{batch}", f"{n}gpu"),
+        label=label("ddp", n),
+        group=f"{model} on synthetic, {batch} samples a rank",
+        source=str(document.path),
+        status="ok",
+        world_size=n,
+        model=model,
+        dataset="synthetic",
+        strategy="ddp",
+        micro_batch=batch,
+        global_batch=total,
+        scaling="weak",
+        device="cuda",
+        backend=document.backend,
+        hardware=document.device_name,
+        num_parameters=row.maybe(row.count, "num_parameters"),
+        step_ns=measured(step_ns, n=steps),
+        samples_per_s=measured(rate, n=steps),
+    )
+
+
+IMPORTER = Importer(
+    title="JSON of the benchmark suite of document 001", recognises=_recognises, read=_import, rank=45
+)

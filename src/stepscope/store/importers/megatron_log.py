@@ -1,0 +1,387 @@
+"""Output of Megatron-LM and Megatron-DeepSpeed jobs: read line by line, of any length, all ranks' output mixed."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+
+from stepscope.core.errors import DataError
+from stepscope.core.words import counted
+from stepscope.records.imported import Imported, Stated
+from stepscope.records.run import Status
+from stepscope.records.training import Measured, TrainingRun
+from stepscope.store.importers._files import head_of
+from stepscope.store.importers._folders import read_each, recognises_any
+from stepscope.store.importers._importer import HEAD_BYTES, Candidate, Importer
+from stepscope.store.importers._stated import with_stated
+from stepscope.store.importers._training import MIB, MS, with_unique_ids
+
+_SUFFIXES = (".out", ".log", ".txt", ".err", "")
+_HEAD = 1 << 20
+"""Launch scripts that echo themselves put up to 100 KB before the job's first line."""
+
+_LINE = 1 << 16
+"""A longer line is read in pieces: a log of progress bars may have no line ends at all."""
+
+_MEMORY_RANKS = 1 << 17
+_WORLD = re.compile(
+    rb"using world size: (\d{1,7}), data-parallel-size: (\d{1,7}),(?: context-parallel-size: \d{1,7},?)?"
+    rb" tensor-model-parallel size: (\d{1,7}),"
+    rb"(?: encoder-[a-z-]+ size: \d{1,7},?)* pipeline-model-parallel size: (\d{1,7})"
+)
+_ARGUMENT = re.compile(rb"^(?:\[?[\w.-]+[\]:] ?)?\s{2}([A-Za-z_]\w{0,60}) \.{2,} (.{1,200})$")
+_ITERATION = re.compile(rb"iteration\s+(\d{1,12})/\s*(\d{1,12}) \|")
+_ELAPSED = re.compile(rb"elapsed time per iteration \((ms|s)\): ([\d.]{1,20})(?: |\||$)")
+_BATCH = re.compile(rb"global batch size: +(\d{1,9})(?: |\||$)")
+_LOSS = re.compile(rb"lm loss: (-?[\d.]{1,20}E[+-]\d{1,3})", re.I)
+_SKIPPED = re.compile(rb"number of skipped iterations: +(\d{1,9})")
+_NAN = re.compile(rb"number of nan iterations: +(\d{1,9})")
+_PARAMETERS = re.compile(
+    rb"number of parameters on \(tensor, pipeline\) model parallel rank \((\d{1,6}), (\d{1,6})\): (\d{1,15})"
+)
+_MEMORY = re.compile(rb"\[Rank (\d{1,7})\][^\[|]*memory \(MB\) \|[^\[]*?\bmax allocated: ([\d.]{1,20})")
+_VALIDATION = re.compile(
+    rb"validation loss at (?:the end of training|iteration \d+)[^|]*\| lm loss value: (\S{1,30})"
+)
+_GPU = re.compile(rb"^\|\s+\d+\s+((?:NVIDIA|Tesla|Quadro|GeForce) [\w. -]{1,40}?)\.*\s+(?:On|Off)\s")
+_STOPPED = re.compile(rb"received SIGTERM|CANCELLED AT|DUE TO (?:TIME LIMIT|PREEMPTION)")
+_NO_MEMORY = re.compile(rb"CUDA out of memory|OutOfMemoryError")
+_TRACEBACK = b"Traceback (most recent call last)"
+_ENDINGS = (b"SIGTERM", b"CANCELLED", b"DUE TO", b"emory", b"Traceback")
+"""A line that none of these is in says nothing of how the job ended."""
+_KEPT = (
+    "hidden_size", "num_layers", "num_attention_heads", "ffn_hidden_size", "optimizer", "lr",
+    "checkpoint_activations", "recompute_granularity", "num_layers_per_virtual_pipeline_stage", "seed",
+    "zero_stage", "sequence_parallel", "use_distributed_optimizer",
+)  # fmt: skip
+_ARGUMENTS_KEPT = 2000
+
+
+@dataclass(kw_only=True)
+class _Job:
+    """What one job of a log said so far. elapsed_ms: one value a line, mean over the iterations since the last."""
+
+    line: int
+    world_size: int
+    data: int
+    tensor: int
+    pipeline: int
+    arguments: dict[str, str] = field(default_factory=dict)
+    elapsed_ms: array[float] = field(default_factory=lambda: array("d"))
+    batches: set[int] = field(default_factory=set)
+    iteration: int = 0
+    iterations: int = 0
+    loss: float | None = None
+    validation_loss: float | None = None
+    skipped: int = 0
+    nan: int = 0
+    parameters: dict[tuple[int, int], int] = field(default_factory=dict)
+    peak_mib: float = 0.0
+    memory_ranks: set[int] = field(default_factory=set)
+    stopped: str | None = None
+    out_of_memory: bool = False
+    failed: bool = False
+
+
+def _knows(candidate: Candidate) -> bool:
+    return _has_job(candidate.head) or (
+        len(candidate.head) >= HEAD_BYTES and _has_job(head_of(candidate.path, _HEAD))
+    )
+
+
+def _has_job(text: bytes) -> bool:
+    return _WORLD.search(text) is not None or (
+        _ITERATION.search(text) is not None and b"elapsed time per iteration" in text
+    )
+
+
+def _recognises(candidate: Candidate) -> bool:
+    return recognises_any(candidate, _knows, suffixes=_SUFFIXES)
+
+
+def _read(path: Path, stated: Stated) -> Imported:
+    parts, notes = read_each(path, _knows, _read_file, suffixes=_SUFFIXES)
+    runs = with_unique_ids(run for part in parts for run in part)
+    hardware = sorted({run.hardware for run in runs if run.hardware})
+    several = len({run.group for run in runs}) > 1
+    return Imported(
+        format="megatron_log",
+        path=str(path),
+        runs=with_stated(_with_scaling(runs), stated),
+        hardware=", ".join(hardware) or None,
+        notes=(*((_NO_COMPARISON,) if several else ()), *notes),
+    )
+
+
+def _with_scaling(runs: tuple[TrainingRun, ...]) -> tuple[TrainingRun, ...]:
+    """Runs of one group have the same model and global batch: on several numbers of ranks, that is strong scaling."""
+    sizes: dict[str, set[int | None]] = {}
+    for run in runs:
+        sizes.setdefault(run.group, set()).add(run.world_size)
+    return tuple(
+        replace(run, scaling="strong") if len(sizes[run.group]) > 1 and run.global_batch else run
+        for run in runs
+    )
+
+
+_NO_COMPARISON = (
+    "jobs of different models or batches are no speed-up over each other: each has a group of its own"
+)
+
+
+def _read_file(path: Path) -> tuple[TrainingRun, ...]:
+    """Every job of a log that printed at least one iteration. Raises DataError where none did."""
+    jobs, gpu, lines = _jobs(path)
+    timed = [job for job in jobs if job.elapsed_ms]
+    if not timed:
+        raise DataError(
+            f"{path}: no iteration was logged",
+            why=_why_none(jobs, lines),
+            fix="pass the log of a job that trained; --log-interval decides how often it prints",
+        )
+    return tuple(_run(path, job, gpu, alone=len(timed) == 1) for job in timed)
+
+
+def _why_none(jobs: list[_Job], lines: int) -> str:
+    if not lines:
+        return "the file is empty"
+    if not jobs:
+        return f"none of its {lines} lines says `using world size`"
+    return jobs[-1].stopped or f"the job on {jobs[-1].world_size} ranks ended before, or the log was cut"
+
+
+def _jobs(path: Path) -> tuple[list[_Job], str | None, int]:
+    """(jobs, name of the GPU from nvidia-smi's table, number of lines)."""
+    jobs: list[_Job] = []
+    gpu, number = None, 0
+    for number, line in _lines(path):
+        if b"using world size" in line and _WORLD.search(line):
+            jobs.append(_new_job(path, number, line))
+        elif jobs:
+            _hear(jobs[-1], path, number, line)
+        elif _ITERATION.search(line) and _ELAPSED.search(line):
+            raise DataError(
+                f"{path}:{number}: an iteration before the job's head",
+                why="the line `using world size: ...` is missing: the log's beginning was cut off",
+                fix="pass the whole log",
+            )
+        elif gpu is None and (found := _GPU.match(line)):
+            gpu = found[1].decode("ascii", errors="replace").strip()
+    return jobs, gpu, number
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(line number from 1, line or a piece of it); never more than a piece is held."""
+    try:
+        with path.open("rb") as file:
+            number, fresh = 0, True
+            while line := file.readline(_LINE):
+                number += fresh
+                fresh = line.endswith(b"\n")
+                yield number, line.rstrip(b"\r\n")
+    except OSError as error:
+        raise DataError(f"cannot read {path}", why=error.strerror or str(error)) from error
+
+
+def _new_job(path: Path, number: int, line: bytes) -> _Job:
+    found = _WORLD.search(line)
+    world, data, tensor, pipeline = (int(n) for n in found.groups()) if found else (0, 0, 0, 0)
+    if min(world, data, tensor, pipeline) < 1 or world % (data * tensor * pipeline):
+        raise DataError(
+            f"{path}:{number}: {world} ranks are not {data} x {tensor} x {pipeline}",
+            why="the job's head contradicts itself",
+            fix="copy the file again",
+        )
+    return _Job(line=number, world_size=world, data=data, tensor=tensor, pipeline=pipeline)
+
+
+def _hear(job: _Job, path: Path, number: int, line: bytes) -> None:
+    """Take in one line, in which several ranks may speak."""
+    if b"max allocated" in line:
+        for told in _MEMORY.finditer(line):
+            if len(job.memory_ranks) < _MEMORY_RANKS:
+                job.memory_ranks.add(int(told[1]))
+            job.peak_mib = max(job.peak_mib, _float(told[2]) or 0.0)
+    if b"elapsed time per iteration" in line:
+        _iteration(job, path, number, line)
+    elif b"..." in line and (found := _ARGUMENT.match(line)):
+        if not job.elapsed_ms and len(job.arguments) < _ARGUMENTS_KEPT:
+            job.arguments[found[1].decode()] = found[2].decode("utf-8", errors="replace").strip()
+    elif b"number of parameters on" in line:
+        for told in _PARAMETERS.finditer(line):
+            place = int(told[1]), int(told[2])
+            if place[0] < job.tensor and place[1] < job.pipeline:
+                job.parameters[place] = int(told[3])
+    elif b"validation loss at" in line and (found := _VALIDATION.search(line)):
+        job.validation_loss = _float(found[1])
+    else:
+        _ending(job, line)
+
+
+def _ending(job: _Job, line: bytes) -> None:
+    """What a line says of the job's end, mostly nothing."""
+    for mark in _ENDINGS:
+        if mark in line:
+            break
+    else:
+        return
+    if job.stopped is None and _STOPPED.search(line):
+        job.stopped = line.decode("utf-8", errors="replace").strip()[:200]
+    elif _NO_MEMORY.search(line):
+        job.out_of_memory = True
+    elif _TRACEBACK in line:
+        job.failed = True
+
+
+def _iteration(job: _Job, path: Path, number: int, line: bytes) -> None:
+    at, elapsed, batch = _ITERATION.search(line), _ELAPSED.search(line), _BATCH.search(line)
+    if at is None:
+        return  # its beginning went to another line, or it only speaks of such lines
+    if elapsed is None or batch is None or int(batch[1]) == 0:
+        if not line.rstrip().endswith(b"|"):
+            return  # cut by another rank's output, or the last line of a killed job
+        raise DataError(
+            f"{path}:{number}: damaged iteration line",
+            why=line.decode("utf-8", errors="replace").strip()[:120],
+            fix="copy the file again",
+        )
+    time_ms = (_float(elapsed[2]) or 0.0) * (1.0 if elapsed[1] == b"ms" else 1e3)
+    if time_ms <= 0:
+        raise DataError(
+            f"{path}:{number}: elapsed time per iteration is {elapsed[2].decode()}",
+            why="expected a number above 0",
+        )
+    job.elapsed_ms.append(time_ms)
+    job.batches.add(int(batch[1]))
+    job.iteration, job.iterations = int(at[1]), int(at[2])
+    job.skipped += _counted(_SKIPPED, line)
+    job.nan += _counted(_NAN, line)
+    if loss := _LOSS.search(line):
+        job.loss = _float(loss[1])
+
+
+def _counted(pattern: re.Pattern[bytes], line: bytes) -> int:
+    found = pattern.search(line)
+    return int(found[1]) if found else 0
+
+
+def _float(text: bytes) -> float | None:
+    """A finite number; None for what is none (``nan`` in a loss)."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < float("inf") else None
+
+
+def _run(path: Path, job: _Job, gpu: str | None, *, alone: bool) -> TrainingRun:
+    steady = job.elapsed_ms[1:] or job.elapsed_ms
+    step_ms, interval = median(steady), _whole(job, "log_interval")
+    batch = next(iter(job.batches)) if len(job.batches) == 1 else None
+    sequence, micro = _whole(job, "seq_length"), _whole(job, "micro_batch_size")
+    status, error = _status(job)
+    model = f"GPT {job.arguments.get('num_layers', '?')} x {job.arguments.get('hidden_size', '?')}"
+    layout = f"dp{job.data} tp{job.tensor} pp{job.pipeline}"
+    precision = _precision(job)
+    parts = (model, f"batch {batch or 'ramped'}", f"sequences of {sequence or '?'}", precision or "")
+    items = None if batch is None else batch * (sequence or 1)
+    return TrainingRun(
+        run_id=path.stem if alone else f"{path.stem}-line{job.line}",
+        label=f"{layout} on {counted(job.world_size, 'rank')}",
+        group=", ".join(part for part in parts if part),
+        source=f"{path}:{job.line}",
+        status=status,
+        error=error,
+        world_size=job.world_size,
+        model=model,
+        strategy=layout,
+        precision=precision,
+        accumulation=_accumulation(batch, micro, job.data),
+        micro_batch=micro,
+        global_batch=batch,
+        device="cuda",
+        backend=job.arguments.get("distributed_backend"),
+        hardware=gpu,
+        num_parameters=_parameters(job),
+        step_ns=Measured(value=step_ms * MS, n=len(steady)),
+        samples_per_s=None if items is None else Measured(value=items / step_ms * 1e3, n=len(steady)),
+        unit="tokens" if sequence else "samples",
+        train_loss=job.loss,
+        peak_memory_bytes=round(job.peak_mib * MIB) or None,
+        settings={
+            "tensor_parallel": job.tensor,
+            "pipeline_parallel": job.pipeline,
+            "data_parallel": job.data,
+            **{key: job.arguments[key] for key in _KEPT if job.arguments.get(key, "None") != "None"},
+            **({} if sequence is None else {"sequence_length": sequence}),
+        },
+        notes=_notes(job, interval),
+    )
+
+
+def _accumulation(batch: int | None, micro: int | None, data: int) -> int | None:
+    if batch is None or micro is None or batch % (micro * data):
+        return None
+    return batch // (micro * data)
+
+
+def _status(job: _Job) -> tuple[Status, str | None]:
+    done = f"after iteration {job.iteration} of {job.iterations}"
+    if job.out_of_memory:
+        return "oom", f"out of memory {done}"
+    if job.stopped is not None:
+        return "interrupted", f"{done}: {job.stopped}"
+    if job.failed and job.iteration < job.iterations:
+        return "error", f"a traceback {done}"
+    return "ok", None
+
+
+def _notes(job: _Job, interval: int | None) -> tuple[str, ...]:
+    each = f"means of {interval} iterations" if interval and interval > 1 else "iterations"
+    kept = max(1, len(job.elapsed_ms) - 1)
+    notes = [f"step time is the median of {kept} {each}, the first left out (warm-up)"]
+    if job.stopped is None and job.iteration < job.iterations:
+        notes.append(f"the log ends at iteration {job.iteration} of {job.iterations} without saying why")
+    if job.skipped:
+        notes.append(f"{job.skipped} of {job.iteration} iterations were skipped by the loss scaler")
+    if job.validation_loss is not None:
+        notes.append(f"last validation loss {job.validation_loss:g}")
+    if job.nan:
+        notes.append(f"{job.nan} iterations had a NaN loss")
+    if len(job.batches) > 1:
+        low, high = min(job.batches), max(job.batches)
+        notes.append(f"the global batch changes from {low} to {high}: no throughput is given")
+    if 0 < len(job.memory_ranks) < job.world_size:
+        notes.append(f"memory of {len(job.memory_ranks)} of {job.world_size} ranks")
+    if _parameters(job):
+        notes.append(
+            "parameters are the sum over tensor and pipeline ranks: what several hold is counted several times"
+        )
+    return tuple(notes)
+
+
+def _parameters(job: _Job) -> int | None:
+    """Sum over (tensor, pipeline) ranks; None until all have been heard."""
+    complete = len(job.parameters) == job.tensor * job.pipeline
+    return sum(job.parameters.values()) if complete else None
+
+
+def _precision(job: _Job) -> str | None:
+    if not job.arguments:
+        return None
+    flags = [key for key in ("bf16", "fp16") if job.arguments.get(key) == "True"]
+    return flags[0] if flags else "fp32"
+
+
+def _whole(job: _Job, key: str) -> int | None:
+    text = job.arguments.get(key, "")
+    return int(text) if text.isdecimal() and len(text) < 16 and int(text) > 0 else None
+
+
+IMPORTER = Importer(
+    title="log of a Megatron-LM or Megatron-DeepSpeed job", recognises=_recognises, read=_read, rank=40
+)

@@ -1,0 +1,297 @@
+"""Experiments that left one row an epoch: ``experiments/*/metrics.csv`` with their ``configs/*.yaml``.
+
+Takes a folder of them, one experiment's folder, or one CSV. Columns, the first name found counts (``_epoch_table``):
+``epoch``; ``train_time`` in seconds (also ``epoch_time``, ``..._ms``); ``train_loss``, ``val_loss``, ``val_acc`` and their
+usual other names. The configuration whose ``output_dir`` names the experiment gives model, data and settings.
+
+A configuration says whether a job used DDP, not on how many ranks: that is for the user to state. A bare ``batch_size``
+is one rank's for some programs and all ranks' for others: it is a setting here, and a batch only on one rank.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from stepscope.core.errors import DataError
+from stepscope.records.imported import Imported, Stated
+from stepscope.records.training import Measured, TrainingRun
+from stepscope.store.importers._epoch_table import EpochTable, is_epoch_table, read_epoch_table
+from stepscope.store.importers._experiment_config import Facts, config_files, facts_of, read_configs
+from stepscope.store.importers._experiment_names import NameFacts, name_facts, readable_dataset, short_ids
+from stepscope.store.importers._importer import Candidate, Importer
+from stepscope.store.importers._stated import with_stated
+from stepscope.store.importers._training import label
+
+FILE = "metrics.csv"
+_TABLES = (".csv", ".tsv")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Experiment:
+    run_id: str
+    name: str
+    file: Path
+    table: EpochTable | None
+    error: str | None
+    facts: Facts | None
+    told: NameFacts
+    notes: tuple[str, ...]
+
+
+def _recognises(candidate: Candidate) -> bool:
+    if candidate.is_folder:
+        return any(file.name.lower() == FILE for file in candidate.files)
+    if candidate.path.name.lower() == FILE:
+        return True
+    return candidate.path.suffix.lower() in _TABLES and is_epoch_table(candidate.text)
+
+
+def _read(path: Path, stated: Stated) -> Imported:
+    files = Candidate(path).files
+    tables = [file for file in files if file.name.lower() == FILE] if path.is_dir() else [path]
+    configs, notes = read_configs(config_files(path, files if path.is_dir() else ()))
+    names = [_name(file) for file in tables]
+    counts = Counter(names)
+    experiments = []
+    for file, name, run_id in zip(tables, names, short_ids(names, _places(path, tables)), strict=True):
+        folder = _folder(file)
+        facts = facts_of(folder, configs, unique=counts[name] == 1, alone=len(tables) == 1)
+        experiments.append(_experiment(run_id, name, file, facts, path.is_dir()))
+    if all(each.table is None for each in experiments):
+        raise DataError(
+            experiments[0].error or str(path),
+            why=f"no other metrics.csv below {path} can be read either" if len(experiments) > 1 else None,
+            fix="pass a folder with experiments/*/metrics.csv, one row an epoch",
+        )
+    groups = _groups(experiments)
+    runs = [_run(each, group, stated) for each, group in zip(experiments, groups, strict=True)]
+    runs = list(with_stated(runs, stated))
+    if any(run.epoch_ns is not None for run in runs):
+        notes = (
+            *notes,
+            "epoch times: mean of the epochs after the first, as the process that wrote them timed them",
+        )
+    return Imported(format="metrics_csv", path=str(path), runs=_labelled(runs), notes=notes)
+
+
+def _experiment(run_id: str, name: str, file: Path, facts: Facts | None, one_of_many: bool) -> _Experiment:
+    try:
+        table, error = read_epoch_table(file), None
+    except DataError as damaged:
+        if not one_of_many:
+            raise
+        table, error = None, damaged.line
+    if table is not None and table.blank and not one_of_many:
+        raise DataError(table.empty or str(file), fix="pass the metrics.csv of a run that finished an epoch")
+    return _Experiment(
+        run_id=run_id,
+        name=name,
+        file=file,
+        table=table,
+        error=error or (table.empty if table else None),
+        facts=facts,
+        told=name_facts(name),
+        notes=(*(facts.notes if facts else ()), *(table.notes if table else ())),
+    )
+
+
+def _run(each: _Experiment, group: str, stated: Stated) -> TrainingRun:
+    epochs = each.table.epochs if each.table is not None else ()
+    facts = each.facts
+    ddp = facts.flag("use_ddp") if facts is not None else None
+    world_size = 1 if ddp is False else facts.count("world_size") if facts is not None else None
+    settings, notes = _settings(each, world_size)
+    dataset = facts.get("dataset") if facts is not None else None
+    return TrainingRun(
+        run_id=each.run_id,
+        label=each.name,
+        group=group,
+        source=str(each.file),
+        status="ok" if epochs else "interrupted" if each.table is not None else "error",
+        error=each.error,
+        world_size=world_size,
+        model=_model(facts),
+        dataset=readable_dataset(dataset) if isinstance(dataset, str) else each.told.dataset,
+        dataset_size=facts.count("dataset_size") if facts is not None else None,
+        strategy="single" if ddp is False else "ddp" if ddp or (facts is None and each.told.ddp) else None,
+        precision=_precision(facts),
+        accumulation=facts.count("accumulation") if facts is not None else None,
+        micro_batch=_batch(facts, "micro_batch", world_size),
+        global_batch=_batch(facts, "global_batch", world_size),
+        scaling=stated.scaling or "strong",
+        backend=_text(facts, "backend") if ddp else None,
+        epoch_ns=_mean([e.duration_ns for e in epochs]),
+        epoch_estimated=False if epochs else None,
+        samples_per_s=_mean([e.samples_per_s for e in epochs]),
+        epochs=epochs,
+        train_loss=epochs[-1].train_loss if epochs else None,
+        settings=settings,
+        notes=(*each.notes, *notes),
+        missing={} if world_size is not None else {"world_size": _why_missing(each, ddp)},
+    )
+
+
+def _settings(each: _Experiment, world_size: int | None) -> tuple[dict[str, Any], list[str]]:
+    """(what is known besides, what a reader must know of it)."""
+    settings: dict[str, Any] = {**(each.facts.settings if each.facts else {}), "experiment": each.name}
+    if each.told.epochs is not None:
+        settings.setdefault("epochs", each.told.epochs)
+    notes = []
+    if "batch_size" in settings and world_size != 1:
+        notes.append(
+            f"batch_size {settings['batch_size']}: not told whether of one rank or of all; neither is assumed"
+        )
+    table = each.table
+    if table is None:
+        return settings, notes
+    order = table.order
+    if order.duplicates or order.backwards:
+        settings |= {
+            "duplicate_epochs": order.duplicates,
+            "epochs_backwards": order.backwards,
+            "epoch_series": order.series,
+            "epoch_series_alternate": order.alternating,
+        }
+    if table.repeated_headers:
+        settings["repeated_headers"] = table.repeated_headers
+    if order.sentence is not None:
+        notes.append(f"{each.file}: {order.sentence}")
+    planned, done = settings.get("epochs"), len({e.number for e in table.epochs})
+    if isinstance(planned, int) and 0 < done < planned:
+        notes.append(f"{done} of {planned} epochs finished")
+    return settings, notes
+
+
+def _batch(facts: Facts | None, name: str, world_size: int | None) -> int | None:
+    """The batch that is told under its own name; on one rank also the bare ``batch_size``, accumulation told or none."""
+    if facts is None:
+        return None
+    own = facts.count(name)
+    if own is not None or world_size != 1 or facts.get("accumulation") not in (None, 1):
+        return own
+    return facts.count("batch_size")
+
+
+def _precision(facts: Facts | None) -> str | None:
+    value = facts.get("precision") if facts is not None else None
+    if value is True:
+        return "amp"
+    return value if isinstance(value, str) else None
+
+
+def _text(facts: Facts | None, name: str) -> str | None:
+    value = facts.get(name) if facts is not None else None
+    return value if isinstance(value, str) else None
+
+
+def _model(facts: Facts | None) -> str | None:
+    """``transformer_sequence_classifier 2x128``: kind, layers and width as far as told."""
+    if facts is None or not facts.model:
+        return None
+    model = facts.model
+    kind = next(
+        (model[k] for k in ("type", "name", "arch", "architecture", "") if isinstance(model.get(k), str)),
+        None,
+    )
+    layers = next((model[k] for k in ("num_layers", "n_layers") if k in model), None)
+    width = next((model[k] for k in ("d_model", "hidden_size", "hidden_dim") if k in model), None)
+    size = f"{layers}x{width}" if layers is not None and width is not None else None
+    return " ".join(part for part in (kind, size) if part) or None
+
+
+def _groups(experiments: Sequence[_Experiment]) -> list[str]:
+    """What is trained on what, in words. Different models or data never share a name; lengths of training do not
+    either, where one of them has several.
+    """
+    keys = [_key(each) for each in experiments]
+    texts = [_group_text(each) for each in experiments]
+    of_text: dict[str, list[int]] = {}
+    for at, text in enumerate(texts):
+        of_text.setdefault(text, []).append(at)
+    found = list(texts)
+    for members in of_text.values():
+        for name in ("model", "data", "epochs"):
+            values = {at: keys[at][name] for at in members}
+            if len({repr(value) for value in values.values()}) > 1:
+                for at in members:
+                    found[at] += _difference(name, values[at], values.values())
+    return found
+
+
+def _key(each: _Experiment) -> dict[str, Any]:
+    facts = each.facts
+    planned = facts.get("epochs") if facts is not None else each.told.epochs
+    return {
+        "model": dict(facts.model) if facts is not None else {},
+        "data": facts.get("dataset") if facts is not None else None,
+        "epochs": planned,
+    }
+
+
+def _difference(name: str, value: Any, others: Any) -> str:
+    if name != "model":
+        return f", {value} epochs" if name == "epochs" else f", {name} {value}"
+    varied = {key for one in others for key in one if len({repr(each.get(key)) for each in others}) > 1}
+    return "".join(f", {key} {value[key]}" for key in sorted(varied) if key in value)
+
+
+def _group_text(each: _Experiment) -> str:
+    if each.facts is None:
+        return each.told.subject or each.name
+    dataset = each.facts.get("dataset")
+    data = readable_dataset(dataset) if isinstance(dataset, str) else each.told.dataset
+    parts = [part for part in (_model(each.facts), data) if part]
+    text = " on ".join(parts) or each.told.subject or each.name
+    precision = _precision(each.facts)
+    return f"{text}, {precision}" if precision else text
+
+
+def _labelled(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
+    """Labels that tell the runs of a group apart: by ranks, and by id where that is not enough."""
+    labels = [label(run.strategy if run.strategy != "single" else None, run.world_size) for run in runs]
+    counts = Counter((run.group, text) for run, text in zip(runs, labels, strict=True))
+    return tuple(
+        replace(run, label=text if counts[run.group, text] == 1 else f"{text}, {run.run_id}")
+        for run, text in zip(runs, labels, strict=True)
+    )
+
+
+def _mean(values: Sequence[float | None]) -> Measured | None:
+    """Mean of what is known after the first epoch (warm-up); of the first, where there is no other."""
+    known = [value for value in values if value is not None]
+    steady = known[1:] or known
+    return Measured(value=fmean(steady), n=len(steady)) if steady else None
+
+
+def _why_missing(each: _Experiment, ddp: bool | None) -> str:
+    if each.facts is None:
+        why = "no configuration names this experiment"
+    elif ddp:
+        why = f"{each.facts.source} says use_ddp: true and not on how many ranks"
+    else:
+        why = f"{each.facts.source} says nothing of ranks"
+    return f"{why} (its name says {each.told.ranks_text})" if each.told.ranks_text else why
+
+
+def _name(file: Path) -> str:
+    folder = _folder(file)
+    return folder.name if file.name.lower() == FILE and folder.name else file.stem
+
+
+def _folder(file: Path) -> Path:
+    """The experiment's folder; its real one where the file was given without."""
+    return file.parent if file.parent.name not in ("", "..") else file.absolute().parent
+
+
+def _places(path: Path, files: Sequence[Path]) -> Mapping[int, str]:
+    """Where each file lies below ``path``: tells experiments of one name apart."""
+    root = path if path.is_dir() else path.parent
+    return {at: file.parent.relative_to(root).as_posix() for at, file in enumerate(files)}
+
+
+IMPORTER = Importer(title="metrics.csv of experiments", recognises=_recognises, read=_read, rank=80)

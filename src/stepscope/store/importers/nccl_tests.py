@@ -1,0 +1,300 @@
+"""Output of nccl-tests and rccl-tests (``all_reduce_perf`` and the others): one row per size, out of and in place.
+
+What their columns mean: doc/PERFORMANCE.md of nccl-tests. Their time is the mean over iterations that follow each other
+without a barrier, averaged over ranks unless ``-a`` said otherwise: not the median of the slowest rank's times that
+`stepscope comm` gives.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.core.errors import DataError, Unavailable, UsageError
+from stepscope.core.words import counted
+from stepscope.hardware import find
+from stepscope.records.comm import CommRow
+from stepscope.records.imported import Imported, Stated
+from stepscope.records.nccl_debug import NcclDebug
+from stepscope.store.importers._importer import Candidate, Importer
+from stepscope.store.importers._nccl_log import read_nccl_debug
+from stepscope.store.importers._nccl_tests_facts import Facts, facts_of
+from stepscope.store.importers._nccl_tests_table import (
+    Figures,
+    Table,
+    TableRow,
+    begins_table,
+    read_tables,
+)
+
+MOST_LOOKED_AT = 50
+"""Files of a folder that are looked at before it counts as foreign."""
+
+MEAN_NOTE = "times are means over calls back to back, by default averaged over ranks"
+
+_TYPES = {
+    "float": "float32", "double": "float64", "half": "float16", "int": "int32", "uint": "uint32", "char": "int8",
+    "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
+}  # fmt: skip
+_REDUCE_OPS = {"prod": "product"}
+_ROUNDING_GB = 0.005
+"""Bandwidths are printed in GB/s with two decimals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    rows: tuple[CommRow, ...]
+    notes: tuple[str, ...]
+    hardware: str | None
+
+
+def _import(path: Path, stated: Stated) -> Imported:
+    files = Candidate(path).files
+    rows: list[CommRow] = []
+    notes: list[str] = []
+    hardware: dict[str, None] = {}
+    talking: list[Path] = []
+    unknown: list[UsageError] = []
+    for file in files:
+        log = read_tables(file)
+        name = str(file.relative_to(path)) if path.is_dir() else file.name
+        if log.nccl_lines:
+            talking.append(file)
+        if not log.tables:
+            notes += [f"{name}: no row of results; left out"] if path.is_dir() else []
+        for number, table in enumerate(log.tables):
+            title = f"{name} table {number + 1}" if len(log.tables) > 1 else name
+            try:
+                read = _table(table, title, stated)
+            except UsageError as error:
+                unknown.append(error)
+                continue
+            rows += read.rows
+            notes += [f"{title}: {note}" for note in read.notes]
+            hardware |= dict.fromkeys([read.hardware] if read.hardware else [])
+    if unknown:
+        raise _all_of(unknown)
+    nccl = _said(talking)
+    if not rows and nccl is None:
+        raise DataError(
+            f"{path}: no results of nccl-tests",
+            why="it has no row of size, count, type, times and bandwidths: the job ended before the first one",
+            fix="look at the end of the log for what stopped it",
+        )
+    if not rows:
+        notes = ["no row of results: the job ended before the first one, or the log was cut off", *notes]
+    return Imported(
+        format="nccl_tests",
+        path=str(path),
+        comm_rows=tuple(rows),
+        nccl=nccl,
+        hardware=", ".join(hardware) or None,
+        notes=tuple([f"nccl-tests: {MEAN_NOTE}", *notes] if rows else notes),
+    )
+
+
+def _all_of(errors: Sequence[UsageError]) -> UsageError:
+    if len(errors) == 1:
+        return errors[0]
+    return UsageError(
+        "; ".join(e.what for e in errors),
+        why=errors[0].why,
+        fix="; ".join(dict.fromkeys(e.fix for e in errors if e.fix)),
+    )
+
+
+def _said(files: Sequence[Path]) -> NcclDebug | None:
+    """What NCCL told in the same logs; None where that is only a line or two."""
+    if not files:
+        return None
+    try:
+        return read_nccl_debug(files)
+    except DataError:
+        return None
+
+
+def _table(table: Table, name: str, stated: Stated) -> _Read:
+    """Raises UsageError for facts that the log leaves open, DataError for facts that contradict each other."""
+    facts = facts_of(table, name, stated)
+    ways = (("out of place", False), ("in place", True))
+    rows = [
+        row
+        for label, in_place in ways
+        for each in table.rows
+        if (row := _row(table, each, facts, f"{name}, {label}", in_place=in_place)) is not None
+    ]
+    return _Read(rows=tuple(rows), notes=(*facts.notes, *_notes(table)), hardware=facts.hardware)
+
+
+def _row(table: Table, row: TableRow, facts: Facts, cell_id: str, *, in_place: bool) -> CommRow | None:
+    """None for a size of 0 bytes, and for a form that was not measured."""
+    figures = row.in_place if in_place else row.out_of_place
+    if figures.time_us is None or float(figures.time_us) <= 0 or row.size_bytes == 0:
+        return None
+    time_ns = float(figures.time_us) * 1e3
+    algbw = _rate(figures.algbw, row.size_bytes / time_ns, figures.time_us)
+    busbw = _rate(figures.busbw, row.size_bytes / time_ns * facts.bus_factor, figures.time_us)
+    correct, error = _checked(table, figures)
+    peak = _link_peak(facts)
+    return CommRow(
+        cell_id=cell_id,
+        status="ok" if correct is not False else "error",
+        error=error,
+        kind="collective",
+        op=facts.op,
+        dtype=_TYPES.get(row.dtype, row.dtype),
+        reduce_op=None if row.redop is None else _REDUCE_OPS.get(row.redop, row.redop),
+        in_place=in_place,
+        mode="blocking",
+        in_flight=1,
+        pattern="ring" if facts.op == "send_recv" else None,
+        pacing="back_to_back",
+        root=max(0, row.root),
+        world_size=facts.world_size,
+        hosts=facts.hosts,
+        device="cuda",
+        backend="nccl",
+        env={},
+        network=None,
+        size_bytes=row.size_bytes,
+        asked_bytes=row.size_bytes,
+        numel=row.count,
+        iterations=table.iterations,
+        warmup=table.warmup,
+        stop_reason=None,
+        time_ns_median=None,
+        time_ns_low=None,
+        time_ns_high=None,
+        time_ns_mean=time_ns,
+        time_ns_min=None,
+        time_ns_p90=None,
+        time_ns_p99=None,
+        time_ns_max=None,
+        rank_spread=None,
+        slowest_rank=None,
+        algbw_bytes_per_s=algbw,
+        busbw_bytes_per_s=busbw,
+        link_peak_bytes_per_s=peak,
+        link_fraction=None if peak is None or busbw is None else busbw / peak,
+        correct=correct,
+        notes=(MEAN_NOTE,),
+    )
+
+
+def _rate(printed: str | None, derived_gb: float, time_us: str) -> float | None:
+    """bytes/s: as printed, or from size and time where those have more digits than the printed rate. None: N/A."""
+    if printed is None:
+        return None
+    value = float(printed)
+    coarse = value == 0 or _ROUNDING_GB / value > _half_unit(time_us) / float(time_us)
+    return (derived_gb if coarse else value) * 1e9
+
+
+def _half_unit(text: str) -> float:
+    """Half of the last printed digit's unit."""
+    return 0.5 * 10.0 ** -len(text.partition(".")[2])
+
+
+def _checked(table: Table, figures: Figures) -> tuple[bool | None, str | None]:
+    """Whether the result was right, and what was wrong with it. None: not checked, or the log does not say where."""
+    if figures.errors is None:
+        return None, None
+    if figures.errors.endswith("*"):
+        return False, f"wrong result: deviation {figures.errors.rstrip('*')} beyond the limit"
+    if not table.old_errors:
+        wrong = float(figures.errors)
+        return wrong == 0, f"wrong result: {counted(int(wrong), 'element')}" if wrong else None
+    if table.out_of_bounds and float(figures.errors) > 0:
+        where = f"{counted(table.out_of_bounds, 'value')} out of bounds in this run, sizes not named"
+        return False, f"wrong result: {where}; deviation {figures.errors} at this size"
+    return (True if table.out_of_bounds == 0 else None), None
+
+
+def _link_peak(facts: Facts) -> float | None:
+    """Of a GPU towards the others on one host, bytes/s; None over several hosts and where no link is certain."""
+    if facts.hosts != 1 or facts.gpu is None:
+        return None
+    found = find(facts.gpu)
+    if isinstance(found, Unavailable) or found.link is None or found.link.optional:
+        return None
+    return min(found.link.bytes_per_s, (facts.world_size - 1) * found.link.peer_bytes_per_s) or None
+
+
+def _notes(table: Table) -> Iterator[str]:
+    empty = sum(row.size_bytes == 0 for row in table.rows)
+    if empty:
+        yield f"{counted(empty, 'row')} of 0 bytes left out: the size asked for was below one element a rank"
+    if table.torn:
+        lines = ", ".join(map(str, table.torn[:5]))
+        yield f"{counted(len(table.torn), 'damaged row')} left out (line {lines})"
+    if table.cut:
+        yield "parts of the table were cut out (<snip>)"
+    if table.together > 1:
+        yield f"each call was repeated {table.together} times without waiting (agg iters)"
+    if odd := _inconsistent(table):
+        first = odd[0]
+        yield (
+            f"{counted(len(odd), 'printed bandwidth')} not size / time, first in line {first.line} "
+            f"({first.size_bytes} bytes): was the log edited?"
+        )
+    unsized = Counter(row.size_bytes for row in table.rows if row.size_bytes)
+    twice = [size for size, count in unsized.items() if count > len({_kind(r) for r in table.rows})]
+    if twice:
+        yield f"{counted(len(twice), 'size')} stand more than once in the table"
+    yield from _average(table)
+    if table.out_of_bounds:
+        yield f"wrong results: its own check found {counted(table.out_of_bounds, 'value')} out of bounds"
+
+
+def _kind(row: TableRow) -> tuple[str, str | None, int]:
+    return row.dtype, row.redop, row.root
+
+
+def _inconsistent(table: Table) -> list[TableRow]:
+    """Rows whose algbw is not size / time beyond what rounding explains."""
+    odd = []
+    for row in table.rows:
+        for form in (row.out_of_place, row.in_place):
+            if form.time_us is None or form.algbw is None or float(form.time_us) <= 0:
+                continue
+            time = float(form.time_us)
+            derived = row.size_bytes / time / 1e3
+            slack = _ROUNDING_GB + derived * _half_unit(form.time_us) / time
+            if abs(derived - float(form.algbw)) > slack * 1.01:
+                odd.append(row)
+                break
+    return odd
+
+
+def _average(table: Table) -> Iterator[str]:
+    """The file's own mean of busbw against that of the rows that were read."""
+    rates = [
+        float(form.busbw)
+        for row in table.rows
+        for form in (row.out_of_place, row.in_place)
+        if form.busbw is not None
+    ]
+    try:
+        stated = float(table.average) if table.average is not None else None
+    except ValueError:
+        stated = None
+    if stated is None or not rates:
+        return
+    mean = sum(rates) / len(rates)
+    if abs(mean - stated) > _ROUNDING_GB + 1e-4 * stated:
+        yield (
+            f"its average bus bandwidth is {stated:g} GB/s and that of the rows read {mean:.4g} GB/s: "
+            "rows are missing, or were changed"
+        )
+
+
+def _recognises(candidate: Candidate) -> bool:
+    """A line of the header of a table near the beginning."""
+    if candidate.is_folder:
+        return any(begins_table(Candidate(file).text) for file in candidate.files[:MOST_LOOKED_AT])
+    return begins_table(candidate.text)
+
+
+IMPORTER = Importer(title="nccl-tests output", recognises=_recognises, read=_import, rank=40)

@@ -1,0 +1,36 @@
+"""Output of ``nvidia-smi topo -m``, pasted with whatever stands around it. Only recognised here: its text is kept, and
+``stepscope.environment.topology`` reads the matrix."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from stepscope.core.errors import DataError
+from stepscope.records.imported import Imported, Stated
+from stepscope.store.importers._importer import Candidate, Importer
+from stepscope.store.reader import read_bytes
+
+MAX_BYTES = 1 << 20
+"""A matrix of 16 GPUs and 16 NICs has 4 KiB."""
+
+_ROW = re.compile(r"^[\s\x1b\[0-9;m]*GPU\d+[ \t]+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB)\b", re.MULTILINE)
+
+
+def _recognises(candidate: Candidate) -> bool:
+    """A row of the matrix: a GPU, and its link to the first device."""
+    return not candidate.is_folder and _ROW.search(candidate.text) is not None
+
+
+def _import(path: Path, stated: Stated) -> Imported:  # noqa: ARG001 - every importer is called alike
+    data = read_bytes(path)
+    if len(data) > MAX_BYTES:
+        raise DataError(
+            f"{path}: too large for a link matrix",
+            why=f"{len(data)} bytes; a matrix has a few thousand",
+            fix="cut out the output of nvidia-smi topo -m",
+        )
+    return Imported(format="topology", path=str(path), topology=data.decode("utf-8", errors="replace"))
+
+
+IMPORTER = Importer(title="nvidia-smi topo -m", recognises=_recognises, read=_import, rank=80)

@@ -1,0 +1,131 @@
+"""Facts of one rank that only rules ask for (records.trace_rules): cheap, and part of every full reading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.records.trace_collectives import RankCollective
+from stepscope.records.trace_rules import GradientSync, HostLateness, KernelKind, KernelMix, SyncPlace
+from stepscope.stats import spans
+from stepscope.traces.classify import Work, work_of
+from stepscope.traces.events import Category, Events, RankTrace
+from stepscope.traces.idle import IdleGaps
+from stepscope.traces.kernel_kinds import kernel_kind
+from stepscope.traces.phases import AUTOGRAD
+from stepscope.traces.steps import Marks, step_marks
+
+Ints = NDArray[np.int64]
+
+SHORT_NS = 10_000
+"""A kernel of at most this takes no longer than launching it: 5 to 10 us a launch in eager PyTorch (the V100, A100 and
+MI300 traces this was built on, 2026-11)."""
+
+_REDUCTIONS = ("all_reduce", "reduce_scatter")
+
+
+def kernel_mix(trace: RankTrace) -> KernelMix | None:
+    """The compute kernels by kind; None when the trace has none."""
+    events = trace.events
+    chosen = np.flatnonzero((events.category == Category.KERNEL) & (work_of(events) == Work.COMPUTE))
+    if not len(chosen):
+        return None
+    names, durations = events.name[chosen], events.dur_ns[chosen]
+    calls = np.bincount(names, minlength=len(events.names))
+    spent = np.zeros(len(events.names), dtype=np.int64)
+    np.add.at(spent, names, durations)
+    by_kind: dict[str, list[int]] = {}
+    for code in np.flatnonzero(calls).tolist():
+        by_kind.setdefault(kernel_kind(events.names[code]), []).append(code)
+    kinds = [
+        KernelKind(
+            kind=kind,
+            calls=int(calls[codes].sum()),
+            total_ns=int(spent[codes].sum()),
+            largest=events.names[(largest := max(codes, key=lambda c: spent[c]))],
+            largest_ns=int(spent[largest]),
+        )
+        for kind, codes in by_kind.items()
+    ]
+    short = durations <= SHORT_NS
+    return KernelMix(
+        rank=trace.rank,
+        kinds=tuple(sorted(kinds, key=lambda k: -k.total_ns)),
+        calls=len(chosen),
+        total_ns=int(durations.sum()),
+        short_limit_ns=SHORT_NS,
+        short_calls=int(short.sum()),
+        short_ns=int(durations[short].sum()),
+    )
+
+
+def host_lateness(trace: RankTrace, gaps: IdleGaps) -> HostLateness | None:
+    """What the host did in the gaps whose cause is ``host_late``; None where no operator was recorded."""
+    events = trace.events
+    late = gaps.by_cause.get("host_late")
+    operators = events.category == Category.CPU_OP
+    if late is None or not operators.any():
+        return None
+    host = operators | np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
+    in_operators = spans.union(events.ts_ns[host], events.end_ns[host])
+    starts = gaps.holes.starts
+    inside = int(spans.measure_within(in_operators, starts, starts + late).sum())
+    total = int(late.sum())
+    return HostLateness(rank=trace.rank, late_ns=total, operator_ns=inside, python_ns=total - inside)
+
+
+def gradient_sync(trace: RankTrace, collectives: Sequence[RankCollective]) -> GradientSync | None:
+    """Where the reductions were launched; None without marked steps, a backward pass or reductions."""
+    marks = step_marks(trace.events)
+    calls = [c for c in collectives if c.op in _REDUCTIONS and c.launch_ns is not None]
+    if not len(marks) or not calls:
+        return None
+    first, last = _backward(trace.events, marks)
+    there = last > first
+    if not there.any():
+        return None
+    launched = np.array([c.launch_ns for c in calls], dtype=np.int64)
+    step = np.searchsorted(marks.starts, launched, side="right") - 1
+    inside_a_step = (step >= 0) & (launched < marks.ends[step]) & there[step]
+    places: dict[str, list[RankCollective]] = {"before": [], "inside": [], "after": []}
+    for each, at, mine, known in zip(
+        calls, launched.tolist(), step.tolist(), inside_a_step.tolist(), strict=True
+    ):
+        if known:
+            place = "before" if at < first[mine] else "inside" if at < last[mine] else "after"
+            places[place].append(each)
+    if not any(places.values()):
+        return None
+    return GradientSync(
+        rank=trace.rank,
+        steps=int(there.sum()),
+        before=_place(places["before"]),
+        inside=_place(places["inside"]),
+        after=_place(places["after"]),
+    )
+
+
+def _backward(events: Events, marks: Marks) -> tuple[Ints, Ints]:
+    """First start and last end of the autograd engine's work in each step; end 0 where a step has none."""
+    autograd = (events.category == Category.CPU_OP) & (
+        events.named(lambda name: name.startswith(AUTOGRAD)) | (events.forward_thread > 0)
+    )
+    starts, ends = events.ts_ns[autograd], events.end_ns[autograd]
+    step = np.searchsorted(marks.starts, starts, side="right") - 1
+    known = step >= 0
+    known[known] &= starts[known] < marks.ends[step[known]]
+    first = np.full(len(marks), np.iinfo(np.int64).max, dtype=np.int64)
+    last = np.zeros(len(marks), dtype=np.int64)
+    np.minimum.at(first, step[known], starts[known])
+    np.maximum.at(last, step[known], ends[known])
+    return first, last
+
+
+def _place(calls: Sequence[RankCollective]) -> SyncPlace:
+    return SyncPlace(
+        calls=len(calls),
+        total_ns=sum(c.duration_ns for c in calls),
+        exposed_ns=sum(c.exposed_ns for c in calls),
+    )

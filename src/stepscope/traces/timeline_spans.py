@@ -1,0 +1,178 @@
+"""A rank's activity as few spans: the same classes and exact totals as its budget, small enough for a page."""
+
+from __future__ import annotations
+
+import base64
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.records.trace_timeline import KINDS, KindSpans, NamedSpan, RankSpans
+from stepscope.stats import spans
+from stepscope.stats.spans import Spans, union
+from stepscope.traces.activity import Activity, window_of
+from stepscope.traces.events import Events
+
+Ints = NDArray[np.int64]
+
+MAX_SPANS = 10_000
+"""Spans kept of one rank, all kinds together."""
+
+MAX_NAMED = 100
+MAX_NAME = 120
+_EDGE_SHARE = 8
+"""Edges are stored to an eighth of the smallest gap that is kept: nobody sees more."""
+
+
+def timeline_spans(
+    rank: int, events: Events, activity: Activity, *, limit: int = MAX_SPANS, named: int = MAX_NAMED
+) -> RankSpans | None:
+    """Spans of one rank by kind, at most about ``limit`` in all; None when it recorded no work.
+
+    The kinds are the budget's: their totals are those of ``activity.parts_within`` over the whole window.
+    """
+    window = window_of(activity, events)
+    if window is None or window[1] <= window[0]:
+        return None
+    low, high = window
+    compute, comm, memory = activity.compute, activity.comm, activity.memory
+    exposed = spans.subtract(comm, compute)
+    by_kind = {
+        "compute": compute,
+        "hidden_comm": spans.intersect(comm, compute),
+        "exposed_comm": exposed,
+        "copies": spans.subtract(spans.subtract(memory, compute), comm),
+    }
+    kept, merged_ns = fewer(by_kind, limit=limit)
+    unit_ns = max(1, merged_ns // _EDGE_SHARE)
+    return RankSpans(
+        rank=rank,
+        source=activity.source,
+        start_ns=low,
+        window_ns=high - low,
+        unit_ns=unit_ns,
+        merged_ns=merged_ns,
+        kinds=tuple(
+            KindSpans(
+                kind=kind,
+                total_ns=by_kind[kind].measure,
+                count=len(by_kind[kind]),
+                kept=len(kept[kind]),
+                packed=pack(kept[kind], origin=low, unit=unit_ns),
+            )
+            for kind in KINDS
+        ),
+        named=tuple(_longest(events, activity, named)),
+    )
+
+
+def coarser(given: RankSpans, *, limit: int, named: int) -> RankSpans:
+    """The same timeline with at most about ``limit`` spans and ``named`` names; totals and counts stay."""
+    names = tuple(sorted(given.named, key=lambda n: -n.duration_ns)[:named])
+    given = replace(given, named=names)
+    if sum(each.kept for each in given.kinds) <= limit:
+        return given
+    by_kind = {k.kind: unpack(k.packed, origin=given.start_ns, unit=given.unit_ns) for k in given.kinds}
+    kept, merged_ns = fewer(by_kind, limit=limit)
+    merged_ns = max(merged_ns, given.merged_ns)
+    unit_ns = max(given.unit_ns, merged_ns // _EDGE_SHARE)
+    return replace(
+        given,
+        unit_ns=unit_ns,
+        merged_ns=merged_ns,
+        kinds=tuple(
+            replace(k, kept=len(kept[k.kind]), packed=pack(kept[k.kind], origin=given.start_ns, unit=unit_ns))
+            for k in given.kinds
+        ),
+    )
+
+
+def fewer(by_kind: Mapping[str, Spans], *, limit: int) -> tuple[dict[str, Spans], int]:
+    """Spans with the smallest gaps of each kind closed until about ``limit`` are left, and the longest gap closed.
+
+    No span vanishes: every kind keeps at least one where it had any. 0 when nothing had to be closed.
+    """
+    total = sum(len(s) for s in by_kind.values())
+    gaps = np.concatenate([s.starts[1:] - s.ends[:-1] for s in by_kind.values()] or [np.zeros(0, np.int64)])
+    surplus = min(total - limit, len(gaps))
+    if surplus <= 0:
+        return dict(by_kind), 0
+    longest = int(np.partition(gaps, surplus - 1)[surplus - 1])
+    return {kind: _closed(s, longest) for kind, s in by_kind.items()}, longest
+
+
+def _closed(given: Spans, longest_gap: int) -> Spans:
+    if len(given) < 2:
+        return given
+    opens = np.concatenate([[True], given.starts[1:] - given.ends[:-1] > longest_gap])
+    first = np.flatnonzero(opens)
+    last = np.append(first[1:], len(given)) - 1
+    return union(given.starts[first], given.ends[last])
+
+
+def pack(given: Spans, *, origin: int, unit: int) -> str:
+    """``given`` as ``records.trace_timeline.KindSpans.packed``. Spans shorter than a unit become one long.
+
+    Gaps must be 2 units or more, or the unit 1.
+    """
+    starts = (given.starts - origin + unit // 2) // unit
+    ends = np.maximum((given.ends - origin + unit // 2) // unit, starts + 1)
+    numbers = np.empty(2 * len(starts), dtype=np.uint64)
+    numbers[0::2] = np.concatenate([starts[:1], starts[1:] - ends[:-1]])
+    numbers[1::2] = ends - starts
+    return base64.b64encode(_leb128(numbers)).decode()
+
+
+def unpack(packed: str, *, origin: int, unit: int) -> Spans:
+    """The inverse of :func:`pack`, to within a unit."""
+    numbers = _numbers(base64.b64decode(packed))
+    edges = np.cumsum(numbers) * unit + origin
+    return union(edges[0::2], edges[1::2])
+
+
+def _leb128(numbers: NDArray[np.uint64]) -> bytes:
+    """Seven bits a byte, lowest first, the top bit set on all but a number's last byte."""
+    sizes = np.ones(len(numbers), dtype=np.int64)
+    for bits in range(7, 64, 7):
+        sizes += numbers >= np.uint64(1 << bits)
+    ends = np.cumsum(sizes)
+    out = np.zeros(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
+    begins = ends - sizes
+    for place in range(int(sizes.max(initial=0))):
+        mine = sizes > place
+        byte = (numbers[mine] >> np.uint64(7 * place)) & np.uint64(0x7F)
+        more = (sizes[mine] > place + 1).astype(np.uint64) << np.uint64(7)
+        out[begins[mine] + place] = (byte | more).astype(np.uint8)
+    return out.tobytes()
+
+
+def _numbers(data: bytes) -> Ints:
+    """What :func:`_leb128` wrote."""
+    raw = np.frombuffer(data, dtype=np.uint8)
+    if not len(raw):
+        return np.zeros(0, dtype=np.int64)
+    last = np.flatnonzero(raw < 0x80)
+    begins = np.concatenate([[0], last[:-1] + 1])
+    place = np.arange(len(raw)) - np.repeat(begins, last - begins + 1)
+    parts = (raw & 0x7F).astype(np.int64) << (7 * place)
+    sums: Ints = np.add.reduceat(parts, begins)
+    return sums
+
+
+def _longest(events: Events, activity: Activity, count: int) -> Iterator[NamedSpan]:
+    """The ``count`` longest events of the activity, in order of start."""
+    indices = activity.indices
+    chosen = heapq.nlargest(count, indices.tolist(), key=lambda i: int(events.dur_ns[i]))
+    for index in sorted(chosen, key=lambda i: int(events.ts_ns[i])):
+        yield NamedSpan(
+            start_ns=int(events.ts_ns[index]),
+            duration_ns=int(events.dur_ns[index]),
+            name=_short(events.names[events.name[index]]),
+        )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"

@@ -1,0 +1,95 @@
+"""Tables of training runs and the text of a report, letter by letter.
+
+To renew after a wanted change: ``STEPSCOPE_RENEW_GOLDEN=1 pytest tests/golden``, then read the difference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.evidence import evidence
+from tests.training_records import everything, imported, study
+
+from stepscope import __version__
+from stepscope.records.codec import plain
+from stepscope.records.finding import Advice, Diagnosis, Finding, Quiet, Skipped
+from stepscope.report.charts import REGISTRY
+from stepscope.report.charts._common import given
+from stepscope.report.paper_files import write_tables
+
+GOLDEN = Path(__file__).parent / "paper"
+
+DIAGNOSIS = Diagnosis(
+    findings=(
+        Finding(
+            rule="quality-lost",
+            severity="problem",
+            title="4 ranks reach 73.5 % accuracy, 1 rank 79.0 %",
+            evidence=("the same number of epochs: 10", "3.42x per epoch"),
+            stake_fraction=None,
+            confidence="measured",
+            advice=(Advice(text="scale the learning rate with the global batch"),),
+            subject="transformer on IMDB",
+        ),
+        Finding(
+            rule="poor-overlap",
+            severity="warning",
+            title="25 % of the step is communication that nothing hides",
+            evidence=("3.00 ms of 12.0 ms",),
+            stake_fraction=0.25,
+            confidence="measured",
+            advice=(Advice(text="try smaller buckets", command="stepscope bench --preset bucket-size"),),
+        ),
+    ),
+    skipped=(
+        Skipped(rule="straggler", reason="no trace here", command="stepscope bench MATRIX.yaml --profile"),
+    ),
+    quiet=(Quiet(rule="noisy-measurement", looked_at="spread 1 %, limit 10 %"),),
+)
+
+
+def _check(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("STEPSCOPE_RENEW_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+FILES = (
+    "summary_table.tex", "scaling.tex", "findings.tex", "summary_table.md", "comprehensive_summary.csv",
+    "performance_report.txt",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_paper_files_read_as_agreed(tmp_path: Path, name: str) -> None:
+    paths = write_tables(evidence(*study(), *imported()), DIAGNOSIS, tmp_path)
+    assert name in {path.name for path in paths}
+    _check(name, (tmp_path / name).read_text().replace(__version__, "VERSION"))
+
+
+def test_prepared_charts_read_as_agreed() -> None:
+    prepared: dict[str, Any] = {}
+    for key in REGISTRY.names():
+        chart = REGISTRY.load(key)
+        keywords = given(chart, everything())
+        if keywords is None:  # charts of collectives have their own
+            continue
+        prepared[key] = [
+            {"caption": chart.caption(d), **_rounded(plain(d))} for d in chart.prepare(**keywords)
+        ]
+    _check("charts.json", json.dumps(prepared, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def _rounded(value: Any) -> Any:
+    """Figures to six digits: the last ones are the machine's, not ours."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value

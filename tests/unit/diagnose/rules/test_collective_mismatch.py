@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.evidence import evidence
+
+from stepscope.diagnose.evidence import Evidence, Source, load_evidence
+from stepscope.diagnose.rules.collective_mismatch import RULE
+from stepscope.records.finding import Quiet, Skipped
+from stepscope.records.flight import FlightDump, FlightEntry, FlightGroup
+from stepscope.traces.flight import compare
+
+DATA = Path(__file__).parents[4].parent / "shared" / "data" / "flight_recorder"
+Call = tuple[str, int, str]
+SUM: Call = ("all_reduce", 1024, "float32")
+GATHER: Call = ("all_gather", 64, "float32")
+
+
+def dump(rank: int, *calls: Call, waits: bool = True) -> FlightDump:
+    """One rank's calls (operation, elements, type); the last one has not finished where it ``waits``."""
+    entries = tuple(
+        FlightEntry(
+            record_id=number, group="0", sequence=number + 1, op=op, name=f"nccl:{op}", input_sizes=((numel,),),
+            input_dtypes=(dtype,), output_sizes=((numel,),), output_dtypes=(dtype,),
+            state="started" if waits and number == len(calls) - 1 else "completed",
+        )
+        for number, (op, numel, dtype) in enumerate(calls)
+    )  # fmt: skip
+    group = FlightGroup(name="0", description="default_pg", ranks=(0, 1, 2))
+    return FlightDump(rank=rank, entries=entries, groups=(group,), kept="all", world_size=3)
+
+
+def of(*dumps: FlightDump) -> Evidence:
+    source = Source(path=Path("dumps"), kind="imported", format="flight_recorder")
+    return Evidence(sources=(source,), flight=compare(dumps))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (("all_reduce", 1000, "float32"), "rank 2 called collective 2 of default_pg with another size"),
+        (("all_reduce", 1024, "bfloat16"), "rank 2 called collective 2 of default_pg with another type"),
+        (("broadcast", 1024, "float32"), "rank 2 called collective 2 of default_pg another operation"),
+    ],
+)
+def test_the_rank_that_called_something_else_is_named(call: Call, said: str) -> None:
+    (found,) = RULE.check(of(dump(0, SUM, SUM), dump(1, SUM, SUM), dump(2, SUM, call)))
+    assert found.title == said
+    assert found.severity == "problem"
+    assert found.subject == "rank 2"
+    assert found.advice[1].command == "export TORCH_DISTRIBUTED_DEBUG=DETAIL"
+
+
+def test_a_swapped_order_is_told_as_such() -> None:
+    usual, swapped = (SUM, GATHER, SUM), (GATHER, SUM, SUM)
+    (found,) = RULE.check(of(dump(0, *usual), dump(1, *usual), dump(2, *swapped)))
+    assert found.title == "rank 2 called collective 1 of default_pg in another order"
+
+
+def test_equal_calls_are_quiet_even_while_they_wait() -> None:
+    """The borderline: a hang without a mismatch is another rule's."""
+    outcome = RULE.check(of(dump(0, SUM, SUM), dump(1, SUM, SUM), dump(2, SUM, waits=False)))
+    assert outcome == Quiet(
+        rule="collective-mismatch", looked_at="calls that at least two ranks kept: all the same"
+    )
+
+
+def test_without_dumps_it_is_skipped() -> None:
+    assert isinstance(RULE.check(evidence()), Skipped)
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no real dumps at {DATA}")
+@pytest.mark.parametrize("name", ["gpu_error_1st", "lock_gil_1st"])
+def test_real_hangs_without_a_mismatch_are_quiet(name: str) -> None:
+    assert isinstance(RULE.check(load_evidence([DATA / name])), Quiet)

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.bench_evidence import bench, made
+from tests.calibration_rows import sweep
+from tests.evidence import MS, evidence, rate, run, step
+
+from stepscope.diagnose.rules.communication_bound import RULE
+from stepscope.records.finding import Finding, Quiet, Skipped
+from stepscope.records.training import PhaseTimes
+
+SMALL = {"micro_batch": 8, "accumulation": 1}
+
+
+def fired(outcome: object) -> Finding:
+    assert isinstance(outcome, tuple), outcome
+    (found,) = outcome
+    return found
+
+
+def exposed(share: float, **known: Any) -> Any:
+    """4 ranks, a step of 100 ms."""
+    return run("b", **{"ranks": 4, **known}, step_ns=step(100), exposed_comm_ns=step(100 * share))
+
+
+def test_exposed_communication_fires_with_the_batch_that_helps() -> None:
+    """40 ms of communication beside 60 ms of work: 160 ms of work are 80 %, 2.67 times as much."""
+    found = fired(RULE.check(evidence(exposed(0.4, **SMALL))))
+    assert found.title == (
+        "communication-bound: 40 % of the step on 4 ranks is exposed communication; batch too small"
+    )
+    assert found.stake_fraction == pytest.approx(0.4)
+    assert any(
+        "2.7 times the work" in line and "a batch of 22 per rank (now 8) or accumulation of 3 (now 1)" in line
+        for line in found.evidence
+    )
+
+
+def test_what_does_not_grow_with_the_batch_is_taken_into_account() -> None:
+    """Work of 40 and an optimizer of 20: 40 k + 20 = 160."""
+    phases = PhaseTimes(
+        data_wait_ns=0,
+        forward_ns=10 * MS,
+        backward_compute_ns=30 * MS,
+        exposed_comm_ns=40 * MS,
+        optimizer_ns=20 * MS,
+        other_ns=0,
+    )
+    found = fired(RULE.check(evidence(exposed(0.4, phases=phases, **SMALL))))
+    assert any("3.5 times the work" in line and "a batch of 28 per rank" in line for line in found.evidence)
+
+
+@pytest.mark.parametrize(("share", "fires"), [(0.19, False), (0.20, False), (0.21, True)])
+def test_the_limit(share: float, fires: bool) -> None:
+    outcome = RULE.check(evidence(exposed(share)))
+    assert isinstance(outcome, tuple) is fires
+    if not fires:
+        assert isinstance(outcome, Quiet)
+        assert "limit 20 %" in outcome.looked_at
+
+
+def test_only_the_fastest_run_on_so_many_ranks_is_judged() -> None:
+    """A naive strategy that exposes everything says nothing of what the job needs."""
+    naive = run("n", ranks=4, samples_per_s=rate(50), step_ns=step(100), exposed_comm_ns=step(60))
+    ddp = run("d", ranks=4, samples_per_s=rate(90), step_ns=step(55), exposed_comm_ns=step(5))
+    assert isinstance(RULE.check(evidence(naive, ddp)), Quiet)
+
+
+@pytest.mark.parametrize(
+    ("known", "cause"),
+    [
+        ({"micro_batch": 8}, "batch too small"),
+        ({"num_parameters": 100_000}, "model too small"),
+        ({"settings": {"model.max_seq_len": 128}}, "sequence too short"),
+        (
+            {"micro_batch": 64, "num_parameters": 10_000_000},
+            "nothing known of the model or the batch is small",
+        ),
+    ],
+)
+def test_it_says_what_is_too_small(known: dict[str, Any], cause: str) -> None:
+    assert fired(RULE.check(evidence(exposed(0.4, **known)))).title.endswith(cause)
+
+
+def test_sequences_get_a_length_that_reaches_eighty_per_cent() -> None:
+    found = fired(RULE.check(evidence(exposed(0.4, settings={"max_seq_len": 128}))))
+    assert any("sequences of 342 tokens (now 128)" in line for line in found.evidence)
+
+
+def test_a_poor_speed_up_needs_a_cause_to_be_blamed_on_communication() -> None:
+    base = run("a", samples_per_s=rate(100))
+    poor = fired(RULE.check(evidence(base, run("b", ranks=4, samples_per_s=rate(160), **SMALL))))
+    assert poor.confidence.startswith("likely")
+    assert "60 % of the step on 4 ranks is lost, most likely to communication; batch too small" in poor.title
+    assert isinstance(RULE.check(evidence(base, run("b", ranks=4, samples_per_s=rate(160)))), Quiet)
+    fair = run("b", ranks=4, samples_per_s=rate(210), **SMALL)
+    assert isinstance(RULE.check(evidence(base, fair)), Quiet)
+
+
+def test_a_run_no_larger_that_scales_beside_it_acquits_the_size() -> None:
+    """Document 002: a model of the same small size reaches 3.49x on other data."""
+    size = {"num_parameters": 200_000}
+    ag = [run("a", samples_per_s=rate(100), **size), run("b", ranks=4, samples_per_s=rate(46), **size)]
+    assert isinstance(RULE.check(evidence(*ag)), tuple)
+    imdb = [
+        run("c", group="imdb", samples_per_s=rate(100), **size),
+        run("d", group="imdb", ranks=4, samples_per_s=rate(349), **size),
+    ]
+    assert isinstance(RULE.check(evidence(*ag, *imdb)), Quiet)
+
+
+def test_cells_of_bench_leave_waiting_out_and_get_commands() -> None:
+    found = fired(RULE.check(bench(made("d", comm_ms=60, global_batch=32, micro_batch=16, world_size=2))))
+    assert found.stake_fraction == pytest.approx(60 / 157, abs=0.02)
+    larger, accumulated = found.advice[:2]
+    assert larger.command is not None
+    assert "--set base.global_batch=82" in larger.command, "32 samples x 2.55, whole batches for both ranks"
+    assert accumulated.command is not None
+    assert "--set base.accumulation=" in accumulated.command
+    assert "--set base.global_batch=" in accumulated.command
+
+    def late(rank: int, _step: int, phases: dict[str, float]) -> None:
+        phases["forward"] += 60.0 if rank == 0 else 0.0
+
+    waiting = bench(made("w", comm_ms=3, own=late, global_batch=32, micro_batch=16, world_size=2))
+    assert isinstance(RULE.check(waiting), Quiet), "waiting for a late rank is not communication"
+
+
+def test_measured_collectives_tell_latency_from_bytes() -> None:
+    cell = made("d", comm_ms=60, global_batch=64, micro_batch=32, world_size=2)
+    slow = fired(RULE.check(bench(cell, comm=tuple(sweep(alpha_ns=50_000_000, beta_bytes_per_s=1e9)))))
+    assert slow.title.endswith("model too small")
+    assert any("of it latency" in line for line in slow.evidence)
+    wire = fired(RULE.check(bench(cell, comm=tuple(sweep(alpha_ns=10, beta_bytes_per_s=1e6)))))
+    assert "model too small" not in wire.title
+
+
+def test_nothing_timed_is_skipped() -> None:
+    outcome = RULE.check(evidence(run("a"), run("b", ranks=2)))
+    assert isinstance(outcome, Skipped)

@@ -1,0 +1,58 @@
+"""Good news: the device computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.trace_evidence import found, generated, quiet, skipped, traced, with_parts
+
+from stepscope.diagnose.engine import diagnose
+from stepscope.diagnose.rules.compute_bound import RULE
+from stepscope.diagnose.rules.exposed_communication import RULE as EXPOSED
+from stepscope.traces.job import analyse_job
+from stepscope.traces.rank_pass import Wanted
+
+
+def test_a_device_that_computes_is_good_news(tmp_path: Path) -> None:
+    evidence = generated(
+        tmp_path, world=2, steps=4, transfer_ns=20_000, backward_ns=900_000, forward_ns=900_000
+    )
+    finding = found(RULE, evidence)
+    assert finding.severity == "info"
+    assert finding.stake_fraction is None
+    assert "(median rank)" in finding.title
+    assert finding.evidence[0].startswith("exposed communication ")
+
+
+def test_a_job_that_waits_is_quiet(tmp_path: Path) -> None:
+    assert "from 80 % on" in quiet(RULE, generated(tmp_path, world=2, overlap=False))
+
+
+@pytest.mark.parametrize(("compute", "fires"), [(800_000, True), (799_999, False)])
+def test_borderline_four_fifths_of_the_window(tmp_path: Path, compute: int, fires: bool) -> None:
+    evidence = with_parts(generated(tmp_path, world=1), window_ns=1_000_000, compute_ns=compute)
+    if fires:
+        assert found(RULE, evidence)
+    else:
+        assert quiet(RULE, evidence)
+
+
+def test_good_news_comes_last(tmp_path: Path) -> None:
+    evidence = with_parts(
+        generated(tmp_path, world=2),
+        window_ns=1_000_000,
+        compute_ns=850_000,
+        comm_ns=200_000,
+        exposed_comm_ns=110_000,
+    )
+    assert [f.rule for f in diagnose(evidence, rules=[RULE, EXPOSED]).findings] == [
+        "exposed-communication",
+        "compute-bound",
+    ]
+
+
+def test_device_events_alone_are_not_enough(tmp_path: Path) -> None:
+    generated(tmp_path, world=2)
+    partly = analyse_job(tmp_path / "job", wanted=Wanted(sections=frozenset({"budget"})))
+    assert "--show budget" in skipped(RULE, traced(partly))

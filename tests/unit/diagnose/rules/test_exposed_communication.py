@@ -1,0 +1,66 @@
+"""Communication that nothing hides, and what of it is waiting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.trace_evidence import found, generated, quiet, traced, with_parts
+
+from stepscope.diagnose.rules.exposed_communication import RULE
+from stepscope.traces.job import analyse_job
+from stepscope.traces.rank_pass import Wanted
+
+
+def test_transfers_that_are_waited_for_fire_with_their_share(tmp_path: Path) -> None:
+    evidence = generated(tmp_path, world=2, steps=4, overlap=False, transfer_ns=300_000)
+    finding = found(RULE, evidence)
+    parts = [p.budget.parts for p in evidence.traces[0].summary.ranks if p.budget]
+    share = sum(p.exposed_comm_fraction for p in parts) / 2
+    assert share > 0.2
+    assert finding.severity == "problem"
+    assert f"{share * 100:.0f} %" in finding.title
+    assert finding.stake_fraction == pytest.approx(share, rel=0.1)
+    assert any("0 % of communication runs under computation" in line for line in finding.evidence)
+    assert any("stepscope trace" in (a.command or "") for a in finding.advice)
+
+
+def test_waiting_for_a_late_rank_is_taken_off_the_stake(tmp_path: Path) -> None:
+    finding = found(
+        RULE,
+        generated(tmp_path, world=2, steps=6, late={1: 2_000_000}, late_kind="compute", transfer_ns=50_000),
+    )
+    assert any("is waiting for the last rank" in line for line in finding.evidence)
+    assert finding.stake_fraction is not None
+    assert finding.stake_fraction < 0.1
+
+
+def test_hidden_communication_is_quiet(tmp_path: Path) -> None:
+    said = quiet(
+        RULE,
+        generated(tmp_path, world=2, steps=4, transfer_ns=20_000, backward_ns=900_000, forward_ns=900_000),
+    )
+    assert "limit 10 %" in said
+
+
+@pytest.mark.parametrize(("exposed", "fires"), [(100_000, True), (99_999, False)])
+def test_borderline_a_tenth_of_the_window(tmp_path: Path, exposed: int, fires: bool) -> None:
+    evidence = with_parts(
+        generated(tmp_path, world=2), window_ns=1_000_000, comm_ns=200_000, exposed_comm_ns=exposed
+    )
+    if fires:
+        assert found(RULE, evidence).severity == "warning"
+    else:
+        assert quiet(RULE, evidence)
+
+
+def test_from_device_events_alone_the_waiting_is_unknown_and_said_so(tmp_path: Path) -> None:
+    generated(tmp_path, world=2, steps=4, overlap=False, transfer_ns=300_000)
+    partly = analyse_job(tmp_path / "job", wanted=Wanted(sections=frozenset({"budget"})))
+    finding = found(RULE, traced(partly))
+    assert "not taken off" in finding.confidence
+    assert "without --show budget" in finding.advice[0].text
+
+
+def test_a_job_without_communication_is_quiet(tmp_path: Path) -> None:
+    assert quiet(RULE, with_parts(generated(tmp_path, world=1), comm_ns=0)) == "no communication"

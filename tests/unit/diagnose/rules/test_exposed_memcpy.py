@@ -1,0 +1,51 @@
+"""Copies that nothing hides: from where to where, and what to do about each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.trace_evidence import by_hand, found, generated, kernels, quiet, skipped
+
+from stepscope.diagnose.rules.exposed_memcpy import RULE
+
+WORK = "void at::native::vectorized_elementwise_kernel<4>"
+
+
+def test_pageable_copies_fire_and_pinning_is_advised() -> None:
+    finding = found(RULE, by_hand(*kernels(("Memcpy HtoD (Pageable -> Device)", 300), (WORK, 700))))
+    assert (
+        finding.title
+        == "copies that nothing hides take 30 % of the time, among them copies of pageable host memory"
+    )
+    assert finding.severity == "problem"
+    assert finding.evidence == ("1 copy host to device (pageable) at 1.00 GB/s: 300 us of them exposed",)
+    assert "pin_memory=True" in finding.advice[0].text
+
+
+def test_copies_back_are_advised_otherwise() -> None:
+    finding = found(RULE, by_hand(*kernels(("Memcpy DtoH (Device -> Pageable)", 300), (WORK, 700))))
+    assert ".item()" in finding.advice[0].text
+
+
+def test_pinned_copies_are_told_to_run_beside_the_work(tmp_path: Path) -> None:
+    finding = found(RULE, generated(tmp_path, world=2, copy_ns=2_000_000))
+    assert "pageable" not in finding.title
+    assert "non_blocking" in finding.advice[0].text
+
+
+def test_few_copies_are_quiet(tmp_path: Path) -> None:
+    assert "limit 5.0 %" in quiet(RULE, generated(tmp_path, world=2))
+
+
+@pytest.mark.parametrize(("copied_us", "fires"), [(50, True), (49.9, False)])
+def test_borderline_a_twentieth_of_the_window(copied_us: float, fires: bool) -> None:
+    evidence = by_hand(*kernels(("Memcpy HtoD (Pageable -> Device)", copied_us), (WORK, 1000 - copied_us)))
+    if fires:
+        assert found(RULE, evidence).severity == "warning"
+    else:
+        assert quiet(RULE, evidence)
+
+
+def test_a_cpu_job_copies_nothing(tmp_path: Path) -> None:
+    assert "CPU job" in skipped(RULE, generated(tmp_path, world=2, device="gloo"))

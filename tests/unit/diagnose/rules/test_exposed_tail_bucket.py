@@ -1,0 +1,75 @@
+"""The last bucket of a step, which nothing is left to hide."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.trace_evidence import found, generated, quiet, skipped, traced
+
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.rules.exposed_tail_bucket import RULE
+from stepscope.records.trace_buckets import BucketRow
+
+
+def bucketed(
+    folder: Path, *exposed_ns: int, steps: int = 3, members: tuple[str, ...] | None = None
+) -> Evidence:
+    """Two ranks, steps of 1 ms, buckets of 8 MiB whose exposed parts these are; rank 1 waits 0.2 ms more in each."""
+    summary = generated(folder, world=2, steps=steps).traces[0].summary
+    ranks = []
+    for each in summary.ranks:
+        rank = each.facts.rank
+        rows = tuple(
+            BucketRow(
+                rank=rank, step=step.step, index=i, wrapper="ddp", op="all_reduce", dtype="Float", size_bytes=8 << 20,
+                members=members, members_source=None, members_unavailable=None, ready_ns=0, launch_ns=i, start_ns=i,
+                end_ns=i + ns, waited_ns=0, exposed_ns=ns + 200_000 * rank,
+            )
+            for step in each.steps
+            for i, ns in enumerate(exposed_ns)
+        )  # fmt: skip
+        timed = tuple(replace(s, parts=replace(s.parts, window_ns=1_000_000)) for s in each.steps)
+        ranks.append(replace(each, buckets=rows, steps=timed))
+    return traced(replace(summary, ranks=tuple(ranks)))
+
+
+def test_a_tail_that_is_most_of_what_is_exposed_fires_without_the_waiting(tmp_path: Path) -> None:
+    finding = found(RULE, bucketed(tmp_path, 0, 10_000, 190_000))
+    assert finding.title == "the last of 3 buckets is 95 % of what buckets expose: 19 % of the step"
+    assert finding.stake_fraction == pytest.approx(0.19)
+    assert "8.00 MiB, 190 us of it exposed" in finding.evidence[0]
+    assert "bucket_cap_mb" in finding.advice[0].text
+
+
+def test_buckets_exposed_alike_are_quiet(tmp_path: Path) -> None:
+    assert "limits 50 % and 5.0 %" in quiet(RULE, bucketed(tmp_path, 90_000, 90_000, 90_000))
+
+
+@pytest.mark.parametrize(("tail", "fires"), [(50_000, True), (49_999, False)])
+def test_borderline_a_twentieth_of_the_step(tmp_path: Path, tail: int, fires: bool) -> None:
+    evidence = bucketed(tmp_path, 0, tail)
+    if fires:
+        assert found(RULE, evidence).severity == "warning"
+    else:
+        assert quiet(RULE, evidence)
+
+
+def test_borderline_half_of_what_is_exposed(tmp_path: Path) -> None:
+    assert found(RULE, bucketed(tmp_path / "a", 100_000, 100_000))
+    assert quiet(RULE, bucketed(tmp_path / "b", 100_001, 100_000))
+
+
+def test_one_gradient_is_not_split_and_no_cap_is_advised(tmp_path: Path) -> None:
+    finding = found(RULE, bucketed(tmp_path, 0, 200_000, members=("[50257, 768]",)))
+    assert any("does not split a parameter" in line for line in finding.evidence)
+    assert not any("bucket_cap_mb" in a.text for a in finding.advice)
+
+
+def test_one_bucket_a_step_has_no_tail(tmp_path: Path) -> None:
+    assert "one bucket a step" in skipped(RULE, bucketed(tmp_path, 200_000))
+
+
+def test_without_hooks_there_are_no_buckets(tmp_path: Path) -> None:
+    assert "no bucket was launched" in skipped(RULE, generated(tmp_path, world=2))

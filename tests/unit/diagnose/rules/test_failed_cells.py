@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from tests.bench_evidence import bench, failed, made
+
+from stepscope.diagnose.rules.failed_cells import RULE
+from stepscope.records.finding import Quiet
+from stepscope.records.run import RunRecord
+
+
+def test_failures_are_counted_grouped_and_named() -> None:
+    record = RunRecord(
+        kind="bench", name="m", matrix={}, cells=("a", "b", "c"),
+        argv=("stepscope", "bench", "m.yaml", "-o", "OLD", "--json"),
+    )  # fmt: skip
+    evidence = bench(
+        made("a"),
+        failed("b", "timeout", "rank 1 on node-b never called all_reduce 7", strategy="naive"),
+        failed("c", "timeout", "rank 1 on node-b never called all_reduce 7", strategy="bucketed"),
+        records=(record,),
+    )
+    (found,) = RULE.check(evidence)
+    assert found.title == "2 of 3 cells failed: 2 timeout"
+    assert found.severity == "problem"
+    assert len(found.evidence) == 1
+    assert "and 1 more: rank 1 on node-b never called all_reduce 7" in found.evidence[0]
+    assert found.advice[0].command == "stepscope bench m.yaml -o RUN"
+
+
+def test_all_results_are_quiet() -> None:
+    assert isinstance(RULE.check(bench(made("a"), made("b", strategy="naive"))), Quiet)
+
+
+def test_out_of_memory_is_another_rules_matter() -> None:
+    assert isinstance(RULE.check(bench(made("a"), failed("b", "oom", "rank 0: CUDA out of memory"))), Quiet)
+
+
+def test_what_cannot_run_here_is_worth_knowing_and_no_failure() -> None:
+    (found,) = RULE.check(bench(made("a"), failed("b", "unsupported", "4 ranks need 4 GPUs", world_size=4)))
+    assert found.severity == "info"
+    assert "did not run: 1 unsupported" in found.title
+
+
+def test_an_interrupted_run_is_a_warning() -> None:
+    (found,) = RULE.check(bench(made("a"), failed("b", "interrupted", "stopped before it finished")))
+    assert found.severity == "warning"
+
+
+def test_a_cell_that_ended_well_without_a_step_time_is_named() -> None:
+    empty = made("b", row={"step_ns_median": None, "samples_per_s": None}, strategy="naive")
+    (found,) = RULE.check(bench(made("a"), empty))
+    assert found.title == "1 cell ended well and has no step time"

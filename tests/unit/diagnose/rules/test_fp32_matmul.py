@@ -1,0 +1,51 @@
+"""FP32 products without TF32, on GPUs that have it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.trace_evidence import by_hand, found, generated, kernels, quiet, skipped
+
+from stepscope.diagnose.rules.fp32_matmul import RULE
+
+A100 = "NVIDIA A100-SXM4-80GB"
+FP32 = "ampere_sgemm_128x64_nn"
+TF32 = "ampere_s1688gemm_128x128_ldg8_f2f_stages_32x1_tn"
+OTHER = "void at::native::vectorized_elementwise_kernel<4>"
+
+
+def test_fp32_products_on_an_a100_fire_with_what_the_peaks_allow() -> None:
+    finding = found(RULE, by_hand(*kernels((FP32, 600), (OTHER, 400)), device=A100))
+    assert finding.title == "FP32 matrix products without TF32 take 60 % of the time"
+    assert finding.stake_fraction == pytest.approx(0.6 * (1 - 19.5 / 156))
+    assert any("TF32 has 8.0 times the peak" in line for line in finding.evidence)
+    assert "set_float32_matmul_precision('high')" in (finding.advice[0].command or "")
+
+
+def test_tf32_products_are_quiet() -> None:
+    assert "0 %" in quiet(RULE, by_hand(*kernels((TF32, 600), (OTHER, 400)), device=A100))
+
+
+@pytest.mark.parametrize(("fp32_us", "fires"), [(100, True), (99.9, False)])
+def test_borderline_a_tenth_of_the_window(fp32_us: float, fires: bool) -> None:
+    evidence = by_hand(*kernels((FP32, fp32_us), (OTHER, 1000 - fp32_us)), device=A100)
+    if fires:
+        assert found(RULE, evidence).severity == "warning"
+    else:
+        assert quiet(RULE, evidence)
+
+
+def test_a_v100_has_no_tf32() -> None:
+    said = quiet(RULE, by_hand(*kernels(("volta_sgemm_128x64_nn", 600)), device="Tesla V100-SXM2-32GB"))
+    assert "no TF32 on this device" in said
+
+
+def test_the_kernels_tell_where_the_device_has_no_name() -> None:
+    finding = found(RULE, by_hand(*kernels((FP32, 600), (OTHER, 400))))
+    assert finding.stake_fraction == pytest.approx(0.6)
+    assert "neither the device's name" in skipped(RULE, by_hand(*kernels(("volta_sgemm_128x64_nn", 600))))
+
+
+def test_a_cpu_job_has_no_kernels(tmp_path: Path) -> None:
+    assert "CPU job" in skipped(RULE, generated(tmp_path, world=2, device="gloo"))

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.memory_pickles import MIB, dump, event, free, live, segment
+
+from stepscope.diagnose.evidence import Evidence, load_evidence
+from stepscope.diagnose.rules.fragmentation import RULE
+from stepscope.records.finding import Quiet
+
+DATA = Path(__file__).parents[4].parent / "shared" / "data" / "memory_snapshots"
+
+
+def pool(folder: Path, *, split: int, segments: int = 100, **more: object) -> Evidence:
+    """Segments of 20 MiB, each with ``split`` MiB of free splinters beside a live block."""
+    parts = (
+        [segment(free(split * MIB), live((20 - split) * MIB))] * segments
+        if split
+        else [segment(live(20 * MIB))]
+    )
+    return load_evidence([dump(folder / "pool.pickle", parts, **more)])
+
+
+def test_a_pool_in_splinters_fires_with_the_largest_piece(tmp_path: Path) -> None:
+    (found,) = RULE.check(pool(tmp_path, split=8))
+    assert found.title == "40 % of reserved memory (800 MiB) is split into unusable pieces"
+    assert found.severity == "warning"
+    assert "the largest free block is 8.00 MiB" in found.evidence[0]
+
+
+def test_a_failed_request_that_would_have_fitted_in_the_splinters_is_a_problem(tmp_path: Path) -> None:
+    trace = [event("oom", 64 * MIB, device_free=2 * MIB)]
+    (found,) = RULE.check(pool(tmp_path, split=8, trace=trace))
+    assert found.severity == "problem"
+    assert "a request of 64.0 MiB failed: less than what lies split" in found.evidence
+
+
+def test_free_as_a_whole_is_not_fragmented(tmp_path: Path) -> None:
+    path = dump(tmp_path / "s.pickle", [segment(live(20 * MIB)), *[segment(free(20 * MIB))] * 100])
+    outcome = RULE.check(load_evidence([path]))
+    assert isinstance(outcome, Quiet)
+    assert outcome.looked_at.startswith("0 % of 1.97 GiB reserved")
+
+
+@pytest.mark.parametrize(("split", "segments", "fires"), [(4, 100, True), (3, 100, False), (4, 60, False)])
+def test_a_fifth_and_a_quarter_gibibyte_decide(
+    tmp_path: Path, split: int, segments: int, fires: bool
+) -> None:
+    """4 of 20 MiB is a fifth; 60 segments of those have 240 MiB."""
+    assert isinstance(RULE.check(pool(tmp_path, split=split, segments=segments)), tuple) is fires
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no snapshots at {DATA}")
+@pytest.mark.parametrize("name", sorted(p.name for p in DATA.glob("*.pickle")))
+def test_real_snapshots_are_quiet(name: str) -> None:
+    assert isinstance(RULE.check(load_evidence([DATA / name])), Quiet)

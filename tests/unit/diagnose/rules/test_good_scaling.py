@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from tests.evidence import epochs, evidence, rate, run
+
+from stepscope.diagnose.engine import check
+from stepscope.diagnose.rules.good_scaling import RULE
+from stepscope.records.finding import Quiet, Skipped
+
+BASE = run("a", samples_per_s=rate(100))
+
+
+def test_good_news_names_rating_and_efficiency_of_the_most_ranks() -> None:
+    (found,) = RULE.check(
+        evidence(BASE, run("b", ranks=2, samples_per_s=rate(195)), run("c", ranks=4, samples_per_s=rate(349)))
+    )
+    assert found.severity == "info"
+    assert found.title == "good scaling: 3.49x on 4 ranks, 87.2 % efficiency"
+    assert "also b on 2 ranks: 1.95x, 97.5 %" in found.evidence
+    assert "strong scaling" in found.evidence[0]
+
+
+def test_at_the_limit_it_is_quiet() -> None:
+    outcome = RULE.check(evidence(BASE, run("b", ranks=4, samples_per_s=rate(320))))
+    assert isinstance(outcome, Quiet)
+    assert "80 %" in outcome.looked_at
+    assert isinstance(RULE.check(evidence(BASE, run("b", ranks=4, samples_per_s=rate(320.5)))), tuple)
+
+
+def test_a_baseline_is_never_praised() -> None:
+    assert isinstance(check(RULE, evidence(BASE)), Skipped)
+    own = run("a", samples_per_s=rate(100), baseline_id="a")
+    outcome = check(RULE, evidence(own, run("b", ranks=2, samples_per_s=rate(90), baseline_id="a")))
+    assert isinstance(outcome, Quiet)
+
+
+def test_what_cannot_be_and_what_is_duplicated_is_not_praised() -> None:
+    impossible = run("b", ranks=2, samples_per_s=rate(300))
+    assert isinstance(RULE.check(evidence(BASE, impossible)), Quiet)
+    beside = run("c", ranks=4, samples_per_s=rate(380))
+    assert isinstance(RULE.check(evidence(BASE, beside)), tuple)
+    assert isinstance(RULE.check(evidence(BASE, impossible, beside)), Quiet), "the baseline is wrong for both"
+    copies = run("b", ranks=2, samples_per_s=rate(195), dataset_size=100, samples_seen_per_rank=(100, 100))
+    assert isinstance(RULE.check(evidence(BASE, copies)), Quiet)
+
+
+def test_slower_to_the_accuracy_is_said_beside_it() -> None:
+    (found,) = RULE.check(
+        evidence(
+            run("a", dataset="d", epochs=epochs(seconds=[10.0] * 4, accuracy=[0.8, 0.8, 0.8, 0.8])),
+            run("b", ranks=2, dataset="d", epochs=epochs(seconds=[5.0] * 4, accuracy=[0.5, 0.6, 0.7, 0.8])),
+        )
+    )
+    assert "an epoch only: to validation accuracy 0.80 it is 0.50x" in found.evidence

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tests.evidence import evidence
+
+from stepscope.diagnose.evidence import Evidence, Source, load_evidence
+from stepscope.diagnose.rules.hang import RULE
+from stepscope.records.finding import Finding, Quiet, Skipped
+from stepscope.records.flight import FlightDump, FlightEntry, FlightGroup
+from stepscope.traces.flight import compare
+
+DATA = Path(__file__).parents[4].parent / "shared" / "data" / "flight_recorder"
+
+
+def dump(rank: int, *states: str, ranks: int = 4) -> FlightDump:
+    """One rank's all_reduces of 1024 floats in the default group, in these states."""
+    entries = tuple(
+        FlightEntry(
+            record_id=number, group="0", sequence=number + 1, op="all_reduce", name="nccl:all_reduce",
+            input_sizes=((1024,),), input_dtypes=("float32",), output_sizes=((1024,),), output_dtypes=("float32",),
+            state=state,
+        )
+        for number, state in enumerate(states)
+    )  # fmt: skip
+    group = FlightGroup(
+        name="0", description="default_pg", ranks=tuple(range(ranks)), last_enqueued=len(states),
+        last_completed=sum(s == "completed" for s in states),
+    )  # fmt: skip
+    return FlightDump(rank=rank, entries=entries, groups=(group,), kept="all", world_size=ranks)
+
+
+def of(*dumps: FlightDump) -> Evidence:
+    found = evidence(flight=compare(dumps))
+    source = Source(path=Path("dumps"), kind="imported", format="flight_recorder")
+    return Evidence(sources=(source,), flight=found.flight)
+
+
+def fired(outcome: object) -> tuple[Finding, ...]:
+    assert isinstance(outcome, tuple)
+    return outcome
+
+
+DONE, WAITS = ("completed", "completed"), ("completed", "completed", "started")
+
+
+def test_the_rank_that_never_came_is_named_with_the_collective() -> None:
+    (found,) = fired(RULE.check(of(dump(0, *WAITS), dump(1, *WAITS), dump(2, *DONE), dump(3, *WAITS))))
+    assert found.title.startswith("rank 2 never entered collective 3 of default_pg: all_reduce")
+    assert found.subject == "rank 2"
+    assert "3 ranks waiting there: 0, 1 and 3" in found.evidence
+    assert found.advice[0].text == "see what rank 2 does instead"
+
+
+def test_a_rank_inside_what_the_others_left_is_stuck() -> None:
+    out = (*DONE, "completed")
+    (found,) = fired(RULE.check(of(dump(0, *out), dump(1, *WAITS), dump(2, *out), dump(3, *out))))
+    assert found.title.startswith("rank 1 is stuck inside collective 3 of default_pg")
+
+
+def test_a_finished_job_is_quiet() -> None:
+    outcome = RULE.check(of(*(dump(rank, *DONE) for rank in range(4))))
+    assert outcome == Quiet(
+        rule="hang", looked_at="flight recorders of all ranks: nobody waits for a call of another"
+    )
+
+
+def test_being_behind_keeps_nobody_waiting() -> None:
+    """The borderline: rank 3 has called less, and no rank is in a call that it lacks."""
+    assert isinstance(RULE.check(of(*(dump(r, *DONE) for r in range(3)), dump(3, "completed"))), Quiet)
+
+
+def test_without_dumps_it_says_how_to_get_them() -> None:
+    outcome = RULE.check(evidence())
+    assert isinstance(outcome, Skipped)
+    assert outcome.command == "TORCH_FR_BUFFER_SIZE=2000"
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no real dumps at {DATA}")
+@pytest.mark.parametrize("name", ["gpu_error_1st", "lock_gil_1st"])
+def test_the_ranks_broken_on_purpose_are_named_and_no_other(name: str) -> None:
+    truth = re.search(r"Fault ranks: (\[.*\])", (DATA / name / "fault_injection.log").read_text())
+    assert truth is not None
+    findings = fired(RULE.check(load_evidence([DATA / name])))
+    named = {int(n) for f in findings for n in re.findall(r"\d+", f.subject or "")}
+    assert named == set(json.loads(truth[1]))
+    assert all(f.severity == "problem" for f in findings)

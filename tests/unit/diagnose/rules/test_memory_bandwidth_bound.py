@@ -1,0 +1,47 @@
+"""Kernels that only move memory against those that multiply."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.trace_evidence import by_hand, found, generated, kernels, quiet, skipped
+
+from stepscope.diagnose.rules.memory_bandwidth_bound import RULE
+
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
+NORM = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>"
+PRODUCT = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
+
+
+def test_elementwise_work_and_norms_that_dominate_fire() -> None:
+    finding = found(RULE, by_hand(*kernels((ADD, 400), (NORM, 200), (PRODUCT, 400))))
+    assert "take 60 % of the computation" in finding.title
+    assert finding.stake_fraction == pytest.approx(0.6)
+    assert any("matrix products: 40 %" in line for line in finding.evidence)
+    assert any(ADD[:40] in line for line in finding.evidence)
+
+
+def test_products_that_dominate_are_quiet() -> None:
+    assert "limits 40 % and 10 %" in quiet(RULE, by_hand(*kernels((ADD, 100), (PRODUCT, 900))))
+
+
+def test_kernels_that_a_compiler_fused_are_what_the_advice_leads_to() -> None:
+    assert quiet(RULE, by_hand(*kernels(("triton_poi_fused_add_relu_3", 600), (PRODUCT, 400))))
+
+
+@pytest.mark.parametrize(("moved_us", "fires"), [(400, True), (399, False)])
+def test_borderline_two_fifths_of_the_kernels(moved_us: float, fires: bool) -> None:
+    evidence = by_hand(*kernels((ADD, moved_us), (PRODUCT, 1000 - moved_us)))
+    if fires:
+        assert found(RULE, evidence)
+    else:
+        assert quiet(RULE, evidence)
+
+
+def test_a_device_that_mostly_waits_is_not_bound_by_memory() -> None:
+    assert quiet(RULE, by_hand(*kernels((ADD, 50), ("Memcpy HtoD (Pinned -> Device)", 900), (PRODUCT, 10))))
+
+
+def test_a_cpu_job_has_no_kernels(tmp_path: Path) -> None:
+    assert "CPU job" in skipped(RULE, generated(tmp_path, world=2, device="gloo"))

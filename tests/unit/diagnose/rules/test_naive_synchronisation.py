@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+from tests.bench_evidence import bench, made
+
+from stepscope.diagnose.rules.naive_synchronisation import RULE
+from stepscope.records.finding import Quiet, Skipped
+
+
+def test_blocking_all_reduces_fire_with_what_overlap_returns_at_most() -> None:
+    (found,) = RULE.check(bench(made("n", strategy="naive", comm_ms=80)))
+    assert found.severity == "problem"
+    assert found.stake_fraction == pytest.approx(
+        60 / 177, abs=0.01
+    )  # the backward pass, the shorter of the two
+    assert "6 blocking collectives a step, gradient by gradient" in found.evidence
+    assert "axes.strategy=[naive,bucketed,ddp]" in (found.advice[0].command or "")
+
+
+def test_a_measured_cell_that_overlaps_outranks_the_estimate() -> None:
+    (found,) = RULE.check(bench(made("n", strategy="naive", comm_ms=80), made("d", comm_ms=40)))
+    assert found.stake_fraction == pytest.approx(40 / 177, abs=0.01)
+    assert found.confidence.startswith("measured")
+
+
+def test_overlap_that_was_measured_and_gains_nothing_is_quiet() -> None:
+    outcome = RULE.check(bench(made("n", strategy="naive", comm_ms=80), made("d", comm_ms=82)))
+    assert isinstance(outcome, Quiet)
+    assert "measured: ddp" in outcome.looked_at
+
+
+@pytest.mark.parametrize(("comm_ms", "fires"), [(10.0, False), (12.0, True)])
+def test_a_tenth_of_the_step_decides(comm_ms: float, fires: bool) -> None:
+    outcome = RULE.check(bench(made("n", strategy="naive", comm_ms=comm_ms, jitter=0)))
+    assert isinstance(outcome, tuple) is fires
+
+
+def test_buckets_are_quiet_and_one_rank_is_skipped() -> None:
+    assert isinstance(RULE.check(bench(made("d", comm_ms=80))), Quiet)
+    assert isinstance(RULE.check(bench(made("s", strategy="single", world_size=1))), Skipped)

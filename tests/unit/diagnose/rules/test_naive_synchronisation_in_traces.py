@@ -1,0 +1,78 @@
+"""Reductions after the backward pass, or waited for inside it, as traces show them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.trace_evidence import found, generated, quiet, skipped, traced, with_ranks
+
+from stepscope.diagnose.rules.naive_synchronisation import RULE
+from stepscope.records.trace_rules import GradientSync, SyncPlace
+
+NONE = SyncPlace(calls=0, total_ns=0, exposed_ns=0)
+
+
+def test_reductions_after_backward_fire(tmp_path: Path) -> None:
+    finding = found(RULE, generated(tmp_path, shape="naive", world=2, steps=4, transfer_ns=300_000))
+    assert finding.title.startswith("gradients are reduced after backward: ")
+    assert finding.severity == "problem"
+    assert "4 reductions a step" in finding.evidence[0]
+    assert "DistributedDataParallel" in finding.advice[0].text
+
+
+def test_reductions_inside_backward_that_are_waited_for_fire(tmp_path: Path) -> None:
+    finding = found(RULE, generated(tmp_path, world=2, steps=4, overlap=False, transfer_ns=300_000))
+    assert "waited for one by one" in finding.title
+    assert "async_op=True" in finding.advice[0].text
+
+
+def test_what_overlap_can_hide_bounds_the_stake(tmp_path: Path) -> None:
+    evidence = generated(
+        tmp_path, shape="naive", world=2, steps=4, transfer_ns=900_000, backward_ns=50_000, forward_ns=50_000
+    )
+    finding = found(RULE, evidence)
+    assert finding.stake_fraction is not None
+    assert finding.stake_fraction < 0.1
+
+
+def test_buckets_under_the_backward_pass_are_quiet(tmp_path: Path) -> None:
+    said = quiet(RULE, generated(tmp_path, world=2, steps=4, transfer_ns=150_000, backward_ns=200_000))
+    assert "limit 10 %" in said or "of those inside it is hidden" in said
+
+
+def test_tensor_parallel_reductions_are_none_of_gradients(tmp_path: Path) -> None:
+    said = quiet(RULE, generated(tmp_path, shape="tensor", world=2, steps=4, transfer_ns=300_000))
+    assert "forward pass" in said
+
+
+@pytest.mark.parametrize(("after", "fires"), [(90, True), (89, False)])
+def test_borderline_nine_tenths_after_backward(tmp_path: Path, after: int, fires: bool) -> None:
+    evidence = generated(tmp_path, world=1)
+    window = evidence.traces[0].summary.ranks[0].budget
+    assert window is not None
+    unit = window.parts.window_ns // 200
+    sync = GradientSync(
+        rank=0,
+        steps=3,
+        before=NONE,
+        inside=SyncPlace(calls=3, total_ns=(100 - after) * unit, exposed_ns=0),
+        after=SyncPlace(calls=12, total_ns=after * unit, exposed_ns=after * unit),
+    )
+    edited = with_ranks(evidence, gradient_sync=sync)
+    if fires:
+        assert found(RULE, edited)
+    else:
+        assert "89 % of the reductions come after backward" in quiet(RULE, edited)
+
+
+def test_a_trace_without_steps_or_backward_cannot_tell(tmp_path: Path) -> None:
+    evidence = with_ranks(generated(tmp_path, world=2), gradient_sync=None)
+    assert "no step with a backward pass" in skipped(RULE, evidence)
+
+
+def test_a_traced_cell_without_its_samples_is_looked_at_as_any_trace(tmp_path: Path) -> None:
+    evidence = generated(tmp_path, shape="naive", world=2, steps=4, transfer_ns=300_000)
+    job = replace(evidence.traces[0], cell_id="mlp-naive-1")
+    assert found(RULE, replace(traced(job.summary), traces=(job,)))

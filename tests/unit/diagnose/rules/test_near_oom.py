@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.evidence import evidence, run
+from tests.memory_pickles import MIB, alloc, dump, event, live, segment
+
+from stepscope.diagnose.evidence import load_evidence
+from stepscope.diagnose.rules.near_oom import RULE
+from stepscope.records.finding import Quiet, Skipped
+
+H100 = {"device": "cuda", "hardware": "NVIDIA H100 80GB HBM3", "precision": "fp32", "micro_batch": 16}
+
+
+def test_a_peak_near_the_capacity_fires_with_remedies_by_cost() -> None:
+    (found,) = RULE.check(evidence(run("a", ranks=4, peak_memory_bytes=76_000_000_000, **H100)))
+    assert found.title == "toy: a on 4 ranks: the peak takes 95 % of the device's memory"
+    assert found.severity == "warning"
+    assert "marketed" in found.confidence
+    costs = [advice.text for advice in found.advice]
+    assert costs[0].startswith("costs nothing")
+    assert "(8 instead of 16)" in costs[1]
+    assert "from 12 to 3.0 bytes a parameter" in costs[3]
+    assert costs[-1].startswith("costs most")
+
+
+def test_remedies_that_do_not_apply_are_left_out() -> None:
+    known = H100 | {"precision": "bf16", "micro_batch": 1}
+    (found,) = RULE.check(evidence(run("a", ranks=1, peak_memory_bytes=76_000_000_000, **known)))
+    texts = " ".join(advice.text for advice in found.advice)
+    assert "micro-batch" not in texts
+    assert "autocast" not in texts
+    assert "shard" not in texts
+
+
+@pytest.mark.parametrize(("peak", "fires"), [(71_900_000_000, False), (72_100_000_000, True)])
+def test_nine_tenths_decide(peak: int, fires: bool) -> None:
+    assert isinstance(RULE.check(evidence(run("a", peak_memory_bytes=peak, **H100))), tuple) is fires
+
+
+def test_room_enough_is_quiet_with_the_share() -> None:
+    outcome = RULE.check(evidence(run("a", peak_memory_bytes=40_000_000_000, **H100)))
+    assert outcome == Quiet(rule="near-oom", looked_at="toy: a on 1 ranks: 50 % of 74.5 GiB, limit 90 %")
+
+
+def test_a_run_that_failed_names_what_fits() -> None:
+    failed = run("b", status="oom", error="CUDA out of memory. Tried to allocate 2.00 GiB", **H100)
+    fits = run("a", peak_memory_bytes=40_000_000_000, **H100)
+    (found,) = RULE.check(evidence(failed, fits))
+    assert found.title == "toy: b on 1 ranks ran out of device memory"
+    assert found.severity == "problem"
+    assert found.evidence[0].startswith("CUDA out of memory")
+    assert found.evidence[2] == "fits: a on 1 ranks, peak 37.3 GiB"
+
+
+def test_a_failed_request_in_a_snapshot_names_who_held_the_memory(tmp_path: Path) -> None:
+    where = "/home/me/proj/model.py:12 attention"
+    trace = [
+        event("segment_alloc", 60 * MIB),
+        alloc(1, 60 * MIB, where),
+        event("oom", 50 * MIB, device_free=20 * MIB),
+    ]
+    path = dump(tmp_path / "s.pickle", [segment(live(60 * MIB, at=1, where=where))], trace)
+    (found,) = RULE.check(load_evidence([path]))
+    assert found.title == "1 request failed: 50.0 MiB wanted with 20.0 MiB left in the driver"
+    assert "60.0 MiB held at proj/model.py:12 attention" in found.evidence
+
+
+def test_an_unknown_device_is_not_judged() -> None:
+    for hardware in (None, "Some GPU 9000", "NVIDIA H100"):
+        known = H100 | {"hardware": hardware}
+        assert isinstance(RULE.check(evidence(run("a", peak_memory_bytes=76_000_000_000, **known))), Skipped)
+
+
+def test_peaks_of_no_run_are_skipped() -> None:
+    assert isinstance(RULE.check(evidence(run("a", **H100))), Skipped)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+from tests.evidence import epochs, evidence, rate, run, step
+
+from stepscope.diagnose.engine import check
+from stepscope.diagnose.rules.negative_scaling import RULE
+from stepscope.records.finding import Quiet, Skipped
+
+
+def test_slower_on_more_ranks_fires_with_the_worst_and_the_others() -> None:
+    (found,) = RULE.check(
+        evidence(
+            run("a", samples_per_s=rate(100)),
+            run("b", ranks=2, samples_per_s=rate(80), step_ns=step(10), exposed_comm_ns=step(6)),
+            run("c", ranks=4, samples_per_s=rate(46)),
+        )
+    )
+    assert found.title == "4 ranks are slower than 1 rank: 0.46x"
+    assert found.stake_fraction == pytest.approx(1 - 0.115)
+    assert "also b on 2 ranks: 0.80x" in found.evidence
+    assert found.confidence == "measured"
+
+
+def test_exposed_communication_stands_beside_it() -> None:
+    two = run("b", ranks=2, samples_per_s=rate(80), step_ns=step(10), exposed_comm_ns=step(6))
+    (found,) = RULE.check(evidence(run("a", samples_per_s=rate(100)), two))
+    assert "60 % of the step is exposed communication" in found.evidence
+
+
+def test_a_speed_up_is_quiet_with_the_least() -> None:
+    outcome = RULE.check(
+        evidence(run("a", samples_per_s=rate(100)), run("b", ranks=2, samples_per_s=rate(130)))
+    )
+    assert isinstance(outcome, Quiet)
+    assert "1.30x" in outcome.looked_at
+
+
+def test_just_below_one_fires_and_says_how_sure_it_is() -> None:
+    base = run("a", samples_per_s=rate(100))
+    (found,) = RULE.check(evidence(base, run("b", ranks=2, samples_per_s=rate(99.5))))
+    assert found.confidence.startswith("likely")
+    assert isinstance(RULE.check(evidence(base, run("b", ranks=2, samples_per_s=rate(100)))), Quiet)
+
+
+def test_duplicated_data_explains_it_and_holds_the_stake() -> None:
+    curves = {"a": [0.6, 0.4], "b": [0.4, 0.2]}
+    runs = [
+        run(i, ranks=n, dataset="ag", epochs=epochs(seconds=s, loss=curves[i]))
+        for i, n, s in (("a", 1, [100.0, 100.0]), ("b", 4, [125.0, 125.0]))
+    ]
+    (found,) = RULE.check(evidence(*runs))
+    assert found.stake_fraction is None
+    assert any(line.startswith("explained by duplicated-data") for line in found.evidence)
+
+
+def test_without_a_baseline_it_is_skipped() -> None:
+    assert isinstance(check(RULE, evidence(run("b", ranks=2, samples_per_s=rate(99)))), Skipped)

@@ -1,0 +1,59 @@
+"""Products that leave the tensor cores idle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.trace_evidence import by_hand, found, generated, kernels, quiet, skipped
+
+from stepscope.diagnose.rules.no_tensor_cores import RULE
+
+V100 = "Tesla V100-SXM2-32GB"
+A100 = "NVIDIA A100-SXM4-80GB"
+FP32 = "volta_sgemm_128x64_nn"
+FP16_VECTOR = "void cutlass::Kernel<cutlass_75_simt_hgemm_128x128_8x2_nn_align1>"
+TENSOR = "volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn"
+OTHER = "void at::native::vectorized_elementwise_kernel<4>"
+
+
+def test_fp32_products_on_a_v100_fire() -> None:
+    finding = found(RULE, by_hand(*kernels((FP32, 600), (OTHER, 400)), device=V100))
+    assert finding.title == "no matrix product uses the tensor cores; products take 60 % of the time"
+    assert finding.stake_fraction == pytest.approx(0.6 * (1 - 15.7 / 125), abs=0.005)
+    assert any("100 % of the products' time is FP32" in line for line in finding.evidence)
+
+
+def test_half_precision_on_the_vector_units_of_an_a100_fires() -> None:
+    assert found(RULE, by_hand(*kernels((FP16_VECTOR, 600), (OTHER, 400)), device=A100))
+
+
+def test_products_on_the_tensor_cores_are_quiet() -> None:
+    assert "100 %" in quiet(RULE, by_hand(*kernels((TENSOR, 600), (OTHER, 400)), device=V100))
+
+
+@pytest.mark.parametrize(("tensor_us", "fires"), [(24.9, True), (25.0, False)])
+def test_borderline_a_twentieth_of_the_products(tensor_us: float, fires: bool) -> None:
+    rows = kernels((TENSOR, tensor_us), (FP32, 500 - tensor_us), (OTHER, 500))
+    if fires:
+        assert found(RULE, by_hand(*rows, device=V100))
+    else:
+        assert quiet(RULE, by_hand(*rows, device=V100))
+
+
+def test_products_of_less_than_a_tenth_are_quiet() -> None:
+    assert "limit 10 %" in quiet(RULE, by_hand(*kernels((FP32, 99), (OTHER, 901)), device=V100))
+
+
+def test_fp32_where_tf32_is_to_be_had_is_left_to_the_rule_with_the_one_line_remedy() -> None:
+    said = quiet(RULE, by_hand(*kernels(("ampere_sgemm_128x64_nn", 600), (OTHER, 400)), device=A100))
+    assert "fp32-matmul" in said
+
+
+def test_names_that_tell_nothing_are_no_evidence() -> None:
+    assert "unknown kind" in quiet(RULE, by_hand(*kernels(("my_gemm_v2", 600)), device=V100))
+
+
+def test_a_device_without_a_name_and_kernels_that_do_not_tell(tmp_path: Path) -> None:
+    assert "neither the device's name" in skipped(RULE, by_hand(*kernels(("sgemm_32x32x32_NT", 600))))
+    assert "CPU job" in skipped(RULE, generated(tmp_path, world=2, device="gloo"))

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+from tests.bench_evidence import bench, made
+from tests.evidence import epochs, evidence, run, step
+
+from stepscope.diagnose.rules.noisy_measurement import RULE
+from stepscope.records.finding import Quiet, Skipped
+from stepscope.records.training import Measured
+
+DRIFT = "step times did not stay on one level: the second half is +8.0 % against the first"
+
+
+def test_few_wide_and_drifting_runs_are_listed_worst_first() -> None:
+    (found,) = RULE.check(
+        evidence(
+            run("few", step_ns=step(10, n=4)),
+            run("wide", step_ns=step(10, spread=0.12)),
+            run("drifts", step_ns=step(10), notes=(DRIFT,)),
+            run("fine", step_ns=step(10)),
+        )
+    )
+    assert found.title == "3 of 4 runs are too noisy to build on"
+    assert found.evidence[0] == "toy: wide on 1 ranks: interval ±12 %"
+    assert "toy: few on 1 ranks: 4 steps timed, 10 are needed" in found.evidence
+    assert any(line.endswith(DRIFT) for line in found.evidence)
+
+
+@pytest.mark.parametrize(("spread", "n", "fires"), [(0.049, 10, False), (0.051, 10, True), (0.01, 9, True)])
+def test_the_limits(spread: float, n: int, fires: bool) -> None:
+    outcome = RULE.check(evidence(run("a", step_ns=step(10, spread=spread, n=n))))
+    assert isinstance(outcome, tuple) is fires
+    if not fires:
+        assert isinstance(outcome, Quiet)
+        assert "±4.9 %" in outcome.looked_at
+
+
+@pytest.mark.parametrize(("count", "fires"), [(5, True), (6, False)])
+def test_epochs_alone_need_six(count: int, fires: bool) -> None:
+    outcome = RULE.check(evidence(run("a", epochs=epochs(seconds=[1.0] * count))))
+    assert isinstance(outcome, tuple) is fires
+
+
+def test_one_figure_without_a_count_cannot_be_judged() -> None:
+    assert isinstance(RULE.check(evidence(run("a", step_ns=Measured(value=1e6)))), Skipped)
+
+
+def test_cells_of_bench_get_the_command_that_measures_them_again() -> None:
+    (found,) = RULE.check(bench(made("a", steps=4)))
+    assert found.advice[0].command is not None
+    assert found.advice[0].command.endswith("--set measure.budget_s=120 --set measure.rounds=3")

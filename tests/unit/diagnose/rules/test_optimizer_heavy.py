@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+from tests.bench_evidence import bench, made
+
+from stepscope.diagnose.rules.optimizer_heavy import RULE
+from stepscope.records.finding import Quiet
+
+
+def test_a_long_update_fires_and_says_what_sharding_would_save() -> None:
+    (found,) = RULE.check(bench(made("c", phases={"optimizer": 50.0}, world_size=4, optimizer="adamw")))
+    assert found.stake_fraction == pytest.approx(50 / 145, abs=0.02)
+    assert (
+        "adamw over 1.34M parameters" in found.evidence[0]
+        or "adamw over 1.35M parameters" in found.evidence[0]
+    )
+    assert any("each rank updates 1/4, up to 26 % of the step" in a.text for a in found.advice)
+    assert found.advice[0].command == "stepscope bench MATRIX.yaml --set base.accumulation=2"
+
+
+def test_a_short_update_is_quiet() -> None:
+    outcome = RULE.check(bench(made("c")))
+    assert isinstance(outcome, Quiet)
+    assert "limit 20 %" in outcome.looked_at
+
+
+@pytest.mark.parametrize(("ms", "fires"), [(22.0, False), (25.0, True)])
+def test_a_fifth_of_the_step_decides(ms: float, fires: bool) -> None:
+    """95 ms beside it: the limit lies at 23.75 ms."""
+    assert isinstance(RULE.check(bench(made("c", phases={"optimizer": ms}, jitter=0))), tuple) is fires

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+from tests.bench_evidence import bench, environment, made
+
+from stepscope.diagnose.rules.oversubscription import RULE
+from stepscope.records.environment import TorchFact
+from stepscope.records.finding import Quiet, Skipped
+
+
+def torch(devices: int) -> TorchFact:
+    return TorchFact(
+        version="2.13.0", cuda_version="13.0", nccl_version=None, hip_version=None, gloo=True, nccl=True,
+        cuda_available=True, device_count=devices, device_names=("a GPU",) * devices,
+        device_memory_bytes=(2**34,) * devices, bf16=True,
+    )  # fmt: skip
+
+
+def test_more_threads_than_cores_is_counted_and_told_what_fits() -> None:
+    cell = made("c", world_size=4, summary={"num_threads": 8})
+    (found,) = RULE.check(bench(cell, environment=environment(usable_cores=8, logical_cores=64)))
+    assert found.title == "32 threads share 8 cores: step times measure the scheduler"
+    assert found.severity == "problem"
+    assert "affinity or a cgroup leaves 8" in " ".join(found.evidence)
+    assert found.advice[0].text.endswith("OMP_NUM_THREADS=2")
+    assert found.advice[0].command == "stepscope bench MATRIX.yaml --set launch.threads_per_rank=2"
+
+
+@pytest.mark.parametrize(("threads", "fires"), [(4, False), (5, True)])
+def test_every_core_may_be_used_and_no_more(threads: int, fires: bool) -> None:
+    cell = made("c", world_size=2, summary={"num_threads": threads})
+    assert isinstance(RULE.check(bench(cell, environment=environment())), tuple) is fires
+
+
+def test_few_threads_are_quiet() -> None:
+    outcome = RULE.check(bench(made("c", world_size=2), environment=environment()))
+    assert isinstance(outcome, Quiet)
+    assert outcome.looked_at == "at most 2 threads on 8 usable cores"
+
+
+def test_loader_workers_count() -> None:
+    cell = made("c", world_size=2, num_workers=4, summary={"num_threads": 1})
+    (found,) = RULE.check(bench(cell, environment=environment()))
+    assert found.severity == "warning"
+    assert "+ 8 loader workers = 10 on 8 usable cores" in found.evidence[0]
+
+
+def test_only_ranks_of_one_host_share_its_cores() -> None:
+    cell = made("c", world_size=4, hosts=("a", "a", "b", "b"), summary={"num_threads": 4})
+    assert isinstance(RULE.check(bench(cell, environment=environment())), Quiet)
+
+
+def test_more_ranks_than_gpus_on_a_host() -> None:
+    cell = made("c", world_size=4, device="cuda", backend="nccl")
+    (found,) = RULE.check(bench(cell, environment=environment(torch=torch(2))))
+    assert found.title == "4 ranks of one host share 2 GPUs"
+    assert isinstance(RULE.check(bench(cell, environment=environment(torch=torch(4)))), Quiet)
+
+
+def test_gloo_threads_under_the_ordinary_scheduler() -> None:
+    cell = made("c", world_size=4, summary={"scheduler_policy": "SCHED_OTHER"})
+    (found,) = RULE.check(bench(cell, environment=environment()))
+    assert "gloo's threads preempt each other: 16 on 8 cores" in found.title
+    batch = made("c", world_size=4, summary={"scheduler_policy": "SCHED_BATCH"})
+    assert isinstance(RULE.check(bench(batch, environment=environment())), Quiet)
+
+
+def test_an_unknown_machine_is_skipped() -> None:
+    assert isinstance(RULE.check(bench(made("c"))), Skipped)

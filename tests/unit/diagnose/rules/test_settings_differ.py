@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.evidence import evidence, rate, run
+
+from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.rules.settings_differ import RULE
+from stepscope.records.finding import Quiet
+
+SETTINGS = {
+    "training.gradient_clip": 1.0,
+    "final_accuracy": 0.5,
+    "num_workers": 4,
+    "output_dir": "exp1",
+    "distributed.use_ddp": False,
+}
+
+
+def pair(*, settings: dict[str, Any] | None = None, **known: Any) -> Evidence:
+    base = run("a", samples_per_s=rate(100), precision="fp32", settings=SETTINGS)
+    mine = {
+        **SETTINGS,
+        "output_dir": "exp2",
+        "final_accuracy": 0.6,
+        "training.gradient_clip": 1.0000000001,
+        "distributed.use_ddp": True,
+        **(settings or {}),
+    }
+    fields = {"precision": "fp32", **known}
+    return evidence(
+        base, run("b", ranks=2, samples_per_s=rate(150), baseline_id="a", settings=mine, **fields)
+    )
+
+
+def test_a_setting_that_changed_beside_the_ranks_fires() -> None:
+    (found,) = RULE.check(pair(settings={"num_workers": 0}))
+    assert found.title == "b on 2 ranks and its baseline differ in more than ranks: num_workers"
+    assert found.evidence == ("num_workers: 0 against 4",)
+
+
+def test_what_must_differ_is_quiet() -> None:
+    assert isinstance(RULE.check(pair()), Quiet)
+
+
+@pytest.mark.parametrize("known", [{"precision": "amp_bf16"}, {"accumulation": None}, {"model": "x"}])
+def test_facts_count_where_both_tell_them(known: dict[str, Any]) -> None:
+    outcome = RULE.check(pair(**known))
+    assert isinstance(outcome, tuple) is ("precision" in known)
+
+
+def test_data_that_grows_is_weak_scaling_and_no_difference() -> None:
+    for scaling, fires in (("strong", True), ("weak", False)):
+        base = run("a", samples_per_s=rate(100), dataset_size=64, scaling=scaling)
+        more = run("b", ranks=2, samples_per_s=rate(190), dataset_size=128, scaling=scaling)
+        assert isinstance(RULE.check(evidence(base, more)), tuple) is fires
+
+
+def test_the_same_difference_is_said_once_a_group() -> None:
+    found = pair(settings={"num_workers": 0})
+    more = run(
+        "c", ranks=4, samples_per_s=rate(300), precision="fp32", baseline_id="a", settings={"num_workers": 0}
+    )
+    assert len(RULE.check(evidence(*found.runs, more))) == 1

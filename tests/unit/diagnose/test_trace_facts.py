@@ -1,0 +1,119 @@
+"""What rules on traces share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.trace_evidence import by_hand, generated, kernels, traced
+
+from stepscope.diagnose.evidence import TraceEvidence
+from stepscope.diagnose.matrix_units import has_matrix_units, has_tf32, peak_ratio
+from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.diagnose.trace_facts import each_job, percent, reads_traces, together, trace_command
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+
+
+def fires(stake: float, subject: str | None = None) -> Finding:
+    return Finding(
+        rule="r", severity="warning", title="t", evidence=("e",), stake_fraction=stake, confidence="c",
+        advice=(Advice(text="a"),), subject=subject,
+    )  # fmt: skip
+
+
+def jobs(count: int) -> tuple[TraceEvidence, ...]:
+    one = by_hand(*kernels(("gemm", 10))).traces[0].summary
+    return traced(*[one] * count).traces
+
+
+def looked(count: int, *outcomes: Outcome) -> Outcome:
+    evidence = traced(*(j.summary for j in jobs(count)))
+    answers = {f"job{i}": outcome for i, outcome in enumerate(outcomes)}
+    return each_job(evidence, lambda job: answers[job.name])
+
+
+def test_one_job_needs_no_subject_and_several_do() -> None:
+    assert looked(1, (fires(0.2),)) == (fires(0.2),)
+    outcome = looked(3, (fires(0.2, "rank 7"),), Quiet(rule="r", looked_at="q"), (fires(0.1),))
+    assert isinstance(outcome, tuple)
+    assert [f.subject for f in outcome] == ["job0, rank 7", "job2"]
+
+
+def test_of_many_jobs_the_worst_speaks_for_all() -> None:
+    outcome = looked(5, *[(fires(s),) for s in (0.2, 0.5, 0.1, 0.3)], Quiet(rule="r", looked_at="q"))
+    assert isinstance(outcome, tuple)
+    assert [(f.subject, f.stake_fraction) for f in outcome] == [("job1", 0.5)]
+    assert outcome[0].evidence == ("e", "the same in 3 more of the traced jobs, from 10 % of the time")
+
+
+def test_quiet_wins_over_skipped_and_findings_over_quiet() -> None:
+    quiet, skipped = Quiet(rule="r", looked_at="q"), Skipped(rule="r", reason="s")
+    assert looked(2, skipped, quiet) == Quiet(rule="r", looked_at="job1: q")
+    assert looked(2, skipped, skipped) == skipped
+    assert together([skipped, quiet]) == quiet
+    assert together([quiet, (fires(0.1),)]) == (fires(0.1),)
+    assert looked(5, *[quiet] * 5) == Quiet(rule="r", looked_at="job0: q; job1: q; job2: q; and 2 more jobs")
+
+
+@pytest.mark.parametrize(
+    ("fraction", "text"), [(0.314, "31 %"), (0.0999, "10 %"), (0.0994, "9.9 %"), (0.004, "0.4 %"), (0, "0 %")]
+)
+def test_percent(fraction: float, text: str) -> None:
+    assert percent(fraction) == text
+
+
+def test_the_command_names_the_folder_or_the_only_file(tmp_path: Path) -> None:
+    job = generated(tmp_path, world=2).traces[0]
+    assert trace_command(job, "--show idle") == f"stepscope trace {tmp_path / 'job'} --show idle"
+    alone = generated(tmp_path / "one of them", world=1).traces[0]
+    assert trace_command(alone, "--show idle") == (
+        f"stepscope trace '{tmp_path / 'one of them' / 'job' / 'rank-0.json'}' --show idle"
+    )
+
+
+def test_rules_that_need_more_than_traces_are_not_asked_by_trace() -> None:
+    def rule(needs: tuple[str, ...], any_of: tuple[str, ...] = ()) -> Rule:
+        return Rule(
+            name="r",
+            symptom="s",
+            needs=needs,
+            any_of=any_of,
+            check=lambda _: Quiet(rule="r", looked_at=""),
+            protocol=1,
+        )
+
+    assert reads_traces(rule(("traces",)))
+    assert reads_traces(rule((), ("cells", "traces")))
+    assert not reads_traces(rule(("traces", "cells")))
+    assert not reads_traces(rule(()))
+
+
+@pytest.mark.parametrize(
+    ("device", "tf32", "units"),
+    [
+        ("NVIDIA A100-SXM4-80GB", True, True),
+        ("NVIDIA A100-PG509-200", True, True),
+        ("Tesla V100-SXM2-32GB", False, True),
+        ("AMD Instinct MI300X", False, True),
+        ("AMD Instinct MI250X/MI250", False, True),
+        ("Tesla P100-PCIE-16GB", False, False),
+        ("NVIDIA GeForce RTX 3090", True, True),
+        ("Some GPU", None, None),
+        (None, None, None),
+    ],
+)
+def test_what_units_a_device_has(device: str | None, tf32: bool | None, units: bool | None) -> None:
+    assert has_tf32(device, ["my_kernel"]) is tf32
+    assert has_matrix_units(device, ["my_kernel"]) is units
+
+
+def test_kernels_tell_where_the_device_does_not() -> None:
+    assert has_tf32(None, ["ampere_sgemm_128x64_nn"])
+    assert has_tf32(None, ["volta_sgemm_128x64_nn"]) is None
+    assert has_matrix_units(None, ["volta_sgemm_128x64_nn"])
+
+
+def test_the_ratio_of_peaks_is_unknown_for_an_unknown_part() -> None:
+    assert peak_ratio("NVIDIA A100-SXM4-80GB", "fp32", "tf32") == pytest.approx(0.125)
+    assert peak_ratio("NVIDIA A100-PG509-200", "fp32", "tf32") is None
+    assert peak_ratio(None, "fp32", "tf32") is None

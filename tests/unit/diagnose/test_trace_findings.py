@@ -1,0 +1,77 @@
+"""Traces alone: which rules look, and in which order they speak."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.trace_evidence import generated
+
+import stepscope
+from stepscope.diagnose.engine import all_rules
+from stepscope.diagnose.trace_facts import reads_traces
+from stepscope.diagnose.trace_findings import diagnose_traces, trace_rules
+from stepscope.traces.job import analyse_job
+
+SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
+
+RULES = {
+    "clock-skew", "compute-bound", "data-loading", "exposed-communication", "exposed-memcpy", "exposed-tail-bucket",
+    "fp32-matmul", "host-sync", "launch-bound", "memory-bandwidth-bound", "naive-synchronisation", "no-communication",
+    "no-tensor-cores", "plan-broken", "python-overhead", "small-kernels", "straggler",
+}  # fmt: skip
+
+ON_REAL_TRACES: dict[str, set[str]] = {
+    "dlrm-v100-8rank": {"launch-bound", "straggler", "exposed-communication"},
+    "edge-cpu-gloo-rank34of300": {"exposed-communication", "python-overhead"},
+    "edge-cuda-sync-alexnet-a100": {"launch-bound"},
+    "edge-mi250-runtime-stream-arg": {"launch-bound"},
+    "nccl-meta-a100-rank0of2": {"launch-bound", "memory-bandwidth-bound"},
+    "ns-resolution-v100": {"no-tensor-cores", "compute-bound"},
+    "resnet-ddp-mi300-rank0of8": {
+        "exposed-communication",
+        "exposed-tail-bucket",
+        "memory-bandwidth-bound",
+        "small-kernels",
+    },
+    "sampled-2of128": {"launch-bound", "exposed-communication", "python-overhead"},
+}
+"""Trace set -> rules that fire on it."""
+
+
+def test_every_rule_on_traces_is_asked() -> None:
+    asked = {rule.name for rule in trace_rules()}
+    assert asked >= RULES
+    assert asked == {rule.name for rule in all_rules() if reads_traces(rule)}, (
+        "trace_findings.OWN lacks a rule"
+    )
+
+
+def test_every_rule_has_an_answer_on_every_shape_of_job(tmp_path: Path) -> None:
+    asked = {rule.name for rule in trace_rules()}
+    for shape, device in (("ddp", "gpu"), ("fsdp", "gpu"), ("pipeline", "gpu"), ("ddp", "gloo")):
+        summary = (
+            generated(tmp_path / f"{shape}-{device}", shape=shape, device=device, world=2).traces[0].summary
+        )
+        said = diagnose_traces(summary)
+        answered = (
+            {f.rule for f in said.findings} | {q.rule for q in said.quiet} | {s.rule for s in said.skipped}
+        )
+        assert answered == asked
+
+
+def test_hidden_communication_is_nothing_but_good_news(tmp_path: Path) -> None:
+    summary = (
+        generated(tmp_path, world=2, steps=4, transfer_ns=20_000, backward_ns=900_000, forward_ns=900_000)
+        .traces[0]
+        .summary
+    )
+    assert [f.rule for f in stepscope.diagnose_traces(summary).findings] == ["compute-bound"]
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real traces are not beside this checkout")
+@pytest.mark.parametrize("name", sorted(ON_REAL_TRACES))
+def test_real_traces_fire_what_was_looked_at(name: str) -> None:
+    found = diagnose_traces(analyse_job(SHARED / name)).findings
+    assert {f.rule for f in found} == ON_REAL_TRACES[name]

@@ -1,0 +1,375 @@
+"""Charts of training runs: what is compared with what, what labels say, what failed, how many there are."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.evidence import MS, epochs, rate, run, step
+from tests.training_records import (
+    cell,
+    everything,
+    exact,
+    failed,
+    imported,
+    scaled,
+    study,
+    trace,
+    trained,
+)
+
+from stepscope.report.charts import MAX_FIGURES, REGISTRY, draw
+from stepscope.report.charts._common import given
+from stepscope.report.charts._files import figures
+from stepscope.report.charts._groups import UNCLEAR
+from stepscope.report.charts._runs import epoch_time, names, quantity
+from stepscope.report.charts._text import clean, file_part, lines
+from stepscope.report.render.figure import render, render_all
+
+TRAINING = (
+    "precision", "scaling", "accumulation", "comm_share", "loss", "strategies", "throughput", "speedup_efficiency",
+    "epoch_time", "accuracy", "memory", "step_budget", "trace_budget", "stragglers", "hardware",
+)  # fmt: skip
+
+
+def prepared(key: str, **records: Any) -> tuple[Any, ...]:
+    chart = REGISTRY.load(key)
+    keywords = given(chart, records)
+    assert keywords is not None
+    return chart.prepare(**keywords)
+
+
+def caption(key: str, datum: Any) -> str:
+    return REGISTRY.load(key).caption(datum)
+
+
+def test_every_chart_that_was_asked_for_is_there() -> None:
+    assert set(TRAINING) <= set(REGISTRY.names())
+
+
+@pytest.mark.parametrize("key", TRAINING)
+def test_one_run_alone_is_not_compared(key: str) -> None:
+    alone = trained("one", 20.0)
+    records = {"runs": (alone,), "scaling": scaled((alone,)), "cells": (), "traces": ()}
+    data = prepared(key, **records)
+    assert len(data) == (1 if key in ("epoch_time", "accuracy", "step_budget") else 0)
+
+
+@pytest.mark.parametrize("key", TRAINING)
+def test_failed_runs_alone_are_no_chart(key: str) -> None:
+    runs = (failed("a"), failed("b", ranks=2, strategy="naive"), failed("c", ranks=2, strategy="ddp"))
+    assert prepared(key, runs=runs, scaling=(), cells=(), traces=()) == ()
+
+
+def test_precisions_are_compared_at_equal_ranks_and_strategy() -> None:
+    (datum,) = prepared("precision", runs=study())
+    assert datum.series == ("fp32", "amp_bf16")
+    (cluster,) = datum.clusters
+    assert [bar.label for bar in cluster.bars] == ["", "1.33x"]
+    assert datum.title == "mlp small on mnist, ddp, 2 ranks"
+    assert datum.axis == "time per step (ms)"
+    assert "Against fp32: amp_bf16" in caption("precision", datum)
+
+
+def test_a_slower_precision_says_so() -> None:
+    runs = (trained("a", 10.0), trained("b", 20.0, precision="bf16"))
+    (datum,) = prepared("precision", runs=runs)
+    assert datum.clusters[0].bars[1].label == "0.50x"
+
+
+def test_strategies_are_compared_with_naive_by_time_over_time() -> None:
+    (first, *_) = prepared("strategies", runs=study())
+    assert (first.reference, first.series) == ("naive", ("naive", "ddp"))
+    two, four = first.clusters
+    assert two.bars[1].label == "33 % faster"  # 16 / 12 - 1
+    assert four.bars[0].failure == "out of GPU memory"
+    assert four.bars[1].label == ""
+    said = caption("strategies", first)
+    assert "ddp, 2 ranks 33 % faster" in said
+    assert "Hatched, without a result: naive, 4 ranks (out of GPU memory)." in said
+
+
+def test_strategies_whose_intervals_overlap_are_not_called_faster() -> None:
+    a = trained("a", 10.0, ranks=2, strategy="naive", step_ns=step(10.0, spread=0.1))
+    b = trained("b", 9.8, ranks=2, strategy="ddp", step_ns=step(9.8, spread=0.1))
+    (datum,) = prepared("strategies", runs=(a, b))
+    assert datum.clusters[0].bars[1].label == UNCLEAR
+    assert "Not clear: the intervals overlap." in caption("strategies", datum)
+    apart = replace(b, step_ns=step(7.0, spread=0.1))
+    (datum,) = prepared("strategies", runs=(a, apart))
+    assert datum.clusters[0].bars[1].label == "43 % faster"
+
+
+def test_repeats_stand_beside_each_other_and_none_is_lost() -> None:
+    runs = [trained(f"{s}{n}", 10.0 + n, ranks=2, strategy=s) for s in ("naive", "ddp") for n in range(3)]
+    (datum,) = prepared("strategies", runs=tuple(runs))
+    assert [[bar.value for bar in c.bars] for c in datum.clusters] == [
+        [(10.0 + n) * MS, (10.0 + n) * MS] for n in range(3)
+    ]
+
+
+def test_accumulation_compares_throughput_not_steps_of_different_work() -> None:
+    (datum,) = prepared("accumulation", runs=study())
+    assert datum.series == ("GA 1", "GA 4")
+    assert datum.axis == "throughput (samples/s)"
+    (cluster,) = datum.clusters
+    assert [bar.value for bar in cluster.bars] == [pytest.approx(256 / 0.012), 25_600.0]
+    assert cluster.bars[1].label == "20 % faster"
+
+
+def test_accumulation_is_ordered_by_number() -> None:
+    runs = [trained(f"ga{n}", 10.0, ranks=2, strategy="ddp", accumulation=n) for n in (16, 2, 8, 1)]
+    (datum,) = prepared("accumulation", runs=tuple(runs))
+    assert datum.series == ("GA 1", "GA 2", "GA 8", "GA 16")
+
+
+def test_machines_are_compared_by_device_and_by_source() -> None:
+    (datum,) = prepared("hardware", runs=study())
+    assert datum.series == ("Example CPU", "Other CPU")
+    assert [c.bars[1].label for c in datum.clusters] == ["100 % faster"]
+    again = (trained("x", 10.0, source="runs/monday"), trained("y", 12.0, source="runs/friday"))
+    (datum,) = prepared("hardware", runs=again)
+    assert datum.series == ("Example CPU, monday", "Example CPU, friday")
+
+
+def test_shares_of_a_step_sum_to_one_with_the_interval_of_the_exposed_part() -> None:
+    (datum,) = prepared("comm_share", runs=study())
+    row = next(r for r in datum.rows if r.text == "25 %")
+    assert sum(row.parts) == pytest.approx(1.0)
+    assert (row.low, row.high) == (pytest.approx(1 - 0.25 * 1.01), pytest.approx(1 - 0.25 * 0.99))
+    assert all("1 rank" not in r.name for r in datum.rows)
+    assert "out of GPU memory" in caption("comm_share", datum)
+
+
+def test_speedup_lines_begin_at_the_baseline_and_know_the_ideal() -> None:
+    strong = prepared("scaling", runs=study(), scaling=scaled(study()))
+    (datum,) = [d for d in strong if d.rule == "strong"]
+    ddp = next(c for c in datum.lines.curves if "ddp" in c.name and len(c.points) == 3)
+    assert [(p.x, round(p.y, 2)) for p in ddp.points] == [(1, 1.0), (2, 1.67), (4, 2.86)]
+    assert datum.base == 1
+    assert datum.title == "mnist, strong scaling (same global batch)"
+    assert "efficiency 71 %" in caption("scaling", datum)
+
+
+def test_weak_and_strong_scaling_are_two_charts() -> None:
+    weak = [
+        trained(f"w{n}", 20.0 + n, ranks=n, strategy="ddp", scaling="weak", global_batch=64 * n, micro_batch=64,
+                samples_per_s=rate(64 * n / (20.0 + n) * 1e3), baseline_id="w1")
+        for n in (1, 2, 4)
+    ]  # fmt: skip
+    runs = (*study(), *weak)
+    rules = [d.rule for d in prepared("scaling", runs=runs, scaling=scaled(runs))]
+    assert sorted(filter(None, rules)) == ["strong", "weak"]
+
+
+def test_files_of_a_data_set_are_called_as_document_002_says() -> None:
+    runs = imported()
+    records = {"runs": runs, "scaling": scaled(runs), "drop_epochs": 1}
+    stems = {figure.stem for figure in figures(records)[0]}
+    assert {"IMDB_epoch_time_detailed", "IMDB_speedup_efficiency", "IMDB_accuracy"} <= stems
+    sized = tuple(replace(r, dataset="AG News", dataset_size=1000) for r in runs)
+    stems = {f.stem for f in figures({**records, "runs": sized, "scaling": scaled(sized)})[0]}
+    assert "AG_News_throughput" in stems
+
+
+def test_epoch_times_leave_out_the_first_epochs_that_are_asked_for() -> None:
+    one, _ = imported()
+    assert epoch_time(one, 1).value == pytest.approx(sum(11.0 + 0.1 * (n % 3) for n in range(9)) / 9 * 1e9)
+    assert epoch_time(one, 0).value > epoch_time(one, 1).value
+    assert epoch_time(one, 1).low < epoch_time(one, 1).value < epoch_time(one, 1).high
+    (datum,) = prepared("epoch_time", runs=imported(), drop_epochs=2)
+    assert datum.dropped == 2
+    assert "--drop-epochs 2" in caption("epoch_time", datum)
+    (datum,) = prepared("epoch_time", runs=imported(), drop_epochs=0)
+    assert datum.dropped == 0
+
+
+def test_the_interval_of_a_mean_is_students() -> None:
+    times = [10.0, 11.0, 12.0, 13.0, 14.0, 15.0]
+    found = epoch_time(run("a", epochs=epochs(seconds=times)), 0)
+    half = 2.5706 * 1.8708 / 6**0.5  # t(5) and the standard deviation
+    assert (found.high - found.value) / 1e9 == pytest.approx(half, rel=0.01)
+    assert epoch_time(run("a", epochs=epochs(seconds=[10.0, 11.0])), 0).low is None
+
+
+def test_accuracy_and_speedup_show_the_run_that_is_fast_and_learns_worse() -> None:
+    runs = imported()
+    (datum,) = prepared("accuracy", runs=runs)
+    assert "1 rank: best 79.0 % in epoch 10" in caption("accuracy", datum)
+    (datum,) = prepared("speedup_efficiency", runs=runs, scaling=scaled(runs))
+    (row,) = datum.runs
+    assert row.speedup == pytest.approx(11.1 / 3.25, rel=0.01)
+    assert row.efficiency == pytest.approx(row.speedup / 4)
+    assert "mean of epochs 2 to 10" in caption("speedup_efficiency", datum)
+
+
+def test_equal_losses_are_said_to_lie_on_each_other() -> None:
+    same = [trained(f"r{n}", 10.0, ranks=2, strategy=s) for n, s in enumerate(("naive", "ddp"))]
+    (datum,) = prepared("loss", runs=tuple(same))
+    assert datum.difference == 0.0
+    off = replace(same[1], epochs=epochs(seconds=[1.0, 1.0], loss=[2.0, 1.5]))
+    (datum,) = prepared("loss", runs=(same[0], off))
+    assert (datum.difference, datum.where) == (0.5, 2)
+    assert "differ by 50.0 % at most" in caption("loss", datum)
+
+
+def test_runs_by_steps_show_the_loss_of_their_steps() -> None:
+    runs = [trained(f"r{n}", 10.0, ranks=2, strategy=s, epochs=()) for n, s in enumerate(("naive", "ddp"))]
+    (datum,) = prepared("loss", runs=tuple(runs), cells=tuple(cell(r) for r in runs))
+    assert datum.lines.x_axis == "step"
+    assert datum.lines.curves[0].points[0].y == pytest.approx(2 * 64.0 / 64)
+    assert datum.difference == 0.0
+
+
+def test_losses_of_other_data_or_batch_are_not_laid_over_each_other() -> None:
+    runs = (trained("a", 10.0), trained("b", 9.0, ranks=2, strategy="ddp", global_batch=64))
+    assert prepared("loss", runs=runs) == ()
+
+
+def test_memory_is_stacked_by_kind_and_the_rest_is_named() -> None:
+    (datum,) = prepared("memory", runs=study())
+    assert datum.kinds == ("parameters", "gradients", "activations", "not told apart")
+    naive = next(row for row in datum.rows if "naive, 2 ranks" in row.name)
+    assert [part / 2**20 for part in naive.parts] == [100, 100, 50, 50]
+    lost = next(row for row in datum.rows if row.failure)
+    assert lost.failure == "out of GPU memory"
+
+
+def test_phases_are_stacked_in_the_order_of_a_step() -> None:
+    (datum,) = prepared("step_budget", runs=study())
+    assert datum.kinds[:3] == ("waiting for data", "forward", "backward")
+    assert datum.rows[0].parts[1] == pytest.approx(5.0 * MS)
+    assert "40 % backward" in caption("step_budget", datum) or "51 % backward" in caption(
+        "step_budget", datum
+    )
+
+
+def test_the_budget_of_a_trace_sums_to_the_window_and_many_ranks_are_limited() -> None:
+    (datum,) = prepared("trace_budget", traces=(trace(),))
+    assert [sum(row.parts) for row in datum.rows] == [pytest.approx(1.0)] * 2
+    (datum,) = prepared("trace_budget", traces=(trace(ranks=64),))
+    assert len(datum.rows) == 20
+    assert datum.rows[0].name == "rank 63"
+    assert "20 of 64 ranks" in datum.title
+
+
+def test_the_heat_map_holds_own_time_beyond_the_others() -> None:
+    (datum,) = prepared("stragglers", cells=(cell(study()[2], late=1, by_ms=3.0),))
+    own = 3.0 * MS * 0.9  # a tenth of a hand-made step is exposed communication
+    assert datum.excess[1] == (own,) * 40
+    assert datum.excess[0] == (-own,) * 40
+    assert "Rank 1 on node-a takes" in caption("stragglers", datum)
+
+
+def test_the_heat_map_shows_the_worst_cells_first_and_few_of_them() -> None:
+    cells = tuple(cell(trained(f"c{n}", 10.0, ranks=2), by_ms=float(n)) for n in range(8))
+    data = prepared("stragglers", cells=cells)
+    assert [datum.key for datum in data] == ["c7", "c6", "c5", "c4"]
+    (long,) = prepared("stragglers", cells=(cell(study()[2], steps=300),))
+    assert (len(long.excess[0]), long.width, long.steps) == (100, 3, 300)
+
+
+def test_what_most_runs_have_is_compared() -> None:
+    steps, rates = trained("a", 10.0), trained("b", 12.0)
+    assert quantity((steps, rates), 1).name == "time per step"
+    assert quantity((steps, replace(rates, global_batch=8)), 1).name == "throughput"
+    assert quantity(imported(), 1).name == "epoch time"
+    assert quantity((failed("a"),), 1) is None
+    bare = replace(run("x"), samples_per_s=exact(5.0), unit="tokens")
+    assert quantity((bare,), 1).axis == "throughput (tokens/s)"
+
+
+def test_names_say_what_differs_and_are_never_the_same() -> None:
+    assert names(study()[1:4]) == ("naive, 2 ranks", "ddp, 2 ranks", "ddp, 4 ranks")
+    twins = (trained("first", 1.0), trained("second", 1.0))
+    assert names(twins) == ("single, 1 rank, first", "single, 1 rank, second")
+
+
+HOSTILE = (
+    r"$\frac{<script>alert(1)</script>} & \input{/etc/passwd} % 中文 \ud800 " + "\ud800\x00\n" + "x" * 300
+)
+
+
+def hostile() -> dict[str, Any]:
+    """The same study under names that are markup, paths and rubbish."""
+    runs = tuple(
+        replace(r, model=HOSTILE, dataset=f"../../{HOSTILE}", label=HOSTILE, strategy=f"{r.strategy}{HOSTILE[:40]}",
+                hardware=None if r.hardware is None else r.hardware + HOSTILE)
+        for r in (*study(), *imported())
+    )  # fmt: skip
+    of = replace(cell(runs[2]), run=runs[2])
+    return {"runs": runs, "scaling": scaled(runs), "cells": (of,), "traces": (trace(HOSTILE),)}
+
+
+def test_hostile_names_are_drawn_as_text_and_stay_in_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "report"
+    paths = draw(hostile(), folder, ("svg",))
+    assert len(paths) > 8
+    assert {path.parent for path in paths} == {folder}
+    assert sorted(tmp_path.iterdir()) == [folder]
+    page = (folder / "charts.md").read_text()
+    assert "<script" not in page.replace("\\<script", "")
+    for path in paths[:-1]:
+        assert b"<script" not in path.read_bytes()
+
+
+def test_text_of_users_is_one_short_printable_line() -> None:
+    assert clean("a\n\tb\x00c\ud800") == "a b c"
+    assert len(clean("x" * 500)) == 60
+    assert file_part("../AG News: $x") == "AG_News-_-x"
+    assert file_part("///") == "unnamed"
+    assert lines("one two three four five", 8) == "one two\nthree f…"
+
+
+def study_of(cells: int) -> tuple[Any, ...]:
+    """``cells`` runs: models, strategies, ranks and precisions crossed."""
+    runs = []
+    for n in range(cells):
+        ranks = (1, 2, 4, 8)[n % 4]
+        strategy = "single" if ranks == 1 else ("naive", "ddp", "bucketed", "interleaved")[n // 4 % 4]
+        runs.append(
+            trained(
+                f"cell{n}", 10.0 + n % 17, ranks=ranks, strategy=strategy, model=f"model {n // 32 % 8}",
+                precision=("fp32", "amp_bf16")[n // 16 % 2], accumulation=1 + n // 256, baseline_id=None,
+                group=f"{n // 32 % 8}-{n // 16 % 2}-{n // 256}",
+            )
+        )  # fmt: skip
+    return tuple(runs)
+
+
+def test_five_hundred_cells_make_readable_charts_in_time(tmp_path: Path) -> None:
+    runs = study_of(500)
+    records = {"runs": runs, "scaling": scaled(runs), "cells": tuple(cell(r) for r in runs[1:20:4])}
+    drawn, left_out = figures(records, MAX_FIGURES)
+    assert len(drawn) == MAX_FIGURES
+    assert left_out
+    assert {f.chart.key for f in drawn} >= {"throughput", "strategies", "precision", "scaling", "stragglers"}
+    for figure in drawn:
+        rows = getattr(figure.datum, "rows", ()) or getattr(figure.datum, "clusters", ())
+        assert len(rows) <= 28
+    started = time.process_time()
+    paths = draw(records, tmp_path, ("png", "svg"))
+    assert time.process_time() - started < 30  # 5 to 9 s alone; tests share the machine
+    assert len(paths) == MAX_FIGURES * 2 + 1
+    assert "Left out: " in paths[-1].read_text()
+
+
+def test_the_same_records_give_the_same_files_in_every_format() -> None:
+    for key in ("scaling", "strategies", "step_budget", "stragglers"):
+        chart = REGISTRY.load(key)
+        datum = chart.prepare(**(given(chart, everything()) or {}))[0]
+        first = render_all(chart, datum, ("png", "svg", "pdf"))
+        assert first == render_all(chart, datum, ("png", "svg", "pdf"))
+        assert first[2].startswith(b"%PDF")
+        assert render(chart, datum) == first[0]
+
+
+def test_two_data_sets_of_one_file_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    runs = [replace(r, dataset=d, run_id=f"{r.run_id}{d}") for d in ("a b", "a_b") for r in imported()]
+    paths = draw({"runs": tuple(runs)}, tmp_path)
+    names_ = [path.name for path in paths]
+    assert len(set(names_)) == len(names_)
+    assert {"a_b_accuracy.png", "a_b_accuracy-2.png"} <= set(names_)

@@ -1,0 +1,265 @@
+"""One row an epoch: usual spellings, and every way in which such a file comes damaged."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from stepscope.core.errors import DataError
+from stepscope.store.importers import _epoch_table
+from stepscope.store.importers._epoch_order import epoch_order
+from stepscope.store.importers._epoch_table import (
+    MAX_LINE,
+    EpochTable,
+    is_epoch_table,
+    read_epoch_table,
+)
+
+HEADER = "epoch,train_loss,train_time,val_loss,val_acc"
+
+
+def read(folder: Path, *rows: str, header: str = HEADER, end: str = "\n", before: str = "") -> EpochTable:
+    return read_bytes(folder, (before + "\n".join([header, *rows]) + end).encode())
+
+
+def read_bytes(folder: Path, data: bytes) -> EpochTable:
+    path = folder / "metrics.csv"
+    path.write_bytes(data)
+    return read_epoch_table(path)
+
+
+def one_row(epoch: int) -> str:
+    return f"{epoch},0.5,10.0,0.6,0.7"
+
+
+def test_a_row_in_base_units(tmp_path: Path) -> None:
+    table = read(tmp_path, "1,0.61,11.5,0.56,0.697")
+    (epoch,) = table.epochs
+    assert (epoch.number, epoch.duration_ns, epoch.train_loss) == (1, 11.5e9, 0.61)
+    assert (epoch.validation_loss, epoch.validation_accuracy) == (0.56, 0.697)
+    assert (epoch.samples_seen, epoch.samples_per_s, epoch.train_accuracy) == (None, None, None)
+    assert table.notes == ()
+    assert table.order.sentence is None
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "ns"),
+    [
+        ("Epoch;Epoch Time;Training Loss;Validation Accuracy", "1;2.5;0.3;0.9", 2.5e9),
+        ("epoch\tepoch_time_ms\tloss\ttest_acc", "1\t2500\t0.3\t0.9", 2.5e9),
+        ("lr,epoch,train_time,epoch_time,training_loss,val_accuracy,test_acc", "1e-3,1,2.5,9,0.3,0.9,0.1", 2.5e9),
+    ],
+)  # fmt: skip
+def test_other_names_and_delimiters(tmp_path: Path, header: str, row: str, ns: float) -> None:
+    (epoch,) = read(tmp_path, row, header=header).epochs
+    assert (epoch.number, epoch.duration_ns, epoch.train_loss, epoch.validation_accuracy) == (1, ns, 0.3, 0.9)
+
+
+def test_byte_order_mark_and_line_ends_of_windows(tmp_path: Path) -> None:
+    data = ("\ufeff" + "\r\n".join([HEADER, one_row(1), one_row(2), ""])).encode()
+    table = read_bytes(tmp_path, data)
+    assert [e.number for e in table.epochs] == [1, 2]
+    assert table.notes == ()
+
+
+def test_only_a_header_says_that_no_epoch_finished(tmp_path: Path) -> None:
+    table = read(tmp_path)
+    assert table.epochs == ()
+    assert not table.blank
+    assert table.empty is not None
+    assert "no finished epoch" in table.empty
+
+
+@pytest.mark.parametrize(("data", "why"), [(b"", "ended before"), (b"\0" * 5000, "zero bytes")])
+def test_nothing_at_all_is_blank(tmp_path: Path, data: bytes, why: str) -> None:
+    table = read_bytes(tmp_path, data)
+    assert table.blank
+    assert table.empty is not None
+    assert why in table.empty
+
+
+@pytest.mark.parametrize("last", ["3,0.4", "3"])
+def test_a_cut_off_last_row_is_left_out(tmp_path: Path, last: str) -> None:
+    table = read(tmp_path, one_row(1), one_row(2), last, end="")
+    assert [e.number for e in table.epochs] == [1, 2]
+    (note,) = table.notes
+    assert "metrics.csv:4:" in note
+    assert "cut off" in note
+
+
+def test_a_full_last_row_without_line_end_is_kept_and_doubted(tmp_path: Path) -> None:
+    table = read(tmp_path, one_row(1), one_row(2), end="")
+    assert [e.number for e in table.epochs] == [1, 2]
+    assert "metrics.csv:3: no line end" in table.notes[0]
+
+
+@pytest.mark.parametrize("cell", ["nan", "inf", "-Infinity", "abc", "1_000"])
+def test_what_is_no_figure_is_unknown_and_has_its_line(tmp_path: Path, cell: str) -> None:
+    table = read(tmp_path, one_row(1), f"2,{cell},10.0,0.6,0.7")
+    assert table.epochs[1].train_loss is None
+    assert table.epochs[1].duration_ns == 10e9
+    assert f"metrics.csv:3: train_loss is {cell!r}" in table.notes[0]
+
+
+def test_an_empty_cell_is_unknown_without_a_word(tmp_path: Path) -> None:
+    table = read(tmp_path, "1,0.5,10.0,,")
+    assert (table.epochs[0].validation_loss, table.epochs[0].validation_accuracy) == (None, None)
+    assert table.notes == ()
+
+
+@pytest.mark.parametrize("time", ["0", "0.0", "-3.5"])
+def test_a_time_that_was_not_measured_is_unknown(tmp_path: Path, time: str) -> None:
+    table = read(tmp_path, one_row(1), f"2,0.5,{time},0.6,0.0")
+    assert table.epochs[1].duration_ns is None
+    assert table.epochs[1].validation_accuracy == 0.0  # that can be
+    assert "metrics.csv:3: train_time" in table.notes[0]
+
+
+def test_rows_filled_with_zeros_are_left_out(tmp_path: Path) -> None:
+    table = read(tmp_path, one_row(1), one_row(2), "3,0,0,0,0.0")
+    assert [e.number for e in table.epochs] == [1, 2]
+    assert table.notes == (f"{tmp_path}/metrics.csv:4: epoch 3 is filled with zeros; the row is left out",)
+
+
+def test_a_tail_of_zero_bytes_ends_the_file(tmp_path: Path) -> None:
+    data = f"{HEADER}\n{one_row(1)}\n".encode() + b"\0" * 300_000
+    table = read_bytes(tmp_path, data)
+    assert [e.number for e in table.epochs] == [1]
+    assert "metrics.csv:3: zero bytes to the end" in table.notes[0]
+    torn = f"{HEADER}\n{one_row(1)}\n2,0.5,1".encode() + b"\0" * 300_000
+    assert [e.number for e in read_bytes(tmp_path, torn).epochs] == [1]
+
+
+def test_rows_that_do_not_fit_are_named_and_counted(tmp_path: Path) -> None:
+    rows = [one_row(n) for n in range(1, 21)] + [f"{n},1" for n in range(8)]
+    table = read(tmp_path, *rows)
+    assert len(table.epochs) == 20
+    assert table.notes[0].startswith(f"{tmp_path}/metrics.csv:22: 2 cells where the header has 5 columns")
+    assert table.notes[-1].endswith("3 more rows left out")
+
+
+def test_more_misfits_than_rows_is_another_table(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="2 of 3 rows do not fit") as caught:
+        read(tmp_path, one_row(1), "a,b", "x,0,1,2,3")
+    assert ":3:" in str(caught.value)
+    assert ":4: 'x' is no number of an epoch" in str(caught.value)
+
+
+def test_a_second_header_with_other_columns_counts_from_there(tmp_path: Path) -> None:
+    table = read(tmp_path, one_row(1), "epoch,val_acc,train_time", "1,0.9,3")
+    assert [(e.duration_ns, e.validation_accuracy) for e in table.epochs] == [(10e9, 0.7), (3e9, 0.9)]
+    assert table.repeated_headers == 1
+    assert "metrics.csv:3: the header once more, with other columns" in table.notes[0]
+
+
+def test_accuracies_in_per_cent_become_fractions(tmp_path: Path) -> None:
+    table = read(tmp_path, "1,0.5,1,0.6,0.8", "2,0.5,1,0.6,76.5")
+    assert [e.validation_accuracy for e in table.epochs] == pytest.approx([0.008, 0.765])
+    assert "per cent" in table.notes[0]
+
+
+@pytest.mark.parametrize("accuracy", ["-0.2", "300"])
+def test_accuracies_that_cannot_be_are_unknown(tmp_path: Path, accuracy: str) -> None:
+    table = read(tmp_path, one_row(1), f"2,0.5,1,0.6,{accuracy}")
+    assert [e.validation_accuracy for e in table.epochs] == [None, None]
+    assert "no accuracy" in table.notes[0]
+
+
+def test_rows_of_steps_are_joined(tmp_path: Path) -> None:
+    rows = ["0,10,0.9,", "0,20,0.8,", "0,20,,0.5", "1,30,0.7,0.6"]
+    table = read(tmp_path, *rows, header="epoch,step,train_loss,val_acc")
+    assert [(e.number, e.train_loss, e.validation_accuracy) for e in table.epochs] == [
+        (0, 0.8, 0.5),
+        (1, 0.7, 0.6),
+    ]
+    assert table.order.duplicates == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x89PNG\r\n\x1a\n\0\0", ":1: not text"),
+        ("epoch,train_loss\n1,2\n".encode("utf-16"), ":1: UTF-16"),
+        (b"\x1f\x8b\x08\0abc", "gzip"),
+        (b"time,value\n1,2\n", "'epoch' and a loss"),
+        (b"epoch,wall_sec\n1,2\n", "'epoch' and a loss"),
+        (b"x" * (MAX_LINE + 1), f"more than {MAX_LINE}"),
+        (b"hello world\n", "'hello world'"),
+    ],
+)
+def test_what_is_no_table_of_epochs_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read_bytes(tmp_path, data)
+    assert message in str(caught.value)
+    assert "metrics.csv" in str(caught.value)
+
+
+def test_a_row_that_is_no_text_is_left_out(tmp_path: Path) -> None:
+    data = f"{HEADER}\n{one_row(1)}\n".encode() + b"2,\xff\xfe,1,1,1\n" + one_row(3).encode() + b"\n"
+    table = read_bytes(tmp_path, data)
+    assert [e.number for e in table.epochs] == [1, 3]
+    assert ":3: not text" in table.notes[0]
+
+
+def test_a_huge_file_is_given_up_early_in_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_epoch_table, "MAX_ROWS", 2000)
+    path = tmp_path / "metrics.csv"
+    with path.open("w") as file:
+        file.write(HEADER + "\n")
+        file.writelines(f"x{n}\n" for n in range(2010))
+    with path.open("rb+") as file:
+        file.truncate(10 << 30)  # sparse: the rest is never read
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="more than 2000 rows"):
+            read_epoch_table(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_ten_gigabytes_of_zero_bytes_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.touch()
+    with path.open("rb+") as file:
+        file.truncate(10 << 30)
+    assert read_epoch_table(path).blank
+
+
+def test_recognition_asks_for_results_beside_the_epoch() -> None:
+    assert is_epoch_table("\ufeff\n" + HEADER + "\n1,2")
+    assert not is_epoch_table("experiment,workers,epoch,wall_sec\nweak,1,1,45")
+    assert not is_epoch_table("train_loss,val_loss\n1,2")
+    assert not is_epoch_table("")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "duplicates", "series", "alternating"),
+    [
+        ([1, 2, 3], (), 1, False),
+        ([0, 1, 5], (), 1, False),
+        ([1, 2, 3, 1, 2, 3], (1, 2, 3), 2, False),
+        ([1, 2, 3, 4, 3, 4, 5, 6], (3, 4), 2, False),
+        ([1, 1, 2, 2, 3, 3], (1, 2, 3), 2, True),
+        ([6, 1, 7, 2, 8, 3, 4, 5, 6, 7], (6, 7), 2, True),
+        ([1, 2, 1, 3], (1,), 2, True),
+        ([], (), 0, False),
+    ],
+)
+def test_order_tells_a_restart_from_two_writers(
+    numbers: list[int], duplicates: tuple[int, ...], series: int, alternating: bool
+) -> None:
+    order = epoch_order(numbers)
+    assert (order.duplicates, order.series, order.alternating) == (duplicates, series, alternating)
+    told = order.sentence or ""
+    assert ("at the same time" in told) == alternating
+    assert (order.sentence is None) == (series <= 1)
+
+
+def test_numbers_in_no_order_stay_few_series() -> None:
+    assert epoch_order(list(range(20_000, 0, -1))).series == 16

@@ -1,0 +1,193 @@
+"""Logs of Megatron jobs: mixed output of many ranks, cut, killed, and of any length."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from tests.unit.store.importers.shared_results import by_id, read, write
+
+from stepscope.core.errors import DataError
+from stepscope.diagnose.scaling import scaling_rows
+from stepscope.records.imported import Stated
+from stepscope.store.importers.megatron_log import IMPORTER
+
+KEY = "megatron_log"
+HEAD = """srun: job 1
+|   0  Tesla V100-SXM2...  Off  | 00000000:1A:00.0 Off |                    0 |
+using world size: 4, data-parallel-size: 2, tensor-model-parallel size: 2, pipeline-model-parallel size: 1
+------------------------ arguments ------------------------
+  bf16 ............................................ False
+  fp16 ............................................ True
+  hidden_size ..................................... 64
+  log_interval .................................... 10
+  micro_batch_size ................................ 2
+  num_layers ...................................... 3
+  seq_length ...................................... 128
+-------------------- end of arguments ---------------------
+"""
+HEAD += "".join(
+    f" > number of parameters on (tensor, pipeline) model parallel rank ({t}, 0): {n}"
+    for t, n in ((1, 500), (0, 600))
+)
+HEAD += "\n\n"
+
+
+def iteration(
+    at: int, ms: str = "100.0", *, batch: int = 8, more: str = "lm loss: 1.5E+00 | ", of: int = 100
+) -> str:
+    return (
+        f" iteration {at:8d}/ {of:7d} | consumed samples: {at * batch:12d} | elapsed time per iteration (ms): {ms} | "
+        f"learning rate: 1.500E-04 | global batch size: {batch:5d} | {more}number of skipped iterations:   0 | "
+        "number of nan iterations:   0 |\n"
+    )
+
+
+def test_a_log_is_one_run_with_the_median_of_its_iterations(tmp_path: Path) -> None:
+    lines = [iteration(10, "900.0"), iteration(20), iteration(30, "110.0"), iteration(40, "90.0")]
+    imported = read(write(tmp_path / "job.out", HEAD + "".join(lines)), key=KEY)
+    (run,) = imported.runs
+    assert run.step_ns is not None
+    assert run.samples_per_s is not None
+    assert (run.step_ns.value, run.step_ns.n) == (100e6, 3)  # the first is warm-up
+    assert (run.samples_per_s.value, run.unit) == (8 * 128 / 0.1, "tokens")
+    assert (run.world_size, run.strategy, run.precision, run.model) == (
+        4,
+        "dp2 tp2 pp1",
+        "fp16",
+        "GPT 3 x 64",
+    )
+    assert (run.micro_batch, run.accumulation, run.global_batch, run.train_loss) == (2, 2, 8, 1.5)
+    assert (run.num_parameters, run.hardware) == (1100, "Tesla V100-SXM2")
+    assert (run.status, run.error) == ("ok", None)
+    assert any("iteration 40 of 100 without saying why" in note for note in run.notes)
+
+
+def test_ranks_that_speak_in_one_line_are_all_heard(tmp_path: Path) -> None:
+    memory = (
+        "[Rank 1] (after 2 iterations) memory (MB) | allocated: 1.0 | max allocated: 7.5 | max reserved: 9.0"
+    )
+    memory += memory.replace("Rank 1", "Rank 3").replace("7.5", "8.25") + "\n"
+    text = HEAD + memory.rstrip("\n") + iteration(10) + "print('elapsed time per iteration')\n"
+    (run,) = read(write(tmp_path / "job.out", text), key=KEY).runs
+    assert run.peak_memory_bytes == round(8.25 * 2**20)
+    assert any("memory of 2 of 4 ranks" in note for note in run.notes)
+
+
+def test_launcher_prefixes_and_seconds_are_read(tmp_path: Path) -> None:
+    lines = (
+        HEAD
+        + iteration(1).replace("(ms): 100.0", "(s): 0.25")
+        + iteration(2).replace("(ms): 100.0", "(s): 0.25")
+    )
+    text = "".join(f"3: {line}\n" for line in lines.splitlines())
+    (run,) = read(write(tmp_path / "job.log", text), key=KEY).runs
+    assert run.step_ns is not None
+    assert (run.step_ns.value, run.precision) == (0.25e9, "fp16")
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "says"),
+    [
+        ("Main process received SIGTERM, exiting\n", "interrupted", "received SIGTERM"),
+        (
+            "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2021 DUE TO TIME LIMIT ***\n",
+            "interrupted",
+            "TIME LIMIT",
+        ),
+        (
+            "RuntimeError: CUDA out of memory. Tried 2 GiB\nMain process received SIGTERM\n",
+            "oom",
+            "iteration 20 of",
+        ),
+        ("Traceback (most recent call last):\n", "error", "a traceback after iteration 20 of 100"),
+    ],
+)
+def test_how_a_job_ended_is_told(tmp_path: Path, end: str, status: str, says: str) -> None:
+    (run,) = read(write(tmp_path / "job.out", HEAD + iteration(10) + iteration(20) + end), key=KEY).runs
+    assert run.status == status
+    assert run.error is not None
+    assert says in run.error
+    assert run.step_ns is not None
+
+
+def test_jobs_behind_each_other_are_runs_of_their_own(tmp_path: Path) -> None:
+    other = HEAD.replace("world size: 4, data-parallel-size: 2", "world size: 8, data-parallel-size: 4")
+    text = HEAD + iteration(10, "200.0") * 2 + other + iteration(10) * 2
+    imported = read(write(tmp_path / "job.out", text), key=KEY)
+    assert [(run.run_id, run.world_size, run.scaling) for run in imported.runs] == [
+        ("job-line3", 4, "strong"), ("job-line19", 8, "strong"),
+    ]  # fmt: skip
+    assert [row.speedup for row in scaling_rows(imported.runs)] == [1.0, 2.0]
+
+
+def test_another_model_is_another_group(tmp_path: Path) -> None:
+    write(tmp_path / "a.out", HEAD + iteration(10))
+    write(tmp_path / "b.out", HEAD.replace("... 64\n", "... 128\n") + iteration(10))
+    imported = read(tmp_path, key=KEY)
+    assert len({run.group for run in imported.runs}) == 2
+    assert any("no speed-up over each other" in note for note in imported.notes)
+    assert sorted(by_id(imported)) == ["a", "b"]
+
+
+def test_a_ramped_batch_gives_no_throughput(tmp_path: Path) -> None:
+    text = HEAD + iteration(10, batch=4) + iteration(20, batch=8)
+    (run,) = read(write(tmp_path / "job.out", text), key=KEY).runs
+    assert (run.samples_per_s, run.global_batch, run.accumulation) == (None, None, None)
+    assert any("changes from 4 to 8" in note for note in run.notes)
+
+
+def test_a_line_that_the_job_did_not_finish_is_left_out(tmp_path: Path) -> None:
+    (run,) = read(write(tmp_path / "job.out", HEAD + iteration(10) + iteration(20)[:112]), key=KEY).runs
+    assert run.step_ns is not None
+    assert run.step_ns.n == 1
+
+
+def test_a_loss_that_is_nan_is_unknown_and_said(tmp_path: Path) -> None:
+    bad = iteration(20, more="lm loss: nan | ").replace("nan iterations:   0", "nan iterations:   3")
+    (run,) = read(write(tmp_path / "job.out", HEAD + bad), key=KEY).runs
+    assert run.train_loss is None
+    assert any("3 iterations had a NaN loss" in note for note in run.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (HEAD, "no iteration was logged"),
+        (HEAD + "Main process received SIGTERM, exiting\n", "received SIGTERM"),
+        (iteration(10), ":1: an iteration before the job's head"),
+        (HEAD + iteration(10, "nan"), ":15: damaged iteration line"),
+        (HEAD + iteration(10, "0.0"), ":15: elapsed time per iteration is 0.0"),
+        (HEAD + iteration(10, batch=0), ":15: damaged iteration line"),
+        (HEAD.replace("world size: 4", "world size: 5") + iteration(10), ":3: 5 ranks are not 2 x 2 x 1"),
+    ],
+)
+def test_damage_is_refused_with_its_line(tmp_path: Path, text: str, says: str) -> None:
+    path = write(tmp_path / "job.out", text)
+    with pytest.raises(DataError) as caught:
+        read(path, key=KEY)
+    assert says in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_job_whose_script_echoes_100_kb_first_is_known(tmp_path: Path) -> None:
+    echo = "+ module load something\n" * 5000
+    assert len(read(write(tmp_path / "job.out", echo + HEAD + iteration(10)), key=KEY).runs) == 1
+
+
+def test_a_long_log_is_streamed(tmp_path: Path) -> None:
+    path = tmp_path / "job.out"
+    noise = b"x" * (1 << 20) + b"\r"  # a progress bar: no line end at all
+    with path.open("wb") as file:
+        file.write(HEAD.encode())
+        for _ in range(48):
+            file.write(noise)
+        file.write(b"\n" + (iteration(10) * 1000).encode())
+    tracemalloc.start()
+    (run,) = IMPORTER.read(path, Stated()).runs
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert run.step_ns is not None
+    assert run.step_ns.n == 999
+    assert peak < 4 << 20

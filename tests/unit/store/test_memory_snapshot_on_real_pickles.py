@@ -1,0 +1,83 @@
+"""Real snapshots: every total equals what a plain sum over the pickle's own values gives."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.records.imported import Stated
+from stepscope.records.memory_snapshot import MemorySnapshot
+from stepscope.store.importers.memory_snapshot import IMPORTER, read_snapshot
+
+DATA = Path(__file__).parents[3].parent / "shared" / "data" / "memory_snapshots"
+FILES = (
+    "gpt_ctx256_forward.pickle",
+    "gpt_medium_ctx128_inference.pickle",
+    "gpt_medium_ctx128_training.pickle",
+)
+
+pytestmark = [
+    pytest.mark.shared_data,
+    pytest.mark.skipif(not DATA.is_dir(), reason=f"no snapshots at {DATA}"),
+]
+
+
+class NoClasses(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        raise AssertionError(f"{module}.{name}")
+
+
+def both(name: str) -> tuple[MemorySnapshot, dict[str, Any]]:
+    (found,) = read_snapshot(DATA / name)
+    return found, NoClasses(io.BytesIO((DATA / name).read_bytes())).load()
+
+
+def test_every_file_of_the_set_is_here() -> None:
+    assert {p.name for p in DATA.glob("*.pickle")} == set(FILES)
+    assert len(IMPORTER.read(DATA, Stated()).memory) == len(FILES)
+
+
+@pytest.mark.parametrize(
+    ("name", "segments", "events"), [(FILES[0], 700, 5125), (FILES[1], 98, 3840), (FILES[2], 377, 19136)]
+)
+def test_head_figures_are_those_of_the_sets_own_description(name: str, segments: int, events: int) -> None:
+    found, _ = both(name)
+    assert (found.segments, found.events) == (segments, events)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_totals_equal_the_segments_own(name: str) -> None:
+    found, plain = both(name)
+    segments = plain["segments"]
+    assert found.segment_bytes == sum(s["total_size"] for s in segments)
+    assert found.allocated_bytes == sum(s["allocated_size"] for s in segments)
+    assert found.active_bytes == sum(s["active_size"] for s in segments)
+    assert found.notes == ()
+    actions = Counter(e["action"] for trace in plain["device_traces"] for e in trace)
+    assert found.driver_allocations == actions["segment_alloc"] + actions["segment_map"]
+    assert found.driver_frees == actions["segment_free"] + actions["segment_unmap"]
+    assert found.oom_events == actions["oom"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_history_and_the_blocks_agree(name: str) -> None:
+    """Forward through the history from what the backward walk says was there first ends at what lives now."""
+    found, plain = both(name)
+    (trace,) = [t for t in plain["device_traces"] if t]
+    signs = {"alloc": 1, "free_requested": -1}
+    change = [signs.get(e["action"], 0) * e["size"] for e in trace]
+    first = (found.requested_bytes or 0) - sum(change)
+    level = peak = first
+    for each in change:
+        level += each
+        peak = max(peak, level)
+    assert level == found.requested_bytes
+    assert peak == found.peak_requested_bytes
+    assert sum(h.size_bytes for h in found.peak_holders) <= peak
+    assert first >= 0
+    assert found.history_complete is (first == 0)

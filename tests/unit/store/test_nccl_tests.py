@@ -1,0 +1,263 @@
+"""Output of nccl-tests: what each layout says, and what must not be guessed."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from tests.nccl_tests_log import log, row
+
+from stepscope.core.errors import DataError, UsageError
+from stepscope.records.imported import Imported, Stated
+from stepscope.store.importers._detect import detect, read_foreign
+from stepscope.store.importers._nccl_tests_table import read_tables
+from stepscope.store.importers.nccl_tests import IMPORTER
+
+SIZES = [(1 << 10, 13.0), (1 << 20, 27.37), (64 << 20, 324.7), (1 << 30, 4029.4)]
+
+
+def read(folder: Path, text: str, *, name: str = "run.log", stated: Stated | None = None) -> Imported:
+    path = folder / name
+    path.write_text(text)
+    return IMPORTER.read(path, stated or Stated())
+
+
+def test_every_size_has_a_row_in_and_out_of_place(tmp_path: Path) -> None:
+    found = read(tmp_path, log(SIZES))
+    assert [(r.size_bytes, r.in_place) for r in found.comm_rows] == [
+        *((size, False) for size, _ in SIZES),
+        *((size, True) for size, _ in SIZES),
+    ]
+    first = found.comm_rows[1]
+    assert (first.op, first.dtype, first.reduce_op, first.root) == ("all_reduce", "float32", "sum", 0)
+    assert (first.world_size, first.hosts, first.iterations, first.warmup) == (8, 1, 20, 5)
+    assert first.correct is True
+    assert found.hardware == "8 x NVIDIA H100 80GB HBM3"
+    assert found.notes[0].startswith("nccl-tests: times are means")
+    assert len(found.notes) == 1
+
+
+def test_its_time_is_a_mean_and_no_median(tmp_path: Path) -> None:
+    row = read(tmp_path, log(SIZES)).comm_rows[1]
+    assert row.time_ns_mean == pytest.approx(27_370)
+    assert row.time_ns_median is None
+    assert row.time_ns == row.time_ns_mean
+    assert row.pacing == "back_to_back"
+    assert any("mean" in note for note in row.notes)
+
+
+def test_rates_have_all_the_digits_that_the_file_has(tmp_path: Path) -> None:
+    """Printed 0.08 GB/s has one digit, size / time four; of 38.31 and 27.37 the time has fewer."""
+    small, large, *_ = read(tmp_path, log(SIZES)).comm_rows
+    assert small.algbw_bytes_per_s == pytest.approx(1024 / 13.0e-6, rel=1e-9)
+    assert small.busbw_bytes_per_s == pytest.approx(1024 / 13.0e-6 * 1.75, rel=1e-9)
+    assert large.algbw_bytes_per_s == pytest.approx(38.31e9, rel=1e-9)
+
+
+def test_the_links_peak_is_the_gpus_on_one_host_and_unknown_over_several(tmp_path: Path) -> None:
+    one = read(tmp_path, log(SIZES)).comm_rows[-1]
+    assert one.link_peak_bytes_per_s == 450e9
+    assert one.link_fraction == pytest.approx((one.busbw_bytes_per_s or 0) / 450e9)
+    two = read(tmp_path, log(SIZES, ranks=16, hosts=2)).comm_rows[-1]
+    assert (two.hosts, two.link_peak_bytes_per_s, two.link_fraction) == (2, None, None)
+    other = read(tmp_path, log(SIZES, name="Some GPU 9000")).comm_rows[-1]
+    assert other.link_peak_bytes_per_s is None
+
+
+@pytest.mark.parametrize("prefix", ["0: ", "[1,0]<stdout>:", "  ", "2026-11-21T09:00:00Z "])
+def test_what_launchers_put_before_each_line_is_skipped(tmp_path: Path, prefix: str) -> None:
+    text = "".join(prefix + line + "\n" for line in log(SIZES).splitlines())
+    assert [r.size_bytes for r in read(tmp_path, text).comm_rows[:4]] == [size for size, _ in SIZES]
+
+
+def test_header_lines_may_have_lost_their_mark(tmp_path: Path) -> None:
+    text = (
+        log(SIZES)
+        .replace("# nThread", "nThread")
+        .replace("#  Rank  0", "  Rank  0")
+        .replace("# Using", "Using")
+    )
+    assert {r.world_size for r in read(tmp_path, text).comm_rows} == {8}
+
+
+def test_lines_of_nccl_inside_the_table_are_not_rows(tmp_path: Path) -> None:
+    lines = log(SIZES).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.strip().startswith("1048576"))
+    lines.insert(at, "node-0:3442:3442 [0] NCCL INFO Launch mode Parallel")
+    assert len(read(tmp_path, "\n".join(lines)).comm_rows) == 2 * len(SIZES)
+
+
+def test_old_layout_without_a_reduction(tmp_path: Path) -> None:
+    text = log(SIZES, op="all_gather", old=True, wrong="N/A", started=False)
+    found = read(tmp_path, text, name="all_gather.log")
+    assert {(r.op, r.reduce_op, r.correct) for r in found.comm_rows} == {("all_gather", None, None)}
+
+
+def test_sizes_that_became_empty_are_left_out_and_said_but_count_in_its_average(tmp_path: Path) -> None:
+    zero = row(4, 1e9, op="all_reduce", ranks=8).replace(
+        "           4             1", "           0             0"
+    )
+    lines = log(SIZES, average=None).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.strip().startswith("1024"))
+    rates = [float(line.split()[7]) for line in lines[at : at + 4]]
+    for rows, right in ((5, True), (4, False)):
+        average = f"# Avg bus bandwidth    : {sum(rates) / rows:g}"
+        found = read(tmp_path, "\n".join([*lines[:at], zero, *lines[at:], average]))
+        assert 0 not in {r.size_bytes for r in found.comm_rows}
+        assert any("1 row of 0 bytes left out" in note for note in found.notes)
+        assert any("average bus bandwidth" in note for note in found.notes) is not right
+
+
+def test_another_average_than_that_of_its_rows_is_said(tmp_path: Path) -> None:
+    (note,) = read(tmp_path, log(SIZES, average="250.1")).notes[1:]
+    assert "its average bus bandwidth is 250.1 GB/s and that of the rows read" in note
+
+
+@pytest.mark.parametrize(
+    ("old", "printed", "bounds"), [(False, "12", 0), (True, "3e+01", 7), (True, "2e-01*", 0)]
+)
+def test_wrong_results_are_wrong(tmp_path: Path, old: bool, printed: str, bounds: int) -> None:
+    found = read(tmp_path, log(SIZES, wrong=printed, old=old, bounds=bounds))
+    assert {(r.correct, r.status) for r in found.comm_rows} == {(False, "error")}
+    assert all(r.error is not None and r.error.startswith("wrong result") for r in found.comm_rows)
+
+
+def test_a_deviation_within_bounds_is_right(tmp_path: Path) -> None:
+    assert {r.correct for r in read(tmp_path, log(SIZES, wrong="5e-07", old=True)).comm_rows} == {True}
+
+
+def test_without_a_list_of_devices_the_bandwidths_give_the_ranks_where_they_can(tmp_path: Path) -> None:
+    found = read(tmp_path, log(SIZES, ranks=16, listed=False))
+    assert {(r.world_size, r.hosts) for r in found.comm_rows} == {(16, None)}
+    assert any(
+        "no list of devices: 16 ranks, because busbw / algbw of all_reduce is 1.875" in note
+        for note in found.notes
+    )
+
+
+def test_where_they_cannot_the_user_is_asked(tmp_path: Path) -> None:
+    text = log(SIZES, op="broadcast", listed=False)
+    with pytest.raises(UsageError, match="on how many ranks") as caught:
+        read(tmp_path, text)
+    assert caught.value.fix == "--world-size run.log=N"
+    told = read(tmp_path, text, stated=Stated(world_size={"run": 6}))
+    assert {r.world_size for r in told.comm_rows} == {6}
+
+
+def test_what_is_stated_must_not_contradict_the_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="list of devices has 8 ranks, and 4 were stated"):
+        read(tmp_path, log(SIZES), stated=Stated(world_size={"run": 4}))
+
+
+def test_a_folder_names_every_log_that_lacks_a_fact(tmp_path: Path) -> None:
+    for name in ("a.log", "b.log"):
+        (tmp_path / name).write_text(log(SIZES, op="broadcast", listed=False))
+    (tmp_path / "c.log").write_text(log(SIZES))
+    with pytest.raises(UsageError) as caught:
+        IMPORTER.read(tmp_path, Stated())
+    assert "a.log" in caught.value.what
+    assert "b.log" in caught.value.what
+    assert "--world-size b.log=N" in (caught.value.fix or "")
+
+
+def test_the_collective_is_not_guessed(tmp_path: Path) -> None:
+    """2(n-1)/n is all_reduce alone; (n-1)/n without a reduction is all_gather or all_to_all."""
+    assert read(tmp_path, log(SIZES, started=False)).comm_rows[0].op == "all_reduce"
+    with pytest.raises(DataError, match="which collective is this"):
+        read(tmp_path, log(SIZES, op="all_gather", started=False))
+    with pytest.raises(DataError, match="its name says all_gather, which does not fit"):
+        read(tmp_path, log(SIZES, started=False), name="all_gather.log")
+
+
+def test_the_command_before_the_table_says_which_collective(tmp_path: Path) -> None:
+    text = "$ mpirun -np 8 ./build/alltoall_perf -b 8 -e 8G -f 2\n" + log(SIZES, op="alltoall", started=False)
+    assert read(tmp_path, text).comm_rows[0].op == "all_to_all"
+
+
+def test_several_runs_in_one_log_are_several_sweeps(tmp_path: Path) -> None:
+    found = read(tmp_path, log(SIZES) + log(SIZES, op="all_gather", ranks=4))
+    assert {(r.op, r.world_size) for r in found.comm_rows} == {("all_reduce", 8), ("all_gather", 4)}
+    assert len({r.cell_id for r in found.comm_rows}) == 4
+
+
+def test_torn_rows_are_left_out_and_said(tmp_path: Path) -> None:
+    lines = log(SIZES).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.strip().startswith("67108864"))
+    lines[at] = lines[at][:70]
+    found = read(tmp_path, "\n".join(lines))
+    assert len(found.comm_rows) == 2 * (len(SIZES) - 1)
+    assert any(f"1 damaged row left out (line {at + 1})" in note for note in found.notes)
+    assert any("rows are missing, or were changed" in note for note in found.notes)
+
+
+def test_a_log_cut_off_in_the_last_row_keeps_the_rows_before(tmp_path: Path) -> None:
+    text = log(SIZES)
+    cut = text[: text.index("1073741824") + 60]
+    assert len(read(tmp_path, cut).comm_rows) == 2 * (len(SIZES) - 1)
+
+
+def test_an_edited_rate_is_noticed(tmp_path: Path) -> None:
+    text = log(SIZES, average=None).replace("  206.68", "  306.68", 1)
+    assert text != log(SIZES, average=None)
+    assert any("not size / time" in note for note in read(tmp_path, text).notes)
+
+
+def test_nan_is_no_figure(tmp_path: Path) -> None:
+    text = log(SIZES, average="-nan").replace(" 38.31", "   nan")
+    found = read(tmp_path, text)
+    assert len(found.comm_rows) == 2 * (len(SIZES) - 1)
+
+
+def test_a_job_that_ended_before_its_first_row_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no results of nccl-tests"):
+        read(tmp_path, log([]))
+
+
+def test_a_packed_log_is_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "run.log.gz"
+    path.write_bytes(gzip.compress(log(SIZES).encode()))
+    assert len(read_foreign(path).comm_rows) == 2 * len(SIZES)
+
+
+def test_an_empty_file_is_no_importers(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    path.write_text("")
+    assert detect(path) is None
+    with pytest.raises(DataError, match="the file is empty"):
+        read_foreign(path)
+
+
+def test_memory_does_not_grow_with_a_log_of_other_output(tmp_path: Path) -> None:
+    """A line at a time: 4 MB of other output after one table, and not a quarter of it is held."""
+    import tracemalloc
+
+    path = tmp_path / "job.log"
+    path.write_text(log(SIZES) + "step 12 loss 0.5 algo done [####] 12%\n" * 100_000)
+    assert path.stat().st_size > 3.7e6
+    read_tables(path)
+    tracemalloc.start()
+    found = read_tables(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found.tables[0].rows) == len(SIZES)
+    assert peak < 1e6
+
+
+def test_hostile_words_change_nothing(tmp_path: Path) -> None:
+    text = log(SIZES, name="<script>alert(1)</script> \\input{x}")
+    found = read(tmp_path, text)
+    assert found.hardware == "8 x <script>alert(1)</script> \\input{x}"
+
+
+def test_the_builder_prints_what_nccl_tests_prints() -> None:
+    figures = "27.37 38.31 67.04 0"
+    printed = " ".join(row(1 << 20, 27.37, op="all_reduce", ranks=8).split())
+    assert printed == f"1048576 262144 float sum -1 {figures} {figures}"
+
+
+def test_a_stated_number_that_the_rates_contradict_is_told_with_both(tmp_path: Path) -> None:
+    text = log(SIZES, ranks=16, listed=False, started=False)
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, text, name="all_reduce.log", stated=Stated(world_size={"all_reduce": 8}))
+    assert "busbw / algbw is 1.875, all_reduce on 8 ranks has 1.75" in (caught.value.why or "")
