@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.blocks import print_block
 from stepscope.cli.console import err, out, print_json
 from stepscope.core.errors import CheckFailed, DataError, ExitCode, UsageError
+from stepscope.core.places import telling_names
 from stepscope.core.suggest import unknown
 from stepscope.core.words import counted
 from stepscope.stats.compare import MIN_REPLICATES
@@ -92,7 +93,7 @@ def _read(request: Request) -> list[Side]:
             raise UsageError(
                 f"{option} goes with --run", fix="leave it out, or add --run and two matrix files"
             )
-    names = _names(request.paths)
+    names = telling_names(request.paths)
     sides = []
     for name, path in zip(names, request.paths, strict=True):
         options = EvidenceOptions(
@@ -100,16 +101,6 @@ def _read(request: Request) -> list[Side]:
         )
         sides.append(Side(name=name, rounds=(read_evidence(options),)))
     return sides
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    """Last parts of the paths, as many as tell all of them apart."""
-    whole = [path.resolve().parts for path in paths]
-    for depth in range(1, max(map(len, whole)) + 1):
-        names = ["/".join(parts[-depth:]) for parts in whole]
-        if len(set(names)) == len(names):
-            return names
-    raise UsageError(f"{paths[0]} is given twice", why="a run compared with itself says nothing")
 
 
 def _measured(request: Request) -> tuple[list[Side], int]:
@@ -142,7 +133,7 @@ def _measured(request: Request) -> tuple[list[Side], int]:
                     why=f"every cell failed: {place / 'report' / 'summary.md'} says why",
                     fix="mend it and run the same command with the same -o",
                 )
-    names = _names([path.with_suffix("") for path in request.paths])
+    names = telling_names([path.with_suffix("") for path in request.paths])
     sides = [
         Side(
             name=name,

@@ -243,7 +243,10 @@ def _verdicts(
         cells=(cell,),
         environment=environment,
     )
-    yield from _by_rule("slow_rank", "ranks", evidence, _ranks_message(times))
+    if row.world_size == 1:
+        yield Verdict(title="ranks", status="skip", message="one rank: there is nobody to compare it with")
+    else:
+        yield from _by_rule("slow_rank", "ranks", evidence, _ranks_message(times))
     if collective is not None:
         yield _steady(collective)
     yield from _by_rule("oversubscription", "threads", evidence, None)

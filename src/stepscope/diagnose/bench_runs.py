@@ -13,7 +13,8 @@ from stepscope.records.cell_result import CellResult
 from stepscope.records.run import ResultRow
 from stepscope.records.samples import PHASES, EpochResult, RankSummary
 from stepscope.records.training import Epoch, Measured, PhaseTimes, TrainingRun
-from stepscope.stats.measured import common_steps, estimate, slowest
+from stepscope.stats.measured import common_steps, slowest
+from stepscope.stats.order import median
 
 
 def cell_evidence(
@@ -108,8 +109,8 @@ def _phases(result: CellResult) -> PhaseTimes | None:
         return None
     medians = {}
     for phase in PHASES:
-        found = estimate(slowest(steps, f"{phase}_ns"))
-        medians[f"{phase}_ns"] = found.median if found is not None else 0.0
+        rounds = slowest(steps, f"{phase}_ns").values()
+        medians[f"{phase}_ns"] = float(median([value for values in rounds for value in values]))
     return PhaseTimes(**medians)
 
 

@@ -25,7 +25,7 @@ from stepscope.records.training import ScalingRow, TrainingRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One path and what it was. kind: bench | comm | trace | imported; format: importer's key of imported ones."""
+    """One path and what it was. kind: bench | comm | trace | calibration | imported; format: the importer's key."""
 
     path: Path
     kind: str

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from stepscope.core.places import telling_names
 from stepscope.diagnose.evidence import CellEvidence, Evidence
+from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.training import TrainingRun
 
 _JOINED = (
@@ -18,22 +20,21 @@ _JOINED = (
 def join(parts: Sequence[Evidence]) -> Evidence:
     """All of ``parts``; a run_id that two have gets its source's name before it. A fact that differs is left out."""
     counts = Counter(run.run_id for part in parts for run in part.runs)
-    parts = [
-        _renamed(part, {i for i, n in counts.items() if n > 1}, f"{at}:") for at, part in enumerate(parts)
-    ]
+    clashing = {run_id for run_id, number in counts.items() if number > 1}
+    names = telling_names([part.sources[0].path for part in parts])
+    parts = [_renamed(part, clashing, name) for part, name in zip(parts, names, strict=True)]
     joined: dict[str, Any] = {name: tuple(x for p in parts for x in getattr(p, name)) for name in _JOINED}
     return Evidence(
         **joined,
         calibration=_only([p.calibration for p in parts]),
-        environment=_only([p.environment for p in parts]),
+        environment=_one_machine([p.environment for p in parts]),
         topology=_only([p.topology for p in parts]),
     )
 
 
-def _renamed(part: Evidence, clashing: set[str], fallback: str) -> Evidence:
+def _renamed(part: Evidence, clashing: set[str], name: str) -> Evidence:
     if not clashing:
         return part
-    name = part.sources[0].path.name if part.sources else fallback
 
     def run_of(run: TrainingRun) -> TrainingRun:
         baseline = run.baseline_id
@@ -48,6 +49,16 @@ def _renamed(part: Evidence, clashing: set[str], fallback: str) -> Evidence:
         return replace(cell, run=run_of(cell.run))
 
     return replace(part, runs=tuple(map(run_of, part.runs)), cells=tuple(map(cell_of, part.cells)))
+
+
+def _one_machine(environments: Sequence[EnvironmentRecord | None]) -> EnvironmentRecord | None:
+    """The first, where all are of one machine: what is free on it changes from run to run."""
+    there = [e for e in environments if e is not None]
+    return there[0] if there and len({_machine(e) for e in there}) == 1 else None
+
+
+def _machine(e: EnvironmentRecord) -> tuple[object, ...]:
+    return e.host, e.cpu_model, e.usable_cores, e.memory_bytes, tuple(gpu.name for gpu in e.gpus)
 
 
 def _only(values: Sequence[Any]) -> Any:

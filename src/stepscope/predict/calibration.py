@@ -14,6 +14,7 @@ from stepscope.core.words import counted
 from stepscope.predict.curve_fit import fit_curve
 from stepscope.predict.curve_shape import curve_time_ns
 from stepscope.predict.line_fit import (
+    MIN_SIZES,
     checked,
     fit_latency,
     fit_line,
@@ -112,8 +113,8 @@ def calibrate(rows: Sequence[CommRow], *, run: str, machine: Machine) -> Calibra
     """The calibration of ``rows`` (results.jsonl of a comm run): a fit per op, dtype, form, world, placement and network.
 
     Of several ways to call the same collective the usual one is fitted: blocking, no variables set, sum, a barrier
-    before each call, root 0. What was not fitted is named in ``skipped`` with the reason. Raises UsageError when nothing
-    could be fitted.
+    before each call, root 0; one with too few sizes for a fit gives way to the next. What was not fitted is named in
+    ``skipped`` with the reason. Raises UsageError when nothing could be fitted.
     """
     groups: dict[_Key, dict[_Way, list[CommRow]]] = {}
     for row in rows:
@@ -122,7 +123,8 @@ def calibrate(rows: Sequence[CommRow], *, run: str, machine: Machine) -> Calibra
     fits: list[CollectiveFit] = []
     skipped: list[str] = []
     for key, ways in groups.items():
-        usual = min(ways, key=lambda way: way.rank)
+        enough = [way for way in ways if way.usable and _sizes(ways[way]) >= MIN_SIZES] or list(ways)
+        usual = min(enough, key=lambda way: way.rank)
         if not usual.usable:
             skipped += [f"{key}, {way}: only blocking calls, one at a time, are fitted" for way in ways]
             continue
@@ -135,6 +137,10 @@ def calibrate(rows: Sequence[CommRow], *, run: str, machine: Machine) -> Calibra
     if not fits and not matmul:
         raise _nothing(rows, skipped)
     return Calibration(run=run, machine=machine, fits=tuple(fits), matmul=matmul, skipped=tuple(skipped))
+
+
+def _sizes(rows: Sequence[CommRow]) -> int:
+    return len({row.size_bytes for row in rows if row.status == "ok" and row.time_ns_median})
 
 
 def machine_of(environment: EnvironmentRecord) -> Machine:

@@ -52,12 +52,11 @@ def write_tables(
             evidence.runs, evidence.scaling, drop_epochs=drop_epochs
         )
     for name in wanted:
-        if name != "txt":
-            found |= {
-                f"{stem}.{name}": _RENDER[name](table)
-                for stem, table in tables(evidence, diagnosis, drop_epochs=drop_epochs).items()
-                if not (stem == "summary_table" and name == "csv")  # the comprehensive one has it all
-            }
+        if name == "txt":
+            continue
+        for stem, table in tables(evidence, diagnosis, drop_epochs=drop_epochs, raw=name == "csv").items():
+            if (stem, name) != ("summary_table", "csv"):  # the comprehensive one has it all
+                found[f"{stem}.{name}"] = _RENDER[name](table)
     if "txt" in wanted:
         found["performance_report.txt"] = performance_report(evidence, diagnosis, drop_epochs=drop_epochs)
     for name, text in found.items():
@@ -65,11 +64,13 @@ def write_tables(
     return tuple(folder / name for name in found)
 
 
-def tables(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1) -> dict[str, Table]:
-    """Stem of the file -> table, of those that have a row."""
+def tables(
+    evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, raw: bool = False
+) -> dict[str, Table]:
+    """Stem of the file -> table, of those that have a row. raw: for programs, every figure in a column of its own."""
     made = {
         "summary_table": runs.build(evidence.runs, evidence.scaling, drop_epochs=drop_epochs),
-        "scaling": scaling.build(evidence.scaling, evidence.runs, drop_epochs=drop_epochs),
+        "scaling": scaling.build(evidence.scaling, evidence.runs, drop_epochs=drop_epochs, raw=raw),
         "collectives": comm.build(evidence.comm),
         "findings": findings.build(diagnosis.findings),
     }

@@ -115,3 +115,10 @@ def test_ranks_without_quick_is_a_mistake(capsys: pytest.CaptureFixture[str]) ->
         main(["doctor", "--ranks", "2"])
     assert ended.value.code == 2
     assert "--ranks belongs to --quick" in capsys.readouterr().err
+
+
+def test_one_rank_is_compared_with_nobody() -> None:
+    cell = bench(made("q", world_size=1, strategy="single")).cells[0]
+    found = assess(cell, environment(), (), wall_ns=1)
+    assert status(found) == {"training": "pass", "ranks": "skip", "threads": "pass"}
+    assert document(found)["collective"] is None

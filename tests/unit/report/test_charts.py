@@ -20,7 +20,7 @@ from stepscope.report.charts._style import plain_number, size_tick, style
 from stepscope.report.render.figure import render
 
 UNIT = re.compile(
-    r"\((µs|ms|s|GB/s|bytes.*|MiB|GiB|rank|host, rank|x|%|(1000 )?samples/s)\)$"
+    r"\((µs|ms|s|GB/s|bytes.*|MiB|GiB|rank|host, rank|x|%|(1000 )?samples/s|epochs/h)\)$"
     r"|^(ranks|epoch|step|step after warm-up|efficiency|training loss of a sample)$"  # pure numbers
 )
 

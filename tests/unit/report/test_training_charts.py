@@ -150,7 +150,7 @@ def test_speedup_lines_begin_at_the_baseline_and_know_the_ideal() -> None:
     ddp = next(c for c in datum.lines.curves if "ddp" in c.name and len(c.points) == 3)
     assert [(p.x, round(p.y, 2)) for p in ddp.points] == [(1, 1.0), (2, 1.67), (4, 2.86)]
     assert datum.base == 1
-    assert datum.title == "mnist, strong scaling (same global batch)"
+    assert datum.title == "mlp small on mnist, strong scaling"
     assert "efficiency 71 %" in caption("scaling", datum)
 
 

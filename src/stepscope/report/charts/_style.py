@@ -163,9 +163,9 @@ def legend_inches(longest: int, entries: int) -> float:
     return 0.08 + 0.145 * lines
 
 
-def title_above(axes: Axes, text: str, width_inches: float) -> None:
-    """The chart's title in at most two lines; :func:`title_inches` is the height of the second."""
-    axes.set_title(lines(text, _title_chars(width_inches)))
+def title_above(axes: Axes, text: str, width_inches: float, *, pad: float | None = None) -> None:
+    """The chart's title in at most two lines; :func:`title_inches` is the height of the second. pad: points below it."""
+    axes.set_title(lines(text, _title_chars(width_inches)), pad=pad)
 
 
 def title_inches(text: str, width_inches: float) -> float:

@@ -80,8 +80,10 @@ def prepare(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple
             several_charts = (
                 f" ({number} of {-(-len(curves) // MAX_CURVES)})" if len(curves) > MAX_CURVES else ""
             )
+            models = {facets(run)["model"] for run, _ in mine}
             where = dataset or "unnamed data"
-            title = f"{where}, {_RULES[rule][0]}{several_charts}"
+            title = f"{models.pop()} on {where}" if len(models) == 1 else where
+            title = f"{title}, {_RULES[rule][0]}{several_charts}"
             key = file_part(f"{rule or 'unknown'}-{where}" + (f"-{number}" if several_charts else ""))
             clash = sum(chart.lines.key == key for chart in charts)
             charts.append(

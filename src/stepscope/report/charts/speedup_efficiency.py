@@ -135,8 +135,9 @@ def draw(data: SpeedupChart, axes: Axes) -> None:
         past = run.ratio if end < run.ratio < end + 0.3 * top else end  # beside the tick, not on it
         text_at(axes, past, at, f"{run.speedup:.2f}x", dx=2, va="center", bbox=BEHIND)
         text_at(right, end * shares[at], at, _percent(run.efficiency), dx=2, va="center", bbox=BEHIND)
-    from_zero(axes, top * 1.3, which="x")
-    from_zero(right, max(1.02, *(1.35 * r.efficiency for r in data.runs)), which="x")
+    room = 1.2 if size_inches(data)[0] > COLUMN_INCHES else 1.5
+    from_zero(axes, top * room, which="x")
+    from_zero(right, max(1.02, *(room * r.efficiency for r in data.runs)), which="x")
     for level, side in ((GOOD, "right"), (EXCELLENT, "left")):
         right.axvline(level, color=FAINT, linewidth=0.9, linestyle=(0, (4, 2)), zorder=3)
         text_at(right, level, -0.55, f"{level:g}", dy=1.5, ha=side, va="bottom", color=FAINT)
@@ -148,7 +149,7 @@ def draw(data: SpeedupChart, axes: Axes) -> None:
         tick_lines(panel, "x")
     axes.set_xlabel("speed-up (x)")
     right.set_xlabel("efficiency")
-    title_above(axes, data.title, size_inches(data)[0])
+    title_above(axes, data.title, size_inches(data)[0], pad=12)
 
 
 def _percent(fraction: float) -> str:
@@ -182,7 +183,7 @@ def size_inches(data: SpeedupChart) -> tuple[float, float]:
     width = COLUMN_INCHES if longest <= 24 else PAGE_INCHES
     wrap = 24 if width == COLUMN_INCHES else 48
     rows = sum(0.27 if len(run.name) > wrap else 0.22 for run in data.runs)
-    return width, 0.75 + title_inches(data.title, width) + max(0.5, rows)
+    return width, 0.85 + title_inches(data.title, width) + max(0.5, rows)
 
 
 def stem(data: SpeedupChart) -> str:

@@ -9,8 +9,8 @@ from stepscope.report.render.fit import Layout, cell_text, fit
 from stepscope.report.render.text import ascii_text
 from stepscope.report.tables._common import Row, Table, grouped
 
-WIDTH = 96
-"""Characters that a line of \\footnotesize text holds on a page with ordinary margins."""
+WIDTH = 80
+"""Characters that a line of \\footnotesize text holds in LaTeX's article class."""
 
 LONG = 40
 """A table of more rows than this goes over several pages (longtable)."""
@@ -18,7 +18,7 @@ LONG = 40
 MAX_TEXT = 30
 """A column of text wider than this is set as paragraphs."""
 
-EM_PER_CHAR = 0.5
+EM_PER_CHAR = 0.48
 
 _SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",

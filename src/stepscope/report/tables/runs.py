@@ -84,7 +84,7 @@ def failure(run: TrainingRun) -> str | None:
     if run.status == "ok":
         return None
     label = STATUS_LABELS.get(run.status, run.status)
-    return f"{label}: {run.error}" if run.error else label
+    return f"{label}: {run.error.removeprefix(f'{run.source}: ')}" if run.error else label
 
 
 def epoch(run: TrainingRun, drop_epochs: int) -> Measured | None:

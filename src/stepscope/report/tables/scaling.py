@@ -13,8 +13,17 @@ from stepscope.report.tables._scaling import efficiency_value, speedup_value
 NEVER = "never"
 
 
-def build(scaling: Sequence[ScalingRow], runs: Sequence[TrainingRun] = (), *, drop_epochs: int = 1) -> Table:
-    """One line a run and target accuracy; groups in order of first appearance."""
+def build(
+    scaling: Sequence[ScalingRow],
+    runs: Sequence[TrainingRun] = (),
+    *,
+    drop_epochs: int = 1,
+    raw: bool = False,
+) -> Table:
+    """One line a run and target accuracy; groups in order of first appearance.
+
+    raw: for programs, with columns for what people read inside another one (interval, rating).
+    """
     labels = {run.run_id: run.label for run in runs}
     blocks: dict[str, list[ScalingRow]] = {}
     for row in scaling:
@@ -23,9 +32,11 @@ def build(scaling: Sequence[ScalingRow], runs: Sequence[TrainingRun] = (), *, dr
     return Table(
         key="scaling",
         title="Scaling",
-        columns=_COLUMNS,
+        columns=tuple(column for column in _COLUMNS if raw or column.key not in _RAW),
         rows=tuple(
-            Row(values=_values(row, target, labels)) for row in ordered for target in (row.targets or (None,))
+            Row(values=_values(row, target, labels, raw=raw))
+            for row in ordered
+            for target in (row.targets or (None,))
         ),
         footnotes=_footnotes(ordered, drop_epochs),
     )
@@ -39,10 +50,10 @@ _COLUMNS = (
     Column(key="scaling", title="scaling", align="left", role="identity"),
     Column(key="basis", title="from", align="left", role="identity", drop=1),
     Column(key="speedup", title="speed-up", short_title="speed"),
-    Column(key="speedup_low", title="low", drop=6),
-    Column(key="speedup_high", title="high", drop=6),
+    Column(key="speedup_low", title="low"),
+    Column(key="speedup_high", title="high"),
     Column(key="efficiency", title="efficiency", short_title="eff"),
-    Column(key="rating", title="rating", align="left", drop=7),
+    Column(key="rating", title="rating", align="left"),
     Column(key="best_accuracy", title="best accuracy", short_title="best", drop=4),
     Column(key="baseline_best_accuracy", title="baseline's best", short_title="base best", drop=3),
     Column(key="target_accuracy", title="to accuracy", short_title="target"),
@@ -51,11 +62,16 @@ _COLUMNS = (
     Column(key="target_speedup", title="speed-up to it", short_title="speed to it"),
 )
 
+_RAW = ("speedup_low", "speedup_high", "rating")
+
 TABLE = TableKind(key="scaling", title="Scaling", needs=("scaling", "runs"), build=build)
 
 
-def _values(row: ScalingRow, target: TargetTime | None, labels: dict[str, str]) -> tuple[Value, ...]:
+def _values(
+    row: ScalingRow, target: TargetTime | None, labels: dict[str, str], *, raw: bool
+) -> tuple[Value, ...]:
     label = labels.get(row.run_id, row.run_id)
+    rating = unknown() if row.rating is None else Value(text=row.rating, raw=row.rating)
     return (
         Value(text=row.group, raw=row.group),
         Value(text=label, raw=label),
@@ -64,10 +80,9 @@ def _values(row: ScalingRow, target: TargetTime | None, labels: dict[str, str]) 
         unknown() if row.scaling is None else Value(text=row.scaling, raw=row.scaling),
         Value(text=row.basis, raw=row.basis),
         speedup_value(row),
-        _ratio(row.low),
-        _ratio(row.high),
+        *((_ratio(row.low), _ratio(row.high)) if raw else ()),
         efficiency_value(row),
-        unknown() if row.rating is None else Value(text=row.rating, raw=row.rating),
+        *((rating,) if raw else ()),
         _accuracy(row.best_accuracy),
         _accuracy(row.baseline_best_accuracy),
         _accuracy(None if target is None else target.accuracy),
