@@ -9,6 +9,7 @@ from typing import Any
 from tests import fake_runs
 from tests.evidence import MS, epochs, rate, run, step
 
+from stepscope.core.words import counted
 from stepscope.diagnose.evidence import CellEvidence, TraceEvidence
 from stepscope.diagnose.scaling import scaling_rows
 from stepscope.records.cell_result import CellResult, RankSamples
@@ -32,7 +33,7 @@ def trained(run_id: str, ms: float, *, ranks: int = 1, strategy: str = "single",
         other_ns=0.02 * ms * MS,
     )
     fields: dict[str, Any] = {
-        "label": f"{strategy} on {ranks} ranks",
+        "label": f"{strategy} on {counted(ranks, 'rank')}",
         "group": "mlp small on mnist, fp32",
         "model": "mlp small",
         "dataset": "mnist",

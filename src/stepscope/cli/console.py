@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -23,17 +24,44 @@ WIDE = 200
 @cache
 def out() -> Console:
     """stdout, for results. Not a terminal: no colour, and COLUMNS wide or wide enough never to wrap a table."""
-    from rich.console import Console
-
-    return Console(highlight=False, soft_wrap=False, width=_width(sys.stdout))
+    return _console()(soft_wrap=False, width=_width(sys.stdout), **_PLAIN)
 
 
 @cache
 def err() -> Console:
     """stderr, for progress, logs and errors."""
-    from rich.console import Console
+    return _console()(stderr=True, width=_width(sys.stderr), **_PLAIN)
 
-    return Console(stderr=True, highlight=False, width=_width(sys.stderr))
+
+_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+"""Text is shown as it is: names of files and runs may hold what rich takes for markup."""
+
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control characters but tab and line end, and those that turn the direction of writing."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@cache
+def _console() -> type[Console]:
+    """rich's console; what it prints moves no cursor and sets no title, whatever a file is called."""
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class Visible(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                text = visible(segment.text)
+                yield segment if segment.control or text == segment.text else Segment(text, segment.style)
+
+    return Visible
+
+
+def visible(text: str) -> str:
+    """``text`` without control characters; bytes of a file name that are no UTF-8 become replacement characters."""
+    return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", _UNSEEN.sub("", text))
 
 
 def _width(stream: TextIO) -> int | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.cli.console import out, print_json
+from stepscope.cli.console import err, out, print_json
 from stepscope.cli.evidence_options import EvidenceOptions, read_evidence
 from stepscope.cli.findings import print_findings
 from stepscope.core.errors import CheckFailed, UsageError
@@ -18,6 +17,10 @@ if TYPE_CHECKING:
     from stepscope.diagnose.evidence import Evidence
     from stepscope.diagnose.rule import Rule
     from stepscope.records.finding import Diagnosis
+    from stepscope.report.conditions import Condition
+
+NOTES = 12
+"""Notes on what was left out or assumed that are shown without --all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,22 +41,32 @@ def run(request: Request) -> int:
     from stepscope.diagnose.engine import all_rules, diagnose
     from stepscope.records.codec import encode_document
     from stepscope.report.conditions import parse_condition
-    from stepscope.report.diagnose_document import METRICS, document, metrics
+    from stepscope.report.diagnose_document import METRICS, document, metrics, rules_document
 
     rules = all_rules()
-    if request.rules == "list":
-        _list(rules)
-        return 0
+    asked = rules if request.rules == "list" else None
     if request.explain is not None:
-        _explain(_chosen(rules, request.explain)[0])
+        asked = _chosen(rules, request.explain, option="--explain")
+    if asked is not None:
+        if request.json:
+            print_json(encode_document(rules_document(asked)))
+        elif request.explain is None:
+            _list(asked)
+        else:
+            _explain(asked)
         return 0
+    if request.protocol and request.json:
+        raise UsageError(
+            "--protocol is for people to read, and --json for programs",
+            fix="leave one of them out; the findings, quiet and skipped rules are in the JSON",
+        )
     if not request.evidence.paths:
         raise UsageError(
             "diagnose needs something to look at",
             fix="stepscope diagnose RUN, a folder of traces, or results of another tool",
         )
-    names = [rule.name for rule in rules]
     chosen = _chosen(rules, request.rules)
+    names = [rule.name for rule in chosen]
     conditions = [parse_condition(c, metrics=METRICS, rules=names) for c in request.fail_if]
     evidence = read_evidence(request.evidence)
     diagnosis = diagnose(evidence, rules=chosen)
@@ -64,6 +77,7 @@ def run(request: Request) -> int:
     else:
         _show(evidence, diagnosis, everything=request.everything or request.rules is not None)
     values = metrics(evidence, diagnosis)
+    _say_unknown(conditions, values, diagnosis)
     fired = {finding.rule for finding in diagnosis.findings}
     failed = [c.text for c in conditions if c.holds(values, fired)]
     if failed:
@@ -72,7 +86,21 @@ def run(request: Request) -> int:
     return 0
 
 
-def _chosen(rules: Sequence[Rule], asked: str | None) -> Sequence[Rule]:
+def _say_unknown(
+    conditions: Iterable[Condition], values: Mapping[str, float | None], diagnosis: Diagnosis
+) -> None:
+    """A check of what nobody could look at passes; it must not do so in silence."""
+    skipped = {each.rule: each.reason for each in diagnosis.skipped}
+    for condition in conditions:
+        unknown_number = condition.op is not None and values[condition.key] is None
+        reason = "nothing here tells" if unknown_number else skipped.get(condition.key)
+        if reason is not None:
+            err().print(
+                f"! --fail-if {condition.text!r} was not checked: {reason}", style="yellow", soft_wrap=True
+            )
+
+
+def _chosen(rules: Sequence[Rule], asked: str | None, *, option: str = "--rules") -> Sequence[Rule]:
     if asked is None:
         return rules
     by_name = {rule.name: rule for rule in rules}
@@ -81,33 +109,38 @@ def _chosen(rules: Sequence[Rule], asked: str | None) -> Sequence[Rule]:
         if name not in by_name:
             raise UsageError(unknown("rule", name, sorted(by_name)), fix="`--rules list` names all of them")
     if not wanted:
-        raise UsageError("--rules is empty", fix="`--rules list` names all of them")
+        raise UsageError(f"{option} is empty", fix="`--rules list` names all of them")
     return [by_name[name] for name in dict.fromkeys(wanted)]
 
 
 def _list(rules: Sequence[Rule]) -> None:
     width = max(len(rule.name) for rule in rules)
     for rule in rules:
-        out().print(f"{rule.name:<{width}}  {rule.symptom}", markup=False, soft_wrap=True)
+        out().print(f"{rule.name:<{width}}  {rule.symptom}", soft_wrap=True)
 
 
-def _explain(rule: Rule) -> None:
-    """The page of a rule: its file's docstring, and the numbers that decide."""
-    module = importlib.import_module(rule.check.__module__)
-    out().print(f"{rule.name}: {rule.symptom}\n", style="bold", markup=False, soft_wrap=True)
-    out().print((module.__doc__ or "").strip(), markup=False, soft_wrap=True)
-    if rule.thresholds:
-        out().print("\nThresholds\n----------", markup=False)
-    for name, threshold in rule.thresholds.items():
-        text = f"{name} = {threshold.value:g} {threshold.unit}: {threshold.source}"
-        out().print(text, markup=False, soft_wrap=True)
+def _explain(rules: Sequence[Rule]) -> None:
+    """The pages of rules: their files' docstrings, and the numbers that decide."""
+    from stepscope.diagnose.engine import page_of
+
+    for number, rule in enumerate(rules):
+        between = "\n" if number else ""
+        out().print(f"{between}{rule.name}: {rule.symptom}\n", style="bold", soft_wrap=True)
+        out().print(page_of(rule), soft_wrap=True)
+        if rule.thresholds:
+            out().print("\nThresholds\n----------")
+        for name, threshold in rule.thresholds.items():
+            out().print(f"{name} = {threshold.value:g} {threshold.unit}: {threshold.source}", soft_wrap=True)
 
 
 def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool) -> None:
     console = out()
     console.print(headline(evidence), style="bold", soft_wrap=True)
-    for note in evidence.notes:
-        console.print(f"! {note}", style="yellow", soft_wrap=True, markup=False)
+    shown = evidence.notes if everything else evidence.notes[:NOTES]
+    for note in shown:
+        console.print(f"! {note}", style="yellow", soft_wrap=True)
+    if len(evidence.notes) > len(shown):
+        console.print(f"! {len(evidence.notes) - len(shown)} more of these: --all", style="yellow")
     console.print()
     if not diagnosis.findings:
         console.print("nothing stands out", style="green")
@@ -120,11 +153,23 @@ def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool) -> None
             f"{counted(looked, 'rule')} found nothing, {skipped} had nothing to look at{more}", style="dim"
         )
         return
+    praise = _good_news()
     for quiet in diagnosis.quiet:
-        console.print(f"✓ {quiet.rule}: {quiet.looked_at}", style="green", markup=False, soft_wrap=True)
+        good = quiet.rule not in praise
+        console.print(
+            f"{'✓' if good else '·'} {quiet.rule}: {quiet.looked_at}",
+            style="green" if good else "dim",
+            soft_wrap=True,
+        )
     for each in diagnosis.skipped:
         command = f" ($ {each.command})" if each.command else ""
-        console.print(f"- {each.rule}: {each.reason}{command}", style="dim", markup=False, soft_wrap=True)
+        console.print(f"- {each.rule}: {each.reason}{command}", style="dim", soft_wrap=True)
+
+
+def _good_news() -> frozenset[str]:
+    from stepscope.diagnose.engine import all_rules
+
+    return frozenset(rule.name for rule in all_rules() if rule.good_news)
 
 
 def headline(evidence: Evidence) -> str:
@@ -165,4 +210,4 @@ def _show_protocol(evidence: Evidence, diagnosis: Diagnosis) -> None:
         if state.skipped:
             console.print(f"   could not look: {', '.join(state.skipped)}", style="dim", soft_wrap=True)
         for command in state.next_commands:
-            console.print(f"   $ {command}", style="cyan", markup=False, soft_wrap=True)
+            console.print(f"   $ {command}", style="cyan", soft_wrap=True)

@@ -21,10 +21,9 @@ from stepscope.config.yaml_loader import parse_yaml
 from stepscope.core.clock import utc_now
 from stepscope.core.errors import CheckFailed, Interrupted, MissingError, UsageError
 from stepscope.core.signals import stop_signals_raise
-from stepscope.core.units import format_bandwidth, format_bytes, format_duration
+from stepscope.core.units import format_bandwidth, format_bytes, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.bench_runs import cell_evidence
-from stepscope.diagnose.cell_facts import percent
 from stepscope.diagnose.engine import check as apply_rule
 from stepscope.diagnose.evidence import CellEvidence, Evidence, Source
 from stepscope.diagnose.rules import REGISTRY as RULES
@@ -274,7 +273,7 @@ def _by_rule(key: str, title: str, evidence: Evidence, good: str | None) -> Iter
 def _ranks_message(times: OwnTimes | None) -> str | None:
     if times is None:
         return None
-    return f"none is slow: the slowest takes {percent(times.largest_excess_fraction)} more than the others"
+    return f"none is slow: the slowest takes {format_percent(times.largest_excess_fraction)} more than the others"
 
 
 def _steady(collective: Collective) -> Verdict:

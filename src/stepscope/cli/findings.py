@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable
 
 from stepscope.cli.console import out
+from stepscope.core.units import format_percent
 from stepscope.records.finding import Finding
 
 _STYLES = {"problem": "bold red", "warning": "bold yellow", "info": "bold green"}
@@ -26,25 +27,27 @@ def print_finding(finding: Finding, *, confidence: bool = False) -> None:
         _hanging("    ", line, "")
     if confidence:
         stake = (
-            "" if finding.stake_fraction is None else f", up to {percent(finding.stake_fraction)} of the step"
+            ""
+            if finding.stake_fraction is None
+            else f", up to {format_percent(finding.stake_fraction)} of the step"
         )
         _hanging("    ", f"[{finding.rule}: {finding.confidence}{stake}]", "dim")
     for advice in finding.advice:
         _hanging("    → ", advice.text, "dim")
-        if advice.command:
-            _hanging("      $ ", advice.command, "cyan")
-
-
-def percent(fraction: float) -> str:
-    """``31 %``; below 10 % with one digit."""
-    return f"{fraction:.0%}".replace("%", " %") if fraction >= 0.095 else f"{fraction * 100:.1f} %"
+        if advice.command:  # in one piece: it is there to be pasted
+            out().print(f"      $ {advice.command}", style="cyan", soft_wrap=True)
 
 
 def _hanging(mark: str, text: str, style: str) -> None:
     """Text after a mark, further lines under its beginning."""
     width = max(out().width, 40)
     wrapped = textwrap.wrap(
-        text, min(width, 110), initial_indent=mark, subsequent_indent=" " * len(mark), break_long_words=False
+        text,
+        min(width, 110),
+        initial_indent=mark,
+        subsequent_indent=" " * len(mark),
+        break_long_words=False,
+        break_on_hyphens=False,
     )
     for line in wrapped or [mark]:
-        out().print(line, style=style, soft_wrap=True, markup=False)
+        out().print(line, style=style, soft_wrap=True)

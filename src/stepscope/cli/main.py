@@ -87,7 +87,7 @@ def _code_of(error: Exception) -> int:
     from stepscope.cli.console import err
 
     err().print("".join(traceback.format_exception(error)), end="", markup=False)
-    err().print("[bold red]this is a bug in stepscope[/]: please report it with the lines above")
+    err().print("[bold red]this is a bug in stepscope[/]: please report it with the lines above", markup=True)
     return ExitCode.BUG
 
 
@@ -99,7 +99,7 @@ def _print_error(text: str) -> None:
     from stepscope.cli.console import ReaderGone, err
 
     with suppress(ReaderGone):
-        err().print(f"[bold red]error:[/] {escape(text)}", soft_wrap=True)
+        err().print(f"[bold red]error:[/] {escape(text)}", soft_wrap=True, markup=True)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "bench/1": {"run": RunRecord | None, "cells": tuple[ResultRow, ...]},
     "comm/1": {"run": RunRecord | None, "rows": tuple[CommRow, ...]},
     "diagnose/1": _DIAGNOSIS,
+    "rules/1": {"rules": list[dict[str, Any]]},
     "compare/1": {
         "sides": list[str],
         "differences": tuple[Difference, ...],

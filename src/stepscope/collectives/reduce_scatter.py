@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.collectives._common import Collective, Cost
 
-_GLOO_EXCESS = 1.27  # 1.90 (middle of 1.84 to 1.97) measured at n = 4, over the 1.5 that the ring moves
+_GLOO_EXCESS = 1.1  # 1.49 to 1.97 measured at n = 4 on several days, over the 1.5 that the ring moves
 
 
 def _gloo_wire_factor(n: int) -> float:
@@ -29,8 +29,8 @@ COLLECTIVE = Collective(
             wire_factor=_gloo_wire_factor,
             source=(
                 "runs as an all_reduce of the whole input: 2 (n - 1) / n S; measured, torch 2.13 gloo on shaped links, "
-                f"2026-11: 1.02 S at n = 2, 1.84 to 1.97 S at n = 4; the excess, {_GLOO_EXCESS:g} times, is of "
-                "unknown cause and kept for n > 2"
+                f"2026-11: 1.02 to 1.09 S at n = 2, 1.49 to 1.97 S at n = 4 (reduced by cores that ranks share); the "
+                f"excess, {_GLOO_EXCESS:g} times, is the middle of that and kept for n > 2"
             ),
         ),
     },

@@ -10,6 +10,7 @@ import importlib
 import importlib.metadata
 import pkgutil
 from dataclasses import dataclass
+from functools import cache
 from typing import Generic, TypeVar, cast
 
 from stepscope.core.errors import StepscopeError, UsageError
@@ -65,9 +66,15 @@ class Registry(Generic[T]):
             fix=f"write that file, or register the deed under the entry-point group {self.package!r}",
         )
 
-    def _own(self) -> set[str]:
-        package = importlib.import_module(self.package)
-        return {m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")}
+    def _own(self) -> frozenset[str]:
+        return _files_of(self.package)
 
     def _foreign(self) -> dict[str, importlib.metadata.EntryPoint]:
         return {e.name: e for e in importlib.metadata.entry_points(group=self.package)}
+
+
+@cache
+def _files_of(package: str) -> frozenset[str]:
+    """Stems of the public files of a package, listed once: no file is added while a command runs."""
+    folder = importlib.import_module(package).__path__
+    return frozenset(m.name for m in pkgutil.iter_modules(folder) if not m.name.startswith("_"))

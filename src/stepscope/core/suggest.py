@@ -12,9 +12,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
+MOST_LISTED = 30
+"""Known names that a sentence lists beside a guess."""
+
+
 def unknown(kind: str, word: str, known: Iterable[str]) -> str:
-    """One sentence: unknown KIND 'WORD'; did you mean 'X'? Known: a, b, c."""
+    """One sentence: unknown KIND 'WORD'; did you mean 'X'? Known: a, b, c. Of very many, the guess alone."""
     names = sorted(known)
     guess = did_you_mean(word, names)
+    if guess and len(names) > MOST_LISTED:
+        return f"unknown {kind} {word!r}; did you mean {guess!r}?"
     hint = f"; did you mean {guess!r}?" if guess else "."
     return f"unknown {kind} {word!r}{hint} Known: {', '.join(names) if names else '(none)'}"

@@ -96,6 +96,12 @@ def format_bandwidth(bytes_per_s: float) -> str:
     return _scaled(bytes_per_s, ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")))
 
 
+def format_percent(fraction: float) -> str:
+    """``31 %``; below 10 % with one digit, ``0.4 %``; ``0 %`` for what is less than half of that digit."""
+    text = f"{fraction * 100:.{1 if abs(fraction) < 0.0995 else 0}f}"
+    return f"{'0' if float(text) == 0 else text} %"
+
+
 def format_count(value: float) -> str:
     """``24.8M``, ``1.02B``, ``812``: parameters and samples."""
     for scale, unit in ((1e9, "B"), (1e6, "M"), (1e3, "K")):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
+
+import numpy as np
 
 from stepscope.config.varied import settings_of
 from stepscope.core.words import counted
@@ -13,8 +16,7 @@ from stepscope.records.cell_result import CellResult
 from stepscope.records.run import ResultRow
 from stepscope.records.samples import PHASES, EpochResult, RankSummary
 from stepscope.records.training import Epoch, Measured, PhaseTimes, TrainingRun
-from stepscope.stats.measured import common_steps, slowest
-from stepscope.stats.order import median
+from stepscope.stats.measured import common_steps
 
 
 def cell_evidence(
@@ -107,11 +109,12 @@ def _phases(result: CellResult) -> PhaseTimes | None:
     steps = common_steps(result.samples, result.spec.world_size).full
     if not steps:
         return None
-    medians = {}
-    for phase in PHASES:
-        rounds = slowest(steps, f"{phase}_ns").values()
-        medians[f"{phase}_ns"] = float(median([value for values in rounds for value in values]))
-    return PhaseTimes(**medians)
+    fields = [f"{phase}_ns" for phase in PHASES]
+    of_step = attrgetter(*fields)
+    # [steps, ranks, phases]
+    times = np.array([[of_step(sample) for sample in ranks] for ranks in steps.values()], dtype=np.float64)
+    medians = np.median(times.max(axis=1), axis=0)
+    return PhaseTimes(**dict(zip(fields, map(float, medians), strict=True)))
 
 
 def _epochs(summaries: Sequence[RankSummary]) -> tuple[Epoch, ...]:

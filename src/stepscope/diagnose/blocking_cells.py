@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from stepscope.core.errors import StepscopeError
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import TimedCell, again, by_model, exposed, others, percent, timed_cells
+from stepscope.diagnose.cell_facts import TimedCell, again, by_model, exposed, others, timed_cells
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome
 from stepscope.predict.promise import promise_of
@@ -61,9 +61,9 @@ def _stake(
     found = exposed(cell.cell.result)
     net = 0.0 if found is None else found.net_ns
     share = net / cell.step_ns
-    said = f"{percent(share)} of the step is communication after backward"
+    said = f"{format_percent(share)} of the step is communication after backward"
     if share <= least_share:
-        return 0.0, share, f"{said}, limit {percent(least_share)}"
+        return 0.0, share, f"{said}, limit {format_percent(least_share)}"
     measured = [c for c in overlapping if same_work(c.cell.result, cell.cell.result)]
     if measured:
         best = min(measured, key=lambda c: c.step_ns)
@@ -98,7 +98,8 @@ def _finding(
     return Finding(
         rule=rule,
         severity="problem" if most > 0.2 else "warning",
-        title=f"gradients are reduced after backward: {percent(share)} of the step is communication that nothing hides",
+        title=f"gradients are reduced after backward: {format_percent(share)} of the step is communication that "
+        "nothing hides",
         evidence=(
             said,
             f"{counted(len(plan), 'blocking collective')} a step, {size}",

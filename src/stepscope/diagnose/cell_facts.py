@@ -115,12 +115,6 @@ def measured(each: TimedCell) -> str:
     return f"likely: it rests on {counted(each.step.n or 0, 'timed step')}, too few for an interval"
 
 
-def percent(fraction: float) -> str:
-    """``31 %``; below 10 % with one decimal, so that 0.4 % is not 0 %."""
-    digits = 0 if abs(fraction) >= 0.0995 else 1
-    return f"{fraction * 100:.{digits}f} %"
-
-
 def again(evidence: Evidence, cell: CellEvidence, *changes: tuple[str, Any]) -> str:
     """The command that measured ``cell``, with these settings (``num_workers``, 2) changed.
 

@@ -48,11 +48,6 @@ def time_of(row: CommRow) -> float:
     return row.time_ns or 0.0
 
 
-def percent(fraction: float) -> str:
-    """``31 %``."""
-    return f"{100 * fraction:.0f} %"
-
-
 def listed(numbers: Sequence[int], *, at_most: int = 8) -> str:
     """``0, 1 and 5``; ``0, 1, ... and 40 more``."""
     shown = [str(n) for n in numbers[:at_most]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
 
 from stepscope.diagnose.evidence import NEEDS, Evidence
@@ -46,6 +47,11 @@ def check(rule: Rule, evidence: Evidence) -> Outcome:
         reason, command = NEEDS[rule.any_of[0]]
         return Skipped(rule=rule.name, reason=reason, command=command)
     return rule.check(evidence)
+
+
+def page_of(rule: Rule) -> str:
+    """The rule's page: what its file says of it."""
+    return (importlib.import_module(rule.check.__module__).__doc__ or "").strip()
 
 
 def _order(finding: Finding) -> tuple[bool, float, int]:

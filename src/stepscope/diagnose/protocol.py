@@ -60,7 +60,8 @@ STEPS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepState:
-    """A step and how far it is answered. have: evidence for it, in words. fired, quiet, skipped: names of its rules.
+    """A step and how far it is answered. have: evidence for it, in words. fired, quiet, skipped: names of its rules; one
+    for good news is never among the quiet, which are in order.
 
     next_commands: what to run for what is missing; the step's own command when there is nothing at all.
     """
@@ -79,7 +80,9 @@ def investigate(evidence: Evidence, diagnosis: Diagnosis) -> tuple[StepState, ..
 
 
 def _state(step: Step, evidence: Evidence, diagnosis: Diagnosis) -> StepState:
-    names = {rule.name for rule in all_rules() if rule.protocol == step.number}
+    mine = [rule for rule in all_rules() if rule.protocol == step.number]
+    names = {rule.name for rule in mine}
+    praise = {rule.name for rule in mine if rule.good_news}
     have = tuple(text for need, text in step.needs if getattr(evidence, need))
     if step.number == 5 and len(evidence.sources) > 1:
         have = (f"{len(evidence.sources)} sources to compare",)
@@ -90,7 +93,7 @@ def _state(step: Step, evidence: Evidence, diagnosis: Diagnosis) -> StepState:
         step=step,
         have=have,
         fired=tuple(dict.fromkeys(f.rule for f in diagnosis.findings if f.rule in names)),
-        quiet=tuple(q.rule for q in diagnosis.quiet if q.rule in names),
+        quiet=tuple(q.rule for q in diagnosis.quiet if q.rule in names - praise),
         skipped=tuple(s.rule for s in skipped),
         next_commands=tuple(dict.fromkeys(commands)),
     )

@@ -32,6 +32,7 @@ class Rule:
     the command of ``evidence.NEEDS``. protocol: the step of the investigation (1 to 5, ``diagnose/protocol.py``) it serves.
     check: pure. Findings (never an empty tuple), Quiet with the number that decided, or Skipped for data that ``needs``
     cannot name. any_of: attributes of which at least one must be there (a rule that reads steps as well as traces).
+    good_news: it fires for what is well, so that its silence is no praise.
     """
 
     name: str
@@ -41,3 +42,4 @@ class Rule:
     protocol: int
     thresholds: Mapping[str, Threshold] = field(default_factory=dict)
     any_of: tuple[str, ...] = ()
+    good_news: bool = False

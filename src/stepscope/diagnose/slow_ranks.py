@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 import numpy as np
@@ -161,7 +162,8 @@ def median_of_others(values: Floats) -> Floats:
 
 
 def _table(steps: list[tuple[StepSample, ...]], part: str) -> Floats:
-    return np.array([[getattr(s, f"{part}_ns") for s in ranks] for ranks in steps], dtype=np.float64).T
+    of_step = attrgetter(f"{part}_ns")
+    return np.array([[of_step(s) for s in ranks] for ranks in steps], dtype=np.float64).T
 
 
 def _chronic(times: OwnTimes, rank: int) -> Slow | None:

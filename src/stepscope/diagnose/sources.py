@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -10,7 +10,7 @@ from typing import TypeVar
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
 from stepscope.diagnose.bench_runs import cell_evidence
-from stepscope.diagnose.evidence import Evidence, Source, TraceEvidence
+from stepscope.diagnose.evidence import CellEvidence, Evidence, Source, TraceEvidence
 from stepscope.environment.topology import Topology, parse_topology
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration
@@ -21,12 +21,20 @@ from stepscope.records.imported import Imported, Stated
 from stepscope.records.nccl_debug import NcclDebug
 from stepscope.records.run import ResultRow, RunRecord
 from stepscope.records.trace_summary import TraceSummary
+from stepscope.records.training import TrainingRun
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes, read_cell, read_if_there, read_record, read_run
 
 OnTrace = Callable[[Path], None]
 ReadTraces = Callable[[Path], TraceSummary]
 Row = TypeVar("Row")
+Part = TypeVar("Part")
+
+NAMED = 5
+"""Names and reasons that one message gives in full."""
+
+LOSSES = ("truncated", "skipped", "missing", "dropped")
+"""Kinds of notes on a trace that say what was not looked at."""
 
 
 def load_source(
@@ -52,9 +60,61 @@ def load_source(
     found = detect(path)
     if found is not None:
         return _imported(path, found[1].read(path, stated))
+    return _traced(path, read)
+
+
+def _traced(path: Path, read: ReadTraces) -> Evidence:
+    """What no importer knows is a trace, or nothing that is read here."""
+    from stepscope.traces.load import is_trace
+
+    if path.is_file() and path.stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty", fix="write it again, or leave it out")
+    if path.is_dir() and not _holds_traces(path):
+        raise DataError(f"{path}: nothing in this folder is read by stepscope", fix=_inside(path))
+    if path.is_file() and not is_trace(path, None):
+        raise DataError(
+            f"{path}: nothing that stepscope reads",
+            why="it is no trace of torch.profiler or nsys, and no importer knows it",
+            fix="docs/reference/importers.md lists the results of other tools that are read",
+        )
+    summary = read(path)
     return Evidence(
         sources=(Source(path=path, kind="trace"),),
-        traces=(TraceEvidence(name=path.name, summary=read(path)),),
+        traces=(TraceEvidence(name=path.name, summary=summary),),
+        notes=_trace_notes(summary),
+    )
+
+
+def _holds_traces(folder: Path) -> bool:
+    from stepscope.traces.discover import SUFFIXES
+
+    try:
+        files = [*folder.iterdir(), *((folder / "trace").iterdir() if (folder / "trace").is_dir() else ())]
+    except OSError:
+        return True  # its reader says why it cannot be listed
+    return any(file.name.endswith(SUFFIXES) for file in files)
+
+
+def _inside(folder: Path) -> str:
+    """Which folders in it to name instead."""
+    inner = [each for each in sorted(folder.iterdir()) if each.is_dir()]
+    known = [each.name for each in inner if RunLayout(each).run.is_file() or _holds_traces(each)]
+    if not known:
+        return (
+            "name a run folder, a folder of traces, or results of another tool (docs/reference/importers.md)"
+        )
+    more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
+    return f"name one of the folders in it: {', '.join(known[:NAMED])}{more}"
+
+
+def _trace_notes(summary: TraceSummary, *, of: str | None = None) -> tuple[str, ...]:
+    """What is missing of a job's traces, of which findings would not tell."""
+    notes = [*summary.notes, *(note for each in summary.ranks for note in each.notes)]
+    prefix = "" if of is None else f"{of}: "
+    return tuple(
+        f"{prefix}{'' if note.rank is None else f'rank {note.rank}: '}{note.text}"
+        for note in notes
+        if note.kind in LOSSES
     )
 
 
@@ -70,17 +130,22 @@ def _run_folder(path: Path, *, cell: str | None, read: ReadTraces) -> Evidence:
     if run.kind == "comm":
         return _comm_run(path, layout, run)
     rows = _rows(layout, ResultRow)
-    chosen = _chosen(rows, cell)
-    results = [read_cell(layout.cell(row.cell_id)) for row in chosen]
-    cells = cell_evidence(chosen, results, source=str(path))
-    environment = read_if_there(layout.environment, EnvironmentRecord)
-    traces = tuple(
-        TraceEvidence(
-            name=f"{each.run.group}, {each.run.label}", summary=read(folder), cell_id=each.row.cell_id
-        )
-        for each in cells
-        if (folder := layout.cell(each.row.cell_id).traces).is_dir() and any(folder.iterdir())
+    wanted = _chosen(rows, cell)
+    notes = list(_without_result(run, rows))
+    results = _readable(
+        wanted, lambda row: read_cell(layout.cell(row.cell_id)), lambda row: row.cell_id, notes
     )
+    chosen = [row for row, _ in results]
+    cells = cell_evidence(chosen, [result for _, result in results], source=str(path))
+    environment = read_if_there(layout.environment, EnvironmentRecord)
+    traced = [each for each in cells if _traces_of(layout, each) is not None]
+    summaries = _readable(
+        traced, lambda each: read(layout.cell(each.row.cell_id).traces), lambda each: _name(each), notes
+    )
+    traces = []
+    for each, summary in summaries:
+        traces.append(TraceEvidence(name=_name(each), summary=summary, cell_id=each.row.cell_id))
+        notes += _trace_notes(summary, of=_name(each))
     return Evidence(
         sources=(Source(path=path, kind="bench"),),
         runs=tuple(each.run for each in cells),
@@ -88,10 +153,47 @@ def _run_folder(path: Path, *, cell: str | None, read: ReadTraces) -> Evidence:
         environment=environment,
         topology=_topology(environment),
         records=(run,),
-        traces=traces,
+        traces=tuple(traces),
         nccl=_nccl_log(layout),
         flight=tuple(finding for row in chosen for finding in _flight(layout, row)),
+        notes=tuple(notes),
     )
+
+
+def _name(cell: CellEvidence) -> str:
+    return f"{cell.run.group}, {cell.run.label}"
+
+
+def _traces_of(layout: RunLayout, cell: CellEvidence) -> Path | None:
+    folder = layout.cell(cell.row.cell_id).traces
+    return folder if folder.is_dir() and any(folder.iterdir()) else None
+
+
+def _without_result(run: RunRecord, rows: Sequence[ResultRow]) -> tuple[str, ...]:
+    lacking = [cell_id for cell_id in run.cells if cell_id not in {row.cell_id for row in rows}]
+    if not lacking:
+        return ()
+    named = ", ".join(lacking[:NAMED]) + (", ..." if len(lacking) > NAMED else "")
+    return (f"no result yet of {len(lacking)} of {counted(len(run.cells), 'cell')}: {named}",)
+
+
+def _readable(
+    parts: Sequence[Part], read: Callable[[Part], Row], name: Callable[[Part], str], notes: list[str]
+) -> list[tuple[Part, Row]]:
+    """What ``read`` makes of each part; damaged ones are noted and left out. Raises DataError where none is left."""
+    found: list[tuple[Part, Row]] = []
+    damaged: list[tuple[str, DataError]] = []
+    for part in parts:
+        try:
+            found.append((part, read(part)))
+        except DataError as error:
+            damaged.append((name(part), error))
+    if damaged and not found:
+        raise damaged[0][1]
+    notes += [f"{each}: {error.line}; left out" for each, error in damaged[:NAMED]]
+    if len(damaged) > NAMED:
+        notes.append(f"{len(damaged) - NAMED} more of them left out, damaged as well")
+    return found
 
 
 def _chosen(rows: tuple[ResultRow, ...], cell: str | None) -> tuple[ResultRow, ...]:
@@ -157,7 +259,14 @@ def _rows(layout: RunLayout, kind: type[Row]) -> tuple[Row, ...]:
             why="the run ended before it wrote any result",
             fix="run the same command again with the same -o: it goes on where it stopped",
         )
-    return tuple(codec.decode_lines(read_bytes(layout.results_jsonl), kind, source=str(layout.results_jsonl)))
+    rows = tuple(codec.decode_lines(read_bytes(layout.results_jsonl), kind, source=str(layout.results_jsonl)))
+    if not rows:
+        raise DataError(
+            f"{layout.results_jsonl}: no results in it",
+            why="the run ended before the first one, or the file is damaged",
+            fix="run the same command again with the same -o: it goes on where it stopped",
+        )
+    return rows
 
 
 def _imported(path: Path, imported: Imported) -> Evidence:
@@ -165,6 +274,9 @@ def _imported(path: Path, imported: Imported) -> Evidence:
     notes = imported.notes
     if isinstance(topology, Unavailable):
         notes = (*notes, f"link matrix not read: {topology.reason}")
+    elif topology is not None:
+        notes = (*notes, *_few(topology.problems))
+    notes = (*notes, *_few([f"{run.run_id}: {run.error}" for run in imported.runs if _broke_off(run)]))
     findings: tuple[FlightFinding, ...] = ()
     if imported.flight:
         from stepscope.traces.flight import compare
@@ -181,6 +293,15 @@ def _imported(path: Path, imported: Imported) -> Evidence:
         hardware=() if imported.hardware is None else (imported.hardware,),
         notes=notes,
     )
+
+
+def _broke_off(run: TrainingRun) -> bool:
+    return run.status in ("error", "interrupted") and run.error is not None
+
+
+def _few(notes: Sequence[str]) -> tuple[str, ...]:
+    more = (f"and {len(notes) - NAMED} more of this kind",) if len(notes) > NAMED else ()
+    return (*notes[:NAMED], *more)
 
 
 def _read_traces(folder: Path, *, spans: bool, on_trace: OnTrace | None) -> TraceSummary:

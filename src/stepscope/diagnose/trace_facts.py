@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
+from stepscope.core.units import format_percent
 from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Finding, Quiet, Severity, Skipped
@@ -65,7 +66,7 @@ def _worst(found: Sequence[tuple[str, tuple[Finding, ...]]]) -> tuple[str, tuple
     """The job with most at stake, its first finding saying how many others there are and how bad."""
     stakes = [max(f.stake_fraction or 0.0 for f in findings) for _, findings in found]
     name, findings = found[stakes.index(max(stakes))]
-    low = f", from {percent(min(stakes))} of the time" if min(stakes) > 0 else ""
+    low = f", from {format_percent(min(stakes))} of the time" if min(stakes) > 0 else ""
     others = f"the same in {len(found) - 1} more of the traced jobs{low}"
     first = replace(findings[0], evidence=(*findings[0].evidence, others))
     return name, (first, *findings[1:])
@@ -115,18 +116,13 @@ def over_ranks(shares: Sequence[float]) -> tuple[str, ...]:
     """How a mean over ranks comes about; nothing for one rank."""
     if len(shares) < 2:
         return ()
-    return (f"mean of {len(shares)} ranks; between {percent(min(shares))} and {percent(max(shares))}",)
+    return (
+        f"mean of {len(shares)} ranks; between {format_percent(min(shares))} and {format_percent(max(shares))}",
+    )
 
 
 def mean(values: Sequence[float]) -> float:
     return fmean(values)
-
-
-def percent(fraction: float) -> str:
-    """``31 %``; below 10 % with one digit, ``2.5 %``."""
-    return (
-        f"{fraction * 100:.0f} %" if abs(fraction) >= 0.0995 or fraction == 0 else f"{fraction * 100:.1f} %"
-    )
 
 
 def trace_command(job: TraceEvidence, options: str) -> str:

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from statistics import median
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.evidence import TraceEvidence
 from stepscope.diagnose.rule import Outcome
-from stepscope.diagnose.trace_facts import (
-    WORTH,
-    percent,
-    read_in_full,
-    severity_of,
-    trace_command,
-    unread,
-    window_ns,
-)
+from stepscope.diagnose.trace_facts import WORTH, read_in_full, severity_of, trace_command, unread, window_ns
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.trace_rules import GradientSync
 from stepscope.records.trace_summary import RankPass
@@ -47,11 +39,13 @@ def traced_sync(rule: str, job: TraceEvidence) -> Outcome:
     exposed = median((s.inside.exposed_ns + s.after.exposed_ns) / window_ns(p) for p, s in ranks)
     before, after = total["before"] / everything, total["after"] / everything
     if before > FORWARD:
-        return Quiet(rule=rule, looked_at=f"{percent(before)} of the reductions belong to the forward pass")
+        return Quiet(
+            rule=rule, looked_at=f"{format_percent(before)} of the reductions belong to the forward pass"
+        )
     if exposed < WORTH:
         return Quiet(
             rule=rule,
-            looked_at=f"exposed reductions take {percent(exposed)} of the time, limit {percent(WORTH)}",
+            looked_at=f"exposed reductions take {format_percent(exposed)} of the time, limit {format_percent(WORTH)}",
         )
     if after >= MOSTLY:
         return (_finding(rule, job, ranks, exposed, late=True),)
@@ -61,7 +55,8 @@ def traced_sync(rule: str, job: TraceEvidence) -> Outcome:
         return (_finding(rule, job, ranks, exposed, late=False),)
     return Quiet(
         rule=rule,
-        looked_at=f"{percent(after)} of the reductions come after backward; {percent(max(0.0, hidden))} of those inside "
+        looked_at=f"{format_percent(after)} of the reductions come after backward; "
+        f"{format_percent(max(0.0, hidden))} of those inside "
         "it is hidden",
     )
 
@@ -86,11 +81,11 @@ def _finding(
     return Finding(
         rule=rule,
         severity=severity_of(exposed),
-        title=f"{where}: {percent(exposed)} of the time is communication that nothing hides",
+        title=f"{where}: {format_percent(exposed)} of the time is communication that nothing hides",
         evidence=(
             f"{calls / steps:,.0f} reductions a step, {format_duration(each)} of it exposed, in {counted(steps, 'step')} "
             f"of {counted(len(ranks), 'rank')}",
-            f"the backward pass computes {percent(backward)} of the time: overlap can hide at most that",
+            f"the backward pass computes {format_percent(backward)} of the time: overlap can hide at most that",
         ),
         stake_fraction=min(exposed, backward),
         confidence="measured where they are launched; on CPUs that also run the communication, overlap gains less",

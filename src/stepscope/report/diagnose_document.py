@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from stepscope import __version__
 from stepscope.core.clock import utc_now
+from stepscope.diagnose.engine import page_of
 from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.rule import Rule
 from stepscope.records.codec import plain
 from stepscope.records.finding import Diagnosis
 from stepscope.records.training import ScalingRow
@@ -59,3 +62,25 @@ def scaling_entry(row: ScalingRow) -> dict[str, Any]:
     """One run against its baseline, as `report --json` and `diagnose --json` print it."""
     entry: dict[str, Any] = plain(row)
     return entry
+
+
+def rules_document(rules: Iterable[Rule]) -> dict[str, Any]:
+    """Rules as `diagnose --rules list --json` and `--explain RULE --json` print them."""
+    return {
+        "schema": "stepscope.rules/1",
+        "tool_version": __version__,
+        "created": utc_now(),
+        "rules": [
+            {
+                "name": rule.name,
+                "symptom": rule.symptom,
+                "needs": list(rule.needs),
+                "any_of": list(rule.any_of),
+                "protocol": rule.protocol,
+                "good_news": rule.good_news,
+                "thresholds": {name: plain(each) for name, each in rule.thresholds.items()},
+                "page": page_of(rule),
+            }
+            for rule in rules
+        ],
+    }

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope import __version__
-from stepscope.core.words import counted
 from stepscope.diagnose.evidence import Evidence
 from stepscope.records.finding import Advice, Diagnosis, Finding, Skipped
 from stepscope.report.render.text import ascii_text, paragraph, render
 from stepscope.report.summary import environment_lines
 from stepscope.report.tables import runs, scaling
+from stepscope.report.tables._scaling import first_epochs
 
 MAX_RUNS = 60
 """Lines of the table of runs; more stand in ``comprehensive_summary.csv``."""
@@ -38,7 +38,7 @@ def _heading(text: str, mark: str = "-") -> str:
 def _title(evidence: Evidence, drop_epochs: int) -> str:
     names = ", ".join(source.path.resolve().name for source in evidence.sources)
     kept = (
-        f"Means over epochs leave the first {counted(drop_epochs, 'epoch')} out (--drop-epochs {drop_epochs})."
+        f"Means over epochs leave {first_epochs(drop_epochs)} out (--drop-epochs {drop_epochs})."
         if drop_epochs
         else "Means over epochs leave no epoch out (--drop-epochs 0)."
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.records.trace_collectives import (
     IDLE_CAUSES,
     JobCollectives,
@@ -215,13 +215,13 @@ def _straggler(
     worst = max(each.last, key=lambda m: m.skew_ns or 0)
     largest = (worst.skew_ns or 0) / each.skew_ns if each.skew_ns else 0.0
     evidence = [
-        f"last in {len(each.last)} of {each.instances} collectives, {share:.0%} of all skew",
+        f"last in {len(each.last)} of {each.instances} collectives, {format_percent(share)} of all skew",
         f"{format_duration(late_ns)} behind the median of its peers",
     ]
     if cause in _WORDS:
         evidence.append(f"{format_duration(explained_ns)} of it {_WORDS[cause]}")
     if largest >= 0.5 and len(each.last) > 1:
-        evidence.append(f"{largest:.0%} of its skew in one {worst.op}")
+        evidence.append(f"{format_percent(largest)} of its skew in one {worst.op}")
     if facts.from_window_start(rank, each.last):
         evidence.append("it was late already when the capture began")
     return Straggler(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tests.bench_evidence import bench, made
 
-from stepscope.diagnose.cell_facts import again, exposed, percent, timed_cells
+from stepscope.diagnose.cell_facts import again, exposed, timed_cells
 from stepscope.records.run import RunRecord
 
 

@@ -10,7 +10,7 @@ from tests.trace_evidence import by_hand, generated, kernels, traced
 from stepscope.diagnose.evidence import TraceEvidence
 from stepscope.diagnose.matrix_units import has_matrix_units, has_tf32, peak_ratio
 from stepscope.diagnose.rule import Outcome, Rule
-from stepscope.diagnose.trace_facts import each_job, percent, reads_traces, together, trace_command
+from stepscope.diagnose.trace_facts import each_job, reads_traces, together, trace_command
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 
 

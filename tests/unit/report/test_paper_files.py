@@ -112,7 +112,7 @@ def test_epoch_means_follow_what_is_dropped() -> None:
     assert means[0] > means[1]
     said = [runs.build(one, (), drop_epochs=n).footnotes[0] for n in (0, 1, 2)]
     assert said[0] == "epoch: mean over all epochs (--drop-epochs 0)."
-    assert "the first 1 epoch left out (--drop-epochs 1)" in said[1]
+    assert "the first epoch left out (--drop-epochs 1)" in said[1]
     assert "the first 2 epochs left out (--drop-epochs 2)" in said[2]
 
 
@@ -231,8 +231,7 @@ def many(count: int) -> Evidence:
 
 
 def test_a_long_table_goes_over_pages_and_columns_left_out_are_named() -> None:
-    table = tables(many(60), NOTHING)["summary_table"]
-    text = latex.render(table)
+    text = latex.render(tables(many(60), NOTHING)["summary_table"])
     assert r"\begin{longtable}" in text
     assert r"\endhead" in text
     assert "In the CSV file only: " in text

@@ -28,9 +28,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.core.units import format_bytes_binary
+from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.comm_facts import percent
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
@@ -78,7 +77,7 @@ def _finding(memory: MemorySnapshot) -> Finding:
     name = f"{Path(memory.path).name}, device {memory.device}"
     said = [
         f"second half of the history: {memory.late_driver_allocations} of {memory.late_allocations} requests went to the "
-        f"driver ({percent(_share(memory))}), {counted(memory.late_driver_frees, 'segment')} given back",
+        f"driver ({format_percent(_share(memory))}), {counted(memory.late_driver_frees, 'segment')} given back",
         f"reserved {format_bytes_binary(memory.segment_bytes)} in {counted(memory.segments, 'segment')}",
     ]
     said += [

@@ -26,8 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.core.units import format_bytes, format_duration
-from stepscope.diagnose.cell_facts import TimedCell, again, exposed, percent, timed_cells
+from stepscope.core.units import format_bytes, format_duration, format_percent
+from stepscope.diagnose.cell_facts import TimedCell, again, exposed, timed_cells
 from stepscope.diagnose.evidence import CellEvidence, Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
@@ -57,7 +57,7 @@ def check(evidence: Evidence) -> Outcome:
     same = [c for c, ratio in known if ratio > SAVED.value]
     if not same:
         cell, ratio = known[0]
-        return Quiet(rule=NAME, looked_at=f"{cell.name}: {percent(ratio)} of the bytes of FP32")
+        return Quiet(rule=NAME, looked_at=f"{cell.name}: {format_percent(ratio)} of the bytes of FP32")
     return (_finding(evidence, sorted(same, key=_share, reverse=True)),)
 
 
@@ -102,7 +102,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
             if twin is not None
             else ": 4 bytes for each parameter, as in fp32"
         ),
-        f"{percent(share)} of the step is exposed communication",
+        f"{format_percent(share)} of the step is exposed communication",
     ]
     if twin is not None and twin.run.step_ns is not None:
         said.append(

@@ -30,9 +30,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.core.units import format_duration, format_size
+from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import TimedCell, again, percent, timed_cells
+from stepscope.diagnose.cell_facts import TimedCell, again, timed_cells
 from stepscope.diagnose.comm_costs import comm_costs, command_for
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
@@ -167,7 +167,7 @@ def _finding(evidence: Evidence, worst: _Judged) -> Finding:
     return Finding(
         rule=NAME,
         severity="problem" if worst.gain > 0.2 else "warning",
-        title=f"{what} is too {word}: {named:g} MiB is {percent(worst.gain)} faster (predicted)",
+        title=f"{what} is too {word}: {named:g} MiB is {format_percent(worst.gain)} faster (predicted)",
         evidence=_evidence(worst),
         stake_fraction=1 - best.step_ns / worst.in_use.step_ns,
         confidence="likely: predicted by the bucket timeline"
@@ -223,12 +223,12 @@ def _quiet(kind: list[_Judged]) -> str:
         return f"{worst.cell.name}: all sizes make the same {_buckets(worst.in_use)}"
     if worst.contradicted and worst.gain > MIN_GAIN.value:
         return (
-            f"{worst.cell.name}: {worst.choice.bucket_cap_mb:g} MiB predicted {percent(worst.gain)} faster, "
+            f"{worst.cell.name}: {worst.choice.bucket_cap_mb:g} MiB predicted {format_percent(worst.gain)} faster, "
             "and measured no faster"
         )
     return (
-        f"{worst.cell.name}: {percent(max(0.0, worst.gain))} to gain with {worst.choice.bucket_cap_mb:g} MiB, "
-        f"limit {percent(MIN_GAIN.value)}"
+        f"{worst.cell.name}: {format_percent(max(0.0, worst.gain))} to gain with {worst.choice.bucket_cap_mb:g} MiB, "
+        f"limit {format_percent(MIN_GAIN.value)}"
     )
 
 

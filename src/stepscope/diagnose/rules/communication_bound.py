@@ -33,10 +33,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stepscope.core.errors import UsageError
-from stepscope.core.units import format_duration, format_size
+from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.capped import capped
-from stepscope.diagnose.cell_facts import again, exposed, percent
+from stepscope.diagnose.cell_facts import again, exposed
 from stepscope.diagnose.comm_costs import CommCosts, comm_costs
 from stepscope.diagnose.data_use import duplicated
 from stepscope.diagnose.evidence import Evidence
@@ -136,7 +136,7 @@ def check(evidence: Evidence) -> Outcome:
     what = "exposed" if worst.measured else "of the step is lost, and nothing says to communication"
     return Quiet(
         rule=NAME,
-        looked_at=f"{name_of(worst.run)}: {percent(worst.share)} {what}, limit {percent(MAX_EXPOSED.value)}",
+        looked_at=f"{name_of(worst.run)}: {format_percent(worst.share)} {what}, limit {format_percent(MAX_EXPOSED.value)}",
     )
 
 
@@ -175,7 +175,7 @@ def _measured(known: _Known, run: TrainingRun) -> _Cost | None:
     share = cost / step
     said.insert(
         0,
-        f"exposed communication {format_duration(cost)} of a step of {format_duration(step)}: {percent(share)}",
+        f"exposed communication {format_duration(cost)} of a step of {format_duration(step)}: {format_percent(share)}",
     )
     fixed = 0.0
     if run.phases is not None:
@@ -202,8 +202,8 @@ def _inferred(known: _Known, run: TrainingRun) -> _Cost | None:
     causes = _causes(known.evidence, run, None if latency is None else latency[0])
     contradiction = _scales_beside(known, pair)
     said = [
-        f"speed-up {pair.speedup_text} on {pair.ranks}: {percent(pair.row.efficiency)} of ideal, so"
-        f" {percent(1 - pair.row.efficiency)} of the step does not shrink with the ranks"
+        f"speed-up {pair.speedup_text} on {pair.ranks}: {format_percent(pair.row.efficiency)} of ideal, so"
+        f" {format_percent(1 - pair.row.efficiency)} of the step does not shrink with the ranks"
     ]
     return _Cost(
         run=run,
@@ -253,7 +253,7 @@ def _latency(known: _Known, run: TrainingRun) -> tuple[float, str] | None:
         return None
     share = min(1.0, least / whole) if whole > 0 else 0.0
     return share, (
-        f"one all-reduce of {format_size(size)} takes {format_duration(whole)} here, {percent(share)} of it latency"
+        f"one all-reduce of {format_size(size)} takes {format_duration(whole)} here, {format_percent(share)} of it latency"
     )
 
 
@@ -273,7 +273,7 @@ def _causes(evidence: Evidence, run: TrainingRun, latency: float | None) -> tupl
     gradients = run.comm_bytes_per_step or _gradient_bytes(run)
     if latency is not None:
         if latency >= LATENCY_SHARE.value:
-            found.append(("model too small", f"{percent(latency)} of its all-reduce is latency"))
+            found.append(("model too small", f"{format_percent(latency)} of its all-reduce is latency"))
     elif gradients is not None and gradients < SMALL_GRADIENTS.value:
         found.append(("model too small", f"its gradients are {format_size(gradients)}, mostly latency"))
     length = _sequence(evidence, run)
@@ -293,12 +293,12 @@ def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
     worst, run = costs[0], costs[0].run
     causes = worst.causes
     named = ", ".join(cause for cause, _ in causes) or "nothing known of the model or the batch is small"
-    rest = [f"{c.run.label}: {percent(c.share)}" for c in costs[1:4]]
+    rest = [f"{c.run.label}: {format_percent(c.share)}" for c in costs[1:4]]
     lost = "exposed communication" if worst.measured else "lost, most likely to communication"
     return Finding(
         rule=NAME,
         severity="problem",
-        title=f"communication-bound: {percent(worst.share)} of the step on {counted(run.world_size or 0, 'rank')}"
+        title=f"communication-bound: {format_percent(worst.share)} of the step on {counted(run.world_size or 0, 'rank')}"
         f" is {lost}; {named}",
         evidence=(
             *worst.said,
@@ -330,7 +330,7 @@ def _needed(evidence: Evidence, cost: _Cost) -> tuple[str, ...]:
         ways.append(f"sequences of {_up(length * factor)} tokens (now {length})")
     what = " or ".join(ways) or "so much more work between two reductions"
     return (
-        f"{factor:.1f} times the work per reduction makes {percent(1 - MAX_EXPOSED.value)} of the step work: {what}",
+        f"{factor:.1f} times the work per reduction makes {format_percent(1 - MAX_EXPOSED.value)} of the step work: {what}",
     )
 
 

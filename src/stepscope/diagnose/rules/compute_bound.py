@@ -24,9 +24,10 @@ from __future__ import annotations
 
 from statistics import median
 
+from stepscope.core.units import format_percent
 from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.diagnose.trace_facts import each_job, on_device, percent, read_in_full, trace_command, unread
+from stepscope.diagnose.trace_facts import each_job, on_device, read_in_full, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Quiet
 from stepscope.records.trace_summary import RankPass
 
@@ -47,13 +48,13 @@ def _look(job: TraceEvidence) -> Outcome:
     if share < _MOSTLY.value:
         return Quiet(
             rule=_NAME,
-            looked_at=f"computation takes {percent(share)} of the time, from {percent(_MOSTLY.value)} on",
+            looked_at=f"computation takes {format_percent(share)} of the time, from {format_percent(_MOSTLY.value)} on",
         )
     return (
         Finding(
             rule=_NAME,
             severity="info",
-            title=f"compute-bound: computation takes {percent(share)} of the time"
+            title=f"compute-bound: computation takes {format_percent(share)} of the time"
             + (" (median rank)" if len(ranks) > 1 else "")
             + ", which is what the device is for",
             evidence=(_rest(ranks), *_used(ranks)),
@@ -81,7 +82,7 @@ def _rest(ranks: list[RankPass]) -> str:
         "exposed copies": median(p.exposed_memory_ns / p.window_ns for p in parts),
         "idle": median(p.idle_ns / p.window_ns for p in parts),
     }
-    return ", ".join(f"{name} {percent(share)}" for name, share in shares.items())
+    return ", ".join(f"{name} {format_percent(share)}" for name, share in shares.items())
 
 
 def _used(ranks: list[RankPass]) -> tuple[str, ...]:
@@ -90,7 +91,7 @@ def _used(ranks: list[RankPass]) -> tuple[str, ...]:
     if not figures:
         return ()
     value, name, dtype = max(figures, key=lambda f: f[0] or 0.0)
-    return (f"{name} {percent(value or 0.0)} of the {dtype} peak",)
+    return (f"{name} {format_percent(value or 0.0)} of the {dtype} peak",)
 
 
 def _check(evidence: Evidence) -> Outcome:
@@ -102,6 +103,7 @@ RULE = Rule(
     symptom="the device computes nearly all the time (good news)",
     needs=("traces",),
     check=_check,
+    good_news=True,
     protocol=2,
     thresholds={"computation": _MOSTLY},
 )

@@ -22,9 +22,9 @@ METRICS, A step: "compute-bound is good news and says so".
 
 from __future__ import annotations
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import TimedCell, again, by_model, measured, percent, timed_cells
+from stepscope.diagnose.cell_facts import TimedCell, again, by_model, measured, timed_cells
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
@@ -56,8 +56,9 @@ def check(evidence: Evidence) -> Outcome:
         best = max(cells, key=_compute)
         return Quiet(
             rule=NAME,
-            looked_at=f"{best.name}: {percent(_compute(best))} of the step computes, limit {percent(MIN_COMPUTE.value)}; "
-            f"exposed communication {percent(best.share('exposed_comm'))}, limit {percent(MAX_OTHER.value)}",
+            looked_at=f"{best.name}: {format_percent(_compute(best))} of the step computes, limit "
+            f"{format_percent(MIN_COMPUTE.value)}; "
+            f"exposed communication {format_percent(best.share('exposed_comm'))}, limit {format_percent(MAX_OTHER.value)}",
         )
     groups = by_model(good)
     return tuple(
@@ -84,14 +85,15 @@ def _finding(evidence: Evidence, cell: TimedCell) -> Finding:
         f"{run.label}: forward {format_duration(phases.forward_ns)}, backward "
         f"{format_duration(phases.backward_compute_ns)}, optimizer {format_duration(phases.optimizer_ns)} of "
         f"{format_duration(cell.step_ns)}",
-        f"exposed communication {percent(cell.share('exposed_comm'))}, waiting for data {percent(cell.share('data_wait'))}",
+        f"exposed communication {format_percent(cell.share('exposed_comm'))}, waiting for data "
+        f"{format_percent(cell.share('data_wait'))}",
     ]
     if cell.cell.row.efficiency is not None and cell.cell.row.rating is not None:
-        said.append(f"efficiency {percent(cell.cell.row.efficiency)}, {cell.cell.row.rating}")
+        said.append(f"efficiency {format_percent(cell.cell.row.efficiency)}, {cell.cell.row.rating}")
     return Finding(
         rule=NAME,
         severity="info",
-        title=f"compute-bound: {percent(min(1.0, _compute(cell)))} of the step computes on "
+        title=f"compute-bound: {format_percent(min(1.0, _compute(cell)))} of the step computes on "
         f"{counted(cell.world_size, 'rank')}",
         evidence=tuple(said),
         stake_fraction=None,
@@ -111,6 +113,7 @@ RULE = Rule(
     symptom="the step computes nearly all of the time (good news)",
     needs=("cells",),
     check=check,
+    good_news=True,
     protocol=2,
     thresholds={"compute": MIN_COMPUTE, "other": MAX_OTHER},
 )

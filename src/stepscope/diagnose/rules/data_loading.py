@@ -24,6 +24,7 @@ of the steps that `stepscope bench` times.
 
 from __future__ import annotations
 
+from stepscope.core.units import format_percent
 from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.diagnose.trace_facts import (
@@ -33,7 +34,6 @@ from stepscope.diagnose.trace_facts import (
     idle_share,
     mean,
     over_ranks,
-    percent,
     read_in_full,
     severity_of,
     trace_command,
@@ -55,13 +55,13 @@ def _look(job: TraceEvidence) -> Outcome:
     if share < WORTH:
         return Quiet(
             rule=_NAME,
-            looked_at=f"{idles} {percent(share)} while the host loads data, limit {percent(WORTH)}",
+            looked_at=f"{idles} {format_percent(share)} while the host loads data, limit {format_percent(WORTH)}",
         )
     return (
         Finding(
             rule=_NAME,
             severity=severity_of(share),
-            title=f"{idles} {percent(share)} of the time while the host loads data",
+            title=f"{idles} {format_percent(share)} of the time while the host loads data",
             evidence=over_ranks(shares) or ("idle time inside the data loader's annotation",),
             stake_fraction=share,
             confidence="measured from launches and their kernels"

@@ -28,10 +28,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.core.units import format_count
+from stepscope.core.units import format_count, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.capped import capped
-from stepscope.diagnose.cell_facts import percent
 from stepscope.diagnose.data_use import LOSS_LOWER, SEEN_TOO_OFTEN, TIME_KEPT, Curves, curves, times_seen
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.pairs import Pair, name_of, pairs
@@ -96,8 +95,8 @@ def _curves_text(pair: Pair, shown: Curves) -> _Said:
     than = "lower" if shown.loss_lower >= 0 else "higher"
     return _Said(
         fires=shown.duplicated,
-        text=f"{pair.name}: first loss {percent(abs(shown.loss_lower))} {than} than on {pair.base_ranks}"
-        f" (limit {percent(LOSS_LOWER)} lower), epoch time {shown.time_ratio:.2f}x (limit {TIME_KEPT:g}x)",
+        text=f"{pair.name}: first loss {format_percent(abs(shown.loss_lower))} {than} than on {pair.base_ranks}"
+        f" (limit {format_percent(LOSS_LOWER)} lower), epoch time {shown.time_ratio:.2f}x (limit {TIME_KEPT:g}x)",
     )
 
 
@@ -127,7 +126,7 @@ def _by_count(run: TrainingRun, pair: Pair | None, seen: float) -> Finding:
 def _by_curves(pair: Pair, shown: Curves) -> Finding:
     evidence = [
         f"training loss after the first epoch: {shown.loss:.4f} on {pair.ranks}, {shown.base_loss:.4f} on"
-        f" {pair.base_ranks}: {percent(shown.loss_lower)} lower after one pass over the same data",
+        f" {pair.base_ranks}: {format_percent(shown.loss_lower)} lower after one pass over the same data",
     ]
     if shown.later is not None and shown.later[1] > shown.later[0]:
         evidence.append(
@@ -142,7 +141,8 @@ def _by_curves(pair: Pair, shown: Curves) -> Finding:
     return Finding(
         rule=NAME,
         severity="problem",
-        title=f"{pair.ranks} train on the same data: the first epoch's loss is {percent(shown.loss_lower)} lower than on"
+        title=f"{pair.ranks} train on the same data: the first epoch's loss is "
+        f"{format_percent(shown.loss_lower)} lower than on"
         f" {pair.base_ranks} and no faster",
         evidence=tuple(evidence),
         stake_fraction=1 - 1 / pair.relative,

@@ -26,18 +26,10 @@ from __future__ import annotations
 
 from statistics import median
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule
-from stepscope.diagnose.trace_facts import (
-    SHARES,
-    WORTH,
-    each_job,
-    percent,
-    severity_of,
-    trace_command,
-    unread,
-)
+from stepscope.diagnose.trace_facts import SHARES, WORTH, each_job, severity_of, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Quiet
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import TraceSummary
@@ -59,19 +51,19 @@ def _look(job: TraceEvidence) -> Outcome:
     if share < WORTH:
         return Quiet(
             rule=_NAME,
-            looked_at=f"{percent(share)} of the time is exposed communication, limit {percent(WORTH)}",
+            looked_at=f"{format_percent(share)} of the time is exposed communication, limit {format_percent(WORTH)}",
         )
     waiting = _waiting_share(job.summary)
     evidence = [_hidden(parts), _room(parts, waiting or 0.0)]
     if waiting is not None:
         evidence.append(
-            f"{percent(waiting)} of the time in collectives is waiting for the last rank, the rest transfer"
+            f"{format_percent(waiting)} of the time in collectives is waiting for the last rank, the rest transfer"
         )
     return (
         Finding(
             rule=_NAME,
             severity=severity_of(share),
-            title=f"communication that nothing hides takes {percent(share)} of the time"
+            title=f"communication that nothing hides takes {format_percent(share)} of the time"
             + (" (median rank)" if len(parts) > 1 else ""),
             evidence=tuple(evidence),
             stake_fraction=share * (1 - (waiting or 0.0)),
@@ -86,7 +78,7 @@ def _look(job: TraceEvidence) -> Outcome:
 def _hidden(parts: list[Parts]) -> str:
     hidden = median(h for p in parts if (h := p.hidden_fraction) is not None)
     exposed = format_duration(median(p.exposed_comm_ns for p in parts))
-    return f"exposed {exposed} a rank; {percent(hidden)} of communication runs under computation"
+    return f"exposed {exposed} a rank; {format_percent(hidden)} of communication runs under computation"
 
 
 def _room(parts: list[Parts], waiting: float) -> str:
@@ -94,7 +86,8 @@ def _room(parts: list[Parts], waiting: float) -> str:
     room = median(p.compute_ns / max(1.0, p.comm_ns * (1 - waiting)) for p in parts)
     if room < 1:
         return (
-            f"there is computation for {percent(room)} of it at most: overlap alone cannot hide the rest, fewer bytes or "
+            f"there is computation for {format_percent(room)} of it at most: overlap alone cannot hide the rest, "
+            "fewer bytes or "
             "more work per synchronisation can"
         )
     return "there is more computation than communication: overlap could hide all but its ends"

@@ -23,7 +23,7 @@ PyTorch, A guide on good usage of non_blocking and pin_memory(); NVIDIA, How to 
 
 from __future__ import annotations
 
-from stepscope.core.units import format_bandwidth, format_duration
+from stepscope.core.units import format_bandwidth, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
@@ -34,7 +34,6 @@ from stepscope.diagnose.trace_facts import (
     mean,
     on_device,
     over_ranks,
-    percent,
     severity_of,
     trace_command,
     unread,
@@ -71,7 +70,7 @@ def _look(job: TraceEvidence) -> Outcome:
     if share < _WORTH.value:
         return Quiet(
             rule=_NAME,
-            looked_at=f"exposed copies take {percent(share)} of the time, limit {percent(_WORTH.value)}",
+            looked_at=f"exposed copies take {format_percent(share)} of the time, limit {format_percent(_WORTH.value)}",
         )
     rows = [row for p in ranks if p.copies is not None for row in p.copies.rows]
     kinds = _by_kind(rows)
@@ -81,7 +80,7 @@ def _look(job: TraceEvidence) -> Outcome:
         Finding(
             rule=_NAME,
             severity=severity_of(share),
-            title=f"copies that nothing hides take {percent(share)} of the time"
+            title=f"copies that nothing hides take {format_percent(share)} of the time"
             + (", among them copies of pageable host memory" if pageable else ""),
             evidence=(
                 *over_ranks(shares),

@@ -28,11 +28,11 @@ from collections import defaultdict
 from collections.abc import Collection
 from statistics import median
 
-from stepscope.core.units import format_bytes_binary, format_duration
+from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.diagnose.trace_facts import each_job, percent, severity_of, trace_command, unread
+from stepscope.diagnose.trace_facts import each_job, severity_of, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_summary import TraceSummary
@@ -67,8 +67,8 @@ def _look(job: TraceEvidence) -> Outcome:
     if of_all < _HALF.value or share < _WORTH.value:
         return Quiet(
             rule=_NAME,
-            looked_at=f"{said}: {percent(of_all)} of the exposed time, {percent(share)} of the step, limits "
-            f"{percent(_HALF.value)} and {percent(_WORTH.value)}",
+            looked_at=f"{said}: {format_percent(of_all)} of the exposed time, {format_percent(share)} of the step, limits "
+            f"{format_percent(_HALF.value)} and {format_percent(_WORTH.value)}",
         )
     return (_finding(job, list(several.values()), of_all=of_all, share=share, said=said),)
 
@@ -101,7 +101,7 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
     return Finding(
         rule=_NAME,
         severity=severity_of(share),
-        title=f"{said} is {percent(of_all)} of what buckets expose: {percent(share)} of the step",
+        title=f"{said} is {format_percent(of_all)} of what buckets expose: {format_percent(share)} of the step",
         evidence=tuple(evidence),
         stake_fraction=share,
         confidence="measured; a smaller bucket still takes its latency",

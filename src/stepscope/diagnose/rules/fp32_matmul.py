@@ -23,7 +23,7 @@ PyTorch, CUDA semantics, TensorFloat-32 on Ampere devices; NVIDIA A100 whitepape
 
 from __future__ import annotations
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.matrix_units import has_tf32, peak_ratio
 from stepscope.diagnose.rule import Outcome, Rule
@@ -36,7 +36,6 @@ from stepscope.diagnose.trace_facts import (
     mean,
     on_device,
     over_ranks,
-    percent,
     severity_of,
     trace_command,
     unread,
@@ -59,7 +58,8 @@ def _look(job: TraceEvidence) -> Outcome:
     if share < WORTH:
         return Quiet(
             rule=_NAME,
-            looked_at=f"FP32 products on the vector units take {percent(share)} of the time, limit {percent(WORTH)}",
+            looked_at=f"FP32 products on the vector units take {format_percent(share)} of the time, limit "
+            f"{format_percent(WORTH)}",
         )
     tf32 = has_tf32(device, [kind.largest for _, mix in ranks for kind in mix.kinds])
     if tf32 is None:
@@ -76,10 +76,10 @@ def _look(job: TraceEvidence) -> Outcome:
         Finding(
             rule=_NAME,
             severity=severity_of(share),
-            title=f"FP32 matrix products without TF32 take {percent(share)} of the time",
+            title=f"FP32 matrix products without TF32 take {format_percent(share)} of the time",
             evidence=(
                 *over_ranks(shares),
-                f"{percent(sum(k.total_ns for k in fp32) / products)} of the time of all matrix products{peak}",
+                f"{format_percent(sum(k.total_ns for k in fp32) / products)} of the time of all matrix products{peak}",
                 f"the largest: {largest.largest[:90]}, {format_duration(largest.largest_ns)}",
             ),
             stake_fraction=min(1.0, share * (1 - (ratio or 0.0))),

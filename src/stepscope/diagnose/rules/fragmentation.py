@@ -26,9 +26,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.core.units import format_bytes_binary
+from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.comm_facts import percent
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet
@@ -54,8 +53,9 @@ def check(evidence: Evidence) -> Outcome:
     worst = max(evidence.memory, key=lambda m: m.fragmentation_fraction or 0.0)
     return Quiet(
         rule=NAME,
-        looked_at=f"{percent(worst.fragmentation_fraction or 0.0)} of {format_bytes_binary(worst.segment_bytes)} reserved "
-        f"is split ({format_bytes_binary(worst.inactive_split_bytes)}), limit {percent(MOST_SHARE.value)}",
+        looked_at=f"{format_percent(worst.fragmentation_fraction or 0.0)} of "
+        f"{format_bytes_binary(worst.segment_bytes)} reserved "
+        f"is split ({format_bytes_binary(worst.inactive_split_bytes)}), limit {format_percent(MOST_SHARE.value)}",
     )
 
 
@@ -87,7 +87,8 @@ def _finding(memory: MemorySnapshot) -> Finding:
     return Finding(
         rule=NAME,
         severity="problem" if failed else "warning",
-        title=f"{percent(memory.fragmentation_fraction or 0.0)} of reserved memory ({split}) is split into unusable pieces",
+        title=f"{format_percent(memory.fragmentation_fraction or 0.0)} of reserved memory ({split}) is split "
+        "into unusable pieces",
         evidence=tuple(said),
         stake_fraction=None,
         confidence="measured at the time of the snapshot",

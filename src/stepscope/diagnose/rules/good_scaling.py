@@ -22,8 +22,8 @@ METRICS, Scaling: good above 0.80, excellent above 0.90.
 
 from __future__ import annotations
 
+from stepscope.core.units import format_percent
 from stepscope.diagnose.capped import capped
-from stepscope.diagnose.cell_facts import percent
 from stepscope.diagnose.data_use import duplicated
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.pairs import Pair, by_group, pairs
@@ -60,8 +60,8 @@ def check(evidence: Evidence) -> Outcome:
     rating = best.row.rating or "cannot be"
     return Quiet(
         rule=NAME,
-        looked_at=f"best efficiency {percent(best.row.efficiency)} ({rating}), {best.name}; good above"
-        f" {percent(MIN_EFFICIENCY.value)}",
+        looked_at=f"best efficiency {format_percent(best.row.efficiency)} ({rating}), {best.name}; good above"
+        f" {format_percent(MIN_EFFICIENCY.value)}",
     )
 
 
@@ -101,6 +101,7 @@ RULE = Rule(
     symptom="scaling is good",
     needs=("scaling",),
     check=check,
+    good_news=True,
     protocol=1,
     thresholds={"efficiency": MIN_EFFICIENCY},
 )

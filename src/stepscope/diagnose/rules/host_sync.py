@@ -22,7 +22,7 @@ PyTorch performance tuning guide, Avoid unnecessary CPU-GPU synchronization; `to
 
 from __future__ import annotations
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.diagnose.trace_facts import (
@@ -33,7 +33,6 @@ from stepscope.diagnose.trace_facts import (
     mean,
     on_device,
     over_ranks,
-    percent,
     severity_of,
     trace_command,
     unread,
@@ -52,7 +51,8 @@ def _look(job: TraceEvidence) -> Outcome:
     if share < WORTH:
         return Quiet(
             rule=_NAME,
-            looked_at=f"the device idles {percent(share)} after the host waited for it, limit {percent(WORTH)}",
+            looked_at=f"the device idles {format_percent(share)} after the host waited for it, limit "
+            f"{format_percent(WORTH)}",
         )
     gaps = [i for p in ranks for i in p.idle if i.cause == "sync"]
     count, longest = sum(i.gap_count for i in gaps), max(i.largest_ns for i in gaps)
@@ -60,7 +60,7 @@ def _look(job: TraceEvidence) -> Outcome:
         Finding(
             rule=_NAME,
             severity=severity_of(share),
-            title=f"the device idles {percent(share)} of the time after the host waited for it",
+            title=f"the device idles {format_percent(share)} of the time after the host waited for it",
             evidence=(
                 *over_ranks(shares),
                 f"{count:,} gaps after such waits on {len(ranks)} rank{'s' * (len(ranks) > 1)}, "

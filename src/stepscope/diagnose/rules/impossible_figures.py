@@ -27,10 +27,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.capped import capped
-from stepscope.diagnose.cell_facts import percent
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.pairs import Pair, name_of, pairs, setting
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
@@ -66,7 +65,9 @@ def check(evidence: Evidence) -> Outcome:
         return capped(findings)
     best = max((pair.row.efficiency for pair in found), default=None)
     said = f"{counted(len(finished), 'run')}" + (
-        "" if best is None else f", highest efficiency {percent(best)}, limit {percent(MAX_EFFICIENCY.value)}"
+        ""
+        if best is None
+        else f", highest efficiency {format_percent(best)}, limit {format_percent(MAX_EFFICIENCY.value)}"
     )
     return Quiet(rule=NAME, looked_at=said)
 
@@ -81,7 +82,7 @@ def _too_fast(found: Iterable[Pair]) -> Iterator[Finding]:
         also = ", ".join(f"{pair.row.speedup:.2f}x on {pair.ranks}" for pair in others[:4])
         yield _finding(
             worst.name,
-            f"{row.speedup:.2f}x on {worst.ranks} cannot be: {percent(row.efficiency)} efficiency",
+            f"{row.speedup:.2f}x on {worst.ranks} cannot be: {format_percent(row.efficiency)} efficiency",
             [
                 f"{worst.speedup_text} against {base.label}: at most {worst.relative:g}x is there to gain",
                 *([f"also {also}"] if also else []),
@@ -136,7 +137,7 @@ def _utilisation(evidence: Evidence) -> Iterator[Finding]:
 def _mfu(name: str, mfu: float, how: str) -> Finding:
     return _finding(
         name,
-        f"MFU of {percent(mfu)} cannot be",
+        f"MFU of {format_percent(mfu)} cannot be",
         [
             how,
             "usual errors: FLOP of the global batch against one device's peak; the peak of another type, or the sparse one;"

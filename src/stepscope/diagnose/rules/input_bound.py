@@ -21,9 +21,9 @@ torch.utils.data.DataLoader (num_workers, persistent_workers, pin_memory); PyTor
 
 from __future__ import annotations
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import TimedCell, again, by_model, measured, others, percent, timed_cells
+from stepscope.diagnose.cell_facts import TimedCell, again, by_model, measured, others, timed_cells
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
@@ -47,8 +47,8 @@ def check(evidence: Evidence) -> Outcome:
         worst = max(cells, key=lambda each: each.share("data_wait"))
         return Quiet(
             rule=NAME,
-            looked_at=f"{worst.name}: {percent(worst.share('data_wait'))} of the step waits for data, "
-            f"limit {percent(MIN_SHARE.value)}",
+            looked_at=f"{worst.name}: {format_percent(worst.share('data_wait'))} of the step waits for data, "
+            f"limit {format_percent(MIN_SHARE.value)}",
         )
     return tuple(
         _finding(evidence, sorted(group, key=lambda each: -each.share("data_wait")))
@@ -68,8 +68,8 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     return Finding(
         rule=NAME,
         severity="problem" if share > PROBLEM.value else "warning",
-        title=f"{percent(share)} of the step waits for data",
-        evidence=(*said, *others(ranked, lambda each: f"({percent(each.share('data_wait'))})")),
+        title=f"{format_percent(share)} of the step waits for data",
+        evidence=(*said, *others(ranked, lambda each: f"({format_percent(each.share('data_wait'))})")),
         stake_fraction=share,
         confidence=measured(cell),
         advice=_advice(evidence, cell),

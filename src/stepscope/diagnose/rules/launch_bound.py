@@ -24,6 +24,7 @@ PyTorch performance tuning guide; A. Gray, Getting Started with CUDA Graphs, NVI
 
 from __future__ import annotations
 
+from stepscope.core.units import format_percent
 from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.diagnose.trace_facts import (
@@ -34,7 +35,6 @@ from stepscope.diagnose.trace_facts import (
     mean,
     on_device,
     over_ranks,
-    percent,
     severity_of,
     trace_command,
     unread,
@@ -59,16 +59,17 @@ def _look(job: TraceEvidence) -> Outcome:
     if share < WORTH:
         return Quiet(
             rule=_NAME,
-            looked_at=f"the device idles {percent(share)} for want of launches, limit {percent(WORTH)}",
+            looked_at=f"the device idles {format_percent(share)} for want of launches, limit {format_percent(WORTH)}",
         )
     split = ", ".join(
-        f"{said} {percent(mean([idle_share(p, c) for p in ranks]))}" for c, said in _SAID.items()
+        f"{said} {format_percent(mean([idle_share(p, c) for p in ranks]))}" for c, said in _SAID.items()
     )
     return (
         Finding(
             rule=_NAME,
             severity=severity_of(share),
-            title=f"launch-bound: the device idles {percent(share)} of the time because the host launches work too late",
+            title=f"launch-bound: the device idles {format_percent(share)} of the time because the host launches "
+            "work too late",
             evidence=(*over_ranks(shares), split),
             stake_fraction=share,
             confidence="measured from launches and their kernels; the profiler itself slows launches",

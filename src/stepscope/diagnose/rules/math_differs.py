@@ -29,9 +29,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.capped import capped
-from stepscope.diagnose.cell_facts import percent
 from stepscope.diagnose.curves import losses
 from stepscope.diagnose.data_use import SEEN_TOO_OFTEN, times_seen
 from stepscope.diagnose.evidence import Evidence
@@ -86,8 +86,9 @@ def check(evidence: Evidence) -> Outcome:
     worst = max(compared, key=lambda each: each.relative / each.limit)
     return Quiet(
         rule=NAME,
-        looked_at=f"{counted(len(compared), 'pair')} of runs: first losses at most {percent(worst.relative)} apart, limit"
-        f" {percent(worst.limit)}",
+        looked_at=f"{counted(len(compared), 'pair')} of runs: first losses at most "
+        f"{format_percent(worst.relative)} apart, limit"
+        f" {format_percent(worst.limit)}",
     )
 
 
@@ -141,7 +142,7 @@ def _finding(apart: _Apart) -> Finding:
     return Finding(
         rule=NAME,
         severity="problem",
-        title=f"{run.label} does not learn as {other.label} does: losses {percent(apart.relative)} apart",
+        title=f"{run.label} does not learn as {other.label} does: losses {format_percent(apart.relative)} apart",
         evidence=tuple(evidence),
         stake_fraction=None,
         confidence="likely: settings that are not told may differ, and dropout is not the same on other ranks",

@@ -27,7 +27,7 @@ Roofline, 2009. Document 004, "Memory bandwidth limited?".
 
 from __future__ import annotations
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.trace_facts import (
@@ -38,7 +38,6 @@ from stepscope.diagnose.trace_facts import (
     mean,
     on_device,
     over_ranks,
-    percent,
     severity_of,
     trace_command,
     unread,
@@ -67,8 +66,8 @@ def _look(job: TraceEvidence) -> Outcome:
     if of_kernels < _DOMINATES.value or share < WORTH:
         return Quiet(
             rule=_NAME,
-            looked_at=f"{percent(of_kernels)} of the kernels' time and {percent(share)} of the window, limits "
-            f"{percent(_DOMINATES.value)} and {percent(WORTH)}",
+            looked_at=f"{format_percent(of_kernels)} of the kernels' time and {format_percent(share)} of the window, limits "
+            f"{format_percent(_DOMINATES.value)} and {format_percent(WORTH)}",
         )
     kinds = [kind for _, mix in ranks for kind in mix.kinds if kind.kind == BANDWIDTH]
     largest = max(kinds, key=lambda kind: kind.largest_ns)
@@ -77,10 +76,12 @@ def _look(job: TraceEvidence) -> Outcome:
         Finding(
             rule=_NAME,
             severity=severity_of(share),
-            title=f"memory-bandwidth-bound: kernels that only move memory take {percent(of_kernels)} of the computation",
+            title=f"memory-bandwidth-bound: kernels that only move memory take {format_percent(of_kernels)} of "
+            "the computation",
             evidence=(
-                f"elementwise, normalisation and the like: {percent(share)} of the window, in "
-                f"{sum(kind.calls for kind in kinds):,} kernels; matrix products: {percent(products)} of the computation",
+                f"elementwise, normalisation and the like: {format_percent(share)} of the window, in "
+                f"{sum(kind.calls for kind in kinds):,} kernels; matrix products: {format_percent(products)} of "
+                "the computation",
                 *over_ranks(shares),
                 f"the largest: {largest.largest[:90]}, {format_duration(largest.largest_ns)}",
             ),

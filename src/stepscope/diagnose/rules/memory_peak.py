@@ -28,9 +28,9 @@ from __future__ import annotations
 from collections import Counter
 
 from stepscope.core.errors import StepscopeError
-from stepscope.core.units import format_bytes_binary
+from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import again, percent
+from stepscope.diagnose.cell_facts import again
 from stepscope.diagnose.evidence import CellEvidence, Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.predict.promise import promise_of
@@ -66,8 +66,8 @@ def check(evidence: Evidence) -> Outcome:
     cell, share = max(shares, key=lambda each: each[1])
     return Quiet(
         rule=NAME,
-        looked_at=f"{cell.run.group}, {cell.run.label}: {percent(share)} of the memory at its peak, limit "
-        f"{percent(NEAR.value)}",
+        looked_at=f"{cell.run.group}, {cell.run.label}: {format_percent(share)} of the memory at its peak, limit "
+        f"{format_percent(NEAR.value)}",
     )
 
 
@@ -134,7 +134,7 @@ def _near(evidence: Evidence, cell: CellEvidence, share: float, *, count: int) -
     return Finding(
         rule=NAME,
         severity="warning",
-        title=f"{percent(share)} of the memory is in use at the peak",
+        title=f"{format_percent(share)} of the memory is in use at the peak",
         evidence=tuple(said),
         stake_fraction=None,
         confidence="measured",

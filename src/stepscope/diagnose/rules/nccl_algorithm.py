@@ -25,9 +25,9 @@ interface (ext-tuner); Hu et al., Demystifying NCCL, 2025 (arXiv 2507.04786).
 
 from __future__ import annotations
 
-from stepscope.core.units import format_size
+from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.comm_facts import percent, size_of
+from stepscope.diagnose.comm_facts import size_of
 from stepscope.diagnose.comm_labels import env_label, op_label, ranks_label
 from stepscope.diagnose.comm_winners import Winner, winners
 from stepscope.diagnose.evidence import NEEDS, Evidence
@@ -102,7 +102,7 @@ def _finding(op: str, ranks: str, env: str, some: list[Winner], evidence: Eviden
     return Finding(
         rule=NAME,
         severity="warning",
-        title=f"{op} on {ranks}: {env} is {percent(ratio - 1)} faster than NCCL's choice at {format_size(size)}",
+        title=f"{op} on {ranks}: {env} is {format_percent(ratio - 1)} faster than NCCL's choice at {format_size(size)}",
         evidence=tuple(said),
         stake_fraction=None,
         confidence="measured: 95 % intervals of the medians do not overlap; alone, not beside computation",

@@ -28,9 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.core.errors import Unavailable
-from stepscope.core.units import format_bytes_binary
+from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.comm_facts import percent
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.hardware import find
@@ -95,8 +94,8 @@ def check(evidence: Evidence) -> Outcome:
         worst = max(known, key=lambda each: each.share)
         return Quiet(
             rule=NAME,
-            looked_at=f"{worst.name}: {percent(worst.share)} of {format_bytes_binary(worst.capacity_bytes)}, limit "
-            f"{percent(MOST_SHARE.value)}",
+            looked_at=f"{worst.name}: {format_percent(worst.share)} of {format_bytes_binary(worst.capacity_bytes)}, limit "
+            f"{format_percent(MOST_SHARE.value)}",
         )
     return Skipped(
         rule=NAME,
@@ -173,9 +172,9 @@ def _near(worst: _Full, others: list[_Full]) -> Finding:
     said = [
         f"peak {format_bytes_binary(worst.peak_bytes)} of {format_bytes_binary(worst.capacity_bytes)} ({worst.source})"
     ]
-    said += [f"{each.name}: {percent(each.share)}" for each in others[:3]]
+    said += [f"{each.name}: {format_percent(each.share)}" for each in others[:3]]
     return _finding(
-        f"{worst.name}: the peak takes {percent(worst.share)} of the device's memory",
+        f"{worst.name}: the peak takes {format_percent(worst.share)} of the device's memory",
         tuple(said),
         "measured" if "marketed" not in worst.source else "likely: the capacity is the marketed one",
         worst.run,

@@ -22,8 +22,8 @@ METRICS, Scaling: speed-up < 1 is negative scaling.
 
 from __future__ import annotations
 
+from stepscope.core.units import format_percent
 from stepscope.diagnose.capped import capped
-from stepscope.diagnose.cell_facts import percent
 from stepscope.diagnose.data_use import duplicated
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.pairs import Pair, by_group, pairs
@@ -55,7 +55,7 @@ def _finding(group: list[Pair]) -> Finding:
     worst = ranked[0]
     row, run = worst.row, worst.run
     copies = duplicated(worst)
-    evidence = [f"speed-up {worst.speedup_text}: {percent(row.efficiency)} of {worst.relative:g}x"]
+    evidence = [f"speed-up {worst.speedup_text}: {format_percent(row.efficiency)} of {worst.relative:g}x"]
     evidence += [f"also {other.run.label}: {other.row.speedup:.2f}x" for other in ranked[1:4]]
     if copies:
         evidence.append(
@@ -63,7 +63,7 @@ def _finding(group: list[Pair]) -> Finding:
         )
     elif run.exposed_comm_ns is not None and run.step_ns is not None:
         evidence.append(
-            f"{percent(run.exposed_comm_ns.value / run.step_ns.value)} of the step is exposed communication"
+            f"{format_percent(run.exposed_comm_ns.value / run.step_ns.value)} of the step is exposed communication"
         )
     unsure = row.high is not None and row.high >= MIN_SPEEDUP.value
     return Finding(

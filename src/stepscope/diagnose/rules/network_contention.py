@@ -29,9 +29,9 @@ import statistics
 from collections import defaultdict
 from dataclasses import dataclass
 
-from stepscope.core.units import format_duration, format_size
+from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.comm_facts import LARGE_BYTES, by_sweep, percent, size_of
+from stepscope.diagnose.comm_facts import LARGE_BYTES, by_sweep, size_of
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.comm import CommRow
@@ -102,7 +102,8 @@ def _from_comm(evidence: Evidence) -> list[_Varying]:
                     said=(
                         f"median {format_duration(median)}, slowest tenth from {format_duration(tail)}, "
                         f"worst {format_duration(row.time_ns_max or tail)} of {counted(row.iterations or 0, 'call')}",
-                        f"the ranks' own medians differ by {percent(row.rank_spread or 0.0)}: no rank is slow by itself",
+                        f"the ranks' own medians differ by {format_percent(row.rank_spread or 0.0)}: no rank is "
+                        "slow by itself",
                     ),
                     stake=None,
                     measured=True,

@@ -24,7 +24,7 @@ Mixed Precision; document 004's checklist, "Tensor Cores used?" and "Mixed preci
 
 from __future__ import annotations
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.matrix_units import has_matrix_units, has_tf32, peak_ratio
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
@@ -37,7 +37,6 @@ from stepscope.diagnose.trace_facts import (
     mean,
     on_device,
     over_ranks,
-    percent,
     severity_of,
     trace_command,
     unread,
@@ -63,16 +62,19 @@ def _look(job: TraceEvidence) -> Outcome:
     share = mean(shares)
     if share < WORTH:
         return Quiet(
-            rule=_NAME, looked_at=f"matrix products take {percent(share)} of the time, limit {percent(WORTH)}"
+            rule=_NAME,
+            looked_at=f"matrix products take {format_percent(share)} of the time, limit {format_percent(WORTH)}",
         )
     total = sum(kinds_ns(mix, *MATRIX) for _, mix in ranks)
     part = {kind: sum(kinds_ns(mix, kind) for _, mix in ranks) / total for kind in MATRIX}
     if part[MATRIX_TENSOR] >= _NONE.value:
-        return Quiet(rule=_NAME, looked_at=f"{percent(part[MATRIX_TENSOR])} of the products' time uses them")
+        return Quiet(
+            rule=_NAME, looked_at=f"{format_percent(part[MATRIX_TENSOR])} of the products' time uses them"
+        )
     if part[MATRIX_UNKNOWN] > 0.5:
         return Quiet(
             rule=_NAME,
-            looked_at=f"{percent(part[MATRIX_UNKNOWN])} of the products' time is in kernels of unknown kind",
+            looked_at=f"{format_percent(part[MATRIX_UNKNOWN])} of the products' time is in kernels of unknown kind",
         )
     device, names = device_name(job.summary), [kind.largest for _, mix in ranks for kind in mix.kinds]
     there = has_matrix_units(device, names)
@@ -92,10 +94,10 @@ def _look(job: TraceEvidence) -> Outcome:
         Finding(
             rule=_NAME,
             severity=severity_of(share),
-            title=f"no matrix product uses the tensor cores; products take {percent(share)} of the time",
+            title=f"no matrix product uses the tensor cores; products take {format_percent(share)} of the time",
             evidence=(
                 *over_ranks(shares),
-                f"{percent(part[MATRIX_FP32])} of the products' time is FP32 on the vector units"
+                f"{format_percent(part[MATRIX_FP32])} of the products' time is FP32 on the vector units"
                 + (f"; FP16 has {1 / ratio:.1f} times the peak on {device}" if ratio else ""),
                 f"the largest: {largest.largest[:90]}, {format_duration(largest.largest_ns)}",
             ),

@@ -24,8 +24,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepscope.core.units import format_percent
 from stepscope.core.words import counted, plural
-from stepscope.diagnose.cell_facts import again, percent
+from stepscope.diagnose.cell_facts import again
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.pairs import cell_of, name_of
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
@@ -75,7 +76,7 @@ def check(evidence: Evidence) -> Outcome:
     worst, run = max(reaches, key=lambda each: each[0])
     return Quiet(
         rule=NAME,
-        looked_at=f"widest interval ±{percent(worst)} ({name_of(run)}), limit ±{percent(MAX_REACH.value)}",
+        looked_at=f"widest interval ±{format_percent(worst)} ({name_of(run)}), limit ±{format_percent(MAX_REACH.value)}",
     )
 
 
@@ -103,7 +104,7 @@ def _noisy(run: TrainingRun) -> _Noisy | None:
     if count is not None and count[0] < least:
         said.append(f"{counted(*count)} timed, {least:g} are needed")
     if reach is not None and reach > MAX_REACH.value:
-        said.append(f"interval ±{percent(reach)}")
+        said.append(f"interval ±{format_percent(reach)}")
     if drift is not None:
         said.append(drift)
     if not said:

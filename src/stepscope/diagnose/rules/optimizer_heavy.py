@@ -21,9 +21,9 @@ torch.optim: fused and foreach implementations. Rajbhandari et al., ZeRO, SC20 (
 
 from __future__ import annotations
 
-from stepscope.core.units import format_count, format_duration
+from stepscope.core.units import format_count, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import TimedCell, again, by_model, measured, others, percent, timed_cells
+from stepscope.diagnose.cell_facts import TimedCell, again, by_model, measured, others, timed_cells
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
@@ -48,7 +48,8 @@ def check(evidence: Evidence) -> Outcome:
         worst = max(cells, key=lambda each: each.share("optimizer"))
         return Quiet(
             rule=NAME,
-            looked_at=f"{worst.name}: {percent(worst.share('optimizer'))} of the step, limit {percent(MIN_SHARE.value)}",
+            looked_at=f"{worst.name}: {format_percent(worst.share('optimizer'))} of the step, limit "
+            f"{format_percent(MIN_SHARE.value)}",
         )
     return tuple(
         _finding(evidence, sorted(group, key=lambda each: -each.share("optimizer")))
@@ -83,15 +84,16 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         n = cell.world_size
         advice.append(
             Advice(
-                text=f"shard the update (ZeRO stage 1): each rank updates 1/{n}, up to {percent(share * (n - 1) / n)} of "
+                text=f"shard the update (ZeRO stage 1): each rank updates 1/{n}, up to "
+                f"{format_percent(share * (n - 1) / n)} of "
                 "the step, for the time of an all-gather"
             )
         )
     return Finding(
         rule=NAME,
         severity="warning",
-        title=f"the optimizer takes {percent(share)} of the step",
-        evidence=(*said, *others(ranked, lambda each: f"({percent(each.share('optimizer'))})")),
+        title=f"the optimizer takes {format_percent(share)} of the step",
+        evidence=(*said, *others(ranked, lambda each: f"({format_percent(each.share('optimizer'))})")),
         stake_fraction=share,
         confidence=f"{measured(cell)}; how much of it can go depends on the remedy",
         advice=tuple(advice),

@@ -30,17 +30,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.core.errors import StepscopeError
-from stepscope.core.units import format_duration
-from stepscope.diagnose.cell_facts import (
-    TimedCell,
-    again,
-    by_model,
-    exposed,
-    measured,
-    others,
-    percent,
-    timed_cells,
-)
+from stepscope.core.units import format_duration, format_percent
+from stepscope.diagnose.cell_facts import TimedCell, again, by_model, exposed, measured, others, timed_cells
 from stepscope.diagnose.comm_costs import CommCosts, comm_costs, command_for
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
@@ -156,7 +147,7 @@ def _findings(evidence: Evidence, firing: list[_Judged]) -> list[Finding]:
     found = []
     for group in by_model(each.cell for each in firing):
         ranked = sorted(group, key=lambda cell: -judged[id(cell)].avoidable)
-        rest = others(ranked, lambda cell: f"({percent(judged[id(cell)].share)} exposed)")
+        rest = others(ranked, lambda cell: f"({format_percent(judged[id(cell)].share)} exposed)")
         found.append(_finding(evidence, judged[id(ranked[0])], rest))
     return found
 
@@ -165,21 +156,22 @@ def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findi
     cell = worst.cell
     said = [
         f"exposed communication: {format_duration(worst.exposed_ns)} of a step of {format_duration(cell.step_ns)}"
-        f" ({percent(worst.share)})"
+        f" ({format_percent(worst.share)})"
     ]
     if worst.bound_ns is not None and worst.comm_ns:
         hidden = 1 - worst.exposed_ns / worst.comm_ns
         bound = 1 - worst.bound_ns / worst.comm_ns
         said.append(
-            f"{percent(hidden)} of {format_duration(worst.comm_ns)} of communication hides; {percent(bound)} could"
+            f"{format_percent(hidden)} of {format_duration(worst.comm_ns)} of communication hides; "
+            f"{format_percent(bound)} could"
             f" ({worst.basis})"
         )
     if worst.waiting_ns > 0.02 * cell.step_ns:
         said.append(f"another {format_duration(worst.waiting_ns)} is waiting for the rank that came last")
     known = worst.bound_ns is not None
-    title = f"{percent(worst.share)} of the step is exposed communication"
+    title = f"{format_percent(worst.share)} of the step is exposed communication"
     if known:
-        title += f", {percent(worst.avoidable)} of the step without need"
+        title += f", {format_percent(worst.avoidable)} of the step without need"
     advice = [
         Advice(
             text="try other bucket sizes: smaller ones start earlier",
@@ -219,10 +211,10 @@ def _confidence(worst: _Judged) -> str:
 
 
 def _quiet(worst: _Judged) -> str:
-    text = f"{worst.cell.name}: {percent(worst.share)} of the step exposed"
+    text = f"{worst.cell.name}: {format_percent(worst.share)} of the step exposed"
     if worst.share <= MIN_EXPOSED.value:
-        return f"{text}, limit {percent(MIN_EXPOSED.value)}"
-    return f"{text}, of which overlap can return {percent(worst.avoidable)} ({worst.basis})"
+        return f"{text}, limit {format_percent(MIN_EXPOSED.value)}"
+    return f"{text}, of which overlap can return {format_percent(worst.avoidable)} ({worst.basis})"
 
 
 RULE = Rule(

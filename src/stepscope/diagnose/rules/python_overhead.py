@@ -24,6 +24,7 @@ overhead?".
 
 from __future__ import annotations
 
+from stepscope.core.units import format_percent
 from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.trace_facts import (
@@ -33,7 +34,6 @@ from stepscope.diagnose.trace_facts import (
     idle_share,
     mean,
     over_ranks,
-    percent,
     read_in_full,
     severity_of,
     trace_command,
@@ -61,12 +61,14 @@ def _look(job: TraceEvidence) -> Outcome:
     on_cpu = _on_cpu(ranks[0])
     said = "no operator runs" if on_cpu else "the device waits for Python between operators"
     if share < WORTH:
-        return Quiet(rule=_NAME, looked_at=f"{said} {percent(share)} of the time, limit {percent(WORTH)}")
+        return Quiet(
+            rule=_NAME, looked_at=f"{said} {format_percent(share)} of the time, limit {format_percent(WORTH)}"
+        )
     of_late = _of_late(ranks)
     if of_late is not None and of_late < _MAINLY.value:
         return Quiet(
             rule=_NAME,
-            looked_at=f"{said} {percent(share)} of the time, {percent(of_late)} of what the host is late: "
+            looked_at=f"{said} {format_percent(share)} of the time, {format_percent(of_late)} of what the host is late: "
             "mostly it is inside "
             "operators",
         )
@@ -74,7 +76,8 @@ def _look(job: TraceEvidence) -> Outcome:
         Finding(
             rule=_NAME,
             severity=severity_of(share),
-            title=f"{said} {percent(share)} of the time" + (": Python between operators" if on_cpu else ""),
+            title=f"{said} {format_percent(share)} of the time"
+            + (": Python between operators" if on_cpu else ""),
             evidence=(*over_ranks(shares), *_split(ranks)),
             stake_fraction=share,
             confidence="measured; whether it is Python or another process on that core, a sampling profiler tells",
@@ -120,7 +123,8 @@ def _split(ranks: list[RankPass]) -> tuple[str, ...]:
     total = mean([h.late_ns / w for h, w in late])
     operators = mean([h.operator_ns / w for h, w in late])
     return (
-        f"of {percent(total)} that the device idles for a launch not yet made, {percent(operators)} the host was inside "
+        f"of {format_percent(total)} that the device idles for a launch not yet made, "
+        f"{format_percent(operators)} the host was inside "
         "operators and calls of the runtime",
     )
 

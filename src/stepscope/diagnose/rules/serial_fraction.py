@@ -26,9 +26,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.core.errors import Unavailable
+from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.capped import capped
-from stepscope.diagnose.cell_facts import percent
 from stepscope.diagnose.data_use import duplicated
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.pairs import Pair, pairs
@@ -87,8 +87,9 @@ def check(evidence: Evidence) -> Outcome:
     series, law = max(laws, key=lambda each: each[1].serial_fraction)
     return Quiet(
         rule=NAME,
-        looked_at=f"{series.name}: serial fraction {percent(law.serial_fraction)}, {percent(law.efficiency(series.most))}"
-        f" of ideal on {series.most} ranks; limit {percent(MAX_LOST.value)}",
+        looked_at=f"{series.name}: serial fraction {format_percent(law.serial_fraction)}, "
+        f"{format_percent(law.efficiency(series.most))}"
+        f" of ideal on {series.most} ranks; limit {format_percent(MAX_LOST.value)}",
     )
 
 
@@ -118,8 +119,9 @@ def _finding(series: _Series, law: ScalingLaw) -> Finding:
     shown = ", ".join(f"{p.world_size}: {p.speedup:.2f}x" for p in series.points)
     evidence = [
         f"speed-ups by ranks: {shown}",
-        f"Amdahl's law: serial fraction {percent(law.serial_fraction)} ({_interval(law.serial_interval)}), off by at most"
-        f" {percent(law.max_relative_error)} on {law.sizes} sizes",
+        f"Amdahl's law: serial fraction {format_percent(law.serial_fraction)} "
+        f"({_interval(law.serial_interval)}), off by at most"
+        f" {format_percent(law.max_relative_error)} on {law.sizes} sizes",
         *_usl(series),
     ]
     limit = law.most_speedup
@@ -127,7 +129,7 @@ def _finding(series: _Series, law: ScalingLaw) -> Finding:
     return Finding(
         rule=NAME,
         severity="warning",
-        title=f"{percent(law.serial_fraction)} of the work does not shrink with the ranks{bound}",
+        title=f"{format_percent(law.serial_fraction)} of the work does not shrink with the ranks{bound}",
         evidence=tuple(evidence),
         stake_fraction=lost,
         confidence=f"likely: {law.sizes} sizes, {_interval(law.serial_interval)}; the law does not tell what the part is",
@@ -151,14 +153,14 @@ def _usl(series: _Series) -> list[str]:
     if law.coherency_interval.low <= 0 or law.best_world_size is None or law.most_speedup is None:
         return ["USL: nothing grows with the square of the ranks, as far as these sizes show"]
     return [
-        f"USL: contention {percent(law.serial_fraction)}, coherency {law.coherency:.2g}"
+        f"USL: contention {format_percent(law.serial_fraction)}, coherency {law.coherency:.2g}"
         f" ({law.coherency_interval.low:.2g} to {law.coherency_interval.high:.2g}): fastest on"
         f" {law.best_world_size:.0f} ranks with {law.most_speedup:.1f}x, slower beyond"
     ]
 
 
 def _interval(interval: Interval) -> str:
-    return f"95 % interval {percent(interval.low)} to {percent(interval.high)}"
+    return f"95 % interval {format_percent(interval.low)} to {format_percent(interval.high)}"
 
 
 RULE = Rule(

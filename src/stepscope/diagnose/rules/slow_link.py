@@ -27,9 +27,9 @@ docs/reference/metrics.md, Collectives (communication efficiency); nccl-tests, d
 from __future__ import annotations
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
-from stepscope.core.units import format_bandwidth, format_size
+from stepscope.core.units import format_bandwidth, format_percent, format_size
 from stepscope.core.words import counted, plural
-from stepscope.diagnose.comm_facts import by_sweep, listed, percent, size_of, time_of, topology_of
+from stepscope.diagnose.comm_facts import by_sweep, listed, size_of, time_of, topology_of
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.slow_pairs import SLOW, PairsVerdict, SlowEnd, SlowPair, slow_pairs
@@ -71,8 +71,8 @@ def check(evidence: Evidence) -> Outcome:
         name, row, share = min(judged, key=lambda each: each[2])
         return Quiet(
             rule=NAME,
-            looked_at=f"{name}: {percent(share)} of the link's peak at {format_size(size_of(row))}, "
-            f"limit {percent(MIN_FRACTION.value)}",
+            looked_at=f"{name}: {format_percent(share)} of the link's peak at {format_size(size_of(row))}, "
+            f"limit {format_percent(MIN_FRACTION.value)}",
         )
     if compared:
         return Quiet(rule=NAME, looked_at=f"{counted(compared, 'pair')}: none {SLOW:.1f}x its like")
@@ -123,7 +123,7 @@ def _of_sweep(name: str, row: CommRow, share: float, evidence: Evidence) -> Find
     return Finding(
         rule=NAME,
         severity="problem" if share < MIN_FRACTION.value / 2 else "warning",
-        title=f"{name} reaches {percent(share)} of the link's peak",
+        title=f"{name} reaches {format_percent(share)} of the link's peak",
         evidence=tuple(said),
         stake_fraction=None,
         confidence="measured; that every rank can use the whole link is assumed",

@@ -29,9 +29,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import TimedCell, again, among, by_model, percent, timed_cells
+from stepscope.diagnose.cell_facts import TimedCell, again, among, by_model, timed_cells
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.slow_ranks import (
@@ -125,7 +125,7 @@ def _title(slow: Slow) -> str:
     where = f"rank {slow.rank} on {slow.host}"
     if slow.kind == "one-off":
         return f"{where} was {format_duration(slow.excess_ns)} late in {counted(slow.late_steps, 'step')} of {slow.steps}"
-    return f"{where} is {percent(slow.excess_ns / slow.others_ns)} slower than the others, who wait for it"
+    return f"{where} is {format_percent(slow.excess_ns / slow.others_ns)} slower than the others, who wait for it"
 
 
 def _evidence(slow: Slow, times: OwnTimes) -> tuple[str, ...]:
@@ -133,7 +133,8 @@ def _evidence(slow: Slow, times: OwnTimes) -> tuple[str, ...]:
     if slow.kind == "rotating":
         return (
             f"own time {own}; whoever is last takes {format_duration(slow.excess_ns)} more than the others (median)",
-            f"in {slow.late_steps} of {slow.steps} steps by over {percent(MIN_ROTATING)}; no rank is it most of the time",
+            f"in {slow.late_steps} of {slow.steps} steps by over {format_percent(MIN_ROTATING)}; no rank is it "
+            "most of the time",
         )
     said = []
     if slow.kind == "chronic":
@@ -146,7 +147,7 @@ def _evidence(slow: Slow, times: OwnTimes) -> tuple[str, ...]:
     else:
         said.append(
             f"one-off: {slow.late_steps} of {slow.steps} steps beyond {OUTLIER_MADS:g} MAD of its usual, "
-            f"{percent(slow.stake_fraction)} of all step time"
+            f"{format_percent(slow.stake_fraction)} of all step time"
         )
     if slow.part is not None and slow.part_ns is not None:
         said.append(f"{format_duration(slow.part_ns)} of it {WORDS[slow.part]}")
@@ -202,7 +203,8 @@ def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes) ->
     if len(set(times.hosts)) > 1:
         advice.append(
             Advice(
-                text=f"exclude the host: without {slow.host} the step is up to {percent(slow.stake_fraction)} shorter",
+                text=f"exclude the host: without {slow.host} the step is up to "
+                f"{format_percent(slow.stake_fraction)} shorter",
                 command=f"sbatch --exclude={slow.host} JOB",
             )
         )
@@ -221,7 +223,7 @@ def _others(worst: TimedCell, cells: Sequence[TimedCell], slow: Sequence[Slow]) 
         return ()
     same = [
         f"{among(cell, worst)} ({'in turn' if each.rank is None else f'rank {each.rank}'}, "
-        f"{percent(each.stake_fraction)})"
+        f"{format_percent(each.stake_fraction)})"
         for cell, each in zip(cells, slow, strict=True)
     ]
     more = f" and {len(same) - 3} more" if len(same) > 3 else ""
@@ -231,8 +233,9 @@ def _others(worst: TimedCell, cells: Sequence[TimedCell], slow: Sequence[Slow]) 
 def _quiet(cells: Sequence[TimedCell], times: Sequence[OwnTimes]) -> str:
     at = max(range(len(cells)), key=lambda i: times[i].largest_excess_fraction)
     return (
-        f"{cells[at].name}: the slowest rank takes {percent(times[at].largest_excess_fraction)} more than the others, "
-        f"limit {percent(MIN_EXCESS)}"
+        f"{cells[at].name}: the slowest rank takes {format_percent(times[at].largest_excess_fraction)} more than "
+        "the others, "
+        f"limit {format_percent(MIN_EXCESS)}"
     )
 
 

@@ -23,7 +23,7 @@ operations; document 004's checklist, "Batch size sufficient?".
 
 from __future__ import annotations
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.trace_facts import (
@@ -34,7 +34,6 @@ from stepscope.diagnose.trace_facts import (
     mean,
     on_device,
     over_ranks,
-    percent,
     severity_of,
     trace_command,
     unread,
@@ -61,18 +60,18 @@ def _look(job: TraceEvidence) -> Outcome:
     shares = [_share(p, m) for p, m in ranks]
     share = mean(shares)
     limit = format_duration(ranks[0][1].short_limit_ns)
-    said = f"{percent(short / calls)} of {calls:,} compute kernels are over within {limit}"
+    said = f"{format_percent(short / calls)} of {calls:,} compute kernels are over within {limit}"
     if short / calls < _MOST.value or share < WORTH:
         return Quiet(
             rule=_NAME,
-            looked_at=f"{said} and take {percent(share)} of the time with their gaps, limits "
-            f"{percent(_MOST.value)} and {percent(WORTH)}",
+            looked_at=f"{said} and take {format_percent(share)} of the time with their gaps, limits "
+            f"{format_percent(_MOST.value)} and {format_percent(WORTH)}",
         )
     return (
         Finding(
             rule=_NAME,
             severity=severity_of(share),
-            title=f"{said}: they and the gaps between kernels take {percent(share)} of the time",
+            title=f"{said}: they and the gaps between kernels take {format_percent(share)} of the time",
             evidence=(*over_ranks(shares), *_per_step(ranks)),
             stake_fraction=share,
             confidence="measured; how much of it fusing returns depends on what can be fused",

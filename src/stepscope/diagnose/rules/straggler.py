@@ -26,18 +26,11 @@ METRICS, Stragglers; FORMATS, Trace JSON. `slow-rank` asks the same of the steps
 
 from __future__ import annotations
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.diagnose.trace_facts import (
-    WORTH,
-    WORTH_SOURCE,
-    each_job,
-    percent,
-    trace_command,
-    unread,
-)
+from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE, each_job, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Quiet
 from stepscope.records.trace_stragglers import Straggler, StragglerReport
 
@@ -64,7 +57,7 @@ def _look(job: TraceEvidence) -> Outcome:
         return tuple(_named(job, each, waiting) for each in report.stragglers)
     if waiting >= WORTH and report.pattern in ("rotating", "one-off"):
         return (_nobody(job, report, waiting),)
-    return Quiet(rule=_NAME, looked_at=f"{report.text}; waiting takes {percent(waiting)} of the time")
+    return Quiet(rule=_NAME, looked_at=f"{report.text}; waiting takes {format_percent(waiting)} of the time")
 
 
 def _named(job: TraceEvidence, each: Straggler, waiting: float) -> Finding:
@@ -101,7 +94,7 @@ def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Find
     return Finding(
         rule=_NAME,
         severity="warning",
-        title=f"ranks wait for each other {percent(waiting)} of the time, {when}",
+        title=f"ranks wait for each other {format_percent(waiting)} of the time, {when}",
         evidence=(
             report.text,
             f"waiting of all ranks over {counted(report.instances, 'collective')}: {format_duration(report.waiting_ns)}",

@@ -27,9 +27,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stepscope.core.units import format_duration, format_flops
+from stepscope.core.units import format_duration, format_flops, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.comm_facts import percent
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.comm import CommRow
@@ -67,8 +66,9 @@ def check(evidence: Evidence) -> Outcome:
         worst = max(products, key=lambda row: row.rank_spread or 0.0)
         return Quiet(
             rule=NAME,
-            looked_at=f"no rank is {percent(MOST_SPREAD.value)} behind at half of {counted(len(products), 'size')}; most "
-            f"at one: {percent(worst.rank_spread or 0.0)}",
+            looked_at=f"no rank is {format_percent(MOST_SPREAD.value)} behind at half of "
+            f"{counted(len(products), 'size')}; most "
+            f"at one: {format_percent(worst.rank_spread or 0.0)}",
         )
     if any(gpu.power_limit_w is not None for gpu in _gpus(evidence)):
         return Quiet(rule=NAME, looked_at="power limits at their default; no matrix products were measured")
@@ -131,7 +131,8 @@ def _slow(slow: list[CommRow], products: list[CommRow]) -> Finding:
     return Finding(
         rule=NAME,
         severity="warning",
-        title=f"rank {worst.slowest_rank} computes {percent(spread)} slower than the fastest rank on the same product",
+        title=f"rank {worst.slowest_rank} computes {format_percent(spread)} slower than the fastest rank on the "
+        "same product",
         evidence=(
             f"{worst.dtype} product on every rank at once{time}",
             f"so at {len(slow)} of {counted(len(products), 'size')}",

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 REGISTRY: Registry[Chart] = Registry("stepscope.report.charts", "CHART", "chart")
 
-MAX_FIGURES = 24
-"""Figures of one report: each takes about a tenth of a second, and nobody looks at more."""
+MAX_FIGURES = 36
+"""Figures of one report: nobody looks at more."""
+
+MANY_RUNS, FEW_FIGURES = 100, 14
+"""From so many runs on, so many figures: drawing takes 0.3 s a figure, and the first of each chart say most."""
 
 
 def draw(
@@ -24,17 +27,19 @@ def draw(
     folder: Path,
     formats: Sequence[str] = ("png",),
     *,
-    limit: int | None = MAX_FIGURES,
+    limit: int | None = -1,
 ) -> tuple[Path, ...]:
     """Draw what ``records`` allow into ``folder``; the files written, ``charts.md`` (captions) last.
 
     records: by the names that charts need and want: ``rows`` (collectives), ``calibration``, ``runs``, ``scaling``,
     ``cells``, ``traces``, ``drop_epochs``; None or absent: there is none. formats: png, svg, pdf. limit: most figures, of
-    every kind the first ones; what is left out is named in ``charts.md``.
+    every chart the first ones, the rest is named in ``charts.md``; None: all; -1: as many as a report should have.
     Raises UsageError for an unknown format, WriteError where files cannot be written.
     """
     from stepscope.report.charts._files import write_charts
 
+    if limit == -1:
+        limit = MAX_FIGURES if len(records.get("runs") or ()) < MANY_RUNS else FEW_FIGURES
     return write_charts(records, folder, formats=formats, limit=limit)
 
 

@@ -173,16 +173,14 @@ def _chart(
     what = " on ".join(text for text in about[::-1][:2] if text)
     common = [firsts[0][f] for f in rest if f not in told and f not in _QUIET and firsts[0][f]]
     reference = how.reference(series)
+    called = [", ".join(first[f] for f in told if first[f]) or _only_name(first, common) for first in firsts]
     return BarGroups(
         key=file_part("-".join(text for text in (*about[::-1], str(page or "")) if text)),
         title=", ".join(text for text in (what, *common) if text) + (f" ({page})" if page else ""),
         series=tuple(series),
         clusters=tuple(
-            Cluster(
-                name=", ".join(first[f] for f in told if first[f]) or _only_name(first, common),
-                bars=tuple(_bar(cluster, name, reference, how, shown) for name in series),
-            )
-            for cluster, first in zip(clusters, firsts, strict=True)
+            Cluster(name=name, bars=tuple(_bar(cluster, one, reference, how, shown) for one in series))
+            for cluster, name in zip(clusters, _numbered(called), strict=True)
         ),
         quantity=shown.name,
         axis=shown.axis,
@@ -191,6 +189,14 @@ def _chart(
         reference=reference,
         ends=shown.ends,
     )
+
+
+def _numbered(called: Sequence[str]) -> list[str]:
+    """Repeats of the same runs get a number: ``2 ranks``, ``2 ranks (2)``."""
+    return [
+        f"{name} ({called[: at + 1].count(name)})".lstrip() if name in called[:at] else name
+        for at, name in enumerate(called)
+    ]
 
 
 def _only_name(first: dict[str, str], common: Sequence[str]) -> str:
@@ -219,13 +225,11 @@ def _bar(
 
 
 def faster(gain: float) -> str:
-    """``25 % faster``, ``8 % slower``: t_a / t_b - 1."""
-    share = (
-        f"{abs(gain):.0%}".replace("%", " %")
-        if abs(gain) >= 0.0095
-        else f"{abs(gain):.1%}".replace("%", " %")
-    )
-    return f"{share} {'faster' if gain >= 0 else 'slower'}"
+    """``25 % faster``, ``8 % slower``: t_a / t_b - 1; ``equal`` below a thousandth."""
+    if abs(gain) < 0.0005:
+        return "equal"
+    share = f"{abs(gain):.0%}" if abs(gain) >= 0.0095 else f"{abs(gain):.1%}"
+    return f"{share.replace('%', ' %')} {'faster' if gain > 0 else 'slower'}"
 
 
 def times(gain: float) -> str:

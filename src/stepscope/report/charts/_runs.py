@@ -101,23 +101,36 @@ def by_dataset(runs: Iterable[TrainingRun], most: int) -> tuple[DatasetPart, ...
     """One chart a data set; where its runs are more than ``most``, one a model, in as few parts as can be."""
     charts: list[DatasetPart] = []
     for dataset, mine in grouped(runs, lambda run: facets(run)["dataset"]).items():
-        called = dataset or "unnamed data"
         models = grouped(mine, lambda run: facets(run)["model"])
         if len(mine) <= most:
-            title = f"{next(iter(models))} on {called}" if len(models) == 1 else called
-            charts.append(DatasetPart(key=file_part(called), title=title, runs=tuple(mine)))
+            only = next(iter(models)) if len(models) == 1 else ""
+            title = model_on(only, dataset) or "all runs"
+            charts.append(
+                DatasetPart(key=file_part(dataset or only or "runs"), title=title, runs=tuple(mine))
+            )
             continue
         for model, theirs in models.items():
             split = parts(theirs, most)
             for number, part in enumerate(split, start=1):
                 several = f" ({number} of {len(split)})" if len(split) > 1 else ""
-                name = [called, *([model] if len(models) > 1 else []), *([str(number)] if number > 1 else [])]
+                name = [
+                    dataset,
+                    model if len(models) > 1 or not dataset else "",
+                    str(number) if number > 1 else "",
+                ]
                 charts.append(
                     DatasetPart(
-                        key=file_part("-".join(name)), title=f"{model} on {called}{several}", runs=tuple(part)
+                        key=file_part("-".join(text for text in name if text)),
+                        title=model_on(model, dataset) + several,
+                        runs=tuple(part),
                     )
                 )
     return tuple(charts)
+
+
+def model_on(model: str, dataset: str) -> str:
+    """``bert on IMDB``; what of it is known."""
+    return " on ".join(text for text in (model, dataset) if text)
 
 
 def failure(run: TrainingRun) -> str | None:
@@ -205,7 +218,8 @@ INTERVAL = "95 % interval of the median"
 
 def epochs_kept(drop_epochs: int) -> str:
     """What an epoch time of whole epochs is made of, for captions."""
-    left_out = f", the first {counted(drop_epochs, 'epoch')} left out" if drop_epochs else ""
+    first = "the first" if drop_epochs == 1 else f"the first {drop_epochs}"
+    left_out = f", {first} left out" if drop_epochs else ""
     return f"95 % interval of the mean over epochs{left_out}"
 
 

@@ -64,7 +64,7 @@ class Stacks:
 
 def draw_stacks(data: Stacks, axes: Axes) -> None:
     draw_rows(data, axes)
-    title_above(axes, data.title, size_stacks(data)[0])
+    title_above(axes, data.title, size_stacks(data)[0], edge=True)
     legend_below(axes, data.kinds, size_stacks(data)[0])
 
 
@@ -115,7 +115,7 @@ def size_stacks(data: Stacks) -> tuple[float, float]:
     width = COLUMN_INCHES if longest <= 2 * NAME_CHARS else PAGE_INCHES
     wrap = NAME_CHARS if width == COLUMN_INCHES else 2 * NAME_CHARS
     height = sum(0.27 if len(row.name) > wrap else 0.19 for row in data.rows)
-    extra = legend_below_inches(data.kinds, width) + title_inches(data.title, width)
+    extra = legend_below_inches(data.kinds, width) + title_inches(data.title, width, edge=True)
     return width, 0.75 + max(height, 0.5) + extra
 
 

@@ -163,17 +163,24 @@ def legend_inches(longest: int, entries: int) -> float:
     return 0.08 + 0.145 * lines
 
 
-def title_above(axes: Axes, text: str, width_inches: float, *, pad: float | None = None) -> None:
-    """The chart's title in at most two lines; :func:`title_inches` is the height of the second. pad: points below it."""
-    axes.set_title(lines(text, _title_chars(width_inches)), pad=pad)
+def title_above(axes: Axes, text: str, width_inches: float, *, edge: bool = False) -> None:
+    """The chart's title in at most two lines; :func:`title_inches` is the height of the second.
+
+    edge: from the left edge of the figure, where long names beside the axes leave it little room.
+    """
+    title = lines(text, _title_chars(width_inches, edge=edge))
+    if edge:
+        axes.figure.suptitle(title, x=0.01, ha="left", fontsize=8, fontweight="bold")
+    else:
+        axes.set_title(title)
 
 
-def title_inches(text: str, width_inches: float) -> float:
-    return 0.13 if len(text) > _title_chars(width_inches) else 0.0
+def title_inches(text: str, width_inches: float, *, edge: bool = False) -> float:
+    return 0.13 if len(text) > _title_chars(width_inches, edge=edge) else 0.0
 
 
-def _title_chars(width_inches: float) -> int:
-    return int((width_inches - 0.55) * 14)
+def _title_chars(width_inches: float, *, edge: bool) -> int:
+    return int((width_inches - (0.1 if edge else 0.55)) * 14)
 
 
 def legend_below(axes: Axes, entries: Sequence[str], width_inches: float) -> None:
@@ -241,25 +248,33 @@ def whiskers(axes: Axes, found: Sequence[Whisker], *, across: bool = False, cap:
 
 
 def text_at(
-    axes: Axes, x: float, y: float, text: str, *, dx: float = 0.0, dy: float = 0.0, **how: Any
+    axes: Axes,
+    x: float,
+    y: float,
+    text: str,
+    *,
+    dx: float = 0.0,
+    dy: float = 0.0,
+    room: bool = False,
+    **how: Any,
 ) -> None:
-    """Small text ``dx``, ``dy`` points from a place; room for it is the caller's business."""
+    """Small text ``dx``, ``dy`` points from a place. room: kept free for it; else that is the caller's business."""
     from matplotlib.transforms import ScaledTranslation
 
     shift = ScaledTranslation(dx / 72, dy / 72, axes.figure.dpi_scale_trans)
     axes.text(
         x, y, text, transform=axes.transData + shift, fontsize=6.5, zorder=5, clip_on=False, **how
-    ).set_in_layout(False)
+    ).set_in_layout(room)
 
 
-def from_zero(axes: Axes, top: float, *, which: str = "y") -> None:
+def from_zero(axes: Axes, top: float, *, which: str = "y", ticks: int = 5) -> None:
     """A linear axis from 0 with plain numbers."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis = axes.yaxis if which == "y" else axes.xaxis
     (axes.set_ylim if which == "y" else axes.set_xlim)(0, top or 1.0)
     axis.get_offset_text().set_visible(False)
-    axis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_locator(MaxNLocator(nbins=ticks, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda x, _: plain_number(x)))
 
 

@@ -5,19 +5,30 @@ from __future__ import annotations
 import textwrap
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 
 LONGEST = 60
 """Characters of one name in a chart; what is longer is cut."""
 
 
+@lru_cache(maxsize=4096)
 def clean(text: str, longest: int = LONGEST) -> str:
     """One printable line of at most ``longest`` characters."""
-    kept = "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Cn") else c for c in text)
+    kept = text if text.isascii() and text.isprintable() else "".join(map(_printable, text))
     return shortened(" ".join(kept.split()), longest)
 
 
+def _printable(char: str) -> str:
+    return " " if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn") else char
+
+
 def shortened(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 1].rstrip()}…"
+    """``text`` with an ellipsis for its middle where it is too long: names mostly differ at their ends."""
+    if len(text) <= longest:
+        return text
+    head = (longest - 1) * 3 // 5
+    tail = max(0, longest - 1 - head)
+    return f"{text[:head].rstrip()}…{text[-tail:].lstrip() if tail else ''}"
 
 
 def lines(text: str, width: int, most: int = 2) -> str:

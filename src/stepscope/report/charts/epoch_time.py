@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration
-from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
 from stepscope.report.charts._common import Chart
 from stepscope.report.charts._curves import (
@@ -20,6 +19,7 @@ from stepscope.report.charts._curves import (
 )
 from stepscope.report.charts._runs import by_dataset, names, time_unit
 from stepscope.report.charts._style import from_zero
+from stepscope.report.tables._scaling import first_epochs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +68,7 @@ def caption(data: Curves) -> str:
         kept = [p.y for p in curve.points[data.dropped :]]
         said.append(f"{curve.name}: {format_duration(sum(kept) / len(kept))}")
     grey = (
-        f" Grey: the first {counted(data.dropped, 'epoch')}, left out of means (--drop-epochs {data.dropped})."
+        f" Grey: {first_epochs(data.dropped)}, left out of means (--drop-epochs {data.dropped})."
         if data.dropped
         else ""
     )

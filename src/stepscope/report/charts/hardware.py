@@ -30,16 +30,22 @@ def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[BarGroup
     Runs of one device that come from several sources are told apart by their source: two nodes, two days, two drivers.
     """
     sources = grouped(runs, lambda run: facets(run)["hardware"])
-    several = {name for name, mine in sources.items() if len({run.source for run in mine}) > 1}
+    several = {name for name, mine in sources.items() if len({_file(run) for run in mine}) > 1}
 
     def machine(run: TrainingRun) -> str:
         name = facets(run)["hardware"]
         if not name:
             return ""
-        return f"{name}, {clean(PurePath(run.source).name, 24)}" if name in several else name
+        return f"{name}, {clean(_file(run), 24)}" if name in several else name
 
     how = Comparison(along="hardware", value=machine, label=faster)
     return compare(runs, how, drop_epochs=drop_epochs)
+
+
+def _file(run: TrainingRun) -> str:
+    """Name of the run's source, without the line (``results.md:52``) that some importers add."""
+    name, colon, line = PurePath(run.source).name.rpartition(":")
+    return name if colon and line.isdigit() else PurePath(run.source).name
 
 
 def draw(data: BarGroups, axes: Axes) -> None:

@@ -146,9 +146,14 @@ def caption(data: LossChart) -> str:
     over = data.lines.x_axis
     apart = f"{data.difference:.1%}" if data.difference >= 0.0095 else f"{data.difference:.2g}"
     last = "; ".join(f"{c.name}: {c.points[-1].y:.4g}" for c in data.lines.curves)
+    first = data.lines.curves[0].name
+    compared = (
+        f"The lines differ by {apart.replace('%', ' %')} at most (relative to {first}, {over} {data.where:g})."
+        if data.difference
+        else "The lines are the same."
+    )
     return (
-        f"Training loss over {over}s of {data.title}, {counted(len(data.lines.curves), 'run')}. The lines differ by"
-        f" {apart.replace('%', ' %')} at most (relative to {data.lines.curves[0].name}, {over} {data.where:g}). At the end:"
+        f"Training loss over {over}s of {data.title}, {counted(len(data.lines.curves), 'run')}. {compared} At the end:"
         f" {last}. Where runs compute the same, lines lie on each other: they are drawn thinner upwards."
     )
 

@@ -17,7 +17,7 @@ from stepscope.report.charts._curves import (
     draw_curves,
     ideal_line,
 )
-from stepscope.report.charts._runs import facets, grouped, names, parts, scaled
+from stepscope.report.charts._runs import facets, grouped, model_on, names, parts, scaled
 from stepscope.report.charts._style import (
     COLUMN_INCHES,
     legend_below,
@@ -65,37 +65,37 @@ def prepare(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple
         told = facets(run)
         return told["hardware"], told["dataset"], row.scaling, row.baseline_world_size
 
-    for (_, dataset, rule, base), mine in grouped(several, about).items():
+    machines = len({facets(run)["hardware"] for run, _ in several}) > 1
+    for (machine, dataset, rule, base), mine in grouped(several, about).items():
         series = list(grouped(mine, _series).values())
-        called = names([one[0][0] for one in series], known=("dataset", "ranks"))
+        called = names([one[0][0] for one in series], known=("hardware", "dataset", "ranks"))
         if len(series) == 1:  # nothing to tell it from
-            called = (facets(series[0][0][0])["strategy"] or series[0][0][0].group,)
+            called = (facets(series[0][0][0])["strategy"] or "measured",)
         curves = [
             Curve(name=name, points=_points(one, baselines)) for one, name in zip(series, called, strict=True)
         ]
         curves = [curve for curve in curves if len(curve.points) > 1]
-        for number, part in enumerate(parts(curves, MAX_CURVES), start=1):
-            if not part:
-                continue
-            several_charts = (
-                f" ({number} of {-(-len(curves) // MAX_CURVES)})" if len(curves) > MAX_CURVES else ""
-            )
-            models = {facets(run)["model"] for run, _ in mine}
-            where = dataset or "unnamed data"
-            title = f"{models.pop()} on {where}" if len(models) == 1 else where
-            title = f"{title}, {_RULES[rule][0]}{several_charts}"
-            key = file_part(f"{rule or 'unknown'}-{where}" + (f"-{number}" if several_charts else ""))
+        models = {facets(run)["model"] for run, _ in mine}
+        where = model_on(models.pop() if len(models) == 1 else "", dataset) or "all runs"
+        split = parts(curves, MAX_CURVES) if curves else []
+        for number, part in enumerate(split, start=1):
+            several_charts = f" ({number} of {len(split)})" if len(split) > 1 else ""
+            of = [where, machine if machines else "", _RULES[rule][0]]
+            title = ", ".join(text for text in of if text) + several_charts
+            name = [
+                rule or "unknown",
+                dataset,
+                machine if machines else "",
+                str(number) if number > 1 else "",
+            ]
+            key = file_part("-".join(text for text in name if text))
             clash = sum(chart.lines.key == key for chart in charts)
             charts.append(
                 ScalingChart(
                     key=f"{key}-{clash + 1}" if clash else key,
                     title=title,
                     lines=Curves(
-                        key=key,
-                        title=title,
-                        curves=tuple(part),
-                        x_axis="ranks",
-                        y_axis="speed-up (x)",
+                        key=key, title=title, curves=tuple(part), x_axis="ranks", y_axis="speed-up (x)"
                     ),
                     base=base,
                     rule=rule,

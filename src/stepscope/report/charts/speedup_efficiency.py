@@ -136,11 +136,12 @@ def draw(data: SpeedupChart, axes: Axes) -> None:
         text_at(axes, past, at, f"{run.speedup:.2f}x", dx=2, va="center", bbox=BEHIND)
         text_at(right, end * shares[at], at, _percent(run.efficiency), dx=2, va="center", bbox=BEHIND)
     room = 1.2 if size_inches(data)[0] > COLUMN_INCHES else 1.5
-    from_zero(axes, top * room, which="x")
-    from_zero(right, max(1.02, *(room * r.efficiency for r in data.runs)), which="x")
+    ticks = 5 if room < 1.5 else 3
+    from_zero(axes, top * room, which="x", ticks=ticks)
+    from_zero(right, max(1.02, *(room * r.efficiency for r in data.runs)), which="x", ticks=ticks)
     for level, side in ((GOOD, "right"), (EXCELLENT, "left")):
         right.axvline(level, color=FAINT, linewidth=0.9, linestyle=(0, (4, 2)), zorder=3)
-        text_at(right, level, -0.55, f"{level:g}", dy=1.5, ha=side, va="bottom", color=FAINT)
+        text_at(right, level, -0.55, f"{level:g}", dy=1.5, ha=side, va="bottom", color=FAINT, room=True)
     wrap = 24 if size_inches(data)[0] == COLUMN_INCHES else 48
     axes.set_yticks(range(len(data.runs)), [lines(run.name, wrap) for run in data.runs])
     axes.set_ylim(len(data.runs) - 0.45, -0.55)
@@ -149,7 +150,7 @@ def draw(data: SpeedupChart, axes: Axes) -> None:
         tick_lines(panel, "x")
     axes.set_xlabel("speed-up (x)")
     right.set_xlabel("efficiency")
-    title_above(axes, data.title, size_inches(data)[0], pad=12)
+    title_above(axes, data.title, size_inches(data)[0], edge=True)
 
 
 def _percent(fraction: float) -> str:
@@ -165,7 +166,7 @@ def caption(data: SpeedupChart) -> str:
     more = f" and {len(said) - 6} more" if len(said) > 6 else ""
     kinds = {run.scaling for run in data.runs}
     rules = {
-        "strong": "strong scaling: the same global batch",
+        "strong": "strong scaling: the same global batch (or data)",
         "weak": "weak scaling: the same batch a rank",
         None: "it is not known whether the batch or each rank's batch was kept",
     }
@@ -183,7 +184,7 @@ def size_inches(data: SpeedupChart) -> tuple[float, float]:
     width = COLUMN_INCHES if longest <= 24 else PAGE_INCHES
     wrap = 24 if width == COLUMN_INCHES else 48
     rows = sum(0.27 if len(run.name) > wrap else 0.22 for run in data.runs)
-    return width, 0.85 + title_inches(data.title, width) + max(0.5, rows)
+    return width, 0.85 + title_inches(data.title, width, edge=True) + max(0.5, rows)
 
 
 def stem(data: SpeedupChart) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from stepscope.report.charts._common import Chart
@@ -32,34 +33,49 @@ def render_all(chart: Chart, datum: Any, formats: Sequence[Format]) -> tuple[byt
         # a name in a script that the font lacks is drawn as boxes: worth no line on anybody's terminal
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure = Figure(figsize=chart.size_inches(datum), dpi=DPI)
-        FigureCanvasAgg(figure)
+        canvas = FigureCanvasAgg(figure)
         chart.draw(datum, figure.add_subplot())
-        _lay_out(figure)
         title = clean(f"{chart.title}: {datum.title}", 400)
         caption = clean(chart.caption(datum), 4000)
-        files = []
-        for name in formats:
-            file = io.BytesIO()
-            figure.savefig(file, format=name, metadata=_metadata(name, title, caption))
-            files.append(file.getvalue())
-    return tuple(files)
+        with _laid_out(figure):
+            return tuple(
+                _png(canvas, title, caption) if name == "png" else _saved(figure, name, title, caption)
+                for name in formats
+            )
 
 
-def _lay_out(figure: Figure) -> None:
-    """Place everything once; with an engine left, every file would be laid out, and drawn twice for that."""
+def _png(canvas: Any, title: str, caption: str) -> bytes:
+    import numpy as np
+
+    from stepscope.report.render import png
+
+    canvas.draw()
+    return png.encode(
+        np.asarray(canvas.buffer_rgba()), dpi=DPI, texts={"Title": title, "Description": caption}
+    )
+
+
+def _saved(figure: Figure, format_: Format, title: str, caption: str) -> bytes:
+    """With title and caption, and neither date nor version: files of the same data are equal."""
+    metadata: dict[str, Any] = (
+        {"Title": title, "Description": caption, "Date": None, "Creator": None}
+        if format_ == "svg"
+        else {"Title": title, "Subject": caption, "CreationDate": None, "Creator": None, "Producer": None}
+    )
+    file = io.BytesIO()
+    figure.savefig(file, format=format_, metadata=metadata)
+    return file.getvalue()
+
+
+@contextmanager
+def _laid_out(figure: Figure) -> Iterator[None]:
+    """Everything has its place, once: with an engine left, each file would be laid out, and drawn twice for that."""
     import matplotlib as mpl
 
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
+    # savefig restores "no engine" to what the settings say
     with mpl.rc_context({"figure.constrained_layout.use": False}):
         figure.set_layout_engine(None)
-
-
-def _metadata(format_: Format, title: str, caption: str) -> dict[str, Any]:
-    """Title and caption, and neither date nor version: files of the same data are equal."""
-    if format_ == "png":
-        return {"Title": title, "Description": caption, "Software": None}
-    if format_ == "svg":
-        return {"Title": title, "Description": caption, "Date": None, "Creator": None}
-    return {"Title": title, "Subject": caption, "CreationDate": None, "Creator": None, "Producer": None}
+        yield

@@ -151,17 +151,18 @@ def _row(table: Table, row: Row, number: int, layout: Layout) -> str:
         return _line(texts)
     names = [at for at, i in enumerate(layout.indices) if table.columns[i].role == "identity"]
     rest = len(layout.indices) - len(names)
+    room = sum(layout.widths[len(names) :]) + layout.gap * (rest - 1)
     if names != list(range(len(names))) or not rest:
         return _line([*texts[:-1], rf"\textit{{{escape(row.failure)}}}"])
     return _line(
         [
             *texts[: len(names)],
-            rf"\multicolumn{{{rest}}}{{l@{{}}}}{{\textit{{{escape(_short(row.failure))}}}}}",
+            rf"\multicolumn{{{rest}}}{{l@{{}}}}{{\textit{{{escape(_short(row.failure, room))}}}}}",
         ]
     )
 
 
-def _short(text: str, longest: int = 60) -> str:
+def _short(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1].rstrip()}…"
 
 

@@ -14,6 +14,11 @@ _TONES: dict[str, Tone] = {
 }
 
 
+def first_epochs(drop_epochs: int) -> str:
+    """``the first epoch``, ``the first 3 epochs``."""
+    return "the first epoch" if drop_epochs == 1 else f"the first {drop_epochs} epochs"
+
+
 def speedup_value(row: ScalingRow | None) -> Value:
     """``3.49x``; ``3.49x (3.41 to 3.58)`` with an interval."""
     if row is None:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from stepscope.core.units import format_bytes_binary, format_duration
-from stepscope.core.words import counted, plural
+from stepscope.core.words import counted
 from stepscope.diagnose.labels import STATUS_LABELS
 from stepscope.diagnose.scaling import steady_epochs
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
-from stepscope.report.tables._scaling import efficiency_value, speedup_value
+from stepscope.report.tables._scaling import efficiency_value, first_epochs, speedup_value
 
 N = TypeVar("N", int, float)
 
@@ -47,10 +47,10 @@ _COLUMNS = (
     Column(key="step_ns", title="step", unit="ns", drop=4),
     Column(key="samples_per_s", title="samples/s", unit="1/s"),
     Column(key="exposed_fraction", title="exposed comm", short_title="comm", drop=5),
-    Column(key="speedup", title="speed-up", short_title="speed"),
-    Column(key="efficiency", title="efficiency", short_title="eff"),
+    Column(key="speedup", title="speed-up"),
+    Column(key="efficiency", title="efficiency"),
     Column(key="train_loss", title="train loss", short_title="loss", drop=3),
-    Column(key="best_accuracy", title="best accuracy", short_title="acc'y"),
+    Column(key="best_accuracy", title="best accuracy", short_title="accuracy"),
     Column(key="peak_memory_bytes", title="peak memory", short_title="mem", unit="bytes", drop=2),
 )
 
@@ -130,8 +130,7 @@ def _footnotes(
     notes = []
     if any(run.step_ns is None and len(run.epochs) > 1 for run in runs):
         notes.append(
-            f"epoch: mean over epochs, the first {drop_epochs} {plural(drop_epochs, 'epoch')} left out"
-            f" (--drop-epochs {drop_epochs})."
+            f"epoch: mean over epochs, {first_epochs(drop_epochs)} left out (--drop-epochs {drop_epochs})."
             if drop_epochs
             else "epoch: mean over all epochs (--drop-epochs 0)."
         )

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_duration
-from stepscope.core.words import counted
 from stepscope.records.training import ScalingRow, TargetTime, TrainingRun
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
-from stepscope.report.tables._scaling import efficiency_value, speedup_value
+from stepscope.report.tables._scaling import efficiency_value, first_epochs, speedup_value
 
 NEVER = "never"
 
@@ -49,17 +48,17 @@ _COLUMNS = (
     Column(key="baseline_world_size", title="baseline ranks", short_title="base", role="identity", drop=2),
     Column(key="scaling", title="scaling", align="left", role="identity"),
     Column(key="basis", title="from", align="left", role="identity", drop=1),
-    Column(key="speedup", title="speed-up", short_title="speed"),
+    Column(key="speedup", title="speed-up"),
     Column(key="speedup_low", title="low"),
     Column(key="speedup_high", title="high"),
-    Column(key="efficiency", title="efficiency", short_title="eff"),
+    Column(key="efficiency", title="efficiency"),
     Column(key="rating", title="rating", align="left"),
     Column(key="best_accuracy", title="best accuracy", short_title="best", drop=4),
     Column(key="baseline_best_accuracy", title="baseline's best", short_title="base best", drop=3),
-    Column(key="target_accuracy", title="to accuracy", short_title="target"),
+    Column(key="target_accuracy", title="to accuracy"),
     Column(key="target_epochs", title="epochs", drop=5),
-    Column(key="target_ns", title="time to it", short_title="time", unit="ns"),
-    Column(key="target_speedup", title="speed-up to it", short_title="speed to it"),
+    Column(key="target_ns", title="time to it", unit="ns"),
+    Column(key="target_speedup", title="speed-up to it"),
 )
 
 _RAW = ("speedup_low", "speedup_high", "rating")
@@ -119,7 +118,7 @@ def _accuracy(value: float | None) -> Value:
 def _footnotes(rows: Sequence[ScalingRow], drop_epochs: int) -> tuple[str, ...]:
     if not rows:
         return ()
-    dropped = f"the first {counted(drop_epochs, 'epoch')}" if drop_epochs else "no epoch"
+    dropped = first_epochs(drop_epochs) if drop_epochs else "no epoch"
     notes = [
         "speed-up: throughput over the baseline's; efficiency: speed-up / (ranks / baseline ranks): excellent above 0.9,"
         " good above 0.8, fair above 0.5, negative for a speed-up below 1.",

@@ -22,6 +22,10 @@ from stepscope.store.importers._epoch_order import EpochOrder, epoch_order
 MAX_ROWS = 100_000
 MAX_LINE = 64 << 10
 NAMED_ROWS = 5
+MAX_EPOCH_NS = 3.2e17
+"""Ten years: what is longer is damage."""
+MAX_VALUE = 1e100
+"""Losses that run away get large; beyond this their sums overflow."""
 DELIMITERS = ",;\t"
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -281,6 +285,12 @@ def _value(reading: _Reading, line: int, column: str, text: str, name: str, scal
         return None
     if name in ("duration_ns", "samples_per_s") and number <= 0:
         reading.refuse_cell(line, f"{column} is {text[:40]!r}, which was not measured")
+        return None
+    if name == "duration_ns" and number * scale > MAX_EPOCH_NS:
+        reading.refuse_cell(line, f"{column} is {text[:40]!r}, longer than ten years")
+        return None
+    if abs(number) > MAX_VALUE:
+        reading.refuse_cell(line, f"{column} is {text[:40]!r}, no figure of a training")
         return None
     return number * scale
 

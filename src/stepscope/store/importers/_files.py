@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from pathlib import Path
 
@@ -25,17 +26,25 @@ def head_of(path: Path, size: int) -> bytes:
 
 
 def files_below(folder: Path) -> tuple[Path, ...]:
-    """Files in a folder and below it, sorted by path; hidden files and folders are left out."""
-    found = []
-    for path in sorted(folder.rglob("*")):
-        if any(part.startswith(".") for part in path.relative_to(folder).parts):
-            continue
-        if path.is_file():
-            found.append(path)
-            if len(found) > MAX_FILES:
-                raise DataError(
-                    f"{folder} holds more than {MAX_FILES} files",
-                    why="it is no folder of results",
-                    fix="pass the folder of one experiment",
-                )
-    return tuple(found)
+    """Files in a folder and below it, sorted by path; hidden files and folders are left out, and what cannot be looked at.
+
+    Raises DataError for more than ``MAX_FILES``.
+    """
+    found: list[Path] = []
+    for place, inner, names in os.walk(folder):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        found += [Path(place, name) for name in names if not name.startswith(".")]
+        if len(found) > MAX_FILES:
+            raise DataError(
+                f"{folder} holds more than {MAX_FILES} files",
+                why="it is no folder of results",
+                fix="pass the folder of one experiment",
+            )
+    return tuple(path for path in sorted(found) if _is_file(path))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False

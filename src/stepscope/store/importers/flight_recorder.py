@@ -305,7 +305,8 @@ def _natural(name: str) -> tuple[int, str]:
 def _recognises(candidate: Candidate) -> bool:
     """A dump, or a folder of them: a pickle with the recorder's keys, or JSON that has them."""
     if candidate.is_folder:
-        return any(_is_dump(Candidate(file)) for file in candidate.files[:20])
+        own = [file for file in candidate.files if file.parent == candidate.path]  # as read_folder takes them
+        return any(_is_dump(Candidate(file)) for file in own[:20])
     return _is_dump(candidate)
 
 

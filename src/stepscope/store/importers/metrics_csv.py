@@ -68,6 +68,7 @@ def _read(path: Path, stated: Stated) -> Imported:
             why=f"no other metrics.csv below {path} can be read either" if len(experiments) > 1 else None,
             fix="pass a folder with experiments/*/metrics.csv, one row an epoch",
         )
+    notes = (*notes, *(note for each in experiments if each.table is not None for note in each.table.notes))
     groups = _groups(experiments)
     runs = [_run(each, group, stated) for each, group in zip(experiments, groups, strict=True)]
     runs = list(with_stated(runs, stated))
