@@ -17,8 +17,8 @@ test: $(VENV)/.installed-test lint
 ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 else
-	$(BIN)/python -m pytest -n auto $(TESTS_ALONE)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS_ON_RANKS)
+	$(BIN)/python -m pytest -n auto --durations=15 $(TESTS_ALONE)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=15 $(TESTS_ON_RANKS)
 endif
 
 venv: $(VENV)/.installed-test

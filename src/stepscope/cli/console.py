@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from stepscope.core.errors import Interrupted, MissingError
@@ -119,6 +120,8 @@ def _stderr_failed(error: OSError) -> None:
 def _checked(stream: TextIO | None, descriptor: int, failed: Callable[[OSError], None]) -> TextIO:
     if stream is None:  # closed by whoever started this process
         stream = open(os.devnull, "w")  # noqa: SIM115, PTH123 - lives as long as the process
+    if isinstance(stream, TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
+        stream.reconfigure(errors="replace")  # a question mark for what the terminal cannot show
     return cast(TextIO, _Checked(stream, descriptor, failed))
 
 

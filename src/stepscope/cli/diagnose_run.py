@@ -44,7 +44,7 @@ def run(request: Request) -> int:
     from stepscope.report.diagnose_document import METRICS, document, metrics, rules_document
 
     rules = all_rules()
-    asked = rules if request.rules == "list" else None
+    asked: Sequence[Rule] | None = rules if request.rules == "list" else None
     if request.explain is not None:
         asked = _chosen(rules, request.explain, option="--explain")
     if asked is not None:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 SCALINGS = ("strong", "weak")
 
+WORTH_SAYING = 4 << 20
+"""Bytes of a trace, mostly packed, from which on reading it takes long enough for a word on the terminal."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceOptions:
@@ -80,4 +83,6 @@ def _targets(text: str | None) -> tuple[float, ...]:
 
 
 def _said(path: Path) -> None:
+    if path.stat().st_size < WORTH_SAYING:
+        return
     err().print(f"read {path.name}", style="dim")

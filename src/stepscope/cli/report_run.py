@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.console import err, out, print_json
+from stepscope.cli.console import out, print_json
 from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence_options import EvidenceOptions, read_evidence
 from stepscope.cli.findings import print_findings
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 CHART_FORMATS = ("png", "svg")
 TABLE_FORMATS = ("csv", "tex", "md", "txt")
 ALL_FORMATS = frozenset({"html", *CHART_FORMATS, *TABLE_FORMATS})
+MOST_DRAWING = 4
+"""Processes that draw: each starts with a second of imports."""
+
 SHOWN = 3
 """Findings printed; the rest stand in the report."""
 
@@ -45,9 +51,10 @@ def run(request: Request) -> int:
     evidence = read_evidence(request.evidence, spans="html" in request.formats)
     if request.datasets:
         evidence = _only(evidence, request.datasets, drop_epochs=request.evidence.drop_epochs)
-    diagnosis = diagnose(evidence)
     folder = request.output or default_folder(evidence)
-    files = write_report(evidence, diagnosis, folder, request)
+    with _drawing(evidence, folder, request) as charts:
+        diagnosis = diagnose(evidence)
+        files = (*_write_texts(evidence, diagnosis, folder, request), *charts())
     if request.json:
         from stepscope.records.codec import encode_document
         from stepscope.report.diagnose_document import document
@@ -66,11 +73,38 @@ def run(request: Request) -> int:
     return 0
 
 
-def write_report(
+@contextmanager
+def _drawing(evidence: Evidence, folder: Path, request: Request) -> Iterator[Callable[[], tuple[Path, ...]]]:
+    """Charts begin; what is given waits for them. Of many runs, other processes draw while this one diagnoses."""
+    from stepscope.report.charts import MANY_RUNS, begin
+
+    formats = tuple(name for name in CHART_FORMATS if name in request.formats)
+    if not formats:
+        yield tuple
+        return
+    records = {
+        "rows": evidence.comm or None,
+        "calibration": evidence.calibration,
+        "runs": evidence.runs or None,
+        "scaling": evidence.scaling or None,
+        "cells": evidence.cells or None,
+        "traces": evidence.traces or None,
+        "drop_epochs": request.evidence.drop_epochs,
+    }
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if len(evidence.runs) < MANY_RUNS or cores < 2:
+        yield begin(records, folder, formats)
+        return
+    from stepscope.traces.readers import readers
+
+    with readers(min(cores, MOST_DRAWING)) as executor:
+        yield begin(records, folder, formats, executor=executor)
+
+
+def _write_texts(
     evidence: Evidence, diagnosis: Diagnosis, folder: Path, request: Request
 ) -> tuple[Path, ...]:
-    """Everything asked for, below ``folder``; the files in the order a reader wants them."""
-    from stepscope.report.charts import draw
+    """The page and the tables, below ``folder``."""
     from stepscope.report.page import write_page
     from stepscope.report.paper_files import write_tables
 
@@ -89,19 +123,6 @@ def write_report(
     tables = tuple(name for name in TABLE_FORMATS if name in request.formats)
     if tables:
         files += write_tables(evidence, diagnosis, folder, tables, drop_epochs=drop)
-    charts = tuple(name for name in CHART_FORMATS if name in request.formats)
-    if charts:
-        err().print("drawing charts", style="dim") if err().is_terminal else None
-        records = {
-            "rows": evidence.comm or None,
-            "calibration": evidence.calibration,
-            "runs": evidence.runs or None,
-            "scaling": evidence.scaling or None,
-            "cells": evidence.cells or None,
-            "traces": evidence.traces or None,
-            "drop_epochs": drop,
-        }
-        files += draw(records, folder, formats=charts)
     return tuple(files)
 
 

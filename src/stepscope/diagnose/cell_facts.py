@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from stepscope.core.words import counted
 from stepscope.diagnose.evidence import CellEvidence, Evidence
 from stepscope.records.cell_result import CellResult
-from stepscope.records.run import RunRecord
 from stepscope.records.training import Measured, PhaseTimes
 from stepscope.stats.measured import common_steps
 from stepscope.stats.order import median
-
-_DROPPED = {"-o": 1, "--output": 1, "--json": 0, "--plan": 0, "--show": 0, "--retry-failed": 0, "--force": 0}
-"""Options of a command that its repetition with another setting must not have, and how many values follow each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,42 +107,3 @@ def measured(each: TimedCell) -> str:
     if each.step.low is not None:
         return "measured"
     return f"likely: it rests on {counted(each.step.n or 0, 'timed step')}, too few for an interval"
-
-
-def again(evidence: Evidence, cell: CellEvidence, *changes: tuple[str, Any]) -> str:
-    """The command that measured ``cell``, with these settings (``num_workers``, 2) changed.
-
-    A list as the value makes or replaces an axis. A setting that the matrix sweeps is changed on its axis.
-    """
-    record = next((r for r in evidence.records if cell.row.cell_id in r.cells), None)
-    words = _command(record)
-    for key, value in changes:
-        axis = isinstance(value, list) or (record is not None and key in (record.matrix.get("axes") or {}))
-        text = _text(value if isinstance(value, list) or not axis else [value])
-        words += ["--set", f"{'axes' if axis else 'base'}.{key}={text}"]
-    return shlex.join(words)
-
-
-def _command(record: RunRecord | None) -> list[str]:
-    if record is None or len(record.argv) < 2:
-        return ["stepscope", "bench", "MATRIX.yaml"]
-    if record.argv[1] != "bench":
-        return ["stepscope", "bench", "--preset", record.name]
-    words = ["stepscope", *record.argv[1:]]  # it may have been called by its path
-    kept: list[str] = []
-    while words:
-        word = words.pop(0)
-        name = word.partition("=")[0]
-        if name not in _DROPPED:
-            kept.append(word)
-        elif "=" not in word:
-            del words[: _DROPPED[name]]
-    return kept
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{','.join(_text(each) for each in value)}]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"{value:g}" if isinstance(value, float) else str(value)

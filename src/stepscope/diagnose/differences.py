@@ -29,7 +29,10 @@ def differences(
 def _machines(sides: Sequence[Evidence]) -> list[Difference]:
     facts = [_facts(side.environment) for side in sides]
     software = [_software(side.environment) for side in sides]
+    hardware = tuple(", ".join(side.hardware) or None for side in sides)
+    named = [Difference(where="machine", key="hardware", values=hardware)] if len(set(hardware)) > 1 else []
     return [
+        *named,
         *(Difference(where="machine", key=k, values=v) for k, v in _unequal(facts)),
         *(Difference(where="software", key=k, values=v) for k, v in _unequal(software)),
     ]

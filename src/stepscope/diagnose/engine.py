@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 
+from stepscope.diagnose.commands import concrete
 from stepscope.diagnose.evidence import NEEDS, Evidence
 from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.diagnose.rules import REGISTRY
@@ -42,11 +43,11 @@ def check(rule: Rule, evidence: Evidence) -> Outcome:
     for need in rule.needs:
         if not getattr(evidence, need):
             reason, command = NEEDS[need]
-            return Skipped(rule=rule.name, reason=reason, command=command)
+            return concrete(Skipped(rule=rule.name, reason=reason, command=command), evidence)
     if rule.any_of and not any(getattr(evidence, name) for name in rule.any_of):
         reason, command = NEEDS[rule.any_of[0]]
-        return Skipped(rule=rule.name, reason=reason, command=command)
-    return rule.check(evidence)
+        return concrete(Skipped(rule=rule.name, reason=reason, command=command), evidence)
+    return concrete(rule.check(evidence), evidence)
 
 
 def page_of(rule: Rule) -> str:

@@ -84,12 +84,12 @@ NEEDS: Mapping[str, tuple[str, str | None]] = {
     ),
     "cells": ("no samples of steps: not a run of stepscope bench", "stepscope bench MATRIX.yaml"),
     "comm": ("no measured collectives here", "stepscope comm --ops all_reduce --sizes 1K:64M:4"),
-    "calibration": ("no calibration here", "stepscope calibrate RUN"),
+    "calibration": ("no calibration here", "stepscope calibrate COMM"),
     "environment": ("the machine was not recorded", None),
     "traces": ("no trace here", "stepscope bench MATRIX.yaml --profile"),
-    "nccl": ("no NCCL log here", "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,TUNING"),
-    "flight": ("no flight recorder dumps here", "TORCH_FR_BUFFER_SIZE=2000"),
-    "memory": ("no memory snapshot here", "torch.cuda.memory._dump_snapshot('memory.pickle')"),
+    "nccl": ("no NCCL log here", "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,TUNING"),
+    "flight": ("no flight recorder dumps here", "export TORCH_FR_BUFFER_SIZE=2000"),
+    "memory": ("no memory snapshot here: torch.cuda.memory._dump_snapshot('memory.pickle') writes one", None),
     "topology": ("no link matrix here", "nvidia-smi topo -m"),
 }
 """Attribute of :class:`Evidence` -> (why a rule that needs it is skipped, what gets it)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepscope.diagnose.commands import own_command
 from stepscope.diagnose.engine import all_rules
 from stepscope.diagnose.evidence import NEEDS, Evidence
 from stepscope.records.finding import Diagnosis
@@ -30,7 +31,7 @@ STEPS = (
         number=2,
         question="Which kind of time is lost: computing, communicating, waiting for data or for a peer, memory?",
         needs=(("scaling", "runs with a baseline"), ("cells", "steps by phase"), ("traces", "traces")),
-        command="stepscope bench MATRIX.yaml -o RUN --profile && stepscope trace RUN",
+        command="stepscope bench MATRIX.yaml --profile -o RUN && stepscope diagnose RUN",
     ),
     Step(
         number=3,
@@ -88,12 +89,12 @@ def _state(step: Step, evidence: Evidence, diagnosis: Diagnosis) -> StepState:
         have = (f"{len(evidence.sources)} sources to compare",)
     skipped = [each for each in diagnosis.skipped if each.rule in names]
     missing = [NEEDS[need][1] for need, _ in step.needs if not getattr(evidence, need)]
-    commands = [step.command] if not have else [c for c in missing if c]
+    commands = [own_command(c, evidence) for c in ([step.command] if not have else missing)]
     return StepState(
         step=step,
         have=have,
         fired=tuple(dict.fromkeys(f.rule for f in diagnosis.findings if f.rule in names)),
         quiet=tuple(q.rule for q in diagnosis.quiet if q.rule in names - praise),
         skipped=tuple(s.rule for s in skipped),
-        next_commands=tuple(dict.fromkeys(commands)),
+        next_commands=tuple(dict.fromkeys(c for c in commands if c)),
     )

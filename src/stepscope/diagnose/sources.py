@@ -65,6 +65,7 @@ def load_source(
 
 def _traced(path: Path, read: ReadTraces) -> Evidence:
     """What no importer knows is a trace, or nothing that is read here."""
+    from stepscope.store.importers._files import head_of
     from stepscope.traces.load import is_trace
 
     if path.is_file() and path.stat().st_size == 0:
@@ -74,7 +75,9 @@ def _traced(path: Path, read: ReadTraces) -> Evidence:
     if path.is_file() and not is_trace(path, None):
         raise DataError(
             f"{path}: nothing that stepscope reads",
-            why="it is no trace of torch.profiler or nsys, and no importer knows it",
+            why="it holds nothing but zero bytes"
+            if not head_of(path, 4096).strip(b"\0")
+            else "it is no trace of torch.profiler or nsys, and no importer knows it",
             fix="docs/reference/importers.md lists the results of other tools that are read",
         )
     summary = read(path)
@@ -276,7 +279,7 @@ def _imported(path: Path, imported: Imported) -> Evidence:
         notes = (*notes, f"link matrix not read: {topology.reason}")
     elif topology is not None:
         notes = (*notes, *_few(topology.problems))
-    notes = (*notes, *_few([f"{run.run_id}: {run.error}" for run in imported.runs if _broke_off(run)]))
+    notes = (*notes, *_few([_first_line(run) for run in imported.runs if _broke_off(run)]))
     findings: tuple[FlightFinding, ...] = ()
     if imported.flight:
         from stepscope.traces.flight import compare
@@ -297,6 +300,10 @@ def _imported(path: Path, imported: Imported) -> Evidence:
 
 def _broke_off(run: TrainingRun) -> bool:
     return run.status in ("error", "interrupted") and run.error is not None
+
+
+def _first_line(run: TrainingRun) -> str:
+    return f"{run.run_id}: {(run.error or '').partition(chr(10))[0]}"
 
 
 def _few(notes: Sequence[str]) -> tuple[str, ...]:

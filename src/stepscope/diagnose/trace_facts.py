@@ -116,6 +116,8 @@ def over_ranks(shares: Sequence[float]) -> tuple[str, ...]:
     """How a mean over ranks comes about; nothing for one rank."""
     if len(shares) < 2:
         return ()
+    if format_percent(min(shares)) == format_percent(max(shares)):
+        return (f"mean of {len(shares)} ranks, all alike",)
     return (
         f"mean of {len(shares)} ranks; between {format_percent(min(shares))} and {format_percent(max(shares))}",
     )
@@ -136,6 +138,11 @@ def trace_command(job: TraceEvidence, options: str) -> str:
     else:
         where = "TRACES"
     return f"stepscope trace {where} {options}"
+
+
+def cut(name: str, at: int = 90) -> str:
+    """A kernel's name, short enough for a sentence."""
+    return name if len(name) <= at else f"{name[:at].rstrip()}…"
 
 
 def kinds_ns(mix: KernelMix, *kinds: str) -> int:

@@ -60,13 +60,26 @@ def plain(record: object) -> Any:
 
 
 def encode_document(document: Mapping[str, Any]) -> bytes:
-    """An indented JSON document of plain values. Raises StepscopeError for NaN and infinity, as ``encode``."""
+    """An indented JSON document of plain values. Raises StepscopeError for NaN and infinity, as ``encode``.
+
+    Bytes of file names that are no UTF-8 become question marks: JSON is.
+    """
     try:
         text = json.dumps(document, allow_nan=False)  # without indent: that path is compiled
     except ValueError as error:
         _refuse_non_finite(document, "document")
         raise StepscopeError("a document cannot be written as JSON", why=str(error)) from error
+    if "\\udc" in text:
+        text = json.dumps(_in_utf8(document), allow_nan=False)
     return msgspec.json.format(text.encode(), indent=1)
+
+
+def _in_utf8(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, Mapping):
+        return {_in_utf8(key): _in_utf8(each) for key, each in value.items()}
+    return [_in_utf8(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def encode(record: object) -> bytes:
@@ -108,6 +121,8 @@ def decode_lines(data: bytes, kind: type[T], *, source: str) -> Iterator[T]:
             document = msgspec.json.decode(line)
         except msgspec.DecodeError as error:
             raise DataError(f"{source}:{number}: not readable as JSON", why=str(error)) from error
+        if not isinstance(document, dict):
+            raise DataError(f"{source}:{number}: expected a JSON object, found {type(document).__name__}")
         yield _convert(document, kind, f"{source}:{number}")
 
 

@@ -116,7 +116,7 @@ def test_gloo_reduce_is_a_ring_reduce_scatter_and_a_gather(n: int) -> None:
     assert factor("reduce", "gloo", n) == pytest.approx(float(ring.busiest() + last.busiest()))
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 6, 7, 8, 9])
+@pytest.mark.parametrize("n", range(2, 10))
 def test_gloo_all_to_all_takes_turns_on_every_connection(n: int) -> None:
     assert factor("all_to_all", "gloo", n) == pytest.approx(play.half_duplex_all_to_all(n, lambda _: 1 / n))
 
@@ -131,8 +131,8 @@ def test_gloo_all_to_all_v_is_near_what_turns_on_every_connection_give(n: int) -
 MEASURED = {
     "all_reduce": (1.00, 1.51),
     "all_gather": (0.76, 0.88),
-    "reduce_scatter": (1.02, 1.905),
-    "all_to_all": (0.99, 1.25),
+    "reduce_scatter": (1.02, 1.65),  # 1.49 to 1.97 on several days
+    "all_to_all": (0.99, 1.12),  # 1.25 on another day
     "broadcast": (1.00, 3.00),
     "reduce": (1.25, 1.51),
     "gather": (0.50, 0.75),

@@ -64,3 +64,22 @@ def test_a_printed_duration_is_within_one_percent(ns: float) -> None:
     number, unit = text.split()
     scale = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}[unit]
     assert abs(float(number) * scale - ns) <= 0.01 * ns + 0.5
+
+
+@pytest.mark.parametrize(
+    ("fraction", "text"),
+    [
+        (0.314, "31 %"),
+        (1.0, "100 %"),
+        (0.0996, "10 %"),
+        (0.0994, "9.9 %"),
+        (0.044, "4.4 %"),
+        (0.004, "0.4 %"),
+        (0.0004, "0 %"),
+        (0, "0 %"),
+        (-0.0004, "0 %"),
+        (-0.05, "-5.0 %"),
+    ],
+)
+def test_percent_has_a_digit_below_ten(fraction: float, text: str) -> None:
+    assert units.format_percent(fraction) == text

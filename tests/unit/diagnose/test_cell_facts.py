@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from tests.bench_evidence import bench, made
 
-from stepscope.diagnose.cell_facts import again, exposed, timed_cells
+from stepscope.diagnose.cell_facts import exposed, timed_cells
+from stepscope.diagnose.commands import again
 from stepscope.records.run import RunRecord
 
 
@@ -49,10 +50,3 @@ def test_cells_without_a_result_or_with_too_few_ranks_are_left_out() -> None:
     evidence = bench(made("c"), made("s", strategy="single", world_size=1))
     assert [each.cell.row.cell_id for each in timed_cells(evidence, least_ranks=2)] == ["c"]
     assert len(timed_cells(evidence)) == 2
-
-
-@pytest.mark.parametrize(
-    ("fraction", "text"), [(0.31, "31 %"), (0.0996, "10 %"), (0.044, "4.4 %"), (0.0, "0.0 %")]
-)
-def test_percent(fraction: float, text: str) -> None:
-    assert percent(fraction) == text

@@ -55,13 +55,6 @@ def test_quiet_wins_over_skipped_and_findings_over_quiet() -> None:
     assert looked(5, *[quiet] * 5) == Quiet(rule="r", looked_at="job0: q; job1: q; job2: q; and 2 more jobs")
 
 
-@pytest.mark.parametrize(
-    ("fraction", "text"), [(0.314, "31 %"), (0.0999, "10 %"), (0.0994, "9.9 %"), (0.004, "0.4 %"), (0, "0 %")]
-)
-def test_percent(fraction: float, text: str) -> None:
-    assert percent(fraction) == text
-
-
 def test_the_command_names_the_folder_or_the_only_file(tmp_path: Path) -> None:
     job = generated(tmp_path, world=2).traces[0]
     assert trace_command(job, "--show idle") == f"stepscope trace {tmp_path / 'job'} --show idle"

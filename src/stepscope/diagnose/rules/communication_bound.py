@@ -36,8 +36,9 @@ from stepscope.core.errors import UsageError
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.capped import capped
-from stepscope.diagnose.cell_facts import again, exposed
+from stepscope.diagnose.cell_facts import exposed
 from stepscope.diagnose.comm_costs import CommCosts, comm_costs
+from stepscope.diagnose.commands import again, profiled
 from stepscope.diagnose.data_use import duplicated
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.pairs import Pair, cell_of, name_of, pairs, setting
@@ -376,7 +377,11 @@ def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
     advice.append(Advice(text="fewer ranks: what does not scale is cheaper on the ranks that it fills"))
     if not cost.measured:
         advice.insert(
-            0, Advice(text="time the communication first", command="stepscope bench MATRIX.yaml --profile")
+            0,
+            Advice(
+                text="time the communication first",
+                command=None if cell is None else profiled(evidence, cell),
+            ),
         )
     return tuple(advice)
 

@@ -20,11 +20,12 @@ docs/reference/formats.md (status). docs/howto/find-a-hang.md.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import again
+from stepscope.diagnose.commands import again
 from stepscope.diagnose.evidence import CellEvidence, Evidence
 from stepscope.diagnose.labels import STATUS_LABELS
 from stepscope.diagnose.rule import Outcome, Rule
@@ -64,14 +65,14 @@ def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
     advice = [
         Advice(
             text="run the same command again: finished cells are kept, these are tried again",
-            command=f"{again(evidence, cells[0])} -o {folder}",
+            command=f"{again(evidence, cells[0])} -o {shlex.quote(folder)}",
         )
     ]
     if kinds["timeout"]:
         advice.append(
             Advice(
                 text="see which collective which rank never called",
-                command=f"stepscope diagnose {folder} DUMPS",
+                command=f"stepscope diagnose {shlex.quote(folder)} DUMPS",
             )
         )
     return Finding(

@@ -30,6 +30,7 @@ from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
+    cut,
     device_name,
     each_job,
     kinds_ns,
@@ -80,7 +81,7 @@ def _look(job: TraceEvidence) -> Outcome:
             evidence=(
                 *over_ranks(shares),
                 f"{format_percent(sum(k.total_ns for k in fp32) / products)} of the time of all matrix products{peak}",
-                f"the largest: {largest.largest[:90]}, {format_duration(largest.largest_ns)}",
+                f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
             ),
             stake_fraction=min(1.0, share * (1 - (ratio or 0.0))),
             confidence="likely: by the kernels' names; products bound by memory gain less",

@@ -119,7 +119,7 @@ def _advice(cause: FlightFinding) -> tuple[Advice, ...]:
             Advice(
                 text="every rank is inside: look at the network and GPUs of all hosts (dmesg for Xid, ibstat, NVLink errors)"
             ),
-            Advice(text="see what NCCL says", command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"),
+            Advice(text="see what NCCL says", command="export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"),
         )
     if cause.kind == "stuck_inside":
         return (

@@ -33,6 +33,7 @@ from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
+    cut,
     each_job,
     kinds_ns,
     mean,
@@ -83,7 +84,7 @@ def _look(job: TraceEvidence) -> Outcome:
                 f"{sum(kind.calls for kind in kinds):,} kernels; matrix products: {format_percent(products)} of "
                 "the computation",
                 *over_ranks(shares),
-                f"the largest: {largest.largest[:90]}, {format_duration(largest.largest_ns)}",
+                f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
             ),
             stake_fraction=min(1.0, share),
             confidence="likely: by the kernels' names; fusing returns a part of it",

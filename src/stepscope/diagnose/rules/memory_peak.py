@@ -30,7 +30,7 @@ from collections import Counter
 from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import again
+from stepscope.diagnose.commands import again
 from stepscope.diagnose.evidence import CellEvidence, Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.predict.promise import promise_of

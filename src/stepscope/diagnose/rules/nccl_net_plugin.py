@@ -147,7 +147,7 @@ def _advice(switched: list[str]) -> tuple[Advice, ...]:
         ),
         Advice(
             text="check what it says then",
-            command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV; look for: Using network",
+            command="export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV    # look for: Using network",
         ),
     )
 

@@ -81,7 +81,9 @@ def check(evidence: Evidence) -> Outcome:
         said.append(torch.nccl_version)
     versions = {version: text for text in dict.fromkeys(said) if (version := _parsed(text)) is not None}
     if not versions:
-        return Skipped(rule=NAME, reason="no version of NCCL is known here", command="NCCL_DEBUG=VERSION")
+        return Skipped(
+            rule=NAME, reason="no version of NCCL is known here", command="export NCCL_DEBUG=VERSION"
+        )
     hardware = " ".join([*evidence.hardware, *(torch.device_names if torch is not None else ())])
     found = [
         _finding(bug, text)

@@ -99,8 +99,8 @@ def check(evidence: Evidence) -> Outcome:
         )
     return Skipped(
         rule=NAME,
-        reason="no run or snapshot has both a peak and a device of known capacity",
-        command="stepscope bench MATRIX.yaml",
+        reason="no run or snapshot has both a peak and a device of known capacity"
+        + ("; cells of bench are for memory-peak" if evidence.cells else ""),
     )
 
 

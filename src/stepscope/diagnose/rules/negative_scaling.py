@@ -24,10 +24,12 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.diagnose.capped import capped
+from stepscope.diagnose.commands import profiled
 from stepscope.diagnose.data_use import duplicated
 from stepscope.diagnose.evidence import Evidence
-from stepscope.diagnose.pairs import Pair, by_group, pairs
+from stepscope.diagnose.pairs import Pair, by_group, cell_of, pairs
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 
 NAME = "negative-scaling"
@@ -45,24 +47,24 @@ def check(evidence: Evidence) -> Outcome:
         )
     slower = [pair for pair in found if pair.row.speedup < MIN_SPEEDUP.value]
     if slower:
-        return capped(_finding(group) for group in by_group(slower).values())
+        return capped(_finding(evidence, group) for group in by_group(slower).values())
     least = min(found, key=lambda pair: pair.row.speedup)
     return Quiet(rule=NAME, looked_at=f"least speed-up {least.row.speedup:.2f}x, {least.name}; limit 1")
 
 
-def _finding(group: list[Pair]) -> Finding:
+def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
     ranked = sorted(group, key=lambda pair: pair.row.speedup)
     worst = ranked[0]
     row, run = worst.row, worst.run
     copies = duplicated(worst)
-    evidence = [f"speed-up {worst.speedup_text}: {format_percent(row.efficiency)} of {worst.relative:g}x"]
-    evidence += [f"also {other.run.label}: {other.row.speedup:.2f}x" for other in ranked[1:4]]
+    said = [f"speed-up {worst.speedup_text}: {format_percent(row.efficiency)} of {worst.relative:g}x"]
+    said += [f"also {other.run.label}: {other.row.speedup:.2f}x" for other in ranked[1:4]]
     if copies:
-        evidence.append(
+        said.append(
             "explained by duplicated-data: the ranks do not share the work; nothing speaks for communication"
         )
     elif run.exposed_comm_ns is not None and run.step_ns is not None:
-        evidence.append(
+        said.append(
             f"{format_percent(run.exposed_comm_ns.value / run.step_ns.value)} of the step is exposed communication"
         )
     unsure = row.high is not None and row.high >= MIN_SPEEDUP.value
@@ -70,25 +72,38 @@ def _finding(group: list[Pair]) -> Finding:
         rule=NAME,
         severity="problem",
         title=f"{worst.ranks} are slower than {worst.base_ranks}: {row.speedup:.2f}x",
-        evidence=tuple(evidence),
+        evidence=tuple(said),
         stake_fraction=None if copies else 1 - row.efficiency,
         confidence="likely: the interval of the speed-up holds 1; no gain in any case"
         if unsure
         else "measured" + ("" if row.high is not None else ", without an interval"),
-        advice=_advice(worst, copies=copies),
+        advice=_advice(evidence, worst, copies=copies),
         subject=worst.name,
     )
 
 
-def _advice(pair: Pair, *, copies: bool) -> tuple[Advice, ...]:
+def _advice(evidence: Evidence, pair: Pair, *, copies: bool) -> tuple[Advice, ...]:
     if copies:
         return (Advice(text="give each rank its own part of the data first: see duplicated-data"),)
     return (
         Advice(text=f"run it on {pair.base_ranks} until the cause is found"),
-        Advice(
-            text="see where the step goes: trace a few steps on all ranks",
-            command="stepscope bench MATRIX.yaml --profile && stepscope trace RUN",
-        ),
+        _look_inside(evidence, pair),
+    )
+
+
+def _look_inside(evidence: Evidence, pair: Pair) -> Advice:
+    """The next step: read the run's traces, make some, or (a run of another tool) record some."""
+    cell = cell_of(evidence, pair.run)
+    if cell is None:
+        return Advice(text="see where the step goes: record a few steps with torch.profiler on all ranks")
+    traced = next((job for job in evidence.traces if job.cell_id == cell.row.cell_id), None)
+    if traced is not None:
+        return Advice(
+            text="see where the step goes: its traces are here",
+            command=trace_command(traced, "--show budget,overlap,collectives,stragglers"),
+        )
+    return Advice(
+        text="see where the step goes: trace a few steps on all ranks", command=profiled(evidence, cell)
     )
 
 

@@ -31,6 +31,7 @@ from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
+    cut,
     device_name,
     each_job,
     kinds_ns,
@@ -99,7 +100,7 @@ def _look(job: TraceEvidence) -> Outcome:
                 *over_ranks(shares),
                 f"{format_percent(part[MATRIX_FP32])} of the products' time is FP32 on the vector units"
                 + (f"; FP16 has {1 / ratio:.1f} times the peak on {device}" if ratio else ""),
-                f"the largest: {largest.largest[:90]}, {format_duration(largest.largest_ns)}",
+                f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
             ),
             stake_fraction=min(1.0, share * (1 - (ratio or 0.0))),
             confidence="likely: by the kernels' names; products bound by memory gain less",

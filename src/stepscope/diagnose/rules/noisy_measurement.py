@@ -3,8 +3,8 @@
 What
 ----
 Finished runs with fewer than 10 timed steps (or, where only epochs were timed, fewer than 6 of them); whose 95 % interval
-reaches more than 5 % from the median step; or whose step times did not stay on one level (bench's note). One finding lists
-them all, worst first.
+reaches more than 5 % from the median step; or whose step times did not stay on one level (bench's note) and differ by 2 %
+between their halves. One finding lists them all, worst first.
 
 Why
 ---
@@ -26,14 +26,16 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, plural
-from stepscope.diagnose.cell_facts import again
-from stepscope.diagnose.evidence import Evidence
+from stepscope.diagnose.commands import ANY_MATRIX, again
+from stepscope.diagnose.evidence import CellEvidence, Evidence
 from stepscope.diagnose.pairs import cell_of, name_of
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.training import Measured, TrainingRun
+from stepscope.stats.measured import common_steps, slowest
 from stepscope.stats.order import MIN_INTERVAL_SAMPLES
 from stepscope.stats.stopping import MIN_STEPS
+from stepscope.stats.warmup import drift_fraction
 
 NAME = "noisy-measurement"
 
@@ -47,6 +49,12 @@ MIN_EPOCH_COUNT = Threshold(
 )
 MAX_REACH = Threshold(
     value=0.05, unit="interval's reach / median", source="2.5 times what bench aims at (measure.ci 0.02)"
+)
+
+MIN_DRIFT = Threshold(
+    value=0.02,
+    unit="second half of the steps / first half - 1",
+    source="what bench aims at (measure.ci 0.02): less moves no median beyond its own interval",
 )
 
 _DRIFT = "did not stay on one level"
@@ -65,9 +73,9 @@ def check(evidence: Evidence) -> Outcome:
         return Skipped(
             rule=NAME,
             reason="no run tells how many steps or epochs were timed",
-            command="stepscope bench MATRIX.yaml",
+            command=ANY_MATRIX,
         )
-    noisy = sorted((n for run in timed if (n := _noisy(run)) is not None), key=lambda n: -n.worse)
+    noisy = sorted((n for run in timed if (n := _noisy(evidence, run)) is not None), key=lambda n: -n.worse)
     if noisy:
         return (_finding(evidence, noisy, len(timed)),)
     reaches = [(reach, run) for run in timed if (reach := _reach(run.step_ns)) is not None]
@@ -95,11 +103,13 @@ def _reach(measured: Measured | None) -> float | None:
     return max(measured.high - measured.value, measured.value - measured.low) / measured.value
 
 
-def _noisy(run: TrainingRun) -> _Noisy | None:
+def _noisy(evidence: Evidence, run: TrainingRun) -> _Noisy | None:
     count = _count(run)
     reach = _reach(run.step_ns)
     least = MIN_STEP_COUNT.value if run.step_ns is not None else MIN_EPOCH_COUNT.value
     drift = next((note for note in run.notes if _DRIFT in note), None)
+    if drift is not None and not _drifts(cell_of(evidence, run)):
+        drift = None
     said = []
     if count is not None and count[0] < least:
         said.append(f"{counted(*count)} timed, {least:g} are needed")
@@ -110,6 +120,14 @@ def _noisy(run: TrainingRun) -> _Noisy | None:
     if not said:
         return None
     return _Noisy(run=run, said="; ".join(said), worse=reach or 0.0)
+
+
+def _drifts(cell: CellEvidence | None) -> bool:
+    """Whether a cell's halves differ enough to matter; the first steps alone, which bench notes too, move no median."""
+    if cell is None:
+        return True
+    rounds = slowest(common_steps(cell.result.samples, cell.row.world_size).full, "step_ns").values()
+    return any(abs(drift_fraction(steps)) >= MIN_DRIFT.value for steps in rounds)
 
 
 def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
@@ -147,5 +165,5 @@ RULE = Rule(
     needs=("runs",),
     check=check,
     protocol=1,
-    thresholds={"steps": MIN_STEP_COUNT, "epochs": MIN_EPOCH_COUNT, "reach": MAX_REACH},
+    thresholds={"steps": MIN_STEP_COUNT, "epochs": MIN_EPOCH_COUNT, "reach": MAX_REACH, "drift": MIN_DRIFT},
 )

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import again
+from stepscope.diagnose.commands import again
 from stepscope.diagnose.evidence import CellEvidence, Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.environment import EnvironmentRecord

@@ -31,8 +31,9 @@ from dataclasses import dataclass
 
 from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.cell_facts import TimedCell, again, by_model, exposed, measured, others, timed_cells
+from stepscope.diagnose.cell_facts import TimedCell, by_model, exposed, measured, others, timed_cells
 from stepscope.diagnose.comm_costs import CommCosts, comm_costs, command_for
+from stepscope.diagnose.commands import again, profiled
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.predict.promise import promise_of
@@ -179,7 +180,7 @@ def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findi
         ),
         Advice(
             text="look at the step: which bucket starts late, and what the host does meanwhile",
-            command=f"{again(evidence, cell.cell)} --profile",
+            command=profiled(evidence, cell.cell),
         ),
     ]
     if not known:

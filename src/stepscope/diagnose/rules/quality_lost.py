@@ -32,9 +32,10 @@ from dataclasses import dataclass
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.capped import capped
+from stepscope.diagnose.commands import again
 from stepscope.diagnose.curves import accuracy_noise, losses
 from stepscope.diagnose.evidence import Evidence
-from stepscope.diagnose.pairs import Pair, learning_rate, pairs, setting
+from stepscope.diagnose.pairs import Pair, cell_of, learning_rate, pairs, setting
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.scaling import MADE_UP
 from stepscope.diagnose.targets import best_accuracy
@@ -82,7 +83,7 @@ def check(evidence: Evidence) -> Outcome:
         )
     firing = [each for each in judged if each.lost > each.limit]
     if firing:
-        return capped(_finding(each) for each in firing)
+        return capped(_finding(evidence, each) for each in firing)
     worst = max(judged, key=lambda each: each.lost - each.limit)
     return Quiet(
         rule=NAME,
@@ -111,7 +112,7 @@ def _says_nothing(run: TrainingRun) -> bool:
     return made_up and setting(run.settings, "labels") != "teacher"
 
 
-def _finding(lost: _Lost) -> Finding:
+def _finding(evidence: Evidence, lost: _Lost) -> Finding:
     pair, row = lost.pair, lost.pair.row
     faster = (
         f"{row.speedup:.2f}x per epoch"
@@ -126,7 +127,7 @@ def _finding(lost: _Lost) -> Finding:
         t for t in row.targets if t.time_ns is None and t.reached_epochs is None and t.baseline_reached_epochs
     ]
     never = f", {missed[0].accuracy:.2f} never reached" if missed else ""
-    evidence = [
+    said = [
         f"best validation accuracy in {counted(lost.epochs, 'epoch')}: {lost.best:.4f} on {pair.ranks},"
         f" {lost.base_best:.4f} on {pair.base_ranks}: {lost.lost * 100:.1f} points lower, noise is"
         f" {lost.noise * 100:.1f}",
@@ -138,7 +139,7 @@ def _finding(lost: _Lost) -> Finding:
         rule=NAME,
         severity="problem",
         title=f"{pair.ranks}: {faster}{to_target}{never}",
-        evidence=tuple(evidence),
+        evidence=tuple(said),
         stake_fraction=None,
         confidence=f"likely: {lost.lost / lost.noise:.1f} times the noise between epochs, of one run each"
         if lost.noise > 0
@@ -146,7 +147,7 @@ def _finding(lost: _Lost) -> Finding:
         advice=(
             Advice(
                 text="keep the global batch as ranks are added (strong scaling): the same updates, the same curve",
-                command="stepscope bench MATRIX.yaml --set base.global_batch=N",
+                command=_same_batch(evidence, pair),
             ),
             Advice(
                 text=f"or scale the learning rate with the global batch (x {pair.relative:g}) with some epochs of warm-up,"
@@ -155,6 +156,14 @@ def _finding(lost: _Lost) -> Finding:
         ),
         subject=pair.name,
     )
+
+
+def _same_batch(evidence: Evidence, pair: Pair) -> str | None:
+    """The run again with its baseline's global batch; None for a run of another tool, and where it has that already."""
+    cell, batch = cell_of(evidence, pair.run), pair.base.global_batch
+    if cell is None or batch is None or batch == pair.run.global_batch:
+        return None
+    return again(evidence, cell, ("global_batch", batch))
 
 
 def _common(targets: Iterable[TargetTime]) -> TargetTime | None:

@@ -79,7 +79,7 @@ def check(evidence: Evidence) -> Outcome:
     return Skipped(
         rule=NAME,
         reason=_why_not(evidence, verdicts),
-        command="stepscope comm --ops none --pairs --sizes 1M,64M",
+        command="stepscope comm --ops none --pairs",
     )
 
 
@@ -130,7 +130,7 @@ def _of_sweep(name: str, row: CommRow, share: float, evidence: Evidence) -> Find
         advice=(
             Advice(
                 text="find the link: measure every pair of ranks",
-                command="stepscope comm --ops none --pairs --sizes 1M,64M",
+                command="stepscope comm --ops none --pairs",
             ),
             Advice(
                 text="look whether links are down or missing",
@@ -138,7 +138,7 @@ def _of_sweep(name: str, row: CommRow, share: float, evidence: Evidence) -> Find
             ),
             Advice(
                 text="see which way NCCL goes (P2P, SHM, NET) and with how many channels",
-                command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH",
+                command="export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH",
             ),
         ),
         subject=name,

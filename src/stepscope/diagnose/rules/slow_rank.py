@@ -31,7 +31,8 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import TimedCell, again, among, by_model, timed_cells
+from stepscope.diagnose.cell_facts import TimedCell, among, by_model, timed_cells
+from stepscope.diagnose.commands import again, profiled
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.slow_ranks import (
@@ -180,7 +181,7 @@ def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes) ->
         return (
             Advice(
                 text="look at what ran then: checkpoints, evaluation, garbage collection, other jobs",
-                command=f"{again(evidence, cell.cell)} --profile",
+                command=profiled(evidence, cell.cell),
             ),
         )
     advice = []

@@ -98,14 +98,14 @@ def _pairs(topology: Topology, across: tuple[tuple[str, str], ...], transports: 
         advice=(
             Advice(
                 text=f"jobs of up to {counted(len(largest), 'GPU')}: stay on one side",
-                command=f"CUDA_VISIBLE_DEVICES={devices}",
+                command=f"export CUDA_VISIBLE_DEVICES={devices}",
             ),
             Advice(
                 text="larger jobs: keep tensor parallelism and FSDP groups inside a side; across it only data parallelism"
             ),
             Advice(
                 text="measure what the crossing costs, pair by pair",
-                command="stepscope comm --ops none --pairs --sizes 1M,64M",
+                command="stepscope comm --ops none --pairs",
             ),
         ),
         subject="GPU pairs",

@@ -72,7 +72,7 @@ def _finding(name: str, wrong: list[CommRow]) -> Finding:
             Advice(
                 text="measure pairs of ranks to find the link or host, then look for errors there: nvidia-smi nvlink -e, "
                 "dmesg (Xid)",
-                command="stepscope comm --ops none --pairs --sizes 64M",
+                command="stepscope comm --ops none --pairs",
             ),
             Advice(
                 text="see whether one protocol alone is wrong (LL128 needs ordered 128-byte writes), and update NCCL",

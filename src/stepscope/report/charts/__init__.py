@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +37,23 @@ def draw(
     every chart the first ones, the rest is named in ``charts.md``; None: all; -1: as many as a report should have.
     Raises UsageError for an unknown format, WriteError where files cannot be written.
     """
-    from stepscope.report.charts._files import write_charts
+    return begin(records, folder, formats, limit=limit)()
+
+
+def begin(
+    records: Mapping[str, Any],
+    folder: Path,
+    formats: Sequence[str] = ("png",),
+    *,
+    limit: int | None = -1,
+    executor: Executor | None = None,
+) -> Callable[[], tuple[Path, ...]]:
+    """Begin to draw as ``draw``, in the processes of ``executor``; what is returned waits, writes, and gives the files."""
+    from stepscope.report.charts._files import begin_charts
 
     if limit == -1:
         limit = MAX_FIGURES if len(records.get("runs") or ()) < MANY_RUNS else FEW_FIGURES
-    return write_charts(records, folder, formats=formats, limit=limit)
+    return begin_charts(records, folder, formats=formats, limit=limit, executor=executor)
 
 
 def draw_charts(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from stepscope.core.suggest import unknown
 from stepscope.core.words import counted
 from stepscope.report.charts import REGISTRY
 from stepscope.report.charts._common import Chart, given
-from stepscope.report.render.figure import FORMATS, render_all
+from stepscope.report.render.figure import FORMATS, Format, render_all
 from stepscope.report.render.markdown import plain_text
 from stepscope.store.writer import write_bytes
 
@@ -64,16 +65,52 @@ def write_charts(
     records: Mapping[str, Any], folder: Path, *, formats: Sequence[str] = ("png",), limit: int | None = None
 ) -> tuple[Path, ...]:
     """A file for every figure that ``records`` allow, then ``charts.md``; nothing where there is none."""
+    return begin_charts(records, folder, formats=formats, limit=limit)()
+
+
+def begin_charts(
+    records: Mapping[str, Any],
+    folder: Path,
+    *,
+    formats: Sequence[str],
+    limit: int | None,
+    executor: Executor | None = None,
+) -> Callable[[], tuple[Path, ...]]:
+    """Prepare all figures; what is returned draws them and writes the files, as ``write_charts``.
+
+    executor: begins drawing at once, in other processes, while the caller does something else.
+    """
     for name in formats:
         if name not in FORMATS:
             raise UsageError(unknown("chart format", name, FORMATS))
-    wanted = [name for name in FORMATS if name in formats]
+    wanted = tuple(name for name in FORMATS if name in formats)
     drawn, left_out = figures(records, limit)
+    work = [(figure.chart, figure.datum, wanted) for figure in drawn]
+    pictures = map(_render, work) if executor is None else executor.map(_render, work)
+
+    def finish() -> tuple[Path, ...]:
+        return _write(folder, drawn, pictures, wanted, left_out, limit)
+
+    return finish
+
+
+def _render(work: tuple[Chart, Any, tuple[Format, ...]]) -> tuple[bytes, ...]:
+    return render_all(*work)
+
+
+def _write(
+    folder: Path,
+    drawn: Sequence[Figure],
+    pictures: Iterable[tuple[bytes, ...]],
+    wanted: Sequence[str],
+    left_out: Sequence[Figure],
+    limit: int | None,
+) -> tuple[Path, ...]:
     written: list[Path] = []
     page = ["# Charts", ""]
-    for figure in drawn:
+    for figure, picture in zip(drawn, pictures, strict=True):
         paths = [folder / f"{figure.stem}.{name}" for name in wanted]
-        for path, data in zip(paths, render_all(figure.chart, figure.datum, wanted), strict=True):
+        for path, data in zip(paths, picture, strict=True):
             write_bytes(path, data)
         written += paths
         title = plain_text(figure.title)

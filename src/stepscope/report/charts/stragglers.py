@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.evidence import CellEvidence
-from stepscope.diagnose.slow_ranks import own_times
+from stepscope.diagnose.slow_ranks import OwnTimes, own_times
 from stepscope.report.charts._common import Chart
 from stepscope.report.charts._runs import time_unit
 from stepscope.report.charts._style import COLUMN_INCHES, title_above, title_inches
@@ -44,16 +44,25 @@ class StragglerChart:
 
 def prepare(cells: Sequence[CellEvidence]) -> tuple[StragglerChart, ...]:
     """The cells in which some rank stands out most, by own time: a step without its exposed communication."""
-    found = [chart for cell in cells if (chart := _chart(cell)) is not None]
-    return tuple(sorted(found, key=lambda chart: -max(chart.medians))[:MAX_CELLS])
+    found = []
+    for cell in cells:
+        times = own_times(cell.result) if cell.run.status == "ok" else None
+        if times is not None and times.steps >= MIN_STEPS and times.typical_ns > 0:
+            found.append((max(_medians(times)), cell, times))
+    found.sort(key=lambda each: -each[0])
+    return tuple(_chart(cell, times) for _, cell, times in found[:MAX_CELLS])
 
 
-def _chart(cell: CellEvidence) -> StragglerChart | None:
+def _medians(times: OwnTimes) -> tuple[float, ...]:
+    """Median excess of each rank over the others' own time."""
     import numpy as np
 
-    times = own_times(cell.result) if cell.run.status == "ok" else None
-    if times is None or times.steps < MIN_STEPS or times.typical_ns <= 0:
-        return None
+    return tuple(float(m) / times.typical_ns for m in np.median(times.excess_ns, axis=1))
+
+
+def _chart(cell: CellEvidence, times: OwnTimes) -> StragglerChart:
+    import numpy as np
+
     width = -(-times.steps // MAX_STEPS)
     starts = range(0, times.steps, width)
     return StragglerChart(
@@ -62,7 +71,7 @@ def _chart(cell: CellEvidence) -> StragglerChart | None:
         excess=tuple(
             tuple(float(np.median(rank[at : at + width])) for at in starts) for rank in times.excess_ns
         ),
-        medians=tuple(float(np.median(rank)) / times.typical_ns for rank in times.excess_ns),
+        medians=_medians(times),
         median_own_ns=times.typical_ns,
         hosts=tuple(clean(host, 16) for host in times.hosts),
         steps=times.steps,

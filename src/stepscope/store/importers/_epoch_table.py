@@ -24,6 +24,8 @@ MAX_LINE = 64 << 10
 NAMED_ROWS = 5
 MAX_EPOCH_NS = 3.2e17
 """Ten years: what is longer is damage."""
+LEAST = 1e-9
+"""ns of an epoch, and samples a second: what is less was not measured."""
 MAX_VALUE = 1e100
 """Losses that run away get large; beyond this their sums overflow."""
 DELIMITERS = ",;\t"
@@ -283,7 +285,7 @@ def _value(reading: _Reading, line: int, column: str, text: str, name: str, scal
     if number is None:
         reading.refuse_cell(line, f"{column} is {text[:40]!r}")
         return None
-    if name in ("duration_ns", "samples_per_s") and number <= 0:
+    if name in ("duration_ns", "samples_per_s") and number * scale < LEAST:
         reading.refuse_cell(line, f"{column} is {text[:40]!r}, which was not measured")
         return None
     if name == "duration_ns" and number * scale > MAX_EPOCH_NS:

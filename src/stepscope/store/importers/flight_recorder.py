@@ -29,6 +29,9 @@ _SCHEMA = b'"stepscope.flight_dump/'
 _NUMBER = re.compile(r"\d+")
 _PEERS = re.compile(r"(?P<op>send|recv) (?P<own>\d+)(?P<arrow>->|<-)(?P<peer>\d+)")
 
+NAMED = 5
+"""Files left out that are named one by one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
@@ -324,8 +327,10 @@ def _import(path: Path, stated: Stated) -> Imported:  # noqa: ARG001 - every imp
         folder = read_folder(path)
         notes = tuple(
             f"{each.reason if each.reason.startswith(each.path) else f'{each.path}: {each.reason}'}; left out"
-            for each in folder.refused
+            for each in folder.refused[:NAMED]
         )
+        if len(folder.refused) > NAMED:
+            notes = (*notes, f"{len(folder.refused) - NAMED} more files left out")
         return Imported(format="flight_recorder", path=str(path), flight=folder.dumps, notes=notes)
     return Imported(format="flight_recorder", path=str(path), flight=(read_dump(path),))
 

@@ -76,7 +76,7 @@ def test_being_behind_keeps_nobody_waiting() -> None:
 def test_without_dumps_it_says_how_to_get_them() -> None:
     outcome = RULE.check(evidence())
     assert isinstance(outcome, Skipped)
-    assert outcome.command == "TORCH_FR_BUFFER_SIZE=2000"
+    assert outcome.command == "export TORCH_FR_BUFFER_SIZE=2000"
 
 
 @pytest.mark.shared_data

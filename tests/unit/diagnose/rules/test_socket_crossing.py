@@ -45,7 +45,7 @@ def test_pairs_across_sockets_are_named_with_the_sides_that_do_not_cross() -> No
     (found,) = fired(RULE.check(on(TWO_SOCKETS)))
     assert found.title == "4 of 6 GPU pairs reach each other only across the socket interconnect"
     assert found.evidence[1] == "without a crossing: GPU0+GPU1; GPU2+GPU3"
-    assert found.advice[0].command == "CUDA_VISIBLE_DEVICES=0,1"
+    assert found.advice[0].command == "export CUDA_VISIBLE_DEVICES=0,1"
 
 
 def test_a_gpu_far_from_every_network_card_is_named() -> None:

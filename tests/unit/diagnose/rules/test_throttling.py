@@ -72,7 +72,7 @@ def test_default_limits_and_equal_ranks_are_quiet() -> None:
     assert isinstance(RULE.check(evidence(environment=machine((400, 400), (395, 400)))), Quiet)
     outcome = RULE.check(evidence(comm=(product(0.03),)))
     assert isinstance(outcome, Quiet)
-    assert outcome.looked_at == "no rank is 10 % behind at half of 1 size; most at one: 3 %"
+    assert outcome.looked_at == "no rank is 10 % behind at half of 1 size; most at one: 3.0 %"
 
 
 def test_without_either_it_is_skipped() -> None:

@@ -1,0 +1,92 @@
+"""Commands that findings give: the one that made a run, with a setting changed, so that it can be pasted."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+from stepscope.diagnose.evidence import CellEvidence, Evidence
+from stepscope.diagnose.rule import Outcome
+from stepscope.records.finding import Advice, Skipped
+from stepscope.records.run import RunRecord
+
+ANY_MATRIX = "stepscope bench MATRIX.yaml"
+"""What rules write where any matrix does; the engine puts the run's own command in its place where there is one."""
+
+_DROPPED = {"-o": 1, "--output": 1, "--json": 0, "--plan": 0, "--show": 0, "--retry-failed": 0, "--force": 0}
+"""Options of a command that its repetition with another setting must not have, and how many values follow each."""
+
+
+def again(evidence: Evidence, cell: CellEvidence, *changes: tuple[str, Any]) -> str:
+    """The command that measured ``cell``, with these settings (``num_workers``, 2) changed.
+
+    A list as the value makes or replaces an axis. A setting that the matrix sweeps is changed on its axis.
+    """
+    record = next((r for r in evidence.records if cell.row.cell_id in r.cells), None)
+    words = _words(record)
+    for key, value in changes:
+        axis = isinstance(value, list) or (record is not None and key in (record.matrix.get("axes") or {}))
+        text = _text(value if isinstance(value, list) or not axis else [value])
+        words += ["--set", f"{'axes' if axis else 'base'}.{key}={text}"]
+    return shlex.join(words)
+
+
+def profiled(evidence: Evidence, cell: CellEvidence, folder: str = "PROFILED") -> str:
+    """The command that measures ``cell`` again with traces, and the one that reads them."""
+    command = once(f"{again(evidence, cell)} --profile")
+    return f"{command} -o {folder} && stepscope diagnose {folder}"
+
+
+def concrete(outcome: Outcome, evidence: Evidence) -> Outcome:
+    """``outcome`` with the command of the one run that there is where a rule names any matrix."""
+    if isinstance(outcome, Skipped):
+        return replace(outcome, command=own_command(outcome.command, evidence))
+    if not isinstance(outcome, tuple):
+        return outcome
+    return tuple(replace(f, advice=tuple(_own(each, evidence) for each in f.advice)) for f in outcome)
+
+
+def _own(advice: Advice, evidence: Evidence) -> Advice:
+    return (
+        advice if advice.command is None else replace(advice, command=own_command(advice.command, evidence))
+    )
+
+
+def own_command(command: str | None, evidence: Evidence) -> str | None:
+    """``command`` with the only run's own words for ``stepscope bench MATRIX.yaml``."""
+    records = [record for record in evidence.records if record.kind == "bench"]
+    if command is None or ANY_MATRIX not in command or len(records) != 1:
+        return command
+    return once(command.replace(ANY_MATRIX, shlex.join(_words(records[0]))))
+
+
+def once(command: str) -> str:
+    """``command`` with a flag that it has twice left out the second time."""
+    first, flag, rest = command.partition(" --profile")
+    return first + flag + rest.replace(" --profile", "")
+
+
+def _words(record: RunRecord | None) -> list[str]:
+    if record is None or len(record.argv) < 2:
+        return ["stepscope", "bench", "MATRIX.yaml"]
+    if record.argv[1] != "bench":
+        return ["stepscope", "bench", "--preset", record.name]
+    words = ["stepscope", *record.argv[1:]]  # it may have been called by its path
+    kept: list[str] = []
+    while words:
+        word = words.pop(0)
+        name = word.partition("=")[0]
+        if name not in _DROPPED:
+            kept.append(word)
+        elif "=" not in word:
+            del words[: _DROPPED[name]]
+    return kept
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(_text(each) for each in value)}]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)
