@@ -9,7 +9,8 @@ import pytest
 HEAVY = ("torch", "numpy", "scipy", "matplotlib", "jinja2")
 OFFLINE_FOLDERS = (
     "core", "records", "config", "hardware", "stats", "environment", "store",
-    "strategies", "collectives", "workloads", "datasets", "traces", "predict", "launch", "matrix", "report", "cli",
+    "strategies", "collectives", "workloads", "datasets", "traces", "predict", "launch", "diagnose", "matrix", "report",
+    "cli",
 )  # fmt: skip
 
 
@@ -27,7 +28,15 @@ def test_importing_stepscope_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["bench", "--help"], ["doctor", "--help"], ["trace", "--help"]]
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        *(
+            [command, "--help"]
+            for command in ("bench", "compare", "diagnose", "doctor", "report", "schema", "trace")
+        ),
+    ],
 )
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     code = (

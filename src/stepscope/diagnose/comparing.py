@@ -9,9 +9,10 @@ import numpy as np
 
 from stepscope.core.errors import Unavailable
 from stepscope.diagnose.differences import differences
-from stepscope.diagnose.evidence import CellEvidence, Evidence
+from stepscope.diagnose.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.diagnose.scaling import steady_epochs
 from stepscope.records.comparison import ComparedFigure, Comparison, Replicates, Verdict
+from stepscope.records.trace_budget import Parts
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.stats.bootstrap import block_length, percentile_interval
 from stepscope.stats.compare import MIN_REPLICATES, mann_whitney
@@ -59,7 +60,10 @@ METRICS = (
 
 TESTED = ("samples_per_s", "step_ns", "epoch_ns")
 COMM_METRIC = "comm_time_ns"
-METRIC_KEYS = (*(metric.key for metric in METRICS), COMM_METRIC)
+TRACE_METRICS = ("trace_step_ns", "trace_exposed_comm_ns", "trace_idle_ns")
+"""Of a traced step: its length, exposed communication and idle time, of the slowest rank."""
+
+METRIC_KEYS = (*(metric.key for metric in METRICS), COMM_METRIC, *TRACE_METRICS)
 
 
 def compare(sides: Sequence[Side], *, drop_epochs: int = 1) -> Comparison:
@@ -79,6 +83,7 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1) -> Comparison:
         for before, after in pairs:
             figures += _figures(before, after, sides[0], side, drop_epochs)
         figures += _comm_figures(sides[0], side)
+        figures += _trace_figures(sides[0], side)
     tested = sum(figure.p_value is not None for figure in figures)
     notes = []
     if tested >= 1 / SIGNIFICANT:
@@ -249,17 +254,21 @@ def _replicates(side: Side, run: TrainingRun, metric: Metric, drop_epochs: int) 
 
 
 def step_replicates(cell: CellEvidence) -> Replicates | None:
-    """Medians (ns) over rounds; of one round, over blocks of steps that are longer than steps depend on each other."""
+    """Medians (ns) over rounds; of one round, over blocks of steps."""
     steps = slowest(common_steps(cell.result.samples, cell.result.spec.world_size).full, "step_ns")
     if not steps:
         return None
     if len(steps) >= MIN_REPLICATES:
         return Replicates(kind="round", values=tuple(float(np.median(values)) for values in steps.values()))
-    series = [value for values in steps.values() for value in values]
+    return _blocks([value for values in steps.values() for value in values])
+
+
+def _blocks(series: Sequence[float]) -> Replicates:
+    """Medians over blocks of consecutive steps that are longer than steps depend on each other."""
     length = max(block_length(series), -(-len(series) // MOST_BLOCKS))
     blocks = [series[at : at + length] for at in range(0, len(series) - length + 1, length)]
-    medians = tuple(float(np.median(block)) for block in blocks)
-    return Replicates(kind=f"block of {length} steps", values=medians)
+    kind = "step" if length == 1 else f"block of {length} steps"
+    return Replicates(kind=kind, values=tuple(float(np.median(block)) for block in blocks))
 
 
 def _comm_figures(first: Side, second: Side) -> Iterable[ComparedFigure]:
@@ -291,3 +300,44 @@ def _comm_times(evidence: Evidence) -> Mapping[tuple[object, ...], Measured]:
         key = (row.op, format_size(row.size_bytes), row.dtype, f"{row.world_size} ranks", place, mode)
         times.setdefault(key, Measured(value=time, low=row.time_ns_low, high=row.time_ns_high))
     return times
+
+
+def _trace_figures(first: Side, second: Side) -> Iterable[ComparedFigure]:
+    """Steps of the traced jobs that both sides have: by cell, by name, or the only one of each."""
+    mine, theirs = first.rounds[0].traces, second.rounds[0].traces
+    if len(mine) == len(theirs) == 1:
+        pairs = [(mine[0], theirs[0])]
+    else:
+        pairs = [(a, b) for a in mine for b in theirs if (a.cell_id or a.name) == (b.cell_id or b.name)]
+    for before, after in pairs:
+        a, b = _steps_of(before), _steps_of(after)
+        for metric in TRACE_METRICS:
+            if not a or not b or not np.median(a[metric]):
+                continue
+            yield figure(
+                what=f"traced: {before.name}"
+                if before.name == after.name
+                else f"traced: {before.name} → {after.name}",
+                metric=metric,
+                side=second.name,
+                higher_is_better=False,
+                first=Measured(value=float(np.median(a[metric])), n=len(a[metric])),
+                second=Measured(value=float(np.median(b[metric])), n=len(b[metric])),
+                replicates=(_blocks(a[metric]), _blocks(b[metric])),
+            )
+
+
+def _steps_of(trace: TraceEvidence) -> Mapping[str, list[float]]:
+    """Per traced step the slowest rank's figures, ns; empty without steps that a rank recorded."""
+    steps: dict[int, list[Parts]] = {}
+    for rank in trace.summary.ranks:
+        for step in rank.steps:
+            steps.setdefault(step.step, []).append(step.parts)
+    if not steps:
+        return {}
+    of = {
+        "trace_step_ns": lambda p: p.window_ns,
+        "trace_exposed_comm_ns": lambda p: p.exposed_comm_ns,
+        "trace_idle_ns": lambda p: p.idle_ns,
+    }
+    return {key: [float(max(map(get, steps[n]))) for n in sorted(steps)] for key, get in of.items()}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.evidence import MS, epochs, evidence, rate, run, step
+from tests.trace_evidence import generated
 
 from stepscope.diagnose.comparing import Side, compare
 from stepscope.records.comparison import ComparedFigure, Comparison
@@ -98,6 +101,20 @@ def test_three_runs_are_all_compared_with_the_first() -> None:
     ]
     ratios = {f.side: f.ratio for f in compare(sides).figures}
     assert ratios == {"b": 0.5, "c": 0.25}
+
+
+def test_steps_of_traced_jobs_are_compared_and_few_of_them_are_not_tested(tmp_path: Path) -> None:
+    sides = [
+        Side(name=name, rounds=(generated(tmp_path / name, steps=steps),))
+        for name, steps in (("before", 3), ("after", 12), ("again", 12))
+    ]
+    found = compare(sides)
+    steps = [f for f in found.figures if f.metric == "trace_step_ns"]
+    assert [f.side for f in steps] == ["after", "again"]
+    assert steps[0].untested is not None
+    assert steps[0].first.n == 3
+    tested = next(f for f in compare(sides[1:]).figures if f.metric == "trace_step_ns")
+    assert tested.verdict == "no significant difference"
 
 
 def test_failed_runs_are_not_compared() -> None:

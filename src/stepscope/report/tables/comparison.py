@@ -16,6 +16,9 @@ METRIC_NAMES = {
     "train_loss": "training loss",
     "test_accuracy": "test accuracy",
     "comm_time_ns": "time",
+    "trace_step_ns": "step",
+    "trace_exposed_comm_ns": "exposed communication",
+    "trace_idle_ns": "idle",
 }
 
 _TONES: dict[str, Tone] = {"better": "good", "worse": "bad"}
