@@ -66,8 +66,9 @@ def run(request: Request) -> int:
             fix="stepscope diagnose RUN, a folder of traces, or results of another tool",
         )
     chosen = _chosen(rules, request.rules)
-    names = [rule.name for rule in chosen]
+    names = [rule.name for rule in rules]
     conditions = [parse_condition(c, metrics=METRICS, rules=names) for c in request.fail_if]
+    _require_asked(conditions, chosen)
     evidence = read_evidence(request.evidence)
     diagnosis = diagnose(evidence, rules=chosen)
     if request.json:
@@ -84,6 +85,16 @@ def run(request: Request) -> int:
         known = [f"{k} = {v:.4g}" for k, v in values.items() if v is not None and any(k in t for t in failed)]
         raise CheckFailed(f"failed: {'; '.join(failed)}", why=", ".join(known) or "the rule fires")
     return 0
+
+
+def _require_asked(conditions: Iterable[Condition], chosen: Sequence[Rule]) -> None:
+    names = {rule.name for rule in chosen}
+    for condition in conditions:
+        if condition.op is None and condition.key not in names:
+            raise UsageError(
+                f"--fail-if {condition.key}: --rules leaves this rule out",
+                fix=f"name it in --rules, too: --rules {','.join([*sorted(names), condition.key])}",
+            )
 
 
 def _say_unknown(

@@ -13,14 +13,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
 
 
 MOST_LISTED = 30
-"""Known names that a sentence lists beside a guess."""
+"""Known names that a sentence lists."""
 
 
 def unknown(kind: str, word: str, known: Iterable[str]) -> str:
-    """One sentence: unknown KIND 'WORD'; did you mean 'X'? Known: a, b, c. Of very many, the guess alone."""
+    """One sentence: unknown KIND 'WORD'; did you mean 'X'? Known: a, b, c. Of very many, the guess alone or how many there are."""
     names = sorted(known)
     guess = did_you_mean(word, names)
-    if guess and len(names) > MOST_LISTED:
-        return f"unknown {kind} {word!r}; did you mean {guess!r}?"
+    if len(names) > MOST_LISTED:
+        return f"unknown {kind} {word!r}; " + (
+            f"did you mean {guess!r}?" if guess else f"{len(names)} are known"
+        )
     hint = f"; did you mean {guess!r}?" if guess else "."
     return f"unknown {kind} {word!r}{hint} Known: {', '.join(names) if names else '(none)'}"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stepscope.core.errors import UsageError
 from stepscope.environment.topology import Topology
 from stepscope.records.calibration import Calibration
 from stepscope.records.cell_result import CellResult
@@ -118,6 +119,12 @@ def load_evidence(
         load_source(Path(path), stated=stated or Stated(), cell=cell, spans=spans, on_trace=on_trace)
         for path in paths
     ]
+    if cell is not None and not any(source.kind == "bench" for part in parts for source in part.sources):
+        raise UsageError(
+            f"--cell {cell}: no cells here",
+            why=f"{', '.join(str(path) for path in paths)}: no run folder of stepscope bench",
+            fix="leave --cell out",
+        )
     return derived(joined(parts), drop_epochs=drop_epochs, targets=targets)
 
 

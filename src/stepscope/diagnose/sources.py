@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,9 @@ Part = TypeVar("Part")
 NAMED = 5
 """Names and reasons that one message gives in full."""
 
+MAX_NAME = 200
+"""Characters of a path that a message repeats where the path itself is what is wrong."""
+
 LOSSES = ("truncated", "skipped", "missing", "dropped")
 """Kinds of notes on a trace that say what was not looked at."""
 
@@ -49,8 +53,7 @@ def load_source(
     from stepscope.store.importers._detect import detect
 
     read = partial(_read_traces, spans=spans, on_trace=on_trace)
-    if not path.exists():
-        raise DataError(f"{path} does not exist", fix="check the path")
+    _require_there(path)
     if RunLayout(path).run.is_file():
         return _run_folder(path, cell=cell, read=read)
     if _is_calibration(path):
@@ -61,6 +64,24 @@ def load_source(
     if found is not None:
         return _imported(path, found[1].read(path, stated))
     return _traced(path, read)
+
+
+def _require_there(path: Path) -> None:
+    """Raises DataError for what is not there, cannot be looked at, or has no end."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DataError(f"{path} does not exist", fix="check the path") from error
+    except (OSError, ValueError) as error:  # a name too long, a link to itself; a zero byte in the name
+        raise DataError(
+            f"{str(path)[:MAX_NAME]}: cannot be read",
+            why=getattr(error, "strerror", None) or str(error),
+            fix="check the path and its permissions",
+        ) from error
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise DataError(
+            f"{path}: not a file", why="it is a device, a pipe or a socket", fix="write it to a file first"
+        )
 
 
 def _traced(path: Path, read: ReadTraces) -> Evidence:

@@ -53,12 +53,13 @@ def parse_condition(
     if found is None:
         if re.fullmatch(r"[\w-]+", text.strip()):
             raise UsageError(
-                unknown("rule", text.strip(), sorted(rules)), fix=f"or a condition on {', '.join(metrics)}"
+                unknown("rule", text.strip(), sorted(rules)),
+                fix=f"a rule (`stepscope diagnose --rules list`), or a condition on {', '.join(metrics)}",
             )
         raise UsageError(
             f"--fail-if {text!r}: not a condition",
             why="expected KEY OP NUMBER with OP one of >, >=, <, <=, ==, !=, or the name of a rule",
-            fix=f"for example --fail-if '{next(iter(metrics), 'exposed_comm_fraction')} > 0.2'",
+            fix=f"for example --fail-if '{next(iter(metrics), 'exposed_comm_fraction')} > 0'",
         )
     key, op, number, sign = found.groups()
     if key not in metrics:
