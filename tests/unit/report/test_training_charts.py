@@ -358,7 +358,7 @@ def test_five_hundred_cells_make_readable_charts_in_time(tmp_path: Path) -> None
 
 
 def test_the_same_records_give_the_same_files_in_every_format() -> None:
-    for key in ("scaling", "strategies", "step_budget", "stragglers"):
+    for key in ("scaling", "stragglers"):
         chart = REGISTRY.load(key)
         datum = chart.prepare(**(given(chart, everything()) or {}))[0]
         first = render_all(chart, datum, ("png", "svg", "pdf"))
