@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -197,20 +196,3 @@ def test_a_runs_report_lies_in_its_folder(shared_cli: Cli, measured: tuple[Done,
     assert (measured[1] / "report" / "report.html").is_file()
     text = (measured[1] / "report" / "performance_report.txt").read_text()
     assert "naive" in text
-
-
-def test_two_matrices_measured_in_turns_need_four_rounds(shared_cli: Cli) -> None:
-    alone = "exclude: [{strategy: naive}]\ninclude: [{strategy: single, world_size: 1}]"
-    a = shared_cli.matrix(f"name: a\n{alone}", name="a.yaml", warmup=1, budget_s=2)
-    b = shared_cli.matrix(f"name: b\n{alone}", name="b.yaml", warmup=1, budget_s=2)
-    refused = shared_cli("compare", "--run", a, b, "--rounds", "3")
-    assert refused.code == 2
-    assert "0.10" in refused.err
-    done = shared_cli(
-        "compare", "--run", a, b, "--rounds", "4", "-o", "ab", "--json", "--set", "base.steps=8"
-    )
-    assert done.code == 0, done.err
-    figure = next(f for f in done.json()["figures"] if f["metric"] == "step_ns")
-    assert figure["replicate"] == "round"
-    assert figure["p_value"] is not None
-    assert json.loads((shared_cli.folder / "ab" / "a-01" / "run.json").read_text())["kind"] == "bench"

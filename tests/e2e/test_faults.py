@@ -88,7 +88,7 @@ def test_the_table_and_the_report_name_every_failed_cell(all_faults: tuple[Done,
 
 def test_a_cell_that_is_merely_slow_at_its_deadline_blames_nobody(cli: Cli) -> None:
     model = json.dumps({"kind": "slow", "at": 0})
-    name = cli.matrix(f"include: [{{workload: faulty, model: {model}, strategy: ddp}}]", timeout_s=12)
+    name = cli.matrix(f"include: [{{workload: faulty, model: {model}, strategy: ddp}}]", timeout_s=25)
     path = cli.folder / name
     path.write_text(path.read_text().replace("steps: 20", "steps: 200"))
     assert cli("bench", name, "-o", "run").code == 4

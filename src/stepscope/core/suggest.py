@@ -17,7 +17,7 @@ MOST_LISTED = 30
 
 
 def unknown(kind: str, word: str, known: Iterable[str]) -> str:
-    """One sentence: unknown KIND 'WORD'; did you mean 'X'? Known: a, b, c. Of very many, the guess alone or how many there are."""
+    """One sentence: unknown KIND 'WORD'; did you mean 'X'? Known: a, b, c. Of very many, how many there are."""
     names = sorted(known)
     guess = did_you_mean(word, names)
     if len(names) > MOST_LISTED:

@@ -106,19 +106,19 @@ def load_evidence(
     spans: bool = False,
     on_trace: Callable[[Path], None] | None = None,
 ) -> Evidence:
-    """What lies at ``paths``: run folders, traces (files, folders), anything an importer knows; several are joined.
+    """What lies at ``paths``: run folders, traces (files, folders), anything an importer knows; several are joined. Trace
+    files of one folder are ranks of one job.
 
     cell: which cell's traces of a run folder; None: those of all cells. drop_epochs: first epochs left out of epoch times.
     targets: accuracies to give times to; empty: round ones that tell most.
     spans: traces also carry what timelines draw. on_trace: told each trace file as it is finished. Raises DataError for a
     path that nothing reads.
     """
-    from stepscope.diagnose.sources import load_source
+    from stepscope.diagnose.sources import load_sources
 
-    parts = [
-        load_source(Path(path), stated=stated or Stated(), cell=cell, spans=spans, on_trace=on_trace)
-        for path in paths
-    ]
+    parts = load_sources(
+        [Path(path) for path in paths], stated=stated or Stated(), cell=cell, spans=spans, on_trace=on_trace
+    )
     if cell is not None and not any(source.kind == "bench" for part in parts for source in part.sources):
         raise UsageError(
             f"--cell {cell}: no cells here",

@@ -27,7 +27,7 @@ from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes, read_cell, read_if_there, read_record, read_run
 
 OnTrace = Callable[[Path], None]
-ReadTraces = Callable[[Path], TraceSummary]
+ReadTraces = Callable[[Path | Sequence[Path]], TraceSummary]
 Row = TypeVar("Row")
 Part = TypeVar("Part")
 
@@ -39,6 +39,57 @@ MAX_NAME = 200
 
 LOSSES = ("truncated", "skipped", "missing", "dropped")
 """Kinds of notes on a trace that say what was not looked at."""
+
+
+def load_sources(
+    paths: Sequence[Path],
+    *,
+    stated: Stated,
+    cell: str | None = None,
+    spans: bool = False,
+    on_trace: OnTrace | None = None,
+) -> list[Evidence]:
+    """What lies at each path, in order; trace files of one folder are ranks of one job (``diagnose traces/rank*.json``)."""
+    read = partial(_read_traces, spans=spans, on_trace=on_trace)
+    groups: dict[Path, list[Path]] = {}
+    for path in paths:
+        together = len(paths) > 1 and _is_trace_file(path)
+        groups.setdefault(path.parent if together else path, []).append(path)
+    found = []
+    for place, members in groups.items():
+        job = _one_job(place, members, read) if len(members) > 1 and place not in members else None
+        found += (
+            [job]
+            if job is not None
+            else [
+                load_source(path, stated=stated, cell=cell, spans=spans, on_trace=on_trace)
+                for path in members
+            ]
+        )
+    return found
+
+
+def _is_trace_file(path: Path) -> bool:
+    from stepscope.store.importers._detect import detect
+    from stepscope.traces.load import is_trace
+
+    try:
+        return path.is_file() and detect(path) is None and is_trace(path, None)
+    except (DataError, OSError, ValueError):
+        return False  # whoever reads it says why
+
+
+def _one_job(folder: Path, files: Sequence[Path], read: ReadTraces) -> Evidence | None:
+    """The files as ranks of one job; None where they are none: two of one rank."""
+    try:
+        summary = read(files)
+    except DataError:
+        return None  # each is read on its own, and says what is wrong with it
+    return Evidence(
+        sources=(Source(path=folder, kind="trace"),),
+        traces=(TraceEvidence(name=folder.name, summary=summary),),
+        notes=_trace_notes(summary),
+    )
 
 
 def load_source(
@@ -332,9 +383,9 @@ def _few(notes: Sequence[str]) -> tuple[str, ...]:
     return (*notes[:NAMED], *more)
 
 
-def _read_traces(folder: Path, *, spans: bool, on_trace: OnTrace | None) -> TraceSummary:
+def _read_traces(files: Path | Sequence[Path], *, spans: bool, on_trace: OnTrace | None) -> TraceSummary:
     from stepscope.traces.job import analyse_job
     from stepscope.traces.rank_pass import EVERYTHING, Wanted
 
     sections = EVERYTHING | {"spans"} if spans else EVERYTHING
-    return analyse_job(folder, wanted=Wanted(sections=sections), done=on_trace)
+    return analyse_job(files, wanted=Wanted(sections=sections), done=on_trace)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from stepscope.diagnose.capped import IN_FULL, capped
-from stepscope.records.finding import Advice, Finding
+from stepscope.diagnose.evidence import Evidence
+from stepscope.records.finding import Advice, Diagnosis, Finding
+from stepscope.report.diagnose_document import metrics
 
 
 def finding(number: int, stake: float | None = None) -> Finding:
@@ -31,3 +33,10 @@ def test_many_are_folded_into_lines_that_name_them() -> None:
     assert last.evidence[0] == "group 4: case 4"
     assert last.evidence[-1] == "and 18 more"
     assert (last.severity, last.stake_fraction, last.advice, last.subject) == ("problem", None, (), None)
+
+
+def test_what_is_folded_counts_once() -> None:
+    """``--fail-if 'problem_count > N'`` counts what is shown: four in full and the fold, however many are in it."""
+    found = capped(finding(n, stake=1 - n / 100) for n in range(IN_FULL + 30))
+    counted = metrics(Evidence(sources=()), Diagnosis(findings=found, skipped=(), quiet=()))
+    assert counted["problem_count"] == counted["finding_count"] == IN_FULL + 1

@@ -10,7 +10,7 @@ from tests.trace_evidence import by_hand, generated, kernels, traced
 from stepscope.diagnose.evidence import TraceEvidence
 from stepscope.diagnose.matrix_units import has_matrix_units, has_tf32, peak_ratio
 from stepscope.diagnose.rule import Outcome, Rule
-from stepscope.diagnose.trace_facts import each_job, reads_traces, together, trace_command
+from stepscope.diagnose.trace_facts import cut, each_job, over_ranks, reads_traces, together, trace_command
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 
 
@@ -110,3 +110,14 @@ def test_the_ratio_of_peaks_is_unknown_for_an_unknown_part() -> None:
     assert peak_ratio("NVIDIA A100-SXM4-80GB", "fp32", "tf32") == pytest.approx(0.125)
     assert peak_ratio("NVIDIA A100-PG509-200", "fp32", "tf32") is None
     assert peak_ratio(None, "fp32", "tf32") is None
+
+
+def test_ranks_that_are_alike_are_not_given_a_range() -> None:
+    assert over_ranks([0.191, 0.194]) == ("mean of 2 ranks, all alike",)
+    assert over_ranks([0.19, 0.25]) == ("mean of 2 ranks; between 19 % and 25 %",)
+    assert over_ranks([0.19]) == ()
+
+
+def test_a_long_name_ends_in_a_sign_of_it() -> None:
+    assert cut("a" * 90) == "a" * 90
+    assert cut("void f<int, " * 20, at=12) == "void f<int,…"

@@ -85,3 +85,10 @@ def test_every_kind_has_a_frozen_example_of_every_version() -> None:
             path = EXAMPLES / f"{name}-{number}.json"
             record = codec.decode(path.read_bytes(), kind, source=str(path))
             assert isinstance(record, kind)
+
+
+def test_a_document_may_name_files_whose_names_are_no_utf8() -> None:
+    text = codec.encode_document(
+        {"path": "x\udcff.log", "list": ["\udcfe", {"k\udcff": 1}], "plain": "\\udcff"}
+    )
+    assert json.loads(text) == {"path": "x?.log", "list": ["?", {"k?": 1}], "plain": "\\udcff"}

@@ -13,6 +13,7 @@ import pytest
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records import codec
 from stepscope.records.flight import FlightDump
+from stepscope.store.importers._detect import detect, read_foreign
 from stepscope.store.importers.flight_recorder import from_json, read_dump, read_folder
 
 
@@ -202,3 +203,22 @@ def test_our_own_record_comes_back_as_it_was_and_knows_its_file(tmp_path: Path) 
     assert isinstance(again, FlightDump)
     assert again.entries == dump.entries
     assert again.source == str(path)
+
+
+def test_a_folder_is_one_of_dumps_by_its_own_files_alone(tmp_path: Path) -> None:
+    inner = tmp_path / "run" / "flight"
+    inner.mkdir(parents=True)
+    write(inner / "_dump_0", nccl(entry()))
+    found = detect(inner)
+    assert found is not None
+    assert found[0] == "flight_recorder"
+    assert detect(tmp_path) is None
+
+
+def test_of_many_files_that_are_no_dump_a_few_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "_dump_0", nccl(entry()))
+    for number in range(30):
+        (tmp_path / f"log{number}.txt").write_text("text")
+    notes = read_foreign(tmp_path).notes
+    assert len(notes) == 6
+    assert notes[-1] == "25 more files left out"

@@ -1,47 +1,95 @@
-"""What every rule has: a page, thresholds with sources, tests, and its line in the reference."""
+"""What every rule owes: a page, thresholds with a source, evidence that exists, tests of its own, a row in the docs."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import math
 import re
 from pathlib import Path
 
 import pytest
 
+from stepscope.diagnose.engine import check, page_of
 from stepscope.diagnose.evidence import NEEDS, Evidence
+from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.rules import REGISTRY
+from stepscope.records.finding import Skipped
 
-ROOT = Path(__file__).parents[4]
+HERE = Path(__file__).parent
+DOCS = HERE.parents[3] / "docs" / "reference" / "diagnose.md"
+KEYS = sorted(REGISTRY.names())
 SECTIONS = ("What", "Why", "Known problems", "References")
 FIELDS = {field.name for field in dataclasses.fields(Evidence)}
 
 
-@pytest.mark.parametrize("stem", REGISTRY.names())
-def test_a_rule_is_called_as_its_file_and_has_a_page(stem: str) -> None:
-    rule = REGISTRY.load(stem)
-    assert rule.name == stem.replace("_", "-")
-    page = importlib.import_module(f"stepscope.diagnose.rules.{stem}").__doc__ or ""
-    for section in SECTIONS:
-        assert re.search(rf"^{section}\n-+$", page, re.MULTILINE), f"{stem}: no section {section}"
+@pytest.fixture(params=KEYS)
+def key(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
-@pytest.mark.parametrize("stem", REGISTRY.names())
-def test_a_rule_says_what_it_needs_and_where_its_numbers_come_from(stem: str) -> None:
-    rule = REGISTRY.load(stem)
-    wanted = {*rule.needs, *rule.any_of}
-    assert wanted <= FIELDS
-    assert wanted <= set(NEEDS)
-    assert all(threshold.source and threshold.unit for threshold in rule.thresholds.values())
+@pytest.fixture
+def rule(key: str) -> Rule:
+    return REGISTRY.load(key)
+
+
+def test_it_is_called_as_its_file_is(key: str, rule: Rule) -> None:
+    assert rule.name == key.replace("_", "-")
+
+
+def test_its_page_has_all_sections_in_order(rule: Rule) -> None:
+    page = page_of(rule)
+    first, *parts = re.split(r"^(.+)\n-{3,}$", page, flags=re.MULTILINE)
+    assert first.strip(), "a sentence on what is wrong"
+    assert tuple(parts[0::2]) == SECTIONS
+    assert all(text.strip() for text in parts[1::2])
+
+
+def test_every_threshold_has_a_unit_and_a_source(rule: Rule) -> None:
+    for name, threshold in rule.thresholds.items():
+        assert math.isfinite(threshold.value), name
+        assert threshold.unit.strip(), name
+        assert len(threshold.source) > 5, name
+
+
+def test_it_asks_for_evidence_that_exists_and_that_someone_can_get(rule: Rule) -> None:
+    for name in (*rule.needs, *rule.any_of):
+        assert name in FIELDS
+        assert name in NEEDS
+
+
+def test_it_is_in_words_and_in_a_step_of_the_protocol(rule: Rule) -> None:
+    assert rule.symptom == rule.symptom.strip().rstrip(".")
+    assert "\n" not in rule.symptom
     assert 1 <= rule.protocol <= 5
 
 
-@pytest.mark.parametrize("stem", REGISTRY.names())
-def test_a_rule_has_tests_of_its_own(stem: str) -> None:
-    assert (Path(__file__).parent / f"test_{stem}.py").is_file()
+def test_without_any_evidence_it_is_skipped_with_a_reason(rule: Rule) -> None:
+    outcome = check(rule, Evidence(sources=()))
+    assert isinstance(outcome, Skipped)
+    assert outcome.reason
+    assert outcome.rule == rule.name
 
 
-def test_the_reference_lists_every_rule_with_its_symptom() -> None:
-    page = (ROOT / "docs" / "reference" / "diagnose.md").read_text()
-    listed = dict(re.findall(r"^\| `([a-z][\w-]*)` \| ([^|]+) \|", page, re.MULTILINE))
-    assert listed == {rule.name: rule.symptom for rule in map(REGISTRY.load, REGISTRY.names())}
+def test_it_has_tests_of_its_own(key: str) -> None:
+    tests = HERE / f"test_{key}.py"
+    assert tests.is_file()
+    assert re.search(r"^(async )?def test_", tests.read_text(), re.MULTILINE)
+
+
+def test_the_reference_lists_it_with_what_it_looks_at(rule: Rule) -> None:
+    row = next((line for line in DOCS.read_text().splitlines() if line.startswith(f"| `{rule.name}` |")), "")
+    _, _, symptom, looks_at, decided_by, _ = (cell.strip() for cell in row.split("|"))
+    assert symptom == rule.symptom
+    assert looks_at
+    assert decided_by
+    for name in (*rule.needs, *rule.any_of):
+        assert name in looks_at
+
+
+def test_every_need_is_something_that_evidence_has() -> None:
+    assert set(NEEDS) <= FIELDS
+
+
+def test_the_reference_lists_no_rule_that_is_gone() -> None:
+    listed = re.findall(r"^\| `([a-z0-9][a-z0-9-]*)` \|", DOCS.read_text(), re.MULTILINE)
+    assert sorted(listed) == [key.replace("_", "-") for key in KEYS]

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import pytest
+from tests.bench_evidence import bench, made
 from tests.evidence import epochs, evidence, rate, run, step
 
 from stepscope.diagnose.engine import check
+from stepscope.diagnose.evidence import TraceEvidence
 from stepscope.diagnose.rules.negative_scaling import RULE
 from stepscope.records.finding import Quiet, Skipped
+from stepscope.records.run import RunRecord
+from stepscope.records.trace_summary import TraceSummary
 
 
 def test_slower_on_more_ranks_fires_with_the_worst_and_the_others() -> None:
@@ -56,3 +60,29 @@ def test_duplicated_data_explains_it_and_holds_the_stake() -> None:
 
 def test_without_a_baseline_it_is_skipped() -> None:
     assert isinstance(check(RULE, evidence(run("b", ranks=2, samples_per_s=rate(99)))), Skipped)
+
+
+def test_a_cell_is_sent_to_its_own_traces_or_to_a_command_that_makes_them() -> None:
+    cells = (
+        made("s", strategy="single", world_size=1, comm_ms=0),
+        made("d", comm_ms=60, row={"baseline_cell_id": "s"}),
+    )
+    record = RunRecord(
+        kind="bench", name="m", matrix={}, cells=("s", "d"), argv=("stepscope", "bench", "m.yaml")
+    )
+    (found,) = RULE.check(bench(*cells, records=(record,)))
+    assert (
+        found.advice[1].command
+        == "stepscope bench m.yaml --profile -o PROFILED && stepscope diagnose PROFILED"
+    )
+    summary = TraceSummary(world_size=2, ranks=(), verdicts=(), notes=())
+    traced = bench(*cells, records=(record,), traces=(TraceEvidence(name="d", summary=summary, cell_id="d"),))
+    (found,) = RULE.check(traced)
+    assert (found.advice[1].command or "").startswith("stepscope trace ")
+
+
+def test_a_run_of_another_tool_gets_no_command_of_ours() -> None:
+    (found,) = RULE.check(
+        evidence(run("a", samples_per_s=rate(100)), run("b", ranks=2, samples_per_s=rate(80)))
+    )
+    assert all(advice.command is None for advice in found.advice)

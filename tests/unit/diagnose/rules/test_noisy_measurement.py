@@ -49,3 +49,15 @@ def test_cells_of_bench_get_the_command_that_measures_them_again() -> None:
     (found,) = RULE.check(bench(made("a", steps=4)))
     assert found.advice[0].command is not None
     assert found.advice[0].command.endswith("--set measure.budget_s=120 --set measure.rounds=3")
+
+
+@pytest.mark.parametrize(("late_ms", "fires"), [(0.0, False), (10.0, True)])
+def test_a_note_of_drift_counts_where_the_halves_of_the_steps_differ(late_ms: float, fires: bool) -> None:
+    """bench notes a slow start, too; the first steps of many move no median."""
+
+    def own(rank: int, step: int, phases: dict[str, float]) -> None:  # noqa: ARG001
+        phases["forward"] += late_ms if step >= 20 else 30.0 * (step < 5)
+
+    outcome = RULE.check(bench(made("a", own=own, row={"notes": (DRIFT,)})))
+    said = outcome[0].evidence if isinstance(outcome, tuple) else ()
+    assert any(DRIFT in line for line in said) is fires

@@ -263,3 +263,14 @@ def test_order_tells_a_restart_from_two_writers(
 
 def test_numbers_in_no_order_stay_few_series() -> None:
     assert epoch_order(list(range(20_000, 0, -1))).series == 16
+
+
+@pytest.mark.parametrize("time", ["1e308", "1e-300", "4e9"])
+def test_a_time_that_no_epoch_takes_is_unknown(tmp_path: Path, time: str) -> None:
+    table = read(tmp_path, f"1,0.5,{time},0.6,0.7", one_row(2))
+    assert [epoch.duration_ns for epoch in table.epochs] == [None, 10e9]
+    assert any(f"train_time is '{time}'" in note for note in table.notes)
+
+
+def test_a_loss_whose_sum_would_overflow_is_unknown(tmp_path: Path) -> None:
+    assert read(tmp_path, "1,1e308,10.0,0.6,0.7").epochs[0].train_loss is None

@@ -1,0 +1,88 @@
+"""``compare --run``: both matrices in turns, a round is a replicate; the measuring itself is `bench`'s."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests import fake_runs
+
+from stepscope.cli.compare_run import Request, run
+from stepscope.core.errors import CheckFailed, DataError, UsageError
+from stepscope.matrix.results import build_rows, write_results
+from stepscope.records.run import RunRecord
+from stepscope.store.layout import RunLayout
+from stepscope.store.writer import write_record
+
+STEP_NS = {"a": 10_000_000, "b": 8_000_000}
+
+
+def request(folder: Path, **changes: Any) -> Request:
+    fields: dict[str, Any] = {
+        "paths": (folder / "a.yaml", folder / "b.yaml"), "measure": True, "rounds": 4, "output": folder / "ab",
+        "overrides": (), "metrics": "step_ns", "world_size": None, "drop_epochs": 1, "fail_if": (), "json": True,
+    }  # fmt: skip
+    return Request(**(fields | changes))
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the run folders in the order in which they were measured; each holds one cell with 30 steps."""
+    order: list[str] = []
+
+    def make_plan(path: Path, **_: Any) -> SimpleNamespace:
+        return SimpleNamespace(side=path.stem)
+
+    def run_plan(plan: SimpleNamespace, *, output: Path, **_: Any) -> int:
+        order.append(output.name)
+        layout, cell = RunLayout(output), fake_runs.single("cell")
+        number = int(output.name[-2:])
+        steps = fake_runs.series([STEP_NS[plan.side] + 1000 * (n % 7) + 10_000 * number for n in range(30)])
+        fake_runs.write_cell(layout, cell, ranks=[steps])
+        write_record(layout.run, RunRecord(kind="bench", name=plan.side, matrix={}, cells=("cell",), argv=()))
+        write_results(layout, build_rows(layout, [cell]))
+        return 0
+
+    monkeypatch.setattr("stepscope.matrix.session.make_plan", make_plan)
+    monkeypatch.setattr("stepscope.cli.bench_run.run_plan", run_plan)
+    return order
+
+
+def test_rounds_take_turns_and_are_the_replicates(
+    tmp_path: Path, measured: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(request(tmp_path)) == 0
+    assert measured == ["a-01", "b-01", "b-02", "a-02", "a-03", "b-03", "b-04", "a-04"]
+    (figure,) = json.loads(capsys.readouterr().out)["figures"]
+    assert figure["replicate"] == "round"
+    assert figure["verdict"] == "better"
+    assert figure["ratio"] == pytest.approx(0.8, abs=0.01)
+    assert figure["p_value"] == pytest.approx(2 / 70, abs=1e-3)
+
+
+def test_three_rounds_are_refused_before_anything_is_measured(tmp_path: Path, measured: list[str]) -> None:
+    with pytest.raises(UsageError, match="at least 4") as refused:
+        run(request(tmp_path, rounds=3))
+    assert "0.10" in (refused.value.why or "")
+    assert measured == []
+
+
+def test_a_round_without_a_result_ends_it_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepscope.matrix.session.make_plan", lambda path, **_: path)
+    monkeypatch.setattr("stepscope.cli.bench_run.run_plan", lambda *_, **__: 5)
+    with pytest.raises(DataError, match="round 1") as failed:
+        run(request(tmp_path))
+    assert "-o" in (failed.value.fix or "")
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_condition_on_the_change_ends_with_the_change(tmp_path: Path) -> None:
+    assert run(request(tmp_path, fail_if=("step_ns > 5%",))) == 0
+    with pytest.raises(CheckFailed, match="step_ns < -10%") as failed:
+        run(request(tmp_path, fail_if=("step_ns < -10%",)))
+    assert "-2" in (failed.value.why or "") or "-19" in (failed.value.why or "")

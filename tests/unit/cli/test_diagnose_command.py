@@ -1,0 +1,145 @@
+"""``stepscope diagnose``: options that do not go together, checks that could not be made, and how findings are shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.nccl_tests_log import log
+
+from stepscope.cli import console
+from stepscope.cli.findings import print_finding
+from stepscope.cli.main import main
+from stepscope.records.finding import Advice, Finding
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.setenv("COLUMNS", "80")
+    for each in (console.out, console.err):
+        each.cache_clear()
+    yield None
+    for each in (console.out, console.err):
+        each.cache_clear()
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    """Collectives alone: most rules have nothing to look at."""
+    path = tmp_path / "all_reduce.log"
+    path.write_text(log([(1 << n, 10.0 + n) for n in range(10, 16)]))
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["diagnose", *arguments])
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err
+    return int(ended.value.code or 0), said.out, said.err
+
+
+def test_the_list_of_rules_is_json_when_json_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--rules", "list", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["schema"] == "stepscope.rules/1"
+    straggler = next(rule for rule in document["rules"] if rule["name"] == "straggler")
+    assert straggler["needs"] == ["traces"]
+    assert straggler["thresholds"]["p"]["value"] == 0.05
+    assert "References" in straggler["page"]
+
+
+def test_explain_takes_several_rules_and_says_no_other_option(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "--explain", "hang,straggler")
+    assert out.startswith("hang: ")
+    assert "\nstraggler: " in out
+    code, _, err = run(capsys, "--explain", "")
+    assert (code, "--explain is empty" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--protocol", "--json"), "--protocol is for people"),
+        (("--rules", "hang", "--fail-if", "straggler"), "--rules hang,straggler"),
+        (("--cell", "abc"), "no run folder of stepscope bench"),
+        (("--fail-if", "stragler"), "did you mean 'straggler'?"),
+        (("--fail-if", "nonsense"), "or a condition on problem_count"),
+        (("--fail-if", "problem_count >"), "--fail-if 'problem_count > 0'"),
+    ],
+)
+def test_a_mistake_is_one_short_message(
+    capsys: pytest.CaptureFixture[str], measured: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    code, out, err = run(capsys, str(measured), *arguments)
+    assert (code, out) == (2, "")
+    assert said in " ".join(err.split())
+    assert len(err) < 500  # not all rules by name
+
+
+@pytest.mark.parametrize("condition", ["hang", "lowest_speedup < 1"])
+def test_a_check_that_nobody_could_make_passes_and_says_so(
+    capsys: pytest.CaptureFixture[str], measured: Path, condition: str
+) -> None:
+    code, _, err = run(capsys, str(measured), "--fail-if", condition)
+    assert code == 0
+    assert f"--fail-if '{condition}' was not checked" in err
+
+
+def test_a_check_that_holds_ends_with_6_and_one_that_does_not_says_nothing(
+    capsys: pytest.CaptureFixture[str], measured: Path
+) -> None:
+    assert run(capsys, str(measured), "--fail-if", "finding_count >= 0")[0] == 6
+    code, _, err = run(capsys, str(measured), "--fail-if", "wrong-results")
+    assert (code, err) == (0, "")
+
+
+def test_a_rule_for_good_news_gets_no_tick_for_its_silence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name, seconds, ddp in (("one", 10.0, False), ("two", 12.0, True)):
+        folder = tmp_path / "experiments" / name
+        folder.mkdir(parents=True)
+        rows = "".join(f"{e},{1 / e},{seconds}\n" for e in range(1, 9))
+        (folder / "metrics.csv").write_text("epoch,train_loss,train_time\n" + rows)
+        (tmp_path / f"{name}.yaml").write_text(
+            f"output_dir: experiments/{name}\nmodel: {{d_model: 64}}\ndata: {{dataset: toy}}\n"
+            f"distributed: {{use_ddp: {str(ddp).lower()}}}\n"
+        )
+    _, out, _ = run(capsys, str(tmp_path), "--world-size", "two=2", "--all")
+    assert "· good-scaling: best efficiency" in out
+    assert "✓ impossible-figures" in out
+    assert "✓ good-scaling" not in out
+
+
+def test_notes_beyond_a_dozen_wait_for_all(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(log([(1 << n, 10.0 + n) for n in range(10, 16)]))
+    for number in range(20):
+        (tmp_path / f"empty{number}.log").write_text("nothing here\n")
+    _, out, _ = run(capsys, str(tmp_path))
+    assert out.count("\n! ") == 13
+    assert "more of these: --all" in out
+    _, out, _ = run(capsys, str(tmp_path), "--all")
+    assert out.count("\n! ") > 20
+
+
+def test_a_command_is_printed_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "stepscope trace " + "a-folder/" * 20 + " --show overlap,collectives"
+    print_finding(
+        Finding(
+            rule="r",
+            severity="problem",
+            title="t",
+            evidence=("a word-with-hyphens " * 8,),
+            stake_fraction=0.044,
+            confidence="measured",
+            advice=(Advice(text="do this", command=command),),
+        ),
+        confidence=True,
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert f"      $ {command}" in lines
+    assert "    [r: measured, up to 4.4 % of the step]" in lines
+    assert not any(line.endswith("-") for line in lines)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+from tests.bench_evidence import bench, made
+
+from stepscope.diagnose.commands import ANY_MATRIX, concrete, once, own_command, profiled
+from stepscope.diagnose.engine import check
+from stepscope.diagnose.rules.two_writers import RULE as TWO_WRITERS
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.run import RunRecord
+
+
+def record(*argv: str) -> RunRecord:
+    return RunRecord(kind="bench", name="quick", matrix={}, cells=("c",), argv=argv)
+
+
+RUN = record("/usr/bin/stepscope", "bench", "my matrix.yaml", "--profile", "-o", "RUN")
+
+
+def test_any_matrix_becomes_the_only_runs_own_command() -> None:
+    evidence = bench(made("c"), records=(RUN,))
+    assert (
+        own_command(f"{ANY_MATRIX} --set base.epochs=2", evidence)
+        == "stepscope bench 'my matrix.yaml' --profile --set base.epochs=2"
+    )
+    assert own_command("stepscope doctor", evidence) == "stepscope doctor"
+    assert own_command(None, evidence) is None
+
+
+@pytest.mark.parametrize("records", [(), (RUN, RUN)])
+def test_with_no_run_or_several_it_stays_any_matrix(records: tuple[RunRecord, ...]) -> None:
+    assert own_command(ANY_MATRIX, bench(made("c"), records=records)) == ANY_MATRIX
+
+
+def test_findings_skipped_and_quiet_rules_pass_through() -> None:
+    evidence = bench(made("c"), records=(RUN,))
+    finding = Finding(
+        rule="r", severity="info", title="t", evidence=(), stake_fraction=None, confidence="c",
+        advice=(Advice(text="a"), Advice(text="b", command=ANY_MATRIX)),
+    )  # fmt: skip
+    (found,) = concrete((finding,), evidence)
+    assert [a.command for a in found.advice] == [None, "stepscope bench 'my matrix.yaml' --profile"]
+    quiet = Quiet(rule="r", looked_at="x")
+    assert concrete(quiet, evidence) is quiet
+    assert isinstance(concrete(Skipped(rule="r", reason="x"), evidence), Skipped)
+
+
+def test_the_engine_gives_a_skipped_rule_the_runs_own_command() -> None:
+    outcome = check(TWO_WRITERS, bench(made("c"), records=(RUN,)))
+    assert isinstance(outcome, Skipped)
+    assert outcome.command == "stepscope bench 'my matrix.yaml' --profile --set base.epochs=2"
+
+
+def test_a_run_with_traces_is_not_asked_for_them_twice() -> None:
+    evidence = bench(made("c"), records=(RUN,))
+    command = profiled(evidence, evidence.cells[0])
+    assert command == "stepscope bench 'my matrix.yaml' --profile -o PROFILED && stepscope diagnose PROFILED"
+    assert once("a --profile b") == "a --profile b"
