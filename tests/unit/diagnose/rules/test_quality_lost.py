@@ -38,6 +38,7 @@ def test_faster_and_worse_fires_with_both_speed_ups() -> None:
     assert "0.7680 on 4 ranks, 0.7830 on 1 rank: 1.5 points lower" in said
     assert "0.77: never in 12 epochs on 4 ranks" in said
     assert "fewer or smaller updates" in said
+    assert found.advice[0].command is None  # a run of another tool has no command of ours
 
 
 def test_as_good_is_quiet_with_the_numbers() -> None:
