@@ -302,16 +302,11 @@ def _nccl_log(layout: RunLayout) -> tuple[NcclDebug, ...]:
 
 def _flight(layout: RunLayout, row: ResultRow) -> tuple[FlightFinding, ...]:
     """What the flight recorders of a cell that did not finish say; a finished cell's ranks met in every call."""
-    folder = layout.cell(row.cell_id).flights
-    if row.status == "ok" or not folder.is_dir():
+    if row.status == "ok":
         return ()
-    from stepscope.store.importers.flight_recorder import read_folder
-    from stepscope.traces.flight import compare
+    from stepscope.traces.flight import cell_findings
 
-    try:
-        return compare(read_folder(folder).dumps, world_size=row.world_size)
-    except DataError:
-        return ()
+    return cell_findings(layout.cell(row.cell_id), row.world_size)
 
 
 def _comm_run(path: Path, layout: RunLayout, run: RunRecord) -> Evidence:

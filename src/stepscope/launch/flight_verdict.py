@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.core.errors import DataError
-from stepscope.records.flight import MISMATCHES, FlightFinding
-from stepscope.store.importers import flight_recorder
+from stepscope.records.flight import MISMATCHES
 from stepscope.store.layout import CellLayout
-from stepscope.traces.flight import compare, culprits, summary
+from stepscope.traces.flight import cell_findings, culprits, summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,20 +22,9 @@ class CallsVerdict:
     rank: int | None
 
 
-def flight_findings(cell: CellLayout, world_size: int) -> tuple[FlightFinding, ...]:
-    """The comparison of all dumps in the cell's folder; empty when no rank left one. Damaged dumps count as none."""
-    if not cell.flights.is_dir():
-        return ()
-    try:
-        folder = flight_recorder.read_folder(cell.flights)
-    except DataError:
-        return ()
-    return compare(folder.dumps, world_size=world_size)
-
-
 def judge_calls(cell: CellLayout, world_size: int) -> CallsVerdict | None:
     """The verdict of all dumps in the cell's folder; None when there is none or they show nothing."""
-    findings = flight_findings(cell, world_size)
+    findings = cell_findings(cell, world_size)
     told = summary(findings)
     if told is None:
         return None

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from stepscope.core.errors import DataError
 from stepscope.core.words import plural
 from stepscope.records.flight import MISMATCHES, FlightDump, FlightFinding, Kind
+from stepscope.store.importers import flight_recorder
+from stepscope.store.layout import CellLayout
 from stepscope.traces.flight_calls import ranks_text
 from stepscope.traces.flight_groups import GroupView, group_views
 from stepscope.traces.flight_mismatch import mismatches
@@ -43,6 +46,17 @@ def compare(dumps: Sequence[FlightDump], *, world_size: int | None = None) -> tu
     if not any(f.cause for f in found):
         open_ends = _earliest(open_ends, views)
     return tuple(sorted((*found, *open_ends, *_incomplete(dumps, world_size, open_ends)), key=_importance))
+
+
+def cell_findings(cell: CellLayout, world_size: int) -> tuple[FlightFinding, ...]:
+    """The comparison of all dumps in the cell's folder; empty when no rank left one. Damaged dumps count as none."""
+    if not cell.flights.is_dir():
+        return ()
+    try:
+        folder = flight_recorder.read_folder(cell.flights)
+    except DataError:
+        return ()
+    return compare(folder.dumps, world_size=world_size)
 
 
 def summary(findings: Iterable[FlightFinding], *, limit: int = 3) -> str | None:
