@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -172,4 +171,3 @@ def _show(comparison: Comparison) -> None:
         console.print(f"! {text}", style="yellow", markup=False, soft_wrap=True)
     if len(comparison.unmatched) > 8:
         console.print(f"! and {len(comparison.unmatched) - 8} more without a partner", style="yellow")
-    sys.stdout.flush()

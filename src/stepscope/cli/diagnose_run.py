@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.console import err, out, print_json
 from stepscope.cli.evidence_options import EvidenceOptions, read_evidence
 from stepscope.cli.findings import print_findings
-from stepscope.core.errors import CheckFailed, UsageError
+from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.core.words import counted
 
@@ -40,7 +40,7 @@ def run(request: Request) -> int:
     """Diagnose and show; the exit code. Raises StepscopeError."""
     from stepscope.diagnose.engine import all_rules, diagnose
     from stepscope.records.codec import encode_document
-    from stepscope.report.conditions import parse_condition
+    from stepscope.report.conditions import parse_condition, refuse_failed
     from stepscope.report.diagnose_document import METRICS, document, metrics, rules_document
 
     rules = all_rules()
@@ -79,11 +79,7 @@ def run(request: Request) -> int:
         _show(evidence, diagnosis, everything=request.everything or request.rules is not None)
     values = metrics(evidence, diagnosis)
     _say_unknown(conditions, values, diagnosis)
-    fired = {finding.rule for finding in diagnosis.findings}
-    failed = [c.text for c in conditions if c.holds(values, fired)]
-    if failed:
-        known = [f"{k} = {v:.4g}" for k, v in values.items() if v is not None and any(k in t for t in failed)]
-        raise CheckFailed(f"failed: {'; '.join(failed)}", why=", ".join(known) or "the rule fires")
+    refuse_failed(conditions, values, diagnosis)
     return 0
 
 

@@ -12,13 +12,13 @@ from stepscope.cli.blocks import print_block
 from stepscope.cli.console import err, out, print_json
 from stepscope.cli.findings import print_findings
 from stepscope.cli.ranges import parse_ranges
-from stepscope.core.errors import CheckFailed, DataError, UsageError
+from stepscope.core.errors import DataError, UsageError
 from stepscope.core.signals import stop_signals_raise
 from stepscope.core.units import format_bytes
 from stepscope.core.words import counted
 from stepscope.records.codec import encode_document
 from stepscope.report import trace_sections
-from stepscope.report.conditions import parse_condition
+from stepscope.report.conditions import parse_condition, refuse_failed
 from stepscope.report.render import csv as csv_render
 from stepscope.report.render import terminal
 from stepscope.report.tables._common import Table
@@ -123,12 +123,7 @@ def run(request: Request) -> int:
         print_json(encode_document(document(shown, diagnosis)))
     else:
         _show(shown, diagnosis, sections, limit=request.limit)
-    fired = {finding.rule for finding in diagnosis.findings}
-    failed = [c.text for c in conditions if c.holds(metrics(summary), fired)]
-    if failed:
-        values = metrics(summary)
-        known = [f"{k} = {v:.4g}" for k, v in values.items() if v is not None and any(k in t for t in failed)]
-        raise CheckFailed(f"failed: {'; '.join(failed)}", why=", ".join(known) or "the rule fires")
+    refuse_failed(conditions, metrics(summary), diagnosis)
     return 0
 
 

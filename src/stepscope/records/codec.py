@@ -59,6 +59,11 @@ def plain(record: object) -> Any:
     return msgspec.to_builtins(record)
 
 
+def headed(schema: str) -> dict[str, Any]:
+    """What every file and document begins with: ``stepscope.SCHEMA``, the tool's version, UTC time."""
+    return {"schema": f"stepscope.{schema}", "tool_version": __version__, "created": utc_now()}
+
+
 def encode_document(document: Mapping[str, Any]) -> bytes:
     """An indented JSON document of plain values. Raises StepscopeError for NaN and infinity, as ``encode``.
 
@@ -156,9 +161,8 @@ def _with_header(record: object) -> dict[str, Any]:
         name, version = KINDS[type(record)]
     except KeyError:
         raise StepscopeError(f"{type(record).__name__} has no schema in records.codec.KINDS") from None
-    header = {"schema": f"stepscope.{name}/{version}", "tool_version": __version__, "created": utc_now()}
     body: dict[str, Any] = to_builtins(record)
-    return header | body
+    return headed(f"{name}/{version}") | body
 
 
 def _refuse_non_finite(value: Any, path: str) -> None:

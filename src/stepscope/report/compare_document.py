@@ -6,10 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope import __version__
-from stepscope.core.clock import utc_now
 from stepscope.diagnose.comparing import METRIC_KEYS
-from stepscope.records.codec import plain
+from stepscope.records.codec import headed, plain
 from stepscope.records.comparison import ComparedFigure, Comparison
 from stepscope.report.conditions import Condition, parse_condition
 
@@ -17,9 +15,7 @@ from stepscope.report.conditions import Condition, parse_condition
 def document(comparison: Comparison) -> dict[str, Any]:
     """Plain dicts and lists; unknown is null. ``change`` is relative to the first side."""
     return {
-        "schema": "stepscope.compare/1",
-        "tool_version": __version__,
-        "created": utc_now(),
+        **headed("compare/1"),
         "sides": list(comparison.sides),
         "differences": plain(comparison.differences),
         "figures": [{**plain(figure), "change": figure.change} for figure in comparison.figures],

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from stepscope.core.errors import UsageError
+from stepscope.core.errors import CheckFailed, UsageError
 from stepscope.core.suggest import unknown
+from stepscope.records.finding import Diagnosis
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
@@ -38,6 +39,19 @@ class Condition:
             return self.key in fired
         value = metrics[self.key]
         return value is not None and _OPERATORS[self.op](value, self.number)
+
+
+def refuse_failed(
+    conditions: Iterable[Condition], metrics: Mapping[str, float | None], diagnosis: Diagnosis
+) -> None:
+    """Raises CheckFailed where a condition holds, with the numbers that it is about."""
+    fired = {finding.rule for finding in diagnosis.findings}
+    failed = [c.text for c in conditions if c.holds(metrics, fired)]
+    if failed:
+        known = [
+            f"{k} = {v:.4g}" for k, v in metrics.items() if v is not None and any(k in t for t in failed)
+        ]
+        raise CheckFailed(f"failed: {'; '.join(failed)}", why=", ".join(known) or "the rule fires")
 
 
 def parse_condition(

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from stepscope import __version__
-from stepscope.core.clock import utc_now
 from stepscope.diagnose.engine import page_of
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Rule
-from stepscope.records.codec import plain
+from stepscope.records.codec import headed, plain
 from stepscope.records.finding import Diagnosis
-from stepscope.records.training import ScalingRow
 
 METRICS = (
     "problem_count",
@@ -42,9 +39,7 @@ def metrics(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, float | None]
 def document(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, Any]:
     """Plain dicts and lists; unknown is null."""
     return {
-        "schema": "stepscope.diagnose/1",
-        "tool_version": __version__,
-        "created": utc_now(),
+        **headed("diagnose/1"),
         "sources": [
             {"path": str(source.path), "kind": source.kind, "format": source.format}
             for source in evidence.sources
@@ -53,23 +48,15 @@ def document(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, Any]:
         "findings": plain(diagnosis.findings),
         "skipped": plain(diagnosis.skipped),
         "quiet": plain(diagnosis.quiet),
-        "scaling": [scaling_entry(row) for row in evidence.scaling],
+        "scaling": plain(evidence.scaling),
         "notes": list(evidence.notes),
     }
-
-
-def scaling_entry(row: ScalingRow) -> dict[str, Any]:
-    """One run against its baseline, as `report --json` and `diagnose --json` print it."""
-    entry: dict[str, Any] = plain(row)
-    return entry
 
 
 def rules_document(rules: Iterable[Rule]) -> dict[str, Any]:
     """Rules as `diagnose --rules list --json` and `--explain RULE --json` print them."""
     return {
-        "schema": "stepscope.rules/1",
-        "tool_version": __version__,
-        "created": utc_now(),
+        **headed("rules/1"),
         "rules": [
             {
                 "name": rule.name,

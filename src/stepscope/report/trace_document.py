@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepscope import __version__
-from stepscope.core.clock import utc_now
-from stepscope.records.codec import plain
+from stepscope.records.codec import headed, plain
 from stepscope.records.finding import Diagnosis
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import RankPass, TraceSummary
@@ -51,9 +49,7 @@ def document(summary: TraceSummary, diagnosis: Diagnosis) -> dict[str, Any]:
     """Plain dicts and lists; unknown is null. Sections that were not computed are empty or null."""
     ranks, job, late = summary.ranks, summary.collectives, summary.stragglers
     return {
-        "schema": "stepscope.trace/1",
-        "tool_version": __version__,
-        "created": utc_now(),
+        **headed("trace/1"),
         "world_size": summary.world_size,
         "metrics": metrics(summary),
         "findings": plain(diagnosis.findings),

@@ -93,7 +93,6 @@ def _row(figure: ComparedFigure, *, many: bool) -> Row:
     if figure.low is not None and figure.high is not None:
         text = f"{signed_percent(figure.low - 1)} to {signed_percent(figure.high - 1)}"
         interval = Value(text=text, raw=text)
-    verdict = figure.verdict if figure.verdict != "not tested" else "not tested"
     return Row(
         values=(
             Value(text=figure.what, raw=figure.what),
@@ -104,7 +103,7 @@ def _row(figure: ComparedFigure, *, many: bool) -> Row:
             Value(text=signed_percent(figure.change), raw=figure.change, tone=tone),
             interval,
             unknown() if figure.p_value is None else Value(text=f"{figure.p_value:.2g}", raw=figure.p_value),
-            Value(text=verdict, raw=verdict, tone=tone if figure.verdict in _TONES else "dim"),
+            Value(text=figure.verdict, raw=figure.verdict, tone=tone if figure.verdict in _TONES else "dim"),
         )
     )
 
