@@ -384,7 +384,9 @@ def _table(found: QuickCheck) -> Table:
                     _time(facts["own_ns_median"]),
                     _time(facts["own_ns_p90"]),
                     Value(
-                        text=f"{excess:+.1%}".replace("%", " %"), raw=excess, tone="warn" if slow else "plain"
+                        text=format_percent(excess, digits=1, signed=True),
+                        raw=excess,
+                        tone="warn" if slow else "plain",
                     ),
                     _time(facts["waiting_ns_median"]),
                 )

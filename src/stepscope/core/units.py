@@ -96,9 +96,14 @@ def format_bandwidth(bytes_per_s: float) -> str:
     return _scaled(bytes_per_s, ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")))
 
 
-def format_percent(fraction: float) -> str:
-    """``31 %``; below 10 % with one digit, ``0.4 %``; ``0 %`` for what is less than half of that digit."""
-    text = f"{fraction * 100:.{1 if abs(fraction) < 0.0995 else 0}f}"
+def format_percent(fraction: float, *, digits: int | None = None, signed: bool = False) -> str:
+    """``31 %``; below 10 % with one digit, ``0.4 %``; ``0 %`` for what is less than half of that digit.
+
+    digits: after the point, whatever the size. signed: ``+31 %``.
+    """
+    if digits is None:
+        digits = 1 if abs(fraction) < 0.0995 else 0
+    text = f"{fraction * 100:{'+' if signed else ''}.{digits}f}"
     return f"{'0' if float(text) == 0 else text} %"
 
 

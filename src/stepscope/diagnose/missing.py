@@ -8,7 +8,7 @@ from stepscope.core.errors import UsageError
 from stepscope.core.words import counted
 from stepscope.diagnose.evidence import Evidence
 from stepscope.records.imported import Stated
-from stepscope.records.training import TrainingRun
+from stepscope.records.training import Scaling, TrainingRun
 from stepscope.store.importers._stated import require_known
 
 
@@ -20,6 +20,7 @@ def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
     """
     if stated is not None:
         require_known(evidence.runs, stated)
+        _require_taken(evidence.runs, stated.scaling)
     lacking = _lacking(evidence.runs)
     if not lacking:
         return
@@ -30,6 +31,19 @@ def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
         f"{', '.join(runs)}",
         why="\n       ".join(reasons),
         fix="state what you know: " + " ".join(_option(*each) for each in lacking.items()),
+    )
+
+
+def _require_taken(runs: Sequence[TrainingRun], scaling: Scaling | None) -> None:
+    """Raises UsageError for a kind of scaling that no run here took: all of them know their own."""
+    if scaling is None or any(run.scaling == scaling for run in runs):
+        return
+    if not runs:
+        raise UsageError(f"--scaling {scaling}: no training runs here", fix="leave it out")
+    known = dict.fromkeys(run.scaling for run in runs if run.scaling is not None)
+    raise UsageError(
+        f"--scaling {scaling} contradicts the {counted(len(runs), 'run')}: {' and '.join(known)} by their own settings",
+        fix="leave it out",
     )
 
 

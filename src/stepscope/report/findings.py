@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.labels import (
     STATUS_LABELS,
@@ -83,21 +84,19 @@ def _scaling(rows: Sequence[ResultRow], labels: Labels) -> list[str]:
 def _scaling_sentence(row: ResultRow, base: ResultRow, labels: Labels) -> str:
     bounds = throughput_ratio(row, base)
     assert bounds is not None, "a row with a speed-up has a throughput, and so has its baseline"
+    assert row.efficiency is not None, "a row with a rating has an efficiency"
+    share = format_percent(row.efficiency)
     kind = f" ({row.scaling} scaling)" if row.scaling else ""
     head = f"{labels[row.cell_id].model}: {labels[row.cell_id].name}"
     base_name = labels[base.cell_id].name
     if bounds.low is None or bounds.high is None:
         return (
-            f"{head} is {bounds.ratio:.2f}x {base_name}{kind}, {_percent(row.efficiency)} efficiency; too few samples"
+            f"{head} is {bounds.ratio:.2f}x {base_name}{kind}, {share} efficiency; too few samples"
             " to say how sure that is."
         )
     if not bounds.clear:
         return f"{head} shows no significant difference from {base_name}{kind}: {bounds.ratio:.2f}x, intervals overlap."
-    rating = (
-        "negative scaling"
-        if row.rating == "negative"
-        else f"{_percent(row.efficiency)} efficiency, {row.rating}"
-    )
+    rating = "negative scaling" if row.rating == "negative" else f"{share} efficiency, {row.rating}"
     return f"{head} is {bounds.ratio:.2f}x {base_name}{kind}: {rating}."
 
 
@@ -122,7 +121,7 @@ def _strategies(rows: Sequence[ResultRow], labels: Labels) -> list[str]:
     if not bounds.clear:
         return [f"{where}: no significant difference between {_listed([names[r.cell_id] for r in group])}."]
     return [
-        f"{where}: {names[fast.cell_id]} is {_percent(bounds.ratio - 1)} faster than {names[slow.cell_id]}."
+        f"{where}: {names[fast.cell_id]} is {format_percent(bounds.ratio - 1)} faster than {names[slow.cell_id]}."
     ]
 
 
@@ -147,8 +146,3 @@ def _failures(rows: Sequence[ResultRow]) -> list[str]:
         counts[label] = counts.get(label, 0) + 1
     kinds = ", ".join(f"{label} {count}" for label, count in counts.items())
     return [f"{len(failed)} of {counted(len(rows), 'cell')} gave no result: {kinds}."]
-
-
-def _percent(fraction: float | None) -> str:
-    assert fraction is not None
-    return f"{fraction:.0%}".replace("%", " %")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope import __version__
+from stepscope.core.units import format_percent
 from stepscope.diagnose.evidence import Evidence
 from stepscope.records.finding import Advice, Diagnosis, Finding, Skipped
 from stepscope.report.render.text import ascii_text, paragraph, render
@@ -70,7 +71,7 @@ def _finding(finding: Finding, number: int) -> list[str]:
     stake = (
         ""
         if finding.stake_fraction is None
-        else f" Fixing this returns up to {_percent(finding.stake_fraction)} of the step."
+        else f" Fixing this returns up to {format_percent(finding.stake_fraction)} of the step."
     )
     about = f" About: {finding.subject}." if finding.subject else ""
     lines.append(
@@ -94,11 +95,6 @@ def _advice(advice: Advice, indent: str) -> list[str]:
 def _command(text: str) -> str:
     """A command is never wrapped: it would no longer be one."""
     return " ".join(ascii_text(text).split())
-
-
-def _percent(fraction: float) -> str:
-    """``31 %``; below 10 % with one digit."""
-    return f"{fraction:.0%}".replace("%", " %") if fraction >= 0.095 else f"{fraction * 100:.1f} %"
 
 
 def _scaling(evidence: Evidence, drop_epochs: int) -> str:

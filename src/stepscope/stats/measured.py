@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.core.units import format_count
+from stepscope.core.units import format_count, format_percent
 from stepscope.records.cell_result import CellResult, RankSamples
 from stepscope.records.samples import EpochResult, RankSummary, StepSample
 from stepscope.stats.bootstrap import rounds_median_interval
@@ -169,9 +169,10 @@ def stability_notes(rounds: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
         if one_level(values):
             continue
         where = f" in round {number}" if len(rounds) > 1 else ""
+        change = format_percent(drift_fraction(values), signed=True)
         notes.append(
-            f"step times did not stay on one level{where}: the second half is {drift_fraction(values):+.1%} against"
-            " the first (longer warm-up, a drifting or a busy machine)"
+            f"step times did not stay on one level{where}: the second half is {change} against the first"
+            " (longer warm-up, a drifting or a busy machine)"
         )
     return tuple(notes)
 

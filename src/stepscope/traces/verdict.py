@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepscope.core.units import format_percent
 from stepscope.records.trace_budget import IdleCause, Parts, RankBudget, Verdict
 
 BALANCED_RATIO = 1.2
@@ -65,7 +66,7 @@ def verdict_of(budget: RankBudget, idle: Sequence[IdleCause], *, waiting_ns: int
     ):
         text = f"balanced: computing and communicating take about as long (ratio {ratio:.2f})"
         return Verdict(kind="balanced", text=text, share=share, compute_to_comm_ratio=ratio)
-    text = _TEXTS[kind].format(share=f"{share:.0%}")
+    text = _TEXTS[kind].format(share=format_percent(share, digits=0))
     if kind == "communication" and waiting_ns is None:
         text += " (how much of it is waiting for other ranks, their traces would tell)"
     kind = "launch" if kind == "sync" else kind

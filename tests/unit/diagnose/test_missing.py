@@ -65,3 +65,12 @@ def test_a_stated_name_that_no_run_has_is_a_mistake() -> None:
     require_stated(found, Stated(world_size={"exp021": 4}))
     with pytest.raises(UsageError, match="did you mean 'exp021'"):
         require_stated(found, Stated(world_size={"exp012": 4}))
+
+
+def test_a_kind_of_scaling_that_no_run_takes_is_a_mistake() -> None:
+    found = evidence(timed("a", ranks=1, scaling="strong"), timed("b", ranks=2, scaling="strong"))
+    require_stated(found, Stated(scaling="strong"))
+    with pytest.raises(UsageError, match="contradicts the 2 runs: strong by their own settings"):
+        require_stated(found, Stated(scaling="weak"))
+    with pytest.raises(UsageError, match="no training runs here"):
+        require_stated(evidence(), Stated(scaling="weak"))

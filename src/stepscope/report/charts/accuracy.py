@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
 from stepscope.report.charts._common import Chart
@@ -63,15 +64,11 @@ def caption(data: Curves) -> str:
     said = []
     for curve in data.curves:
         best = max(curve.points, key=lambda p: p.y)
-        said.append(f"{curve.name}: best {_percent(best.y)} in epoch {best.x:g}")
+        said.append(f"{curve.name}: best {format_percent(best.y, digits=1)} in epoch {best.x:g}")
     return (
         f"Validation accuracy over epochs on {data.title}, {counted(len(data.curves), 'run')}. {'; '.join(said)}."
         " Lines that lie on each other are drawn thinner upwards."
     )
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}".replace("%", " %")
 
 
 def stem(data: Curves) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
 from stepscope.report.charts._common import Chart
@@ -60,7 +61,7 @@ def _row(run: TrainingRun, name: str) -> StackRow:
         parts=(1.0 - share, share),
         low=None if low is None or high is None else max(0.0, 1.0 - high / step),
         high=None if low is None or high is None else max(0.0, 1.0 - low / step),
-        text=f"{share:.0%}".replace("%", " %"),
+        text=format_percent(share, digits=0),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.report.charts._common import Chart
@@ -151,7 +152,7 @@ def caption(data: ScalingChart) -> str:
     said = []
     for curve in data.lines.curves[:5]:
         last = curve.points[-1]
-        share = f"{last.y * data.base / last.x:.0%}".replace("%", " %")
+        share = format_percent(last.y * data.base / last.x, digits=0)
         said.append(f"{curve.name}: {last.y:.2f}x on {counted(int(last.x), 'rank')} (efficiency {share})")
     whisker = any(p.low is not None for curve in data.lines.curves for p in curve.points)
     return (

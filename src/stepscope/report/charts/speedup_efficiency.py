@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.report.charts._common import Chart
@@ -134,7 +135,15 @@ def draw(data: SpeedupChart, axes: Axes) -> None:
         end = max(run.speedup, run.high or 0.0)
         past = run.ratio if end < run.ratio < end + 0.3 * top else end  # beside the tick, not on it
         text_at(axes, past, at, f"{run.speedup:.2f}x", dx=2, va="center", bbox=BEHIND)
-        text_at(right, end * shares[at], at, _percent(run.efficiency), dx=2, va="center", bbox=BEHIND)
+        text_at(
+            right,
+            end * shares[at],
+            at,
+            format_percent(run.efficiency, digits=1),
+            dx=2,
+            va="center",
+            bbox=BEHIND,
+        )
     room = 1.2 if size_inches(data)[0] > COLUMN_INCHES else 1.5
     ticks = 5 if room < 1.5 else 3
     from_zero(axes, top * room, which="x", ticks=ticks)
@@ -153,13 +162,9 @@ def draw(data: SpeedupChart, axes: Axes) -> None:
     title_above(axes, data.title, size_inches(data)[0], edge=True)
 
 
-def _percent(fraction: float) -> str:
-    return f"{fraction:.1%}".replace("%", " %")
-
-
 def caption(data: SpeedupChart) -> str:
     said = [
-        f"{run.name}: {run.speedup:.2f}x of {run.ratio:g}x, efficiency {_percent(run.efficiency)}"
+        f"{run.name}: {run.speedup:.2f}x of {run.ratio:g}x, efficiency {format_percent(run.efficiency, digits=1)}"
         + (f" ({run.rating})" if run.rating else "")
         for run in data.runs
     ]

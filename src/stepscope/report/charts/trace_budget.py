@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.evidence import TraceEvidence
 from stepscope.records.trace_summary import RankPass
@@ -59,7 +60,7 @@ def _row(each: RankPass) -> StackRow | None:
     parts = each.budget.parts
     found = (parts.compute_ns, parts.exposed_comm_ns, parts.exposed_memory_ns, parts.idle_ns)
     shares = tuple(part / parts.window_ns for part in found)
-    return StackRow(name=f"rank {each.facts.rank}", parts=shares, text=f"{shares[0]:.0%}".replace("%", " %"))
+    return StackRow(name=f"rank {each.facts.rank}", parts=shares, text=format_percent(shares[0], digits=0))
 
 
 def draw(data: Stacks, axes: Axes) -> None:

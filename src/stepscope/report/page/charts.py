@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import isfinite
 
-from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, format_size
+from stepscope.core.units import (
+    format_bandwidth,
+    format_bytes_binary,
+    format_duration,
+    format_percent,
+    format_size,
+)
 from stepscope.core.words import counted
 from stepscope.diagnose.comm_labels import device_label, op_label, ranks_label, sweep_names, sweeps
 from stepscope.diagnose.evidence import Evidence
@@ -15,7 +21,7 @@ from stepscope.records.samples import PHASES
 from stepscope.records.training import Epoch, ScalingRow, TrainingRun
 from stepscope.report.page.plot import SLOTS, Axis, Bar, BarChart, Chart, Line, Mark, Reference, Segment
 from stepscope.report.page.tables import failure_text
-from stepscope.report.page.words import percent, sample_rate
+from stepscope.report.page.words import sample_rate
 
 MAX_BARS = 40
 MAX_CHARTS = 12
@@ -105,7 +111,7 @@ def _scaling_lines(
                     y=value(row),
                     low=None if row.low is None else row.low * value(row) / row.speedup,
                     high=None if row.high is None else row.high * value(row) / row.speedup,
-                    text=f"{runs[row.run_id].label}: {row.speedup:.2f}x, {percent(row.efficiency)}",
+                    text=f"{runs[row.run_id].label}: {row.speedup:.2f}x, {format_percent(row.efficiency)}",
                 )
                 for row in rows
             ),
@@ -256,7 +262,7 @@ def _phase_chart(number: str, group: str, runs: Sequence[TrainingRun]) -> BarCha
                     Segment(
                         slot=slot,
                         value=ns,
-                        text=f"{PHASE_NAMES[slot]}: {format_duration(ns)}, {percent(ns / total)}",
+                        text=f"{PHASE_NAMES[slot]}: {format_duration(ns)}, {format_percent(ns / total)}",
                     )
                     for slot, ns in enumerate(times)
                     if ns > 0 and total > 0
@@ -279,7 +285,7 @@ def _phase_chart(number: str, group: str, runs: Sequence[TrainingRun]) -> BarCha
 def _step_text(run: TrainingRun, total: float) -> str:
     step = run.step_ns.value if run.step_ns is not None else total
     exposed = run.phases.exposed_comm_ns if run.phases is not None else 0.0
-    return f"{format_duration(step)}, {percent(exposed / total) if total else '0 %'} exposed"
+    return f"{format_duration(step)}, {format_percent(exposed / total) if total else '0 %'} exposed"
 
 
 def _rate_chart(number: str, group: str, runs: Sequence[TrainingRun]) -> BarChart | None:

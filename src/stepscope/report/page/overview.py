@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, format_size
+from stepscope.core.units import (
+    format_bandwidth,
+    format_bytes_binary,
+    format_duration,
+    format_percent,
+    format_size,
+)
 from stepscope.core.words import counted, plural
 from stepscope.diagnose.comm_labels import op_label
 from stepscope.diagnose.evidence import Evidence
 from stepscope.records.finding import Diagnosis, Finding
-from stepscope.report.page.words import percent, sample_rate
+from stepscope.report.page.words import sample_rate
 
 _SEVERITY_WORDS = {"problem": "problem", "warning": "warning", "info": "good to know"}
 
@@ -44,7 +50,7 @@ def _shown(finding: Finding) -> ShownFinding:
     return ShownFinding(
         finding=finding,
         severity=_SEVERITY_WORDS[finding.severity],
-        stake=None if stake is None else f"up to {percent(stake)} of the step",
+        stake=None if stake is None else f"up to {format_percent(stake)} of the step",
         stake_width=None if stake is None else f"{min(max(stake, 0.0), 1.0) * 100:.1f}%",
     )
 
@@ -120,7 +126,7 @@ def _scaling(evidence: Evidence) -> Figure | None:
     return Figure(
         label=f"best speed-up on {counted(row.world_size, 'rank')}",
         value=f"{row.speedup:.2f}x",
-        note=f"{percent(row.efficiency)} efficiency, {row.group}",
+        note=f"{format_percent(row.efficiency)} efficiency, {row.group}",
     )
 
 
@@ -135,7 +141,7 @@ def _exposed(evidence: Evidence) -> Figure | None:
     share, run = max(shares, key=lambda pair: pair[0])
     return Figure(
         label="most exposed communication",
-        value=percent(share),
+        value=format_percent(share),
         note=f"of the step, {run.group}, {run.label}",
     )
 
@@ -147,7 +153,7 @@ def _traces(evidence: Evidence) -> Figure | None:
     worst = max(budgets, key=lambda budget: budget.parts.exposed_comm_fraction)
     return Figure(
         label="exposed communication in traces",
-        value=percent(worst.parts.exposed_comm_fraction),
+        value=format_percent(worst.parts.exposed_comm_fraction),
         note=f"rank {worst.rank}, of {format_duration(worst.parts.window_ns)};"
         f" {counted(len(budgets), 'rank')} traced",
     )

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from stepscope.core.units import format_bytes_binary, format_count, format_duration
+from stepscope.core.units import format_bytes_binary, format_count, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.labels import STATUS_LABELS
 from stepscope.records.training import Epoch, Measured, ScalingRow, TrainingRun
 from stepscope.report.comm_tables import build_all
-from stepscope.report.page.words import percent, sample_rate
+from stepscope.report.page.words import sample_rate
 from stepscope.report.tables._common import Column, Row, Table, Tone, Value, unknown
 from stepscope.report.tables.summary import time_value
 from stepscope.report.trace_sections import table as trace_table
@@ -269,7 +269,7 @@ def _efficiency(row: ScalingRow | None) -> Value:
     if row.is_baseline:
         return Value(text="baseline", raw=row.efficiency, tone="dim")
     return Value(
-        text=percent(row.efficiency),
+        text=format_percent(row.efficiency),
         raw=row.efficiency,
         tone=_RATING_TONES.get(row.rating or "negative", "plain"),
     )
@@ -327,7 +327,7 @@ def _exposed(run: TrainingRun) -> Value:
         return Value(text="none", raw=0, tone="dim")
     if run.exposed_comm_ns is None or run.step_ns is None or not run.step_ns.value:
         return value
-    part = percent(run.exposed_comm_ns.value / run.step_ns.value)
+    part = format_percent(run.exposed_comm_ns.value / run.step_ns.value)
     return Value(text=f"{format_duration(run.exposed_comm_ns.value)} ({part})", raw=value.raw)
 
 

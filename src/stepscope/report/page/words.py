@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 
-def percent(fraction: float) -> str:
-    """``31 %``; one digit more below 10 %."""
-    return f"{fraction:.0%}".replace("%", " %") if abs(fraction) >= 0.095 else f"{fraction * 100:.1f} %"
-
-
 def sample_rate(per_s: float) -> str:
     """``12 345``, ``3.21``: per second."""
     return f"{per_s:,.0f}".replace(",", " ") if per_s >= 100 else f"{per_s:.3g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepscope.core.units import format_percent
 from stepscope.records.training import ScalingRow
 from stepscope.report.tables._common import Tone, Value, unknown
 
@@ -35,7 +36,7 @@ def efficiency_value(row: ScalingRow | None) -> Value:
         return unknown()
     if row.is_baseline:
         return Value(text="baseline", compact="base", raw=row.efficiency, tone="dim")
-    share = f"{row.efficiency:.1%}".replace("%", " %")
+    share = format_percent(row.efficiency, digits=1)
     rating = row.rating or "not possible"
     return Value(
         text=f"{share} {rating}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepscope.core.units import format_percent
 from stepscope.predict.tcp import link_rate_bytes_per_s
 from stepscope.records.calibration import Calibration, CollectiveFit, Curve, Line
 from stepscope.report.tables._common import UNKNOWN, Column, Row, Table, TableKind, Tone, Value, unknown
@@ -147,15 +148,16 @@ def _digits(value: float) -> str:
 def _errors(fit: Line | Curve) -> Value:
     mean, worst = fit.mean_relative_error, fit.max_relative_error
     tone: Tone = "bad" if mean >= _WORRY[1] else "warn" if mean >= _WORRY[0] else "plain"
-    return Value(text=f"{_percent(mean)} / {_percent(worst)}", compact=_percent(mean), raw=mean, tone=tone)
+    return Value(
+        text=f"{format_percent(mean)} / {format_percent(worst)}",
+        compact=format_percent(mean),
+        raw=mean,
+        tone=tone,
+    )
 
 
 def _share(fraction: float | None) -> Value:
-    return unknown() if fraction is None else Value(text=_percent(fraction), raw=fraction)
-
-
-def _percent(fraction: float) -> str:
-    return f"{fraction:.1%}".replace("%", " %") if fraction < 0.0995 else f"{fraction:.0%}".replace("%", " %")
+    return unknown() if fraction is None else Value(text=format_percent(fraction), raw=fraction)
 
 
 def _text(text: str) -> Value:

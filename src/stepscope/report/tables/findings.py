@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepscope.core.units import format_percent
 from stepscope.records.finding import Finding
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Tone, Value, unknown
 
@@ -46,7 +47,7 @@ def _values(finding: Finding) -> tuple[Value, ...]:
     return (
         _text(finding.severity, _TONES.get(finding.severity, "plain")),
         _text(finding.title),
-        unknown() if stake is None else Value(text=f"{stake:.0%}".replace("%", " %"), raw=stake),
+        unknown() if stake is None else Value(text=format_percent(stake, digits=0), raw=stake),
         _text(finding.subject),
         _text(" ".join(finding.evidence)),
         _text(finding.confidence),

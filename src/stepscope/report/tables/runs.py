@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from stepscope.core.units import format_bytes_binary, format_duration
+from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.labels import STATUS_LABELS
 from stepscope.diagnose.scaling import steady_epochs
@@ -69,7 +69,7 @@ def _row(run: TrainingRun, scaled: ScalingRow | None, drop_epochs: int) -> Row:
         measured(epoch(run, drop_epochs), format_duration),
         measured(run.step_ns, format_duration),
         measured(run.samples_per_s, lambda x: f"{x:,.0f}".replace(",", " ") if x >= 100 else f"{x:.3g}"),
-        known(exposed, lambda x: f"{x:.0%}".replace("%", " %")),
+        known(exposed, lambda x: format_percent(x, digits=0)),
         speedup_value(scaled),
         efficiency_value(scaled),
         known(train_loss(run), lambda x: f"{x:.4g}"),

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from stepscope.core.units import format_bytes, format_bytes_binary, format_count, format_duration
+from stepscope.core.units import (
+    format_bytes,
+    format_bytes_binary,
+    format_count,
+    format_duration,
+    format_percent,
+)
 from stepscope.diagnose.labels import (
     CellLabel,
     Defaults,
@@ -142,7 +148,7 @@ def _communication(row: ResultRow) -> Value:
     value = time_value(exposed, row.exposed_comm_ns_low, row.exposed_comm_ns_high)
     if row.step_ns_median is None:
         return value
-    share = f"{exposed / row.step_ns_median:.0%}".replace("%", " %")
+    share = format_percent(exposed / row.step_ns_median, digits=0)
     return Value(text=f"{value.text} ({share})", compact=value.compact, raw=exposed)
 
 
@@ -155,7 +161,7 @@ def _communication_bytes(row: ResultRow) -> Value:
 def _efficiency(row: ResultRow) -> Value:
     if row.efficiency is None:
         return unknown()
-    share = f"{row.efficiency:.0%}".replace("%", " %")
+    share = format_percent(row.efficiency, digits=0)
     if row.baseline_cell_id == row.cell_id:
         return Value(text="baseline", compact="base", raw=row.efficiency, tone="dim")
     if row.rating is None:
