@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -16,6 +17,10 @@ from tests import fake_runs
 
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background job ignores Ctrl-C and hands that down: tests that send one would wait in vain.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PATIENCE_S = 5.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence_options import EvidenceOptions, read_evidence
 from stepscope.cli.findings import print_findings
 from stepscope.core.errors import UsageError
+from stepscope.core.pool import get_ready, side_by_side, usable_cores
 from stepscope.core.suggest import unknown
 from stepscope.core.words import counted
 
@@ -26,7 +26,12 @@ CHART_FORMATS = ("png", "svg")
 TABLE_FORMATS = ("csv", "tex", "md", "txt")
 ALL_FORMATS = frozenset({"html", *CHART_FORMATS, *TABLE_FORMATS})
 MOST_DRAWING = 4
-"""Processes that draw: each starts with a second of imports."""
+DRAWING_MODULES = (
+    "stepscope.report.render.figure",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg",
+)
+"""Processes that draw, from two on; what they import first, while results are read."""
 
 SHOWN = 3
 """Findings printed; the rest stand in the report."""
@@ -48,11 +53,14 @@ def run(request: Request) -> int:
     """Write the report; the exit code. Raises StepscopeError."""
     from stepscope.diagnose.engine import diagnose
 
+    drawers = min(usable_cores(), MOST_DRAWING) if request.formats.intersection(CHART_FORMATS) else 0
+    if drawers > 1:
+        get_ready(DRAWING_MODULES)
     evidence = read_evidence(request.evidence, spans="html" in request.formats)
     if request.datasets:
         evidence = _only(evidence, request.datasets, drop_epochs=request.evidence.drop_epochs)
     folder = request.output or default_folder(evidence)
-    with _drawing(evidence, folder, request) as charts:
+    with _drawing(evidence, folder, request, drawers) as charts:
         diagnosis = diagnose(evidence)
         files = (*_write_texts(evidence, diagnosis, folder, request), *charts())
     if request.json:
@@ -74,9 +82,11 @@ def run(request: Request) -> int:
 
 
 @contextmanager
-def _drawing(evidence: Evidence, folder: Path, request: Request) -> Iterator[Callable[[], tuple[Path, ...]]]:
-    """Charts begin; what is given waits for them. Of many runs, other processes draw while this one diagnoses."""
-    from stepscope.report.charts import MANY_RUNS, begin
+def _drawing(
+    evidence: Evidence, folder: Path, request: Request, drawers: int
+) -> Iterator[Callable[[], tuple[Path, ...]]]:
+    """Charts begin; what is given waits for them. Other processes draw while this one diagnoses, where it has cores."""
+    from stepscope.report.charts import begin
 
     formats = tuple(name for name in CHART_FORMATS if name in request.formats)
     if not formats:
@@ -91,13 +101,10 @@ def _drawing(evidence: Evidence, folder: Path, request: Request) -> Iterator[Cal
         "traces": evidence.traces or None,
         "drop_epochs": request.evidence.drop_epochs,
     }
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if len(evidence.runs) < MANY_RUNS or cores < 2:
+    if drawers < 2:
         yield begin(records, folder, formats)
         return
-    from stepscope.traces.readers import readers
-
-    with readers(min(cores, MOST_DRAWING)) as executor:
+    with side_by_side(drawers, prepared=True) as executor:
         yield begin(records, folder, formats, executor=executor)
 
 
@@ -163,7 +170,16 @@ def _say(evidence: Evidence, diagnosis: Diagnosis, folder: Path, files: tuple[Pa
     console.print(headline(evidence), style="bold", soft_wrap=True)
     for note in evidence.notes[:SHOWN]:
         console.print(f"! {note}", style="yellow", soft_wrap=True, markup=False)
+    unsaid = len(evidence.notes) - SHOWN
+    if unsaid > 0:
+        console.print(f"! and {counted(unsaid, 'note')} more", style="yellow")
     console.print()
+    if not diagnosis.findings:
+        console.print(
+            f"no rule found anything: {counted(len(diagnosis.quiet), 'rule')} looked,"
+            f" {len(diagnosis.skipped)} lacked data",
+            style="dim",
+        )
     print_findings(diagnosis.findings[:SHOWN])
     more = len(diagnosis.findings) - SHOWN
     if more > 0:

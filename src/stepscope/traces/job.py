@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
@@ -11,13 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from stepscope.core.errors import MissingError, Unavailable
+from stepscope.core.pool import side_by_side, usable_cores
 from stepscope.records.trace_collectives import JobCollectives
 from stepscope.records.trace_path import CrossRankPath
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary
 from stepscope.traces.cross_path import cross_rank_path
 from stepscope.traces.load import one_per_rank, trace_files
 from stepscope.traces.rank_pass import Wanted, pass_file
-from stepscope.traces.readers import readers
 from stepscope.traces.stragglers import find_stragglers
 from stepscope.traces.verdict import verdict_of
 from stepscope.traces.waiting import job_collectives
@@ -141,9 +140,9 @@ def _map(
 ) -> list[RankPass]:
     if isinstance(workers, Executor):
         return _submit(workers, work, files, done)
-    count = min(workers or len(os.sched_getaffinity(0)), len(files))
+    count = min(workers or usable_cores(), len(files))
     if count > 1 and text_bytes(files) >= PARALLEL_FROM_BYTES:
-        with readers(count) as pool:
+        with side_by_side(count) as pool:
             return _submit(pool, work, files, done)
     passes = []
     for file in files:

@@ -11,8 +11,8 @@ import pytest
 from tests.trace_builder import build, write_job
 
 from stepscope.core.errors import DataError
+from stepscope.core.pool import side_by_side
 from stepscope.traces import job
-from stepscope.traces.readers import readers
 
 
 def test_several_processes_give_the_same_answer_as_one(
@@ -48,7 +48,7 @@ def test_an_interrupt_ends_the_processes_at_once() -> None:
 
 
 def interrupted_while_running(task_s: float) -> None:
-    with readers(2) as pool:
+    with side_by_side(2) as pool:
         running = pool.submit(time.sleep, task_s)
         while not running.running():
             time.sleep(0.02)
@@ -56,5 +56,5 @@ def interrupted_while_running(task_s: float) -> None:
 
 
 def test_processes_are_not_the_caller() -> None:
-    with readers(1) as pool:
+    with side_by_side(1) as pool:
         assert pool.submit(os.getpid).result() != os.getpid()

@@ -1,0 +1,70 @@
+"""Processes that work side by side, and end with whoever started them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+
+LOOK_S = 1.0
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def get_ready(modules: Sequence[str]) -> None:
+    """Begin to import ``modules`` beside the caller, for the next ``side_by_side(prepared=True)``; at once back.
+
+    A server imports them once and forks every worker: modules that start threads or hold locks do not belong here. Where
+    the system has no such servers, nothing.
+    """
+    if sys.platform == "win32":
+        return
+    from multiprocessing import forkserver
+
+    forkserver.set_forkserver_preload(list(modules))
+    forkserver.ensure_running()
+
+
+@contextmanager
+def side_by_side(count: int, *, prepared: bool = False) -> Iterator[Executor]:
+    """A pool of ``count`` processes. Left by an exception (Ctrl-C among them), it ends them in the middle of their work.
+
+    Never forked from the caller, who may have threads. prepared: forked from what ``get_ready`` has imported.
+    """
+    served = prepared and sys.platform != "win32"
+    pool = ProcessPoolExecutor(
+        count,
+        mp_context=multiprocessing.get_context("forkserver" if served else "spawn"),
+        initializer=_begin,
+        initargs=(None if served else os.getpid(),),
+    )
+    before = set(multiprocessing.active_children())
+    try:
+        yield pool
+    except BaseException:
+        for child in set(multiprocessing.active_children()) - before:
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin(parent: int | None) -> None:
+    """In each process: Ctrl-C is the parent's to answer, whose end is this one's too. None: a server's child."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_watch, args=(parent or os.getppid(),), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:  # a server ends when the caller does
+        time.sleep(LOOK_S)
+    os._exit(1)
