@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.blocks import print_block
 from stepscope.cli.console import err, out, print_json
+from stepscope.cli.evidence_options import WORTH_SAYING
 from stepscope.core.errors import CheckFailed, DataError, ExitCode, UsageError
 from stepscope.core.places import telling_names
 from stepscope.core.suggest import unknown
@@ -40,7 +41,7 @@ def run(request: Request) -> int:
     """Compare and show; the exit code. Raises StepscopeError."""
     from stepscope.diagnose.comparing import METRIC_KEYS, compare
     from stepscope.records.codec import encode_document
-    from stepscope.report.compare_document import document, failed_conditions, parse_conditions
+    from stepscope.report.compare_document import document, failed_conditions, parse_conditions, unchecked
 
     if len(request.paths) < 2:
         raise UsageError("compare needs two runs", fix="stepscope compare A B")
@@ -60,6 +61,13 @@ def run(request: Request) -> int:
             "nothing to compare: no run or collective of one side has its like on the other",
             why="; ".join(comparison.unmatched[:4]) or "there are no finished runs",
             fix="compare runs of the same matrix, or single cells",
+        )
+    for condition in unchecked(conditions, comparison):
+        err().print(
+            f"! --fail-if {condition.text}: not checked, nothing compared here has {condition.key}",
+            style="yellow",
+            markup=False,
+            soft_wrap=True,
         )
     failed = failed_conditions(conditions, comparison)
     if failed:
@@ -84,22 +92,38 @@ def _wanted(text: str | None, known: Sequence[str]) -> frozenset[str]:
 
 
 def _read(request: Request) -> list[Side]:
-    from stepscope.cli.evidence_options import EvidenceOptions, read_evidence
+    from stepscope.core.signals import stop_signals_raise
     from stepscope.diagnose.comparing import Side
+    from stepscope.diagnose.evidence import load_evidence
+    from stepscope.diagnose.missing import require_stated
+    from stepscope.records.imported import Stated
+    from stepscope.store.importers._stated import parse_world_sizes, require_known
 
     for option, given in (("-o", request.output), ("--set", request.overrides)):
         if given:
             raise UsageError(
                 f"{option} goes with --run", fix="leave it out, or add --run and two matrix files"
             )
+    stated = Stated(world_size={} if request.world_size is None else parse_world_sizes(request.world_size))
     names = telling_names(request.paths)
     sides = []
-    for name, path in zip(names, request.paths, strict=True):
-        options = EvidenceOptions(
-            paths=(path,), world_size=request.world_size, drop_epochs=request.drop_epochs
-        )
-        sides.append(Side(name=name, rounds=(read_evidence(options),)))
+    with stop_signals_raise("terminated while reading"):
+        for name, path in zip(names, request.paths, strict=True):
+            evidence = load_evidence(
+                (path,),
+                stated=stated,
+                drop_epochs=request.drop_epochs,
+                on_trace=_told if err().is_terminal else None,
+            )
+            require_stated(evidence)
+            sides.append(Side(name=name, rounds=(evidence,)))
+    require_known([run for side in sides for run in side.rounds[0].runs], stated)
     return sides
+
+
+def _told(trace: Path) -> None:
+    if trace.stat().st_size >= WORTH_SAYING:
+        err().print(f"read {trace.name}", style="dim", markup=False)
 
 
 def _measured(request: Request) -> tuple[list[Side], int]:

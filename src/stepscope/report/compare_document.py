@@ -53,6 +53,12 @@ def failed_conditions(conditions: Sequence[Condition], comparison: Comparison) -
     )
 
 
+def unchecked(conditions: Iterable[Condition], comparison: Comparison) -> tuple[Condition, ...]:
+    """Conditions on a figure that the comparison does not have: they can never hold."""
+    there = {figure.metric for figure in comparison.figures}
+    return tuple(each for each in conditions if each.key not in there)
+
+
 def _said(condition: Condition, figure: ComparedFigure) -> str:
     if condition.percent:
         return f"{figure.change * 100:+.1f} %"

@@ -65,14 +65,15 @@ def parse_condition(
         return Condition(text=text, key=text.strip())
     found = _CONDITION.match(text)
     if found is None:
-        if re.fullmatch(r"[\w-]+", text.strip()):
+        if rules and re.fullmatch(r"[\w-]+", text.strip()):
             raise UsageError(
                 unknown("rule", text.strip(), sorted(rules)),
                 fix=f"a rule (`stepscope diagnose --rules list`), or a condition on {', '.join(metrics)}",
             )
         raise UsageError(
             f"--fail-if {text!r}: not a condition",
-            why="expected KEY OP NUMBER with OP one of >, >=, <, <=, ==, !=, or the name of a rule",
+            why="expected KEY OP NUMBER with OP one of >, >=, <, <=, ==, !="
+            + (", or the name of a rule" if rules else f", and KEY one of {', '.join(metrics)}"),
             fix=f"for example --fail-if '{next(iter(metrics), 'exposed_comm_fraction')} > 0'",
         )
     key, op, number, sign = found.groups()

@@ -114,7 +114,7 @@ def _line(run: TrainingRun, row: ScalingRow | None, drop_epochs: int) -> dict[st
         "hardware": run.hardware,
         "num_parameters": run.num_parameters,
         "epochs": len(run.epochs) or None,
-        "dropped_epochs": drop_epochs if run.epochs else None,
+        "dropped_epochs": runs.dropped(run, drop_epochs) if run.epochs else None,
         **_measured("epoch_ns", runs.epoch(run, drop_epochs)),
         "epoch_estimated": run.epoch_estimated,
         **_measured("step_ns", run.step_ns),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from stepscope import __version__
 from stepscope.core.units import format_percent
+from stepscope.core.words import counted
 from stepscope.diagnose.evidence import Evidence
 from stepscope.records.finding import Advice, Diagnosis, Finding, Skipped
 from stepscope.report.render.text import ascii_text, paragraph, render
@@ -43,14 +44,18 @@ def _title(evidence: Evidence, drop_epochs: int) -> str:
         if drop_epochs
         else "Means over epochs leave no epoch out (--drop-epochs 0)."
     )
-    return "\n".join(
-        [
-            _heading("Performance report", "="),
-            paragraph(f"Of {names or 'nothing'}, by stepscope {__version__}."),
-            paragraph(kept),
-            "",
-        ]
-    )
+    lines = [
+        _heading("Performance report", "="),
+        paragraph(f"Of {names or 'nothing'}, by stepscope {__version__}."),
+    ]
+    with_epochs = [run for run in evidence.runs if run.epochs]
+    if with_epochs:
+        short = [run for run in with_epochs if runs.dropped(run, drop_epochs) < drop_epochs]
+        all_kept = (
+            f" {counted(len(short), 'run')} with no more epochs than that: all are kept." if short else ""
+        )
+        lines.append(paragraph(kept + all_kept))
+    return "\n".join([*lines, ""])
 
 
 def _findings(found: Sequence[Finding]) -> str:

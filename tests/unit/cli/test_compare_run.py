@@ -86,3 +86,41 @@ def test_a_condition_on_the_change_ends_with_the_change(tmp_path: Path) -> None:
     with pytest.raises(CheckFailed, match="step_ns < -10%") as failed:
         run(request(tmp_path, fail_if=("step_ns < -10%",)))
     assert "-2" in (failed.value.why or "") or "-19" in (failed.value.why or "")
+
+
+def imported(folder: Path, *names: str) -> tuple[Path, ...]:
+    """A metrics.csv of 12 epochs in a folder each."""
+    for name in names:
+        (folder / name).mkdir()
+        lines = [f"{n},{1 / n},{10 + n % 3 / 10},{1 / n},0.5" for n in range(1, 13)]
+        text = "\n".join(["epoch,train_loss,train_time,val_loss,val_acc", *lines])
+        (folder / name / "metrics.csv").write_text(text + "\n", encoding="utf-8")
+    return tuple(folder / name for name in names)
+
+
+def reading(folder: Path, **changes: Any) -> Request:
+    paths = imported(folder, "exp001_alone", "exp002_four")
+    return request(folder, paths=paths, measure=False, output=None, metrics=None, **changes)
+
+
+def test_ranks_are_stated_of_the_runs_of_all_sides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(reading(tmp_path, world_size="exp001=1,exp002=4")) == 0
+    differences = json.loads(capsys.readouterr().out)["differences"]
+    (ranks,) = [each for each in differences if each["key"] == "world_size"]
+    assert ranks["values"] == ["1", "4"]
+
+
+def test_ranks_of_a_run_on_no_side_are_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no run has 'exp003'"):
+        run(reading(tmp_path, world_size="exp001=1,exp003=4"))
+
+
+def test_a_condition_that_nothing_here_can_meet_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(reading(tmp_path, fail_if=("samples_per_s < -3%", "epoch_ns > 50%"))) == 0
+    said = capsys.readouterr().err
+    assert "--fail-if samples_per_s < -3%: not checked" in said
+    assert "epoch_ns > 50%" not in said

@@ -45,3 +45,10 @@ def test_a_rule_s_name_holds_when_the_rule_fires() -> None:
 def test_a_mistake_says_what_is_known(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parse_condition(text, metrics=METRICS, rules=RULES)
+
+
+def test_where_there_are_no_rules_none_are_offered() -> None:
+    with pytest.raises(UsageError, match="'idle_fraction': not a condition") as refused:
+        parse_condition("idle_fraction", metrics=METRICS, rules=())
+    assert "rule" not in str(refused.value)
+    assert "exposed_comm_fraction" in str(refused.value)

@@ -261,3 +261,22 @@ def test_the_tables_compile(tmp_path: Path, what: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]
     assert "Overfull" not in done.stdout or what != "study", re.findall(r"Overfull.*", done.stdout)
+
+
+def test_pieces_of_evidence_are_told_apart_in_a_cell() -> None:
+    (row,) = findings.build((finding(advice=(Advice(text="do this"), Advice(text="or that"))),)).rows
+    texts = [value.text for value in row.values]
+    assert "speed-up 0.46x on 4 ranks; 31 % of the step is exposed communication" in texts
+    assert "do this; or that" in texts
+
+
+def test_epochs_are_mentioned_where_there_are_any() -> None:
+    assert "epoch" not in performance_report(evidence(), NOTHING).partition("Findings")[0]
+
+
+def test_a_run_with_fewer_epochs_than_are_dropped_keeps_them_all_and_that_is_said() -> None:
+    short = evidence(run("a", epochs=epochs(seconds=[3.0, 2.0])), drop_epochs=5)
+    said = performance_report(short, NOTHING, drop_epochs=5).partition("Findings")[0]
+    assert "1 run with no more epochs than that: all are kept." in " ".join(said.split())
+    (line,) = csv.DictReader(comprehensive_csv(short.runs, (), drop_epochs=5).splitlines())
+    assert (line["dropped_epochs"], float(line["epoch_ns"])) == ("0", 2.5e9)

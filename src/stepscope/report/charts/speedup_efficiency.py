@@ -148,9 +148,11 @@ def draw(data: SpeedupChart, axes: Axes) -> None:
     ticks = 5 if room < 1.5 else 3
     from_zero(axes, top * room, which="x", ticks=ticks)
     from_zero(right, max(1.02, *(room * r.efficiency for r in data.runs)), which="x", ticks=ticks)
-    for level, side in ((GOOD, "right"), (EXCELLENT, "left")):
+    for level, side, away in ((GOOD, "right", -1.5), (EXCELLENT, "left", 1.5)):
         right.axvline(level, color=FAINT, linewidth=0.9, linestyle=(0, (4, 2)), zorder=3)
-        text_at(right, level, -0.55, f"{level:g}", dy=1.5, ha=side, va="bottom", color=FAINT, room=True)
+        text_at(
+            right, level, -0.55, f"{level:g}", dx=away, dy=1.5, ha=side, va="bottom", color=FAINT, room=True
+        )
     wrap = 24 if size_inches(data)[0] == COLUMN_INCHES else 48
     axes.set_yticks(range(len(data.runs)), [lines(run.name, wrap) for run in data.runs])
     axes.set_ylim(len(data.runs) - 0.45, -0.55)

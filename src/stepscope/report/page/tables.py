@@ -184,7 +184,7 @@ def failure_text(run: TrainingRun) -> str | None:
     if run.status == "ok":
         return None
     label = STATUS_LABELS.get(run.status, run.status)
-    return f"{label}: {run.error}" if run.error else label
+    return f"{label}: {run.error.removeprefix(f'{run.source}: ')}" if run.error else label
 
 
 def scaling_table(evidence: Evidence) -> Table:

@@ -17,6 +17,7 @@ from stepscope.diagnose.comm_labels import (
     size_of,
 )
 from stepscope.records.comm import CommRow
+from stepscope.report.sweeps import origins
 from stepscope.report.tables._common import Column, Tone, Value, unknown
 
 Head = tuple[tuple[Column, Callable[[CommRow], Value]], ...]
@@ -95,7 +96,8 @@ def average_busbw(sweep: Sequence[CommRow]) -> float | None:
 
 
 def heading(rows: Sequence[CommRow], *, env: bool = True, op: bool = True) -> Head:
-    """Group columns: operation, ranks, device and, where they say something, mode, settings and network."""
+    """Group columns: operation, ranks, device and, where they say something, mode, settings, network and origin."""
+    origin = origins(rows)
     paced = len({row.pacing for row in rows}) > 1
 
     def mode(row: CommRow) -> Value:
@@ -103,6 +105,8 @@ def heading(rows: Sequence[CommRow], *, env: bool = True, op: bool = True) -> He
         return name(", ".join(parts))
 
     head: list[tuple[Column, Callable[[CommRow], Value]]] = []
+    if origin is not None:
+        head.append((_group("source", "from"), lambda row: name(origin(row))))
     if op:
         head.append((_group("op", "operation"), lambda row: name(op_label(row))))
     head += [

@@ -8,8 +8,9 @@ from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.comm_labels import failure_label, op_label, redop_label, sweep_names, sweeps
+from stepscope.diagnose.comm_labels import failure_label, op_label, redop_label
 from stepscope.records.comm import CommRow
+from stepscope.report.sweeps import sweep_names, sweeps
 from stepscope.report.tables._comm import (
     average_busbw,
     decimal,
@@ -173,12 +174,15 @@ def _footnotes(rows: Sequence[CommRow]) -> tuple[str, ...]:
         if len(paced) == 1
         else "with or without an untimed barrier before it, as said above"
     )
+    means = all(row.time_ns_median is None for row in shown)
     lines = [
-        f"time: of one call on its slowest rank, then the median over the calls; {how}. min, p90, p99, max are of the"
-        " same calls, all in microseconds; ±95 %: interval of the median, its larger side.",
+        f"time: of one call, as imported: mean over the calls, in microseconds; {how}."
+        if means
+        else f"time: of one call on its slowest rank, then the median over the calls; {how}. min, p90, p99, max are of"
+        " the same calls, all in microseconds; ±95 %: interval of the median, its larger side.",
         "size: bytes of the tensor, of the larger side where input and output differ, rounded down to whole elements"
         " and equal parts. algbw = size / time and busbw = algbw x the operation's factor (2(n-1)/n for all_reduce)"
-        " from the median, in GB/s (GB = 1e9 bytes).",
+        f" from {'that time' if means else 'the median'}, in GB/s (GB = 1e9 bytes).",
     ]
     if any(row.op == "all_to_all_v" for row in shown):
         lines.append(
@@ -199,10 +203,11 @@ def _footnotes(rows: Sequence[CommRow]) -> tuple[str, ...]:
             else ""
         )
         lines.append(f"of link: busbw / peak of the link in one direction ({said}).{above}")
-    lines.append(
-        "nccl-tests prints means of back-to-back calls, averaged over ranks: compare with the median above only where"
-        " calls do not scatter."
-    )
+    if not means:
+        lines.append(
+            "nccl-tests prints means of back-to-back calls, averaged over ranks: compare with the median above only"
+            " where calls do not scatter."
+        )
     return tuple(lines)
 
 

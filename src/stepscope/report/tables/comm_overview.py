@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_size
-from stepscope.diagnose.comm_labels import failure_label, op_label, sweeps
+from stepscope.diagnose.comm_labels import failure_label, op_label
 from stepscope.records.comm import CommRow
+from stepscope.report.sweeps import sweeps
 from stepscope.report.tables._comm import (
     average_busbw,
     gigabytes,

@@ -49,9 +49,9 @@ def _values(finding: Finding) -> tuple[Value, ...]:
         _text(finding.title),
         unknown() if stake is None else Value(text=format_percent(stake, digits=0), raw=stake),
         _text(finding.subject),
-        _text(" ".join(finding.evidence)),
+        _text("; ".join(finding.evidence)),
         _text(finding.confidence),
-        _text(" ".join(advice.text for advice in finding.advice)),
+        _text("; ".join(advice.text for advice in finding.advice)),
         _text("; ".join(commands)),
         _text(finding.rule),
     )

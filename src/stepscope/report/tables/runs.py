@@ -95,6 +95,12 @@ def epoch(run: TrainingRun, drop_epochs: int) -> Measured | None:
     return Measured(value=sum(times) / len(times), n=len(times))
 
 
+def dropped(run: TrainingRun, drop_epochs: int) -> int:
+    """How many first epochs the mean really leaves out: none where no timed epoch would remain."""
+    timed = steady_epochs(run, 0) if run.step_ns is None else ()
+    return 0 if timed and len(timed) <= drop_epochs else drop_epochs
+
+
 def best_accuracy(run: TrainingRun) -> float | None:
     """Best validation accuracy of any epoch, else the accuracy at the end; None where neither is known."""
     found = [e.validation_accuracy for e in run.epochs if e.validation_accuracy is not None]

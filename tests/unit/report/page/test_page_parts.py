@@ -196,3 +196,9 @@ def test_baselines_are_not_charted_as_a_strategy_of_their_own() -> None:
     speedup, _ = charts.scaling_charts(derived(Evidence(sources=(), runs=(base, many))))
     assert [line.name for line in speedup.lines] == ["ddp"]
     assert [mark.y for mark in speedup.lines[0].marks] == [1.0, 3.0]
+
+
+def test_a_failed_run_is_told_without_its_path() -> None:
+    path = "results/a-long-way-down/metrics.csv"
+    lost = run("lost", source=path, status="interrupted", error=f"{path}: no finished epoch")
+    assert tables.failure_text(lost) == "interrupted: no finished epoch"
