@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.blocks import print_block
 from stepscope.cli.console import err, out, print_json
 from stepscope.cli.evidence_options import WORTH_SAYING
+from stepscope.cli.findings import say_not_checked
 from stepscope.core.errors import CheckFailed, DataError, ExitCode, UsageError
 from stepscope.core.places import telling_names
 from stepscope.core.suggest import unknown
@@ -63,12 +64,7 @@ def run(request: Request) -> int:
             fix="compare runs of the same matrix, or single cells",
         )
     for condition in unchecked(conditions, comparison):
-        err().print(
-            f"! --fail-if {condition.text}: not checked, nothing compared here has {condition.key}",
-            style="yellow",
-            markup=False,
-            soft_wrap=True,
-        )
+        say_not_checked(condition, f"nothing compared here has {condition.key}")
     failed = failed_conditions(conditions, comparison)
     if failed:
         raise CheckFailed(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.cli.console import err, out, print_json
+from stepscope.cli.console import out, print_json
 from stepscope.cli.evidence_options import EvidenceOptions, read_evidence
-from stepscope.cli.findings import print_findings
+from stepscope.cli.findings import print_findings, say_unchecked
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.core.words import counted
@@ -78,7 +78,7 @@ def run(request: Request) -> int:
     else:
         _show(evidence, diagnosis, everything=request.everything or request.rules is not None)
     values = metrics(evidence, diagnosis)
-    _say_unknown(conditions, values, diagnosis)
+    say_unchecked(conditions, values, diagnosis)
     refuse_failed(conditions, values, diagnosis)
     return 0
 
@@ -90,20 +90,6 @@ def _require_asked(conditions: Iterable[Condition], chosen: Sequence[Rule]) -> N
             raise UsageError(
                 f"--fail-if {condition.key}: --rules leaves this rule out",
                 fix=f"name it in --rules, too: --rules {','.join([*sorted(names), condition.key])}",
-            )
-
-
-def _say_unknown(
-    conditions: Iterable[Condition], values: Mapping[str, float | None], diagnosis: Diagnosis
-) -> None:
-    """A check of what nobody could look at passes; it must not do so in silence."""
-    skipped = {each.rule: each.reason for each in diagnosis.skipped}
-    for condition in conditions:
-        unknown_number = condition.op is not None and values[condition.key] is None
-        reason = "nothing here tells" if unknown_number else skipped.get(condition.key)
-        if reason is not None:
-            err().print(
-                f"! --fail-if {condition.text!r} was not checked: {reason}", style="yellow", soft_wrap=True
             )
 
 

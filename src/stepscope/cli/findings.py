@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from stepscope.cli.console import out
+from stepscope.cli.console import err, out
 from stepscope.core.units import format_percent
-from stepscope.records.finding import Finding
+from stepscope.records.finding import Diagnosis, Finding
+
+if TYPE_CHECKING:
+    from stepscope.report.conditions import Condition
 
 _STYLES = {"problem": "bold red", "warning": "bold yellow", "info": "bold green"}
 
@@ -36,6 +40,28 @@ def print_finding(finding: Finding, *, confidence: bool = False) -> None:
         _hanging("    → ", advice.text, "dim")
         if advice.command:  # in one piece: it is there to be pasted
             out().print(f"      $ {advice.command}", style="cyan", soft_wrap=True)
+
+
+def say_unchecked(
+    conditions: Iterable[Condition], values: Mapping[str, float | None], diagnosis: Diagnosis
+) -> None:
+    """A check of what nobody could look at passes; it must not do so in silence."""
+    skipped = {each.rule: each.reason for each in diagnosis.skipped}
+    for condition in conditions:
+        unknown_number = condition.op is not None and values[condition.key] is None
+        reason = "nothing here tells" if unknown_number else skipped.get(condition.key)
+        if reason is not None:
+            say_not_checked(condition, reason)
+
+
+def say_not_checked(condition: Condition, reason: str) -> None:
+    """One condition of ``--fail-if`` that could not fail, and why."""
+    err().print(
+        f"! --fail-if {condition.text!r} was not checked: {reason}",
+        style="yellow",
+        soft_wrap=True,
+        markup=False,
+    )
 
 
 def _hanging(mark: str, text: str, style: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.blocks import print_block
 from stepscope.cli.console import err, out, print_json
-from stepscope.cli.findings import print_findings
+from stepscope.cli.findings import print_findings, say_unchecked
 from stepscope.cli.ranges import parse_ranges
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.signals import stop_signals_raise
@@ -123,7 +123,9 @@ def run(request: Request) -> int:
         print_json(encode_document(document(shown, diagnosis)))
     else:
         _show(shown, diagnosis, sections, limit=request.limit)
-    refuse_failed(conditions, metrics(summary), diagnosis)
+    values = metrics(summary)
+    say_unchecked(conditions, values, diagnosis)
+    refuse_failed(conditions, values, diagnosis)
     return 0
 
 

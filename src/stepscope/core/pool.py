@@ -31,7 +31,8 @@ def get_ready(modules: Sequence[str]) -> None:
     from multiprocessing import forkserver
 
     forkserver.set_forkserver_preload(list(modules))
-    forkserver.ensure_running()
+    with _interrupts_blocked():
+        forkserver.ensure_running()
 
 
 @contextmanager
@@ -48,6 +49,8 @@ def side_by_side(count: int, *, prepared: bool = False) -> Iterator[Executor]:
         initargs=(None if served else os.getpid(),),
     )
     before = set(multiprocessing.active_children())
+    with _interrupts_blocked():
+        pool.submit(int)  # with the first work all processes start
     try:
         yield pool
     except BaseException:
@@ -56,6 +59,22 @@ def side_by_side(count: int, *, prepared: bool = False) -> Iterator[Executor]:
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Ctrl-C reaches all processes of a terminal; one that starts here must not answer it with a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # starting it unblocks Ctrl-C, whatever was before
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(parent: int | None) -> None:

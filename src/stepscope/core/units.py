@@ -67,11 +67,12 @@ def _three_digits(value: float) -> str:
 
 def format_duration(ns: float) -> str:
     """``1.23 ms``, ``45.6 s``, ``2 min 05 s``, ``1 h 02 min``."""
-    seconds = ns / 1e9
+    seconds = round(ns / 1e9)
     if seconds >= 3600:
-        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
+        minutes = round(seconds / 60)
+        return f"{minutes // 60} h {minutes % 60:02d} min"
     if seconds >= 120:
-        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+        return f"{seconds // 60} min {seconds % 60:02d} s"
     return _scaled(ns, ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1, "ns")))
 
 

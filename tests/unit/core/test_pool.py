@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -58,3 +61,29 @@ def interrupted_while_running(task_s: float) -> None:
 def test_processes_are_not_the_caller() -> None:
     with side_by_side(1) as pool:
         assert pool.submit(os.getpid).result() != os.getpid()
+
+
+def test_ctrl_c_while_modules_are_made_ready_is_answered_once(tmp_path: Path) -> None:
+    (tmp_path / "slow_to_import.py").write_text(
+        "import pathlib, time\npathlib.Path(__file__).with_suffix('.begun').touch()\ntime.sleep(1)\n"
+    )
+    script = (
+        "import sys, time\n"
+        "from stepscope.core.pool import get_ready\n"
+        "get_ready(['slow_to_import'])\n"
+        "try:\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    sys.exit('interrupted')\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    limit = time.monotonic() + 30
+    while not (tmp_path / "slow_to_import.begun").exists():
+        assert time.monotonic() < limit, "the server never began to import"
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.communicate(timeout=30)[1] == "interrupted\n"

@@ -83,3 +83,17 @@ def test_a_printed_duration_is_within_one_percent(ns: float) -> None:
 )
 def test_percent_has_a_digit_below_ten(fraction: float, text: str) -> None:
     assert units.format_percent(fraction) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (124.95, "2 min 05 s"),
+        (126.4, "2 min 06 s"),
+        (119.6, "2 min 00 s"),
+        (3599.7, "1 h 00 min"),
+        (3720, "1 h 02 min"),
+    ],
+)
+def test_long_durations_are_rounded_not_cut(seconds: float, text: str) -> None:
+    assert units.format_duration(seconds * 1e9) == text

@@ -43,7 +43,7 @@ NAME = "impossible-figures"
 MAX_EFFICIENCY = Threshold(
     value=IMPOSSIBLE,
     unit="efficiency",
-    source="issue 5; caches give a few per cent, wrong baselines much more",
+    source="caches give a few per cent, wrong baselines much more",
 )
 MAX_MFU = Threshold(value=1.0, unit="MFU", source="METRICS, Utilisation: by definition")
 MAX_CONTRADICTION = Threshold(
@@ -64,7 +64,8 @@ def check(evidence: Evidence) -> Outcome:
     if findings:
         return capped(findings)
     best = max((pair.row.efficiency for pair in found), default=None)
-    said = f"{counted(len(finished), 'run')}" + (
+    looked = counted(len(finished), "run") if finished else "utilisation in traces"
+    said = looked + (
         ""
         if best is None
         else f", highest efficiency {format_percent(best)}, limit {format_percent(MAX_EFFICIENCY.value)}"

@@ -51,16 +51,17 @@ def _look(job: TraceEvidence) -> Outcome:
         return unread(_NAME, job.summary, "no collective was recorded")
     if not report.instances:
         return unread(_NAME, job.summary, "no collective was seen on two ranks: give the traces of all ranks")
-    window = sum(p.budget.parts.window_ns for p in job.summary.ranks if p.budget is not None)
-    waiting = report.waiting_ns / window if window else 0.0
+    windows = [p.budget.parts.window_ns for p in job.summary.ranks if p.budget is not None]
+    waiting = report.waiting_ns / sum(windows) if any(windows) else 0.0
     if report.stragglers:
-        return tuple(_named(job, each, waiting) for each in report.stragglers)
+        typical_ns = sum(windows) / len(windows) if windows else 0.0
+        return tuple(_named(job, each, typical_ns) for each in report.stragglers)
     if waiting >= WORTH and report.pattern in ("rotating", "one-off"):
         return (_nobody(job, report, waiting),)
     return Quiet(rule=_NAME, looked_at=f"{report.text}; waiting takes {format_percent(waiting)} of the time")
 
 
-def _named(job: TraceEvidence, each: Straggler, waiting: float) -> Finding:
+def _named(job: TraceEvidence, each: Straggler, window_ns: float) -> Finding:
     host = next((p.facts.host for p in job.summary.ranks if p.facts.rank == each.rank), None)
     place = f"rank {each.rank}" + (f" on {host}" if host else "")
     advice = [
@@ -79,9 +80,10 @@ def _named(job: TraceEvidence, each: Straggler, waiting: float) -> Finding:
         title=f"{place} is a straggler: the others wait for it ({each.cause})",
         evidence=(
             f"{each.kind}: {each.evidence}",
-            f"worth up to {format_duration(each.saved_ns)} of this capture",
+            f"as fast as the second last it would save up to {format_duration(each.saved_ns)} of this capture's "
+            f"{format_duration(window_ns)}",
         ),
-        stake_fraction=min(1.0, each.share_of_skew * waiting),
+        stake_fraction=min(1.0, each.saved_ns / window_ns) if window_ns else None,
         confidence=each.confidence,
         advice=tuple(advice),
         subject=f"rank {each.rank}",

@@ -102,9 +102,11 @@ def draw_curves(data: Curves, axes: Axes, *, over: bool = False, legend: bool = 
 
 
 def whole_numbers(axes: Axes) -> None:
-    """Ticks of the axis across at whole numbers only: there is no epoch 2.5."""
+    """Ticks of the axis across at whole numbers of what is drawn only: there is no epoch 2.5, nor one before the first."""
     from matplotlib.ticker import MaxNLocator
 
+    first = axes.dataLim.x0
+    axes.set_xlim(left=max(axes.get_xlim()[0], first - 0.9))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
 
 

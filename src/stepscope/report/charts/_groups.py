@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -112,7 +112,7 @@ def compare(runs: Iterable[TrainingRun], how: Comparison, *, drop_epochs: int) -
     compared = [run for run in on_their_machines(runs) if how.value(run)]
     for about, mine in grouped(compared, lambda run: tuple(facets(run)[f] for f in known)).items():
         slots = grouped(mine, lambda run: tuple(facets(run)[f] for f in rest))
-        clusters = [c for found in slots.values() for c in _repeats(found, how) if _worth(c)]
+        clusters = [c for found in _by_ranks(slots, rest) for c in _repeats(found, how) if _worth(c)]
         if not clusters:
             continue
         order = how.order or _appearance([how.value(run) for c in clusters for run in c])
@@ -129,6 +129,19 @@ def compare(runs: Iterable[TrainingRun], how: Comparison, *, drop_epochs: int) -
                 made = _chart(part, chosen, about, rest, how, drop_epochs, page if page > 1 else None)
                 charts += [made] if made is not None else []
     return tuple(charts)
+
+
+def _by_ranks(
+    slots: Mapping[tuple[str, ...], list[TrainingRun]], names: Sequence[str]
+) -> list[list[TrainingRun]]:
+    """Those that differ in the number of ranks alone stand together, few ranks first; else in order of appearance."""
+    alike: dict[tuple[str, ...], int] = {}
+    places = []
+    for facets_, runs in slots.items():
+        others = tuple(text for name, text in zip(names, facets_, strict=True) if name != "ranks")
+        places.append((alike.setdefault(others, len(alike)), runs[0].world_size or 0))
+    ordered = sorted(zip(places, slots.values(), strict=True), key=lambda pair: pair[0])
+    return [runs for _, runs in ordered]
 
 
 def _repeats(runs: Sequence[TrainingRun], how: Comparison) -> list[list[TrainingRun]]:

@@ -135,8 +135,10 @@ def _footnotes(
 ) -> tuple[str, ...]:
     notes = []
     if any(run.step_ns is None and len(run.epochs) > 1 for run in runs):
+        few = any(0 < len(run.epochs) <= drop_epochs for run in runs if run.step_ns is None)
+        kept = "; none where there are no more than that" if few else ""
         notes.append(
-            f"epoch: mean over epochs, {first_epochs(drop_epochs)} left out (--drop-epochs {drop_epochs})."
+            f"epoch: mean over epochs, {first_epochs(drop_epochs)} left out (--drop-epochs {drop_epochs}){kept}."
             if drop_epochs
             else "epoch: mean over all epochs (--drop-epochs 0)."
         )
