@@ -70,7 +70,7 @@ def test_a_failure_names_the_rank_and_the_pool_is_replaced(
     started = time.monotonic()
     with pytest.raises(rank_failed) as failure:
         pool.run(function, timeout_s=3.0)
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60, "the pool waits for no dead rank"
     for text in said:
         assert text in str(failure.value)
     assert pool.broken

@@ -11,6 +11,9 @@ from stepscope.records.comm import CommRow
 LATENCY_BYTES = 4096
 """Messages between two ranks up to this size (a page) are shown by their time: it is all start-up, a rate says nothing."""
 
+ORIGIN_MARK = ": "
+"""Between a source and its cell, where several sources measured the same."""
+
 DEFAULT_ENV = "default"
 """The world in which no variable of the sweep was set."""
 
@@ -78,16 +81,40 @@ def identity(row: CommRow) -> tuple[str, ...]:
     return (op_label(row), *(part(row) for part in _PARTS))
 
 
+def origins(rows: Iterable[CommRow]) -> Part | None:
+    """Names the log or the cell a row is of; None where what was measured tells all rows apart.
+
+    The same may be there more than once: measured in several logs, on several machines.
+    """
+    cells: dict[tuple[object, ...], set[str]] = {}
+    for row in rows:
+        if row.size_bytes is not None:
+            cells.setdefault((*identity(row), row.size_bytes), set()).add(row.cell_id)
+    return _origin if any(len(found) > 1 for found in cells.values()) else None
+
+
+def _origin(row: CommRow) -> str:
+    """``a100.log``: an imported row's cell is named ``a100.log, in place``; ``monday`` of ``monday: CELL``."""
+    source, mark, _ = row.cell_id.partition(ORIGIN_MARK)
+    return source if mark else row.cell_id.removesuffix(f", {place_label(row)}")
+
+
 def sweeps(rows: Iterable[CommRow]) -> dict[tuple[str, ...], list[CommRow]]:
-    """Rows by what they were measured with, in order of first appearance: one sweep over sizes each."""
+    """Rows by what they were measured with and, where that is not enough, by origin: one sweep over sizes each.
+
+    In order of first appearance.
+    """
+    rows = list(rows)
+    origin = origins(rows)
     found: dict[tuple[str, ...], list[CommRow]] = {}
     for row in rows:
-        found.setdefault(identity(row), []).append(row)
+        key = identity(row) if origin is None else (*identity(row), origin(row))
+        found.setdefault(key, []).append(row)
     return found
 
 
 def sweep_names(among: Sequence[CommRow], *, always_ranks: bool = True) -> Callable[[CommRow], str]:
-    """A function naming a row by what differs among those of its operation: ``4 ranks, bf16``.
+    """A function naming a row by what differs among those of its operation: ``4 ranks, bf16``, ``8 ranks, a100.log``.
 
     always_ranks: the number of ranks is said even where it is the same throughout.
     """
@@ -102,6 +129,8 @@ def sweep_names(among: Sequence[CommRow], *, always_ranks: bool = True) -> Calla
         ]
         for op, rows in by_op.items()
     }
+    if (origin := origins(among)) is not None:
+        needed = {op: [*names, origin] for op, names in needed.items()}
     return lambda row: ", ".join(part(row) for part in needed[op_label(row)])
 
 

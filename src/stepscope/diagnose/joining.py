@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepscope.core.places import telling_names
+from stepscope.diagnose.comm_labels import ORIGIN_MARK
 from stepscope.diagnose.evidence import CellEvidence, Evidence
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.training import TrainingRun
@@ -18,11 +19,19 @@ _JOINED = (
 
 
 def join(parts: Sequence[Evidence]) -> Evidence:
-    """All of ``parts``; a run_id that two have gets its source's name before it. A fact that differs is left out."""
+    """All of ``parts``; a run_id or a sweep that two have gets its source's name before it.
+
+    A fact that differs is left out.
+    """
     counts = Counter(run.run_id for part in parts for run in part.runs)
     clashing = {run_id for run_id, number in counts.items() if number > 1}
+    sweeps = Counter(cell_id for part in parts for cell_id in {row.cell_id for row in part.comm})
+    twice = {cell_id for cell_id, number in sweeps.items() if number > 1}
     names = telling_names([part.sources[0].path for part in parts])
-    parts = [_renamed(part, clashing, name) for part, name in zip(parts, names, strict=True)]
+    parts = [
+        _with_own_sweeps(_renamed(part, clashing, name), twice, name)
+        for part, name in zip(parts, names, strict=True)
+    ]
     joined: dict[str, Any] = {name: tuple(x for p in parts for x in getattr(p, name)) for name in _JOINED}
     return Evidence(
         **joined,
@@ -49,6 +58,16 @@ def _renamed(part: Evidence, clashing: set[str], name: str) -> Evidence:
         return replace(cell, run=run_of(cell.run))
 
     return replace(part, runs=tuple(map(run_of, part.runs)), cells=tuple(map(cell_of, part.cells)))
+
+
+def _with_own_sweeps(part: Evidence, twice: set[str], name: str) -> Evidence:
+    if not twice:
+        return part
+    rows = (
+        replace(row, cell_id=f"{name}{ORIGIN_MARK}{row.cell_id}") if row.cell_id in twice else row
+        for row in part.comm
+    )
+    return replace(part, comm=tuple(rows))
 
 
 def _one_machine(environments: Sequence[EnvironmentRecord | None]) -> EnvironmentRecord | None:

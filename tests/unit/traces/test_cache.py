@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import fields
 from pathlib import Path
 
@@ -165,13 +164,3 @@ def test_the_cache_is_off_unless_asked_for(tmp_path: Path, monkeypatch: pytest.M
 def test_the_folder_is_that_of_xdg() -> None:
     assert cache_folder({"XDG_CACHE_HOME": "/somewhere"}) == Path("/somewhere/stepscope/traces")
     assert cache_folder({"XDG_CACHE_HOME": ""}) == Path.home() / ".cache" / "stepscope" / "traces"
-
-
-def test_reading_it_is_faster_than_loading(tmp_path: Path, place: Path) -> None:
-    path = write(tmp_path / "large.json.gz", rank_text(build(steps=200, layers=16), 0))
-    start = time.perf_counter()
-    cached(path, lambda: load_file(path), folder=place)
-    loading = time.perf_counter() - start
-    start = time.perf_counter()
-    cached(path, refuse, folder=place)
-    assert time.perf_counter() - start < loading / 3

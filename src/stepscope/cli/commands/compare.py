@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from stepscope.cli._command import Command
+from stepscope.cli.evidence_arguments import DropEpochs, WorldSize
 
 
 def compare(
@@ -35,15 +36,8 @@ def compare(
         str | None,
         typer.Option(help="Only these figures: step_ns,samples_per_s,...", metavar="KEY,..."),
     ] = None,
-    world_size: Annotated[
-        str | None,
-        typer.Option(
-            "--world-size", help="Ranks of runs that do not tell: exp021=4,exp044=4.", metavar="RUN=N,..."
-        ),
-    ] = None,
-    drop_epochs: Annotated[
-        int, typer.Option("--drop-epochs", help="First epochs left out of epoch times.", min=0)
-    ] = 1,
+    world_size: WorldSize = None,
+    drop_epochs: DropEpochs = 1,
     fail_if: Annotated[
         list[str] | None,
         typer.Option(

@@ -8,37 +8,23 @@ from typing import Annotated
 import typer
 
 from stepscope.cli._command import Command
+from stepscope.cli.evidence_arguments import ANY_RESULTS, Cell, DropEpochs, Scaling, TargetAccuracy, WorldSize
 
 
 def diagnose(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Run folders, traces, or results of other tools (nccl-tests, metrics.csv, ...).",
+            help=ANY_RESULTS,
             metavar="PATHS",
             show_default=False,
         ),
     ] = None,
-    world_size: Annotated[
-        str | None,
-        typer.Option(
-            "--world-size", help="Ranks of runs that do not tell: exp021=4,exp044=4.", metavar="RUN=N,..."
-        ),
-    ] = None,
-    scaling: Annotated[
-        str | None,
-        typer.Option(help="What is kept as ranks are added, where files do not tell.", metavar="strong|weak"),
-    ] = None,
-    target_accuracy: Annotated[
-        str | None,
-        typer.Option(
-            "--target-accuracy", help="Also the time to these validation accuracies.", metavar="A,..."
-        ),
-    ] = None,
-    drop_epochs: Annotated[
-        int, typer.Option("--drop-epochs", help="First epochs left out of epoch times.", min=0)
-    ] = 1,
-    cell: Annotated[str | None, typer.Option(help="Only this cell of a run folder.", metavar="ID")] = None,
+    world_size: WorldSize = None,
+    scaling: Scaling = None,
+    target_accuracy: TargetAccuracy = None,
+    drop_epochs: DropEpochs = 1,
+    cell: Cell = None,
     rules: Annotated[
         str | None, typer.Option(help="Only these rules; `list` names them all.", metavar="RULE,...")
     ] = None,

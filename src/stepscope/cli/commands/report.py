@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from stepscope.cli._command import Command
+from stepscope.cli.evidence_arguments import ANY_RESULTS, Cell, DropEpochs, Scaling, TargetAccuracy, WorldSize
 
 
 def report(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            help="Run folders, traces, or results of other tools (nccl-tests, metrics.csv, ...).",
+            help=ANY_RESULTS,
             metavar="PATHS",
             show_default=False,
         ),
@@ -35,30 +36,15 @@ def report(
     tex: Annotated[bool, typer.Option("--tex", help="Tables as LaTeX (booktabs).")] = False,
     md: Annotated[bool, typer.Option("--md", help="Tables as Markdown.")] = False,
     txt: Annotated[bool, typer.Option("--txt", help="performance_report.txt: findings first.")] = False,
-    world_size: Annotated[
-        str | None,
-        typer.Option(
-            "--world-size", help="Ranks of runs that do not tell: exp021=4,exp044=4.", metavar="RUN=N,..."
-        ),
-    ] = None,
-    scaling: Annotated[
-        str | None,
-        typer.Option(help="What is kept as ranks are added, where files do not tell.", metavar="strong|weak"),
-    ] = None,
+    world_size: WorldSize = None,
+    scaling: Scaling = None,
     datasets: Annotated[
         list[str] | None,
         typer.Option("--datasets", help="Only runs on these data sets (A,B or again).", metavar="NAME"),
     ] = None,
-    target_accuracy: Annotated[
-        str | None,
-        typer.Option(
-            "--target-accuracy", help="Also the time to these validation accuracies.", metavar="A,..."
-        ),
-    ] = None,
-    drop_epochs: Annotated[
-        int, typer.Option("--drop-epochs", help="First epochs left out of epoch times.", min=0)
-    ] = 1,
-    cell: Annotated[str | None, typer.Option(help="Only this cell of a run folder.", metavar="ID")] = None,
+    target_accuracy: TargetAccuracy = None,
+    drop_epochs: DropEpochs = 1,
+    cell: Cell = None,
     title: Annotated[str | None, typer.Option(help="Heading of the page.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document, with the files.")] = False,
 ) -> int:

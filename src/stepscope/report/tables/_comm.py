@@ -11,13 +11,13 @@ from stepscope.diagnose.comm_labels import (
     flight_label,
     network_label,
     op_label,
+    origins,
     pacing_label,
     place_label,
     ranks_label,
     size_of,
 )
 from stepscope.records.comm import CommRow
-from stepscope.report.sweeps import origins
 from stepscope.report.tables._common import Column, Tone, Value, unknown
 
 Head = tuple[tuple[Column, Callable[[CommRow], Value]], ...]

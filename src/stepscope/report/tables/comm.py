@@ -8,9 +8,8 @@ from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.comm_labels import failure_label, op_label, redop_label
+from stepscope.diagnose.comm_labels import failure_label, op_label, redop_label, sweep_names, sweeps
 from stepscope.records.comm import CommRow
-from stepscope.report.sweeps import sweep_names, sweeps
 from stepscope.report.tables._comm import (
     average_busbw,
     decimal,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_size
-from stepscope.diagnose.comm_labels import failure_label, op_label
+from stepscope.diagnose.comm_labels import failure_label, op_label, sweeps
 from stepscope.records.comm import CommRow
-from stepscope.report.sweeps import sweeps
 from stepscope.report.tables._comm import (
     average_busbw,
     gigabytes,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.comm_rows import MIB, collective, sweep
 from tests.evidence import evidence
 
+from stepscope.diagnose.comm_facts import by_sweep
+from stepscope.diagnose.comm_labels import origins
+from stepscope.diagnose.evidence import Evidence, Source
+from stepscope.diagnose.joining import join
 from stepscope.records.comm import CommRow
 from stepscope.report.charts import comm_busbw
 from stepscope.report.page.charts import line_charts
-from stepscope.report.sweeps import origins
 from stepscope.report.tables import comm, comm_overview
 
 
@@ -55,3 +60,23 @@ def test_means_are_not_called_medians() -> None:
     said = " ".join(comm.build([collective(MIB, 9.0, rank_spread=None, **unknown)]).footnotes)
     assert "median" not in said
     assert "mean over the calls" in said
+
+
+def test_rules_see_each_log_alone() -> None:
+    found = by_sweep(logs())
+    assert [name for name, _ in found] == [
+        "all_reduce on 8 ranks, a100.log",
+        "all_reduce on 8 ranks, h100.log",
+    ]
+    for _, rows in found:
+        sizes = [row.size_bytes for row in rows]
+        assert sizes == sorted(set(sizes))
+
+
+def test_the_same_sweep_of_two_runs_is_told_apart_by_the_run() -> None:
+    days = [
+        Evidence(sources=(Source(path=Path(name), kind="comm"),), comm=tuple(sweep(world_size=8, rate=rate)))
+        for name, rate in (("monday", 2e9), ("friday", 4e9))
+    ]
+    found = by_sweep(join(days).comm)
+    assert [name for name, _ in found] == ["all_reduce on 8 ranks, monday", "all_reduce on 8 ranks, friday"]
