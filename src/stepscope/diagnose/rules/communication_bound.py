@@ -293,7 +293,9 @@ def _sequence(evidence: Evidence, run: TrainingRun) -> int | None:
 def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
     worst, run = costs[0], costs[0].run
     causes = worst.causes
-    named = ", ".join(cause for cause, _ in causes) or "nothing known of the model or the batch is small"
+    named = (
+        ", ".join(cause for cause, _ in causes) or "neither model, batch nor sequence is known to be small"
+    )
     rest = [f"{c.run.label}: {format_percent(c.share)}" for c in costs[1:4]]
     lost = "exposed communication" if worst.measured else "lost, most likely to communication"
     return Finding(
