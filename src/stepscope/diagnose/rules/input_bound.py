@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import TimedCell, by_model, measured, others, timed_cells
+from stepscope.diagnose.cell_facts import TimedCell, measured, others, over_share
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
@@ -38,23 +38,10 @@ PROBLEM = Threshold(value=0.30, unit="share of the step", source="the job could 
 
 
 def check(evidence: Evidence) -> Outcome:
-    cells = timed_cells(evidence)
-    if not cells:
-        return Skipped(
-            rule=NAME, reason="no finished cell has step times", command="stepscope bench MATRIX.yaml"
-        )
-    firing = [each for each in cells if each.share("data_wait") > MIN_SHARE.value]
-    if not firing:
-        worst = max(cells, key=lambda each: each.share("data_wait"))
-        return Quiet(
-            rule=NAME,
-            looked_at=f"{worst.name}: {format_percent(worst.share('data_wait'))} of the step waits for data, "
-            f"limit {format_percent(MIN_SHARE.value)}",
-        )
-    return tuple(
-        _finding(evidence, sorted(group, key=lambda each: -each.share("data_wait")))
-        for group in by_model(firing)
-    )
+    found = over_share(evidence, "data_wait", MIN_SHARE.value, rule=NAME, spent="of the step waits for data")
+    if isinstance(found, (Quiet, Skipped)):
+        return found
+    return tuple(_finding(evidence, ranked) for ranked in found)
 
 
 def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:

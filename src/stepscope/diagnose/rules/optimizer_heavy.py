@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_count, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import TimedCell, by_model, measured, others, timed_cells
+from stepscope.diagnose.cell_facts import TimedCell, measured, others, over_share
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
@@ -39,23 +39,10 @@ MIN_SHARE = Threshold(
 
 
 def check(evidence: Evidence) -> Outcome:
-    cells = timed_cells(evidence)
-    if not cells:
-        return Skipped(
-            rule=NAME, reason="no finished cell has step times", command="stepscope bench MATRIX.yaml"
-        )
-    firing = [each for each in cells if each.share("optimizer") > MIN_SHARE.value]
-    if not firing:
-        worst = max(cells, key=lambda each: each.share("optimizer"))
-        return Quiet(
-            rule=NAME,
-            looked_at=f"{worst.name}: {format_percent(worst.share('optimizer'))} of the step, limit "
-            f"{format_percent(MIN_SHARE.value)}",
-        )
-    return tuple(
-        _finding(evidence, sorted(group, key=lambda each: -each.share("optimizer")))
-        for group in by_model(firing)
-    )
+    found = over_share(evidence, "optimizer", MIN_SHARE.value, rule=NAME, spent="of the step")
+    if isinstance(found, (Quiet, Skipped)):
+        return found
+    return tuple(_finding(evidence, ranked) for ranked in found)
 
 
 def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
