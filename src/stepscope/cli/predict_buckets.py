@@ -63,7 +63,21 @@ def read_calibration(file: Path) -> Calibration:
             why=error.strerror or str(error),
             fix="`stepscope calibrate RUN` writes one",
         ) from error
-    return codec.decode(data, Calibration, source=str(file))
+    if file.suffix == ".jsonl":
+        raise DataError(
+            f"{file} is no calibration",
+            why="it holds a run's results",
+            fix=f"`stepscope calibrate {file.parent}` makes {file.parent / 'calib.json'}",
+        )
+    calibration = codec.decode(data, Calibration, source=str(file))
+    for number, fit in enumerate(calibration.fits, start=1):
+        if not fit.curve.knots or any(knot.time_ns <= 0 for knot in fit.curve.knots):
+            raise DataError(
+                f"{file}: fit {number} ({fit.op} on {fit.world_size} ranks) has no curve",
+                why="its knots are missing, or take no time",
+                fix="`stepscope calibrate RUN` writes it anew",
+            )
+    return calibration
 
 
 def _transport(calibration: Calibration, cell: CellResult) -> Transport | None:

@@ -140,9 +140,26 @@ def _from_specification(
     return predictions, f"{gpus} x {gpu.name}{nodes}{network}"
 
 
+def _refuse_specification(request: Request) -> None:
+    """Raises UsageError for options that describe a machine by its specification, beside one that was measured."""
+    names = [
+        name
+        for name in ("gpu", "gpus_per_node", "adapters", "algorithm")
+        if getattr(request, name) is not None
+    ]
+    given = [f"--{name.replace('_', '-')}" for name in names] + (["--sharp"] if request.sharp else [])
+    if given:
+        raise UsageError(
+            f"{', '.join(given)} beside --calib",
+            why="a calibration is of the machine it was measured on",
+            fix="leave out --calib to predict from a specification, or the others to predict from what was measured",
+        )
+
+
 def _calibrated(
     request: Request, file: Path, op: str, sizes: tuple[int, ...], gpus: int
 ) -> tuple[dict[int, Predicted], str]:
+    _refuse_specification(request)
     calibration = read_calibration(file)
     for warning in machine_warnings(calibration, machine_of(collect(with_torch=False))):
         err().print(f"warning: {warning}", style="yellow", soft_wrap=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -17,6 +18,10 @@ def main() -> int:
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m stepscope.rank SPEC.json | --probe\n")
         return 2
+    from stepscope.core.processes import die_with_parent
+
+    # Before torch is imported, which takes seconds: a launcher that is killed meanwhile takes its ranks with it, too.
+    die_with_parent(signal.SIGKILL)
     from stepscope.rank.worker import main as work
 
     code = work(Path(arguments[0]))

@@ -6,7 +6,6 @@ Any cell that is not ok ends the group; the controller starts a new one with the
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import warnings
 from contextlib import suppress
@@ -19,7 +18,6 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from stepscope.core.errors import StepscopeError
-from stepscope.core.processes import die_with_parent
 from stepscope.rank import failure, flight, startup, way_out
 from stepscope.rank.cell import RankContext, run_cell
 from stepscope.rank.comm.cell import run_comm
@@ -38,7 +36,6 @@ EXIT_TERMINATED = 143
 
 
 def main(spec_path: Path) -> int:
-    die_with_parent(signal.SIGKILL)  # a launcher that is killed outright takes its ranks with it
     startup.install_signals()
     try:
         group = read_record(spec_path, GroupSpec)

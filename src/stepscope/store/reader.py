@@ -47,7 +47,7 @@ def read_run(root: Path) -> RunRecord:
         raise DataError(
             f"{root} is not a run folder",
             why="it has no run.json",
-            fix="pass the folder that `stepscope bench` printed",
+            fix="pass the folder that `stepscope bench` or `stepscope comm` printed",
         )
     return read_record(layout.run, RunRecord)
 

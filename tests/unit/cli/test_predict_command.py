@@ -86,7 +86,22 @@ def test_a_barrier_needs_no_size(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         ([*ASKED, "--size", "1K", "--network", "infinband-ndr"], "did you mean 'infiniband-ndr'"),
         ([*ASKED, "--size", "1K", "--caller", "tourch"], "did you mean 'torch'"),
-        ([*ASKED, "--size", "1K", "--calib", "absent.json"], "cannot read"),
+        ([*ASKED, "--size", "1K", "--calib", "absent.json"], "--gpu beside --calib"),
+        (
+            [
+                "predict",
+                "--collective",
+                "all_reduce",
+                "--gpus",
+                "8",
+                "--size",
+                "1K",
+                "--calib",
+                "absent.json",
+            ],
+            "cannot read",
+        ),
+        ([*ASKED, "--size", "1K", "--adapters", "0"], "adapters"),
         (["predict", "--validate", "absent"], "does not exist"),
     ],
 )
@@ -165,3 +180,22 @@ def test_a_calibration_is_used_and_another_machine_is_warned_about(
     code, _, told = run([*asked[:2], "all_to_all", *asked[3:], "--calib", str(file)], capsys)
     assert code == ExitCode.USAGE
     assert "all_to_all" in told
+
+
+def test_what_is_no_calibration_is_not_called_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["predict", "--collective", "all_reduce", "--size", "1MiB", "--gpus", "2", "--calib"]
+    results = tmp_path / "results.jsonl"
+    results.write_text("{}\n{}\n")
+    code, _, told = run([*asked, str(results)], capsys)
+    assert code == ExitCode.USAGE
+    assert f"`stepscope calibrate {tmp_path}` makes" in " ".join(told.split())
+    assert "delete" not in told
+    file = calibration_file(tmp_path)
+    document = json.loads(file.read_text())
+    document["fits"][0]["curve"]["knots"] = []
+    file.write_text(json.dumps(document))
+    code, _, told = run([*asked, str(file)], capsys)
+    assert code == ExitCode.USAGE
+    assert "fit 1 (all_reduce on 2 ranks) has no curve" in told

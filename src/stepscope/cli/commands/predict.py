@@ -33,7 +33,8 @@ def predict(
         typer.Option(help="Between nodes: infiniband-ndr, roce-400g, efa-p5, ...", metavar="NETWORK"),
     ] = None,
     adapters: Annotated[
-        int | None, typer.Option(help="Network adapters of a node; without it the usual ones.", metavar="N")
+        int | None,
+        typer.Option(help="Network adapters of a node; without it the usual ones.", metavar="N", min=1),
     ] = None,
     sharp: Annotated[bool, typer.Option("--sharp", help="The network reduces (SHARP).")] = False,
     algorithm: Annotated[
