@@ -59,11 +59,17 @@ class CommOptions:
             ("matmul", self.matmul),
             ("overlap", self.overlap),
         )
+        nothing = self.ops.strip() == "none"
+        if nothing and not any(wanted for _, wanted in extra):
+            raise UsageError(
+                "--ops none alone measures nothing",
+                fix="add --pairs, --matmul or --overlap; --ops all has every collective",
+            )
         for text in _listed(self.dtype):
             dtype_name(text)
         threads = _count("--threads", self.threads, least=1)
         return CommRequest(
-            ops=op_names(self.ops) if self.ops.strip() != "none" else (),
+            ops=() if nothing else op_names(self.ops),
             sizes_bytes=parse_sizes(self.sizes),
             dtypes=_listed(self.dtype),
             reduce_ops=_listed(self.reduce_op),

@@ -51,6 +51,8 @@ def run_comm(
         raise UsageError(unknown("format", format_, FORMATS))
     if json and format_ != "table":
         raise UsageError("--json and --format both say what stdout gets", fix="give one of them")
+    if plan and json:
+        raise UsageError("--plan is a table for people", fix="leave --json out")
     asked, measure = options.request(), options.measure()
     planned = make_comm_plan(asked, launch=options.launch(), worlds=options.worlds())
     if plan:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from stepscope.config.sections import LaunchSettings
 from stepscope.core.errors import UsageError
+from stepscope.core.units import format_bytes_binary
 from stepscope.environment.collect import collect
 from stepscope.launch.join import joined_world
 from stepscope.matrix.comm_links import Link, link_of
@@ -19,6 +20,9 @@ from stepscope.records.comm import CommRow, CommSpec
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_if_there
+
+LEAST_RANK_BYTES = 100 << 20
+"""Memory of its own that a rank takes at the least: an interpreter with torch and a process group (Linux, torch 2.13)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,8 @@ def make_comm_plan(request: CommRequest, *, launch: LaunchSettings, worlds: Sequ
     if worlds is None:
         here = max(1, machine.num_gpus) if device == "cuda" else 2
         worlds = (machine.joined_world_size or here,)
+    if joined is None:
+        _require_memory(max(worlds), environment)
     cells = plan_comm(replace(request, worlds=tuple(worlds)), machine=machine, device=device, backend=backend)
     if not cells:
         raise UsageError(
@@ -51,6 +57,18 @@ def make_comm_plan(request: CommRequest, *, launch: LaunchSettings, worlds: Sequ
             fix="add another --ops, --dtype or --reduce-op",
         )
     return CommPlan(cells=cells, environment=environment, device=device, backend=backend)
+
+
+def _require_memory(ranks: int, environment: EnvironmentRecord) -> None:
+    """Raises UsageError where so many processes cannot fit: the machine would swap, or kill some of them."""
+    needed, free = ranks * LEAST_RANK_BYTES, environment.memory_available_bytes
+    if needed > free:
+        raise UsageError(
+            f"{ranks} ranks do not fit into this machine's memory",
+            why=f"they take {format_bytes_binary(needed)} at least before the first message, "
+            f"{format_bytes_binary(free)} is free",
+            fix="fewer --ranks",
+        )
 
 
 def derive_comm_rows(layout: RunLayout) -> tuple[CommRow, ...]:

@@ -9,7 +9,7 @@ from math import isqrt
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.collectives._common import Collective
 from stepscope.core.errors import UsageError
-from stepscope.core.units import format_size
+from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.predict.curve_fit import fit_curve
 from stepscope.predict.curve_shape import curve_time_ns
@@ -37,6 +37,12 @@ from stepscope.records.environment import EnvironmentRecord
 
 LATENCY_ONLY = "latency"
 """Family of the curve of a collective without payload: one knot."""
+
+NOISY_ERROR = 0.3
+"""Mean error of the curve, or of one fitted to the other sizes, from which on sizes contradict each other.
+
+22 sweeps on two busy cores had 0.04 to 0.23.
+"""
 
 _SEEN_RATE = 0.5  # share of the largest size's time that is bandwidth, below which the rate is a guess
 
@@ -201,7 +207,7 @@ def _fit(key: _Key, way: _Way, rows: Sequence[CommRow]) -> CollectiveFit:
             )
             for size, time in zip(distinct, middle, strict=True)
         )
-        notes += _rate_notes(line, int(distinct[-1]))
+        notes += [*_noise_notes(curve), *_rate_notes(line, int(distinct[-1]))]
     return CollectiveFit(
         op=key.op,
         dtype=key.dtype,
@@ -246,6 +252,16 @@ def _latency(
     )
     errors = tuple(SizeError(size_bytes=0, measured_ns=t, line_ns=time, curve_ns=time) for t in times)
     return line, curve, errors
+
+
+def _noise_notes(curve: Curve) -> list[str]:
+    error = max(curve.mean_relative_error, curve.cross_validated_error or 0.0)
+    if error <= NOISY_ERROR:
+        return []
+    return [
+        f"measured too unevenly to rely on: sizes are off the curve by {format_percent(error)} on average; "
+        "measure again with a longer --budget and nothing else on the machine"
+    ]
 
 
 def _rate_notes(line: Line, largest: int) -> list[str]:

@@ -141,9 +141,9 @@ def five_sizes(sizes_bytes: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HeldOut:
-    """error: mean relative error at sizes left out; scores: their errors in predicted standard deviations."""
+    """error: mean relative error at sizes left out, None: none of them counts; scores: in predicted standard deviations."""
 
-    error: float
+    error: float | None
     scores: Floats
 
 
@@ -152,9 +152,12 @@ def _choose(points: _Points) -> tuple[str, _HeldOut | None]:
         return BLEND, None
     results = _held_out((*SHAPES, KNOTS), points)
     best = LINE.key
+    least = results[best].error
+    if least is None:
+        return BLEND, None
     for key, result in results.items():
-        if result.error < _BETTER * results[best].error:
-            best = key
+        if result.error is not None and result.error < _BETTER * least:
+            best, least = key, result.error
     return best, results[best]
 
 
@@ -175,7 +178,9 @@ def _held_out(keys: Sequence[str], points: _Points) -> dict[str, _HeldOut]:
             errors[key] += list(np.expm1(difference[counts]))
             scores[key] += list(difference[counts] / np.maximum(sd[counts], 1e-3))
     return {
-        key: _HeldOut(error=float(np.mean(errors[key])) if errors[key] else 0.0, scores=np.array(scores[key]))
+        key: _HeldOut(
+            error=float(np.mean(errors[key])) if errors[key] else None, scores=np.array(scores[key])
+        )
         for key in keys
     }
 

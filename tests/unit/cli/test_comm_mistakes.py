@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli.main import main
+from stepscope.matrix import comm_session
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,8 @@ from stepscope.cli.main import main
         (("--budget", "0s"), "no time at all"),
         (("--emulate-network", "fast"), "is not an emulated network"),
         (("--backend", "glo"), "did you mean 'gloo'"),
+        (("--ops", "none"), "--ops none alone measures nothing"),
+        (("--plan", "--json"), "--plan is a table"),
         (("--json", "--format", "csv"), "both say what stdout gets"),
     ],
 )
@@ -36,3 +39,14 @@ def test_a_users_mistake_is_one_message_before_any_rank_starts(
     assert message in " ".join(said.split())
     assert "Traceback" not in said
     assert not run.exists()
+
+
+def test_more_ranks_than_memory_holds_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comm_session, "LEAST_RANK_BYTES", 1 << 60)
+    with pytest.raises(SystemExit) as ended:
+        main(["comm", "--ranks", "2,3", "-o", str(tmp_path / "run")])
+    assert ended.value.code == 2
+    assert "3 ranks do not fit into this machine's memory" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

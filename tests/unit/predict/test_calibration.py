@@ -110,6 +110,18 @@ def test_where_the_line_fails_is_said() -> None:
     assert fit.curve.mean_relative_error < 0.5 * fit.line.mean_relative_error
 
 
+@pytest.mark.parametrize("factor", [4.0, 8.0])
+def test_sizes_that_contradict_each_other_are_noted(factor: float) -> None:
+    (fit,) = made(sweep(bend=lambda size: factor if size.bit_length() // 2 % 2 else 1.0)).fits
+    assert fit.curve.cross_validated_error != 0
+    assert any("measured too unevenly to rely on" in note for note in fit.notes)
+
+
+def test_sizes_that_agree_are_not_called_uneven() -> None:
+    (fit,) = made(sweep()).fits
+    assert not any("unevenly" in note for note in fit.notes)
+
+
 def test_a_rate_that_no_size_shows_is_noted() -> None:
     (fit,) = made(sweep(sizes=[2**i for i in range(6, 14)], beta_bytes_per_s=1e9)).fits
     assert any("rate is uncertain" in note for note in fit.notes)
