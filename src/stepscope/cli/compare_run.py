@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.blocks import print_block
 from stepscope.cli.console import err, out, print_json
-from stepscope.cli.evidence_options import WORTH_SAYING
 from stepscope.cli.findings import say_not_checked
 from stepscope.core.errors import CheckFailed, DataError, ExitCode, UsageError
 from stepscope.core.places import telling_names
@@ -88,38 +87,21 @@ def _wanted(text: str | None, known: Sequence[str]) -> frozenset[str]:
 
 
 def _read(request: Request) -> list[Side]:
-    from stepscope.core.signals import stop_signals_raise
+    from stepscope.cli.evidence_options import EvidenceOptions, read_each
     from stepscope.diagnose.comparing import Side
-    from stepscope.diagnose.evidence import load_evidence
-    from stepscope.diagnose.missing import require_stated
-    from stepscope.records.imported import Stated
-    from stepscope.store.importers._stated import parse_world_sizes, require_known
 
     for option, given in (("-o", request.output), ("--set", request.overrides)):
         if given:
             raise UsageError(
                 f"{option} goes with --run", fix="leave it out, or add --run and two matrix files"
             )
-    stated = Stated(world_size={} if request.world_size is None else parse_world_sizes(request.world_size))
+    options = EvidenceOptions(
+        paths=tuple(request.paths), world_size=request.world_size, drop_epochs=request.drop_epochs
+    )
     names = telling_names(request.paths)
-    sides = []
-    with stop_signals_raise("terminated while reading"):
-        for name, path in zip(names, request.paths, strict=True):
-            evidence = load_evidence(
-                (path,),
-                stated=stated,
-                drop_epochs=request.drop_epochs,
-                on_trace=_told if err().is_terminal else None,
-            )
-            require_stated(evidence)
-            sides.append(Side(name=name, rounds=(evidence,)))
-    require_known([run for side in sides for run in side.rounds[0].runs], stated)
-    return sides
-
-
-def _told(trace: Path) -> None:
-    if trace.stat().st_size >= WORTH_SAYING:
-        err().print(f"read {trace.name}", style="dim", markup=False)
+    return [
+        Side(name=name, rounds=(evidence,)) for name, evidence in zip(names, read_each(options), strict=True)
+    ]
 
 
 def _measured(request: Request) -> tuple[list[Side], int]:

@@ -12,8 +12,10 @@ from stepscope.core.suggest import unknown
 
 if TYPE_CHECKING:
     from stepscope.diagnose.evidence import Evidence
+    from stepscope.records.imported import Stated
     from stepscope.records.training import Scaling
 
+_STOPPED = "terminated while reading"
 SCALINGS = ("strong", "weak")
 
 WORTH_SAYING = 4 << 20
@@ -38,29 +40,58 @@ def read_evidence(options: EvidenceOptions, *, spans: bool = False) -> Evidence:
     spans: also what timelines draw, of every trace.
     """
     from stepscope.core.signals import stop_signals_raise
-    from stepscope.diagnose.evidence import load_evidence
     from stepscope.diagnose.missing import require_stated
+
+    stated = _stated(options)
+    with stop_signals_raise(_STOPPED):
+        evidence = _load(options.paths, options, stated, spans=spans)
+    require_stated(evidence, stated)
+    return evidence
+
+
+def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
+    """As ``read_evidence``, every path by itself; what the user states may be of a run at any of them."""
+    from stepscope.core.signals import stop_signals_raise
+    from stepscope.diagnose.missing import require_stated
+    from stepscope.store.importers._stated import require_known
+
+    stated = _stated(options)
+    found = []
+    with stop_signals_raise(_STOPPED):
+        for path in options.paths:
+            evidence = _load((path,), options, stated)
+            require_stated(evidence)
+            found.append(evidence)
+    require_known([run for evidence in found for run in evidence.runs], stated)
+    return tuple(found)
+
+
+def _stated(options: EvidenceOptions) -> Stated:
     from stepscope.records.imported import Stated
     from stepscope.store.importers._stated import parse_world_sizes
 
     if options.scaling is not None and options.scaling not in SCALINGS:
         raise UsageError(unknown("--scaling", options.scaling, SCALINGS))
-    stated = Stated(
+    return Stated(
         world_size={} if options.world_size is None else parse_world_sizes(options.world_size),
         scaling=cast("Scaling | None", options.scaling),
     )
-    with stop_signals_raise("terminated while reading"):
-        evidence = load_evidence(
-            options.paths,
-            stated=stated,
-            cell=options.cell,
-            drop_epochs=options.drop_epochs,
-            targets=_targets(options.target_accuracy),
-            spans=spans,
-            on_trace=_said if err().is_terminal else None,
-        )
-    require_stated(evidence, stated)
-    return evidence
+
+
+def _load(
+    paths: tuple[Path, ...], options: EvidenceOptions, stated: Stated, *, spans: bool = False
+) -> Evidence:
+    from stepscope.diagnose.evidence import load_evidence
+
+    return load_evidence(
+        paths,
+        stated=stated,
+        cell=options.cell,
+        drop_epochs=options.drop_epochs,
+        targets=_targets(options.target_accuracy),
+        spans=spans,
+        on_trace=_said if err().is_terminal else None,
+    )
 
 
 def _targets(text: str | None) -> tuple[float, ...]:

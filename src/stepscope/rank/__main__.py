@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 
 def main() -> int:
@@ -24,12 +25,10 @@ def main() -> int:
     die_with_parent(signal.SIGKILL)
     from stepscope.rank.worker import main as work
 
-    code = work(Path(arguments[0]))
-    _leave(code)
-    return code
+    return work(Path(arguments[0]))
 
 
-def _leave(code: int) -> None:
+def _leave(code: int) -> NoReturn:
     """Exit without taking torch apart object by object, a second of every rank at which nobody looks."""
     atexit._run_exitfuncs()  # data workers end here
     sys.stdout.flush()
@@ -38,4 +37,4 @@ def _leave(code: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _leave(main())

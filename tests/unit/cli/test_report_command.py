@@ -7,18 +7,9 @@ from pathlib import Path
 import pytest
 from tests.nccl_tests_log import log
 
-from stepscope.cli import console
 from stepscope.cli.main import main
 
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> object:
-    monkeypatch.setenv("COLUMNS", "80")
-    for each in (console.out, console.err):
-        each.cache_clear()
-    yield None
-    for each in (console.out, console.err):
-        each.cache_clear()
+pytestmark = pytest.mark.usefixtures("fresh_consoles")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.stalled_import import stalled_module, wait_until
 from tests.trace_builder import build, write_job
 
 from stepscope.core.errors import DataError
@@ -64,9 +65,7 @@ def test_processes_are_not_the_caller() -> None:
 
 
 def test_ctrl_c_while_modules_are_made_ready_is_answered_once(tmp_path: Path) -> None:
-    (tmp_path / "slow_to_import.py").write_text(
-        "import pathlib, time\npathlib.Path(__file__).with_suffix('.begun').touch()\ntime.sleep(1)\n"
-    )
+    begun = stalled_module(tmp_path, "slow_to_import", seconds=1)
     script = (
         "import sys, time\n"
         "from stepscope.core.pool import get_ready\n"
@@ -81,9 +80,6 @@ def test_ctrl_c_while_modules_are_made_ready_is_answered_once(tmp_path: Path) ->
         start_new_session=True,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )
-    limit = time.monotonic() + 30
-    while not (tmp_path / "slow_to_import.begun").exists():
-        assert time.monotonic() < limit, "the server never began to import"
-        time.sleep(0.01)
+    wait_until(begun.exists, "the server never began to import")
     os.killpg(process.pid, signal.SIGINT)
     assert process.communicate(timeout=30)[1] == "interrupted\n"

@@ -61,13 +61,6 @@ def figures(
     )
 
 
-def write_charts(
-    records: Mapping[str, Any], folder: Path, *, formats: Sequence[str] = ("png",), limit: int | None = None
-) -> tuple[Path, ...]:
-    """A file for every figure that ``records`` allow, then ``charts.md``; nothing where there is none."""
-    return begin_charts(records, folder, formats=formats, limit=limit)()
-
-
 def begin_charts(
     records: Mapping[str, Any],
     folder: Path,
@@ -76,7 +69,7 @@ def begin_charts(
     limit: int | None,
     executor: Executor | None = None,
 ) -> Callable[[], tuple[Path, ...]]:
-    """Prepare all figures; what is returned draws them and writes the files, as ``write_charts``.
+    """Prepare all figures; what is returned draws them: a file for each, then ``charts.md``; nothing where there is none.
 
     executor: begins drawing at once, in other processes, while the caller does something else.
     """

@@ -135,7 +135,7 @@ def _footnotes(
 ) -> tuple[str, ...]:
     notes = []
     if any(run.step_ns is None and len(run.epochs) > 1 for run in runs):
-        few = any(0 < len(run.epochs) <= drop_epochs for run in runs if run.step_ns is None)
+        few = any(dropped(run, drop_epochs) < drop_epochs for run in runs)
         kept = "; none where there are no more than that" if few else ""
         notes.append(
             f"epoch: mean over epochs, {first_epochs(drop_epochs)} left out (--drop-epochs {drop_epochs}){kept}."
