@@ -15,9 +15,7 @@ from stepscope.records.comm import CommRow
 def stepscope(*arguments: str, env: Mapping[str, str] | None = None, prefix: tuple[str, ...] = ()) -> str:
     """Stdout of ``stepscope ARGUMENTS``; ends the benchmark with the command's own words when it fails."""
     command = [*prefix, sys.executable, "-m", "stepscope.cli", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, **(env or {})}, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})}, check=False)
     if done.returncode:
         sys.exit(f"stepscope {' '.join(arguments)} failed:\n{done.stderr[-3000:]}")
     return done.stdout

@@ -10,9 +10,7 @@ import numpy as np
 from stepscope.stats.compare import Comparison, compare_rounds
 
 
-def compare(
-    a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], again: Sequence[Sequence[float]]
-) -> Comparison:
+def compare(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], again: Sequence[Sequence[float]]) -> Comparison:
     """Rounds that took turns: A, B, A again."""
     return compare_rounds(a, b, a_again=again, rng=np.random.default_rng(0))
 

@@ -92,9 +92,7 @@ def copies(cut: Template, count: int) -> Iterator[bytes]:
         yield b"".join(pieces)
 
 
-def write(
-    cut: Template, target: Path, *, count: int, rank: int | None = None, world_size: int | None = None
-) -> int:
+def write(cut: Template, target: Path, *, count: int, rank: int | None = None, world_size: int | None = None) -> int:
     """Write ``count`` copies as one file; its events. ``rank``: replaces what the source records."""
     head = cut.head
     if rank is not None:
@@ -103,9 +101,7 @@ def write(
             start = head.index(b'"')
             world = b'"distributedInfo": {"backend": "nccl", "rank": %d, "world_size": %d},\n  '
             head = head[:start] + world % (rank, world_size or rank + 1) + head[start:]
-    opened: IO[bytes] = (
-        igzip.open(target, "wb", compresslevel=1) if target.suffix == ".gz" else target.open("wb")
-    )
+    opened: IO[bytes] = igzip.open(target, "wb", compresslevel=1) if target.suffix == ".gz" else target.open("wb")
     with opened as file:
         file.write(head)
         for number, text in enumerate(copies(cut, count)):

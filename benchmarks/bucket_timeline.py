@@ -76,9 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     with _folder(asked.keep) as folder:
         calibration, transport = _calibrated(folder, asked.network)
-        cells = _trained(
-            folder, asked.network, strategy=asked.strategy, steps=asked.steps, rounds=asked.rounds
-        )
+        cells = _trained(folder, asked.network, strategy=asked.strategy, steps=asked.steps, rounds=asked.rounds)
         _report(cells, calibration, transport)
 
 
@@ -144,9 +142,7 @@ def _trained(folder: Path, network: str, *, strategy: str, steps: int, rounds: i
     caps = ", ".join(f"{size:g}" for size in CANDIDATES_MB)
     model = {**MODEL, "bias": str(MODEL["bias"]).lower()}
     matrix.write_text(
-        MATRIX.format(
-            **model, micro_batch=MICRO_BATCH, strategy=strategy, steps=steps, rounds=rounds, caps=caps
-        )
+        MATRIX.format(**model, micro_batch=MICRO_BATCH, strategy=strategy, steps=steps, rounds=rounds, caps=caps)
     )
     _stepscope("bench", str(matrix), "--emulate-network", network, "-o", str(run))
     layout = RunLayout(run)
@@ -207,9 +203,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--strategy", choices=("bucketed", "ddp"), default="bucketed")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument(
-        "--keep", type=Path, help="work in this folder and leave it; a second call reads what is there"
-    )
+    parser.add_argument("--keep", type=Path, help="work in this folder and leave it; a second call reads what is there")
     return parser
 
 

@@ -14,9 +14,7 @@ ROUNDS, STEPS, CAPS_MB = 10, 12, (1.0, 4.0, 25.0)
 
 
 def main() -> None:
-    heading(
-        "bucketed / torch DDP at the same bucket size, 8 x Linear(1024), batch 64, 2 gloo ranks on loopback"
-    )
+    heading("bucketed / torch DDP at the same bucket size, 8 x Linear(1024), batch 64, 2 gloo ranks on loopback")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
                "-m", "benchmarks.bucketed_vs_ddp", "--rank"]  # fmt: skip
     done = subprocess.run(
@@ -36,8 +34,8 @@ def _rank() -> None:
 
     from stepscope.rank.mesh import Mesh
     from stepscope.rank.startup import use_batch_scheduling
-    from stepscope.rank.strategies import REGISTRY as DEEDS
-    from stepscope.strategies import REGISTRY as PROMISES
+    from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
+    from stepscope.strategies import REGISTRY as SPECS
 
     policy = use_batch_scheduling()
     dist.init_process_group("gloo")
@@ -50,8 +48,8 @@ def _rank() -> None:
     def a_round(name: str, cap_mb: float) -> list[float]:
         torch.manual_seed(1)
         module = nn.Sequential(*[layer for _ in range(8) for layer in (nn.Linear(1024, 1024), nn.ReLU())])
-        options = PROMISES.load(name).options.model_validate({"bucket_cap_mb": cap_mb})
-        session = DEEDS.load(name)(module, mesh, options)
+        options = SPECS.load(name).options.model_validate({"bucket_cap_mb": cap_mb})
+        session = IMPLEMENTATIONS.load(name)(module, mesh, options)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
         times = []
         for step in range(STEPS + 3):

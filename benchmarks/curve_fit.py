@@ -155,9 +155,7 @@ def main() -> None:
         print(f"{name:<22}" + "".join(f"{_figures(by_design[design]):>18}" for design in names))
     print(f"per source, {BLEND}, {names[1]}, mean:")
     for source, off in table[BLEND][names[1]].items():
-        print(
-            f"  {source:<32} {np.mean(off):6.1%}   {names[0]}: {np.mean(table[BLEND][names[0]][source]):6.1%}"
-        )
+        print(f"  {source:<32} {np.mean(off):6.1%}   {names[0]}: {np.mean(table[BLEND][names[0]][source]):6.1%}")
     for design in names[:2]:
         print(f"shape chosen on all other sources, {design}: {_left_out(table, design)}")
     print(f"priors moved by one standard deviation either way, {names[0]}: {_moved(curves, names[0])}")
@@ -186,17 +184,13 @@ def _left_out(table: dict[str, dict[str, dict[str, list[float]]]], design: str) 
     for own in machines.values():
 
         def elsewhere(key: str, own: list[str] = own) -> float:
-            return float(
-                np.median(np.concatenate([v for s, v in table[key][design].items() if s not in own]))
-            )
+            return float(np.median(np.concatenate([v for s, v in table[key][design].items() if s not in own])))
 
         best = min(SHAPES, key=elsewhere)
         picked.append(best)
         for source in own:
             off += table[best][design][source]
-    return (
-        f"median {np.median(off):.1%}, mean {np.mean(off):.1%} (chosen: {', '.join(dict.fromkeys(picked))})"
-    )
+    return f"median {np.median(off):.1%}, mean {np.mean(off):.1%} (chosen: {', '.join(dict.fromkeys(picked))})"
 
 
 def _moved(curves: Sequence[Published], design: str) -> str:

@@ -59,9 +59,7 @@ def _found_again(text: str) -> None:
         rate, known = line.beta_bytes_per_s, network.payload_bytes_per_s
         step_ms, delay_ms = line.alpha_ns / 1e6, network.delay_ns / 1e6
         # A message on gloo is a rendezvous: two one-way delays (docs/reference/emulated-network.md).
-        delay = (
-            f"; delay {step_ms / 2:.3f} ms of {delay_ms:.3f} ({step_ms / 2 - delay_ms:+.3f} ms; bar: 0.2 ms)"
-        )
+        delay = f"; delay {step_ms / 2:.3f} ms of {delay_ms:.3f} ({step_ms / 2 - delay_ms:+.3f} ms; bar: 0.2 ms)"
         print(
             f"{text:<18} {fit.op:<11} rate {rate / 1e6:.2f} MB/s of {known / 1e6:.2f} ({rate / known - 1:+.1%}; bar: 3 %)"
             f"{delay if network.delay_ns else ''}",

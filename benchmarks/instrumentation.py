@@ -16,11 +16,11 @@ import torch
 from benchmarks._report import compare, heading, show
 from stepscope.instrument.regions import Regions
 from stepscope.instrument.timer import CpuStepTimer, GradientReadiness, NoTimer, StepTimer
-from stepscope.predict.promise import promise_of
+from stepscope.predict.specs import specs_of
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.precision import open_numerics
 from stepscope.rank.sampling import Sampling, plan_epoch
-from stepscope.rank.strategies import REGISTRY as DEEDS
+from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.training import Training
 from stepscope.rank.workloads import REGISTRY as MODULES
 from stepscope.records.cell import CellSpec
@@ -40,14 +40,14 @@ CELL = CellSpec(
 
 
 def _training(cell: CellSpec, timer: StepTimer, *, hooks: bool) -> Training:
-    promise = promise_of(cell)
+    specs = specs_of(cell)
     torch.manual_seed(1)
-    task = MODULES.load("mlp")(promise.model, promise.needs, "ce")
+    task = MODULES.load("mlp")(specs.model, specs.needs, "ce")
     numerics = open_numerics("fp32", torch.device("cpu"))
     module = numerics.prepare(task.module)
     readiness = GradientReadiness(module, timer) if hooks else None
     mesh = Mesh(rank=0, world_size=1, device=torch.device("cpu"), backend="gloo")
-    session = DEEDS.load("single")(module, mesh, promise.strategy_options)
+    session = IMPLEMENTATIONS.load("single")(module, mesh, specs.strategy_options)
     return Training(cell, task, session, numerics, timer, readiness)
 
 

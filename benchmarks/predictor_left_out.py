@@ -57,8 +57,7 @@ def compare(rows: Sequence[MeasuredRow], setting: Setting) -> list[Compared]:
     values["ROUNDING"] = min(values["ROUNDING"], 1.0)
     with patch.multiple(achieved, **values):
         return [
-            Compared(row=row, predicted=predict_row(replace(row, fabric=setting.fabric(row.fabric))))
-            for row in rows
+            Compared(row=row, predicted=predict_row(replace(row, fabric=setting.fabric(row.fabric)))) for row in rows
         ]
 
 
@@ -108,9 +107,7 @@ def _family(source: str) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--published", type=Path, default=Path(__file__).parents[2] / "shared" / "data" / "published"
-    )
+    parser.add_argument("--published", type=Path, default=Path(__file__).parents[2] / "shared" / "data" / "published")
     asked = parser.parse_args(arguments if arguments is not None else [])
     heading("spec-only collective predictor, one author's tables left out at a time")
     files = sorted(asked.published.glob("collectives_*.csv"))

@@ -42,9 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
             seconds = time.perf_counter() - before
             files = [path for path in target.rglob("*") if path.is_file()]
             size = sum(path.stat().st_size for path in files) / 1e6
-            print(
-                f"{' '.join(formats) or 'everything':<12} {seconds:6.1f} s  {len(files):4} files  {size:6.2f} MB"
-            )
+            print(f"{' '.join(formats) or 'everything':<12} {seconds:6.1f} s  {len(files):4} files  {size:6.2f} MB")
 
 
 def make_run(root: Path, cells: int) -> None:
@@ -79,9 +77,7 @@ def _steps(draw: random.Random, spec: CellSpec) -> list[StepSample]:
 def _epochs(draw: random.Random, spec: CellSpec) -> list[EpochResult]:
     base = 2e9 / spec.world_size**0.8
     return [
-        fake_runs.epoch(
-            n, round(base * draw.gauss(1, 0.02)), train_loss=1 / (n + 1), test_accuracy=0.5 + n / 20
-        )
+        fake_runs.epoch(n, round(base * draw.gauss(1, 0.02)), train_loss=1 / (n + 1), test_accuracy=0.5 + n / 20)
         for n in range(EPOCHS)
     ]
 

@@ -257,11 +257,7 @@ def summary_rows(plan: Plan) -> None:
         folder = plan.work / name
         folder.mkdir(exist_ok=True)
         for file in (TRACES / name).glob("*.json*"):
-            if (
-                "oracle" not in file.name
-                and "reference" not in file.name
-                and not (folder / file.name).exists()
-            ):
+            if "oracle" not in file.name and "reference" not in file.name and not (folder / file.name).exists():
                 shutil.copy(file, folder / file.name)
         against(
             f"{name} as recorded", summary(folder), plan.peers.hta(folder),
@@ -430,9 +426,7 @@ def _peers(given: Path | None, work: Path) -> Peers:
 
 def main(arguments: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trace_vs_peers")
-    parser.add_argument(
-        "--full", action="store_true", help="all sizes of the published table; an hour or two"
-    )
+    parser.add_argument("--full", action="store_true", help="all sizes of the published table; an hour or two")
     parser.add_argument("--huge", action="store_true", help="a 20 M-event file as well (5 GB on disk)")
     parser.add_argument("--rows", default=",".join(ROWS), help=f"of {', '.join(ROWS)}")
     parser.add_argument("--peers", type=Path, help="an environment that already holds the peers")

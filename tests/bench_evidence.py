@@ -12,7 +12,7 @@ from tests import fake_runs
 
 from stepscope.diagnose.bench_runs import cell_evidence
 from stepscope.diagnose.evidence import Evidence, Source, derived
-from stepscope.predict.promise import promise_of
+from stepscope.predict.specs import specs_of
 from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult, RankSamples
@@ -60,9 +60,7 @@ def made(
     result = CellResult(
         spec=cell,
         status=CellStatus(cell_id=cell_id, status="ok", group_id="g1"),
-        samples=tuple(
-            RankSamples(header=_header(cell, r), steps=tuple(each)) for r, each in enumerate(ranks)
-        ),
+        samples=tuple(RankSamples(header=_header(cell, r), steps=tuple(each)) for r, each in enumerate(ranks)),
         summaries=tuple(
             fake_runs.rank_summary(
                 cell, r, backward=profile, **({"host": hosts[r]} if hosts else {}), **(summary or {})
@@ -73,9 +71,7 @@ def made(
     return Made(row=_row(cell, result, row or {}), result=result)
 
 
-def failed(
-    cell_id: str, status: str, error: str, *, row: Mapping[str, Any] | None = None, **spec: Any
-) -> Made:
+def failed(cell_id: str, status: str, error: str, *, row: Mapping[str, Any] | None = None, **spec: Any) -> Made:
     """A cell without a result."""
     cell = fake_runs.spec(cell_id, **spec)
     result = CellResult(
@@ -84,9 +80,7 @@ def failed(
         samples=(),
         summaries=(),
     )
-    return Made(
-        row=fake_runs.row(cell_id, status=status, error=error, **_shared(cell), **(row or {})), result=result
-    )
+    return Made(row=fake_runs.row(cell_id, status=status, error=error, **_shared(cell), **(row or {})), result=result)
 
 
 def bench(*cells: Made, **parts: Any) -> Evidence:
@@ -112,11 +106,9 @@ def environment(**changes: Any) -> EnvironmentRecord:
     return EnvironmentRecord(**(fields | changes))
 
 
-def profile(
-    cell: CellSpec, *, forward_ms: float = 30, backward_ms: float = 60, rest_ms: float = 5
-) -> BackwardProfile:
+def profile(cell: CellSpec, *, forward_ms: float = 30, backward_ms: float = 60, rest_ms: float = 5) -> BackwardProfile:
     """Gradients ready at equal distances over the backward pass, the last layer's first."""
-    facts = promise_of(cell).facts
+    facts = specs_of(cell).facts
     names = [facts.parameters[index].name for index in facts.ready_order]
     return BackwardProfile(
         clock="perf_counter",

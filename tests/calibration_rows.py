@@ -57,9 +57,7 @@ def sweep(
     cost = collective.cost(algorithm_of(collective, backend=backend, pattern=changes.get("pattern")))
     rows = []
     for size in sizes if collective.has_payload else (0,):
-        time = (
-            cost.steps(world_size) * alpha_ns + cost.wire_factor(world_size) * size / beta_bytes_per_s * 1e9
-        )
+        time = cost.steps(world_size) * alpha_ns + cost.wire_factor(world_size) * size / beta_bytes_per_s * 1e9
         time *= bend(size)
         fields: dict[str, Any] = {
             "op": op, "size_bytes": size, "world_size": world_size, "cell_id": f"{op}-w{world_size}",

@@ -141,9 +141,7 @@ def gather(n: int) -> World:
 
 
 def scatter(n: int) -> World:
-    world = World(
-        n, Fraction(1, n), [{c: frozenset({0}) for c in range(n)} if r == 0 else {} for r in range(n)]
-    )
+    world = World(n, Fraction(1, n), [{c: frozenset({0}) for c in range(n)} if r == 0 else {} for r in range(n)])
     if n > 1:
         world.round([(0, r, r) for r in range(1, n)])
     assert all(r in world.state[r] for r in range(n))

@@ -111,7 +111,4 @@ def job(
                 )
             )
     world = len(parts)
-    return [
-        rank(n, sorted(parts[n], key=lambda c: c.start_ns), world_size=world, **changes)
-        for n in sorted(parts)
-    ]
+    return [rank(n, sorted(parts[n], key=lambda c: c.start_ns), world_size=world, **changes) for n in sorted(parts)]

@@ -61,9 +61,7 @@ def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def _left(threads: set[threading.Thread], children: set[psutil.Process]) -> list[object]:
     new_threads = [t for t in threading.enumerate() if t not in threads and not t.daemon]
-    new_children = [
-        p for p in psutil.Process().children() if p not in children and "resource_tracker" not in _line(p)
-    ]
+    new_children = [p for p in psutil.Process().children() if p not in children and "resource_tracker" not in _line(p)]
     return [*new_threads, *new_children]
 
 

@@ -30,9 +30,7 @@ def step(ms: float, *, spread: float = 0.01, n: int = 40) -> Measured:
 
 def rate(samples_per_s: float, *, spread: float = 0.01, n: int = 40) -> Measured:
     """A throughput with its interval."""
-    return Measured(
-        value=samples_per_s, low=samples_per_s * (1 - spread), high=samples_per_s * (1 + spread), n=n
-    )
+    return Measured(value=samples_per_s, low=samples_per_s * (1 - spread), high=samples_per_s * (1 + spread), n=n)
 
 
 def epochs(

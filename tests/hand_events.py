@@ -52,9 +52,7 @@ def call(
 
 
 def launch(start: int, end: int, correlation: int, *, thread: str = "main", external_id: int = NONE) -> Row:
-    return call(
-        "cudaLaunchKernel", start, end, correlation=correlation, thread=thread, external_id=external_id
-    )
+    return call("cudaLaunchKernel", start, end, correlation=correlation, thread=thread, external_id=external_id)
 
 
 def kernel(name: str, start: int, end: int, correlation: int = NONE, *, stream: int = 7) -> Row:

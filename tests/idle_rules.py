@@ -13,9 +13,7 @@ from stepscope.diagnose.rules import data_loading, host_sync, launch_bound
 
 IDLE = (data_loading.RULE, host_sync.RULE, launch_bound.RULE)
 
-BORDERS = pytest.mark.parametrize(
-    ("share", "severity"), [(0.0999, None), (0.1001, "warning"), (0.2001, "problem")]
-)
+BORDERS = pytest.mark.parametrize(("share", "severity"), [(0.0999, None), (0.1001, "warning"), (0.2001, "problem")])
 """A tenth and a fifth of the window."""
 
 

@@ -23,9 +23,7 @@ def frames(*where: str) -> list[dict[str, Any]]:
     return found
 
 
-def live(
-    size: int, *, asked: int | None = None, at: int | None = None, where: str | None = None
-) -> dict[str, Any]:
+def live(size: int, *, asked: int | None = None, at: int | None = None, where: str | None = None) -> dict[str, Any]:
     """A block in use; asked: bytes requested."""
     made = {"size": size, "requested_size": size if asked is None else asked, "state": "active_allocated"}
     return {**made, "address": at, "frames": frames(where) if where else []}
@@ -56,9 +54,7 @@ def segment(*blocks: dict[str, Any], device: int = 0, expandable: bool = False) 
     }  # fmt: skip
 
 
-def event(
-    action: str, size: int, *, at: int = 0, where: str | None = None, us: int = 0, **more: Any
-) -> dict[str, Any]:
+def event(action: str, size: int, *, at: int = 0, where: str | None = None, us: int = 0, **more: Any) -> dict[str, Any]:
     made = {"action": action, "addr": at, "size": size, "stream": 0, "time_us": us}
     return {**made, "frames": frames(where) if where else [], **more}
 

@@ -80,10 +80,7 @@ class Talk:
 
     def links_of(self, rank: int) -> list[str]:
         every = [
-            text
-            for c in range(CHANNELS)
-            for r in range(self.nranks)
-            for text in self.link(c, r, (r + 1) % self.nranks)
+            text for c in range(CHANNELS) for r in range(self.nranks) for text in self.link(c, r, (r + 1) % self.nranks)
         ]
         return [text for text in every if text.startswith(f"{self.host(rank)}:{self.pid(rank)}:")]
 

@@ -109,9 +109,7 @@ def cell(cell_id: str = "cell-a", *, ranks: int = 4) -> CellEvidence:
     )
 
 
-def traced(
-    name: str, *, ranks: int = 8, count: int = 400, limit: int = MAX_SPANS, seed: int = 0
-) -> TraceEvidence:
+def traced(name: str, *, ranks: int = 8, count: int = 400, limit: int = MAX_SPANS, seed: int = 0) -> TraceEvidence:
     """A traced job: about ``count`` spans a rank, kernels with gaps and all_reduce half under them."""
     return TraceEvidence(
         name=name,

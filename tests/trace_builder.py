@@ -200,9 +200,7 @@ def _groups(plan: Plan) -> dict[str, tuple[int, ...]]:
 
 
 def _program(machine: Machine, plan: Plan) -> Waiting:
-    passes = {"ddp": _ddp, "naive": _naive, "fsdp": _fsdp, "tensor": _tensor, "pipeline": _pipeline}[
-        plan.shape
-    ]
+    passes = {"ddp": _ddp, "naive": _naive, "fsdp": _fsdp, "tensor": _tensor, "pipeline": _pipeline}[plan.shape]
     late = plan.late.get(machine.rank, 0)
     settles = plan.sync or plan.late_kind in ("launch", "data")
     for step in range(FIRST_STEP, FIRST_STEP + plan.steps):
@@ -365,9 +363,7 @@ def _written(machine: Machine, plan: Plan, epoch: int) -> tuple[list[Span], list
                 "Device Id": 0, "Device Type": 1, "Ev Idx": len(events),
             }  # fmt: skip
             events.append(
-                Planted(
-                    cat="cpu_instant_event", name="[memory]", ts_ns=shown(at), ph="i", tid=HOST, args=args
-                )
+                Planted(cat="cpu_instant_event", name="[memory]", ts_ns=shown(at), ph="i", tid=HOST, args=args)
             )
     if kept:
         low, high = min(s.start for s in kept), max(s.end for s in kept)

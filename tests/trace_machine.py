@@ -118,9 +118,7 @@ class Machine:
         if self.costs.gloo:
             self._op(f"aten::{name}", dur, number=number, work="compute")
             return
-        self._run(
-            "kernel", f"void {name}_kernel<float, 4>(float*, float*)", dur, self._launch(f"aten::{name}")
-        )
+        self._run("kernel", f"void {name}_kernel<float, 4>(float*, float*)", dur, self._launch(f"aten::{name}"))
 
     def copy(self, dur: int) -> None:
         """A copy from pinned host memory, on the compute stream."""
@@ -275,9 +273,7 @@ class Machine:
         tid: int | None = None, work: str = "",
     ) -> None:  # fmt: skip
         at = self.thread if tid is None else tid
-        self.spans.append(
-            Span(cat=cat, name=name, start=start, end=end, tid=at, args=args, step=self.step, work=work)
-        )
+        self.spans.append(Span(cat=cat, name=name, start=start, end=end, tid=at, args=args, step=self.step, work=work))
 
 
 def run_all(programs: Sequence[Waiting]) -> None:

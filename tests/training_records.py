@@ -52,9 +52,7 @@ def trained(run_id: str, ms: float, *, ranks: int = 1, strategy: str = "single",
         "phases": phases,
         "baseline_id": "one",
         "peak_memory_bytes": 300 * 2**20,
-        "epochs": epochs(
-            seconds=[1.5, 1.0, 1.0, 1.1], loss=[2.0, 1.0, 0.7, 0.6], accuracy=[0.4, 0.6, 0.7, 0.75]
-        ),
+        "epochs": epochs(seconds=[1.5, 1.0, 1.0, 1.1], loss=[2.0, 1.0, 0.7, 0.6], accuracy=[0.4, 0.6, 0.7, 0.75]),
     }
     return run(run_id, ranks=ranks, **(fields | known))
 
@@ -77,9 +75,7 @@ def study() -> tuple[TrainingRun, ...]:
         trained("naive2", 16.0, ranks=2, strategy="naive", memory=kinds),
         trained("ddp2", 12.0, ranks=2, strategy="ddp"),
         trained("ddp4", 7.0, ranks=4, strategy="ddp"),
-        trained(
-            "half2", 9.0, ranks=2, strategy="ddp", precision="amp_bf16", group="mlp small on mnist, amp_bf16"
-        ),
+        trained("half2", 9.0, ranks=2, strategy="ddp", precision="amp_bf16", group="mlp small on mnist, amp_bf16"),
         trained(
             "ga4",
             40.0,
@@ -118,14 +114,10 @@ def cell(of: TrainingRun, *, late: int = 1, by_ms: float = 3.0, steps: int = 40)
     for rank in (0, 1):
         extra = int(by_ms * MS) if rank == late else 0
         series = [
-            fake_runs.step(
-                n, int(20 * MS) + extra + n * 1000, forward_ns=int(5 * MS) + extra, loss_sum=64.0 / (n + 1)
-            )
+            fake_runs.step(n, int(20 * MS) + extra + n * 1000, forward_ns=int(5 * MS) + extra, loss_sum=64.0 / (n + 1))
             for n in range(steps)
         ]
-        header = SamplesHeader(
-            cell_id=of.run_id, rank=rank, world_size=2, clock="perf_counter", comm_source="hook"
-        )
+        header = SamplesHeader(cell_id=of.run_id, rank=rank, world_size=2, clock="perf_counter", comm_source="hook")
         samples.append(RankSamples(header=header, steps=tuple(series)))
     summaries = tuple(fake_runs.rank_summary(spec, rank) for rank in (0, 1))
     result = CellResult(spec=spec, status=None, samples=tuple(samples), summaries=summaries)

@@ -17,9 +17,7 @@ OFFLINE_FOLDERS = (
 def loaded_after(code: str) -> set[str]:
     """Top-level modules in a fresh interpreter after ``code``."""
     script = f"{code}\nimport sys, json\nprint(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -32,10 +30,7 @@ def test_importing_stepscope_loads_nothing_heavy() -> None:
     [
         ["--help"],
         ["--version"],
-        *(
-            [command, "--help"]
-            for command in ("bench", "compare", "diagnose", "doctor", "report", "schema", "trace")
-        ),
+        *([command, "--help"] for command in ("bench", "compare", "diagnose", "doctor", "report", "schema", "trace")),
     ],
 )
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:

@@ -27,7 +27,5 @@ def test_no_source_or_test_file_is_ignored_by_git() -> None:
 
 def test_every_folder_with_tests_is_collected(request: pytest.FixtureRequest) -> None:
     passed_over = request.config.getini("norecursedirs")
-    folders = {
-        part for file in (ROOT / "tests").rglob("test_*.py") for part in file.relative_to(ROOT).parts[:-1]
-    }
+    folders = {part for file in (ROOT / "tests").rglob("test_*.py") for part in file.relative_to(ROOT).parts[:-1]}
     assert [name for name in folders if any(fnmatch(name, pattern) for pattern in passed_over)] == []

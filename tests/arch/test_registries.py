@@ -9,14 +9,14 @@ from stepscope.cli.commands import REGISTRY as COMMANDS
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import UsageError
 from stepscope.datasets import REGISTRY as DATASETS
-from stepscope.rank.collectives import REGISTRY as COLLECTIVE_DEEDS
-from stepscope.rank.strategies import REGISTRY as STRATEGY_DEEDS
-from stepscope.rank.workloads import REGISTRY as WORKLOAD_DEEDS
+from stepscope.rank.collectives import REGISTRY as COLLECTIVE_IMPLEMENTATIONS
+from stepscope.rank.strategies import REGISTRY as STRATEGY_IMPLEMENTATIONS
+from stepscope.rank.workloads import REGISTRY as WORKLOAD_IMPLEMENTATIONS
 from stepscope.strategies import REGISTRY as STRATEGIES
 from stepscope.workloads import REGISTRY as WORKLOADS
 
-PROMISES = [STRATEGIES, WORKLOADS, DATASETS, COLLECTIVES]
-ALL = [*PROMISES, COMMANDS, STRATEGY_DEEDS, WORKLOAD_DEEDS, COLLECTIVE_DEEDS]
+SPECS = [STRATEGIES, WORKLOADS, DATASETS, COLLECTIVES]
+ALL = [*SPECS, COMMANDS, STRATEGY_IMPLEMENTATIONS, WORKLOAD_IMPLEMENTATIONS, COLLECTIVE_IMPLEMENTATIONS]
 
 
 @pytest.mark.parametrize("registry", ALL, ids=lambda r: r.package)
@@ -26,18 +26,22 @@ def test_every_file_of_a_registry_exports_its_symbol(registry) -> None:
         registry.load(name)
 
 
-@pytest.mark.parametrize("registry", PROMISES, ids=lambda r: r.package)
+@pytest.mark.parametrize("registry", SPECS, ids=lambda r: r.package)
 def test_an_entry_is_called_as_its_file(registry) -> None:
     assert all(registry.load(name).key == name for name in registry.names())
 
 
 @pytest.mark.parametrize(
-    ("promise", "deed"),
-    [(STRATEGIES, STRATEGY_DEEDS), (WORKLOADS, WORKLOAD_DEEDS), (COLLECTIVES, COLLECTIVE_DEEDS)],
+    ("spec", "implementation"),
+    [
+        (STRATEGIES, STRATEGY_IMPLEMENTATIONS),
+        (WORKLOADS, WORKLOAD_IMPLEMENTATIONS),
+        (COLLECTIVES, COLLECTIVE_IMPLEMENTATIONS),
+    ],
     ids=["strategies", "workloads", "collectives"],
 )
-def test_promise_and_deed_have_the_same_stems(promise, deed) -> None:
-    assert promise.names() == deed.names()
+def test_spec_and_implementation_have_the_same_stems(spec, implementation) -> None:
+    assert spec.names() == implementation.names()
 
 
 def test_an_unknown_key_suggests_the_nearest() -> None:

@@ -22,22 +22,22 @@ from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import ObservedOp, observe
 from stepscope.rank.precision import open_numerics
 from stepscope.rank.sampling import Sampling
-from stepscope.rank.strategies import REGISTRY as DEEDS
+from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.training import Training
 from stepscope.rank.workloads import REGISTRY as MODULES
 from stepscope.records.backward import BackwardProfile
 from stepscope.records.cell import CellSpec
 from stepscope.records.plan import InputNeeds, ModelFacts, Setting
-from stepscope.strategies import REGISTRY as PROMISES
+from stepscope.strategies import REGISTRY as SPECS
 from stepscope.workloads import REGISTRY as WORKLOADS
 
 NEEDS = InputNeeds(kind="features", num_features=12, num_classes=4)
 LAYERS = [48, 32, 24]
 VARIANTS = [
     (key, dict(variant))
-    for key in PROMISES.names()
-    if PROMISES.load(key).collective
-    for variant in PROMISES.load(key).variants
+    for key in SPECS.names()
+    if SPECS.load(key).collective
+    for variant in SPECS.load(key).variants
 ]
 
 
@@ -63,13 +63,13 @@ def profiled(
     """Train a few steps, profile, train again; the profile, what travelled meanwhile, whether both ranks agreed at the
     end of training and whether gradients and replicas are usable afterwards, and how long the profile took, s."""
     cell = cell_of(mesh, key, options, precision, accumulation)
-    family, promise = WORKLOADS.load("mlp"), PROMISES.load(key)
+    family, spec = WORKLOADS.load("mlp"), SPECS.load(key)
     numerics = open_numerics(precision, mesh.device)
     torch.manual_seed(3)
     task = MODULES.load("mlp")(family.options(layers=LAYERS), NEEDS, "ce")
     module = numerics.prepare(task.module)
     readiness = GradientReadiness(module, NoTimer())
-    session = DEEDS.load(key)(module, mesh, promise.options(**options))
+    session = IMPLEMENTATIONS.load(key)(module, mesh, spec.options(**options))
     training = Training(cell, task, session, numerics, NoTimer(), readiness)
     samples = 3 * cell.global_batch + 1  # with a tail, in which most ranks are empty
     rng = np.random.default_rng(0)
@@ -148,17 +148,17 @@ def test_with_accumulation_the_last_micro_step_is_profiled(pools: Any, key: str)
 
 @pytest.mark.parametrize("precision", ["amp_bf16", "amp_fp16"])
 def test_the_order_is_the_one_that_plans_use(pools: Any, precision: str) -> None:
-    promised = facts()
-    order = promised.ready_order_autocast or promised.ready_order
+    planned = facts()
+    order = planned.ready_order_autocast or planned.ready_order
     for profile, *_ in pools(2).run(profiled, "ddp", {}, precision):
-        assert [r.name for r in profile.ready] == [promised.parameters[i].name for i in order]
+        assert [r.name for r in profile.ready] == [planned.parameters[i].name for i in order]
 
 
 def test_a_single_rank_is_profiled_too_and_a_timeline_can_be_made_of_it(pools: Any) -> None:
     [(profile, *_)] = pools(1).run(profiled, "single", {})
     check_complete(profile)
     setting = Setting(device="cpu", backend="gloo", world_size=2, precision="fp32", optimizer="adam")
-    kind = PROMISES.load("bucketed")
+    kind = SPECS.load("bucketed")
     plan = kind.comm_plan(facts(), setting, kind.options(bucket_cap_mb=0.004))
     line = step_timeline(
         slowest_of([profile]), plan, lambda _, size: 1e10 + size, transport=transport_of("gloo")

@@ -1,4 +1,4 @@
-"""Every collective does what its promise says, on real ranks: all types, operations, places and modes.
+"""Every collective does what its spec says, on real ranks: all types, operations, places and modes.
 
 Collectives are found through the registry, so a new one is tested by being there. A backend that refuses a combination
 must do so on all ranks and leave the group usable.
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from stepscope.collectives import REGISTRY as PROMISES
+from stepscope.collectives import REGISTRY as SPECS
 from stepscope.collectives._common import REDUCE_OPS
-from stepscope.rank.collectives import REGISTRY as DEEDS
+from stepscope.rank.collectives import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.collectives._common import Exchange, Setup
 from stepscope.rank.collectives._values import Values, fill, first_wrong
 from stepscope.rank.comm.calls import BackendLacksError, combine
@@ -42,19 +42,19 @@ class Case:
 
 
 def plain_cases(op: str, dtype: str) -> Iterator[Case]:
-    promise = PROMISES.load(op)
-    for reduce_op in REDUCE_OPS if promise.reduces else (None,):
+    spec = SPECS.load(op)
+    for reduce_op in REDUCE_OPS if spec.reduces else (None,):
         if reduce_op == "avg" and not getattr(torch, dtype).is_floating_point:
             continue
-        for in_place in (False, True) if promise.in_place else (False,):
-            for pattern in promise.patterns or (None,):
+        for in_place in (False, True) if spec.in_place else (False,):
+            for pattern in spec.patterns or (None,):
                 yield Case(op, dtype, reduce_op, in_place, pattern=pattern)
 
 
 def all_cases(op: str) -> list[Case]:
-    promise = PROMISES.load(op)
+    spec = SPECS.load(op)
     cases = [case for dtype in DTYPES for case in plain_cases(op, dtype)]
-    if promise.rooted:
+    if spec.rooted:
         cases += [replace(case, root=LAST) for case in plain_cases(op, "float32")]
     for case in plain_cases(op, "float32"):
         cases.append(replace(case, mode="async", in_flight=3))
@@ -87,7 +87,7 @@ def values_of(mesh: Mesh, case: Case, salt: int) -> Values:
 
 
 def filled(mesh: Mesh, case: Case, salt: int) -> tuple[list[Exchange], list[Values]]:
-    exchanges = [DEEDS.load(case.op)(setup_of(mesh, case)) for _ in range(case.in_flight)]
+    exchanges = [IMPLEMENTATIONS.load(case.op)(setup_of(mesh, case)) for _ in range(case.in_flight)]
     values = [values_of(mesh, case, salt + i) for i in range(case.in_flight)]
     for exchange, fresh in zip(exchanges, values, strict=True):
         fill(exchange, fresh)
@@ -114,7 +114,7 @@ def wrong_results(mesh: Mesh, cases: list[dict[str, Any]]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("op", "world_size"),
-    [(op, n) for op in PROMISES.names() for n in (1, 2, 3, 4) if n >= PROMISES.load(op).min_world],
+    [(op, n) for op in SPECS.names() for n in (1, 2, 3, 4) if n >= SPECS.load(op).min_world],
 )
 def test_results_are_right_in_every_type_operation_place_and_mode(
     pools: Any, op: str, world_size: int
@@ -125,7 +125,7 @@ def test_results_are_right_in_every_type_operation_place_and_mode(
 
 def outputs_seen(mesh: Mesh, fields: dict[str, Any]) -> tuple[int, int]:
     """(elements that this rank sends, that it checks)."""
-    exchange = DEEDS.load(fields["op"])(setup_of(mesh, Case(**fields)))
+    exchange = IMPLEMENTATIONS.load(fields["op"])(setup_of(mesh, Case(**fields)))
     return tuple(sum(p.tensor.numel() for p in pieces) for pieces in (exchange.inputs, exchange.outputs))  # type: ignore[return-value]
 
 
@@ -144,7 +144,7 @@ def test_every_rank_sends_and_checks_what_the_payload_says(pools: Any) -> None:
         "send_recv": [(whole, whole)] * 3,
         "barrier": [(0, 0)] * 3,
     }
-    assert set(expected) == set(PROMISES.names())
+    assert set(expected) == set(SPECS.names())
     for op, seen in expected.items():
         case = Case(op, "float32", "sum", False, pattern="ring")
         assert pools(3).run(outputs_seen, asdict(case)) == seen, op
@@ -154,7 +154,7 @@ def with_another_operation(mesh: Mesh, op: str, others: str) -> str | None:
     """Rank 1 reduces by ``others`` where all the rest sum."""
     case = Case(op, "float32", "sum", op != "reduce_scatter")
     mine = replace(case, reduce_op=others) if mesh.rank == 1 else case
-    exchange = DEEDS.load(op)(setup_of(mesh, mine))
+    exchange = IMPLEMENTATIONS.load(op)(setup_of(mesh, mine))
     fresh = values_of(mesh, case, 7)
     fill(exchange, fresh)
     combine([exchange], op=op, mode="blocking", mesh=mesh)()
@@ -171,7 +171,7 @@ def test_a_rank_that_reduces_otherwise_is_found(pools: Any, op: str, others: str
 
 def in_another_order(mesh: Mesh, op: str, dtype: str, pattern: str | None) -> list[str | None]:
     """Rank 0 makes the second call first."""
-    reduces = PROMISES.load(op).reduces
+    reduces = SPECS.load(op).reduces
     case = Case(op, dtype, "sum" if reduces else None, False, mode="async", in_flight=2, pattern=pattern)
     exchanges, values = filled(mesh, case, 20)
     order = exchanges[::-1] if mesh.rank == 0 else exchanges
@@ -203,7 +203,7 @@ def test_swapped_calls_are_found_where_gloo_says_nothing(
 def with_another_type(mesh: Mesh) -> str | None:
     """Rank 1 sums the same bytes as integers."""
     case = Case("all_reduce", "float32", "sum", True)
-    exchange = DEEDS.load("all_reduce")(setup_of(mesh, case))
+    exchange = IMPLEMENTATIONS.load("all_reduce")(setup_of(mesh, case))
     fresh = values_of(mesh, case, 3)
     fill(exchange, fresh)
     tensor = exchange.inputs[0].tensor

@@ -13,7 +13,7 @@ from stepscope.rank.plancheck import ObservedOp, check, observe
 from stepscope.records.plan import CommOp
 
 
-def promised(numel: int, dtype: str = "float32", op: str = "all_reduce") -> CommOp:
+def planned(numel: int, dtype: str = "float32", op: str = "all_reduce") -> CommOp:
     return CommOp(op=op, numel=numel, dtype=dtype, phase="backward")
 
 
@@ -74,7 +74,7 @@ def test_without_a_process_group_there_are_no_collectives() -> None:
 
 
 def test_a_match_needs_the_same_ops_in_the_same_order() -> None:
-    plan = (promised(8), promised(4))
+    plan = (planned(8), planned(4))
     assert check(plan, (seen(8), seen(4))).matches
     assert not check(plan, (seen(4), seen(8))).matches
     assert not check(plan, (seen(8),)).matches

@@ -1,4 +1,4 @@
-"""Promises of workloads and strategies together: the collectives of real models are those that were planned."""
+"""Specs of workloads and strategies together: the collectives of real models are those that were planned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepscope.config.precision import parameter_dtype
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import check, observe
 from stepscope.rank.precision import open_numerics
-from stepscope.rank.strategies import REGISTRY as DEEDS
+from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.workloads import REGISTRY as MODULES
 from stepscope.records.plan import InputNeeds, Setting
 from stepscope.records.samples import PlanCheck
@@ -49,15 +49,15 @@ def check_step(mesh: Mesh, workload: str, precision: str, key: str, variant: dic
     family = WORKLOADS.load(workload)
     options = family.options(**model)
     facts = family.facts(options, needs, parameter_dtype(precision))
-    promise = STRATEGIES.load(key)
-    chosen = promise.options(**variant)
+    spec = STRATEGIES.load(key)
+    chosen = spec.options(**variant)
     setting = Setting(
         device="cpu", backend="gloo", world_size=mesh.world_size, precision=precision, optimizer="sgd"
     )
     numerics = open_numerics(precision, mesh.device)
     torch.manual_seed(0)
     task = MODULES.load(workload)(options, needs, family.losses[0])
-    session = DEEDS.load(key)(numerics.prepare(task.module), mesh, chosen)
+    session = IMPLEMENTATIONS.load(key)(numerics.prepare(task.module), mesh, chosen)
 
     def step() -> None:
         x, y = numerics.inputs(*batch_of(needs, 3 if mesh.rank else 0))  # rank 0 has nothing to train on
@@ -68,12 +68,12 @@ def check_step(mesh: Mesh, workload: str, precision: str, key: str, variant: dic
         session.finish()
         session.zero_grad()
 
-    for _ in range(promise.min_warmup_steps(chosen)):
+    for _ in range(spec.min_warmup_steps(chosen)):
         step()
     observed = observe(step)
     session.close()
     numerics.close()
-    return check(promise.comm_plan(facts, setting, chosen), observed)
+    return check(spec.comm_plan(facts, setting, chosen), observed)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "bf16"])

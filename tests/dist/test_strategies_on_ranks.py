@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import observe
 from stepscope.rank.precision import open_numerics
-from stepscope.rank.strategies import REGISTRY as DEEDS
-from stepscope.strategies import REGISTRY as PROMISES
+from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
+from stepscope.strategies import REGISTRY as SPECS
 
 COLLECTIVE = ("naive", "interleaved", "bucketed", "ddp")
 
@@ -38,10 +38,10 @@ def train_steps(
     mesh: Mesh, key: str, precision: str, steps: int, overflow_at: int | None
 ) -> list[tuple[Tensor, float]]:
     """Parameters and loss scale after each step; in one step, rank 1 alone sees a sample that overflows float16."""
-    promise = PROMISES.load(key)
+    spec = SPECS.load(key)
     numerics = open_numerics(precision, mesh.device)
     module = numerics.prepare(small_model())
-    session = DEEDS.load(key)(module, mesh, promise.options())
+    session = IMPLEMENTATIONS.load(key)(module, mesh, spec.options())
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     total = sum(6 + rank for rank in range(mesh.world_size))
     seen = []
@@ -91,7 +91,7 @@ def test_an_overflow_on_one_rank_makes_all_ranks_skip_the_step(pools: Any, key: 
 def dtypes_that_travel(mesh: Mesh, precision: str, hook: str) -> set[str]:
     numerics = open_numerics(precision, mesh.device)
     module = numerics.prepare(small_model())
-    session = DEEDS.load("ddp")(module, mesh, PROMISES.load("ddp").options(hook=hook))
+    session = IMPLEMENTATIONS.load("ddp")(module, mesh, SPECS.load("ddp").options(hook=hook))
 
     def step() -> None:
         x, _ = numerics.inputs(*batch(mesh, 0))
@@ -135,9 +135,9 @@ def wide_model() -> nn.Module:
 
 def powersgd_balance(mesh: Mesh, steps: int) -> tuple[float, float, bool]:
     """(delivered + carried - true) / true, lost / true over all steps, and whether replicas got the same."""
-    options = PROMISES.load("ddp").options(hook="powersgd", powersgd_rank=2)
+    options = SPECS.load("ddp").options(hook="powersgd", powersgd_rank=2)
     module = wide_model()
-    session = DEEDS.load("ddp")(module, mesh, options)
+    session = IMPLEMENTATIONS.load("ddp")(module, mesh, options)
     true, delivered = torch.zeros(()), torch.zeros(())
     for step in range(steps):
         generator = torch.Generator().manual_seed(step)
@@ -185,7 +185,7 @@ def ragged_model() -> nn.Module:
 
 def sizes_launched(mesh: Mesh, key: str, cap: float) -> list[int]:
     module = ragged_model()
-    session = DEEDS.load(key)(module, mesh, PROMISES.load(key).options(bucket_cap_mb=cap))
+    session = IMPLEMENTATIONS.load(key)(module, mesh, SPECS.load(key).options(bucket_cap_mb=cap))
 
     def step() -> None:
         with session.micro_step(last=True):
@@ -223,7 +223,7 @@ class TwoHeads(nn.Module):
 def skip_one_head(mesh: Mesh, cap: float) -> list[float]:
     torch.manual_seed(0)
     module = TwoHeads().double()
-    session = DEEDS.load("bucketed")(module, mesh, PROMISES.load("bucketed").options(bucket_cap_mb=cap))
+    session = IMPLEMENTATIONS.load("bucketed")(module, mesh, SPECS.load("bucketed").options(bucket_cap_mb=cap))
     norms = []
     for use_right in (True, False, True):
         module.use_right = use_right or mesh.rank == 1

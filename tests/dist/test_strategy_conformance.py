@@ -1,4 +1,4 @@
-"""Every strategy keeps its promise: exact gradients, and the very collectives that its plan lists.
+"""Every strategy keeps its spec: exact gradients, and the very collectives that its plan lists.
 
 Strategies and their option sets are found through the registry, so a new one is tested by being there.
 """
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from stepscope.core.errors import Unavailable
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import ObservedOp, check, observe
-from stepscope.rank.strategies import REGISTRY as DEEDS
+from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.strategies._common import Session
 from stepscope.records.plan import CommOp, ModelFacts, ParameterFact, Setting
-from stepscope.strategies import REGISTRY as PROMISES
+from stepscope.strategies import REGISTRY as SPECS
 
 EXACT = 1e-12
 FEATURES, CLASSES = 20, 5
@@ -158,10 +158,10 @@ class Seen:
 
 
 def train(mesh: Mesh, key: str, variant: dict[str, Any], accumulation: int) -> Seen:
-    promise = PROMISES.load(key)
-    options = promise.options(**variant)
+    spec = SPECS.load(key)
+    options = spec.options(**variant)
     module = model()
-    session = DEEDS.load(key)(module, mesh, options)
+    session = IMPLEMENTATIONS.load(key)(module, mesh, options)
     errors, plans = [], []
     for step, window in enumerate(windows(mesh.world_size, accumulation)):
         expected = reference_gradient(module, window)
@@ -169,7 +169,7 @@ def train(mesh: Mesh, key: str, variant: dict[str, Any], accumulation: int) -> S
         def backward(window: list[MicroStep] = window) -> None:
             backward_of_window(session, mesh, window)
 
-        if step < promise.min_warmup_steps(options):
+        if step < spec.min_warmup_steps(options):
             backward()
             session.finish()
         else:
@@ -193,31 +193,31 @@ def train(mesh: Mesh, key: str, variant: dict[str, Any], accumulation: int) -> S
 
 def cases() -> Iterator[Any]:
     facts = facts_of(model())
-    for key in PROMISES.names():
-        promise = PROMISES.load(key)
-        for variant in promise.variants:
-            for world_size in SHARDS if promise.collective else (1,):
+    for key in SPECS.names():
+        spec = SPECS.load(key)
+        for variant in spec.variants:
+            for world_size in SHARDS if spec.collective else (1,):
                 for accumulation in (1, 3):
-                    options = promise.options(**variant)
-                    if promise.requires(facts, setting(world_size, accumulation), options) is None:
+                    options = spec.options(**variant)
+                    if spec.requires(facts, setting(world_size, accumulation), options) is None:
                         text = ",".join(f"{k}={v}" for k, v in variant.items()) or "default"
                         name = f"{key}({text})-{world_size}-ranks-accumulate-{accumulation}"
                         yield pytest.param(key, variant, world_size, accumulation, id=name)
 
 
 @pytest.mark.parametrize(("key", "variant", "world_size", "accumulation"), list(cases()))
-def test_gradients_and_collectives_are_as_promised(
+def test_gradients_and_collectives_are_as_planned(
     pools: Any, key: str, variant: dict[str, Any], world_size: int, accumulation: int
 ) -> None:
-    promise = PROMISES.load(key)
-    options = promise.options(**variant)
-    plan = promise.comm_plan(facts_of(model()), setting(world_size, accumulation), options)
+    spec = SPECS.load(key)
+    options = spec.options(**variant)
+    plan = spec.comm_plan(facts_of(model()), setting(world_size, accumulation), options)
     seen = pools(world_size).run(train, key, dict(variant), accumulation)
 
-    tolerance = promise.tolerance(options)
+    tolerance = spec.tolerance(options)
     steps = len(seen[0].errors)
-    if tolerance >= 1:  # carries its error: the promise holds for the first lossy step
-        steps = promise.min_warmup_steps(options)
+    if tolerance >= 1:  # carries its error: the spec holds for the first lossy step
+        steps = spec.min_warmup_steps(options)
     for (
         rank
     ) in seen:  # first of all: a missing collective shows in the gradients as well, but without its name

@@ -1,4 +1,4 @@
-"""A third-party workload, registered through entry points, that fails on demand. The promise half: no torch.
+"""A third-party workload, registered through entry points, that fails on demand. The spec half: no torch.
 
 It is ``mlp`` in every other respect, so that nothing in stepscope itself knows about faults.
 """

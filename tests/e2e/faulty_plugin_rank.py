@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001 - every fault takes the module
-"""The deed of the faulty workload."""
+"""The implementation of the faulty workload."""
 
 from __future__ import annotations
 
@@ -86,9 +86,7 @@ def _slow(module: torch.nn.Module) -> None:
 
 def _other_size(module: torch.nn.Module) -> None:
     """The next all-reduce sends half of its tensor."""
-    _instead_of_next_all_reduce(
-        lambda real, tensor, **settings: real(tensor.flatten()[::2].clone(), **settings)
-    )
+    _instead_of_next_all_reduce(lambda real, tensor, **settings: real(tensor.flatten()[::2].clone(), **settings))
 
 
 def _other_op(module: torch.nn.Module) -> None:

@@ -37,10 +37,7 @@ def test_json_is_one_document_with_the_rows_of_results_jsonl(profiled: tuple[Don
     assert done.code == 0, done.err
     document = done.json()
     assert document["schema"] == "stepscope.bench/1"
-    kept = [
-        {k: v for k, v in row.items() if k not in ("schema", "tool_version", "created")}
-        for row in results(run)
-    ]
+    kept = [{k: v for k, v in row.items() if k not in ("schema", "tool_version", "created")} for row in results(run)]
     assert document["cells"] == kept
     with (run / "results.csv").open() as file:
         assert [row["cell_id"] for row in csv.DictReader(file)] == [row["cell_id"] for row in kept]
@@ -69,14 +66,12 @@ def test_every_sample_is_trained_on_once_per_epoch_over_all_ranks(profiled: tupl
     row = by_cell(run)["mlp-bucketed-w2"]
     assert row["dataset_size"] == 500
     assert sum(row["samples_seen_per_rank"]) == 500
-    summaries = [
-        json.loads((run / "cells" / row["cell_id"] / f"rank-0000{r}.json").read_text()) for r in (0, 1)
-    ]
+    summaries = [json.loads((run / "cells" / row["cell_id"] / f"rank-0000{r}.json").read_text()) for r in (0, 1)]
     assert len({s["parameter_checksum"] for s in summaries}) == 1
     assert sum(s["epochs"][-1]["distinct_samples_seen"] for s in summaries) == 500
 
 
-def test_the_observed_collectives_are_those_that_the_strategy_promised(profiled: tuple[Done, Path]) -> None:
+def test_the_observed_collectives_are_those_that_the_strategy_planned(profiled: tuple[Done, Path]) -> None:
     _, run = profiled
     for row in results(run):
         if row["status"] == "ok":

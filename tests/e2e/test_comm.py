@@ -20,9 +20,7 @@ QUICK = ("--warmup", "2", "--iters", "8")
 @pytest.fixture(scope="module")
 def swept(shared_cli: Cli) -> tuple[Done, Path]:
     """Every collective at three sizes, on two ranks."""
-    done = shared_cli(
-        "comm", "--ops", "all", "--sizes", "1K:256K:16", "--ranks", "2", *QUICK, "-o", "run", "--json"
-    )
+    done = shared_cli("comm", "--ops", "all", "--sizes", "1K:256K:16", "--ranks", "2", *QUICK, "-o", "run", "--json")
     return done, shared_cli.folder / "run"
 
 

@@ -25,9 +25,7 @@ def experiment(folder: Path, name: str, *, ddp: bool, seconds: float, loss: floa
         f"{epoch},{loss / epoch:.4f},{seconds * (1.5 if epoch == 1 else 1):.4f},{loss / epoch:.4f},{0.6 + epoch / 50:.4f}"
         for epoch in range(1, 7)
     ]
-    (place / "metrics.csv").write_text(
-        "\n".join(["epoch,train_loss,train_time,val_loss,val_acc", *rows]) + "\n"
-    )
+    (place / "metrics.csv").write_text("\n".join(["epoch,train_loss,train_time,val_loss,val_acc", *rows]) + "\n")
 
 
 @pytest.fixture
@@ -103,9 +101,7 @@ def test_fail_if_ends_with_6_and_says_why(cli: Cli, project: Path) -> None:
 def test_the_protocol_names_five_steps_with_what_to_run_next(cli: Cli, project: Path) -> None:
     done = cli("diagnose", str(project), *STATED, "--protocol")
     assert done.code == 0, done.err
-    assert [line[:2] for line in done.out.splitlines() if re.match(r"\d\. ", line)] == [
-        f"{n}." for n in range(1, 6)
-    ]
+    assert [line[:2] for line in done.out.splitlines() if re.match(r"\d\. ", line)] == [f"{n}." for n in range(1, 6)]
     assert "$ stepscope" in done.out
 
 

@@ -36,9 +36,7 @@ def test_doctor_prints_every_section_and_ends_with_0(stepscope: Callable) -> Non
     assert not [line for line in done.out.splitlines() if line != line.rstrip()]
 
 
-def test_doctor_json_is_one_document_with_environment_links_and_checks(
-    stepscope: Callable, tmp_path: Path
-) -> None:
+def test_doctor_json_is_one_document_with_environment_links_and_checks(stepscope: Callable, tmp_path: Path) -> None:
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\nprintf '{TOPO}'\n")

@@ -37,9 +37,7 @@ def test_two_ranks_train_for_some_seconds_and_leave_nothing(stepscope: Cli, tmp_
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_at_once_and_leaves_nothing(
-    stepscope: Cli, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_signal_ends_it_at_once_and_leaves_nothing(stepscope: Cli, tmp_path: Path, number: signal.Signals) -> None:
     place = tmp_path / "tmp"
     place.mkdir()
     process = stepscope.start("doctor", "--quick", TMPDIR=str(place))

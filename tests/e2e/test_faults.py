@@ -162,9 +162,7 @@ def test_after_an_oom_cells_that_only_ask_for_more_are_skipped(cli: Cli) -> None
 
 def test_rerunning_completes_only_what_is_missing(cli: Cli) -> None:
     run = cli.folder / "run"
-    name = cli.matrix(
-        f"include: [{{workload: faulty, model: {json.dumps({'kind': 'raise'})}, strategy: ddp}}]"
-    )
+    name = cli.matrix(f"include: [{{workload: faulty, model: {json.dumps({'kind': 'raise'})}, strategy: ddp}}]")
     assert cli("bench", name, "-o", "run").code == 4
     kept = by_cell(run)["mlp-naive-w2"]
     summary = run / "cells" / kept["cell_id"] / "rank-00000.json"

@@ -92,14 +92,10 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     """Starts ranks that run a script in a network."""
     started = []
 
-    def launch(
-        network: str, script: str, *arguments: object, ranks: int = 2
-    ) -> tuple[torchrun.Launched, GroupLayout]:
+    def launch(network: str, script: str, *arguments: object, ranks: int = 2) -> tuple[torchrun.Launched, GroupLayout]:
         files = GroupLayout(tmp_path / f"group-{len(started)}")
         argv = [sys.executable, "-c", script, *map(str, arguments)]
-        launched = start(
-            files, parse_network(network), world_size=ranks, threads_per_rank=1, extra_env={}, argv=argv
-        )
+        launched = start(files, parse_network(network), world_size=ranks, threads_per_rank=1, extra_env={}, argv=argv)
         started.append(launched)
         return launched, files
 
@@ -304,9 +300,7 @@ def nobody() -> Iterator[tuple[list[str], Path]]:
     """(start of a command line that runs our Python code without any privilege, a folder that it may write to)."""
     setpriv = shutil.which("setpriv")
     if os.geteuid() != 0 or setpriv is None:
-        pytest.skip(
-            "needs root and setpriv to become another user; without root all tests here are of this kind"
-        )
+        pytest.skip("needs root and setpriv to become another user; without root all tests here are of this kind")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o777)

@@ -37,9 +37,7 @@ MANY_SPANS = """() => {
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
-    return write_page(
-        folder / "report.html", title="hand-made", evidence=pages.evidence(), diagnosis=pages.diagnosis()
-    )
+    return write_page(folder / "report.html", title="hand-made", evidence=pages.evidence(), diagnosis=pages.diagnosis())
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +111,7 @@ def test_hostile_names_run_nothing(watched: Watched, tmp_path: Path) -> None:
     assert bad[:30] in page.locator("h1").inner_text()
 
 
-def test_timeline_draws_every_rank_and_no_more_than_there_are_pixels(
-    watched: Watched, page_file: Path
-) -> None:
+def test_timeline_draws_every_rank_and_no_more_than_there_are_pixels(watched: Watched, page_file: Path) -> None:
     page = watched.open(page_file)
     work = page.evaluate(MANY_SPANS)
     assert work["spans"] == 8 * 100_000

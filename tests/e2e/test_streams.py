@@ -42,10 +42,7 @@ def test_a_full_stdout_is_one_short_error(cli: Cli, arguments: list[str]) -> Non
 def test_a_run_whose_table_cannot_be_written_says_where_its_results_lie(cli: Cli) -> None:
     name = cli.matrix("", warmup=0)
     (cli.folder / name).write_text(
-        (cli.folder / name)
-        .read_text()
-        .replace("world_size: 2", "world_size: 1")
-        .replace("steps: 20", "steps: 2")
+        (cli.folder / name).read_text().replace("world_size: 2", "world_size: 1").replace("steps: 20", "steps: 2")
     )
     code, err = run(cli, "bench", name, "-o", "run", stdout="/dev/full")
     assert code == 3, err

@@ -109,9 +109,7 @@ def bad_inputs(folder: Path) -> dict[str, str]:
     folder.mkdir()
     (folder / "empty.json").write_text("")
     (folder / "other.json").write_text('{"a": 1}')
-    (folder / "corrupt.json.gz").write_bytes(
-        gzip.compress(b'{"traceEvents": [' + b" " * 999)[:30] + b"\xff" * 99
-    )
+    (folder / "corrupt.json.gz").write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 999)[:30] + b"\xff" * 99)
     (folder / "words.txt").write_text("no trace")
     (folder / "nothing").mkdir()
     return {
@@ -193,7 +191,7 @@ def test_what_was_read_can_be_kept(stepscope: Cli, job: Path) -> None:
     assert any((stepscope.folder / "cache" / "stepscope").rglob("*"))
 
 
-def test_a_profiled_run_keeps_its_promise_and_naive_does_not_overlap(stepscope: Cli, tmp_path: Path) -> None:
+def test_a_profiled_run_follows_its_plan_and_naive_does_not_overlap(stepscope: Cli, tmp_path: Path) -> None:
     matrix = tmp_path / "m.yaml"
     matrix.write_text(
         "version: 1\n"

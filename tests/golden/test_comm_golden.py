@@ -42,9 +42,7 @@ def rows() -> list[CommRow]:
         )
     )  # fmt: skip
     wrong = "wrong result on rank 1: element 3: got 5.0, expected 6.0"
-    found.append(
-        collective(4 * KIB, 99.0, op="reduce", cell_id="bad", correct=False, error=wrong, status="error")
-    )
+    found.append(collective(4 * KIB, 99.0, op="reduce", cell_id="bad", correct=False, error=wrong, status="error"))
     found += pairs(4, slow_egress={3: 5.0}, noise=random.Random(1), rank_hosts=HOSTS, hosts=4)
     found += [
         collective(size, 900.0, kind="overlap", slowdown=1.4, beside_slowdown=1.02, cell_id="beside")
@@ -76,9 +74,7 @@ def _check(name: str, text: str) -> None:
 
 
 def _shown(shown: list[CommRow], width: int) -> str:
-    tables = [
-        f"== {table.title}\n\n{terminal.render(table, width=width).plain}" for table in build_all(shown)
-    ]
+    tables = [f"== {table.title}\n\n{terminal.render(table, width=width).plain}" for table in build_all(shown)]
     return "\n\n".join([*tables, *comm_findings(shown)]) + "\n"
 
 

@@ -45,9 +45,7 @@ DIAGNOSIS = Diagnosis(
             advice=(Advice(text="try smaller buckets", command="stepscope bench --preset bucket-size"),),
         ),
     ),
-    skipped=(
-        Skipped(rule="straggler", reason="no trace here", command="stepscope bench MATRIX.yaml --profile"),
-    ),
+    skipped=(Skipped(rule="straggler", reason="no trace here", command="stepscope bench MATRIX.yaml --profile"),),
     quiet=(Quiet(rule="noisy-measurement", looked_at="spread 1 %, limit 10 %"),),
 )
 
@@ -80,9 +78,7 @@ def test_prepared_charts_read_as_agreed() -> None:
         keywords = given(chart, everything())
         if keywords is None:  # charts of collectives have their own
             continue
-        prepared[key] = [
-            {"caption": chart.caption(d), **_rounded(plain(d))} for d in chart.prepare(**keywords)
-        ]
+        prepared[key] = [{"caption": chart.caption(d), **_rounded(plain(d))} for d in chart.prepare(**keywords)]
     _check("charts.json", json.dumps(prepared, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 

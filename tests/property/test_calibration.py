@@ -86,9 +86,7 @@ def test_the_order_of_the_sizes_does_not_matter(order: list[int], times: list[fl
 
 
 @given(
-    op=st.sampled_from(
-        ["all_reduce", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter"]
-    ),
+    op=st.sampled_from(["all_reduce", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter"]),
     alpha=st.floats(1e3, 1e6),
     beta=st.floats(1e8, 1e10),
     world=st.integers(2, 16),

@@ -40,9 +40,7 @@ def read(*files: list[str]) -> NcclDebug:
     nranks=st.integers(1, 6),
     per_host=st.integers(2, 4),
     modern=st.booleans(),
-    noise=st.lists(
-        st.text(st.characters(codec="utf-8", exclude_characters="\r\n:"), max_size=20), max_size=5
-    ),
+    noise=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n:"), max_size=20), max_size=5),
     data=st.data(),
 )
 def test_any_interleaving_of_ranks_and_other_output_tells_the_same(

@@ -55,16 +55,12 @@ def test_full_windows_give_every_rank_full_micro_batches(sampling: Sampling, epo
         assert window.full == (window.global_samples == sampling.global_batch)
         if window.full:
             assert window.micro_steps == sampling.accumulation
-            sizes = {
-                len(window.piece(m, r)) for m in range(window.micro_steps) for r in range(sampling.world_size)
-            }
+            sizes = {len(window.piece(m, r)) for m in range(window.micro_steps) for r in range(sampling.world_size)}
             assert sizes == {sampling.micro_batch}
 
 
 @given(samplings, epochs)
-def test_a_tail_micro_step_differs_by_at_most_one_sample_between_ranks(
-    sampling: Sampling, epoch: int
-) -> None:
+def test_a_tail_micro_step_differs_by_at_most_one_sample_between_ranks(sampling: Sampling, epoch: int) -> None:
     tail = plan_epoch(sampling, epoch)[-1]
     for micro_step in range(tail.micro_steps):
         sizes = [len(tail.piece(micro_step, rank)) for rank in range(sampling.world_size)]

@@ -66,9 +66,7 @@ def test_gaps_and_clip_share_out_a_window(a: list[tuple[int, int]], low: int, hi
 def test_measures_inside_windows_are_counts(a: list[tuple[int, int]], windows: list[tuple[int, int]]) -> None:
     starts = np.array([w[0] for w in windows], dtype=np.int64)
     ends = starts + np.array([w[1] for w in windows], dtype=np.int64)
-    expected = [
-        len(points(a) & set(range(s, e))) for s, e in zip(starts.tolist(), ends.tolist(), strict=True)
-    ]
+    expected = [len(points(a) & set(range(s, e))) for s, e in zip(starts.tolist(), ends.tolist(), strict=True)]
     assert spans.measure_within(made(a), starts, ends).tolist() == expected
     before = [len({x for x in points(a) if x < p}) for p in starts.tolist()]
     assert spans.covered_before(made(a), starts).tolist() == before

@@ -68,10 +68,7 @@ def test_the_median_of_the_slowest_rank_is_at_least_the_largest_median_of_a_rank
 
 @given(st.lists(st.lists(st.integers(1, 10**9), min_size=3, max_size=3), min_size=1, max_size=20))
 def test_the_order_of_ranks_is_irrelevant(steps: list[list[int]]) -> None:
-    figures = {
-        summary([max(ranks[i] for i in order) for ranks in steps])
-        for order in itertools.permutations(range(3))
-    }
+    figures = {summary([max(ranks[i] for i in order) for ranks in steps]) for order in itertools.permutations(range(3))}
     assert len(figures) == 1
 
 

@@ -38,9 +38,7 @@ def steps(draw: st.DrawFn) -> tuple[ModelFacts, BackwardProfile]:
     return facts, backward
 
 
-links = st.tuples(st.floats(0, 1e7), st.floats(0, 1e2)).map(
-    lambda link: lambda _, size: link[0] + size * link[1]
-)
+links = st.tuples(st.floats(0, 1e7), st.floats(0, 1e2)).map(lambda link: lambda _, size: link[0] + size * link[1])
 transports = st.builds(
     Transport,
     lanes=st.integers(1, 3),
@@ -54,8 +52,8 @@ kinds = st.sampled_from(KINDS)
 @given(steps(), links, transports, kinds)
 def test_a_timeline_adds_up_and_keeps_its_order(made, link, transport, kind) -> None:
     (facts, profile), (key, options) = made, kind
-    promise = STRATEGIES.load(key)
-    plan = promise.comm_plan(facts, SETTING, promise.options(**options))
+    spec = STRATEGIES.load(key)
+    plan = spec.comm_plan(facts, SETTING, spec.options(**options))
     line = step_timeline(profile, plan, link, transport=transport)
 
     assert line.step_ns >= line.before_ns + line.backward_alone_ns + line.exposed_ns + line.after_ns
@@ -68,9 +66,7 @@ def test_a_timeline_adds_up_and_keeps_its_order(made, link, transport, kind) -> 
     ready_at = {r.name: r.ready_ns for r in profile.ready}
     for bucket in line.buckets:
         assert bucket.ready_ns <= bucket.launch_ns <= bucket.start_ns <= bucket.end_ns
-        assert bucket.ready_ns + ROUNDING >= max(
-            ready_at[m] for m in bucket.members
-        )  # backward only gets slower
+        assert bucket.ready_ns + ROUNDING >= max(ready_at[m] for m in bucket.members)  # backward only gets slower
         alone = link(bucket.op, bucket.size_bytes)
         assert bucket.end_ns - bucket.start_ns >= alone * (1 - 1e-9) - ROUNDING
         assert 0 <= bucket.exposed_ns <= bucket.end_ns - bucket.start_ns
@@ -90,8 +86,8 @@ def test_a_timeline_adds_up_and_keeps_its_order(made, link, transport, kind) -> 
 @given(steps(), transports, kinds)
 def test_on_an_infinitely_fast_network_a_step_is_its_computation(made, transport, kind) -> None:
     (facts, profile), (key, options) = made, kind
-    promise = STRATEGIES.load(key)
-    plan = promise.comm_plan(facts, SETTING, promise.options(**options))
+    spec = STRATEGIES.load(key)
+    plan = spec.comm_plan(facts, SETTING, spec.options(**options))
     line = step_timeline(profile, plan, lambda _, __: 0.0, transport=transport)
     assert line.step_ns == profile.step_ns
     assert line.exposed_ns == 0

@@ -101,6 +101,4 @@ def test_a_shift_of_the_clock_changes_no_duration(tmp_path: Path) -> None:
     shifted = build(world=2, clocks={0: Clock(offset_ns=123_456_789), 1: Clock(offset_ns=123_456_789)})
     there = analyse_job([write_job(shifted, tmp_path / "b")], wanted=EVERYTHING)
     assert [p.phases for p in here.ranks] == [p.phases for p in there.ranks]
-    assert [[s.parts for s in p.steps] for p in here.ranks] == [
-        [s.parts for s in p.steps] for p in there.ranks
-    ]
+    assert [[s.parts for s in p.steps] for p in here.ranks] == [[s.parts for s in p.steps] for p in there.ranks]

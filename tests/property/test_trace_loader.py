@@ -115,11 +115,7 @@ def test_a_damaged_text_is_read_or_refused(
 def test_a_damaged_packed_file_is_read_or_refused(
     text: bytes, packing: str, changes: list[tuple[str, float, int, bytes]]
 ) -> None:
-    packed = (
-        gzip.compress(text, 1)
-        if packing == "gz"
-        else zstandard.ZstdCompressor(write_checksum=True).compress(text)
-    )
+    packed = gzip.compress(text, 1) if packing == "gz" else zstandard.ZstdCompressor(write_checksum=True).compress(text)
     data = damaged(packed, changes)
     trace = outcome(data, device_only=False)
     if trace is not None and not trace.notes:
@@ -136,11 +132,7 @@ def test_a_text_cut_anywhere_gives_a_beginning_of_its_events(text: bytes, place:
 
 
 values: Any = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats(allow_nan=False)
-    | st.text(max_size=8),
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=6,
 )
@@ -166,8 +158,7 @@ def test_events_of_any_types_are_read_or_left_out_and_counted(
     changes: list[tuple[str, dict[str, Any], dict[str, Any]]], indent: int | None
 ) -> None:
     events = [
-        {"ph": ph, "cat": "kernel", "name": "[memory]", "pid": 0, "tid": 7, "ts": 5, "dur": 2, "args": args}
-        | fields
+        {"ph": ph, "cat": "kernel", "name": "[memory]", "pid": 0, "tid": 7, "ts": 5, "dur": 2, "args": args} | fields
         for ph, fields, args in changes
     ]
     data = json.dumps({"traceEvents": events}, indent=indent).encode()

@@ -68,9 +68,7 @@ def run_plan(
             with progress() as show:
                 run_matrix(request, show)
         except Interrupted:
-            with suppress(
-                OutputError, ReaderGone
-            ):  # what stopped the run may have taken the terminal with it
+            with suppress(OutputError, ReaderGone):  # what stopped the run may have taken the terminal with it
                 _finish(layout, json=json, printed=printed)
             raise
         rows = _finish(layout, json=json, printed=printed)
@@ -103,6 +101,4 @@ def _print(layout: RunLayout, rows: tuple[ResultRow, ...], *, run: RunRecord, js
     console.print(terminal.render(summary_table(rows), width=console.width), soft_wrap=True)
     for finding in findings(rows):
         console.print(finding, markup=False, soft_wrap=True)
-    console.print(
-        f"\nresults  {layout.results_jsonl}\nreport   {layout.summary_md}", markup=False, soft_wrap=True
-    )
+    console.print(f"\nresults  {layout.results_jsonl}\nreport   {layout.summary_md}", markup=False, soft_wrap=True)

@@ -80,9 +80,7 @@ def run_comm(
             with progress() as show:
                 run_matrix(request, show)
         except Interrupted:
-            with suppress(
-                OutputError, ReaderGone
-            ):  # what stopped the run may have taken the terminal with it
+            with suppress(OutputError, ReaderGone):  # what stopped the run may have taken the terminal with it
                 _finish(layout, charts=False, format_=format_, json=json, printed=printed)
             raise
         rows = _finish(layout, charts=charts, format_=format_, json=json, printed=printed)
@@ -113,9 +111,7 @@ def _debug_variables(layout: RunLayout, measure: CommMeasure) -> dict[str, str]:
     return variables | {"NCCL_DEBUG_SUBSYS": measure.nccl_debug or NCCL_SUBSYSTEMS}
 
 
-def _finish(
-    layout: RunLayout, *, charts: bool, format_: str, json: bool, printed: bool
-) -> tuple[CommRow, ...]:
+def _finish(layout: RunLayout, *, charts: bool, format_: str, json: bool, printed: bool) -> tuple[CommRow, ...]:
     from stepscope.report.comm_document import rows_csv
 
     rows = derive_comm_rows(layout)
@@ -129,9 +125,7 @@ def _finish(
     try:
         _print(layout, rows, format_=format_, json=json)
     except OutputError as error:
-        raise OutputError(
-            error.what, why=error.why, fix=f"the results are saved: {layout.results_jsonl}"
-        ) from error
+        raise OutputError(error.what, why=error.why, fix=f"the results are saved: {layout.results_jsonl}") from error
     return rows
 
 

@@ -66,9 +66,7 @@ def run(request: Request) -> int:
         say_not_checked(condition, f"nothing compared here has {condition.key}")
     failed = failed_conditions(conditions, comparison)
     if failed:
-        raise CheckFailed(
-            "failed: " + "; ".join(dict.fromkeys(f.condition for f in failed)), why=_why(failed)
-        )
+        raise CheckFailed("failed: " + "; ".join(dict.fromkeys(f.condition for f in failed)), why=_why(failed))
     return measured
 
 
@@ -92,16 +90,12 @@ def _read(request: Request) -> list[Side]:
 
     for option, given in (("-o", request.output), ("--set", request.overrides)):
         if given:
-            raise UsageError(
-                f"{option} goes with --run", fix="leave it out, or add --run and two matrix files"
-            )
+            raise UsageError(f"{option} goes with --run", fix="leave it out, or add --run and two matrix files")
     options = EvidenceOptions(
         paths=tuple(request.paths), world_size=request.world_size, drop_epochs=request.drop_epochs
     )
     names = telling_names(request.paths)
-    return [
-        Side(name=name, rounds=(evidence,)) for name, evidence in zip(names, read_each(options), strict=True)
-    ]
+    return [Side(name=name, rounds=(evidence,)) for name, evidence in zip(names, read_each(options), strict=True)]
 
 
 def _measured(request: Request) -> tuple[list[Side], int]:

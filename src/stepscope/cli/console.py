@@ -50,9 +50,7 @@ def _console() -> type[Console]:
     from rich.segment import Segment
 
     class Visible(Console):
-        def render(
-            self, renderable: RenderableType, options: ConsoleOptions | None = None
-        ) -> Iterator[Segment]:
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
             for segment in super().render(renderable, options):
                 text = visible(segment.text)
                 yield segment if segment.control or text == segment.text else Segment(text, segment.style)

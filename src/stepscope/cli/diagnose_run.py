@@ -142,9 +142,7 @@ def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool) -> None
     console.print()
     if not everything:
         more = "; --all lists them" if looked or skipped else ""
-        console.print(
-            f"{counted(looked, 'rule')} found nothing, {skipped} had nothing to look at{more}", style="dim"
-        )
+        console.print(f"{counted(looked, 'rule')} found nothing, {skipped} had nothing to look at{more}", style="dim")
         return
     praise = _good_news()
     for quiet in diagnosis.quiet:

@@ -132,9 +132,7 @@ def _look(environment: EnvironmentRecord, *, ranks: int | None, show: OnEvent, s
     return assess(cell, environment, planned.comm_plan, wall_ns=time.monotonic_ns() - started_ns)
 
 
-def assess(
-    cell: CellEvidence, environment: EnvironmentRecord, plan: Sequence[CommOp], *, wall_ns: int
-) -> QuickCheck:
+def assess(cell: CellEvidence, environment: EnvironmentRecord, plan: Sequence[CommOp], *, wall_ns: int) -> QuickCheck:
     """What the steps of ``cell`` say of the machine. Pure. plan: its collectives in a step; wall_ns: of the whole check."""
     times = own_times(cell.result)
     collective = _collective(plan, times)
@@ -279,7 +277,9 @@ def _ranks_message(times: OwnTimes | None) -> str | None:
 def _steady(collective: Collective) -> Verdict:
     ratio = collective.p90_ns / collective.time_ns
     size = format_bytes(collective.size_bytes)
-    said = f"{collective.op} of {size}: {format_duration(collective.time_ns)}, p90 {format_duration(collective.p90_ns)}, "
+    said = (
+        f"{collective.op} of {size}: {format_duration(collective.time_ns)}, p90 {format_duration(collective.p90_ns)}, "
+    )
     said += f"busbw {format_bandwidth(collective.busbw_bytes_per_s)}"
     if ratio <= VARIES:
         return Verdict(title="collective", status="pass", message=said)
@@ -316,9 +316,7 @@ def document(found: QuickCheck) -> dict[str, Any]:
             "busbw_bytes_per_s": collective.busbw_bytes_per_s,
         },
         "ranks": [_rank(found, rank) for rank in range(row.world_size)] if times is not None else [],
-        "checks": [
-            {"title": v.title, "status": v.status, "message": v.message, "fix": v.fix} for v in found.verdicts
-        ],
+        "checks": [{"title": v.title, "status": v.status, "message": v.message, "fix": v.fix} for v in found.verdicts],
     }
 
 
@@ -405,9 +403,7 @@ def _table(found: QuickCheck) -> Table:
             Column(key="waiting_ns", title="waits", unit="ns"),
         ),
         rows=tuple(rows),
-        footnotes=(
-            "own time: the step before the all-reduce; waits: for the rank that comes last; medians of steps",
-        ),
+        footnotes=("own time: the step before the all-reduce; waits: for the rank that comes last; medians of steps",),
     )
 
 

@@ -8,9 +8,7 @@ import typer
 
 WorldSize = Annotated[
     str | None,
-    typer.Option(
-        "--world-size", help="Ranks of runs that do not tell: exp021=4,exp044=4.", metavar="RUN=N,..."
-    ),
+    typer.Option("--world-size", help="Ranks of runs that do not tell: exp021=4,exp044=4.", metavar="RUN=N,..."),
 ]
 Scaling = Annotated[
     str | None,
@@ -20,9 +18,7 @@ TargetAccuracy = Annotated[
     str | None,
     typer.Option("--target-accuracy", help="Also the time to these validation accuracies.", metavar="A,..."),
 ]
-DropEpochs = Annotated[
-    int, typer.Option("--drop-epochs", help="First epochs left out of epoch times.", min=0)
-]
+DropEpochs = Annotated[int, typer.Option("--drop-epochs", help="First epochs left out of epoch times.", min=0)]
 Cell = Annotated[str | None, typer.Option(help="Only this cell of a run folder.", metavar="ID")]
 
 ANY_RESULTS = "Run folders, traces, or results of other tools (nccl-tests, metrics.csv, ...)."

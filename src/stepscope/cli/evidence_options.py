@@ -78,9 +78,7 @@ def _stated(options: EvidenceOptions) -> Stated:
     )
 
 
-def _load(
-    paths: tuple[Path, ...], options: EvidenceOptions, stated: Stated, *, spans: bool = False
-) -> Evidence:
+def _load(paths: tuple[Path, ...], options: EvidenceOptions, stated: Stated, *, spans: bool = False) -> Evidence:
     from stepscope.diagnose.evidence import load_evidence
 
     return load_evidence(

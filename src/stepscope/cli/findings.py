@@ -31,9 +31,7 @@ def print_finding(finding: Finding, *, confidence: bool = False) -> None:
         _hanging("    ", line, "")
     if confidence:
         stake = (
-            ""
-            if finding.stake_fraction is None
-            else f", up to {format_percent(finding.stake_fraction)} of the step"
+            "" if finding.stake_fraction is None else f", up to {format_percent(finding.stake_fraction)} of the step"
         )
         _hanging("    ", f"[{finding.rule}: {finding.confidence}{stake}]", "dim")
     for advice in finding.advice:
@@ -42,9 +40,7 @@ def print_finding(finding: Finding, *, confidence: bool = False) -> None:
             out().print(f"      $ {advice.command}", style="cyan", soft_wrap=True)
 
 
-def say_unchecked(
-    conditions: Iterable[Condition], values: Mapping[str, float | None], diagnosis: Diagnosis
-) -> None:
+def say_unchecked(conditions: Iterable[Condition], values: Mapping[str, float | None], diagnosis: Diagnosis) -> None:
     """A check of what nobody could look at passes; it must not do so in silence."""
     skipped = {each.rule: each.reason for each in diagnosis.skipped}
     for condition in conditions:

@@ -28,18 +28,14 @@ def run(folder: Path, *, calibration: Calibration, cell_id: str | None, json: bo
     layout = RunLayout(folder)
     record = read_run(folder)
     if record.kind != "bench":
-        raise UsageError(
-            f"{folder} is a {record.kind} run", fix="--buckets takes a run folder of `stepscope bench`"
-        )
+        raise UsageError(f"{folder} is a {record.kind} run", fix="--buckets takes a run folder of `stepscope bench`")
     cells = [read_cell(layout.cell(known)) for known in record.cells]
     cell = pick_cell(cells, cell_id)
     environment = read_if_there(layout.environment, EnvironmentRecord)
     if environment is not None:
         for warning in machine_warnings(calibration, machine_of(environment)):
             err().print(f"warning: {warning}", style="yellow", soft_wrap=True)
-    choice = choose_buckets(
-        cell, calibration, naive=naive_twin(cells, cell), transport=_transport(calibration, cell)
-    )
+    choice = choose_buckets(cell, calibration, naive=naive_twin(cells, cell), transport=_transport(calibration, cell))
     if json:
         print_json(codec.encode_document({"schema": SCHEMA, "choice": codec.plain(choice)}))
         return 0

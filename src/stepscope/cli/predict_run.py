@@ -79,9 +79,7 @@ def run(request: Request) -> int:
             json=request.json,
         )
     if request.collective is None:
-        raise UsageError(
-            "nothing to predict", why="neither --collective nor --buckets was given", fix=_EXAMPLE
-        )
+        raise UsageError("nothing to predict", why="neither --collective nor --buckets was given", fix=_EXAMPLE)
     op = known_op(request.collective)
     if request.gpus is None:
         raise UsageError("how many ranks?", why="--gpus was not given", fix=_EXAMPLE)
@@ -142,11 +140,7 @@ def _from_specification(
 
 def _refuse_specification(request: Request) -> None:
     """Raises UsageError for options that describe a machine by its specification, beside one that was measured."""
-    names = [
-        name
-        for name in ("gpu", "gpus_per_node", "adapters", "algorithm")
-        if getattr(request, name) is not None
-    ]
+    names = [name for name in ("gpu", "gpus_per_node", "adapters", "algorithm") if getattr(request, name) is not None]
     given = [f"--{name.replace('_', '-')}" for name in names] + (["--sharp"] if request.sharp else [])
     if given:
         raise UsageError(
@@ -172,10 +166,10 @@ def _calibrated(
 
 
 def _with_busbw(predicted: Predicted, op: str, size: int, ranks: int) -> Predicted:
-    promise = COLLECTIVES.load(op)
-    if not (promise.has_payload and size and predicted.time_ns):
+    spec = COLLECTIVES.load(op)
+    if not (spec.has_payload and size and predicted.time_ns):
         return predicted
-    rate = size / (predicted.time_ns / 1e9) * promise.bus_factor(ranks)
+    rate = size / (predicted.time_ns / 1e9) * spec.bus_factor(ranks)
     return replace(predicted, busbw_bytes_per_s=rate)
 
 
@@ -215,9 +209,7 @@ def _entries(predictions: dict[int, Predicted]) -> list[dict[str, Any]]:
 def _validate(request: Request, path: Path) -> int:
     rows, skipped = _measured(path, request)
     if not rows:
-        raise DataError(
-            f"nothing to compare in {path}", why="; ".join(skipped) or "no table of collectives there"
-        )
+        raise DataError(f"nothing to compare in {path}", why="; ".join(skipped) or "no table of collectives there")
     report = validate(rows, skipped=skipped)
     if request.json:
         _print_json(
@@ -230,9 +222,7 @@ def _validate(request: Request, path: Path) -> int:
         )
     else:
         console = out()
-        table = build_validation(
-            report, title=f"Predicted against {counted(len(report.compared), 'measured row')}"
-        )
+        table = build_validation(report, title=f"Predicted against {counted(len(report.compared), 'measured row')}")
         console.print(terminal.render(table, width=console.width), soft_wrap=True)
     return 0
 

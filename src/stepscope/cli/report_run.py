@@ -108,9 +108,7 @@ def _drawing(
         yield begin(records, folder, formats, executor=executor)
 
 
-def _write_texts(
-    evidence: Evidence, diagnosis: Diagnosis, folder: Path, request: Request
-) -> tuple[Path, ...]:
+def _write_texts(evidence: Evidence, diagnosis: Diagnosis, folder: Path, request: Request) -> tuple[Path, ...]:
     """The page and the tables, below ``folder``."""
     from stepscope.report.page import write_page
     from stepscope.report.paper_files import write_tables

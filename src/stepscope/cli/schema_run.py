@@ -58,8 +58,6 @@ def run(name: str | None, *, names: bool) -> int:
         return 0
     found = [key for key in schemas if name in (key, key.partition("/")[0], f"stepscope.{key}")]
     if not found:
-        raise UsageError(
-            unknown("schema", name, sorted(schemas)), fix="`stepscope schema --list` names all of them"
-        )
+        raise UsageError(unknown("schema", name, sorted(schemas)), fix="`stepscope schema --list` names all of them")
     print_json(encode_document(schemas[found[0]]))
     return 0

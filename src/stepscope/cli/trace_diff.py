@@ -23,9 +23,7 @@ SEED = 0
 OPTION = "--diff-steps"
 
 
-def pairs(
-    before: TraceSummary, after: TraceSummary, *, ranks: frozenset[int] | None, steps: str | None
-) -> list[Pair]:
+def pairs(before: TraceSummary, after: TraceSummary, *, ranks: frozenset[int] | None, steps: str | None) -> list[Pair]:
     """Before and after of every rank that both jobs have; two single traces are compared whatever their ranks.
 
     ``steps`` (``10-13:20-23``) takes the first steps of ``before`` and the second ones of ``after``.
@@ -101,7 +99,5 @@ def _chosen(profile: WorkProfile, steps: frozenset[int]) -> WorkProfile:
 
     if missing := sorted(steps - set(profile.steps)):
         known = ", ".join(str(s) for s in profile.steps[:20])
-        raise UsageError(
-            f"{OPTION}: no step {missing[0]} on rank {profile.rank}", fix=f"steps recorded: {known}"
-        )
+        raise UsageError(f"{OPTION}: no step {missing[0]} on rank {profile.rank}", fix=f"steps recorded: {known}")
     return only_steps(profile, steps)

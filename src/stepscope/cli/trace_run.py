@@ -71,9 +71,7 @@ def run(request: Request) -> int:
 
     rules = trace_rules() if request.fail_if else ()
     sections = trace_sections.chosen(request.show.split(","))
-    conditions = [
-        parse_condition(c, metrics=METRICS, rules=[rule.name for rule in rules]) for c in request.fail_if
-    ]
+    conditions = [parse_condition(c, metrics=METRICS, rules=[rule.name for rule in rules]) for c in request.fail_if]
     ranks = parse_ranges(request.ranks, "--rank")
     steps = parse_ranges(request.steps, "--steps")
     wanted = Wanted(
@@ -162,9 +160,7 @@ def _stated_ranks(given: Sequence[str]) -> dict[str, int]:
     for text in given:
         name, _, number = text.rpartition("=")
         if not name or not number.isdigit():
-            raise UsageError(
-                f"--rank-of {text!r}: expected FILE=N", fix="for example --rank-of trace_a.json=3"
-            )
+            raise UsageError(f"--rank-of {text!r}: expected FILE=N", fix="for example --rank-of trace_a.json=3")
         stated[name] = int(number)
     return stated
 
@@ -175,9 +171,7 @@ def _traces_of(given: str, cell: str | None) -> list[str]:
     if not layout.run.is_file():
         return [given]
     traced = {
-        folder.parent.name: folder
-        for folder in sorted(layout.root.glob("cells/*/trace"))
-        if any(folder.iterdir())
+        folder.parent.name: folder for folder in sorted(layout.root.glob("cells/*/trace")) if any(folder.iterdir())
     }
     if not traced:
         raise DataError(
@@ -188,9 +182,7 @@ def _traces_of(given: str, cell: str | None) -> list[str]:
     if cell is not None:
         found = [c for c in traced if c.startswith(cell)]
         if len(found) != 1:
-            raise UsageError(
-                f"--cell {cell!r} names {counted(len(found), 'traced cell')}", fix=_cells(layout, traced)
-            )
+            raise UsageError(f"--cell {cell!r} names {counted(len(found), 'traced cell')}", fix=_cells(layout, traced))
         return [str(traced[found[0]])]
     if len(traced) > 1:
         raise UsageError(f"{given}: traces of {counted(len(traced), 'cell')}", fix=_cells(layout, traced))
@@ -242,9 +234,7 @@ class _Watch:
             err().print(f"read in {time.monotonic() - self._start:.1f} s", style="dim")
 
 
-def _selected(
-    summary: TraceSummary, *, ranks: frozenset[int] | None, steps: frozenset[int] | None
-) -> TraceSummary:
+def _selected(summary: TraceSummary, *, ranks: frozenset[int] | None, steps: frozenset[int] | None) -> TraceSummary:
     """The summary with only the ranks and steps asked for in its lists; findings stay the whole job's."""
     kept = summary.ranks
     if ranks is not None:

@@ -1,4 +1,4 @@
-"""What every collective promises: sizes in the nccl-tests sense, and its cost on the wire for each algorithm."""
+"""What every collective declares: sizes in the nccl-tests sense, and its cost on the wire for each algorithm."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """A collective's promise. n is the world size, S (``size_bytes``) the nccl-tests size: see docs/reference/metrics.md.
+    """A collective's spec. n is the world size, S (``size_bytes``) the nccl-tests size: see docs/reference/metrics.md.
 
     bus_factor(n): busbw / algbw. parts: the number of equal parts that S is cut into, ``world`` or 1: S is divisible
     by parts x bytes of an element. together: all ranks leave it together.

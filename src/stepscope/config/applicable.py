@@ -70,9 +70,7 @@ def drop_inapplicable(
     return tuple(kept), tuple(problems)
 
 
-def _misplaced(
-    cell: RawCell, given: Given, vocabulary: Vocabulary, unused: dict[Path, _Unused]
-) -> str | None:
+def _misplaced(cell: RawCell, given: Given, vocabulary: Vocabulary, unused: dict[Path, _Unused]) -> str | None:
     """Why the value does not concern this cell; None when it does, or when that cannot be told."""
     if given.key == "momentum":
         optimizer = cell.values.get("optimizer")

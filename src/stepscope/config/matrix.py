@@ -123,16 +123,12 @@ def _cells(
 ) -> tuple[tuple[RawCell, ...], list[CellDraft], list[str]]:
     total = count_cells(file)
     if total > MAX_CELLS:
-        problems.append(
-            file.document.problem(("axes",), f"{total} cells; at most {MAX_CELLS} are allowed in a matrix")
-        )
+        problems.append(file.document.problem(("axes",), f"{total} cells; at most {MAX_CELLS} are allowed in a matrix"))
         return (), [], []
     applicable, misplaced = drop_inapplicable(raw_cells(file), vocabulary, file.document)
     problems.extend(misplaced)
     for item in file.exclude:
-        problems.extend(
-            _check_exclude(item.path, [g.key for g in item.values], applicable, vocabulary, file.document)
-        )
+        problems.extend(_check_exclude(item.path, [g.key for g in item.values], applicable, vocabulary, file.document))
     cells, idle = without_excluded(applicable, file.exclude, vocabulary)
     notes = [f"{path_text(item.path)} matches no cell" for item in idle]
     drafts = []
@@ -158,9 +154,7 @@ def _check_exclude(
         known = {name for schema in schemas for name in schema.model_fields}
         if schemas and option not in known:
             problems.append(
-                document.problem(
-                    (*path, key), no_option(f"no {OPTION_GROUPS[group]} of the matrix", option, known)
-                )
+                document.problem((*path, key), no_option(f"no {OPTION_GROUPS[group]} of the matrix", option, known))
             )
     return problems
 
@@ -224,9 +218,7 @@ class _CellCheck:
             return result
         for complaint in result:
             if complaint.key in plain:
-                self._complain(
-                    complaint.key, self._with_names(complaint.key, plain[complaint.key], complaint.message)
-                )
+                self._complain(complaint.key, self._with_names(complaint.key, plain[complaint.key], complaint.message))
         return None
 
     def _with_names(self, key: str, value: Any, message: str) -> str:
@@ -251,9 +243,7 @@ class _CellCheck:
             return None
         given = group_values(self.cell, group)
         values = {name: g.value for name, g in given.items()}
-        result = validate(
-            family.options(owner.value), values, kind=f"option of {family.kind} {owner.value!r}"
-        )
+        result = validate(family.options(owner.value), values, kind=f"option of {family.kind} {owner.value!r}")
         if not isinstance(result, tuple):
             return result
         for complaint in result:
@@ -276,9 +266,7 @@ class _CellCheck:
         losses = self.vocabulary.losses(settings.workload)
         loss = settings.loss or losses[0]
         if loss not in losses:
-            self._complain(
-                "loss", f"workload {settings.workload!r} is trained with {' or '.join(losses)}, not {loss}"
-            )
+            self._complain("loss", f"workload {settings.workload!r} is trained with {' or '.join(losses)}, not {loss}")
             return None
         return "mse" if loss == "mse" else "ce"
 
@@ -296,9 +284,7 @@ class _CellCheck:
         if settings.accumulation > 1:
             split += f" x accumulation {settings.accumulation} = {shards}"
         if micro == 0:
-            self._complain(
-                "global_batch", f"{settings.global_batch} is smaller than {split}: use at least {shards}"
-            )
+            self._complain("global_batch", f"{settings.global_batch} is smaller than {split}: use at least {shards}")
         else:
             self._complain(
                 "global_batch",
@@ -309,6 +295,4 @@ class _CellCheck:
 
     def _loading(self, settings: CellSettings) -> None:
         if settings.persistent_workers and settings.num_workers == 0:
-            self._complain(
-                "persistent_workers", "there are no workers to keep: set num_workers to at least 1"
-            )
+            self._complain("persistent_workers", "there are no workers to keep: set num_workers to at least 1")

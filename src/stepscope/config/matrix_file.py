@@ -150,9 +150,7 @@ def unknown_cell_key(key: str) -> str:
     group, dot, name = key.partition(".")
     if dot:
         return (
-            unknown("group of keys", group, GROUP_KEYS)
-            if name
-            else f"{key!r} ends in a dot: name the option after it"
+            unknown("group of keys", group, GROUP_KEYS) if name else f"{key!r} ends in a dot: name the option after it"
         )
     return unknown("key", key, (*CELL_KEYS, *GROUP_KEYS))
 
@@ -327,9 +325,7 @@ def _launch(reading: _Reading, value: Any) -> LaunchSettings:
         }
     launch = _section(reading, LaunchSettings, section, "launch")
     if launch.device == "cpu" and launch.backend == "nccl":
-        reading.complain(
-            ("launch", "backend"), "nccl needs GPUs, and launch.device is cpu: write gloo or auto"
-        )
+        reading.complain(("launch", "backend"), "nccl needs GPUs, and launch.device is cpu: write gloo or auto")
     return launch
 
 

@@ -70,9 +70,7 @@ def _apply(document: Document, override: Override) -> Document:
     return _with_value(document, top, path, removed, mark)
 
 
-def _with_value(
-    document: Document, top: dict[str, Any], path: Path, removed: Sequence[Path], mark: Mark
-) -> Document:
+def _with_value(document: Document, top: dict[str, Any], path: Path, removed: Sequence[Path], mark: Mark) -> Document:
     """Marks follow the values: what was replaced or removed is forgotten, with the complaints about it."""
     gone = (path, *removed)
     marks = {p: m for p, m in document.marks.items() if not any(p[: len(g)] == g for g in gone)}
@@ -142,9 +140,7 @@ def _list_item(top: dict[str, Any], section: str, rest: str, source: str) -> tup
     number, dot, key = rest.partition(".")
     items = top.get(section)
     if not isinstance(items, list) or not items:
-        raise UsageError(
-            f"{source}: this matrix has no {section}", fix=f"set the whole list: {section}=[{{...}}]"
-        )
+        raise UsageError(f"{source}: this matrix has no {section}", fix=f"set the whole list: {section}=[{{...}}]")
     if not number.isdecimal() or int(number) >= len(items):
         raise UsageError(f"{source}: {section} has items 0 to {len(items) - 1}, found {number!r}")
     index = int(number)
@@ -154,9 +150,7 @@ def _list_item(top: dict[str, Any], section: str, rest: str, source: str) -> tup
     if not isinstance(item, dict):
         raise UsageError(f"{source}: {section}.{index} is not a mapping in this file")
     if section == "include" and key.startswith("axes."):
-        return _cell_key(
-            _child(item, "axes", source), (section, index, "axes"), key.removeprefix("axes."), source
-        )
+        return _cell_key(_child(item, "axes", source), (section, index, "axes"), key.removeprefix("axes."), source)
     return _cell_key(item, (section, index), key, source)
 
 

@@ -27,9 +27,7 @@ class PrecisionFact:
 PRECISIONS = {
     fact.key: fact
     for fact in (
-        PrecisionFact(
-            key="fp32", label="FP32", summary="everything in float32, TF32 off", parameter_dtype="float32"
-        ),
+        PrecisionFact(key="fp32", label="FP32", summary="everything in float32, TF32 off", parameter_dtype="float32"),
         PrecisionFact(
             key="tf32",
             label="TF32",
@@ -74,9 +72,7 @@ def fact(precision: str) -> PrecisionFact:
         raise UsageError(unknown("precision", precision, tuple(PRECISIONS))) from None
 
 
-def refuse(
-    precision: str, *, device: str, compute_capability: str | None = None, tiny: bool = False
-) -> str | None:
+def refuse(precision: str, *, device: str, compute_capability: str | None = None, tiny: bool = False) -> str | None:
     """Why ``precision`` cannot run on ``device`` (cpu | cuda), or None when it can.
 
     compute_capability: of the GPU, such as ``8.0``; None means unknown, then nothing is refused because of it.
@@ -89,9 +85,7 @@ def refuse(
     if compute_capability is not None and precision in ("tf32", "amp_bf16", "bf16"):
         major, _, minor = compute_capability.partition(".")
         if (int(major), int(minor or 0)) < TENSOR_CORE_CAPABILITY:
-            return (
-                f"{precision} needs a GPU of compute capability 8.0 or later, this has {compute_capability}"
-            )
+            return f"{precision} needs a GPU of compute capability 8.0 or later, this has {compute_capability}"
     return None
 
 

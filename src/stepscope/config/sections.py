@@ -38,13 +38,9 @@ class MeasureOptions(OptionsModel):
         default="auto", description="a whole number of steps, or auto"
     )
     rounds: int = Field(default=1, ge=1, description="a whole number of at least 1")
-    budget_s: float = Field(
-        default=60.0, gt=0, allow_inf_nan=False, description="a number of seconds above 0"
-    )
+    budget_s: float = Field(default=60.0, gt=0, allow_inf_nan=False, description="a number of seconds above 0")
     ci: float = Field(default=0.02, gt=0, lt=1, description="a fraction between 0 and 1, such as 0.02")
-    timeout_s: float = Field(
-        default=900.0, gt=0, allow_inf_nan=False, description="a number of seconds above 0"
-    )
+    timeout_s: float = Field(default=900.0, gt=0, allow_inf_nan=False, description="a number of seconds above 0")
     profile: bool = Field(default=False, description="true or false")
 
     def settings(self) -> MeasureSettings:

@@ -105,9 +105,7 @@ def parse_value(text: str, *, source: str) -> Any:
     document = parse_yaml(text, source=source)
     if document.problems:
         first = document.problems[0]
-        raise UsageError(
-            f"{source}: {first.message}: {first.advice}" if first.advice else f"{source}: {first.message}"
-        )
+        raise UsageError(f"{source}: {first.message}: {first.advice}" if first.advice else f"{source}: {first.message}")
     return document.value
 
 
@@ -122,9 +120,7 @@ def _syntax_error(error: yaml.YAMLError, source: str) -> UsageError:
         why = error.context if error.context and "single document" not in error.context else None
         return UsageError(f"{where}: {problem}", why=why, fix=fix)
     if isinstance(error, yaml.reader.ReaderError):
-        return UsageError(
-            f"{source}: not readable as YAML", why=f"{error.reason} at character {error.position}"
-        )
+        return UsageError(f"{source}: not readable as YAML", why=f"{error.reason} at character {error.position}")
     return UsageError(f"{source}: not readable as YAML", why=str(error))
 
 
@@ -141,9 +137,7 @@ class _Reader:
     def read(self, node: yaml.Node, path: Path) -> Any:
         self.num_values += 1
         if self.num_values > MAX_VALUES:
-            raise UsageError(
-                f"{self.source}: more than {MAX_VALUES} values", fix="write fewer, or use fewer aliases"
-            )
+            raise UsageError(f"{self.source}: more than {MAX_VALUES} values", fix="write fewer, or use fewer aliases")
         self.marks.setdefault(path, self._mark(node))
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
@@ -151,9 +145,7 @@ class _Reader:
             self._complain(node, path, "an alias that contains itself")
             return None
         self.open_nodes.add(id(node))
-        value = (
-            self._mapping(node, path) if isinstance(node, yaml.MappingNode) else self._sequence(node, path)
-        )
+        value = self._mapping(node, path) if isinstance(node, yaml.MappingNode) else self._sequence(node, path)
         self.open_nodes.discard(id(node))
         return value
 

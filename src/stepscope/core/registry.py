@@ -1,7 +1,7 @@
 """A folder is a registry: file stem = key, one upper-case symbol per file.
 
 Names are listed without importing the files, so that ``--help`` and error messages stay cheap. Third parties
-add entries through the entry-point group ``stepscope.<folder>`` (``stepscope.rank.strategies`` for deeds).
+add entries through the entry-point group ``stepscope.<folder>`` (``stepscope.rank.strategies`` for implementations).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """The plugins of one package; ``symbol`` is the name each file exports.
 
-    promises: for a folder of deeds, the package whose files of the same stems they carry out.
+    specs: for a folder of implementations, the package whose files of the same stems they carry out.
     """
 
     package: str
     symbol: str
     kind: str
-    promises: str | None = None
+    specs: str | None = None
 
     def names(self) -> tuple[str, ...]:
         """All keys, sorted; imports the package itself and none of its files."""
@@ -41,12 +41,8 @@ class Registry(Generic[T]):
             module = f"{self.package}.{key}"
             return cast(T, getattr(importlib.import_module(module), self.symbol))
         entry = self._foreign().get(key)
-        if (
-            entry is None
-            and self.promises is not None
-            and key in Registry(self.promises, "", self.kind).names()
-        ):
-            raise self._no_deed(key, self.promises)
+        if entry is None and self.specs is not None and key in Registry(self.specs, "", self.kind).names():
+            raise self._no_implementation(key, self.specs)
         if entry is None:
             raise UsageError(unknown(self.kind, key, self.names()))
         try:
@@ -58,12 +54,12 @@ class Registry(Generic[T]):
                 fix=f"repair or uninstall the package that registers it under {entry.group!r}",
             ) from error
 
-    def _no_deed(self, key: str, promises: str) -> UsageError:
+    def _no_implementation(self, key: str, specs: str) -> UsageError:
         folder = next(iter(importlib.import_module(self.package).__path__))
         return UsageError(
-            f"the {self.kind} {key!r} has a promise and no deed: there is no {folder}/{key}.py",
-            why=f"{promises}.{key} says what it does; what a rank runs is {self.symbol!r} in {self.package}.{key}",
-            fix=f"write that file, or register the deed under the entry-point group {self.package!r}",
+            f"the {self.kind} {key!r} has a spec and no implementation: there is no {folder}/{key}.py",
+            why=f"{specs}.{key} says what it does; what a rank runs is {self.symbol!r} in {self.package}.{key}",
+            fix=f"write that file, or register the implementation under the entry-point group {self.package!r}",
         )
 
     def _own(self) -> frozenset[str]:

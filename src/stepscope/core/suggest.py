@@ -21,8 +21,6 @@ def unknown(kind: str, word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     guess = did_you_mean(word, names)
     if len(names) > MOST_LISTED:
-        return f"unknown {kind} {word!r}; " + (
-            f"did you mean {guess!r}?" if guess else f"{len(names)} are known"
-        )
+        return f"unknown {kind} {word!r}; " + (f"did you mean {guess!r}?" if guess else f"{len(names)} are known")
     hint = f"; did you mean {guess!r}?" if guess else "."
     return f"unknown {kind} {word!r}{hint} Known: {', '.join(names) if names else '(none)'}"

@@ -93,9 +93,7 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
     """Holds a lock file; the kernel lets go of it when the holder dies. No lock where the file system has none."""
     handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
     try:
-        with suppress(
-            OSError
-        ):  # without it the rename alone keeps the folder whole; the work may be done twice
+        with suppress(OSError):  # without it the rename alone keeps the folder whole; the work may be done twice
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:

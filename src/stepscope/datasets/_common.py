@@ -76,13 +76,9 @@ class Dataset:
 
 def misfit(key: str, kind: str, fix: str) -> UsageError:
     """The error for a workload whose input this data set cannot give."""
-    return UsageError(
-        f"the dataset {key} has no {INPUTS.get(kind, kind)} to feed this workload with", fix=fix
-    )
+    return UsageError(f"the dataset {key} has no {INPUTS.get(kind, kind)} to feed this workload with", fix=fix)
 
 
 def empty_like(split: Split) -> Split:
     """A split of length 0 with the same shapes and types."""
-    return Split(
-        x=np.empty((0, *split.x.shape[1:]), split.x.dtype), y=np.empty((0, *split.y.shape[1:]), split.y.dtype)
-    )
+    return Split(x=np.empty((0, *split.x.shape[1:]), split.x.dtype), y=np.empty((0, *split.y.shape[1:]), split.y.dtype))

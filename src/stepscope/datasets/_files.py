@@ -113,9 +113,7 @@ def broken_gzip(path: Path, error: Exception) -> DataError:
 
 
 def unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(
-        f"cannot read {path}", why=error.strerror or str(error), fix="check the file's permissions"
-    )
+    return DataError(f"cannot read {path}", why=error.strerror or str(error), fix="check the file's permissions")
 
 
 def content_digest(files: Mapping[str, Path], *, version: str) -> str:

@@ -47,9 +47,7 @@ def build_vocabulary(documents: Iterable[Sequence[str]], vocab_size: int) -> dic
     for document in documents:
         counts.update(document)
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return {
-        word: i for i, (word, _) in enumerate(ranked[: max(vocab_size - FIRST_WORD, 0)], start=FIRST_WORD)
-    }
+    return {word: i for i, (word, _) in enumerate(ranked[: max(vocab_size - FIRST_WORD, 0)], start=FIRST_WORD)}
 
 
 def padded(documents: Sequence[Sequence[str]], vocabulary: dict[str, int], seq_len: int) -> NDArray[np.int32]:

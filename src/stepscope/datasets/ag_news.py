@@ -98,9 +98,7 @@ def _read(path: Path) -> Texts:
             labels.append(int(row[0]) - 1)
             texts.append(_clean(f"{row[1]} {row[2]}"))
     except csv.Error as error:
-        raise _files.damaged(
-            path, expected="whole CSV rows", found=f"{error} in line {rows.line_num}"
-        ) from error
+        raise _files.damaged(path, expected="whole CSV rows", found=f"{error} in line {rows.line_num}") from error
     if not texts:
         raise _files.damaged(path, expected="at least one row", found="an empty file")
     return Texts(texts=texts, labels=labels)

@@ -60,9 +60,7 @@ def locate(options: NoOptions, data_dir: Path | None) -> dict[str, Path]:  # noq
             if len(there) == len(parts):
                 return parts
             if there:
-                missing = ", ".join(
-                    str(path.relative_to(root)) for r, path in parts.items() if r not in there
-                )
+                missing = ", ".join(str(path.relative_to(root)) for r, path in parts.items() if r not in there)
                 raise DataError(
                     f"{root} lacks a part of the dataset {KEY}",
                     why=f"expected also the folder {missing}; found {', '.join(there)}",

@@ -100,9 +100,7 @@ def download(options: NoOptions, data_dir: Path) -> None:
 def _read_split(images: Path, labels: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     pixels, classes = _read_idx(images, _IMAGES_MAGIC), _read_idx(labels, _LABELS_MAGIC)
     if pixels.shape[1:] != (28, 28):
-        raise _files.damaged(
-            images, expected="images of 28 x 28", found=" x ".join(map(str, pixels.shape[1:]))
-        )
+        raise _files.damaged(images, expected="images of 28 x 28", found=" x ".join(map(str, pixels.shape[1:])))
     if len(pixels) != len(classes):
         raise _files.damaged(
             labels, expected=f"{len(pixels)} labels, as {images.name} has images", found=f"{len(classes)}"

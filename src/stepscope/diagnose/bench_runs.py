@@ -19,9 +19,7 @@ from stepscope.records.training import Epoch, Measured, PhaseTimes, TrainingRun
 from stepscope.stats.measured import common_steps
 
 
-def cell_evidence(
-    rows: Sequence[ResultRow], results: Sequence[CellResult], *, source: str
-) -> tuple[CellEvidence, ...]:
+def cell_evidence(rows: Sequence[ResultRow], results: Sequence[CellResult], *, source: str) -> tuple[CellEvidence, ...]:
     """One for every row, in order; ``results`` are the same cells' samples."""
     labels = cell_labels(rows)
     return tuple(

@@ -9,8 +9,8 @@ from stepscope.diagnose.cell_facts import TimedCell, by_model, exposed, others, 
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome
-from stepscope.predict.promise import promise_of
 from stepscope.predict.run_buckets import same_work
+from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.plan import CommOp
 
@@ -26,9 +26,7 @@ def blocking_cells(rule: str, evidence: Evidence, *, least_share: float, least_g
     if not blocking:
         if not cells:
             return Skipped(rule=rule, reason="no finished cell on several ranks", command=None)
-        return Quiet(
-            rule=rule, looked_at=f"{counted(len(cells), 'cell')}: all reduce during the backward pass"
-        )
+        return Quiet(rule=rule, looked_at=f"{counted(len(cells), 'cell')}: all reduce during the backward pass")
     overlapping = [c for c in cells if c not in blocking]
     stakes = {id(c): _stake(c, overlapping, least_share=least_share, least_gain=least_gain) for c in blocking}
     firing = [c for c in blocking if stakes[id(c)][0] > 0]
@@ -38,17 +36,15 @@ def blocking_cells(rule: str, evidence: Evidence, *, least_share: float, least_g
     found = []
     for group in by_model(firing):
         ranked = sorted(group, key=lambda c: -stakes[id(c)][0])
-        found.append(
-            _finding(rule, evidence, ranked, stakes[id(ranked[0])], plans[ranked[0].cell.row.cell_id])
-        )
+        found.append(_finding(rule, evidence, ranked, stakes[id(ranked[0])], plans[ranked[0].cell.row.cell_id]))
     return tuple(found)
 
 
 def _plan(each: TimedCell) -> tuple[CommOp, ...]:
     try:
-        return promise_of(each.cell.result.spec).comm_plan
+        return specs_of(each.cell.result.spec).comm_plan
     except (StepscopeError, ValueError):
-        return ()  # a strategy that is not installed here promises nothing
+        return ()  # a strategy that is not installed here declares nothing
 
 
 def _blocks(plan: tuple[CommOp, ...]) -> bool:
@@ -107,9 +103,7 @@ def _finding(
             *others(ranked, lambda c: f"({format_duration(c.step_ns)} a step)"),
         ),
         stake_fraction=most,
-        confidence="measured: both ran here"
-        if sure
-        else "likely: no cell that overlaps was measured well enough",
+        confidence="measured: both ran here" if sure else "likely: no cell that overlaps was measured well enough",
         advice=(
             Advice(
                 text="reduce during the backward pass: DistributedDataParallel, or buckets of your own",

@@ -82,9 +82,7 @@ def by_model(cells: Iterable[TimedCell]) -> tuple[list[TimedCell], ...]:
     return tuple(groups.values())
 
 
-def others(
-    cells: Sequence[TimedCell], say: Callable[[TimedCell], str], *, at_most: int = 3
-) -> tuple[str, ...]:
+def others(cells: Sequence[TimedCell], say: Callable[[TimedCell], str], *, at_most: int = 3) -> tuple[str, ...]:
     """One sentence about the cells after the first, which has a finding of its own; none without any."""
     rest = cells[1:]
     if not rest:
@@ -98,9 +96,7 @@ def among(each: TimedCell, first: TimedCell) -> str:
     """A cell's label, with its precision and accumulation where ``first`` has others."""
     group = each.cell.run.group
     return (
-        each.cell.run.label
-        if group == first.cell.run.group
-        else f"{each.cell.run.label}, {group.partition(', ')[2]}"
+        each.cell.run.label if group == first.cell.run.group else f"{each.cell.run.label}, {group.partition(', ')[2]}"
     )
 
 
@@ -120,9 +116,7 @@ def over_share(
     """
     cells = timed_cells(evidence)
     if not cells:
-        return Skipped(
-            rule=rule, reason="no finished cell has step times", command="stepscope bench MATRIX.yaml"
-        )
+        return Skipped(rule=rule, reason="no finished cell has step times", command="stepscope bench MATRIX.yaml")
     ranked = sorted(cells, key=lambda each: -each.share(phase))
     if found := by_model(each for each in ranked if each.share(phase) > limit):
         return found

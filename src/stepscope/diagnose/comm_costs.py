@@ -16,9 +16,7 @@ from stepscope.records.cell_result import CellResult
 from stepscope.records.comm import CommRow
 from stepscope.records.timeline import BucketChoice, Timeline
 
-_NOWHERE = Machine(
-    hosts=(), cpu_model=None, usable_cores=None, gpus=(), torch_version=None, backend_version=None
-)
+_NOWHERE = Machine(hosts=(), cpu_model=None, usable_cores=None, gpus=(), torch_version=None, backend_version=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

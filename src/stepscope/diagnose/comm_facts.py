@@ -33,8 +33,7 @@ def by_sweep(rows: Iterable[CommRow]) -> list[tuple[str, list[CommRow]]]:
     shown = measured(rows)
     called = sweep_names(shown)
     return [
-        (f"{op_label(sweep[0])} on {called(sweep[0])}", sorted(sweep, key=size_of))
-        for sweep in sweeps(shown).values()
+        (f"{op_label(sweep[0])} on {called(sweep[0])}", sorted(sweep, key=size_of)) for sweep in sweeps(shown).values()
     ]
 
 

@@ -122,11 +122,7 @@ def sweep_names(among: Sequence[CommRow], *, always_ranks: bool = True) -> Calla
     for row in among:
         by_op.setdefault(op_label(row), []).append(row)
     needed = {
-        op: [
-            part
-            for part in _PARTS
-            if (always_ranks and part is ranks_label) or len({part(row) for row in rows}) > 1
-        ]
+        op: [part for part in _PARTS if (always_ranks and part is ranks_label) or len({part(row) for row in rows}) > 1]
         for op, rows in by_op.items()
     }
     if (origin := origins(among)) is not None:

@@ -35,16 +35,12 @@ class Winner:
 
 def winners(rows: Sequence[CommRow]) -> tuple[Winner, ...]:
     """One for each size that at least two settings of the environment were measured at; sizes in their order."""
-    measured = [
-        r for r in rows if r.kind == "collective" and r.status == "ok" and r.time_ns_median is not None
-    ]
+    measured = [r for r in rows if r.kind == "collective" and r.status == "ok" and r.time_ns_median is not None]
     alike: dict[tuple[object, ...], list[CommRow]] = {}
     for sweep in sweeps(measured).values():
         for row in sweep:
             alike.setdefault(_same_but_env(row), []).append(row)
-    return tuple(
-        _winner(group) for group in alike.values() if len({tuple(sorted(r.env.items())) for r in group}) > 1
-    )
+    return tuple(_winner(group) for group in alike.values() if len({tuple(sorted(r.env.items())) for r in group}) > 1)
 
 
 def _same_but_env(row: CommRow) -> tuple[object, ...]:
@@ -74,8 +70,4 @@ def _time(row: CommRow) -> float:
 
 def _apart(fast: CommRow, slow: CommRow) -> bool:
     """Whether the intervals of two medians do not overlap (stricter than a test); False where one is missing."""
-    return (
-        fast.time_ns_high is not None
-        and slow.time_ns_low is not None
-        and fast.time_ns_high < slow.time_ns_low
-    )
+    return fast.time_ns_high is not None and slow.time_ns_low is not None and fast.time_ns_high < slow.time_ns_low

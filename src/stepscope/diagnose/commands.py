@@ -48,9 +48,7 @@ def concrete(outcome: Outcome, evidence: Evidence) -> Outcome:
 
 
 def _own(advice: Advice, evidence: Evidence) -> Advice:
-    return (
-        advice if advice.command is None else replace(advice, command=own_command(advice.command, evidence))
-    )
+    return advice if advice.command is None else replace(advice, command=own_command(advice.command, evidence))
 
 
 def own_command(command: str | None, evidence: Evidence) -> str | None:

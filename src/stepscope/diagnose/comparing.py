@@ -315,9 +315,7 @@ def _trace_figures(first: Side, second: Side) -> Iterable[ComparedFigure]:
             if not a or not b or not np.median(a[metric]):
                 continue
             yield figure(
-                what=f"traced: {before.name}"
-                if before.name == after.name
-                else f"traced: {before.name} → {after.name}",
+                what=f"traced: {before.name}" if before.name == after.name else f"traced: {before.name} → {after.name}",
                 metric=metric,
                 side=second.name,
                 higher_is_better=False,

@@ -15,9 +15,7 @@ _LEAST_CHANGES = 4
 def losses(run: TrainingRun) -> dict[int, float]:
     """Training loss by place of the epoch (0: the first); epochs without a finite one are left out."""
     return {
-        at: e.train_loss
-        for at, e in enumerate(run.epochs)
-        if e.train_loss is not None and math.isfinite(e.train_loss)
+        at: e.train_loss for at, e in enumerate(run.epochs) if e.train_loss is not None and math.isfinite(e.train_loss)
     }
 
 

@@ -16,9 +16,7 @@ _RUN_FIELDS = (
 )  # fmt: skip
 
 
-def differences(
-    sides: Sequence[Evidence], pairs: Sequence[tuple[TrainingRun, TrainingRun]]
-) -> tuple[Difference, ...]:
+def differences(sides: Sequence[Evidence], pairs: Sequence[tuple[TrainingRun, TrainingRun]]) -> tuple[Difference, ...]:
     """Machine and software first, then settings of paired runs (with two sides); each with its value on every side."""
     found = [*_machines(sides)]
     if len(sides) == 2:

@@ -29,8 +29,7 @@ def join(parts: Sequence[Evidence]) -> Evidence:
     twice = {cell_id for cell_id, number in sweeps.items() if number > 1}
     names = telling_names([part.sources[0].path for part in parts])
     parts = [
-        _with_own_sweeps(_renamed(part, clashing, name), twice, name)
-        for part, name in zip(parts, names, strict=True)
+        _with_own_sweeps(_renamed(part, clashing, name), twice, name) for part, name in zip(parts, names, strict=True)
     ]
     joined: dict[str, Any] = {name: tuple(x for p in parts for x in getattr(p, name)) for name in _JOINED}
     return Evidence(
@@ -64,8 +63,7 @@ def _with_own_sweeps(part: Evidence, twice: set[str], name: str) -> Evidence:
     if not twice:
         return part
     rows = (
-        replace(row, cell_id=f"{name}{ORIGIN_MARK}{row.cell_id}") if row.cell_id in twice else row
-        for row in part.comm
+        replace(row, cell_id=f"{name}{ORIGIN_MARK}{row.cell_id}") if row.cell_id in twice else row for row in part.comm
     )
     return replace(part, comm=tuple(rows))
 

@@ -169,9 +169,7 @@ def model_label(row: CellSpec | ResultRow) -> str:
         return " ".join([row.workload, *(_option(k, v) for k, v in sorted(row.model.items()))])
 
 
-def strategy_labels(
-    rows: Sequence[CellSpec | ResultRow], *, defaults: Defaults = strategy_defaults
-) -> tuple[str, ...]:
+def strategy_labels(rows: Sequence[CellSpec | ResultRow], *, defaults: Defaults = strategy_defaults) -> tuple[str, ...]:
     """One name a row: the strategy and its options that are not the default, or that are numbers which ``rows`` vary."""
     values: dict[tuple[str, str], set[str]] = {}
     for row in rows:
@@ -198,9 +196,7 @@ def _accumulation(cell: CellSpec | ResultRow) -> str:
     return f", GA {cell.accumulation}" if cell.accumulation > 1 else ""
 
 
-def _strategy(
-    row: CellSpec | ResultRow, defaults: Mapping[str, Any], varied: Container[str] = frozenset()
-) -> str:
+def _strategy(row: CellSpec | ResultRow, defaults: Mapping[str, Any], varied: Container[str] = frozenset()) -> str:
     shown = [
         _option(key, value)
         for key, value in row.strategy_options.items()

@@ -14,18 +14,14 @@ _TF32_NAMES = re.compile(
 )
 """NVIDIA Ampere and later, as torch and NVML name them: their tensor cores take TF32 (NVIDIA Ampere whitepaper, 2020)."""
 
-_TENSOR_NAMES = re.compile(
-    r"\b(V100S?|TITAN V|T4|RTX 20\d\d|Quadro RTX \d000|TITAN RTX)\b|MI(100|2\d\dX?|3\d\dX?)\b"
-)
+_TENSOR_NAMES = re.compile(r"\b(V100S?|TITAN V|T4|RTX 20\d\d|Quadro RTX \d000|TITAN RTX)\b|MI(100|2\d\dX?|3\d\dX?)\b")
 """Volta and Turing, and AMD's parts with matrix cores."""
 
 MATRIX_RATIO = 4
 """FP16 at this many times the FP32 peak or more is done by matrix units: 8 on V100 and MI100, 4 on GeForce 20; 2 on a P100,
 whose vector units do both."""
 
-_TF32_KERNELS = re.compile(
-    r"ampere|hopper|blackwell|sm(80|86|89|90|100|120)|cutlass_(80|90|100)|nvjet", re.IGNORECASE
-)
+_TF32_KERNELS = re.compile(r"ampere|hopper|blackwell|sm(80|86|89|90|100|120)|cutlass_(80|90|100)|nvjet", re.IGNORECASE)
 _TENSOR_KERNELS = re.compile(r"volta|turing|sm7\d|cutlass_7\d|_MI\d+x\d+", re.IGNORECASE)
 
 

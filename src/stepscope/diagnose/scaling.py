@@ -117,9 +117,7 @@ class _Speedup:
     of_medians: float | None = None
 
 
-def _row(
-    run: TrainingRun, base: TrainingRun, drop_epochs: int, targets: Sequence[float]
-) -> ScalingRow | None:
+def _row(run: TrainingRun, base: TrainingRun, drop_epochs: int, targets: Sequence[float]) -> ScalingRow | None:
     found = _speedup(run, base, drop_epochs)
     if found is None or run.world_size is None or base.world_size is None:
         return None
@@ -152,12 +150,7 @@ def _speedup(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> _Speedup 
     Epochs go before a rate without steps: they time useful work, whatever was counted as a sample.
     """
     rates = None if run.samples_per_s is None else base.samples_per_s
-    if (
-        run.samples_per_s is not None
-        and rates is not None
-        and run.step_ns is not None
-        and base.step_ns is not None
-    ):
+    if run.samples_per_s is not None and rates is not None and run.step_ns is not None and base.step_ns is not None:
         return _ratio(run.samples_per_s, rates, "median step")
     if same_data(run, base):
         found = _of_epochs(run, base, drop_epochs)

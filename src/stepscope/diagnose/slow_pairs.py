@@ -90,9 +90,7 @@ class PairsVerdict:
         return frozenset(pair.peer for pair in self.pairs)
 
 
-def slow_pairs(
-    rows: Sequence[CommRow], *, paths: Mapping[Pair, str] | None = None
-) -> tuple[PairsVerdict, ...]:
+def slow_pairs(rows: Sequence[CommRow], *, paths: Mapping[Pair, str] | None = None) -> tuple[PairsVerdict, ...]:
     """One verdict for each cell of kind ``pairs``.
 
     Pairs are compared with those of the same size, direction and path: ``paths`` says what lies between two ranks

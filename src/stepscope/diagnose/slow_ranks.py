@@ -254,9 +254,7 @@ def _accidents(times: OwnTimes) -> tuple[Slow, ...]:
     return tuple(sorted(found, key=lambda slow: -slow.stake_fraction))
 
 
-def _part(
-    times: OwnTimes, rank: int, which: NDArray[np.bool_], excess_ns: float
-) -> tuple[str | None, float | None]:
+def _part(times: OwnTimes, rank: int, which: NDArray[np.bool_], excess_ns: float) -> tuple[str | None, float | None]:
     """The part of the step that holds at least half of the excess."""
     found = [float(np.median((each - median_of_others(each))[rank][which])) for each in times.parts_ns]
     at = int(np.argmax(found))

@@ -61,10 +61,7 @@ def load_sources(
         found += (
             [job]
             if job is not None
-            else [
-                load_source(path, stated=stated, cell=cell, spans=spans, on_trace=on_trace)
-                for path in members
-            ]
+            else [load_source(path, stated=stated, cell=cell, spans=spans, on_trace=on_trace) for path in members]
         )
     return found
 
@@ -108,9 +105,7 @@ def load_source(
     if RunLayout(path).run.is_file():
         return _run_folder(path, cell=cell, read=read)
     if _is_calibration(path):
-        return Evidence(
-            sources=(Source(path=path, kind="calibration"),), calibration=read_record(path, Calibration)
-        )
+        return Evidence(sources=(Source(path=path, kind="calibration"),), calibration=read_record(path, Calibration))
     found = detect(path)
     if found is not None:
         return _imported(path, found[1].read(path, stated))
@@ -130,9 +125,7 @@ def _require_there(path: Path) -> None:
             fix="check the path and its permissions",
         ) from error
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise DataError(
-            f"{path}: not a file", why="it is a device, a pipe or a socket", fix="write it to a file first"
-        )
+        raise DataError(f"{path}: not a file", why="it is a device, a pipe or a socket", fix="write it to a file first")
 
 
 def _traced(path: Path, read: ReadTraces) -> Evidence:
@@ -175,9 +168,7 @@ def _inside(folder: Path) -> str:
     inner = [each for each in sorted(folder.iterdir()) if each.is_dir()]
     known = [each.name for each in inner if RunLayout(each).run.is_file() or _holds_traces(each)]
     if not known:
-        return (
-            "name a run folder, a folder of traces, or results of another tool (docs/reference/importers.md)"
-        )
+        return "name a run folder, a folder of traces, or results of another tool (docs/reference/importers.md)"
     more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
     return f"name one of the folders in it: {', '.join(known[:NAMED])}{more}"
 
@@ -207,9 +198,7 @@ def _run_folder(path: Path, *, cell: str | None, read: ReadTraces) -> Evidence:
     rows = _rows(layout, ResultRow)
     wanted = _chosen(rows, cell)
     notes = list(_without_result(run, rows))
-    results = _readable(
-        wanted, lambda row: read_cell(layout.cell(row.cell_id)), lambda row: row.cell_id, notes
-    )
+    results = _readable(wanted, lambda row: read_cell(layout.cell(row.cell_id)), lambda row: row.cell_id, notes)
     chosen = [row for row, _ in results]
     cells = cell_evidence(chosen, [result for _, result in results], source=str(path))
     environment = read_if_there(layout.environment, EnvironmentRecord)

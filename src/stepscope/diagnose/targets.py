@@ -22,9 +22,7 @@ def best_accuracy(run: TrainingRun, *, epochs: int | None = None) -> float | Non
     return max(known, default=None)
 
 
-def target_times(
-    run: TrainingRun, base: TrainingRun, targets: Sequence[float] = ()
-) -> tuple[TargetTime, ...]:
+def target_times(run: TrainingRun, base: TrainingRun, targets: Sequence[float] = ()) -> tuple[TargetTime, ...]:
     """Times of ``run`` and ``base`` to each accuracy, lowest first; empty where either has no accuracy by epoch.
 
     Without ``targets``: the highest multiple of 0.05 and of 0.01 that both reach, and the lowest multiple of 0.01 that
@@ -52,9 +50,7 @@ def default_targets(run: TrainingRun, base: TrainingRun) -> tuple[float, ...]:
 
 def _by_epoch(run: TrainingRun) -> bool:
     """Whether accuracies and their order can be used: a file that two jobs wrote has no order."""
-    return not run.settings.get("duplicate_epochs") and any(
-        e.validation_accuracy is not None for e in run.epochs
-    )
+    return not run.settings.get("duplicate_epochs") and any(e.validation_accuracy is not None for e in run.epochs)
 
 
 def _target(run: TrainingRun, base: TrainingRun, accuracy: float) -> TargetTime:

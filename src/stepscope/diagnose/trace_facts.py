@@ -118,9 +118,7 @@ def over_ranks(shares: Sequence[float]) -> tuple[str, ...]:
         return ()
     if format_percent(min(shares)) == format_percent(max(shares)):
         return (f"mean of {len(shares)} ranks, all alike",)
-    return (
-        f"mean of {len(shares)} ranks; between {format_percent(min(shares))} and {format_percent(max(shares))}",
-    )
+    return (f"mean of {len(shares)} ranks; between {format_percent(min(shares))} and {format_percent(max(shares))}",)
 
 
 def mean(values: Sequence[float]) -> float:

@@ -27,21 +27,15 @@ def traced_sync(rule: str, job: TraceEvidence) -> Outcome:
     """A finding where gradients are reduced after backward, or inside it and waited for one by one."""
     ranks = [(p, p.gradient_sync) for p in read_in_full(job.summary) if p.gradient_sync is not None]
     if not ranks:
-        return unread(
-            rule, job.summary, "no step with a backward pass and reductions of gradients was recorded"
-        )
-    total = {
-        place: sum(getattr(s, place).total_ns for _, s in ranks) for place in ("before", "inside", "after")
-    }
+        return unread(rule, job.summary, "no step with a backward pass and reductions of gradients was recorded")
+    total = {place: sum(getattr(s, place).total_ns for _, s in ranks) for place in ("before", "inside", "after")}
     everything = sum(total.values())
     if not everything:
         return Skipped(rule=rule, reason="reductions were recorded without a length")
     exposed = median((s.inside.exposed_ns + s.after.exposed_ns) / window_ns(p) for p, s in ranks)
     before, after = total["before"] / everything, total["after"] / everything
     if before > FORWARD:
-        return Quiet(
-            rule=rule, looked_at=f"{format_percent(before)} of the reductions belong to the forward pass"
-        )
+        return Quiet(rule=rule, looked_at=f"{format_percent(before)} of the reductions belong to the forward pass")
     if exposed < WORTH:
         return Quiet(
             rule=rule,

@@ -140,17 +140,11 @@ def topology_lines(topology: Topology, *, links_per_gpu: int | None = None) -> I
         of_kind = topology.pairs_of_kind(kind)
         if of_kind:
             labels = sorted({link.label for pair in of_kind if (link := topology.link(*pair))})
-            who = (
-                "all pairs"
-                if len(of_kind) == len(pairs) and len(pairs) > 1
-                else listed("-".join(p) for p in of_kind)
-            )
+            who = "all pairs" if len(of_kind) == len(pairs) and len(pairs) > 1 else listed("-".join(p) for p in of_kind)
             yield Line(label=" ".join(labels), text=f"{len(of_kind)} of {len(pairs)} pairs, {meaning}: {who}")
     islands = [island for island in topology.nvlink_islands() if len(island) > 1]
     if islands:
-        yield Line(
-            label="islands", text="; ".join(" ".join(island) for island in islands) + " (joined by NVLink)"
-        )
+        yield Line(label="islands", text="; ".join(" ".join(island) for island in islands) + " (joined by NVLink)")
         switch = {True: "yes", False: "no, wired directly", None: "cannot be told from the matrix"}
         yield Line(label="NVSwitch", text=switch[has_nvswitch(topology, links_per_gpu=links_per_gpu)])
     for node, names in sorted(_by_numa(topology).items()):
@@ -158,9 +152,7 @@ def topology_lines(topology: Topology, *, links_per_gpu: int | None = None) -> I
     if topology.nics:
         devices = {nic.name: nic.label or nic.name for nic in topology.nics}
         near = {gpu.name: topology.nearest_nics(gpu.name) for gpu in topology.gpus}
-        text = "; ".join(
-            f"{gpu} {'/'.join(devices[nic] for nic in nics)}" for gpu, nics in near.items() if nics
-        )
+        text = "; ".join(f"{gpu} {'/'.join(devices[nic] for nic in nics)}" for gpu, nics in near.items() if nics)
         yield Line(label="nearest NIC", text=text)
     for problem in topology.problems:
         yield _missing("damaged", problem)

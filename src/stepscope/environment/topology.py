@@ -267,9 +267,7 @@ class _Block:
                     found[name, other] = link
         return found
 
-    def _device(
-        self, name: str, rest: str, cells: list[str], legend: Mapping[str, str], problems: list[str]
-    ) -> Device:
+    def _device(self, name: str, rest: str, cells: list[str], legend: Mapping[str, str], problems: list[str]) -> Device:
         values = self._affinity(rest, cells)
         if values is None:
             problems.append(f"row {name}: the affinity columns cannot be told apart: {' '.join(cells)!r}")
@@ -321,9 +319,7 @@ def _both_ways(links: Mapping[tuple[str, str], Link], problems: list[str]) -> di
     for (a, b), link in links.items():
         back = links.get((b, a), link)
         if back != link and (b, a) not in full:
-            problems.append(
-                f"{a} to {b} is {link.label} but {b} to {a} is {back.label}: the slower one is taken"
-            )
+            problems.append(f"{a} to {b} is {link.label} but {b} to {a} is {back.label}: the slower one is taken")
         full[a, b] = full[b, a] = max(link, back, key=lambda one: one.distance)
     return full
 

@@ -28,8 +28,7 @@ def judge(record: EnvironmentRecord) -> tuple[Verdict, ...]:
     checks = [(key, REGISTRY.load(key)) for key in REGISTRY.names()]
     checks.sort(key=lambda item: (_place(item[1].section), item[1].section, item[1].order, item[0]))
     return tuple(
-        Verdict(key=key, section=check.section, title=check.title, outcome=check.run(record))
-        for key, check in checks
+        Verdict(key=key, section=check.section, title=check.title, outcome=check.run(record)) for key, check in checks
     )
 
 

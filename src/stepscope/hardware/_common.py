@@ -78,9 +78,7 @@ class Accelerator:
 def normalise(device_name: str) -> str:
     """Without vendor words, trademark signs and surplus blanks: ``NVIDIA GeForce RTX 4090`` -> ``GeForce RTX 4090``."""
     text = re.sub(r"\((?:R|TM)\)|[®™]", " ", device_name, flags=re.IGNORECASE)
-    text = re.sub(
-        r"^\s*(?:NVIDIA\s+Corporation|NVIDIA|AMD|Advanced Micro Devices)\s+", " ", text, flags=re.IGNORECASE
-    )
+    text = re.sub(r"^\s*(?:NVIDIA\s+Corporation|NVIDIA|AMD|Advanced Micro Devices)\s+", " ", text, flags=re.IGNORECASE)
     return " ".join(text.split())
 
 
@@ -117,6 +115,4 @@ def nvlink_bridge_ga102() -> LinkSpec:
 
 def infinity_fabric(each_gb_per_s: float, *, count: int = 7) -> LinkSpec:
     """AMD's all-to-all mesh: one link to each of the other devices of a node."""
-    return LinkSpec(
-        name="Infinity Fabric", count=count, each_bytes_per_s=gb_per_s(each_gb_per_s), peer_links=1
-    )
+    return LinkSpec(name="Infinity Fabric", count=count, each_bytes_per_s=gb_per_s(each_gb_per_s), peer_links=1)

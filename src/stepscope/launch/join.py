@@ -95,9 +95,7 @@ def start_rank_zero(files: GroupLayout) -> Launched:
         log = files.launcher_log.open("wb")
     except OSError as error:
         raise write_error(files.launcher_log, error) from error
-    process = subprocess.Popen(
-        _rank_half(files.spec), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
-    )
+    process = subprocess.Popen(_rank_half(files.spec), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
     return Launched(process, log)
 
 

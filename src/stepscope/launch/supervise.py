@@ -227,9 +227,7 @@ class RunningGroup:
                     beats[beat.rank] = beat
         return list(beats.values())
 
-    def _failed(
-        self, *, heartbeats: list[Heartbeat] | None = None, deadline: Deadline | None = None
-    ) -> CellOutcome:
+    def _failed(self, *, heartbeats: list[Heartbeat] | None = None, deadline: Deadline | None = None) -> CellOutcome:
         cell = self._suspect()
         files = self._layout.cell(cell.cell_id)
         beats = self._heartbeats(cell) if heartbeats is None else heartbeats

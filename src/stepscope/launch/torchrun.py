@@ -31,9 +31,7 @@ def command(spec: Path, *, world_size: int, log_dir: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def environment(
-    base: Mapping[str, str], *, threads_per_rank: int, extra: Mapping[str, str]
-) -> dict[str, str]:
+def environment(base: Mapping[str, str], *, threads_per_rank: int, extra: Mapping[str, str]) -> dict[str, str]:
     """Environment of the ranks: ours, the thread count, then the matrix's own variables. Pure."""
     left_out = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
     return {
@@ -54,9 +52,7 @@ class Launched:
     log: IO[bytes]
 
 
-def start(
-    files: GroupLayout, *, world_size: int, threads_per_rank: int, extra_env: Mapping[str, str]
-) -> Launched:
+def start(files: GroupLayout, *, world_size: int, threads_per_rank: int, extra_env: Mapping[str, str]) -> Launched:
     """Start a worker group. Raises MissingError when its log cannot be written."""
     make_dir(files.rank_logs)
     try:

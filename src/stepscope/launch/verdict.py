@@ -148,9 +148,7 @@ def _too_slow(heartbeats: Sequence[Heartbeat], deadline: Deadline) -> Verdict:
     )
 
 
-def _silent_death(
-    rank: int, code: int | None, heartbeat: Heartbeat | None, last_words: str | None
-) -> Verdict:
+def _silent_death(rank: int, code: int | None, heartbeat: Heartbeat | None, last_words: str | None) -> Verdict:
     if code is None:
         what, status = "ended without a word", "killed"
     elif code < 0:
@@ -191,9 +189,7 @@ def _stuck(
     reason = f"{what}; rank {last.rank} on {last.host} stopped first, in {last.phase}, step {last.step}"
     enqueued, most = last.collectives_enqueued, ahead.collectives_enqueued
     if enqueued is not None and most is not None and most > enqueued:
-        reason += (
-            f": it never called collective {most} ({ahead.last_collective}), in which rank {ahead.rank} waits"
-        )
+        reason += f": it never called collective {most} ({ahead.last_collective}), in which rank {ahead.rank} waits"
     return Verdict(status=status, rank=last.rank, host=last.host, phase=last.phase, reason=reason)
 
 

@@ -51,6 +51,4 @@ def _larger(failed: PlannedWork, waiting: Iterable[PlannedWork]) -> Mapping[str,
     return backstop(failed, (cell for cell in waiting if isinstance(cell, PlannedCell)))
 
 
-BENCH = CellKind(
-    name="bench", unusable=_unusable, group_fields=_group_fields, conclude=_conclude, larger=_larger
-)
+BENCH = CellKind(name="bench", unusable=_unusable, group_fields=_group_fields, conclude=_conclude, larger=_larger)

@@ -36,9 +36,7 @@ class Catalog:
             strategies=Family(
                 kind="strategy", names=self.strategy_names(), options=lambda key: self.strategy(key).options
             ),
-            datasets=Family(
-                kind="dataset", names=self.dataset_names(), options=lambda key: self.dataset(key).options
-            ),
+            datasets=Family(kind="dataset", names=self.dataset_names(), options=lambda key: self.dataset(key).options),
             losses=lambda key: self.workload(key).losses,
             misfit=self.misfit,
         )

@@ -96,9 +96,7 @@ def parse_mode(text: str) -> tuple[Mode, int]:
     name, _, number = text.strip().partition(":")
     mode = next((m for m in MODES if m == name), None)
     if mode is None:
-        raise UsageError(
-            unknown("mode", name, MODES), fix="write blocking, async:K, coalesced:K or grouped:K"
-        )
+        raise UsageError(unknown("mode", name, MODES), fix="write blocking, async:K, coalesced:K or grouped:K")
     if mode == "blocking":
         if number not in ("", "1"):
             raise UsageError(f"{text!r}: blocking calls are made one by one", fix=f"write async:{number}")
@@ -119,9 +117,7 @@ def parse_env(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return swept
 
 
-def plan_comm(
-    request: CommRequest, *, machine: Machine, device: Device, backend: Backend
-) -> tuple[PlannedComm, ...]:
+def plan_comm(request: CommRequest, *, machine: Machine, device: Device, backend: Backend) -> tuple[PlannedComm, ...]:
     """The sweeps in order: world by world, collective by collective. Raises UsageError for names that do not exist."""
     for name in request.reduce_ops:
         if name not in REDUCE_OPS:
@@ -205,9 +201,7 @@ def _refused(spec: CommSpec, machine: Machine) -> str | None:
         if world != machine.joined_world_size:
             return f"{counted(world, 'rank')}: the launcher has started {machine.joined_world_size}"
         if spec.env:
-            return (
-                f"{', '.join(sorted(spec.env))} cannot be set in ranks that the launcher has started already"
-            )
+            return f"{', '.join(sorted(spec.env))} cannot be set in ranks that the launcher has started already"
         return None
     if reason := networks.refused(spec.network, world_size=world, device=spec.device, joined=False):
         return reason

@@ -169,9 +169,7 @@ def _by_size(ranks: Sequence[RankCommSamples]) -> list[list[tuple[int, CommSampl
     return list(groups.values())
 
 
-def _size_row(
-    base: CommRow, cell: CommSpec, group: list[tuple[int, CommSample]], link: Link | None
-) -> CommRow | None:
+def _size_row(base: CommRow, cell: CommSpec, group: list[tuple[int, CommSample]], link: Link | None) -> CommRow | None:
     """None when a rank has not finished this size."""
     first = group[0][1]
     took_part = first.peer if first.peer is not None else range(cell.world_size)

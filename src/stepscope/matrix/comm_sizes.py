@@ -32,9 +32,7 @@ def _range(text: str) -> list[int]:
     if growth.startswith("+"):
         step = parse_size_bytes(growth[1:])
         if step < 1:
-            raise UsageError(
-                f"the step of {text!r} is 0", fix="write FROM:TO:+STEP with a step of 1 byte or more"
-            )
+            raise UsageError(f"the step of {text!r} is 0", fix="write FROM:TO:+STEP with a step of 1 byte or more")
         return list(range(low, high + 1, step)[: MOST_SIZES + 1])
     return _geometric(text, low, high, growth or "2")
 
@@ -47,9 +45,7 @@ def _geometric(text: str, low: int, high: int, growth: str) -> list[int]:
             f"{growth!r} in {text!r} is not a factor", fix="write FROM:TO:FACTOR, such as 1K:64M:4"
         ) from None
     if not 1 < factor < 1e6:
-        raise UsageError(
-            f"the factor {growth} in {text!r} is not above 1", fix="write a factor such as 2 or 4"
-        )
+        raise UsageError(f"the factor {growth} in {text!r} is not above 1", fix="write a factor such as 2 or 4")
     if low == 0:
         raise UsageError(f"{text!r} starts at 0, which no factor enlarges", fix="start at 1 byte or more")
     sizes: list[int] = []

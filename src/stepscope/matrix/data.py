@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from stepscope.core.errors import StepscopeError
-from stepscope.predict.promise import Promise, promise_of
+from stepscope.predict.specs import Specs, specs_of
 from stepscope.records.cell import CellSpec
 
 
@@ -21,24 +21,24 @@ def prepare_data(
     seen: dict[str, StepscopeError | None] = {}
     unusable = {}
     for cell in cells:
-        promise = promise_of(cell)
-        key = f"{cell.dataset} {promise.dataset_options.model_dump_json()} {promise.needs!r}"
+        specs = specs_of(cell)
+        key = f"{cell.dataset} {specs.dataset_options.model_dump_json()} {specs.needs!r}"
         if key not in seen:
-            seen[key] = _prepare(promise, data_dir, cache_dir, announce)
+            seen[key] = _prepare(specs, data_dir, cache_dir, announce)
         if (error := seen[key]) is not None:
             unusable[cell.cell_id] = error
     return unusable
 
 
 def _prepare(
-    promise: Promise, data_dir: Path | None, cache_dir: Path, announce: Callable[[str], None]
+    specs: Specs, data_dir: Path | None, cache_dir: Path, announce: Callable[[str], None]
 ) -> StepscopeError | None:
-    dataset, options = promise.dataset, promise.dataset_options
+    dataset, options = specs.dataset, specs.dataset_options
     try:
         files = dataset.locate(options, data_dir)
         if files:  # without files there is nothing to check, and every rank draws its own arrays
             announce(dataset.key)
-            dataset.prepare(options, promise.needs, files, cache_dir)
+            dataset.prepare(options, specs.needs, files, cache_dir)
     except StepscopeError as error:
         return error
     return None

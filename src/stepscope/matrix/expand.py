@@ -1,4 +1,4 @@
-"""From a matrix and a machine to the cells to run: device and batches resolved, ids given, promises attached.
+"""From a matrix and a machine to the cells to run: device and batches resolved, ids given, specs attached.
 
 Pure: nothing is started and nothing is written. The digest of the data comes from a function that the caller brings.
 """
@@ -18,7 +18,7 @@ from stepscope.matrix import networks
 from stepscope.matrix.catalog import CATALOG, Catalog
 from stepscope.matrix.identity import named
 from stepscope.matrix.machine import Backend, Device, Machine, choose_device
-from stepscope.predict.promise import setting_of
+from stepscope.predict.specs import setting_of
 from stepscope.records.cell import CellSpec
 from stepscope.records.plan import CommOp, ModelFacts, Setting
 from stepscope.strategies._common import Strategy
@@ -37,7 +37,7 @@ CAP = "bucket_cap_mb"
 class PlannedCell:
     """A cell and what is known about it before it runs.
 
-    facts, comm_plan: the model, and the collectives of one optimizer step that its strategy promises (none when
+    facts, comm_plan: the model, and the collectives of one optimizer step that its strategy declares (none when
         unsupported).
     unsupported: why it cannot run here. skipped: why it need not run (it realises the same buckets as another cell).
     """
@@ -119,12 +119,8 @@ def _plain(options: OptionsModel) -> dict[str, Any]:
     return plain
 
 
-def _plan(
-    spec: CellSpec, draft: CellDraft, matrix: Matrix, machine: Machine, catalog: Catalog
-) -> PlannedCell:
-    facts = catalog.facts(
-        spec.workload, draft.model, spec.dataset, draft.dataset_options, precision=spec.precision
-    )
+def _plan(spec: CellSpec, draft: CellDraft, matrix: Matrix, machine: Machine, catalog: Catalog) -> PlannedCell:
+    facts = catalog.facts(spec.workload, draft.model, spec.dataset, draft.dataset_options, precision=spec.precision)
     strategy = catalog.strategy(spec.strategy)
     setting = setting_of(spec, warmup_steps=matrix.measure.warmup_steps)
     reason = (
@@ -145,9 +141,7 @@ def _refused_by_machine(spec: CellSpec, machine: Machine, *, oversubscribe: bool
         if world != machine.joined_world_size:
             return f"{counted(world, 'rank')}: the launcher has started {machine.joined_world_size}"
         if spec.env:
-            return (
-                f"{', '.join(sorted(spec.env))} cannot be set in ranks that the launcher has started already"
-            )
+            return f"{', '.join(sorted(spec.env))} cannot be set in ranks that the launcher has started already"
         return None  # the ranks exist, perhaps on several machines: each checks its own device
     if spec.device == "cuda" and world > machine.num_gpus:
         need = "needs" if world == 1 else "need"

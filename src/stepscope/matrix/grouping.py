@@ -42,8 +42,7 @@ def group_cells(
         key = (cell.world_size, cell.backend, cell.device, threads, env, cell.network, alone)
         members.setdefault(key, []).append(cell)
     return tuple(
-        _group(tuple(found), number, usable_cores)
-        for number, found in enumerate(members.values(), start=first_number)
+        _group(tuple(found), number, usable_cores) for number, found in enumerate(members.values(), start=first_number)
     )
 
 

@@ -15,9 +15,7 @@ from stepscope.matrix.catalog import CATALOG, Catalog
 from stepscope.matrix.presets import preset_document, preset_names
 
 
-def load_matrix(
-    source: Path | str, *, overrides: Sequence[Override] = (), catalog: Catalog = CATALOG
-) -> Matrix:
+def load_matrix(source: Path | str, *, overrides: Sequence[Override] = (), catalog: Catalog = CATALOG) -> Matrix:
     """The matrix in a file (``Path``) or of a preset (``str``), with ``--set`` changes applied, checked.
 
     All mistakes are raised together as one UsageError with file, line, column and key path of each.

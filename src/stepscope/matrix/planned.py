@@ -1,11 +1,11 @@
-"""What the registries promise about a cell: its parameters and what its strategy sends."""
+"""What the registries declare about a cell: its parameters and what its strategy sends."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from stepscope.core.errors import Unavailable, UsageError
-from stepscope.predict.promise import promise_of
+from stepscope.predict.specs import specs_of
 from stepscope.records.cell import CellSpec
 
 
@@ -21,15 +21,13 @@ class Planned:
 
 def plan_of(spec: CellSpec) -> Planned | Unavailable:
     """Parameters and payload bytes per rank and optimizer step of a cell, from its workload's and strategy's
-    promise.
+    specs.
 
     Payload: the sum over the collectives of the strategy's ``comm_plan`` of the bytes passed in. Nothing is
     run and no file is read. Unavailable where a plugin is not installed here or refuses the cell's options.
     """
     try:
-        promise = promise_of(spec)
+        specs = specs_of(spec)
     except (UsageError, ValueError) as error:  # ValueError: pydantic refuses the options
         return Unavailable(f"no plan for cell {spec.cell_id}: {error}")
-    return Planned(
-        num_parameters=promise.facts.num_parameters, comm_bytes_per_step=promise.comm_bytes_per_step
-    )
+    return Planned(num_parameters=specs.facts.num_parameters, comm_bytes_per_step=specs.comm_bytes_per_step)

@@ -33,13 +33,11 @@ def read_specs(layout: RunLayout, cell_ids: Sequence[str]) -> tuple[CellSpec, ..
     return tuple(read_record(layout.cell(cell_id).spec, CellSpec) for cell_id in cell_ids)
 
 
-def build_rows(
-    layout: RunLayout, cells: Sequence[CellSpec], *, plans: Plans | None = None
-) -> tuple[ResultRow, ...]:
+def build_rows(layout: RunLayout, cells: Sequence[CellSpec], *, plans: Plans | None = None) -> tuple[ResultRow, ...]:
     """One row for every cell, in order, from what lies in the run folder; cells that did not run have a row
     too.
 
-    plans: cell id -> promise of its registries; None: worked out here.
+    plans: cell id -> spec of its registries; None: worked out here.
     """
     if plans is None:
         plans = {cell.cell_id: plan_of(cell) for cell in cells}
@@ -137,7 +135,7 @@ def _empty_row(spec: CellSpec, plan: Planned | Unavailable | None) -> ResultRow:
 
 
 def _facts(row: ResultRow, cell: CellResult) -> ResultRow:
-    """What the ranks said about the model and the data, ahead of the promise's word."""
+    """What the ranks said about the model and the data, ahead of the spec's word."""
     if not cell.summaries:
         return row
     first = cell.summaries[0]
@@ -226,9 +224,7 @@ def _real_epochs(row: ResultRow, figures: measured.EpochFigures) -> ResultRow:
     epoch = figures.estimate
     if epoch is None:
         return row
-    return replace(
-        row, epoch_ns=epoch.median, epoch_ns_low=epoch.low, epoch_ns_high=epoch.high, epoch_estimated=False
-    )
+    return replace(row, epoch_ns=epoch.median, epoch_ns_low=epoch.low, epoch_ns_high=epoch.high, epoch_estimated=False)
 
 
 def _notes(

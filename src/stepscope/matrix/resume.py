@@ -31,9 +31,7 @@ class Resume(Generic[P]):
     skipped: tuple[P, ...]
 
 
-def plan_resume(
-    cells: Iterable[P], statuses: Mapping[str, CellStatus], *, retry_failed: bool = False
-) -> Resume[P]:
+def plan_resume(cells: Iterable[P], statuses: Mapping[str, CellStatus], *, retry_failed: bool = False) -> Resume[P]:
     """Sort the planned cells by what is left to do. Statuses of cells outside the plan are ignored.
 
     Kept: ok, oom, host_oom, unsupported, skipped. Run again: error, killed, timeout, interrupted, and what has no

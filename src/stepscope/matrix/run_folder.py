@@ -72,9 +72,7 @@ def refuse_unfit(
             )
         return None
     if earlier.kind != kind:
-        raise UsageError(
-            f"{layout.root} holds a {earlier.kind} run", fix="choose another run folder with -o DIR"
-        )
+        raise UsageError(f"{layout.root} holds a {earlier.kind} run", fix="choose another run folder with -o DIR")
     if not force:
         _refuse_other_matrix(layout, earlier, name, cell_ids)
         _refuse_other_machine(layout, environment)

@@ -161,9 +161,7 @@ class _Run:
             )
         )
         for planned in decided.unsupported:
-            self._end(
-                CellStatus(cell_id=planned.spec.cell_id, status="unsupported", reason=planned.unsupported)
-            )
+            self._end(CellStatus(cell_id=planned.spec.cell_id, status="unsupported", reason=planned.unsupported))
         for planned in decided.skipped:
             self._end(CellStatus(cell_id=planned.spec.cell_id, status="skipped", reason=planned.skipped))
 
@@ -171,18 +169,14 @@ class _Run:
         """Run the groups one after the other; after a failure, new processes run the rest of a group."""
         request = self._request
         self._prepare_data(decided)
-        groups = group_cells(
-            (p.spec for p in decided.run), usable_cores=request.usable_cores, isolate=request.isolate
-        )
+        groups = group_cells((p.spec for p in decided.run), usable_cores=request.usable_cores, isolate=request.isolate)
         for group in groups:
             while waiting := tuple(c for c in group.cells if c.cell_id in self._pending):
                 self._groups += 1
                 _, _, kind = group.group_id.partition("-")
                 group_id = request.joined or f"{self._groups:03d}-{kind}"
                 spec = self._group_spec(group, group_id, waiting)
-                started = GroupStarted(
-                    group_id=spec.group_id, world_size=group.world_size, cells=len(waiting)
-                )
+                started = GroupStarted(group_id=spec.group_id, world_size=group.world_size, cells=len(waiting))
                 self._on_event(started)
                 with RunningGroup(spec, self._layout, start=self._starter(spec, group)) as workers:
                     self._supervise(workers, spec.group_id)
@@ -259,9 +253,7 @@ class _Run:
                 position = (cell.cell_id, beat.phase, beat.step, beat.size_bytes)
                 if position != moved:
                     moved = position
-                    self._on_event(
-                        CellMoved(cell=cell, phase=beat.phase, step=beat.step, size_bytes=beat.size_bytes)
-                    )
+                    self._on_event(CellMoved(cell=cell, phase=beat.phase, step=beat.step, size_bytes=beat.size_bytes))
 
     def _settle(self, outcome: CellOutcome, group_id: str) -> None:
         cell, verdict = outcome.cell, outcome.verdict
@@ -327,9 +319,7 @@ class _Run:
             data_dir=None if request.data_dir is None else str(request.data_dir.resolve()),
             cache_dir=str(request.cache_dir),
             download=request.download,
-            tensorboard_dir=None
-            if request.tensorboard_dir is None
-            else str(request.tensorboard_dir.resolve()),
+            tensorboard_dir=None if request.tensorboard_dir is None else str(request.tensorboard_dir.resolve()),
             warnings_as_errors=os.environ.get("STEPSCOPE_WARNINGS") == "error",
             **request.kind.group_fields(request, cells),
         )

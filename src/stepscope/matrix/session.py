@@ -118,9 +118,7 @@ def outlook(
     Raises UsageError for a folder in which the plan would be refused.
     """
     cell_ids = tuple(cell.spec.cell_id for cell in plan.cells)
-    refuse_unfit(
-        layout, kind=KIND, name=plan.matrix.name, cell_ids=cell_ids, environment=plan.environment, force=force
-    )
+    refuse_unfit(layout, kind=KIND, name=plan.matrix.name, cell_ids=cell_ids, environment=plan.environment, force=force)
     earlier = read_statuses(layout, cell_ids)
     again = untraced(layout, earlier) if profile else frozenset()
     known = {cell_id: status for cell_id, status in earlier.items() if cell_id not in again}

@@ -1,1 +1,1 @@
-"""What a cell will do before it runs. So far: the promises of its plugins put together."""
+"""What a cell will do before it runs. So far: the specs of its plugins put together."""

@@ -47,7 +47,7 @@ def time_of(
     """Time of one blocking call of ``op`` with S = ``size_bytes`` on ``world_size`` ranks, ns, with an 80 % interval.
 
     At a measured world size: its curve. At another one: the nearest measured curve, its latency part scaled by the
-    steps and the rest by the wire bytes that the collective promises for both (``steps`` and ``wire_factor`` of its
+    steps and the rest by the wire bytes that the collective declares for both (``steps`` and ``wire_factor`` of its
     cost); then the interval is wider and a note says so. dtype and form that were not measured are replaced by ones that
     were, with a note; backend, device, pattern, placement and network that are asked for must have been measured. Raises
     UsageError naming what was.
@@ -148,9 +148,7 @@ def _from_curve(fit: CollectiveFit, size: float) -> tuple[float, tuple[float, fl
     return middle, (min(low, middle / (1 + _LEAST_REACH)), max(high, middle * (1 + _LEAST_REACH)))
 
 
-def _choose(
-    calibration: Calibration, op: str, world_size: int, asked: Asked
-) -> tuple[CollectiveFit, list[str]]:
+def _choose(calibration: Calibration, op: str, world_size: int, asked: Asked) -> tuple[CollectiveFit, list[str]]:
     fits = [fit for fit in calibration.fits if fit.op == op]
     if not fits:
         if op not in COLLECTIVES.names():
@@ -190,9 +188,7 @@ def _must(fits: Sequence[CollectiveFit], name: str, wanted: str | None) -> list[
     found = [fit for fit in fits if getattr(fit, name) == wanted]
     if not found:
         known = dict.fromkeys(str(getattr(fit, name) or "none") for fit in fits)
-        raise UsageError(
-            f"{fits[0].op} was not calibrated with {name} {wanted}", why=f"measured: {', '.join(known)}"
-        )
+        raise UsageError(f"{fits[0].op} was not calibrated with {name} {wanted}", why=f"measured: {', '.join(known)}")
     return found
 
 

@@ -227,9 +227,7 @@ def _fit(key: _Key, way: _Way, rows: Sequence[CommRow]) -> CollectiveFit:
     )
 
 
-def _latency(
-    rows: Sequence[CommRow], times: Sequence[float], steps: int
-) -> tuple[Line, Curve, tuple[SizeError, ...]]:
+def _latency(rows: Sequence[CommRow], times: Sequence[float], steps: int) -> tuple[Line, Curve, tuple[SizeError, ...]]:
     intervals = [
         (row.time_ns_low / steps, row.time_ns_high / steps)
         for row in rows
@@ -320,9 +318,7 @@ def _matmul_rates(rows: Iterable[CommRow]) -> tuple[MatmulRate, ...]:
         if row.kind == "matmul" and row.status == "ok" and row.flops_per_s and row.numel:
             key = (row.dtype, isqrt(row.numel))
             best[key] = max(best.get(key, 0.0), row.flops_per_s)
-    return tuple(
-        MatmulRate(dtype=dtype, size=size, flops_per_s=rate) for (dtype, size), rate in sorted(best.items())
-    )
+    return tuple(MatmulRate(dtype=dtype, size=size, flops_per_s=rate) for (dtype, size), rate in sorted(best.items()))
 
 
 def _nothing(rows: Sequence[CommRow], skipped: Sequence[str]) -> UsageError:

@@ -137,9 +137,7 @@ def _residual(family: Family, x: Floats, y: Floats, sd: Floats, parameters: Floa
     return np.concatenate([(family.model(parameters, x) - y) / sd, prior])
 
 
-def _linearised(
-    family: Family, x: Floats, y: Floats, sd: Floats, parameters: Floats
-) -> tuple[Floats, Floats]:
+def _linearised(family: Family, x: Floats, y: Floats, sd: Floats, parameters: Floats) -> tuple[Floats, Floats]:
     prior = np.zeros((len(family.prior), family.count))
     for index, (_, width) in enumerate(family.prior):
         prior[index, index + 2] = 1 / width

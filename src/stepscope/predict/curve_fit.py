@@ -103,9 +103,7 @@ def fit_curve(
     mean, sd = predict(grid)
     if held_out is not None:
         sd = sd * _stretch(held_out)
-    curve = as_knots(
-        grid, monotone(grid, mean, points.x, predict(points.x)[0]), np.minimum(sd, _MOST_SD) * _Z_80
-    )
+    curve = as_knots(grid, monotone(grid, mean, points.x, predict(points.x)[0]), np.minimum(sd, _MOST_SD) * _Z_80)
     fitted = np.array([curve_time_ns(curve, size) for size in sizes])
     error = np.abs(fitted / times - 1)
     return Curve(
@@ -129,9 +127,7 @@ def five_sizes(sizes_bytes: Sequence[int]) -> tuple[int, ...]:
         return tuple(int(s) for s in sizes)
     bends = np.array([2.0**16, 2.0**20, 2.0**24])
     low, high = math.log(sizes[0]), math.log(sizes[-1])
-    wanted = (
-        np.log(bends) if bends[0] > sizes[0] and bends[-1] < sizes[-1] else np.linspace(low, high, 5)[1:4]
-    )
+    wanted = np.log(bends) if bends[0] > sizes[0] and bends[-1] < sizes[-1] else np.linspace(low, high, 5)[1:4]
     picked = [0, sizes.size - 1]
     for target in wanted:
         free = [i for i in range(sizes.size) if i not in picked]
@@ -178,9 +174,7 @@ def _held_out(keys: Sequence[str], points: _Points) -> dict[str, _HeldOut]:
             errors[key] += list(np.expm1(difference[counts]))
             scores[key] += list(difference[counts] / np.maximum(sd[counts], 1e-3))
     return {
-        key: _HeldOut(
-            error=float(np.mean(errors[key])) if errors[key] else None, scores=np.array(scores[key])
-        )
+        key: _HeldOut(error=float(np.mean(errors[key])) if errors[key] else None, scores=np.array(scores[key]))
         for key in keys
     }
 
@@ -188,7 +182,7 @@ def _held_out(keys: Sequence[str], points: _Points) -> dict[str, _HeldOut]:
 def _stretch(held_out: _HeldOut) -> float:
     """What predicted standard deviations must be multiplied with so that 80 % of the sizes left out lie within.
 
-    The 0.8 (n + 1)-th smallest score of n (split conformal prediction), which promises as much for one more size.
+    The 0.8 (n + 1)-th smallest score of n (split conformal prediction), which holds as often for one more size.
     """
     n = held_out.scores.size
     if n < MIN_SIZES_TO_CHOOSE - 2:
@@ -227,9 +221,7 @@ def _straight_between(points: _Points) -> Predictor:
 
 def _fit_family(family: Family, points: _Points) -> Predictor:
     """Most probable parameters, then the Gaussian process through what is left. Standard deviations count both."""
-    parameters, covariance = most_probable(
-        family, points.x, points.y, sd=np.hypot(_PARAMETER_NOISE, points.known)
-    )
+    parameters, covariance = most_probable(family, points.x, points.y, sd=np.hypot(_PARAMETER_NOISE, points.known))
     left = points.y - family.model(parameters, points.x)
     amplitude, noise = _hyperparameters(points, left)
     gram = _kernel(points.x, points.x, amplitude) + np.diag(noise**2 + points.known**2)

@@ -181,8 +181,7 @@ def line_fails(errors: Sequence[SizeError]) -> str | None:
     parts = []
     for sign, word in ((1, "low"), (-1, "high")):
         ratios = [
-            (e.measured_ns / e.line_ns) ** sign if (e.curve_ns / e.line_ns) ** sign >= LINE_OFF else 1.0
-            for e in errors
+            (e.measured_ns / e.line_ns) ** sign if (e.curve_ns / e.line_ns) ** sign >= LINE_OFF else 1.0 for e in errors
         ]
         worst = max(range(len(ratios)), key=ratios.__getitem__, default=None)
         if worst is None or ratios[worst] < LINE_OFF:
@@ -201,9 +200,7 @@ def line_fails(errors: Sequence[SizeError]) -> str | None:
 
 
 def _range_text(first: int, last: int) -> str:
-    return (
-        f"at {format_size(first)}" if first == last else f"from {format_size(first)} to {format_size(last)}"
-    )
+    return f"at {format_size(first)}" if first == last else f"from {format_size(first)} to {format_size(last)}"
 
 
 def _credit(times: Floats, wire: Floats, steps: float, trust: Floats) -> float:

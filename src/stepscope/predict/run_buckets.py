@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.predict.calibrated import Asked, time_of
-from stepscope.predict.promise import promise_of
+from stepscope.predict.specs import specs_of
 from stepscope.predict.timeline import CANDIDATES_MB, CommTime, best_bucket, slowest_of, step_timeline
 from stepscope.predict.transport import Transport, transport_of
 from stepscope.records.backward import BackwardProfile
@@ -35,12 +35,12 @@ def choose_buckets(
     No step time of any cell is used. Raises DataError for a cell without a profile.
     """
     spec = cell.spec
-    promise = promise_of(spec)
+    specs = specs_of(spec)
     options = {key: value for key, value in spec.strategy_options.items() if key != "bucket_cap_mb"}
     return best_bucket(
         profile_of(cell),
-        promise.facts,
-        promise.setting,
+        specs.facts,
+        specs.setting,
         _comm_time(spec, calibration),
         strategy=spec.strategy,
         options=options,
@@ -50,9 +50,7 @@ def choose_buckets(
     )
 
 
-def own_timeline(
-    cell: CellResult, calibration: Calibration, *, transport: Transport | None = None
-) -> Timeline:
+def own_timeline(cell: CellResult, calibration: Calibration, *, transport: Transport | None = None) -> Timeline:
     """The step that the collectives of ``cell``, as its strategy launches them, allow: what must be exposed, what hides.
 
     transport: None: the backend's, nothing slowed. Raises DataError for a cell without a profile, UsageError for
@@ -61,7 +59,7 @@ def own_timeline(
     spec = cell.spec
     return step_timeline(
         profile_of(cell),
-        promise_of(spec).comm_plan,
+        specs_of(spec).comm_plan,
         _comm_time(spec, calibration),
         transport=transport or transport_of(spec.backend),
     )
@@ -139,9 +137,7 @@ def naive_twin(cells: Sequence[CellResult], cell: CellResult) -> CellResult | No
         (
             other
             for other in cells
-            if other.spec.strategy == "naive"
-            and same_work(other, cell)
-            and any(s.backward for s in other.summaries)
+            if other.spec.strategy == "naive" and same_work(other, cell) and any(s.backward for s in other.summaries)
         ),
         None,
     )

@@ -59,8 +59,7 @@ def slowest_of(profiles: Sequence[BackwardProfile]) -> BackwardProfile:
         optimizer_ns=end.optimizer_ns,
         other_ns=end.other_ns,
         ready=tuple(
-            ReadyGradient(name=name, ready_ns=at)
-            for name, at in sorted(ready.items(), key=lambda item: item[1])
+            ReadyGradient(name=name, ready_ns=at) for name, at in sorted(ready.items(), key=lambda item: item[1])
         ),
         unused=last.unused,
     )
@@ -111,8 +110,8 @@ def best_bucket(
     None: the same.
     Raises UsageError where the strategy has no buckets or there is no candidate.
     """
-    promise = STRATEGIES.load(strategy)
-    if "bucket_cap_mb" not in promise.options.model_fields:
+    spec = STRATEGIES.load(strategy)
+    if "bucket_cap_mb" not in spec.options.model_fields:
         raise UsageError(f"{strategy} has no buckets", fix="choose ddp or bucketed")
     if not candidates_mb:
         raise UsageError("no bucket size to choose from")
@@ -164,9 +163,7 @@ class _Job:
     lane: int = 0
 
 
-def _jobs(
-    profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime, *, stalls: bool
-) -> list[_Job]:
+def _jobs(profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime, *, stalls: bool) -> list[_Job]:
     ready = {r.name: float(min(r.ready_ns, profile.backward_ns)) for r in profile.ready}
     ready |= dict.fromkeys(profile.unused, float(profile.backward_ns))
     per_byte = {op: _wire_ns_per_byte(op, plan, comm_time) for op in {each.op for each in plan}}
@@ -187,9 +184,7 @@ def _jobs(
         alone = _checked(comm_time(op.op, max(1, op.size_bytes)), op)
         wire = min(alone, op.size_bytes * per_byte[op.op])
         stall = _checked(comm_time(op.op, min(STARTUP_BYTES, max(1, op.size_bytes))), op) if stalls else 0.0
-        jobs.append(
-            _Job(op=op, ready=at, blocking=blocking, latency=alone - wire, wire=wire, stall=min(stall, alone))
-        )
+        jobs.append(_Job(op=op, ready=at, blocking=blocking, latency=alone - wire, wire=wire, stall=min(stall, alone)))
     jobs.reverse()
     return jobs
 
@@ -239,9 +234,7 @@ def _run(jobs: list[_Job], backward_ns: float, transport: Transport) -> tuple[fl
         if not computing and not active:
             return end_of_backward, launched
         stalled = computing and stall > 0
-        compute_rate = (
-            (1 / transport.compute_slowdown if active else 1.0) if computing and not stalled else 0.0
-        )
+        compute_rate = (1 / transport.compute_slowdown if active else 1.0) if computing and not stalled else 0.0
         comm_rate = 1 / transport.comm_slowdown if computing else 1.0
         on_wire = sum(job.latency == 0 for job in active)
         wire_rate = comm_rate / max(on_wire, 1)

@@ -124,9 +124,7 @@ def summarise(
         data_wait_ns=median([t.data_wait_ns for t, _, _ in seen]),
         forward_ns=median([t.forward_ns for t, _, _ in seen]),
         # The two readings of one pass lie a call apart: without accumulation that is all there is.
-        earlier_backward_ns=median([t.backward_compute_ns - last for t, _, last in seen])
-        if accumulation > 1
-        else 0,
+        earlier_backward_ns=median([t.backward_compute_ns - last for t, _, last in seen]) if accumulation > 1 else 0,
         backward_ns=backward,
         optimizer_ns=median([t.optimizer_ns for t, _, _ in seen]),
         other_ns=median([t.other_ns for t, _, _ in seen]),

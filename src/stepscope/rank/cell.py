@@ -18,7 +18,7 @@ from stepscope.datasets._common import Prepared
 from stepscope.instrument import memory
 from stepscope.instrument.regions import Regions
 from stepscope.instrument.timer import GradientReadiness, step_timer
-from stepscope.predict.promise import Promise, promise_of
+from stepscope.predict.specs import Specs, specs_of
 from stepscope.rank import flight, plancheck, profiling
 from stepscope.rank.backward import backward_profile
 from stepscope.rank.checksum import parameter_checksum
@@ -33,7 +33,7 @@ from stepscope.rank.recorder import Recorder, StepFacts
 from stepscope.rank.reset import reset
 from stepscope.rank.sampling import Sampling, Window
 from stepscope.rank.startup import Place
-from stepscope.rank.strategies import REGISTRY as DEEDS
+from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.strategies._common import Session
 from stepscope.rank.training import Training
 from stepscope.rank.workloads import REGISTRY as MODULES
@@ -65,7 +65,7 @@ class _Subject:
 
     prepared: Prepared
     tracker: memory.PeakTracker
-    promise: Promise
+    specs: Specs
     task: Task
     session: Session
     training: Training
@@ -79,15 +79,13 @@ def run_cell(cell: CellSpec, context: RankContext, *, round_index: int) -> None:
     files = context.layout.cell(cell.cell_id)
     context.pulse.enter("data")
     device = context.mesh.device
-    reset(
-        device, seed=cell.seed, threads=context.group.threads_per_rank, cudnn_benchmark=cell.cudnn_benchmark
-    )
+    reset(device, seed=cell.seed, threads=context.group.threads_per_rank, cudnn_benchmark=cell.cudnn_benchmark)
     tracker = memory.PeakTracker(device)
     tracker.start()
-    promise = promise_of(cell, warmup_steps=context.group.measure.warmup_steps)
-    prepared = _data(cell, context, promise)
+    specs = specs_of(cell, warmup_steps=context.group.measure.warmup_steps)
+    prepared = _data(cell, context, specs)
     context.pulse.enter("build")
-    subject = _build(cell, context, promise, prepared, tracker)
+    subject = _build(cell, context, specs, prepared, tracker)
     try:
         with Recorder(files.samples(context.mesh.rank), _header(cell, context)) as recorder:
             summary = _measure(cell, context, subject, recorder, round_index)
@@ -108,12 +106,12 @@ def _header(cell: CellSpec, context: RankContext) -> SamplesHeader:
     )
 
 
-def _data(cell: CellSpec, context: RankContext, promise: Promise) -> Prepared:
+def _data(cell: CellSpec, context: RankContext, specs: Specs) -> Prepared:
     """The cell's arrays: the first rank of each host builds the cache, the others map it."""
-    dataset, options = promise.dataset, promise.dataset_options
+    dataset, options = specs.dataset, specs.dataset_options
     data_dir = None if context.group.data_dir is None else Path(context.group.data_dir)
     files = dataset.locate(options, data_dir)
-    prepare = partial(dataset.prepare, options, promise.needs, files, Path(context.group.cache_dir))
+    prepare = partial(dataset.prepare, options, specs.needs, files, Path(context.group.cache_dir))
     first = context.place.local_rank == 0
     prepared = prepare() if first else None
     context.control.barrier()
@@ -128,16 +126,16 @@ def _data(cell: CellSpec, context: RankContext, promise: Promise) -> Prepared:
 
 
 def _build(
-    cell: CellSpec, context: RankContext, promise: Promise, prepared: Prepared, tracker: memory.PeakTracker
+    cell: CellSpec, context: RankContext, specs: Specs, prepared: Prepared, tracker: memory.PeakTracker
 ) -> _Subject:
     device, mesh = context.mesh.device, context.mesh
-    task = MODULES.load(cell.workload)(promise.model, promise.needs, cell.loss)
+    task = MODULES.load(cell.workload)(specs.model, specs.needs, cell.loss)
     numerics = open_numerics(cell.precision, device)
     module = numerics.prepare(task.module)
-    _assert_as_promised(module, promise.facts)
+    _assert_as_specified(module, specs.facts)
     timer = step_timer(device)
-    readiness = GradientReadiness(module, timer) if promise.strategy.collective else None
-    session = DEEDS.load(cell.strategy)(module, mesh, promise.strategy_options)
+    readiness = GradientReadiness(module, timer) if specs.strategy.collective else None
+    session = IMPLEMENTATIONS.load(cell.strategy)(module, mesh, specs.strategy_options)
     # From here on ranks may draw different numbers (dropout); until here they must not.
     torch.manual_seed(cell.seed + 1 + mesh.rank)
     training = Training(cell, task, session, numerics, timer, readiness)
@@ -160,7 +158,7 @@ def _build(
     return _Subject(
         prepared=prepared,
         tracker=tracker,
-        promise=promise,
+        specs=specs,
         task=task,
         session=session,
         training=training,
@@ -170,12 +168,10 @@ def _build(
     )
 
 
-def _assert_as_promised(module: nn.Module, facts: ModelFacts) -> None:
+def _assert_as_specified(module: nn.Module, facts: ModelFacts) -> None:
     found = [(name, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
-    promised = [(p.name, p.numel) for p in facts.parameters]
-    assert found == promised, (
-        f"the module's parameters differ from the workload's promise: {found} != {promised}"
-    )
+    planned = [(p.name, p.numel) for p in facts.parameters]
+    assert found == planned, f"the module's parameters differ from the workload's spec: {found} != {planned}"
 
 
 def _close(subject: _Subject) -> None:
@@ -295,7 +291,7 @@ def _summary(
         torch_version=str(torch.__version__),
         scheduler_policy=context.scheduler_policy,
         num_threads=torch.get_num_threads(),
-        num_parameters=subject.promise.facts.num_parameters,
+        num_parameters=subject.specs.facts.num_parameters,
         train_samples=len(subject.prepared.train),
         test_samples=len(subject.prepared.test),
         warmup_steps=pace.warmup_steps,
@@ -321,14 +317,12 @@ def _conclude(
         subject.training.step(*next(windows), plain)
     window, batches = next(windows)
     one_step = partial(subject.training.step, window, batches, plain)
-    check = plancheck.check(subject.promise.comm_plan, plancheck.observe(one_step))
+    check = plancheck.check(subject.specs.comm_plan, plancheck.observe(one_step))
     flight.assert_same_calls(context.control)
     trace: str | None = None
     if context.group.measure.profile:
         context.pulse.enter("profile")
-        trace = profiling.profile_steps(
-            cell, context, subject.training, windows, subject.promise.comm_plan, files
-        )
+        trace = profiling.profile_steps(cell, context, subject.training, windows, subject.specs.comm_plan, files)
     context.control.barrier()  # all ranks are through with their steps, and begin the last ones together
     context.pulse.enter("backward")
     if subject.readiness is not None:
@@ -343,11 +337,9 @@ def _conclude(
         optimizer=subject.training.optimizer,
     )
     context.control.barrier()
-    return replace(
-        summary, parameter_checksum=checksum, plan_check=check, trace_file=trace, backward=backward
-    )
+    return replace(summary, parameter_checksum=checksum, plan_check=check, trace_file=trace, backward=backward)
 
 
 def _steps_until_typical(subject: _Subject) -> int:
-    """Steps before the strategy launches what it promises: DDP rebuilds its buckets in the second one."""
-    return subject.promise.strategy.min_warmup_steps(subject.promise.strategy_options)
+    """Steps before the strategy launches what its plan says: DDP rebuilds its buckets in the second one."""
+    return subject.specs.strategy.min_warmup_steps(subject.specs.strategy_options)

@@ -84,9 +84,7 @@ class BlackBox:
         reader.join(timeout_s)
         if found:
             return found[0]
-        return _nothing(
-            self._rank, self._world_size, f"its flight recorder did not answer within {timeout_s:g} s"
-        )
+        return _nothing(self._rank, self._world_size, f"its flight recorder did not answer within {timeout_s:g} s")
 
 
 def same_calls(control: Control, group: dist.ProcessGroup | None = None) -> str | None:
@@ -179,9 +177,7 @@ def _with_members(groups: tuple[FlightGroup, ...]) -> tuple[FlightGroup, ...]:
     members = _members()
     known = {g.name for g in groups}
     added = (FlightGroup(name=name) for name in members if name not in known)
-    return tuple(
-        g if g.ranks is not None else replace(g, ranks=members.get(g.name)) for g in (*groups, *added)
-    )
+    return tuple(g if g.ranks is not None else replace(g, ranks=members.get(g.name)) for g in (*groups, *added))
 
 
 def _members() -> dict[str, tuple[int, ...]]:
@@ -192,9 +188,7 @@ def _members() -> dict[str, tuple[int, ...]]:
         return {}
     # Copied at once: the main thread may make or end a group meanwhile.
     by_group = dict(ranks)
-    return {
-        str(name): tuple(sorted(by_group[group])) for group, name in dict(names).items() if group in by_group
-    }
+    return {str(name): tuple(sorted(by_group[group])) for group, name in dict(names).items() if group in by_group}
 
 
 def _nothing(rank: int, world_size: int, why: str) -> FlightDump:

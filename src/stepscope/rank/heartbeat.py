@@ -64,9 +64,7 @@ class Pulse:
         self._thread.join(timeout=5)
         self.beat()
 
-    def enter(
-        self, phase: str, *, step: int = 0, op: str | None = None, size_bytes: int | None = None
-    ) -> None:
+    def enter(self, phase: str, *, step: int = 0, op: str | None = None, size_bytes: int | None = None) -> None:
         """A phase change: written at once."""
         if (op, size_bytes) != (self.op, self.size_bytes):
             self._entered_ns = time.time_ns()

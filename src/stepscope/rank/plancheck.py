@@ -1,4 +1,4 @@
-"""Which collectives a step really launched, and whether they are those that its strategy promised.
+"""Which collectives a step really launched, and whether they are those that its strategy declared.
 
 torch's flight recorder keeps every collective of a process in a ring, with its sizes and dtypes, on gloo as on
 NCCL. The step to watch is enclosed by a mark of our own, a tiny all-reduce: if the recorder does not show the mark,
@@ -65,9 +65,7 @@ def check(plan: Sequence[CommOp], observed: tuple[ObservedOp, ...] | Unavailable
     """Whether op, elements, dtype and order of what was observed are those of ``plan``."""
     expected = tuple(_text(op) for op in plan)
     if isinstance(observed, Unavailable):
-        return PlanCheck(
-            matches=False, expected=expected, observed=(), source=SOURCE, unavailable=observed.reason
-        )
+        return PlanCheck(matches=False, expected=expected, observed=(), source=SOURCE, unavailable=observed.reason)
     seen = tuple(_text(op) for op in observed)
     return PlanCheck(matches=seen == expected, expected=expected, observed=seen, source=SOURCE)
 

@@ -79,18 +79,14 @@ class Recorder:
 
     def _finished(self) -> int:
         """Number of leading steps whose last event has passed."""
-        return next(
-            (i for i, (_, pending, _) in enumerate(self._pending) if not pending.done()), len(self._pending)
-        )
+        return next((i for i, (_, pending, _) in enumerate(self._pending) if not pending.done()), len(self._pending))
 
     def _put(self, count: int, *, with_loss: bool) -> None:
         ready, self._pending = self._pending[:count], self._pending[count:]
         if not ready:
             return
         losses = self._read([loss for _, _, loss in ready]) if with_loss else [math.nan] * count
-        samples = (
-            self._sample(facts, step, loss) for (facts, step, _), loss in zip(ready, losses, strict=True)
-        )
+        samples = (self._sample(facts, step, loss) for (facts, step, _), loss in zip(ready, losses, strict=True))
         self._write(b"".join(codec.encode_line(sample) for sample in samples))
 
     def _read(self, losses: list[Tensor]) -> list[float]:

@@ -40,9 +40,7 @@ def read_place(environ: Mapping[str, str]) -> Place:
 
     place = Place(number("RANK"), number("LOCAL_RANK"), number("WORLD_SIZE"))
     if place.rank >= place.world_size:
-        raise UsageError(
-            f"RANK is {place.rank} but WORLD_SIZE is {place.world_size}", fix="check your launcher"
-        )
+        raise UsageError(f"RANK is {place.rank} but WORLD_SIZE is {place.world_size}", fix="check your launcher")
     return place
 
 

@@ -142,9 +142,7 @@ def _convert(document: dict[str, Any], kind: type[T], source: str) -> T:
         raise DataError(f"{source}: not a valid {kind.__name__}", why=str(error)) from error
 
 
-def _at_current_version(
-    document: dict[str, Any], schema: str, name: str, version: int, source: str
-) -> dict[str, Any]:
+def _at_current_version(document: dict[str, Any], schema: str, name: str, version: int, source: str) -> dict[str, Any]:
     found_name, _, found_version = schema.removeprefix("stepscope.").partition("/")
     if found_name != name or not found_version.isdigit():
         raise DataError(f"{source}: expected schema stepscope.{name}/{version}, found {schema!r}")

@@ -1,4 +1,4 @@
-"""What a model is and what a strategy promises to do with it. No torch: these are facts and promises."""
+"""What a model is and what a strategy declares about it. No torch: facts and specs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class CommOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """Bytes that one rank holds for the training state; activations are not part of the promise."""
+    """Bytes that one rank holds for the training state; activations are not part of the spec."""
 
     parameter_bytes: int
     gradient_bytes: int

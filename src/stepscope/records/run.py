@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Status = Literal[
-    "ok", "oom", "host_oom", "timeout", "error", "killed", "unsupported", "skipped", "interrupted"
-]
+Status = Literal["ok", "oom", "host_oom", "timeout", "error", "killed", "unsupported", "skipped", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

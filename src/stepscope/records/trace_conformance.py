@@ -12,8 +12,8 @@ class ConformanceCheck:
     rank: int
     strategy: str
     steps: int
-    promised_per_step: int
+    planned_per_step: int
     launched_in_backward: int
-    overlap_promised: bool
+    overlap_planned: bool
     holds: bool | None
     differences: tuple[str, ...]

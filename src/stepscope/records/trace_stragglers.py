@@ -9,9 +9,7 @@ from dataclasses import dataclass
 class CauseShare:
     """One kind of time that a late rank spent more of than its peers before the collectives it delayed."""
 
-    cause: (
-        str  # compute | memory | host_late | sync | data | launch_latency | kernel_gap | dependency | unknown
-    )
+    cause: str  # compute | memory | host_late | sync | data | launch_latency | kernel_gap | dependency | unknown
     rank_ns: int
     peers_ns: int  # median of the others
     excess_ns: int

@@ -41,9 +41,7 @@ def document_001(
     results: dict[str, Any] = {"communication": dict(communication), "training": {}, "memory": {}}
     for kind in ("pairs", "overlap"):
         if found := [row for row in rows if row.kind == kind]:
-            results["communication"][kind] = [
-                _pair(row) if kind == "pairs" else _overlap(row) for row in found
-            ]
+            results["communication"][kind] = [_pair(row) if kind == "pairs" else _overlap(row) for row in found]
     if matmul := [row for row in rows if row.kind == "matmul"]:
         results["matmul"] = [_matmul(row) for row in matmul]
     devices = {row.device for row in rows}
@@ -56,9 +54,7 @@ def document_001(
             "benchmark_iters": _common(row.iterations for row in rows if row.iterations is not None),
             "device": device or (devices.pop() if len(devices) == 1 else None),
             "backend": _common(row.backend for row in rows),
-            "scheduler_policy": _common(
-                row.scheduler_policy for row in rows if row.scheduler_policy is not None
-            ),
+            "scheduler_policy": _common(row.scheduler_policy for row in rows if row.scheduler_policy is not None),
         },
         "results": results,
     }

@@ -69,9 +69,7 @@ def _slow(rows: Sequence[CommRow]) -> list[str]:
     for verdict in slow_pairs(rows):
         said += [_end_sentence(end, verdict) for end in verdict.ends[:MAX_EACH]]
         if len(verdict.ends) > MAX_EACH:
-            said.append(
-                f"{len(verdict.ends) - MAX_EACH} more of {verdict.world_size} ranks are slow like that."
-            )
+            said.append(f"{len(verdict.ends) - MAX_EACH} more of {verdict.world_size} ranks are slow like that.")
         said += _pair_sentences(verdict)
     return said
 
@@ -170,11 +168,7 @@ def _noise(rows: Sequence[CommRow]) -> list[str]:
 
 
 def _tails(shown: Sequence[CommRow]) -> list[str]:
-    ratios = [
-        (row.time_ns_mean / row.time_ns_median, row)
-        for row in shown
-        if row.time_ns_mean and row.time_ns_median
-    ]
+    ratios = [(row.time_ns_mean / row.time_ns_median, row) for row in shown if row.time_ns_mean and row.time_ns_median]
     long = [(ratio, row) for ratio, row in ratios if ratio >= MEAN_OVER_MEDIAN]
     if not long:
         return []
@@ -207,9 +201,7 @@ def winner_sentences(rows: Sequence[CommRow]) -> tuple[str, ...]:
     for winner in found:
         alike.setdefault((op_label(winner.row), called(_without_env(winner))), []).append(winner)
     return tuple(
-        f"{op} on {ranks}: {_run_sentence(run)}."
-        for (op, ranks), some in alike.items()
-        for run in _runs(some)
+        f"{op} on {ranks}: {_run_sentence(run)}." for (op, ranks), some in alike.items() for run in _runs(some)
     )
 
 
@@ -235,9 +227,7 @@ def _outcome(winner: Winner) -> str | None:
 def _run_sentence(run: Sequence[Winner]) -> str:
     sizes = [w.row.size_bytes or 0 for w in run]
     where = (
-        f"at {format_size(sizes[0])}"
-        if len(run) == 1
-        else f"from {format_size(sizes[0])} to {format_size(sizes[-1])}"
+        f"at {format_size(sizes[0])}" if len(run) == 1 else f"from {format_size(sizes[0])} to {format_size(sizes[-1])}"
     )
     if not run[0].clear:
         return f"no settings are clearly fastest {where}"
@@ -246,9 +236,7 @@ def _run_sentence(run: Sequence[Winner]) -> str:
         return f"{text}, {_span([w.over_next for w in run])} the next best"
     over = [w.over_default for w in run if w.over_default is not None]
     return (
-        f"{text}, {_span(over)} the default"
-        if over
-        else f"{text}, {_span([w.over_next for w in run])} the next best"
+        f"{text}, {_span(over)} the default" if over else f"{text}, {_span([w.over_next for w in run])} the next best"
     )
 
 

@@ -15,9 +15,7 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
 
-_CONDITION = re.compile(
-    r"\s*([A-Za-z_][\w.]*)\s*(>=|<=|==|!=|>|<)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(%?)\s*\Z"
-)
+_CONDITION = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(>=|<=|==|!=|>|<)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(%?)\s*\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,22 +39,16 @@ class Condition:
         return value is not None and _OPERATORS[self.op](value, self.number)
 
 
-def refuse_failed(
-    conditions: Iterable[Condition], metrics: Mapping[str, float | None], diagnosis: Diagnosis
-) -> None:
+def refuse_failed(conditions: Iterable[Condition], metrics: Mapping[str, float | None], diagnosis: Diagnosis) -> None:
     """Raises CheckFailed where a condition holds, with the numbers that it is about."""
     fired = {finding.rule for finding in diagnosis.findings}
     failed = [c.text for c in conditions if c.holds(metrics, fired)]
     if failed:
-        known = [
-            f"{k} = {v:.4g}" for k, v in metrics.items() if v is not None and any(k in t for t in failed)
-        ]
+        known = [f"{k} = {v:.4g}" for k, v in metrics.items() if v is not None and any(k in t for t in failed)]
         raise CheckFailed(f"failed: {'; '.join(failed)}", why=", ".join(known) or "the rule fires")
 
 
-def parse_condition(
-    text: str, *, metrics: Collection[str], rules: Collection[str], percent: bool = False
-) -> Condition:
+def parse_condition(text: str, *, metrics: Collection[str], rules: Collection[str], percent: bool = False) -> Condition:
     """Read one condition. Raises UsageError for what is neither ``KEY OP NUMBER`` nor a rule's name.
 
     percent: whether ``NUMBER%`` means something here.

@@ -41,8 +41,7 @@ def document(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         **headed("diagnose/1"),
         "sources": [
-            {"path": str(source.path), "kind": source.kind, "format": source.format}
-            for source in evidence.sources
+            {"path": str(source.path), "kind": source.kind, "format": source.format} for source in evidence.sources
         ],
         "metrics": metrics(evidence, diagnosis),
         "findings": plain(diagnosis.findings),

@@ -68,9 +68,7 @@ def _relative(row: ResultRow) -> tuple[float, float] | None:
 
 def _scaling(rows: Sequence[ResultRow], labels: Labels) -> list[str]:
     by_id = {row.cell_id: row for row in rows}
-    scaled = [
-        r for r in rows if r.speedup is not None and r.rating is not None and r.baseline_cell_id in by_id
-    ]
+    scaled = [r for r in rows if r.speedup is not None and r.rating is not None and r.baseline_cell_id in by_id]
     if not scaled:
         return []
     best = max(scaled, key=lambda r: r.efficiency or 0.0)
@@ -120,9 +118,7 @@ def _strategies(rows: Sequence[ResultRow], labels: Labels) -> list[str]:
         return []
     if not bounds.clear:
         return [f"{where}: no significant difference between {_listed([names[r.cell_id] for r in group])}."]
-    return [
-        f"{where}: {names[fast.cell_id]} is {format_percent(bounds.ratio - 1)} faster than {names[slow.cell_id]}."
-    ]
+    return [f"{where}: {names[fast.cell_id]} is {format_percent(bounds.ratio - 1)} faster than {names[slow.cell_id]}."]
 
 
 def _listed(names: Sequence[str]) -> str:

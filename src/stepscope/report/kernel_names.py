@@ -96,9 +96,7 @@ def _told_apart(group: Sequence[str], limit: int) -> dict[str, str]:
     if len(set(full.values())) < len(group):
         full = {name: _bare(name) for name in group}
     texts = list(full.values())
-    start = next(
-        (i for i, chars in enumerate(zip(*texts, strict=False)) if len(set(chars)) > 1), min(map(len, texts))
-    )
+    start = next((i for i, chars in enumerate(zip(*texts, strict=False)) if len(set(chars)) > 1), min(map(len, texts)))
     while start and texts[0][start - 1].isalnum():
         start -= 1
     shown = {}
@@ -151,9 +149,7 @@ def _simplified(text: str, *, depth: int) -> tuple[str, list[str]]:
     lambdas = [p for p in pieces if p.startswith(("{lambda", "'lambda"))]
     if lambdas:
         named = [p for p in pieces if p and not p.startswith(("{", "'", "operator"))] or [text]
-        owner = next(
-            (p for p in named if _first(p, "(") > 0 and _matching(p, p.find("(")) < len(p)), named[-1]
-        )
+        owner = next((p for p in named if _first(p, "(") > 0 and _matching(p, p.find("(")) < len(p)), named[-1])
         base, args = _template(owner, depth=depth)
         types = next((t for p in reversed(lambdas) if (t := _arguments(p))), [])
         if base in _WRAPPERS and args:

@@ -48,9 +48,7 @@ def write_tables(
     wanted = [name for name in FORMATS if name in formats]
     found: dict[str, str] = {}
     if evidence.runs and "csv" in wanted:
-        found["comprehensive_summary.csv"] = comprehensive_csv(
-            evidence.runs, evidence.scaling, drop_epochs=drop_epochs
-        )
+        found["comprehensive_summary.csv"] = comprehensive_csv(evidence.runs, evidence.scaling, drop_epochs=drop_epochs)
     for name in wanted:
         if name == "txt":
             continue
@@ -64,9 +62,7 @@ def write_tables(
     return tuple(folder / name for name in found)
 
 
-def tables(
-    evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, raw: bool = False
-) -> dict[str, Table]:
+def tables(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, raw: bool = False) -> dict[str, Table]:
     """Stem of the file -> table, of those that have a row. raw: for programs, every figure in a column of its own."""
     made = {
         "summary_table": runs.build(evidence.runs, evidence.scaling, drop_epochs=drop_epochs),
@@ -77,9 +73,7 @@ def tables(
     return {stem: table for stem, table in made.items() if table.rows}
 
 
-def comprehensive_csv(
-    every: Iterable[TrainingRun], scaled: Iterable[ScalingRow], *, drop_epochs: int = 1
-) -> str:
+def comprehensive_csv(every: Iterable[TrainingRun], scaled: Iterable[ScalingRow], *, drop_epochs: int = 1) -> str:
     """One line a run with everything known of it, in base units (ns, bytes, 1/s, fractions of 1); unknown is empty."""
     by_run = {row.run_id: row for row in scaled}
     rows = [_line(run, by_run.get(run.run_id), drop_epochs) for run in every]

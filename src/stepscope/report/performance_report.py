@@ -51,9 +51,7 @@ def _title(evidence: Evidence, drop_epochs: int) -> str:
     with_epochs = [run for run in evidence.runs if run.epochs]
     if with_epochs:
         short = [run for run in with_epochs if runs.dropped(run, drop_epochs) < drop_epochs]
-        all_kept = (
-            f" {counted(len(short), 'run')} with no more epochs than that: all are kept." if short else ""
-        )
+        all_kept = f" {counted(len(short), 'run')} with no more epochs than that: all are kept." if short else ""
         lines.append(paragraph(kept + all_kept))
     return "\n".join([*lines, ""])
 
@@ -138,9 +136,7 @@ def _quiet(diagnosis: Diagnosis) -> str:
     if not diagnosis.quiet:
         return ""
     lines = [_heading("Looked at, nothing found")]
-    lines += [
-        paragraph(f"{each.rule}: {each.looked_at}", indent="  ", first="- ") for each in diagnosis.quiet
-    ]
+    lines += [paragraph(f"{each.rule}: {each.looked_at}", indent="  ", first="- ") for each in diagnosis.quiet]
     return "\n".join([*lines, ""])
 
 
@@ -150,8 +146,7 @@ def _machine(evidence: Evidence) -> str:
     lines = [_heading("Machine")]
     if evidence.environment is not None or ranks:
         lines += [
-            paragraph(line, indent="  ", first="- ")
-            for line in environment_lines(evidence.environment, rows, ranks)
+            paragraph(line, indent="  ", first="- ") for line in environment_lines(evidence.environment, rows, ranks)
         ]
     elif not evidence.hardware and not any(run.hardware for run in evidence.runs):
         lines.append("Not recorded.")
@@ -168,7 +163,5 @@ def _sources(evidence: Evidence) -> str:
         lines.append(paragraph(f"{source.path} ({what})", indent="  ", first="- "))
     lines += [paragraph(note, indent="  ", first="- ") for note in evidence.notes]
     for record in evidence.records:
-        lines += [
-            f"- made by: {_command(' '.join(argv))}" for argv in record.commands or (record.argv,) if argv
-        ]
+        lines += [f"- made by: {_command(' '.join(argv))}" for argv in record.commands or (record.argv,) if argv]
     return "\n".join([*lines, ""])

@@ -115,9 +115,7 @@ def _gpu_line(environment: EnvironmentRecord) -> str:
 def _environment_text(
     environment: EnvironmentRecord | None, rows: Sequence[ResultRow], ranks: Sequence[RankSummary]
 ) -> str:
-    return "\n".join(
-        ["## Machine", "", *(f"- {line}" for line in environment_lines(environment, rows, ranks))]
-    )
+    return "\n".join(["## Machine", "", *(f"- {line}" for line in environment_lines(environment, rows, ranks))])
 
 
 def _status(layout: RunLayout, row: ResultRow) -> CellStatus | None:
@@ -130,15 +128,11 @@ def _status(layout: RunLayout, row: ResultRow) -> CellStatus | None:
 
 def _first_summaries(layout: RunLayout, rows: Sequence[ResultRow]) -> list[RankSummary]:
     """Rank 0's summary of every cell that has one."""
-    found = (
-        read_if_there(layout.cell(row.cell_id).summary(0), RankSummary) for row in rows if row.status == "ok"
-    )
+    found = (read_if_there(layout.cell(row.cell_id).summary(0), RankSummary) for row in rows if row.status == "ok")
     return [summary for summary in found if summary is not None]
 
 
-def _failed(
-    layout: RunLayout, rows: Sequence[ResultRow], statuses: dict[str, CellStatus | None]
-) -> list[str]:
+def _failed(layout: RunLayout, rows: Sequence[ResultRow], statuses: dict[str, CellStatus | None]) -> list[str]:
     failed = [row for row in rows if row.status != "ok"]
     if not failed:
         return []

@@ -127,8 +127,7 @@ def ratio_of_medians(
     if min(top.size, bottom.size) < MIN_INTERVAL_SAMPLES:
         return Ratio(ratio=ratio, low=None, high=None)
     interval = percentile_interval(
-        bootstrap_medians(top, rng=rng, resamples=resamples)
-        / bootstrap_medians(bottom, rng=rng, resamples=resamples),
+        bootstrap_medians(top, rng=rng, resamples=resamples) / bootstrap_medians(bottom, rng=rng, resamples=resamples),
         confidence=confidence,
     )
     return Ratio(ratio=ratio, low=interval.low, high=interval.high)
@@ -151,16 +150,13 @@ def ratio_of_means(
     if min(top.size, bottom.size) < MIN_INTERVAL_SAMPLES:
         return Ratio(ratio=ratio, low=None, high=None)
     interval = percentile_interval(
-        bootstrap_means(top, rng=rng, resamples=resamples)
-        / bootstrap_means(bottom, rng=rng, resamples=resamples),
+        bootstrap_means(top, rng=rng, resamples=resamples) / bootstrap_means(bottom, rng=rng, resamples=resamples),
         confidence=confidence,
     )
     return Ratio(ratio=ratio, low=interval.low, high=interval.high)
 
 
-def _positive(
-    numerator: Samples, denominator: Samples, what: str
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _positive(numerator: Samples, denominator: Samples, what: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     top, bottom = as_array(numerator), as_array(denominator)
     if (top <= 0).any() or (bottom <= 0).any():
         raise StepscopeError(f"a ratio of {what} needs positive samples")

@@ -129,8 +129,7 @@ def epoch_figures(cell: CellResult, warmup_epochs: frozenset[int]) -> EpochFigur
     notes: list[str] = []
     epochs = sorted(set.intersection(*({e.epoch for e in ranks} for ranks in per_rank)))
     time_ns = {
-        epoch: max(next(e.epoch_ns for e in ranks if e.epoch == epoch) for ranks in per_rank)
-        for epoch in epochs
+        epoch: max(next(e.epoch_ns for e in ranks if e.epoch == epoch) for ranks in per_rank) for epoch in epochs
     }
     steady = [epoch for epoch in epochs if epoch not in warmup_epochs] or epochs
     if not warmup_epochs.isdisjoint(steady):
@@ -178,19 +177,15 @@ def stability_notes(rounds: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
 
 
 def replica_notes(summaries: Sequence[RankSummary]) -> tuple[str, ...]:
-    """What the ranks' final checks say: replicas that differ, collectives that are not the promised ones."""
+    """What the ranks' final checks say: replicas that differ, collectives that are not the planned ones."""
     notes = []
     checksums = {s.parameter_checksum for s in summaries if s.parameter_checksum}
     if len(checksums) > 1:
-        notes.append(
-            f"replicas differ: {len(checksums)} different parameter sets over {len(summaries)} ranks"
-        )
+        notes.append(f"replicas differ: {len(checksums)} different parameter sets over {len(summaries)} ranks")
     for summary in summaries:
         check = summary.plan_check
         if check is not None and check.unavailable is None and not check.matches:
-            notes.append(
-                "the collectives seen are not those of the strategy's plan (see plan_check in rank-*.json)"
-            )
+            notes.append("the collectives seen are not those of the strategy's plan (see plan_check in rank-*.json)")
             break
     return tuple(notes)
 

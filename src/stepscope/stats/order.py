@@ -56,9 +56,7 @@ def mad(samples: Samples, *, scaled: bool = True) -> float:
     return raw * _NORMAL_SIGMA_PER_MAD if scaled else raw
 
 
-def median_interval(
-    samples: Samples, *, confidence: float = 0.95, independent: bool = False
-) -> Interval | None:
+def median_interval(samples: Samples, *, confidence: float = 0.95, independent: bool = False) -> Interval | None:
     """Interval of the median, unit of the samples; None where they are too few or too dependent to give one.
 
     Order statistics k and n+1-k, with k from the binomial distribution of the number of samples below the
@@ -66,7 +64,7 @@ def median_interval(
     ``confidence``. ``samples`` are in the order in which they were measured: unless ``independent``, the
     interval widens by the autocorrelation of "above or below the median", because the variance of a median of
     dependent samples is that of independent ones times :func:`sign_autocorrelation_time`. Few, strongly
-    dependent samples (20 samples with a lag-1 correlation above 0.6) still cover less than they promise: no
+    dependent samples (20 samples with a lag-1 correlation above 0.6) still cover less than they claim: no
     short series shows how dependent it is.
     """
     values = as_array(samples)

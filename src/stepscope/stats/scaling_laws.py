@@ -93,15 +93,11 @@ def _fit(points: Sequence[SizePoint], *, coherency: bool) -> ScalingLaw | Unavai
     sizes = len({p.world_size for p in usable})
     if sizes < MIN_SIZES:
         counts = ", ".join(str(n) for n in sorted({p.world_size for p in usable})) or "none"
-        return Unavailable(
-            f"{sizes} different numbers of ranks ({counts}): a scaling law needs at least {MIN_SIZES}"
-        )
+        return Unavailable(f"{sizes} different numbers of ranks ({counts}): a scaling law needs at least {MIN_SIZES}")
     n = np.array([p.world_size for p in usable], dtype=np.float64)
     time = n / np.array([p.speedup for p in usable])
     columns = [np.ones_like(n), n - 1.0, n * (n - 1.0)][: 3 if coherency else 2]
-    design = (
-        np.stack(columns, axis=1) / time[:, None]
-    )  # relative to the measured time: every size counts the same
+    design = np.stack(columns, axis=1) / time[:, None]  # relative to the measured time: every size counts the same
     best = _solve(design, np.ones((n.size, 1)))[:, 0]
     residual = design @ best - 1.0
     free = n.size - design.shape[1]
@@ -124,9 +120,7 @@ def _draws(points: Sequence[SizePoint], residual: float, free: int) -> Floats:
     rng = np.random.default_rng(BOOTSTRAP_SEED)
     own = np.array([_own_spread(p) for p in points])
     shape = (RESAMPLES, len(points))
-    noise = np.where(
-        own >= residual, own * rng.standard_normal(shape), residual * rng.standard_t(free, size=shape)
-    )
+    noise = np.where(own >= residual, own * rng.standard_normal(shape), residual * rng.standard_t(free, size=shape))
     return np.asarray(np.exp(np.clip(noise, -_WIDEST, _WIDEST)))
 
 

@@ -85,9 +85,7 @@ def subtract(a: Spans, b: Spans) -> Spans:
     """What lies in ``a`` and not in ``b``."""
     if not len(a) or not len(b):
         return a
-    return intersect(
-        a, gaps(b, low=int(min(a.starts[0], b.starts[0])), high=int(max(a.ends[-1], b.ends[-1])))
-    )
+    return intersect(a, gaps(b, low=int(min(a.starts[0], b.starts[0])), high=int(max(a.ends[-1], b.ends[-1]))))
 
 
 def gaps(a: Spans, *, low: int, high: int) -> Spans:

@@ -69,9 +69,7 @@ def read_comm_samples(path: Path) -> RankCommSamples | None:
     if not newline:
         return None
     header = codec.decode(head, CommHeader, source=f"{path}:1")
-    return RankCommSamples(
-        header=header, samples=tuple(codec.decode_lines(body, CommSample, source=str(path)))
-    )
+    return RankCommSamples(header=header, samples=tuple(codec.decode_lines(body, CommSample, source=str(path))))
 
 
 def read_cell(layout: CellLayout) -> CellResult:

@@ -1,6 +1,6 @@
-"""The promises of the data-parallel strategies: options, requirements, communication and memory plan.
+"""The specs of the data-parallel strategies: options, requirements, communication and memory plan.
 
-One file per strategy; the deed lies under ``rank/strategies`` with the same stem. No torch here.
+One file per strategy; the implementation lies under ``rank/strategies`` with the same stem. No torch here.
 """
 
 from stepscope.core.registry import Registry

@@ -1,4 +1,4 @@
-"""What every strategy promises, and the plans that several of them share."""
+"""What every strategy declares, and the plans that several of them share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NoOptions(OptionsModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """A strategy's promise.
+    """A strategy's spec.
 
     requires(facts, setting, options): None when it can run there, else the reason it cannot.
     comm_plan(facts, setting, options): collectives of one optimizer step in steady state, in launch order.
@@ -32,7 +32,7 @@ class Strategy:
     up to the order of additions). 1 or more: it carries its error into later steps, and the figure holds for
     the first lossy step only.
     min_warmup_steps(options): steps that must pass before a step is typical (bucket rebuild, PowerSGD start).
-    variants: option sets that together reach every path of the deed; the conformance test runs each of them.
+    variants: option sets that together reach every path of the implementation; the conformance test runs each of them.
     """
 
     key: str

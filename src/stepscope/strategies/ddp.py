@@ -42,7 +42,7 @@ POWERSGD_MIN_COMPRESSION = 2
 class DdpOptions(OptionsModel):
     """bucket_cap_mb: MiB; None is torch's default, 25 after a first bucket of 1.
 
-    static_graph: promise torch that every step uses the same parameters. gradient_as_bucket_view: gradients
+    static_graph: tell torch that every step uses the same parameters. gradient_as_bucket_view: gradients
     live in the buckets. hook: what a bucket is turned into before it travels. powersgd_rank: rank of the
     approximation. powersgd_start_iter: reductions before compression starts (torch asks for at least 2).
     """
@@ -55,9 +55,7 @@ class DdpOptions(OptionsModel):
     powersgd_start_iter: int = Field(default=2, ge=2)
 
 
-def _buckets(
-    facts: ModelFacts, setting: Setting, options: DdpOptions
-) -> tuple[tuple[ParameterFact, ...], ...]:
+def _buckets(facts: ModelFacts, setting: Setting, options: DdpOptions) -> tuple[tuple[ParameterFact, ...], ...]:
     cap = options.bucket_cap_mb
     caps = DEFAULT_CAPS_BYTES if cap is None else [bucket_bytes(cap)]
     return plan_buckets(facts, setting, caps_bytes=caps)

@@ -67,9 +67,7 @@ def _cpu_work(events: Events) -> NDArray[np.int8]:
     kind = names[events.name]
     work = np.zeros(len(events), dtype=np.int8)
     work[(events.category == Category.CPU_OP) & (kind == 0)] = Work.COMPUTE
-    work[(kind == 2) & np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))] = (
-        Work.COMMUNICATION
-    )
+    work[(kind == 2) & np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))] = Work.COMMUNICATION
     return work
 
 

@@ -127,9 +127,7 @@ def fit_line(times_ns: Ints, differences_ns: Ints) -> _Line:
     y = (differences_ns - base).astype(np.float64)
     level = float(np.median(y))
     flat = _scale(y - level)
-    constant = _Line(
-        at_ns=at, offset=base + level, drift=0.0, residual=flat, count=len(x), span_ns=high - low
-    )
+    constant = _Line(at_ns=at, offset=base + level, drift=0.0, residual=flat, count=len(x), span_ns=high - low)
     if len(x) < _MIN_FOR_DRIFT or high == low:
         return constant
     slope = _theil_sen(x, y)
@@ -200,9 +198,7 @@ def _lines(
     return lines
 
 
-def _one_per_host(
-    lines: dict[int, _Line], look: Mapping[int, RankCommunication], reference: int
-) -> dict[int, _Line]:
+def _one_per_host(lines: dict[int, _Line], look: Mapping[int, RankCommunication], reference: int) -> dict[int, _Line]:
     """Ranks of one host share a clock: one line for them, unless their own lines contradict that (two machines
     of one name)."""
     by_host: dict[str, list[int]] = defaultdict(list)
@@ -220,18 +216,12 @@ def _one_per_host(
         middle = 0.0 if host == look[reference].host else float(np.median(values))
         for r, value in zip(fitted, values, strict=True):
             if abs(value - middle) <= max(5 * AGREE_NS, 5 * lines[r].residual):
-                drift = (
-                    0.0
-                    if host == look[reference].host
-                    else float(np.median([lines[m].drift for m in fitted]))
-                )
+                drift = 0.0 if host == look[reference].host else float(np.median([lines[m].drift for m in fitted]))
                 result[r] = replace(lines[r], at_ns=at, offset=middle, drift=drift)
     return result
 
 
-def _decided(
-    rank: int, line: _Line | None, look: Mapping[int, RankCommunication], reference: int
-) -> ClockFit:
+def _decided(rank: int, line: _Line | None, look: Mapping[int, RankCommunication], reference: int) -> ClockFit:
     if rank == reference:
         return replace(_unfitted(rank, "all others are compared with this rank"), status="reference")
     if line is None:
@@ -294,9 +284,7 @@ def _unfitted(rank: int, reason: str) -> ClockFit:
     )
 
 
-def _impossible(
-    usable: Sequence[Instance], look: Mapping[int, RankCommunication], fits: Sequence[ClockFit]
-) -> int:
+def _impossible(usable: Sequence[Instance], look: Mapping[int, RankCommunication], fits: Sequence[ClockFit]) -> int:
     by_rank = {f.rank: f for f in fits}
     count = 0
     for instance in usable:

@@ -17,9 +17,7 @@ Ints = NDArray[np.int64]
 _STEP = re.compile(r"ProfilerStep#\d+$")
 
 
-def annotation_rows(
-    trace: RankTrace, launches: Launches, *, limit: int | None = None
-) -> tuple[AnnotationRow, ...]:
+def annotation_rows(trace: RankTrace, launches: Launches, *, limit: int | None = None) -> tuple[AnnotationRow, ...]:
     """The rank's annotations by host time, longest first; empty without any. All ``ProfilerStep#N`` are one row.
 
     Work launched inside nested annotations counts for each of them, for one name once.

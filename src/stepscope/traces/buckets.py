@@ -115,9 +115,7 @@ def _hooks(events: Events) -> list[_Hook]:
     return sorted(hooks, key=lambda h: h.start)
 
 
-def _ready_on_device(
-    events: Events, activity: Activity, launches: Launches, times: Ints
-) -> list[int | None] | None:
+def _ready_on_device(events: Events, activity: Activity, launches: Launches, times: Ints) -> list[int | None] | None:
     """For each time, the end of the computation launched before it; None for a CPU trace."""
     if activity.source != "device":
         return None

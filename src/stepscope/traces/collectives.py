@@ -36,9 +36,7 @@ def rank_communication(trace: RankTrace) -> RankCommunication:
     activity = activity_of(events)
     launches = launches_of(events, activity.indices)
     windows = step_windows(events, activity, launches)
-    return communication(
-        trace, activity, launches, windows, idle_gaps(events, activity, launches, phase_spans(events))
-    )
+    return communication(trace, activity, launches, windows, idle_gaps(events, activity, launches, phase_spans(events)))
 
 
 def communication(
@@ -115,9 +113,7 @@ def _steps(windows: StepWindows, starts: Ints, launched: Ints) -> Ints:
     return np.where(place != NONE, marks.numbers[np.maximum(place, 0)], NONE)
 
 
-def _hidden_under(
-    events: Events, activity: Activity, starts: Ints, ends: Ints
-) -> list[tuple[HiddenUnder, ...]]:
+def _hidden_under(events: Events, activity: Activity, starts: Ints, ends: Ints) -> list[tuple[HiddenUnder, ...]]:
     """For each collective the names of computation that ran longest during it, longest first.
 
     Pairs are found stream by stream, where kernels do not overlap: their number is that of real overlaps.
@@ -138,9 +134,7 @@ def _hidden_under(
             continue
         offset = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
         kernel = mine[np.repeat(first, counts) + offset]
-        shared = np.minimum(events.end_ns[kernel], ends[which]) - np.maximum(
-            events.ts_ns[kernel], starts[which]
-        )
+        shared = np.minimum(events.end_ns[kernel], ends[which]) - np.maximum(events.ts_ns[kernel], starts[which])
         keep = shared > 0
         keys.append(which[keep] * names + events.name[kernel[keep]])
         amounts.append(shared[keep])
@@ -157,7 +151,5 @@ def _hidden_under(
     stop = np.searchsorted(owner, np.arange(len(starts)), side="right")
     for i in np.flatnonzero(stop > begin).tolist():
         chosen = range(int(begin[i]), min(int(stop[i]), int(begin[i]) + HIDING_NAMES))
-        result[i] = tuple(
-            HiddenUnder(name=events.names[int(key[j] % names)], hidden_ns=int(total[j])) for j in chosen
-        )
+        result[i] = tuple(HiddenUnder(name=events.names[int(key[j] % names)], hidden_ns=int(total[j])) for j in chosen)
     return result

@@ -160,9 +160,7 @@ def _temporal(rank: int, everything: _Union, compute: _Union) -> tuple[HtaTempor
     computing = float(compute[1].sum() - compute[0].sum())
     rest = kernel - computing - idle
     if idle > kernel or computing > kernel or rest < 0:
-        return HtaFailure(
-            raises="AssertionError", why=f"rank {rank}: its parts do not fit into its kernel time"
-        )
+        return HtaFailure(raises="AssertionError", why=f"rank {rank}: its parts do not fit into its kernel time")
     return (
         HtaTemporal(
             rank=rank,
@@ -315,9 +313,7 @@ def _queues(rows: HtaRows, rank: int) -> tuple[HtaQueue, ...] | HtaFailure:
     low = np.searchsorted(keys, correlation[calls], side="left")
     count = np.searchsorted(keys, correlation[calls], side="right") - low
     if np.maximum(count, 1).sum() != len(work):
-        return HtaFailure(
-            raises="AssertionError", why=f"rank {rank}: launches and their kernels do not pair up"
-        )
+        return HtaFailure(raises="AssertionError", why=f"rank {rank}: launches and their kernels do not pair up")
     calls = np.repeat(calls, count)
     order_in_group = np.arange(len(calls)) - np.repeat(np.cumsum(count) - count, count)
     streams = rows.stream[by_key[np.repeat(low, count) + order_in_group]]

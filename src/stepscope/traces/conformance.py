@@ -1,6 +1,6 @@
-"""Whether a traced step communicated as its strategy promised: the same collectives, and overlapped or not.
+"""Whether a traced step communicated as its strategy declared: the same collectives, and overlapped or not.
 
-The promise is the ``comm_plan`` that ``bench --profile`` leaves in the trace. What document 003 asks people to see
+The spec is the ``comm_plan`` that ``bench --profile`` leaves in the trace. What document 003 asks people to see
 by eye, naive synchronisation after the backward pass against overlapped synchronisation inside it, is decided here.
 """
 
@@ -31,33 +31,29 @@ def check_plan(trace: RankTrace, collectives: Sequence[RankCollective]) -> Confo
     if not isinstance(plan, list):
         return None
     marks = step_marks(trace.events)
-    promised = Counter(_promise(op) for op in plan)
+    planned = Counter(_planned(op) for op in plan)
     early = sum(_phase(op) == "backward" for op in plan)
     backward = _region(trace.events, "stepscope.backward")
     launched = [c for c in collectives if c.launch_ns is not None]
     differences: list[str] = []
     inside = 0
-    for number, start, end in zip(
-        marks.numbers.tolist(), marks.starts.tolist(), marks.ends.tolist(), strict=True
-    ):
+    for number, start, end in zip(marks.numbers.tolist(), marks.starts.tolist(), marks.ends.tolist(), strict=True):
         mine = [c for c in launched if c.launch_ns is not None and start <= c.launch_ns < end]
         seen = Counter((c.op, c.size_bytes if c.size_bytes is not None else -1) for c in mine)
-        differences += [f"step {number}: {text}" for text in _differences(promised, seen)]
+        differences += [f"step {number}: {text}" for text in _differences(planned, seen)]
         inside += sum(_within(backward, c) for c in mine)
     overlapped = early > 0
     if overlapped and len(marks) and not inside:
         differences.append("no collective was launched inside the backward pass, where the plan puts them")
     if not overlapped and inside:
-        differences.append(
-            f"{inside} collectives were launched inside the backward pass; the plan puts none there"
-        )
+        differences.append(f"{inside} collectives were launched inside the backward pass; the plan puts none there")
     return ConformanceCheck(
         rank=trace.rank,
         strategy=str(trace.meta.stepscope.get("strategy", "")),
         steps=len(marks),
-        promised_per_step=sum(promised.values()),
+        planned_per_step=sum(planned.values()),
         launched_in_backward=inside,
-        overlap_promised=overlapped,
+        overlap_planned=overlapped,
         holds=not differences if len(marks) else None,
         differences=tuple(differences),
     )
@@ -68,7 +64,7 @@ def _region(events: Events, name: str) -> Spans:
     return spans.union(events.ts_ns[mine], events.end_ns[mine])
 
 
-def _promise(op: Mapping[str, Any]) -> Call:
+def _planned(op: Mapping[str, Any]) -> Call:
     return str(op["op"]), int(op["numel"]) * DTYPE_BYTES[str(op["dtype"])]
 
 
@@ -76,12 +72,12 @@ def _phase(op: Mapping[str, Any]) -> str:
     return str(op.get("phase", ""))
 
 
-def _differences(promised: Counter[Call], seen: Counter[Call]) -> list[str]:
+def _differences(planned: Counter[Call], seen: Counter[Call]) -> list[str]:
     """In words: what is missing, what is too much."""
-    texts = [f"missing {n} x {op} of {size} bytes" for (op, size), n in sorted((promised - seen).items())]
+    texts = [f"missing {n} x {op} of {size} bytes" for (op, size), n in sorted((planned - seen).items())]
     return texts + [
         f"{n} x {op} of {'unknown size' if size < 0 else f'{size} bytes'} that the plan does not have"
-        for (op, size), n in sorted((seen - promised).items())
+        for (op, size), n in sorted((seen - planned).items())
     ]
 
 

@@ -115,9 +115,7 @@ def rank_legs(
     if end is None:
         return Unavailable("nothing ran in the trace")
     if activity.source != "device":
-        return Unavailable(
-            "the path across ranks is followed through device collectives; this is a CPU trace"
-        )
+        return Unavailable("the path across ranks is followed through device collectives; this is a CPU trace")
     known: dict[_Node, tuple[int | None, NDArray[np.int64]]] = {}
     comm = walk.collectives
     last = _leg(walk, [], end[0], known)
@@ -131,9 +129,7 @@ def rank_legs(
     )
 
 
-def _leg(
-    walk: Walk, link: list[_Segment], node: _Node | None, known: dict[_Node, tuple[int | None, Ints]]
-) -> PathLeg:
+def _leg(walk: Walk, link: list[_Segment], node: _Node | None, known: dict[_Node, tuple[int | None, Ints]]) -> PathLeg:
     """Totals of ``link`` and from ``node`` back to the first collective; a node is walked once for all legs."""
     chain: list[tuple[_Node, Ints]] = []
     back_to: int | None = None
@@ -181,11 +177,7 @@ class Walk:
         self.host.find_breaks(self.device[by_end], self.launch[by_end])
         self._links(communicates)
         self.start_ns = min(
-            [
-                t
-                for t in (self.host.start_ns, int(self.starts.min()) if len(self.starts) else None)
-                if t is not None
-            ],
+            [t for t in (self.host.start_ns, int(self.starts.min()) if len(self.starts) else None) if t is not None],
             default=0,
         )
 
@@ -207,9 +199,7 @@ class Walk:
         # A run is entered anew at and after a collective, so that legs can end there.
         follows[communicates] = False
         follows[1:] &= ~communicates[:-1]
-        self.run = (
-            np.maximum.accumulate(np.where(follows, 0, np.arange(n))) if n else np.zeros(0, dtype=np.int64)
-        )
+        self.run = np.maximum.accumulate(np.where(follows, 0, np.arange(n))) if n else np.zeros(0, dtype=np.int64)
         shown = self.ends.copy()
         if n > 1:
             inside = follows[1:]
@@ -392,9 +382,7 @@ def _add_host(walk: Walk, thread: int, covered: Ints, amounts: dict[tuple[str, s
     used = np.flatnonzero(lengths > 0)
     outside = union.measure - int(lengths.sum())
     events = walk.events
-    names = np.where(
-        flat.event[used] == NONE, len(events.names), events.name[np.maximum(flat.event[used], 0)]
-    )
+    names = np.where(flat.event[used] == NONE, len(events.names), events.name[np.maximum(flat.event[used], 0)])
     keys, inverse = np.unique(names.astype(np.int64) * 4 + flat.kind[used], return_inverse=True)
     totals = np.zeros(len(keys), dtype=np.int64)
     np.add.at(totals, inverse, lengths[used])
@@ -404,6 +392,4 @@ def _add_host(walk: Walk, thread: int, covered: Ints, amounts: dict[tuple[str, s
         place = (_HOST_PARTS[key % 4], name)
         amounts[place] = amounts.get(place, 0) + ns
     if outside:
-        amounts["host_other", "outside operators"] = (
-            amounts.get(("host_other", "outside operators"), 0) + outside
-        )
+        amounts["host_other", "outside operators"] = amounts.get(("host_other", "outside operators"), 0) + outside

@@ -35,9 +35,7 @@ def cross_rank_path(
             break
         if (rank, place) in seen:
             # Matches that cross each other (A before B on one rank, after it on another) would never end.
-            return Unavailable(
-                f"the matched collectives contradict each other at rank {rank}, collective {place}"
-            )
+            return Unavailable(f"the matched collectives contradict each other at rank {rank}, collective {place}")
         seen.add((rank, place))
         collectives += 1
         match = at.get((rank, place))
@@ -64,9 +62,7 @@ def cross_rank_path(
     )
 
 
-def _entered(
-    match: MatchedCollective | None, rank: int, known: Mapping[int, RankLegs]
-) -> tuple[int, int] | None:
+def _entered(match: MatchedCollective | None, rank: int, known: Mapping[int, RankLegs]) -> tuple[int, int] | None:
     """Where the path goes on: the rank that all others waited for, and the collective's place there."""
     if match is None:
         return None

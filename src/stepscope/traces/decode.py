@@ -122,9 +122,7 @@ class ColumnBuilder:
         try:
             ts_ns, dur_ns = from_texts(ts), from_floats(np.array(list(map(float, dur))))
             new = {name: msgspec.json.decode(b'"' + name + b'"') for name in set(names).difference(table)}
-            places = {
-                p: (_place(p[0]), _place(p[1])) for p in set(zip(pids, tids, strict=True)).difference(seen)
-            }
+            places = {p: (_place(p[0]), _place(p[1])) for p in set(zip(pids, tids, strict=True)).difference(seen)}
         except (ValueError, *UNREADABLE):
             return False
         table.update((name, self._names[text]) for name, text in new.items())
@@ -233,9 +231,7 @@ class ColumnBuilder:
                 if known >= 0:
                     self._copied[base + i] = known
                     break
-        self._copy_gb_per_s.update(
-            (base + i, speed) for i in copies if (speed := args[i].copy_gb_per_s) is not None
-        )
+        self._copy_gb_per_s.update((base + i, speed) for i in copies if (speed := args[i].copy_gb_per_s) is not None)
         if "Trace" in categories:
             i = categories.index("Trace")
             start = int(ts_ns[i])
@@ -294,9 +290,7 @@ class ColumnBuilder:
         if self._loose:
             text = f"{self._loose:,} events with values of unexpected types; what made no sense counts as not recorded"
             found.append(Note(kind="repaired", text=text))
-        return found + [
-            Note(kind="dropped", text=f"{n:,} events {kind}") for kind, n in self._odd.items() if n
-        ]
+        return found + [Note(kind="dropped", text=f"{n:,} events {kind}") for kind, n in self._odd.items() if n]
 
 
 _COLUMNS: dict[str, Any] = {
@@ -371,9 +365,7 @@ def _memory_row(e: Any) -> tuple[int, int, int, int, int, int] | None:
 
 def _time_of(ts: Any) -> int | None:
     try:
-        return int(
-            from_texts([bytes(ts)])[0] if isinstance(ts, msgspec.Raw) else from_floats(np.array([ts]))[0]
-        )
+        return int(from_texts([bytes(ts)])[0] if isinstance(ts, msgspec.Raw) else from_floats(np.array([ts]))[0])
     except (ValueError, TypeError):
         return None
 

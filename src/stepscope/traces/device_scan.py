@@ -22,9 +22,7 @@ def _pattern(colon: bytes, comma: bytes) -> re.Pattern[bytes]:
 
 _KINETO = _pattern(rb": ", rb",\s+")  # a longer literal beginning is found faster
 _ANY_LAYOUT = _pattern(rb"\s*:\s*", rb"\s*,\s*")
-_READ = frozenset(
-    (b"kernel", b"gpu_memcpy", b"gpu_memset", b"Kernel", b"Memcpy", b"Memset", b"user_annotation")
-)
+_READ = frozenset((b"kernel", b"gpu_memcpy", b"gpu_memset", b"Kernel", b"Memcpy", b"Memset", b"user_annotation"))
 
 Row = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
 """cat, name (still JSON-escaped), pid, tid, ts, dur: as they stand in the file."""

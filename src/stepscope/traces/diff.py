@@ -52,9 +52,7 @@ def work_profile(
         numbers, host = (0,), np.array([low, high + 1], dtype=np.int64)
     parts = [parts_within(activity, low=low, high=high) for low, high in pairwise(edges.tolist())]
     series = [
-        StepSeries(
-            kind="part", name=name, calls=None, per_step_ns=tuple(getattr(p, f"{name}_ns") for p in parts)
-        )
+        StepSeries(kind="part", name=name, calls=None, per_step_ns=tuple(getattr(p, f"{name}_ns") for p in parts))
         for name in _PARTS
     ]
     kernels = events.where(Category.KERNEL)
@@ -62,9 +60,7 @@ def work_profile(
     chosen = events.where(Category.CPU_OP)
     tree = nest(chosen, events.thread[chosen], events.ts_ns[chosen], events.end_ns[chosen])
     series += _series(events, "operator", tree.index, tree.starts, tree.self_ns, host, names)
-    return WorkProfile(
-        rank=trace.rank, marked=marked, source=activity.source, steps=numbers, series=tuple(series)
-    )
+    return WorkProfile(rank=trace.rank, marked=marked, source=activity.source, steps=numbers, series=tuple(series))
 
 
 def _series(
@@ -99,11 +95,7 @@ def only_steps(profile: WorkProfile, steps: Collection[int]) -> WorkProfile:
     """
     missing = sorted(set(steps) - set(profile.steps))
     if missing:
-        has = (
-            ", ".join(map(str, profile.steps))
-            if profile.marked
-            else "none: it has no ProfilerStep annotations"
-        )
+        has = ", ".join(map(str, profile.steps)) if profile.marked else "none: it has no ProfilerStep annotations"
         raise UsageError(
             f"step {missing[0]} is not in the trace of rank {profile.rank}",
             why=f"its steps are {has}",

@@ -66,9 +66,7 @@ def _is_folder(path: Path) -> bool:
             raise _unreadable(path, error) from error
         return False
     except ValueError as error:  # a zero byte in the name
-        raise DataError(
-            f"{str(path)!r}: no such file or folder", why=str(error), fix="check the path"
-        ) from error
+        raise DataError(f"{str(path)!r}: no such file or folder", why=str(error), fix="check the path") from error
     return path.is_dir()
 
 

@@ -136,11 +136,7 @@ class EventStream:
             if position <= 0:
                 break
             between = _BETWEEN.search(buffer, max(0, position - 256), position)
-            if (
-                between
-                and len(buffer) >= self._next_try
-                and self._is_whole(buffer[: between.start() + 1], buffer)
-            ):
+            if between and len(buffer) >= self._next_try and self._is_whole(buffer[: between.start() + 1], buffer):
                 self._next_try = 0
                 return between.start() + 1, position
         # Or a long stretch without a boundary is searched again and again.

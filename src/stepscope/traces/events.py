@@ -131,12 +131,8 @@ class Events:
     collectives: dict[int, CollectiveArgs] = field(default_factory=dict)  # by event index
     copied_bytes: dict[int, int] = field(default_factory=dict)  # by event index: memcpy and memset sizes
     flop: dict[int, int] = field(default_factory=dict)  # by event index, where the profiler recorded it
-    copy_gb_per_s: dict[int, float] = field(
-        default_factory=dict
-    )  # by event index: as the profiler recorded it
-    wide_streams: dict[int, int] = field(
-        default_factory=dict
-    )  # by event index: numbers beyond int32, as written
+    copy_gb_per_s: dict[int, float] = field(default_factory=dict)  # by event index: as the profiler recorded it
+    wide_streams: dict[int, int] = field(default_factory=dict)  # by event index: numbers beyond int32, as written
     memory: MemoryInstants | None = None
 
     def __len__(self) -> int:

@@ -101,9 +101,7 @@ def _with_causes(
     A rank that waits for another one cannot be blamed for what it has not called since; neither can ranks that sit in
     a call which was not the same everywhere, nor a stuck rank for what it did not call afterwards.
     """
-    entangled = {
-        r for f in differing if f.waiting for view in views if view.name == f.group for r in view.lines
-    }
+    entangled = {r for f in differing if f.waiting for view in views if view.name == f.group for r in view.lines}
     stuck = {r for f in waits if f.kind == "stuck_inside" for r in f.ranks}
     silent = [f for f in open_ends if f.kind == "incomplete_dump"]
     held_up = {r for f in waits for r in f.ranks if _waits_for_another(r, [*waits, *silent])}

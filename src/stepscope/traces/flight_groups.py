@@ -30,9 +30,7 @@ class Line:
     def pending(self) -> list[int]:
         """Sequences of collectives called and not finished, in order."""
         if self.calls:
-            return [
-                s for s, calls in sorted(self.calls.items()) if any(c.state != "completed" for c in calls)
-            ]
+            return [s for s, calls in sorted(self.calls.items()) if any(c.state != "completed" for c in calls)]
         if self.last_called is None or self.last_completed is None:
             return []
         return list(range(self.last_completed + 1, self.last_called + 1))

@@ -30,10 +30,7 @@ def mismatches(group: GroupView) -> list[FlightFinding]:
     first = differing[0]
     sides = _sides({rank: calls[first] for rank, calls in by_rank.items() if first in calls})
     usual, *others = sides
-    return [
-        _finding(group, by_rank, first, sides[usual], sides[other], later=len(differing) - 1)
-        for other in others
-    ]
+    return [_finding(group, by_rank, first, sides[usual], sides[other], later=len(differing) - 1) for other in others]
 
 
 def _sequences(by_rank: dict[int, dict[int, Calls]]) -> list[int]:
@@ -88,9 +85,7 @@ def _finding(
         group_description=group.description,
         sequence=sequence,
         called=tuple(sorted((*usual, *odd))) if kind != "missing_call" else tuple(usual),
-        waiting=tuple(
-            sorted(r for r in (*usual, *odd) if _held(group, r, sequence, displaced=shift is not None))
-        ),
+        waiting=tuple(sorted(r for r in (*usual, *odd) if _held(group, r, sequence, displaced=shift is not None))),
         expected=expected,
         found=(Called(ranks=tuple(odd), call=found),),
         first_ns=group.first_ns(sequence),
@@ -114,11 +109,7 @@ def _kind(usual: Calls, odd: Calls) -> Kind:
 def _swapped(reference: dict[int, Calls], deviant: dict[int, Calls], at: int) -> int | None:
     """The later place where each side made the other's call of this place."""
     return next(
-        (
-            s
-            for s in range(at + 1, at + NEAR)
-            if reference.get(s) == deviant[at] and deviant.get(s) == reference[at]
-        ),
+        (s for s in range(at + 1, at + NEAR) if reference.get(s) == deviant[at] and deviant.get(s) == reference[at]),
         None,
     )
 
@@ -134,9 +125,7 @@ def _shift(reference: dict[int, Calls], deviant: dict[int, Calls], at: int) -> i
     for distance in range(1, NEAR):
         for shift in (distance, -distance):
             early, late = (deviant, reference) if shift > 0 else (reference, deviant)
-            pairs = [
-                (call, late[s + distance]) for s, call in early.items() if s >= at and s + distance in late
-            ]
+            pairs = [(call, late[s + distance]) for s, call in early.items() if s >= at and s + distance in late]
             # One pair that agrees far away may be chance.
             if (len(pairs) > 1 or (pairs and distance == 1)) and all(a == b for a, b in pairs):
                 return shift

@@ -97,9 +97,7 @@ def unfinished(group: GroupView) -> FlightFinding | None:
     call = _call_at(group, sequence)
     what = f"collective {sequence} of {group.text}{_in_brackets(call)}"
     if absent:
-        text = (
-            f"{_wait(waiting)} in {what}; {ranks_text(absent)} left no dump that says whether it was called"
-        )
+        text = f"{_wait(waiting)} in {what}; {ranks_text(absent)} left no dump that says whether it was called"
     else:
         text = f"all {len(waiting)} ranks called {what} and none got out of it"
     return FlightFinding(
@@ -139,10 +137,7 @@ def point_to_point(group: GroupView) -> list[FlightFinding]:
         if len(ours) != len(theirs):
             found.append(_unmet(group, source, destination, ours, theirs))
         for send, recv in zip(ours, theirs, strict=False):
-            if (
-                signature(send).numel != signature(recv).numel
-                or signature(send).dtype != signature(recv).dtype
-            ):
+            if signature(send).numel != signature(recv).numel or signature(send).dtype != signature(recv).dtype:
                 found.append(_unequal(group, source, destination, send, recv))
                 break
     return found
@@ -175,9 +170,7 @@ def _unmet(
     )
 
 
-def _unequal(
-    group: GroupView, source: int, destination: int, send: FlightEntry, recv: FlightEntry
-) -> FlightFinding:
+def _unequal(group: GroupView, source: int, destination: int, send: FlightEntry, recv: FlightEntry) -> FlightFinding:
     sizes = signature(send).numel != signature(recv).numel
     return FlightFinding(
         kind="size_mismatch" if sizes else "dtype_mismatch",

@@ -101,8 +101,7 @@ def flop_by_event(events: Events, indices: Ints) -> tuple[Ints, str | None, str 
         names[chosen].astype(np.int64) * len(events.shapes) + shapes[chosen], return_inverse=True
     )
     values = [
-        _count(products[int(p) // len(events.shapes)], events.shapes[int(p) % len(events.shapes)].dims)
-        for p in pairs
+        _count(products[int(p) // len(events.shapes)], events.shapes[int(p) % len(events.shapes)].dims) for p in pairs
     ]
     result[chosen] = np.array(values, dtype=np.int64)[inverse]
     return result, "shapes", None
@@ -114,9 +113,7 @@ def uncounted_products(events: Events) -> tuple[str, ...]:
         return ()
     used = np.unique(events.name[events.category == Category.CPU_OP])
     names = (events.names[c] for c in used.tolist())
-    return tuple(
-        sorted(n for n in names if n.startswith("aten::") and any(part in n for part in NOT_FROM_SHAPES))
-    )
+    return tuple(sorted(n for n in names if n.startswith("aten::") and any(part in n for part in NOT_FROM_SHAPES)))
 
 
 def _count(formula: Callable[[Dims], int], text: str) -> int:

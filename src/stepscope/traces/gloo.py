@@ -146,9 +146,7 @@ def _spans(events: Events, groups: Groups) -> list[_Span]:
     ]
 
 
-def _group_of_threads(
-    events: Events, found: Ints, ops: list[str | None], groups: Groups
-) -> dict[int, CollectiveGroup]:
+def _group_of_threads(events: Events, found: Ints, ops: list[str | None], groups: Groups) -> dict[int, CollectiveGroup]:
     """Which group a worker thread serves. Each group starts its two workers together, groups in order: runs of
     neighbouring thread ids are groups, if there are as many runs as groups; otherwise it cannot be told."""
     workers: dict[int, int] = {}
@@ -176,9 +174,7 @@ def _inputs(events: Events, i: int) -> Inputs | None:
 def _call(span: _Span, launch: _Launch | None, groups: Groups) -> GlooCall:
     op = launch.op if launch else span.op
     ranks = span.group.size if span.group else groups.world_size
-    dtype = (span.inputs.dtype if span.inputs else None) or (
-        launch.inputs.dtype if launch and launch.inputs else None
-    )
+    dtype = (span.inputs.dtype if span.inputs else None) or (launch.inputs.dtype if launch and launch.inputs else None)
     elements = whole_of_launch(op, launch.inputs, ranks) if launch and launch.inputs else None
     if elements is None and span.inputs is not None:
         elements = whole_of_span(op, span.inputs, ranks)

@@ -16,9 +16,7 @@ UNNAMED = ""
 """Stands for collectives whose group was not recorded."""
 
 
-def group_budgets(
-    rank: int, activity: Activity, collectives: Sequence[RankCollective]
-) -> tuple[GroupBudget, ...]:
+def group_budgets(rank: int, activity: Activity, collectives: Sequence[RankCollective]) -> tuple[GroupBudget, ...]:
     """One row per process group, most exposed first; groups that communicate at the same time count it each."""
     by_group: dict[str, list[RankCollective]] = defaultdict(list)
     for each in collectives:

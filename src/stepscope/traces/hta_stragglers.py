@@ -83,9 +83,7 @@ def potential_stragglers(ranks: Sequence[CommKernels]) -> tuple[int, ...] | HtaF
         if (stream, name) == chosen
     }
     if any(len(starts) < CANDIDATES for starts in per_step.values()):
-        return HtaFailure(
-            raises="IndexError", why=f"a step shows its collective on fewer than {CANDIDATES} ranks"
-        )
+        return HtaFailure(raises="IndexError", why=f"a step shows its collective on fewer than {CANDIDATES} ranks")
     late: dict[int, int] = {}
     for starts in per_step.values():
         threshold = sorted((s for _, s in starts), reverse=True)[CANDIDATES - 1]
@@ -94,9 +92,7 @@ def potential_stragglers(ranks: Sequence[CommKernels]) -> tuple[int, ...] | HtaF
     return tuple(sorted(sorted(late), key=lambda r: -late[r])[:CANDIDATES])
 
 
-def _most_uneven(
-    last: dict[_Place, dict[int, tuple[float, float]]], step_us: float
-) -> tuple[int, str] | None:
+def _most_uneven(last: dict[_Place, dict[int, tuple[float, float]]], step_us: float) -> tuple[int, str] | None:
     spreads: dict[tuple[int, str], list[float]] = defaultdict(list)
     for (stream, _, name), by_rank in last.items():
         if len(by_rank) > 1:

@@ -48,9 +48,7 @@ def idle_causes(gaps: IdleGaps, *, rank: int, source: str) -> tuple[IdleCause, .
     """
     named = _ON_CPU if source == "cpu_spans" else {}
     return tuple(
-        _cause(rank, named.get(cause, cause), values)
-        for cause, values in gaps.by_cause.items()
-        if values.any()
+        _cause(rank, named.get(cause, cause), values) for cause, values in gaps.by_cause.items() if values.any()
     )
 
 

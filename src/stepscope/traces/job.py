@@ -53,9 +53,7 @@ def analyse_job(
     files, skipped = trace_files([paths] if isinstance(paths, str | Path) else paths)
     if started:
         started(files)
-    work = partial(
-        pass_file, wanted=wanted or Wanted(), stated=ranks or {}, alone=len(files) == 1, cache=cache
-    )
+    work = partial(pass_file, wanted=wanted or Wanted(), stated=ranks or {}, alone=len(files) == 1, cache=cache)
     passes = _map(work, files, executor or processes, done or (lambda _: None))
     notes = tuple(FileNote(rank=None, kind=n.kind, text=n.text) for n in skipped)
     ordered = one_per_rank(passes, rank=lambda p: p.facts.rank, path=lambda p: Path(p.facts.file))
@@ -74,9 +72,7 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
         world_size=world,
         ranks=tuple(passes),
         verdicts=tuple(
-            RankVerdict(
-                rank=p.facts.rank, verdict=verdict_of(p.budget, p.idle, waiting_ns=waiting.get(p.facts.rank))
-            )
+            RankVerdict(rank=p.facts.rank, verdict=verdict_of(p.budget, p.idle, waiting_ns=waiting.get(p.facts.rank)))
             for p in passes
             if p.budget is not None and not p.partial
         ),
@@ -91,7 +87,9 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
 def _differences(passes: Sequence[RankPass], world: int | None) -> Iterator[FileNote]:
     """What keeps the given traces from being the whole job, side by side."""
     if world is not None and world > len(passes):
-        text = f"traces of {len(passes)} of {world} ranks: whom the others waited for, and what they did, cannot be told"
+        text = (
+            f"traces of {len(passes)} of {world} ranks: whom the others waited for, and what they did, cannot be told"
+        )
         yield FileNote(rank=None, kind="missing", text=text)
     steps = {p.facts.rank: tuple(s.step for s in p.steps) for p in passes if p.steps}
     if len(set(steps.values())) > 1:

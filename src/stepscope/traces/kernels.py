@@ -54,9 +54,7 @@ def uses_tensor_cores(kernel_name: str) -> bool | None:
     return False if _VECTOR.search(kernel_name) else None
 
 
-def kernel_table(
-    trace: RankTrace, *, limit: int | None = None, indices: Ints | None = None
-) -> KernelTable | None:
+def kernel_table(trace: RankTrace, *, limit: int | None = None, indices: Ints | None = None) -> KernelTable | None:
     """The rank's kernels by total time, or only those among ``indices``; None when the trace has no kernels.
 
     Durations of kernels that run at one time on several streams all count.

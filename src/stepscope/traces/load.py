@@ -200,9 +200,7 @@ def rank_of(trace: RankTrace, stated: Mapping[str, int], *, alone: bool) -> tupl
             return trace.rank, (Note(kind="assumed", text=text),)
         return trace.rank, ()
     if from_name is not None:
-        return from_name, (
-            Note(kind="assumed", text=f"no rank recorded; rank {from_name} is from the file name"),
-        )
+        return from_name, (Note(kind="assumed", text=f"no rank recorded; rank {from_name} is from the file name"),)
     if alone:
         return 0, (Note(kind="assumed", text="no rank recorded; taken as rank 0"),)
     raise DataError(

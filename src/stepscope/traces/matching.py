@@ -141,9 +141,7 @@ def _in_order(
     leader = min(by_rank, key=lambda r: (-len(by_rank[r]), r))
     codes = _Codes()
     lead = codes.line(look[leader], by_rank[leader], shifts[leader])
-    found: dict[int, list[Member]] = {
-        i: [Member(rank=leader, position=p)] for i, p in enumerate(by_rank[leader])
-    }
+    found: dict[int, list[Member]] = {i: [Member(rank=leader, position=p)] for i, p in enumerate(by_rank[leader])}
     sure: dict[int, float] = {}
     methods: dict[int, str] = {}
     leftover: list[Instance] = []
@@ -182,9 +180,7 @@ class _Codes:
         )
 
 
-def _in_time(
-    found: list[Instance], look: dict[int, RankCommunication], shifts: dict[int, int]
-) -> tuple[Instance, ...]:
+def _in_time(found: list[Instance], look: dict[int, RankCommunication], shifts: dict[int, int]) -> tuple[Instance, ...]:
     def start(instance: Instance) -> tuple[int, int, int]:
         first = min(_of(m, look).start_ns + shifts[m.rank] for m in instance.members)
         return first, instance.members[0].rank, instance.members[0].position
@@ -195,9 +191,7 @@ def _in_time(
 def _instance(members: list[Member], method: str, confidence: float | None) -> Instance:
     if len(members) == 1:
         return _alone(members[0])
-    return Instance(
-        members=tuple(sorted(members, key=lambda m: m.rank)), method=method, confidence=confidence
-    )
+    return Instance(members=tuple(sorted(members, key=lambda m: m.rank)), method=method, confidence=confidence)
 
 
 def _alone(member: Member) -> Instance:

@@ -96,9 +96,7 @@ def _by_slice(times: Ints, slices: int, *series: Ints) -> tuple[Ints, list[Ints]
 def _by_step(marks: Marks, times: Ints, allocated: Ints, *, before: int) -> tuple[StepMemory, ...]:
     rows = []
     level = np.concatenate([[before], allocated])
-    for number, start, end in zip(
-        marks.numbers.tolist(), marks.starts.tolist(), marks.ends.tolist(), strict=True
-    ):
+    for number, start, end in zip(marks.numbers.tolist(), marks.starts.tolist(), marks.ends.tolist(), strict=True):
         low, high = np.searchsorted(times, [start, end])
         # What was allocated before the step began counts, until the step's first event.
         inside = level[low : high + 1]

@@ -37,9 +37,7 @@ def rank_of_pid(pid: int) -> int:
     return pid // PIDS_PER_RANK
 
 
-def merge_traces(
-    files: Mapping[int, Path], output: Path, *, clocks: ClockAlignment | None = None
-) -> MergedTrace:
+def merge_traces(files: Mapping[int, Path], output: Path, *, clocks: ClockAlignment | None = None) -> MergedTrace:
     """Write all ranks (rank -> trace file) into one Chrome-format file; ``.json.gz`` or ``.json``.
 
     Every rank's processes get numbers and names of their own ("rank 3: python"); its correlation, External and
@@ -76,9 +74,7 @@ def merge_traces(
             parts.append(merger.part())
             notes += [f"rank {rank}: {note}" for note in merger.notes]
         out.write(b"\n  ]\n}\n")
-    return MergedTrace(
-        path=str(output), size_bytes=output.stat().st_size, ranks=tuple(parts), notes=tuple(notes)
-    )
+    return MergedTrace(path=str(output), size_bytes=output.stat().st_size, ranks=tuple(parts), notes=tuple(notes))
 
 
 class _RankMerger:
@@ -252,9 +248,7 @@ def _header(ranks: list[int], clocks: ClockAlignment | None) -> bytes:
         "ranks": ranks,
         "pids_per_rank": PIDS_PER_RANK,
         "clocks": clocks.text if clocks else "as recorded",
-        "offsets_ns": {str(f.rank): f.offset_ns for f in clocks.fits if f.status == "corrected"}
-        if clocks
-        else {},
+        "offsets_ns": {str(f.rank): f.offset_ns for f in clocks.fits if f.status == "corrected"} if clocks else {},
     }
     return (
         b'{\n  "schemaVersion": 1,\n  "displayTimeUnit": "ms",\n  "stepscope.merged": '

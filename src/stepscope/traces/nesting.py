@@ -155,9 +155,7 @@ def nest(index: AnyInts, thread: AnyInts, starts: Ints, ends: Ints) -> Nest:
             parent[line.with_length] = line.parents()
         short = np.flatnonzero(ends == starts)
         parent[short] = line.innermost(line_of[short], starts[short])
-    return Nest(
-        index=names, thread=line_of, starts=starts, ends=ends, parent=parent, depth=_depths(parent), cut=cut
-    )
+    return Nest(index=names, thread=line_of, starts=starts, ends=ends, parent=parent, depth=_depths(parent), cut=cut)
 
 
 def _cut_off(starts: Ints, ends: Ints) -> int:

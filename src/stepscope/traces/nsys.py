@@ -162,9 +162,7 @@ class _Export:
         columns = self.columns[table.table]
         missing = {"start", "end"}.difference(columns)
         if missing:
-            self.notes.append(
-                Note(kind="skipped", text=f"{table.table} has no column {', '.join(sorted(missing))}")
-            )
+            self.notes.append(Note(kind="skipped", text=f"{table.table} has no column {', '.join(sorted(missing))}"))
             return
 
         def column(name: str, otherwise: str = str(NONE)) -> str:

@@ -146,9 +146,7 @@ def operator_table(
 def _labels(events: Events, tree: Nest, *, by_shape: bool) -> tuple[Ints, list[tuple[int, int]]]:
     """Row of every operator, and the (name, shape) of every row."""
     name = events.name[tree.index].astype(np.int64)
-    shape = (
-        events.shape[tree.index].astype(np.int64) if by_shape else np.full(len(name), NONE, dtype=np.int64)
-    )
+    shape = events.shape[tree.index].astype(np.int64) if by_shape else np.full(len(name), NONE, dtype=np.int64)
     width = len(events.shapes) + 1
     distinct, labels = np.unique(name * width + shape + 1, return_inverse=True)
     return labels.astype(np.int64), [(int(k // width), int(k % width) - 1) for k in distinct]

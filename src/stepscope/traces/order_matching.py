@@ -86,9 +86,7 @@ def _best_shift(reference: Line, other: Line, *, one_clock: bool) -> _Shift:
     shifts = _candidates(reference, other)
     agreements = [_agreement(reference, other, s) for s in shifts]
     highest = max(agreements)
-    alike = [
-        _judge(reference, other, s) for s, a in zip(shifts, agreements, strict=True) if a >= highest - 1e-9
-    ]
+    alike = [_judge(reference, other, s) for s, a in zip(shifts, agreements, strict=True) if a >= highest - 1e-9]
     closest = min(alike, key=lambda j: (abs(j.offset_ns) + j.spread_ns, abs(j.shift)))
     numbered = [j for j in alike if j.same_step >= _SAME_STEP]
     in_time = one_clock or _in_time(reference, closest)
@@ -133,9 +131,7 @@ def _candidates(reference: Line, other: Line) -> list[int]:
 
 def _rare_shifts(reference: Line, other: Line) -> set[int]:
     """Shifts that lay the other's rarest kind of collective over the reference's of that kind."""
-    kinds = np.concatenate(
-        [np.stack([reference.op, reference.size], axis=1), np.stack([other.op, other.size], axis=1)]
-    )
+    kinds = np.concatenate([np.stack([reference.op, reference.size], axis=1), np.stack([other.op, other.size], axis=1)])
     _, code = np.unique(kinds, axis=0, return_inverse=True)
     code = code.ravel()
     theirs, ours = code[: len(reference)], code[len(reference) :]

@@ -67,9 +67,7 @@ def phase_at(phases: dict[str, Spans], times: Ints) -> NDArray[np.int8]:
     return result
 
 
-def launched_in(
-    events: Events, activity: Activity, launches: Launches, phases: dict[str, Spans]
-) -> NDArray[np.int8]:
+def launched_in(events: Events, activity: Activity, launches: Launches, phases: dict[str, Spans]) -> NDArray[np.int8]:
     """Phase of every event of ``activity``, by when it was launched; OTHER where no launch was recorded."""
     if activity.source == "cpu_spans":
         return phase_at(phases, events.ts_ns[activity.indices])

@@ -155,9 +155,7 @@ def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted
         return value
 
     if "operators" in asked:
-        result = replace(
-            result, operators=operator_table(trace, launches, sort=wanted.sort, limit=wanted.limit)
-        )
+        result = replace(result, operators=operator_table(trace, launches, sort=wanted.sort, limit=wanted.limit))
     if "kernels" in asked:
         result = replace(result, kernels=kernel_table(trace, limit=wanted.limit))
     if "launches" in asked:
@@ -174,9 +172,7 @@ def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted
     if "memory" in asked:
         result = replace(result, memory=known("memory", memory_timeline(trace, phases=shared.phases)) or ())
     if "utilisation" in asked:
-        used = utilisation(
-            trace, result.steps, model_flop=wanted.model_flop, hardware_flop=wanted.hardware_flop
-        )
+        used = utilisation(trace, result.steps, model_flop=wanted.model_flop, hardware_flop=wanted.hardware_flop)
         result = replace(result, utilisation=used)
     if "path" in asked:
         walk = Walk(trace.events, activity, launches)

@@ -37,9 +37,7 @@ def inputs_of(shapes: Shapes) -> Inputs:
     types += [""] * (len(dims) - len(types))
     counts = [_elements(d, t) for d, t in zip(dims, types, strict=False)][:2]
     dtype = next((known for t in types[:2] if (known := dtype_named(str(t)))), None)
-    return Inputs(
-        first=counts[0] if counts else None, second=counts[1] if len(counts) > 1 else None, dtype=dtype
-    )
+    return Inputs(first=counts[0] if counts else None, second=counts[1] if len(counts) > 1 else None, dtype=dtype)
 
 
 def _elements(dims: Any, kind: Any) -> int | None:

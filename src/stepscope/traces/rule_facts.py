@@ -90,9 +90,7 @@ def gradient_sync(trace: RankTrace, collectives: Sequence[RankCollective]) -> Gr
     step = np.searchsorted(marks.starts, launched, side="right") - 1
     inside_a_step = (step >= 0) & (launched < marks.ends[step]) & there[step]
     places: dict[str, list[RankCollective]] = {"before": [], "inside": [], "after": []}
-    for each, at, mine, known in zip(
-        calls, launched.tolist(), step.tolist(), inside_a_step.tolist(), strict=True
-    ):
+    for each, at, mine, known in zip(calls, launched.tolist(), step.tolist(), inside_a_step.tolist(), strict=True):
         if known:
             place = "before" if at < first[mine] else "inside" if at < last[mine] else "after"
             places[place].append(each)

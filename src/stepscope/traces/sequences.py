@@ -123,9 +123,7 @@ def _apart(places: Ints, length: int) -> Ints:
     return np.array(kept, dtype=np.int64)
 
 
-def _closed(
-    found: list[tuple[int, Ints, int]], device: Ints, name: NDArray[np.int32]
-) -> list[tuple[int, Ints, int]]:
+def _closed(found: list[tuple[int, Ints, int]], device: Ints, name: NDArray[np.int32]) -> list[tuple[int, Ints, int]]:
     """Those that some longer one with the same number of occurrences does not contain."""
     kept: list[tuple[int, Ints, int]] = []
     inside: set[tuple[int, bytes]] = set()

@@ -69,9 +69,7 @@ class ByteSource:
         packed = b""
         while packed := _next_member(file, packed):
             if not packed.startswith(_GZIP_MAGIC):
-                self.notes.append(
-                    Note(kind="dropped", text="bytes after the end of the gzip data are ignored")
-                )
+                self.notes.append(Note(kind="dropped", text="bytes after the end of the gzip data are ignored"))
                 return
             member = inflater(wbits=31)
             while not member.eof:

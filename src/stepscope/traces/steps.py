@@ -95,9 +95,7 @@ def step_budgets(trace: RankTrace, activity: Activity, windows: StepWindows) -> 
     )
 
 
-def outside_work(
-    trace: RankTrace, activity: Activity, launches: Launches, windows: StepWindows
-) -> OutsideWork | None:
+def outside_work(trace: RankTrace, activity: Activity, launches: Launches, windows: StepWindows) -> OutsideWork | None:
     """Device work outside the recorded steps, so that nothing is dropped silently; None without steps."""
     edges = windows.edges
     window = window_of(activity, trace.events)

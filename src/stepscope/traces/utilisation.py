@@ -118,11 +118,7 @@ def utilisation(
 
 
 def _impossible(mfu: float | None, hfu: float | None) -> str | None:
-    high = [
-        f"{label} {value:.2f}"
-        for label, value in (("MFU", mfu), ("HFU", hfu))
-        if value is not None and value > 1
-    ]
+    high = [f"{label} {value:.2f}" for label, value in (("MFU", mfu), ("HFU", hfu)) if value is not None and value > 1]
     if not high:
         return None
     return (

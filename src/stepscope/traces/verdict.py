@@ -39,11 +39,7 @@ def verdict_of(budget: RankBudget, idle: Sequence[IdleCause], *, waiting_ns: int
     waiting = min(waiting_ns or 0, parts.exposed_comm_ns)
     causes = {cause.cause: cause.idle_ns for cause in idle}
     on_cpu = budget.source == "cpu_spans"
-    launch = (
-        0
-        if on_cpu
-        else causes.get("host_late", 0) + causes.get("launch_latency", 0) + causes.get("kernel_gap", 0)
-    )
+    launch = 0 if on_cpu else causes.get("host_late", 0) + causes.get("launch_latency", 0) + causes.get("kernel_gap", 0)
     explained = launch + causes.get("sync", 0) + causes.get("data", 0) + causes.get("outside_operators", 0)
     exposed = {
         "compute": parts.compute_ns,
@@ -59,11 +55,7 @@ def verdict_of(budget: RankBudget, idle: Sequence[IdleCause], *, waiting_ns: int
     ratio = compute_to_comm(parts, waiting_ns=waiting_ns)
     kind = max(exposed, key=lambda k: exposed[k])
     share = exposed[kind] / parts.window_ns
-    if (
-        kind in ("compute", "communication")
-        and ratio is not None
-        and 1 / BALANCED_RATIO <= ratio <= BALANCED_RATIO
-    ):
+    if kind in ("compute", "communication") and ratio is not None and 1 / BALANCED_RATIO <= ratio <= BALANCED_RATIO:
         text = f"balanced: computing and communicating take about as long (ratio {ratio:.2f})"
         return Verdict(kind="balanced", text=text, share=share, compute_to_comm_ratio=ratio)
     text = _TEXTS[kind].format(share=format_percent(share, digits=0))

@@ -151,9 +151,7 @@ def _totals(found: Sequence[MatchedCollective], ranks: Sequence[int]) -> tuple[R
             count[r.rank] += 1
         if len(m.last_ranks) == 1:
             last[m.last_ranks[0]] += 1
-    return tuple(
-        RankWaitTotal(rank=r, waiting_ns=waiting[r], times_last=last[r], instances=count[r]) for r in ranks
-    )
+    return tuple(RankWaitTotal(rank=r, waiting_ns=waiting[r], times_last=last[r], instances=count[r]) for r in ranks)
 
 
 def _notes(found: Sequence[MatchedCollective], ranks: Sequence[RankCommunication]) -> list[str]:
@@ -164,9 +162,7 @@ def _notes(found: Sequence[MatchedCollective], ranks: Sequence[RankCommunication
             notes.append(f"{alone:,} of {len(found):,} collectives were seen on one rank only")
         partial = sum(not m.complete for m in found if m.waiting_ns is not None)
         if partial:
-            notes.append(
-                f"{partial:,} collectives lack ranks: their transfer is an upper, their waiting a lower bound"
-            )
+            notes.append(f"{partial:,} collectives lack ranks: their transfer is an upper, their waiting a lower bound")
         unsure = sum(m.unsplit is not None and m.unsplit.startswith("the ranks'") for m in found)
         if unsure:
             notes.append(f"{unsure:,} collectives were matched too uncertainly to be split")

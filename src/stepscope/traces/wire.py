@@ -125,6 +125,4 @@ def _read(raw: msgspec.Raw, kind: Any, otherwise: Any) -> Any:
     try:
         return msgspec.json.decode(raw, type=kind, strict=False)
     except UNREADABLE:
-        return (
-            bytes(raw).strip(b'"').decode(errors="replace") if kind in (str, int | str | None) else otherwise
-        )
+        return bytes(raw).strip(b'"').decode(errors="replace") if kind in (str, int | str | None) else otherwise

@@ -1,6 +1,6 @@
-"""The promises of the model families: options, FLOP, ordered parameters. No torch.
+"""The specs of the model families: options, FLOP, ordered parameters. No torch.
 
-One file per family; the deed (the module) lies under ``rank/workloads`` with the same stem.
+One file per family; the implementation (the module) lies under ``rank/workloads`` with the same stem.
 """
 
 from stepscope.core.registry import Registry

@@ -1,6 +1,6 @@
-"""What every workload promises, and the layers that promises are put together from.
+"""What every workload declares, and the layers that specs are put together from.
 
-A promise lists its model's layers in the order of use (and of registration: the deeds keep the two equal); names and
+A spec lists its model's layers in the order of use (and of registration: the implementations keep the two equal); names and
 shapes of the parameters, the order in which backward makes them ready and the forward FLOP all follow from that list.
 """
 
@@ -17,7 +17,7 @@ from stepscope.records.plan import InputNeeds, ModelFacts, ParameterFact
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A model family's promise.
+    """A model family's spec.
 
     needs(options): what its input looks like when the dataset leaves it open (features, classes, sequence, vocabulary).
     facts(options, data, dtype): exact parameters and FLOP for inputs of shape ``data`` and parameters of ``dtype``.
@@ -58,9 +58,7 @@ def linear(name: str, inputs: int, outputs: int, *, bias: bool = True, positions
         return Layer(parameters=(weight,), ready=(0,), ready_autocast=(0,), flops=flops)
     # Addmm hands the bias its gradient at once and the weight through one more node, its transpose. Under autocast
     # both pass a cast first, and the weight's is the later one on the tape, so backward reaches it earlier.
-    return Layer(
-        parameters=(weight, (f"{name}.bias", (outputs,))), ready=(1, 0), ready_autocast=(0, 1), flops=flops
-    )
+    return Layer(parameters=(weight, (f"{name}.bias", (outputs,))), ready=(1, 0), ready_autocast=(0, 1), flops=flops)
 
 
 def norm(name: str, width: int) -> Layer:
@@ -85,9 +83,7 @@ def model_facts(layers: Iterable[Layer], *, dtype: str, extra_flops: int = 0) ->
     flops = extra_flops
     for layer in layers:
         first = len(parameters)
-        parameters += [
-            ParameterFact(name=n, numel=prod(s), dtype=dtype, shape=s) for n, s in layer.parameters
-        ]
+        parameters += [ParameterFact(name=n, numel=prod(s), dtype=dtype, shape=s) for n, s in layer.parameters]
         # built front to back, used back to front
         ready[:0] = [first + i for i in layer.ready]
         ready_autocast[:0] = [first + i for i in layer.ready_autocast]

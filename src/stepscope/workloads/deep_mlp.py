@@ -1,4 +1,4 @@
-"""Promise of ``deep_mlp``: many equal square layers, a long backward pass with one large gradient after the other.
+"""Spec of ``deep_mlp``: many equal square layers, a long backward pass with one large gradient after the other.
 
 Its ``width`` outputs stand for ``width`` classes, of which the data may use fewer. ``mse`` (the default) regresses
 on the label's one-hot vector, ``ce`` takes the outputs as logits; both need the same labels and the same module.
@@ -24,9 +24,7 @@ def needs(options: Options) -> InputNeeds:
 
 
 def facts(options: Options, data: InputNeeds, dtype: str) -> ModelFacts:  # noqa: ARG001 - every side is the width
-    layers = [
-        linear(f"layers.{i}", options.width, options.width, bias=options.bias) for i in range(options.depth)
-    ]
+    layers = [linear(f"layers.{i}", options.width, options.width, bias=options.bias) for i in range(options.depth)]
     return model_facts(layers, dtype=dtype)
 
 

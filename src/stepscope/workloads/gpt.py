@@ -1,4 +1,4 @@
-"""Promise of ``gpt``: a Transformer decoder that predicts the next token at every position."""
+"""Spec of ``gpt``: a Transformer decoder that predicts the next token at every position."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ class Options(OptionsModel):
     d_model: int = Field(default=256, ge=1, description="width of a token's vector")
     n_heads: int = Field(default=4, ge=1, description="attention heads; divides d_model")
     num_layers: int = Field(default=4, ge=1, description="Transformer blocks")
-    dim_feedforward: int | None = Field(
-        default=None, ge=1, description="hidden width of a block's MLP; 4 x d_model"
-    )
+    dim_feedforward: int | None = Field(default=None, ge=1, description="hidden width of a block's MLP; 4 x d_model")
     max_seq_len: int = Field(default=128, ge=1, description="tokens per sample")
     vocab_size: int = Field(default=8192, ge=4, description="rows of the token table and outputs of the head")
     dropout: float = Field(

@@ -1,4 +1,4 @@
-"""Promise of ``mlp``: fully connected layers with ReLU between them."""
+"""Spec of ``mlp``: fully connected layers with ReLU between them."""
 
 from __future__ import annotations
 

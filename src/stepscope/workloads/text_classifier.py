@@ -1,4 +1,4 @@
-"""Promise of ``text_classifier``: a Transformer encoder that reads token ids and answers with a class."""
+"""Spec of ``text_classifier``: a Transformer encoder that reads token ids and answers with a class."""
 
 from __future__ import annotations
 
@@ -22,12 +22,8 @@ class Options(OptionsModel):
     n_heads: int = Field(default=4, ge=1, description="attention heads; divides d_model")
     num_layers: int = Field(default=2, ge=1, description="Transformer blocks")
     dim_feedforward: int = Field(default=256, ge=1, description="hidden width of a block's MLP")
-    max_seq_len: int = Field(
-        default=128, ge=1, description="tokens per text; longer ones are cut, shorter padded"
-    )
-    vocab_size: int = Field(
-        default=20000, ge=4, description="rows of the token table, padding and unknown included"
-    )
+    max_seq_len: int = Field(default=128, ge=1, description="tokens per text; longer ones are cut, shorter padded")
+    vocab_size: int = Field(default=20000, ge=4, description="rows of the token table, padding and unknown included")
     dropout: float = Field(
         default=0.0,
         ge=0.0,

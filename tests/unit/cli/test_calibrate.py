@@ -43,9 +43,7 @@ def test_a_run_becomes_calib_json_beside_its_results(tmp_path: Path, capsys) -> 
     assert "2 fits in" in err
     written = codec.decode((run / "calib.json").read_bytes(), Calibration, source="calib.json")
     assert [fit.op for fit in written.fits] == ["all_reduce", "barrier"]
-    machine = codec.decode(
-        (run / "environment.json").read_bytes(), EnvironmentRecord, source="environment.json"
-    )
+    machine = codec.decode((run / "environment.json").read_bytes(), EnvironmentRecord, source="environment.json")
     assert written.machine.hosts == (machine.host,)
 
 

@@ -70,9 +70,7 @@ def test_three_rounds_are_refused_before_anything_is_measured(tmp_path: Path, me
     assert measured == []
 
 
-def test_a_round_without_a_result_ends_it_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_without_a_result_ends_it_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stepscope.matrix.session.make_plan", lambda path, **_: path)
     monkeypatch.setattr("stepscope.cli.bench_run.run_plan", lambda *_, **__: 5)
     with pytest.raises(DataError, match="round 1") as failed:
@@ -103,9 +101,7 @@ def reading(folder: Path, **changes: Any) -> Request:
     return request(folder, paths=paths, measure=False, output=None, metrics=None, **changes)
 
 
-def test_ranks_are_stated_of_the_runs_of_all_sides(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranks_are_stated_of_the_runs_of_all_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(reading(tmp_path, world_size="exp001=1,exp002=4")) == 0
     differences = json.loads(capsys.readouterr().out)["differences"]
     (ranks,) = [each for each in differences if each["key"] == "world_size"]
@@ -117,9 +113,7 @@ def test_ranks_of_a_run_on_no_side_are_a_mistake(tmp_path: Path) -> None:
         run(reading(tmp_path, world_size="exp001=1,exp003=4"))
 
 
-def test_a_condition_that_nothing_here_can_meet_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_condition_that_nothing_here_can_meet_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(reading(tmp_path, fail_if=("samples_per_s < -3%", "epoch_ns > 50%"))) == 0
     said = capsys.readouterr().err
     assert "--fail-if 'samples_per_s < -3%' was not checked: nothing compared here has samples_per_s" in said

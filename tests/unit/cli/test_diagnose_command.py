@@ -87,9 +87,7 @@ def test_a_check_that_holds_ends_with_6_and_one_that_does_not_says_nothing(
     assert (code, err) == (0, "")
 
 
-def test_a_rule_for_good_news_gets_no_tick_for_its_silence(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_rule_for_good_news_gets_no_tick_for_its_silence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for name, seconds, ddp in (("one", 10.0, False), ("two", 12.0, True)):
         folder = tmp_path / "experiments" / name
         folder.mkdir(parents=True)

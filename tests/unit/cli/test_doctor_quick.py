@@ -17,9 +17,7 @@ from stepscope.records.plan import CommOp
 PLAN = (CommOp(op="all_reduce", numel=1 << 20, dtype="float32", phase="after_backward"),)
 
 
-def quick(
-    *, own: Own | None = None, world_size: int = 2, comm_ms: float = 3.0, steps: int = 40
-) -> QuickCheck:
+def quick(*, own: Own | None = None, world_size: int = 2, comm_ms: float = 3.0, steps: int = 40) -> QuickCheck:
     cell = made("q", own=own, world_size=world_size, comm_ms=comm_ms, steps=steps, strategy="naive")
     (evidence,) = bench(cell).cells
     return assess(evidence, environment(), PLAN, wall_ns=10**10)

@@ -13,7 +13,7 @@ from tests.calibration_rows import MACHINE, sweep
 from stepscope.cli import console
 from stepscope.cli.main import main
 from stepscope.predict.calibration import calibrate
-from stepscope.predict.promise import promise_of
+from stepscope.predict.specs import specs_of
 from stepscope.records import codec
 from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.cell import CellSpec
@@ -33,7 +33,7 @@ def _cell(name: str, strategy: str, **options: object) -> CellSpec:
 
 def _profile(cell: CellSpec) -> BackwardProfile:
     """A long backward pass, each gradient as much later than the one before, the last layer's first."""
-    facts = promise_of(cell).facts
+    facts = specs_of(cell).facts
     names = [facts.parameters[index].name for index in facts.ready_order]
     return BackwardProfile(
         clock="perf_counter", steps=5, micro_batch=32, data_wait_ns=0, forward_ns=50 * MS, earlier_backward_ns=0,
@@ -122,9 +122,7 @@ def test_what_is_missing_is_said(
     assert message in err
 
 
-def test_two_kinds_of_cells_must_be_told_apart(
-    tmp_path: Path, calib: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_kinds_of_cells_must_be_told_apart(tmp_path: Path, calib: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = _run(tmp_path / "run", _cell("d", "ddp", bucket_cap_mb=25.0), _cell("b", "bucketed"))
     code, _, err = _said(capsys, "--buckets", str(run), "--calib", str(calib))
     assert code == 2

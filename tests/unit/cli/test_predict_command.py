@@ -31,9 +31,7 @@ def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
 def test_one_size_shows_time_rate_choice_alternatives_and_interval(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code, text, _ = run(
-        [*ASKED, "--size", "25MiB", "--gpus-per-node", "8", "--network", "infiniband-ndr"], capsys
-    )
+    code, text, _ = run([*ASKED, "--size", "25MiB", "--gpus-per-node", "8", "--network", "infiniband-ndr"], capsys)
     assert code == ExitCode.OK
     for word in (
         "all_reduce of 25.0 MiB on 64 x H100 SXM5",
@@ -105,9 +103,7 @@ def test_a_barrier_needs_no_size(capsys: pytest.CaptureFixture[str]) -> None:
         (["predict", "--validate", "absent"], "does not exist"),
     ],
 )
-def test_bad_input_is_told_and_ends_with_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_told_and_ends_with_2(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, told = run(arguments, capsys)
     assert code == ExitCode.USAGE
     assert said in told
@@ -129,9 +125,7 @@ def test_validate_shows_errors_by_source_and_what_it_left_out(
     assert 0 <= document["sources_coverage"] <= 1
 
 
-def test_validate_of_a_folder_without_tables_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_validate_of_a_folder_without_tables_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     code, _, told = run(["predict", "--validate", str(tmp_path)], capsys)
     assert code == ExitCode.USAGE
@@ -182,9 +176,7 @@ def test_a_calibration_is_used_and_another_machine_is_warned_about(
     assert "all_to_all" in told
 
 
-def test_what_is_no_calibration_is_not_called_damaged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_calibration_is_not_called_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["predict", "--collective", "all_reduce", "--size", "1MiB", "--gpus", "2", "--calib"]
     results = tmp_path / "results.jsonl"
     results.write_text("{}\n{}\n")

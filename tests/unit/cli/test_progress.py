@@ -56,9 +56,7 @@ def test_the_live_table_tells_the_cells_apart_and_keeps_them_whole_when_narrow(c
     ("number", "said"),
     [(1, "1 cell measured again: it has no trace"), (2, "2 cells measured again: they have no trace")],
 )
-def test_what_is_measured_again_for_a_trace_is_said_before_it_runs(
-    console: Console, number: int, said: str
-) -> None:
+def test_what_is_measured_again_for_a_trace_is_said_before_it_runs(console: Console, number: int, said: str) -> None:
     progress.LineProgress()(started(to_run=number, remeasured=number))
     assert f"run folder run: {number} cell{'s' if number > 1 else ''} to run; {said}\n" in text_of(console)
     progress.LiveProgress()(started(remeasured=number))

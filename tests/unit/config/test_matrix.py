@@ -63,9 +63,7 @@ def test_groups_may_be_written_nested_or_dotted(build: Build) -> None:
 
 
 def test_an_axis_value_that_a_strategy_does_not_have_drops_out(build: Build) -> None:
-    matrix = build(
-        BASE + "axes: {strategy: [naive, ddp], world_size: [2], strategy_options.bucket_cap_mb: [1, 25]}"
-    )
+    matrix = build(BASE + "axes: {strategy: [naive, ddp], world_size: [2], strategy_options.bucket_cap_mb: [1, 25]}")
     naive, _, one, many = (d.strategy_options.as_dict() for d in matrix.cells)
     assert naive == {"flat": False}
     assert (one["bucket_cap_mb"], many["bucket_cap_mb"]) == (1, 25)
@@ -86,9 +84,7 @@ def test_an_option_that_no_strategy_of_the_matrix_has_is_a_typo(build: Build) ->
 
 
 def test_an_option_written_into_one_include_must_be_one_that_its_strategy_has(build: Build) -> None:
-    (line,) = refused(
-        build, BASE + "include: [{strategy: single, world_size: 1, strategy_options.flat: true}]"
-    )
+    (line,) = refused(build, BASE + "include: [{strategy: single, world_size: 1, strategy_options.flat: true}]")
     assert "strategy 'single' has no option 'flat'" in line
 
 
@@ -138,8 +134,7 @@ def test_an_excluded_cell_may_be_impossible(build: Build) -> None:
 def test_a_broken_exclude_takes_nothing_away(build: Build) -> None:
     lines = refused(
         build,
-        BASE
-        + "axes: {strategy: [dpd], world_size: [2]}\nexclude: [{strateg: naive}, {strategy_options.flet: true}]",
+        BASE + "axes: {strategy: [dpd], world_size: [2]}\nexclude: [{strateg: naive}, {strategy_options.flet: true}]",
     )
     assert any("did you mean 'strategy'" in line for line in lines)
     assert any("did you mean 'ddp'" in line for line in lines)
@@ -287,9 +282,7 @@ def test_a_file_that_holds_no_matrix_is_one_error(
     with pytest.raises(UsageError) as caught:
         build(text, *overrides)
     assert caught.value.what.startswith("m.yaml")
-    assert caught.value.what.endswith(
-        f"expected a matrix: a mapping with version, base, axes, ...; found {found}"
-    )
+    assert caught.value.what.endswith(f"expected a matrix: a mapping with version, base, axes, ...; found {found}")
     assert "--preset quick --show" in str(caught.value.fix)
 
 
@@ -306,25 +299,19 @@ def test_a_missing_version_is_asked_for(build: Build) -> None:
 
 
 def test_a_key_given_nested_and_dotted_is_given_twice(build: Build) -> None:
-    text = BASE.replace(
-        "steps: 10", "steps: 10, strategy: ddp, world_size: 2, model: {size: tiny}, model.size: small"
-    )
+    text = BASE.replace("steps: 10", "steps: 10, strategy: ddp, world_size: 2, model: {size: tiny}, model.size: small")
     (line,) = refused(build, text)
     assert "once nested and once dotted" in line
 
 
 def test_a_cross_product_beyond_reason_is_refused_without_building_it(build: Build) -> None:
     seeds = ", ".join(str(i) for i in range(101))
-    lines = refused(
-        build, BASE + f"axes: {{seed: [{seeds}], lr_warmup: [{seeds}], strategy: [ddp], world_size: [2]}}"
-    )
+    lines = refused(build, BASE + f"axes: {{seed: [{seeds}], lr_warmup: [{seeds}], strategy: [ddp], world_size: [2]}}")
     assert any("10201 cells" in line for line in lines)
 
 
 def test_other_tools_words_for_keys_are_recognised(build: Build) -> None:
-    lines = refused(
-        build, BASE + "axes: {batch_size: [1], learning_rate: [1], strategy: [ddp], num_gpus: [2]}"
-    )
+    lines = refused(build, BASE + "axes: {batch_size: [1], learning_rate: [1], strategy: [ddp], num_gpus: [2]}")
     text = "\n".join(lines)
     assert "here it is called global_batch" in text
     assert "here it is called lr" in text

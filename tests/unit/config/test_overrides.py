@@ -69,9 +69,7 @@ def test_later_overrides_win(build: Build) -> None:
 
 
 def test_launch_and_measure_can_be_set(build: Build) -> None:
-    matrix = build(
-        TEXT, "base.lr=1", "launch.isolate=true", "launch.env.NCCL_DEBUG=INFO", "measure.budget_s=2"
-    )
+    matrix = build(TEXT, "base.lr=1", "launch.isolate=true", "launch.env.NCCL_DEBUG=INFO", "measure.budget_s=2")
     assert matrix.launch.isolate
     assert matrix.launch.env == {"NCCL_DEBUG": "INFO"}
     assert matrix.measure.budget_ns == 2_000_000_000
@@ -109,9 +107,7 @@ def test_a_path_or_value_that_makes_no_sense_is_refused_with_the_right_one(
 
 
 def test_mistakes_in_an_overrides_value_point_at_the_override(build: Build) -> None:
-    with pytest.raises(
-        UsageError, match=r"--set axes.world_size=\[2, x\]: axes.world_size\[1\]: expected a whole"
-    ):
+    with pytest.raises(UsageError, match=r"--set axes.world_size=\[2, x\]: axes.world_size\[1\]: expected a whole"):
         build(TEXT, "base.lr=0.1", "axes.world_size=[2, x]")
 
 
@@ -130,9 +126,7 @@ def test_mistakes_in_an_overrides_value_point_at_the_override(build: Build) -> N
         (Shortcut("--steps", "[1", "base.steps"), "--steps [1:1:3"),
     ],
 )
-def test_a_mistake_in_an_option_of_its_own_names_that_option(
-    build: Build, shortcut: Shortcut, said: str
-) -> None:
+def test_a_mistake_in_an_option_of_its_own_names_that_option(build: Build, shortcut: Shortcut, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         build(TEXT, "base.lr=0.1", shortcut)
     assert said in str(caught.value)

@@ -43,9 +43,7 @@ def test_unambiguous_scalars_mean_what_they_look_like(text: str, value: object) 
         ("1e999", "too large"),
     ],
 )  # fmt: skip
-def test_scalars_that_yaml_readers_disagree_about_are_refused_with_the_right_spelling(
-    text: str, advice: str
-) -> None:
+def test_scalars_that_yaml_readers_disagree_about_are_refused_with_the_right_spelling(text: str, advice: str) -> None:
     (complaint,) = complaints(f"version: 1\na: {text}")
     assert complaint.startswith("m.yaml:2:4: a: ")
     assert advice in complaint

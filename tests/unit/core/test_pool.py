@@ -19,9 +19,7 @@ from stepscope.core.pool import side_by_side
 from stepscope.traces import job
 
 
-def test_several_processes_give_the_same_answer_as_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_processes_give_the_same_answer_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_job(build(world=4, steps=3, late={1: 300_000}), tmp_path)
     alone = job.analyse_job(folder, processes=1)
     monkeypatch.setattr(job, "PARALLEL_FROM_BYTES", 0)

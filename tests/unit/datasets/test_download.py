@@ -58,9 +58,7 @@ def test_download_is_asked_for_all_files_and_only_where_they_are_missing(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[list[str], Path]] = []
-    monkeypatch.setattr(
-        _files, "fetch", lambda sources, folder: asked.append(([s.name for s in sources], folder))
-    )
+    monkeypatch.setattr(_files, "fetch", lambda sources, folder: asked.append(([s.name for s in sources], folder)))
     dataset = REGISTRY.load(key)
     assert dataset.download is not None
     (tmp_path / key).mkdir()

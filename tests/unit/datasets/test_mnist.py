@@ -33,18 +33,14 @@ def test_images_become_normalised_rows_with_their_labels(mnist_dir: Path, tmp_pa
 
 
 @pytest.mark.parametrize("up", [0, 1, 2])
-def test_files_are_found_in_the_folder_itself_below_its_key_and_one_level_deeper(
-    mnist_dir: Path, up: int
-) -> None:
+def test_files_are_found_in_the_folder_itself_below_its_key_and_one_level_deeper(mnist_dir: Path, up: int) -> None:
     data_dir = [mnist_dir, *mnist_dir.parents][up]
     assert DATASET.locate(OPTIONS, data_dir)["test_labels"].parent == mnist_dir
 
 
 def test_a_subset_and_plain_files_are_taken(mnist_dir: Path, tmp_path: Path) -> None:
     (mnist_dir / TRAIN_IMAGES).rename(mnist_dir / "train10k-images-idx3-ubyte.gz")
-    (mnist_dir / "train-labels-idx1-ubyte").write_bytes(
-        gzip.decompress((mnist_dir / TRAIN_LABELS).read_bytes())
-    )
+    (mnist_dir / "train-labels-idx1-ubyte").write_bytes(gzip.decompress((mnist_dir / TRAIN_LABELS).read_bytes()))
     (mnist_dir / TRAIN_LABELS).unlink()
     assert len(prepare(mnist_dir, tmp_path / "cache").train) == 12
 
@@ -137,9 +133,7 @@ def test_fewer_items_than_the_header_says_is_one_error(
     mnist_dir: Path, tmp_path: Path, make_idx: Callable[..., bytes]
 ) -> None:
     (mnist_dir / TRAIN_LABELS).write_bytes(gzip.compress(make_idx(np.arange(12) % 10)[:-2]))
-    assert "expected 12 bytes of data for 12 items, as its header says; found 10" in damaged_error(
-        mnist_dir, tmp_path
-    )
+    assert "expected 12 bytes of data for 12 items, as its header says; found 10" in damaged_error(mnist_dir, tmp_path)
 
 
 def test_an_empty_file_is_one_error(mnist_dir: Path, tmp_path: Path) -> None:

@@ -79,10 +79,7 @@ def test_teacher_labels_follow_from_the_inputs() -> None:
 
 def test_every_second_token_of_teacher_text_follows_from_the_one_before() -> None:
     data = make(RUNNING, labels="teacher")
-    pairs = {
-        (int(a), int(b))
-        for a, b in zip(data.train.x[:, ::2].ravel(), data.train.x[:, 1::2].ravel(), strict=True)
-    }
+    pairs = {(int(a), int(b)) for a, b in zip(data.train.x[:, ::2].ravel(), data.train.x[:, 1::2].ravel(), strict=True)}
     assert len(pairs) <= 28
 
 

@@ -31,9 +31,7 @@ def prepare_error(key: str, data_dir: Path, cache: Path) -> str:
     return str(caught.value)
 
 
-def test_ag_news_gives_classes_from_zero_and_ids_of_the_training_words(
-    ag_news_dir: Path, tmp_path: Path
-) -> None:
+def test_ag_news_gives_classes_from_zero_and_ids_of_the_training_words(ag_news_dir: Path, tmp_path: Path) -> None:
     data = prepare("ag_news", ag_news_dir, tmp_path)
     assert data.train.y.tolist() == [2, 0, 1, 3]
     assert (data.train.x.dtype, data.train.x.shape) == (np.int32, (4, 8))

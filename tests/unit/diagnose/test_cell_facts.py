@@ -27,9 +27,7 @@ def test_the_command_of_a_cell_without_its_folder(argv: tuple[str, ...], expecte
 
 
 def test_a_swept_setting_is_changed_on_its_axis() -> None:
-    evidence = bench(
-        made("c"), records=(record("stepscope", "bench", "m.yaml", axes={"num_workers": [0, 1]}),)
-    )
+    evidence = bench(made("c"), records=(record("stepscope", "bench", "m.yaml", axes={"num_workers": [0, 1]}),))
     cell = evidence.cells[0]
     assert again(evidence, cell, ("num_workers", 2)) == "stepscope bench m.yaml --set 'axes.num_workers=[2]'"
     assert again(evidence, cell, ("pin_memory", True)) == "stepscope bench m.yaml --set base.pin_memory=true"

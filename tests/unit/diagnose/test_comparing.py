@@ -84,8 +84,7 @@ def test_cells_pair_by_id_and_what_has_no_partner_is_named() -> None:
 def test_cells_whose_settings_differ_pair_by_what_they_train() -> None:
     def made(lr: float) -> tuple[object, ...]:
         return tuple(
-            run(f"{n}-{lr}", ranks=n, label=f"lr={lr} on {n}", step_ns=step(n), settings={"lr": lr})
-            for n in (1, 2)
+            run(f"{n}-{lr}", ranks=n, label=f"lr={lr} on {n}", step_ns=step(n), settings={"lr": lr}) for n in (1, 2)
         )
 
     a, b = evidence(*made(0.1)), evidence(*made(0.2))  # type: ignore[arg-type]
@@ -96,8 +95,7 @@ def test_cells_whose_settings_differ_pair_by_what_they_train() -> None:
 
 def test_three_runs_are_all_compared_with_the_first() -> None:
     sides = [
-        Side(name=n, rounds=(evidence(run("c", step_ns=step(ms))),))
-        for n, ms in zip("abc", (8, 4, 2), strict=True)
+        Side(name=n, rounds=(evidence(run("c", step_ns=step(ms))),)) for n, ms in zip("abc", (8, 4, 2), strict=True)
     ]
     ratios = {f.side: f.ratio for f in compare(sides).figures}
     assert ratios == {"b": 0.5, "c": 0.25}

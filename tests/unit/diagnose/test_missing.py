@@ -19,9 +19,7 @@ def timed(run_id: str, *, group: str = "toy", ranks: int | None = None, **known:
 
 
 def test_all_runs_that_lack_it_and_the_option() -> None:
-    found = evidence(
-        timed("a", ranks=1), timed("b"), timed("c"), timed("d", group="other"), timed("e", group="other")
-    )
+    found = evidence(timed("a", ranks=1), timed("b"), timed("c"), timed("d", group="other"), timed("e", group="other"))
     with pytest.raises(UsageError) as caught:
         require_stated(found)
     assert caught.value.exit_code == ExitCode.USAGE

@@ -82,20 +82,14 @@ def test_a_rate_without_steps_yields_to_epochs_of_the_same_data() -> None:
         run("b", ranks=4, dataset="imdb", epochs=fast.epochs, samples_per_s=Measured(value=1600)),
     )["b"]
     assert found.speedup == pytest.approx(4.0)
-    assert (
-        rows(run("a", samples_per_s=rate(10)), run("b", ranks=2, samples_per_s=rate(15)))["b"].basis
-        == "throughput"
-    )
+    assert rows(run("a", samples_per_s=rate(10)), run("b", ranks=2, samples_per_s=rate(15)))["b"].basis == "throughput"
 
 
 def test_epochs_of_data_that_may_grow_with_the_ranks_are_not_compared() -> None:
     base = run("a", scaling="weak", dataset="synthetic", epochs=epochs(seconds=BASE_SECONDS))
     more = run("b", ranks=4, scaling="weak", dataset="synthetic", epochs=epochs(seconds=BASE_SECONDS))
     assert rows(base, more) == {}
-    sized = [
-        run(r.run_id, ranks=r.world_size, scaling="weak", dataset_size=64, epochs=r.epochs)
-        for r in (base, more)
-    ]
+    sized = [run(r.run_id, ranks=r.world_size, scaling="weak", dataset_size=64, epochs=r.epochs) for r in (base, more)]
     assert rows(*sized)["b"].speedup == pytest.approx(1.0)
 
 

@@ -83,9 +83,7 @@ def test_paths_that_cannot_be_looked_at_are_refused(tmp_path: Path) -> None:
     assert refused(pipe / "below").what.endswith("does not exist")
 
 
-def test_a_folder_with_a_file_that_cannot_be_looked_at_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_with_a_file_that_cannot_be_looked_at_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "all_reduce.log").write_text(nccl_tests_log.log([(1 << n, 10.0 + n) for n in range(10, 16)]))
     (tmp_path / "locked").touch()
     real = Path.is_file

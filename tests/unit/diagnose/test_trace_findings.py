@@ -42,21 +42,15 @@ ON_REAL_TRACES: dict[str, set[str]] = {
 def test_every_rule_on_traces_is_asked() -> None:
     asked = {rule.name for rule in trace_rules()}
     assert asked >= RULES
-    assert asked == {rule.name for rule in all_rules() if reads_traces(rule)}, (
-        "trace_findings.OWN lacks a rule"
-    )
+    assert asked == {rule.name for rule in all_rules() if reads_traces(rule)}, "trace_findings.OWN lacks a rule"
 
 
 def test_every_rule_has_an_answer_on_every_shape_of_job(tmp_path: Path) -> None:
     asked = {rule.name for rule in trace_rules()}
     for shape, device in (("ddp", "gpu"), ("fsdp", "gpu"), ("pipeline", "gpu"), ("ddp", "gloo")):
-        summary = (
-            generated(tmp_path / f"{shape}-{device}", shape=shape, device=device, world=2).traces[0].summary
-        )
+        summary = generated(tmp_path / f"{shape}-{device}", shape=shape, device=device, world=2).traces[0].summary
         said = diagnose_traces(summary)
-        answered = (
-            {f.rule for f in said.findings} | {q.rule for q in said.quiet} | {s.rule for s in said.skipped}
-        )
+        answered = {f.rule for f in said.findings} | {q.rule for q in said.quiet} | {s.rule for s in said.skipped}
         assert answered == asked
 
 

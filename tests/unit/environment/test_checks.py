@@ -159,9 +159,7 @@ FIRING: list[tuple[str, EnvironmentRecord, Status, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("key", "record", "status", "said"), FIRING, ids=[f"{row[0]}: {row[3]}" for row in FIRING]
-)
+@pytest.mark.parametrize(("key", "record", "status", "said"), FIRING, ids=[f"{row[0]}: {row[3]}" for row in FIRING])
 def test_what_is_wrong_is_named_with_a_one_line_fix(
     key: str, record: EnvironmentRecord, status: Status, said: str
 ) -> None:
@@ -209,9 +207,7 @@ QUIET: list[tuple[str, EnvironmentRecord, Status, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("key", "record", "status", "said"), QUIET, ids=[f"{row[0]}: {row[3]}" for row in QUIET]
-)
+@pytest.mark.parametrize(("key", "record", "status", "said"), QUIET, ids=[f"{row[0]}: {row[3]}" for row in QUIET])
 def test_what_is_in_order_or_not_there_is_no_problem(
     key: str, record: EnvironmentRecord, status: Status, said: str
 ) -> None:

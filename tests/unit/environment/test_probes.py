@@ -246,9 +246,7 @@ def test_noise_on_stdout_before_the_torch_probes_answer_does_not_matter() -> Non
         ("print('{\"version\":')", "not readable"),
     ],
 )
-def test_a_torch_that_is_missing_crashes_or_babbles_is_unavailable_with_the_reason(
-    code: str, said: str
-) -> None:
+def test_a_torch_that_is_missing_crashes_or_babbles_is_unavailable_with_the_reason(code: str, said: str) -> None:
     found = torch.ask(python(code), environ={}, timeout_s=30)
     assert isinstance(found, Unavailable)
     assert said in found.reason
@@ -283,9 +281,7 @@ def test_nvidia_smis_text_is_kept_as_it_is(tmp_path: Path) -> None:
         ("exit 0", "printed nothing"),
     ],
 )
-def test_an_nvidia_smi_that_fails_hangs_or_is_silent_is_unavailable(
-    tmp_path: Path, script: str, said: str
-) -> None:
+def test_an_nvidia_smi_that_fails_hangs_or_is_silent_is_unavailable(tmp_path: Path, script: str, said: str) -> None:
     found = topology.run(fake_smi(tmp_path, script))
     assert isinstance(found, Unavailable)
     assert said in found.reason

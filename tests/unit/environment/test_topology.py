@@ -9,9 +9,7 @@ from stepscope.environment.topology import LINK_KINDS, Topology, has_nvswitch, p
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "topo"
 
-needs_shared = pytest.mark.skipif(
-    not SHARED.is_dir(), reason="the real topology files do not lie beside the checkout"
-)
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the real topology files do not lie beside the checkout")
 
 LEGEND = """
 Legend:
@@ -258,9 +256,7 @@ def test_real_machines_are_read_as_a_person_reads_them(name: str) -> None:
     assert len(topology.gpus) == gpus
     assert len(topology.nics) == nics
     found = [topology.link(*pair) for pair in topology.gpu_pairs()]
-    assert {
-        label: sum(link is not None and link.label == label for link in found) for label in labels
-    } == labels
+    assert {label: sum(link is not None and link.label == label for link in found) for label in labels} == labels
     assert sum(labels.values()) == len(found)
     assert sum(len(island) > 1 for island in topology.nvlink_islands()) == islands
     assert has_nvswitch(topology) is switch

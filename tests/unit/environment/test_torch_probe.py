@@ -38,9 +38,7 @@ def fake_torch(*, count: int = 0, cuda: str | None = None, hip: str | None = Non
         "device": Device,
         "is_bf16_supported": lambda **_: True,
         "can_device_access_peer": lambda a, b: abs(a - b) == 1,
-        "get_device_properties": lambda i: SimpleNamespace(
-            name=f"GPU {i}", total_memory=2**30, major=9, minor=0
-        ),
+        "get_device_properties": lambda i: SimpleNamespace(name=f"GPU {i}", total_memory=2**30, major=9, minor=0),
     }
     return SimpleNamespace(
         __version__="2.13.0",

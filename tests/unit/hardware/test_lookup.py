@@ -235,9 +235,7 @@ def test_link_rates_are_per_direction() -> None:
     ("generation", "lanes", "expected"),
     [(3, 16, 15.75e9), (4, 16, 31.5e9), (5, 16, 63.0e9), (4, 8, 15.75e9), (6, 16, 121e9)],
 )
-def test_pcie_rates_follow_from_transfer_rate_and_encoding(
-    generation: int, lanes: int, expected: float
-) -> None:
+def test_pcie_rates_follow_from_transfer_rate_and_encoding(generation: int, lanes: int, expected: float) -> None:
     assert pcie_bytes_per_s(generation, lanes) == pytest.approx(expected, rel=0.002)
 
 

@@ -14,9 +14,7 @@ def test_a_whole_world_is_joined_and_none_is_none() -> None:
     assert joined_world({"RANK": "", "WORLD_SIZE": ""}) is None
 
 
-@pytest.mark.parametrize(
-    "missing", [["LOCAL_RANK"], ["MASTER_ADDR"], ["LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"]]
-)
+@pytest.mark.parametrize("missing", [["LOCAL_RANK"], ["MASTER_ADDR"], ["LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"]])
 def test_leftovers_of_a_world_are_refused_naming_what_is_missing_and_what_to_unset(
     missing: list[str],
 ) -> None:
@@ -28,9 +26,7 @@ def test_leftovers_of_a_world_are_refused_naming_what_is_missing_and_what_to_uns
     assert f"unset {' '.join(present)};" in str(caught.value.fix)
 
 
-@pytest.mark.parametrize(
-    "change", [{"LOCAL_RANK": "x"}, {"MASTER_PORT": "http"}, {"RANK": "2"}, {"RANK": "one"}]
-)
+@pytest.mark.parametrize("change", [{"LOCAL_RANK": "x"}, {"MASTER_PORT": "http"}, {"RANK": "2"}, {"RANK": "one"}])
 def test_values_that_make_no_sense_are_refused(change: dict[str, str]) -> None:
     (name,) = change
     with pytest.raises(UsageError, match=name):

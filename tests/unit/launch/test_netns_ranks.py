@@ -20,11 +20,7 @@ def test_a_rank_knows_its_place_on_its_host_and_in_the_world() -> None:
 
 
 def ended(rank: int, code: int) -> Rank:
-    line = (
-        f"import os; os.kill(os.getpid(), {-code})"
-        if code < 0
-        else f"import sys; sys.stdin.close(); exit({code})"
-    )
+    line = f"import os; os.kill(os.getpid(), {-code})" if code < 0 else f"import sys; sys.stdin.close(); exit({code})"
     process = subprocess.Popen([sys.executable, "-c", line])
     process.wait()
     return Rank(rank, rank % 2, rank // 2, process)

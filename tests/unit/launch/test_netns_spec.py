@@ -118,9 +118,7 @@ def test_a_delay_at_a_rate_that_the_router_cannot_carry_is_refused() -> None:
         ("1gbit:2", 1, (0,)),
     ],
 )
-def test_ranks_are_spread_evenly_and_no_host_is_empty(
-    text: str, world_size: int, hosts: tuple[int, ...]
-) -> None:
+def test_ranks_are_spread_evenly_and_no_host_is_empty(text: str, world_size: int, hosts: tuple[int, ...]) -> None:
     assert host_of_ranks(parse_network(text), world_size) == hosts
     assert hosts_for(parse_network(text), world_size) == len(set(hosts))
 

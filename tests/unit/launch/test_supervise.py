@@ -83,6 +83,4 @@ def test_a_ranks_own_error_ends_the_group_although_its_peer_still_waits(
 def test_a_victim_alone_ends_nothing(group: RunningGroup, clock: Clock, tmp_path: Path) -> None:
     leave(tmp_path, 1, "victim")
     group.poll()
-    assert advance(group, clock, 10 * ERROR_GRACE_NS) == ([], False), (
-        "who failed may still be about to say so"
-    )
+    assert advance(group, clock, 10 * ERROR_GRACE_NS) == ([], False), "who failed may still be about to say so"

@@ -152,9 +152,7 @@ def test_a_step_that_takes_as_long_as_steps_do_here_is_progress() -> None:
 
 def test_one_rank_that_stopped_long_ago_is_named_although_others_moved_since() -> None:
     beats = [beat(r, step=3, moved_ns=199 * S, time_ns=199 * S) for r in (0, 1, 3)]
-    result = verdict(
-        heartbeats=[*beats, beat(2, step=2, moved_ns=120 * S, time_ns=122 * S)], deadline=DEADLINE
-    )
+    result = verdict(heartbeats=[*beats, beat(2, step=2, moved_ns=120 * S, time_ns=122 * S)], deadline=DEADLINE)
     assert result.rank == 2
     assert "stopped first" in result.reason
 

@@ -70,9 +70,7 @@ def _buckets(facts: ModelFacts, setting: Setting, options: Any) -> tuple[CommOp,
     names = [facts.parameters[i].name for i in facts.ready_order]
     size = int(options.bucket_cap_mb)
     return tuple(
-        CommOp(
-            op="all_reduce", numel=1, dtype="float32", phase="backward", members=tuple(names[i : i + size])
-        )
+        CommOp(op="all_reduce", numel=1, dtype="float32", phase="backward", members=tuple(names[i : i + size]))
         for i in range(0, len(names), size)
     )
 

@@ -137,9 +137,7 @@ def test_inside_a_started_world_only_its_size_runs() -> None:
     assert [cell.unsupported is None for cell in plan] == [False, True]
 
 
-@pytest.mark.parametrize(
-    "fields", [{"dtypes": ("fp33",)}, {"reduce_ops": ("summ",)}, {"patterns": ("rign",)}]
-)
+@pytest.mark.parametrize("fields", [{"dtypes": ("fp33",)}, {"reduce_ops": ("summ",)}, {"patterns": ("rign",)}])
 def test_misspelt_settings_are_refused_with_a_suggestion(fields: dict[str, tuple[str, ...]]) -> None:
     with pytest.raises(UsageError, match="did you mean"):
         _plan(ops=("send_recv", "all_reduce"), **fields)

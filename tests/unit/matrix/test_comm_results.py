@@ -31,9 +31,7 @@ def _sample(size: int, times: tuple[int, ...], **more) -> CommSample:
     )  # fmt: skip
 
 
-def _leave(
-    layout: RunLayout, spec: CommSpec, samples: dict[int, list[CommSample]], status: str = "ok"
-) -> None:
+def _leave(layout: RunLayout, spec: CommSpec, samples: dict[int, list[CommSample]], status: str = "ok") -> None:
     files = layout.cell(spec.cell_id)
     write_record(files.spec, spec)
     write_record(
@@ -41,9 +39,7 @@ def _leave(
         CellStatus(cell_id=spec.cell_id, status=status, reason=None if status == "ok" else "why"),
     )
     for rank, found in samples.items():
-        header = CommHeader(
-            cell_id=spec.cell_id, rank=rank, world_size=spec.world_size, host="n", clock="perf_counter"
-        )
+        header = CommHeader(cell_id=spec.cell_id, rank=rank, world_size=spec.world_size, host="n", clock="perf_counter")
         lines = [codec.encode_line(header, header=True), *(codec.encode_line(sample) for sample in found)]
         write_bytes(files.samples(rank), b"".join(lines))
         summary = CommSummary(

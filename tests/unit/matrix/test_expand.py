@@ -28,9 +28,7 @@ def reasons(cells: tuple[PlannedCell, ...]) -> dict[tuple[str, int], str | None]
 
 
 def test_one_rank_cells_come_first_and_the_rest_in_file_order(plan: Plan) -> None:
-    cells = plan(
-        "axes: {strategy: [naive, ddp], world_size: [2, 1]}\ninclude: [{strategy: single, world_size: 1}]"
-    )
+    cells = plan("axes: {strategy: [naive, ddp], world_size: [2, 1]}\ninclude: [{strategy: single, world_size: 1}]")
     assert [(c.spec.strategy, c.spec.world_size) for c in cells] == [
         ("naive", 1), ("ddp", 1), ("single", 1), ("naive", 2), ("ddp", 2),
     ]  # fmt: skip
@@ -217,18 +215,13 @@ def test_bucket_sizes_that_realise_the_same_buckets_are_measured_once(plan: Plan
 
 
 def test_equal_buckets_of_different_cells_are_both_measured(plan: Plan) -> None:
-    text = (
-        "axes: {strategy: [ddp], world_size: [2, 3], lr: [0.1, 0.2], strategy_options.bucket_cap_mb: [8, 25]}"
-    )
+    text = "axes: {strategy: [ddp], world_size: [2, 3], lr: [0.1, 0.2], strategy_options.bucket_cap_mb: [8, 25]}"
     assert sum(c.runnable for c in plan(text)) == 4
 
 
 def test_the_digest_of_the_data_is_part_of_the_identity(matrix: Read, cpu: Machine, catalog: Catalog) -> None:
     read = matrix(PAIR)
-    ids = {
-        expand(read, machine=cpu, digest_of=lambda *_, d=d: d, catalog=catalog)[0].spec.cell_id
-        for d in ("a", "b")
-    }
+    ids = {expand(read, machine=cpu, digest_of=lambda *_, d=d: d, catalog=catalog)[0].spec.cell_id for d in ("a", "b")}
     assert len(ids) == 2
 
 

@@ -24,9 +24,7 @@ def test_interrupted_before_its_turn_a_cell_keeps_its_result(plan: Plan, tmp_pat
     cells = plan("axes: {strategy: [naive, ddp], world_size: [2]}")
     layout = RunLayout(tmp_path)
     waiting, started = (cell.spec for cell in cells)
-    earlier = {
-        cell_id: CellStatus(cell_id=cell_id, status="ok") for cell_id in (waiting.cell_id, started.cell_id)
-    }
+    earlier = {cell_id: CellStatus(cell_id=cell_id, status="ok") for cell_id in (waiting.cell_id, started.cell_id)}
     for cell_id, status in earlier.items():
         write_record(layout.cell(cell_id).status, status)
     for rank in (0, 1):

@@ -120,18 +120,13 @@ def test_bucket_size_has_parameters_below_its_smallest_cap_and_six_different_par
 
 
 def test_caps_below_the_largest_parameter_would_be_counted_once() -> None:
-    cells = cells_of(
-        "bucket-size", LAPTOP, "base.model.width=4096", "base.model.depth=2", "axes.strategy=[ddp]"
-    )
+    cells = cells_of("bucket-size", LAPTOP, "base.model.width=4096", "base.model.depth=2", "axes.strategy=[ddp]")
     assert [c.skipped is None for c in cells if c.spec.strategy == "ddp"] == [True] + [False] * 5
 
 
 def test_precision_halves_the_bytes_only_where_gradients_really_shrink() -> None:
     cells = [c for c in cells_of("precision", NODE) if c.spec.strategy == "ddp"]
-    sent = {
-        (c.spec.precision, c.spec.strategy_options["hook"]): sum(o.size_bytes for o in c.comm_plan)
-        for c in cells
-    }
+    sent = {(c.spec.precision, c.spec.strategy_options["hook"]): sum(o.size_bytes for o in c.comm_plan) for c in cells}
     full = sent[("fp32", "none")]
     assert {key for key, size in sent.items() if size * 2 == full} == {
         ("bf16", "none"),
@@ -149,9 +144,7 @@ def test_what_a_cpu_lacks_is_unsupported_in_precision() -> None:
 def test_real_training_presets_pin_their_optimizer_settings() -> None:
     news, digits = cells_of("ag-news", LAPTOP), cells_of("mnist", LAPTOP)
     assert {(c.spec.optimizer, c.spec.lr, c.spec.epochs) for c in news} == {("adamw", 1e-3, 3)}
-    assert {(c.spec.optimizer, c.spec.lr, c.spec.momentum, c.spec.epochs) for c in digits} == {
-        ("sgd", 0.1, 0.9, 10)
-    }
+    assert {(c.spec.optimizer, c.spec.lr, c.spec.momentum, c.spec.epochs) for c in digits} == {("sgd", 0.1, 0.9, 10)}
     assert {(c.spec.world_size, c.spec.micro_batch) for c in news} == {(1, 32), (2, 16)}
     on_four = cells_of("ag-news", NODE, "axes.world_size=[4]")
     assert (4, 8) in {(c.spec.world_size, c.spec.micro_batch) for c in on_four}

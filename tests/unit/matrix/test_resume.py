@@ -70,8 +70,7 @@ def test_cells_with_the_same_buckets_are_recorded_and_not_run(plan: Plan) -> Non
     assert (len(found.run), len(found.skipped)) == (1, 1)
     reason = found.skipped[0].skipped
     statuses = {
-        c.spec.cell_id: CellStatus(cell_id=c.spec.cell_id, status="skipped", reason=reason)
-        for c in found.skipped
+        c.spec.cell_id: CellStatus(cell_id=c.spec.cell_id, status="skipped", reason=reason) for c in found.skipped
     }
     assert len(plan_resume(cells, statuses).kept) == 1
     each = plan(

@@ -39,9 +39,7 @@ def test_results_are_read_back_as_they_were_written(fakes: Any, tmp_path: Path) 
 
 def test_csv_has_one_column_a_field_and_leaves_the_unknown_empty(fakes: Any) -> None:
     options = {"bucket_cap_mb": 1.5, "hook": "bf16"}
-    text = rows_csv(
-        [fakes.timed_row("a", 1e7, strategy_options=options, epoch_estimated=True, notes=("x, y",))]
-    )
+    text = rows_csv([fakes.timed_row("a", 1e7, strategy_options=options, epoch_estimated=True, notes=("x, y",))])
     (row,) = csv.DictReader(io.StringIO(text))
     assert tuple(row) == field_names(ResultRow)
     assert json.loads(row["strategy_options"]) == options
@@ -51,9 +49,7 @@ def test_csv_has_one_column_a_field_and_leaves_the_unknown_empty(fakes: Any) -> 
 
 
 def test_the_bench_document_has_the_pinned_shape(fakes: Any) -> None:
-    run = RunRecord(
-        kind="bench", name="quick", matrix={"version": 1}, cells=("a",), argv=("stepscope", "bench")
-    )
+    run = RunRecord(kind="bench", name="quick", matrix={"version": 1}, cells=("a",), argv=("stepscope", "bench"))
     document = bench_document(run, [fakes.row("a")])
     assert list(document) == ["schema", "run", "cells"]
     assert document["schema"] == "stepscope.bench/1"
@@ -122,9 +118,7 @@ def test_a_cell_of_an_earlier_matrix_comes_last_and_says_so(fakes: Any, tmp_path
     layout = RunLayout(tmp_path)
     for cell in (fakes.single("old"), fakes.spec("new")):
         fakes.write_cell(layout, cell, ranks=[fakes.series([10**7] * 8)] * cell.world_size)
-    run = RunRecord(
-        kind="bench", name="n", matrix={}, cells=("new", "never"), argv=(), earlier_cells=("old",)
-    )
+    run = RunRecord(kind="bench", name="n", matrix={}, cells=("new", "never"), argv=(), earlier_cells=("old",))
     write_record(layout.run, run)
     write_record(layout.cell("never").spec, fakes.spec("never", seed=2))
     new, never, old = derive_results(layout)

@@ -24,9 +24,7 @@ def _one(layout: RunLayout, cell: Any, *others: Any) -> ResultRow:
     return build_rows(layout, cells, plans={c.cell_id: PLAN for c in cells})[0]
 
 
-def test_a_step_is_the_maximum_over_ranks_and_the_row_has_the_median_over_steps(
-    fakes: Any, layout: RunLayout
-) -> None:
+def test_a_step_is_the_maximum_over_ranks_and_the_row_has_the_median_over_steps(fakes: Any, layout: RunLayout) -> None:
     cell = fakes.spec("c1")
     # maxima: 30, 20, 25 -> 25; the ranks' own medians are 10 and 20, their mean would be 15
     fakes.write_cell(
@@ -103,9 +101,7 @@ def test_rounds_that_differ_make_a_wider_interval_than_one_long_round(fakes: Any
     assert row == _one(layout, cell)
 
 
-def test_communication_is_the_slowest_ranks_exposed_part_and_the_plans_payload(
-    fakes: Any, layout: RunLayout
-) -> None:
+def test_communication_is_the_slowest_ranks_exposed_part_and_the_plans_payload(fakes: Any, layout: RunLayout) -> None:
     cell = fakes.spec("c1")
     quiet = [fakes.step(n, 100 * MS, exposed_comm_ns=10 * MS) for n in range(10)]
     waiting = [fakes.step(n, 100 * MS, exposed_comm_ns=(30 + 7 * n % 10) * MS) for n in range(10)]
@@ -142,9 +138,7 @@ def test_the_epoch_of_a_steps_cell_is_estimated_from_the_median_step(fakes: Any,
     assert row.dataset_size == 250
 
 
-def test_memory_is_the_largest_peak_and_unknown_when_one_rank_could_not_tell(
-    fakes: Any, layout: RunLayout
-) -> None:
+def test_memory_is_the_largest_peak_and_unknown_when_one_rank_could_not_tell(fakes: Any, layout: RunLayout) -> None:
     cell = fakes.spec("c1")
     ranks = [fakes.series([MS] * 3)] * 2
     fakes.write_cell(layout, cell, ranks=ranks)
@@ -171,9 +165,7 @@ def test_steps_that_drift_are_a_note_with_the_size_of_the_drift(fakes: Any, layo
 # --- epochs cells
 
 
-def _epochs_cell(
-    fakes: Any, layout: RunLayout, times: list[int], *, warmup: bool = True, **changes: Any
-) -> ResultRow:
+def _epochs_cell(fakes: Any, layout: RunLayout, times: list[int], *, warmup: bool = True, **changes: Any) -> ResultRow:
     cell = fakes.spec("c1", steps=None, epochs=len(times))
     steps = [fakes.step(n, 10 * MS, epoch=n // 4, warmup=warmup and n < 3) for n in range(4 * len(times))]
     results = [fakes.epoch(n, t, **changes) for n, t in enumerate(times)]
@@ -254,7 +246,7 @@ def test_a_failed_cell_has_a_row_with_its_reason_and_no_figures(fakes: Any, layo
     assert row.status == "oom"
     assert row.error == "rank 1 on node-b: torch.OutOfMemoryError: CUDA out of memory"
     assert _measured(row) == {None}
-    assert row.num_parameters == 1000  # promised, not measured
+    assert row.num_parameters == 1000  # planned, not measured
     assert row.notes == ("7 timed steps from before it stopped are kept in cells/c1; they are not a result",)
 
 

@@ -36,9 +36,7 @@ def _rows(fakes: Any, tmp_path: Path, *timed: tuple[Any, int | None]) -> tuple[R
     layout = RunLayout(tmp_path)
     for cell, step_ns in timed:
         if step_ns is None:
-            fakes.write_cell(
-                layout, cell, status=CellStatus(cell_id=cell.cell_id, status="oom", reason="full")
-            )
+            fakes.write_cell(layout, cell, status=CellStatus(cell_id=cell.cell_id, status="oom", reason="full"))
         else:
             fakes.write_cell(layout, cell, ranks=[fakes.series([step_ns] * 8)] * cell.world_size)
     return build_rows(layout, [cell for cell, _ in timed], plans={})

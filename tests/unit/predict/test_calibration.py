@@ -80,9 +80,7 @@ def test_calls_in_flight_alone_are_not_the_time_of_one_call() -> None:
 
 
 def test_too_few_sizes_are_skipped_with_the_reason_and_the_rest_is_fitted() -> None:
-    calibration = made(
-        sweep(), sweep("broadcast", sizes=SIZES[:3]), sweep("gather", sizes=(1024, 2048, 3072, 4096))
-    )
+    calibration = made(sweep(), sweep("broadcast", sizes=SIZES[:3]), sweep("gather", sizes=(1024, 2048, 3072, 4096)))
     assert [fit.op for fit in calibration.fits] == ["all_reduce"]
     assert "broadcast float32 2 ranks gloo/cpu: 3 sizes measured" in calibration.skipped[0]
     assert "too close together" in calibration.skipped[1]
@@ -198,10 +196,7 @@ def test_what_was_asked_for_is_found_or_named() -> None:
 
 def test_sizes_outside_the_measured_ones_are_noted() -> None:
     calibration = made(sweep())
-    assert any(
-        "outside the measured 1 KiB to 64 MiB" in n
-        for n in time_of(calibration, "all_reduce", 2**30, 2).notes
-    )
+    assert any("outside the measured 1 KiB to 64 MiB" in n for n in time_of(calibration, "all_reduce", 2**30, 2).notes)
     assert time_of(calibration, "all_reduce", 0, 2).time_ns == pytest.approx(100_000, rel=0.05)
     assert time_of(calibration, "all_reduce", 2**20, 1).time_ns == 0
 

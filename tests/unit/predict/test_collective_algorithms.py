@@ -72,9 +72,7 @@ def test_a_ring_over_nodes_crosses_every_boundary_but_one_in_each_lap() -> None:
 
 def test_a_tree_waits_for_the_logarithm_of_the_nodes() -> None:
     hop = tuning_nccl.TREE.net_us[0]
-    at = {
-        nodes: tree.latency_us(machine(n=8 * nodes, network="infiniband-hdr"), 0) for nodes in (2, 4, 8, 16)
-    }
+    at = {nodes: tree.latency_us(machine(n=8 * nodes, network="infiniband-hdr"), 0) for nodes in (2, 4, 8, 16)}
     assert [at[n] - at[n // 2] for n in (4, 8, 16)] == pytest.approx([2 * hop] * 3)
 
 
@@ -278,16 +276,12 @@ def test_other_tools_spellings_of_ops_are_understood() -> None:
         ("8x 400G RoCE", "h100-sxm", "roce", 8 * 50e9),
     ],
 )
-def test_a_network_is_read_from_a_tables_words(
-    text: str, gpu: str, key: str, node_bytes_per_s: float | None
-) -> None:
+def test_a_network_is_read_from_a_tables_words(text: str, gpu: str, key: str, node_bytes_per_s: float | None) -> None:
     found = read_fabric(text, gpu_key=gpu)
     assert found is not None
     assert found.key == key
     if node_bytes_per_s is not None:
-        assert (found.adapter_bytes_per_s or 0) * (found.adapters_per_node or 0) == pytest.approx(
-            node_bytes_per_s
-        )
+        assert (found.adapter_bytes_per_s or 0) * (found.adapters_per_node or 0) == pytest.approx(node_bytes_per_s)
 
 
 def test_words_that_name_no_network_are_none() -> None:

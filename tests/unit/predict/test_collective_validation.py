@@ -140,9 +140,7 @@ def test_a_report_counts_errors_bias_and_coverage() -> None:
 def published() -> ValidationReport:
     if not PUBLISHED.is_dir():
         pytest.skip("the shared data sets do not lie beside the checkout")
-    rows = [
-        row for file in sorted(PUBLISHED.glob("collectives_*.csv")) for row in read_measured_table(file).rows
-    ]
+    rows = [row for file in sorted(PUBLISHED.glob("collectives_*.csv")) for row in read_measured_table(file).rows]
     return validate(rows)
 
 
@@ -153,9 +151,7 @@ def test_every_published_row_is_predicted(published: ValidationReport) -> None:
 
 
 @pytest.mark.shared_data
-@pytest.mark.parametrize(
-    ("size_class", "bar"), [("< 64 KiB", 0.20), ("64 KiB - 16 MiB", 0.22), (">= 16 MiB", 0.07)]
-)
+@pytest.mark.parametrize(("size_class", "bar"), [("< 64 KiB", 0.20), ("64 KiB - 16 MiB", 0.22), (">= 16 MiB", 0.07)])
 def test_median_errors_on_published_rows_stay_below_the_bars(
     published: ValidationReport, size_class: str, bar: float
 ) -> None:

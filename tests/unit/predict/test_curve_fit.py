@@ -82,9 +82,7 @@ def test_a_change_of_protocol_is_followed() -> None:
 
 
 def test_twice_the_size_may_cost_more_than_twice_the_time_where_that_was_measured() -> None:
-    times = np.where(
-        SIZES < 2**20, straight(SIZES), straight(SIZES) * np.minimum((SIZES / 2**20) ** 0.4, 4.0)
-    )
+    times = np.where(SIZES < 2**20, straight(SIZES), straight(SIZES) * np.minimum((SIZES / 2**20) ** 0.4, 4.0))
     curve = fit_curve(SIZES, times)
     assert off(curve, SIZES, times) < 0.15
 

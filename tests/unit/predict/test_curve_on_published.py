@@ -52,9 +52,6 @@ def test_the_straight_line_is_off_by_nearly_two_where_buckets_lie() -> None:
         line = fit_line(curve.sizes, curve.times, steps=1, wire_factor=1.0)
         middle = (curve.sizes >= 2**16) & (curve.sizes <= 2**24)
         worst.append(
-            max(
-                t / line_time_ns(line, s)
-                for s, t in zip(curve.sizes[middle], curve.times[middle], strict=True)
-            )
+            max(t / line_time_ns(line, s) for s, t in zip(curve.sizes[middle], curve.times[middle], strict=True))
         )
     assert float(np.median(worst)) > 1.3

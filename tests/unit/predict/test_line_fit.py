@@ -61,7 +61,7 @@ def test_a_size_whose_median_is_uncertain_counts_little() -> None:
     assert line.beta_bytes_per_s == pytest.approx(1e9, rel=0.03)
 
 
-def test_the_intervals_hold_the_truth_about_as_often_as_they_promise() -> None:
+def test_the_intervals_hold_the_truth_about_as_often_as_they_claim() -> None:
     rng = np.random.default_rng(1)
     held = []
     for seed in range(60):

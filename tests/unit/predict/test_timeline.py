@@ -220,9 +220,7 @@ def test_sizes_that_make_the_same_buckets_count_once_and_the_best_is_named() -> 
 
 def test_on_a_slow_start_up_large_buckets_win() -> None:
     facts, measured = eight_layers()
-    choice = best_bucket(
-        measured, facts, SETTING, lambda _, size: 60 * MS + size / 1e11 * 1e9, strategy="bucketed"
-    )
+    choice = best_bucket(measured, facts, SETTING, lambda _, size: 60 * MS + size / 1e11 * 1e9, strategy="bucketed")
     assert choice.bucket_cap_mb == 25
 
 

@@ -21,9 +21,7 @@ def step(forward: int, backward: int, ready: dict[str, int], *, last: int | None
 
 
 def summary_of(*steps: Step, names: str = "ab", accumulation: int = 1):  # type: ignore[no-untyped-def]
-    return summarise(
-        list(steps), names=list(names), clock="perf_counter", micro_batch=4, accumulation=accumulation
-    )
+    return summarise(list(steps), names=list(names), clock="perf_counter", micro_batch=4, accumulation=accumulation)
 
 
 def test_every_part_is_its_own_median() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stepscope.collectives import REGISTRY
-from stepscope.rank.collectives import REGISTRY as DEEDS
+from stepscope.rank.collectives import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.collectives._common import Setup
 from stepscope.rank.collectives.send_recv import peers
 from stepscope.rank.comm.matmul import rows_of
@@ -15,8 +15,8 @@ from stepscope.rank.comm.sizes import buffer_bytes, plan_size
 from stepscope.rank.mesh import Mesh
 
 
-def test_every_promise_has_a_deed() -> None:
-    assert DEEDS.names() == REGISTRY.names()
+def test_every_spec_has_an_implementation() -> None:
+    assert IMPLEMENTATIONS.names() == REGISTRY.names()
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,7 @@ def test_every_promise_has_a_deed() -> None:
         ("all_reduce", 4, 4, 8, 4),
     ],
 )
-def test_sizes_are_rounded_down_to_type_and_world(
-    op: str, asked: int, itemsize: int, world: int, size: int
-) -> None:
+def test_sizes_are_rounded_down_to_type_and_world(op: str, asked: int, itemsize: int, world: int, size: int) -> None:
     found = plan_size(REGISTRY.load(op), asked, itemsize=itemsize, world_size=world)
     assert (found.size_bytes, found.numel, found.skipped) == (size, size // itemsize, None)
 
@@ -93,16 +91,14 @@ def setup(*, rank: int = 0, in_place: bool = False, numel: int = 1200, backend: 
         ("barrier", 0, False, 0),
     ],
 )
-def test_buffers_are_counted_without_making_them(
-    op: str, rank: int, in_place: bool, bytes_of_s: float
-) -> None:
+def test_buffers_are_counted_without_making_them(op: str, rank: int, in_place: bool, bytes_of_s: float) -> None:
     size = 2**44  # no machine has it
     one = setup(rank=rank, in_place=in_place, numel=size // 4)
-    assert buffer_bytes(DEEDS.load(op), one, op=op) == bytes_of_s * size
+    assert buffer_bytes(IMPLEMENTATIONS.load(op), one, op=op) == bytes_of_s * size
 
 
 def test_gloo_copies_what_it_reduces_and_scatters() -> None:
-    build = DEEDS.load("reduce_scatter")
+    build = IMPLEMENTATIONS.load("reduce_scatter")
     ours = setup(in_place=True, backend="gloo")
     assert buffer_bytes(build, ours, op="reduce_scatter") == 2 * 1200 * 4
 

@@ -50,16 +50,12 @@ def reduced_as_a_backend_does(fresh: Values, numel: int) -> Tensor:
     return (total / fresh.world_size).to(fresh.dtype) if fresh.reduce_op == "avg" else total
 
 
-CASES = [
-    (dtype, op) for dtype in DTYPES for op in REDUCERS if not (op == "avg" and not dtype.is_floating_point)
-]
+CASES = [(dtype, op) for dtype in DTYPES for op in REDUCERS if not (op == "avg" and not dtype.is_floating_point)]
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 8, 100])
 @pytest.mark.parametrize(("dtype", "op"), CASES)
-def test_a_right_reduction_passes_and_one_wrong_element_does_not(
-    dtype: torch.dtype, op: str, world: int
-) -> None:
+def test_a_right_reduction_passes_and_one_wrong_element_does_not(dtype: torch.dtype, op: str, world: int) -> None:
     fresh = values(dtype, op, world=world)
     numel = 3 * PERIOD + 17
     result = reduced_as_a_backend_does(fresh, numel)
@@ -147,9 +143,7 @@ def test_large_buffers_are_compared_block_by_block() -> None:
 
 def test_integers_are_exact_and_floats_within_rounding() -> None:
     assert values(torch.int32, "sum").roundings() == 0
-    assert (
-        values(torch.float32, "sum", world=1000).roundings() == 0
-    )  # all partial sums are integers below 2**24
+    assert values(torch.float32, "sum", world=1000).roundings() == 0  # all partial sums are integers below 2**24
     assert values(torch.bfloat16, "sum", world=100).roundings() == 0
     assert values(torch.bfloat16, "sum", world=1000).roundings() == 1000
     assert values(torch.float32, "avg", world=4).roundings() == 5

@@ -37,9 +37,7 @@ def test_the_first_way_out_writes_and_the_others_leave_it_alone(
 
 
 @pytest.mark.usefixtures("inside_a_group")
-def test_a_recorder_that_does_not_answer_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recorder_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
 
     def stuck(*, rank: int, world_size: int) -> FlightDump:

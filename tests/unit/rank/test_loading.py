@@ -64,8 +64,7 @@ def test_batches_are_this_ranks_pieces_epoch_after_epoch(num_workers: int, persi
         ) as loader:
             for epoch in (0, 1):
                 planned = [
-                    [w.piece(m, rank).tolist() for m in range(w.micro_steps)]
-                    for w in plan_epoch(sampling, epoch)
+                    [w.piece(m, rank).tolist() for m in range(w.micro_steps)] for w in plan_epoch(sampling, epoch)
                 ]
                 assert rows_of_epoch(loader, epoch) == planned
                 total = sum(len(piece) for window in planned for piece in window)
@@ -96,9 +95,7 @@ def test_inputs_and_targets_of_a_batch_belong_together() -> None:
 def test_batches_can_be_written_to_although_the_data_is_a_read_only_map() -> None:
     data = split(4)
     data.x.flags.writeable = False
-    with open_loader(
-        data, Sampling(num_samples=4, world_size=1, micro_batch=4), rank=0, device=CPU
-    ) as loader:
+    with open_loader(data, Sampling(num_samples=4, world_size=1, micro_batch=4), rank=0, device=CPU) as loader:
         for _, batches in loader.epoch(0):
             for x, _ in batches:
                 x.zero_()
@@ -123,9 +120,7 @@ def test_endless_goes_from_epoch_to_epoch() -> None:
 @pytest.mark.parametrize("persistent", [False, True])
 def test_close_ends_workers_while_their_batches_are_still_held(persistent: bool) -> None:
     sampling = Sampling(num_samples=40, world_size=1, micro_batch=2)
-    loader = open_loader(
-        split(40), sampling, rank=0, device=CPU, num_workers=2, persistent_workers=persistent
-    )
+    loader = open_loader(split(40), sampling, rank=0, device=CPU, num_workers=2, persistent_workers=persistent)
     epoch = loader.epoch(0)
     _, batches = next(epoch)
     next(batches)

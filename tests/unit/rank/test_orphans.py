@@ -11,9 +11,7 @@ import psutil
 import pytest
 from tests.stalled_import import stalled_module, wait_until
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="Linux alone tells a process of its parent's end"
-)
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells a process of its parent's end")
 
 
 def test_a_launcher_killed_while_its_rank_imports_torch_leaves_nothing(tmp_path: Path) -> None:
@@ -36,9 +34,7 @@ def test_a_launcher_killed_while_its_rank_imports_torch_leaves_nothing(tmp_path:
         wait_until(begun.exists, "the rank never began to import torch")
         process.kill()
         process.wait()
-        wait_until(
-            lambda: not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE, "the rank lives on"
-        )
+        wait_until(lambda: not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE, "the rank lives on")
     finally:
         process.kill()
         process.stdout.close()

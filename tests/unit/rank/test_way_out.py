@@ -36,9 +36,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux", reason="a mutex of glibc stands for a collective that never returns"
-)
+@pytest.mark.skipif(sys.platform != "linux", reason="a mutex of glibc stands for a collective that never returns")
 @pytest.mark.parametrize(("where", "code"), [("library", 143), ("python", 7)])
 def test_sigterm_ends_a_rank_that_sits_in_a_library_call_and_lets_the_interpreter_go_first(
     where: str, code: int
@@ -53,9 +51,7 @@ def test_sigterm_ends_a_rank_that_sits_in_a_library_call_and_lets_the_interprete
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == code
         told_at_once = "told" in process.stdout.read()
-        assert told_at_once or where == "python", (
-            "before the grace; an interpreter that is free may be gone by then"
-        )
+        assert told_at_once or where == "python", "before the grace; an interpreter that is free may be gone by then"
 
 
 def test_a_signal_for_a_forked_data_worker_is_none_for_the_rank() -> None:

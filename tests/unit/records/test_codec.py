@@ -59,9 +59,7 @@ def test_a_damaged_line_in_the_middle_is_an_error_with_its_line_number() -> None
 
 
 def test_a_newer_schema_is_refused_and_says_so() -> None:
-    document = json.loads(codec.encode(CellStatus(cell_id="a", status="ok"))) | {
-        "schema": "stepscope.status/99"
-    }
+    document = json.loads(codec.encode(CellStatus(cell_id="a", status="ok"))) | {"schema": "stepscope.status/99"}
     with pytest.raises(DataError, match="newer stepscope") as caught:
         codec.decode(json.dumps(document).encode(), CellStatus, source="status.json")
     assert "upgrade" in str(caught.value)
@@ -88,7 +86,5 @@ def test_every_kind_has_a_frozen_example_of_every_version() -> None:
 
 
 def test_a_document_may_name_files_whose_names_are_no_utf8() -> None:
-    text = codec.encode_document(
-        {"path": "x\udcff.log", "list": ["\udcfe", {"k\udcff": 1}], "plain": "\\udcff"}
-    )
+    text = codec.encode_document({"path": "x\udcff.log", "list": ["\udcfe", {"k\udcff": 1}], "plain": "\\udcff"})
     assert json.loads(text) == {"path": "x?.log", "list": ["?", {"k?": 1}], "plain": "\\udcff"}

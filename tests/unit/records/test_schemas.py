@@ -22,9 +22,7 @@ def test_every_record_with_a_file_and_every_line_has_a_schema() -> None:
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.json")), ids=lambda p: p.stem)
 def test_the_frozen_example_of_a_file_fits_its_schema(path: Path) -> None:
     document: dict[str, Any] = (
-        json.loads(path.read_text().splitlines()[0])
-        if path.suffix == ".jsonl"
-        else json.loads(path.read_text())
+        json.loads(path.read_text().splitlines()[0]) if path.suffix == ".jsonl" else json.loads(path.read_text())
     )
     name, _, version = path.stem.rpartition("-")
     schema = record_schemas()[f"{name}/{version}"]

@@ -91,13 +91,10 @@ def test_a_wrong_result_shows_no_figures() -> None:
 
 def test_narrow_terminals_lose_the_extras_first() -> None:
     def shown(width: int) -> str:
-        return terminal.render(comm.build(sweep(link_peak_bytes_per_s=5e9)), width=width).plain.splitlines()[
-            0
-        ]
+        return terminal.render(comm.build(sweep(link_peak_bytes_per_s=5e9)), width=width).plain.splitlines()[0]
 
     assert all(
-        word in shown(200)
-        for word in ("count", "algbw", "min", "p90", "p99", "max", "spread", "slowest", "link")
+        word in shown(200) for word in ("count", "algbw", "min", "p90", "p99", "max", "spread", "slowest", "link")
     )
     assert all(word in shown(80) for word in ("size", "time", "algbw", "busbw", "#wrong", "p99"))
     assert not any(word in shown(80) for word in ("min", "p90", "max", "slowest"))
@@ -110,13 +107,9 @@ def test_narrow_terminals_lose_the_extras_first() -> None:
 def test_sweeps_stand_under_what_they_were_measured_with() -> None:
     rows = [
         *sweep(sizes=SIZES[:1], world_size=2),
-        *sweep(
-            "send_recv", sizes=SIZES[:1], world_size=4, hosts=2, pattern="ring", mode="async", in_flight=4
-        ),
+        *sweep("send_recv", sizes=SIZES[:1], world_size=4, hosts=2, pattern="ring", mode="async", in_flight=4),
         *sweep(sizes=SIZES[1:2], world_size=2),
-        *sweep(
-            sizes=SIZES[:1], world_size=2, env={"NCCL_ALGO": "Ring"}, network="1gbit:2", pacing="back_to_back"
-        ),
+        *sweep(sizes=SIZES[:1], world_size=2, env={"NCCL_ALGO": "Ring"}, network="1gbit:2", pacing="back_to_back"),
     ]
     text = terminal.render(comm.build(rows), width=160).plain
     heads = [line for line in text.splitlines() if " · " in line]
@@ -150,9 +143,7 @@ def test_many_sweeps_have_an_overview() -> None:
     rows = [r for n in (2, 3, 4, 5, 6) for r in sweep(world_size=n, sizes=SIZES[:3])]
     assert [t.key for t in build_all(rows)] == ["comm", "comm_overview"]
     assert not any("Avg bus" in note for note in comm.build(rows).footnotes)
-    table = comm_overview.build(
-        [*rows, row(op="gather", world_size=2, status="unsupported", error="not there")]
-    )
+    table = comm_overview.build([*rows, row(op="gather", world_size=2, status="unsupported", error="not there")])
     assert column(table, "sizes")[:1] == ["3"]
     assert any(r.failure == "unsupported: not there" for r in table.rows)
 

@@ -22,9 +22,7 @@ def base(fakes: Any) -> Any:
 
 def test_clear_scaling_is_said_with_its_baseline_and_kind(fakes: Any, base: Any) -> None:
     (said,) = findings([base, _scaled(fakes, "two", 12.5e6, "fair")])
-    assert (
-        said == "mlp small: ddp on 2 ranks is 1.60x single on 1 rank (strong scaling): 80 % efficiency, fair."
-    )
+    assert said == "mlp small: ddp on 2 ranks is 1.60x single on 1 rank (strong scaling): 80 % efficiency, fair."
 
 
 def test_overlapping_intervals_are_no_difference_however_the_medians_lie(fakes: Any, base: Any) -> None:

@@ -68,9 +68,7 @@ def test_names_that_differ_in_the_middle_alone_show_that_middle() -> None:
 
 
 def test_names_that_differ_in_left_out_numbers_show_them() -> None:
-    names = [
-        f"void f_with_a_long_name_of_its_own<float, {n}, AFunctorThatIsLong<float> >(int)" for n in (4, 8)
-    ]
+    names = [f"void f_with_a_long_name_of_its_own<float, {n}, AFunctorThatIsLong<float> >(int)" for n in (4, 8)]
     shown = short_names(names)
     assert len(set(shown.values())) == 2
     assert "4" in shown[names[0]]

@@ -49,8 +49,7 @@ def test_neighbouring_sizes_with_one_choice_share_a_line(tmp_path: Path) -> None
     talk = Talk(nranks=1)
     sizes = {1024: "TREE proto LL", 2048: "TREE proto LL", 1 << 20: "RING proto SIMPLE"}
     calls = [
-        talk.say(0, f"AllReduce: {size} Bytes -> Algo {way} channel{{Lo..Hi}}={{0..1}}")
-        for size, way in sizes.items()
+        talk.say(0, f"AllReduce: {size} Bytes -> Algo {way} channel{{Lo..Hi}}={{0..1}}") for size, way in sizes.items()
     ]
     found = texts(tables(tmp_path, *talk.rank_lines(0), *calls)["nccl_choices"])
     assert [(r["low_bytes"], r["high_bytes"], r["algorithm"], r["protocol"], r["calls"]) for r in found] == [

@@ -24,9 +24,7 @@ from stepscope.report.render.text import ascii_text
 from stepscope.report.tables import findings, runs, scaling
 
 NOTHING = Diagnosis(findings=(), skipped=(), quiet=())
-HOSTILE = (
-    '\\input{/etc/passwd} & 100% $x_1$ #{~^} <script>alert(1)</script> | `rm` [a] "q" -- µs ± 中文 \x00\n*'
-)
+HOSTILE = '\\input{/etc/passwd} & 100% $x_1$ #{~^} <script>alert(1)</script> | `rm` [a] "q" -- µs ± 中文 \x00\n*'
 
 
 def finding(title: str = "2 ranks are slower than 1", **changes: object) -> Finding:
@@ -37,9 +35,7 @@ def finding(title: str = "2 ranks are slower than 1", **changes: object) -> Find
         "evidence": ("speed-up 0.46x on 4 ranks", "31 % of the step is exposed communication"),
         "stake_fraction": 0.31,
         "confidence": "measured",
-        "advice": (
-            Advice(text="use a larger batch", command="stepscope bench --set base.global_batch=1024"),
-        ),
+        "advice": (Advice(text="use a larger batch", command="stepscope bench --set base.global_batch=1024"),),
     }
     return Finding(**{**fields, **changes})
 
@@ -48,12 +44,8 @@ def diagnosis(*found: Finding) -> Diagnosis:
     return Diagnosis(
         findings=found,
         skipped=(
-            Skipped(
-                rule="straggler", reason="no trace here", command="stepscope bench MATRIX.yaml --profile"
-            ),
-            Skipped(
-                rule="clock-skew", reason="no trace here", command="stepscope bench MATRIX.yaml --profile"
-            ),
+            Skipped(rule="straggler", reason="no trace here", command="stepscope bench MATRIX.yaml --profile"),
+            Skipped(rule="clock-skew", reason="no trace here", command="stepscope bench MATRIX.yaml --profile"),
         ),
         quiet=(Quiet(rule="noisy", looked_at="spread 2 %, limit 10 %"),),
     )
@@ -106,8 +98,7 @@ def test_the_comprehensive_csv_holds_base_units_and_leaves_unknown_empty() -> No
 def test_epoch_means_follow_what_is_dropped() -> None:
     one = imported()[:1]
     means = [
-        float(next(csv.DictReader(comprehensive_csv(one, (), drop_epochs=n).splitlines()))["epoch_ns"])
-        for n in (0, 1)
+        float(next(csv.DictReader(comprehensive_csv(one, (), drop_epochs=n).splitlines()))["epoch_ns"]) for n in (0, 1)
     ]
     assert means[0] > means[1]
     said = [runs.build(one, (), drop_epochs=n).footnotes[0] for n in (0, 1, 2)]
@@ -164,20 +155,15 @@ def test_findings_are_a_table_with_advice_and_stake() -> None:
 
 
 def test_the_report_puts_findings_first_with_the_next_command_whole() -> None:
-    long = "stepscope bench --preset strong-scaling " + " ".join(
-        f"--set base.option{n}={n}" for n in range(12)
-    )
+    long = "stepscope bench --preset strong-scaling " + " ".join(f"--set base.option{n}={n}" for n in range(12))
     found = finding(subject="mlp on mnist", advice=(Advice(text="do this " * 30, command=long),))
     text = performance_report(study_evidence(), diagnosis(found), drop_epochs=2)
     order = [
-        text.index(f"\n{name}\n")
-        for name in ("Findings", "Scaling", "Not looked at", "Machine", "Sources and notes")
+        text.index(f"\n{name}\n") for name in ("Findings", "Scaling", "Not looked at", "Machine", "Sources and notes")
     ]
     assert order == sorted(order)
     assert "1. [problem] 2 ranks are slower than 1" in text
-    assert (
-        "Confidence: measured. Fixing this returns up to 31 % of the step. About: mlp on mnist. Rule:" in text
-    )
+    assert "Confidence: measured. Fixing this returns up to 31 % of the step. About: mlp on mnist. Rule:" in text
     assert f"$ {long}\n" in text
     assert "(--drop-epochs 2)" in text
     assert "straggler, clock-skew: no trace here" in text
@@ -225,9 +211,7 @@ def test_hostile_names_stay_text_in_every_file(tmp_path: Path) -> None:
 
 
 def many(count: int) -> Evidence:
-    return evidence(
-        *(replace(study()[n % 3], run_id=f"r{n}", baseline_id=None) for n in range(count)), failed("x")
-    )
+    return evidence(*(replace(study()[n % 3], run_id=f"r{n}", baseline_id=None) for n in range(count)), failed("x"))
 
 
 def test_a_long_table_goes_over_pages_and_columns_left_out_are_named() -> None:

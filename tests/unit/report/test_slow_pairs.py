@@ -65,9 +65,7 @@ def test_ranks_of_one_host_are_named_as_the_host() -> None:
 @pytest.mark.parametrize("sigma", [0.02, 0.1, 0.3, 0.6])
 @pytest.mark.parametrize("ranks", [4, 8])
 def test_clean_noise_names_no_host(ranks: int, sigma: float) -> None:
-    named = sum(
-        bool(verdict(pairs(ranks, noise=random.Random(seed), sigma=sigma)).ends) for seed in range(100)
-    )
+    named = sum(bool(verdict(pairs(ranks, noise=random.Random(seed), sigma=sigma)).ends) for seed in range(100))
     assert named == 0
 
 
@@ -80,10 +78,7 @@ def test_quiet_clean_pairs_are_all_passed(sigma: float) -> None:
 def test_single_disturbed_measurements_name_no_host_and_are_not_confirmed() -> None:
     for seed in range(50):
         rng = random.Random(seed)
-        rows = [
-            replace(r, time_ns_min=r.time_ns_min * 3) if rng.random() < 0.04 else r
-            for r in pairs(8, noise=rng)
-        ]
+        rows = [replace(r, time_ns_min=r.time_ns_min * 3) if rng.random() < 0.04 else r for r in pairs(8, noise=rng)]
         found = verdict(rows)
         assert not found.ends
         slow = found.slow_peers

@@ -9,9 +9,7 @@ from stepscope.report.summary import write_summary
 from stepscope.store.layout import RunLayout
 
 
-def test_a_run_folder_without_run_or_environment_file_still_gets_its_summary(
-    fakes: Any, tmp_path: Path
-) -> None:
+def test_a_run_folder_without_run_or_environment_file_still_gets_its_summary(fakes: Any, tmp_path: Path) -> None:
     layout, cell = RunLayout(tmp_path / "lonely"), fakes.single("a")
     fakes.write_cell(layout, cell, ranks=[fakes.series([1_000_000] * 8)])
     write_summary(layout, build_rows(layout, [cell], plans={}))

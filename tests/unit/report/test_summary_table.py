@@ -110,9 +110,7 @@ def test_rows_of_a_model_stay_together_in_the_order_of_first_appearance(fakes: A
 
 
 def test_a_failed_cell_is_named_with_status_and_reason(rows: list[Any]) -> None:
-    assert build(rows).rows[2].failure == (
-        "out of GPU memory: rank 1 on node-b: CUDA out of memory, 2.0 GiB asked for"
-    )
+    assert build(rows).rows[2].failure == ("out of GPU memory: rank 1 on node-b: CUDA out of memory, 2.0 GiB asked for")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -122,9 +120,7 @@ def test_no_line_is_wider_than_the_terminal(rows: list[Any], width: int) -> None
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_whatever_the_width_every_cell_keeps_its_mode_ranks_epoch_and_reason(
-    rows: list[Any], width: int
-) -> None:
+def test_whatever_the_width_every_cell_keeps_its_mode_ranks_epoch_and_reason(rows: list[Any], width: int) -> None:
     text = terminal.render(build(rows), width=width, footnotes=False).plain
     flat = " ".join(text.split())
     for word in ("single", "ddp", "hook=bf16", "400 ms", "out of GPU memory", "1.60x"):

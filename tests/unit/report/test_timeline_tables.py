@@ -61,10 +61,7 @@ def test_every_bucket_has_a_row_with_its_times() -> None:
     assert column(table, "start") == [20 * MS, 40 * MS]
     assert column(table, "end") == [40 * MS, 60 * MS]
     assert column(table, "exposed") == [0, 20 * MS]
-    assert (
-        "step 100 ms = 20.0 ms before + backward 40.0 ms + exposed 20.0 ms + 20.0 ms after"
-        in table.footnotes[0]
-    )
+    assert "step 100 ms = 20.0 ms before + backward 40.0 ms + exposed 20.0 ms + 20.0 ms after" in table.footnotes[0]
     assert "50% of 40.0 ms hidden" in table.footnotes[0]
 
 

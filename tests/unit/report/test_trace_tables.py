@@ -179,9 +179,7 @@ def test_sets_of_ranks_are_named_by_their_ends() -> None:
         ({1: 10, 2: 30}, "on 2 of 4", 2),
     ],
 )
-def test_the_rank_with_most_is_named_where_it_stands_out(
-    values: dict[int, float], text: str, raw: int
-) -> None:
+def test_the_rank_with_most_is_named_where_it_stands_out(values: dict[int, float], text: str, raw: int) -> None:
     value = most(values, [0, 1, 2, 3])
     assert (value.text, value.raw) == (text, raw)
 
@@ -203,9 +201,7 @@ def test_one_rank_is_compared_with_nobody() -> None:
         (_parts(compute=0, comm=200, overlap=0), 0.0),
     ],
 )
-def test_overlap_efficiency_is_the_hidden_share_of_the_shorter(
-    parts: Parts, efficiency: float | None
-) -> None:
+def test_overlap_efficiency_is_the_hidden_share_of_the_shorter(parts: Parts, efficiency: float | None) -> None:
     assert overlap_efficiency(parts) == efficiency
 
 
@@ -235,8 +231,7 @@ def test_of_many_ranks_those_with_most_exposed_communication_come_first(alone: T
     budget = alone.ranks[0].budget
     assert budget is not None
     ranks = [
-        _pass(r, budget=replace(budget, parts=_parts(compute=300, comm=300, overlap=300 - r)))
-        for r in range(MANY + 1)
+        _pass(r, budget=replace(budget, parts=_parts(compute=300, comm=300, overlap=300 - r))) for r in range(MANY + 1)
     ]
     table = _table("overlap", _summary(*ranks))
     assert _column(table, "rank") == list(range(MANY, -1, -1))
@@ -272,9 +267,7 @@ def test_bus_bandwidth_is_bytes_of_all_instances_over_their_time(job: Any) -> No
 def test_sure_matches_are_a_footnote_and_unsure_ones_a_column(job: Any) -> None:
     summary = job[1]
     collectives = summary.collectives
-    unsure = replace(
-        collectives, instances=tuple(replace(m, match_confidence=0.5) for m in collectives.instances)
-    )
+    unsure = replace(collectives, instances=tuple(replace(m, match_confidence=0.5) for m in collectives.instances))
     keys = [c.key for c in _table("collectives", summary).columns]
     assert "confidence" not in keys
     assert _column(_table("collectives", replace(summary, collectives=unsure)), "confidence") == [0.5]
@@ -367,9 +360,7 @@ def test_buckets_are_medians_over_steps_and_ranks_from_the_first_ready_one() -> 
 def test_buckets_that_change_between_steps_are_kept_apart_and_noted() -> None:
     buckets = (
         _bucket(0, 1, 0, start=1000, exposed=0),
-        _bucket(
-            0, 2, 0, start=2000, exposed=0, size_bytes=1 << 20, members=None, members_unavailable="no shapes"
-        ),
+        _bucket(0, 2, 0, start=2000, exposed=0, size_bytes=1 << 20, members=None, members_unavailable="no shapes"),
     )
     table = _table("buckets", _summary(_pass(0, buckets=buckets)))
     assert _column(table, "size") == [25 << 20, 1 << 20]
@@ -420,9 +411,7 @@ def test_merged_operators_keep_the_order_that_was_asked_for() -> None:
 
 
 def test_device_work_that_belongs_to_no_operator_is_noted() -> None:
-    table = _table(
-        "operators", _summary(_operators(0, _operator(0, "aten::mm", device=60, host=1), unlinked=40))
-    )
+    table = _table("operators", _summary(_operators(0, _operator(0, "aten::mm", device=60, host=1), unlinked=40)))
     assert any("(40%) of device work has no launch" in note for note in table.notes)
 
 
@@ -507,9 +496,7 @@ def test_copies_of_pageable_memory_get_advice() -> None:
 
 
 def _sequence(*kernels: str, total: int, rank: int = 0) -> SequenceRow:
-    return SequenceRow(
-        rank=rank, kernels=kernels, count=3, total_ns=total, gap_ns=10, mean_ns=total / 3, share=0.1
-    )
+    return SequenceRow(rank=rank, kernels=kernels, count=3, total_ns=total, gap_ns=10, mean_ns=total / 3, share=0.1)
 
 
 def test_a_cycle_of_kernels_is_shown_once() -> None:
@@ -591,9 +578,7 @@ def test_a_utilisation_above_one_is_an_error_in_red() -> None:
 
 def _path(rank: int, **parts: int) -> CriticalPath:
     known = PathParts(**parts)
-    contributors = (
-        PathContributor(part="compute", name="gemm", total_ns=parts.get("compute_ns", 0), share=0.5),
-    )
+    contributors = (PathContributor(part="compute", name="gemm", total_ns=parts.get("compute_ns", 0), share=0.5),)
     return CriticalPath(
         rank=rank, start_ns=0, end_ns=known.total_ns, source="device", parts=known, contributors=contributors, switches=2,
         inferred=1,
@@ -639,8 +624,8 @@ def test_a_path_across_ranks_that_cannot_be_followed_is_noted() -> None:
 
 def _check(rank: int, **fields: Any) -> ConformanceCheck:
     return ConformanceCheck(**{
-        "rank": rank, "strategy": "ddp", "steps": 3, "promised_per_step": 2, "launched_in_backward": 6,
-        "overlap_promised": True, "holds": True, "differences": (), **fields,
+        "rank": rank, "strategy": "ddp", "steps": 3, "planned_per_step": 2, "launched_in_backward": 6,
+        "overlap_planned": True, "holds": True, "differences": (), **fields,
     })  # fmt: skip
 
 

@@ -241,9 +241,7 @@ def test_phases_are_stacked_in_the_order_of_a_step() -> None:
     (datum,) = prepared("step_budget", runs=study())
     assert datum.kinds[:3] == ("waiting for data", "forward", "backward")
     assert datum.rows[0].parts[1] == pytest.approx(5.0 * MS)
-    assert "40 % backward" in caption("step_budget", datum) or "51 % backward" in caption(
-        "step_budget", datum
-    )
+    assert "40 % backward" in caption("step_budget", datum) or "51 % backward" in caption("step_budget", datum)
 
 
 def test_the_budget_of_a_trace_sums_to_the_window_and_many_ranks_are_limited() -> None:
@@ -287,9 +285,7 @@ def test_names_say_what_differs_and_are_never_the_same() -> None:
     assert names(twins) == ("single, 1 rank, first", "single, 1 rank, second")
 
 
-HOSTILE = (
-    r"$\frac{<script>alert(1)</script>} & \input{/etc/passwd} % 中文 \ud800 " + "\ud800\x00\n" + "x" * 300
-)
+HOSTILE = r"$\frac{<script>alert(1)</script>} & \input{/etc/passwd} % 中文 \ud800 " + "\ud800\x00\n" + "x" * 300
 
 
 def hostile() -> dict[str, Any]:

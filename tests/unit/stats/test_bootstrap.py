@@ -59,9 +59,7 @@ def test_the_ratio_of_twice_as_slow_is_two_and_its_interval_says_so() -> None:
 def test_equal_code_differs_from_one_in_about_five_of_a_hundred_comparisons() -> None:
     rng = _rng(6)
     differs = [
-        ratio_of_medians(
-            rng.lognormal(0, 0.1, 40), rng.lognormal(0, 0.1, 40), rng=rng, resamples=400
-        ).differs_from_one
+        ratio_of_medians(rng.lognormal(0, 0.1, 40), rng.lognormal(0, 0.1, 40), rng=rng, resamples=400).differs_from_one
         for _ in range(150)
     ]
     assert np.mean(differs) < 0.12

@@ -46,8 +46,5 @@ def test_one_wide_side_of_the_interval_is_enough_to_go_on() -> None:
 @pytest.mark.parametrize("ci_fraction", [0.01, 0.05])
 def test_a_looser_limit_is_never_reached_later(ci_fraction: float) -> None:
     steps = 1e7 * np.random.default_rng(1).lognormal(0, 0.05, 2000)
-    stop = {
-        f: next(c for c in checkpoints() if precise_enough(steps[:c], ci_fraction=f))
-        for f in (ci_fraction, 0.1)
-    }
+    stop = {f: next(c for c in checkpoints() if precise_enough(steps[:c], ci_fraction=f)) for f in (ci_fraction, 0.1)}
     assert stop[0.1] <= stop[ci_fraction]

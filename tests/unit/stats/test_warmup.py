@@ -20,9 +20,7 @@ def _series(
     return times
 
 
-def _ends(
-    shape: Shape = np.ones_like, *, n: int = 60, repeats: int = 60, **kwargs: float
-) -> list[int | None]:
+def _ends(shape: Shape = np.ones_like, *, n: int = 60, repeats: int = 60, **kwargs: float) -> list[int | None]:
     rng = np.random.default_rng(11)
     return [warmup_end(_series(rng, n, shape, **kwargs)) for _ in range(repeats)]
 

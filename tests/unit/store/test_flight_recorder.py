@@ -149,8 +149,7 @@ def test_a_group_with_point_to_point_calls_has_no_counter() -> None:
 def test_counters_of_groups_without_a_call_are_found_by_the_order_in_which_groups_were_made() -> None:
     config = {n: {"name": n, "desc": "", "ranks": "[0, 1]"} for n in ("0", "12", "3")}
     status = {
-        n: {"last_enqueued_collective": e, "last_completed_collective": e}
-        for n, e in (("0", 5), ("2", 6), ("10", 7))
+        n: {"last_enqueued_collective": e, "last_completed_collective": e} for n, e in (("0", 5), ("2", 6), ("10", 7))
     }
     plain = nccl(entry(pg_id=2, process_group=["3", "x"]), pg_config=config, pg_status=status)
     found = {g.name: g.last_enqueued for g in from_json(json.dumps(plain), rank=0).groups}
@@ -181,9 +180,7 @@ def test_a_folder_gives_a_dump_a_rank_and_says_why_it_left_out_the_rest(tmp_path
     (tmp_path / "README.md").write_text("notes")
     folder = read_folder(tmp_path)
     assert [d.rank for d in folder.dumps] == [0, 1]
-    assert {Path(r.path).name: r.reason.split(": ", 1)[-1] for r in folder.refused}["README.md"].startswith(
-        "not a"
-    )
+    assert {Path(r.path).name: r.reason.split(": ", 1)[-1] for r in folder.refused}["README.md"].startswith("not a")
     assert any("already the dump of rank 0" in r.reason for r in folder.refused)
 
 

@@ -119,9 +119,9 @@ def test_the_place_is_the_innermost_line_outside_torch() -> None:
         file, _, line = at.rpartition(":")
         return {"filename": file, "line": int(line), "name": name}
 
-    assert place(
-        [{"filename": "??", "line": 0, "name": "malloc"}, frame(INSIDE), frame(MODEL), frame(LOSS)]
-    ) == ("proj/model.py:12 forward")
+    assert place([{"filename": "??", "line": 0, "name": "malloc"}, frame(INSIDE), frame(MODEL), frame(LOSS)]) == (
+        "proj/model.py:12 forward"
+    )
     assert place([frame(INSIDE)]) == "modules/linear.py:125 forward"
     assert place([{"filename": "x.cpp", "line": 1, "name": "f"}]) == "inside torch (no Python frame)"
     assert place([]).startswith("unknown place")

@@ -198,9 +198,7 @@ def test_too_many_sizes_are_counted_by_powers_of_two(tmp_path: Path, monkeypatch
     monkeypatch.setattr(_nccl_job, "SIZES_KEPT", 2)
     talk = Talk(nranks=1)
     sizes = [16, 17, 100, 127, 100, 17]
-    calls = [
-        talk.say(0, f"AllReduce: {s} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..1}}") for s in sizes
-    ]
+    calls = [talk.say(0, f"AllReduce: {s} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..1}}") for s in sizes]
     (comm,) = read(tmp_path, [*talk.rank_lines(0), *calls]).communicators
     assert [(c.low_bytes, c.high_bytes, c.calls) for c in comm.choices] == [
         (16, 16, 1),
@@ -212,7 +210,9 @@ def test_too_many_sizes_are_counted_by_powers_of_two(tmp_path: Path, monkeypatch
 def test_a_choice_goes_to_the_communicator_called_last_where_rank_0_of_several_speaks(tmp_path: Path) -> None:
     world, group = Talk(nranks=2), Talk(nranks=1, comm_id="0xdef2", number=1)
     chosen = world.say(0, "AllReduce: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}", tid=700)
-    call = "AllReduce: opCount 0 sendbuff 0x1 recvbuff 0x1 count 16 datatype 7 op 0 root 0 comm {} [nranks=1] stream 0x2"
+    call = (
+        "AllReduce: opCount 0 sendbuff 0x1 recvbuff 0x1 count 16 datatype 7 op 0 root 0 comm {} [nranks=1] stream 0x2"
+    )
     both = [*world.rank_lines(0), *group.rank_lines(0)]
     told = read(tmp_path, [*both, world.say(0, call.format(group.pointer(0)), tid=700), chosen])
     assert {c.id: len(c.choices) for c in told.communicators} == {"0xabc1": 0, "0xdef2": 1}
@@ -484,9 +484,7 @@ def test_a_log_without_initialisations_still_tells_its_links(tmp_path: Path) -> 
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     talk = Talk(nranks=1)
     calls = [
-        talk.say(
-            0, f"AllReduce: {1 << (i % 20)} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..1}}", tid=700
-        )
+        talk.say(0, f"AllReduce: {1 << (i % 20)} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..1}}", tid=700)
         for i in range(100)
     ]
     path = tmp_path / "long.log"

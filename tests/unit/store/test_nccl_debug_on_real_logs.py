@@ -21,9 +21,7 @@ pytestmark = [
     pytest.mark.skipif(not LOGS.is_dir(), reason=f"no real logs at {LOGS}"),
 ]
 
-LINK = re.compile(
-    r"Channel (\d+)(?:/0)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[\w+\])? via (\S+(?: pointer/read)?)"
-)
+LINK = re.compile(r"Channel (\d+)(?:/0)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[\w+\])? via (\S+(?: pointer/read)?)")
 DONE = re.compile(
     r"^([\w-]+):(\d+):.* comm \S+ rank (\d+) nranks (\d+) cudaDev (\d) .*busId (\w+) .*Init COMPLETE", re.M
 )
@@ -43,9 +41,7 @@ def read(name: str) -> tuple[NcclDebug, NcclCommunicator, str]:
         (V100X4, "2.7.8+cuda10.2", 4, 1, 12, (16, 4)),
     ],
 )
-def test_head_figures(
-    name: str, version: str, nranks: int, hosts: int, channels: int, p2p: tuple[int, int]
-) -> None:
+def test_head_figures(name: str, version: str, nranks: int, hosts: int, channels: int, p2p: tuple[int, int]) -> None:
     found, comm, text = read(name)
     assert found.versions == comm.versions == (version,)
     assert (comm.nranks, len({r.host for r in comm.ranks}), comm.networks) == (nranks, hosts, ("IB",))
@@ -62,9 +58,7 @@ def test_head_figures(
 @pytest.mark.parametrize("name", [A100, V100X16, V100X4])
 def test_ranks_are_those_whose_init_is_reported_complete(name: str) -> None:
     _, comm, text = read(name)
-    mine = [
-        (r.host, str(r.pid), str(r.rank), str(comm.nranks), str(r.cuda_device), r.bus_id) for r in comm.ranks
-    ]
+    mine = [(r.host, str(r.pid), str(r.rank), str(comm.nranks), str(r.cuda_device), r.bus_id) for r in comm.ranks]
     assert mine == sorted(DONE.findall(text), key=lambda row: int(row[2]))
     assert all(r.initialised for r in comm.ranks)
 
@@ -110,9 +104,7 @@ def test_every_rank_is_among_its_parents_children(name: str) -> None:
 
 def test_choices_count_what_the_text_says() -> None:
     found, comm, text = read(A100)
-    said = Counter(
-        re.findall(r"AllReduce: (\d+) Bytes -> Algo RING proto SIMPLE channel\{Lo..Hi\}=\{0..23\}", text)
-    )
+    said = Counter(re.findall(r"AllReduce: (\d+) Bytes -> Algo RING proto SIMPLE channel\{Lo..Hi\}=\{0..23\}", text))
     assert {c.low_bytes: c.calls for c in comm.choices} == {int(size): n for size, n in said.items()}
     assert {(c.op, c.algorithm, c.protocol, c.channels) for c in comm.choices} == {
         ("AllReduce", "Ring", "Simple", (0, 23))

@@ -72,12 +72,7 @@ def test_what_launchers_put_before_each_line_is_skipped(tmp_path: Path, prefix: 
 
 
 def test_header_lines_may_have_lost_their_mark(tmp_path: Path) -> None:
-    text = (
-        log(SIZES)
-        .replace("# nThread", "nThread")
-        .replace("#  Rank  0", "  Rank  0")
-        .replace("# Using", "Using")
-    )
+    text = log(SIZES).replace("# nThread", "nThread").replace("#  Rank  0", "  Rank  0").replace("# Using", "Using")
     assert {r.world_size for r in read(tmp_path, text).comm_rows} == {8}
 
 
@@ -95,9 +90,7 @@ def test_old_layout_without_a_reduction(tmp_path: Path) -> None:
 
 
 def test_sizes_that_became_empty_are_left_out_and_said_but_count_in_its_average(tmp_path: Path) -> None:
-    zero = row(4, 1e9, op="all_reduce", ranks=8).replace(
-        "           4             1", "           0             0"
-    )
+    zero = row(4, 1e9, op="all_reduce", ranks=8).replace("           4             1", "           0             0")
     lines = log(SIZES, average=None).splitlines()
     at = next(i for i, line in enumerate(lines) if line.strip().startswith("1024"))
     rates = [float(line.split()[7]) for line in lines[at : at + 4]]
@@ -114,9 +107,7 @@ def test_another_average_than_that_of_its_rows_is_said(tmp_path: Path) -> None:
     assert "its average bus bandwidth is 250.1 GB/s and that of the rows read" in note
 
 
-@pytest.mark.parametrize(
-    ("old", "printed", "bounds"), [(False, "12", 0), (True, "3e+01", 7), (True, "2e-01*", 0)]
-)
+@pytest.mark.parametrize(("old", "printed", "bounds"), [(False, "12", 0), (True, "3e+01", 7), (True, "2e-01*", 0)])
 def test_wrong_results_are_wrong(tmp_path: Path, old: bool, printed: str, bounds: int) -> None:
     found = read(tmp_path, log(SIZES, wrong=printed, old=old, bounds=bounds))
     assert {(r.correct, r.status) for r in found.comm_rows} == {(False, "error")}
@@ -131,8 +122,7 @@ def test_without_a_list_of_devices_the_bandwidths_give_the_ranks_where_they_can(
     found = read(tmp_path, log(SIZES, ranks=16, listed=False))
     assert {(r.world_size, r.hosts) for r in found.comm_rows} == {(16, None)}
     assert any(
-        "no list of devices: 16 ranks, because busbw / algbw of all_reduce is 1.875" in note
-        for note in found.notes
+        "no list of devices: 16 ranks, because busbw / algbw of all_reduce is 1.875" in note for note in found.notes
     )
 
 

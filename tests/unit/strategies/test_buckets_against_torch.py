@@ -21,9 +21,7 @@ def test_buckets_are_those_of_torchs_reducer(sizes: list[int], caps: list[int], 
     order = list(range(len(sizes)))
     seed.shuffle(order)  # type: ignore[attr-defined]
     tensors = [torch.empty(sizes[i]) for i in order]
-    theirs, _ = torch.distributed._compute_bucket_assignment_by_size(
-        tensors, caps, [False] * len(sizes), order
-    )
+    theirs, _ = torch.distributed._compute_bucket_assignment_by_size(tensors, caps, [False] * len(sizes), order)
     ours = assign_buckets([("float32", 4 * n) for n in sizes], order=order, caps_bytes=caps)
     assert [list(bucket) for bucket in ours] == theirs
 

@@ -1,4 +1,4 @@
-"""What the strategies promise, without torch: plans, memory, requirements, options."""
+"""What the strategies declare, without torch: plans, memory, requirements, options."""
 
 from __future__ import annotations
 
@@ -39,23 +39,21 @@ MODEL = facts(
 )
 
 
-def plan(
-    key: str, model: ModelFacts = MODEL, setting: Setting = SETTING, **options: Any
-) -> tuple[CommOp, ...]:
-    promise = REGISTRY.load(key)
-    return promise.comm_plan(model, setting, promise.options(**options))
+def plan(key: str, model: ModelFacts = MODEL, setting: Setting = SETTING, **options: Any) -> tuple[CommOp, ...]:
+    spec = REGISTRY.load(key)
+    return spec.comm_plan(model, setting, spec.options(**options))
 
 
 def refusal(key: str, model: ModelFacts = MODEL, setting: Setting = SETTING, **options: Any) -> str | None:
-    promise = REGISTRY.load(key)
-    return promise.requires(model, setting, promise.options(**options))
+    spec = REGISTRY.load(key)
+    return spec.requires(model, setting, spec.options(**options))
 
 
 def numels(ops: tuple[CommOp, ...]) -> list[int]:
     return [op.numel for op in ops]
 
 
-def test_promises_and_deeds_have_the_same_stems() -> None:
+def test_specs_and_implementations_have_the_same_stems() -> None:
     root = Path(stepscope.__file__).parent
 
     def stems(folder: Path) -> set[str]:
@@ -66,24 +64,24 @@ def test_promises_and_deeds_have_the_same_stems() -> None:
 
 
 @pytest.mark.parametrize("key", REGISTRY.names())
-def test_a_promise_has_its_stem_as_key_and_variants_that_its_options_accept(key: str) -> None:
-    promise = REGISTRY.load(key)
-    assert promise.key == key
-    assert promise.summary
-    assert promise.variants
-    for variant in promise.variants:
-        options = promise.options(**variant)
-        assert promise.min_warmup_steps(options) >= 1
-        assert promise.tolerance(options) >= 0
+def test_a_spec_has_its_stem_as_key_and_variants_that_its_options_accept(key: str) -> None:
+    spec = REGISTRY.load(key)
+    assert spec.key == key
+    assert spec.summary
+    assert spec.variants
+    for variant in spec.variants:
+        options = spec.options(**variant)
+        assert spec.min_warmup_steps(options) >= 1
+        assert spec.tolerance(options) >= 0
 
 
 @pytest.mark.parametrize("key", [k for k in REGISTRY.names() if REGISTRY.load(k).collective])
 def test_every_gradient_travels_exactly_once(key: str) -> None:
-    promise = REGISTRY.load(key)
-    for variant in promise.variants:
+    spec = REGISTRY.load(key)
+    for variant in spec.variants:
         if variant.get("hook") == "powersgd":
             continue  # a compressed matrix travels as two factors
-        ops = promise.comm_plan(MODEL, SETTING, promise.options(**variant))
+        ops = spec.comm_plan(MODEL, SETTING, spec.options(**variant))
         assert sorted(name for op in ops for name in op.members) == sorted(p.name for p in MODEL.parameters)
         assert sum(numels(ops)) == MODEL.num_parameters
 
@@ -140,9 +138,7 @@ def test_bucketed_fills_buckets_in_order_of_readiness_and_closes_at_the_cap() ->
 
 
 def test_a_parameter_larger_than_the_cap_is_never_split() -> None:
-    assert assign_buckets(
-        [("float32", 4), ("float32", 100), ("float32", 4)], order=[0, 1, 2], caps_bytes=[8]
-    ) == (
+    assert assign_buckets([("float32", 4), ("float32", 100), ("float32", 4)], order=[0, 1, 2], caps_bytes=[8]) == (
         (0, 1),
         (2,),
     )
@@ -197,14 +193,12 @@ def test_powersgd_must_start_inside_the_warm_up() -> None:
     assert "at least 6 warm-up steps instead of 5" in (fixed(5) or "")
     assert fixed(6) is None
     assert fixed(None) is None  # found by measurement, which min_warmup_steps bounds from below
-    promise = REGISTRY.load("ddp")
-    assert promise.min_warmup_steps(promise.options(hook="powersgd", powersgd_start_iter=5)) == 6
+    spec = REGISTRY.load("ddp")
+    assert spec.min_warmup_steps(spec.options(hook="powersgd", powersgd_start_iter=5)) == 6
 
 
 def test_powersgd_and_loss_scaling_are_refused() -> None:
-    assert "amp_fp16" in (
-        refusal("ddp", setting=replace(SETTING, precision="amp_fp16"), hook="powersgd") or ""
-    )
+    assert "amp_fp16" in (refusal("ddp", setting=replace(SETTING, precision="amp_fp16"), hook="powersgd") or "")
 
 
 def test_powersgd_without_shapes_is_refused_and_not_guessed() -> None:
@@ -213,9 +207,7 @@ def test_powersgd_without_shapes_is_refused_and_not_guessed() -> None:
 
 
 def test_static_graph_with_accumulation_is_refused() -> None:
-    assert "static_graph" in (
-        refusal("ddp", setting=replace(SETTING, accumulation=4), static_graph=True) or ""
-    )
+    assert "static_graph" in (refusal("ddp", setting=replace(SETTING, accumulation=4), static_graph=True) or "")
     assert refusal("ddp", setting=replace(SETTING, accumulation=4)) is None
 
 
@@ -239,8 +231,8 @@ def test_options_out_of_range_or_unknown_are_refused(key: str, options: dict[str
 
 
 def memory(key: str, setting: Setting = SETTING, **options: Any) -> tuple[int, int, int, int]:
-    promise = REGISTRY.load(key)
-    m = promise.memory_plan(MODEL, setting, promise.options(**options))
+    spec = REGISTRY.load(key)
+    m = spec.memory_plan(MODEL, setting, spec.options(**options))
     return m.parameter_bytes, m.gradient_bytes, m.optimizer_bytes, m.communication_bytes
 
 
@@ -257,9 +249,7 @@ def test_gradients_in_buckets_have_no_second_copy_and_ddps_own_buckets_are_one()
     ("optimizer", "momentum", "states"),
     [("sgd", 0.0, 0), ("sgd", 0.9, 1), ("adam", 0.9, 2), ("adamw", 0.0, 2)],
 )
-def test_optimizer_state_is_counted_in_copies_of_the_parameters(
-    optimizer: str, momentum: float, states: int
-) -> None:
+def test_optimizer_state_is_counted_in_copies_of_the_parameters(optimizer: str, momentum: float, states: int) -> None:
     setting = replace(SETTING, optimizer=optimizer, momentum=momentum)
     assert memory("naive", setting)[2] == states * MODEL.gradient_bytes
 
@@ -270,7 +260,7 @@ def test_an_unknown_optimizer_is_an_error_and_not_zero_bytes() -> None:
 
 
 def test_lossy_hooks_declare_it_and_the_others_are_exact() -> None:
-    promise = REGISTRY.load("ddp")
-    tolerance = {h: promise.tolerance(promise.options(hook=h)) for h in ("none", "fp16", "bf16", "powersgd")}
+    spec = REGISTRY.load("ddp")
+    tolerance = {h: spec.tolerance(spec.options(hook=h)) for h in ("none", "fp16", "bf16", "powersgd")}
     assert tolerance["none"] == 0
     assert 0 < tolerance["fp16"] < tolerance["bf16"] < tolerance["powersgd"]

@@ -16,9 +16,7 @@ from stepscope.traces.matching import match_collectives
 from stepscope.traces.waiting import job_collectives
 
 
-def _met(
-    count: int, ranks: Sequence[int] = (0, 1, 2), *, seed: int = 1, last: int | None = None
-) -> list[Met]:
+def _met(count: int, ranks: Sequence[int] = (0, 1, 2), *, seed: int = 1, last: int | None = None) -> list[Met]:
     """All_reduces at uneven times that all ranks leave together; ``last`` arrives 300 us after the others."""
     rng = random.Random(seed)
     met, now = [], 1_000_000
@@ -33,9 +31,7 @@ def _aligned(ranks: list[RankCommunication]) -> ClockAlignment:
     return align_clocks(ranks, match_collectives(ranks))
 
 
-@pytest.mark.parametrize(
-    ("offset", "drift"), [(5_000_000, 0.0), (-80_000_000, 3e-5), (0, -4e-4), (200_000, 1e-6)]
-)
+@pytest.mark.parametrize(("offset", "drift"), [(5_000_000, 0.0), (-80_000_000, 3e-5), (0, -4e-4), (200_000, 1e-6)])
 def test_planted_offset_and_drift_come_back(offset: int, drift: float) -> None:
     ranks = job(_met(300, last=2), clocks={1: (offset, drift)})
     fits = {f.rank: f for f in _aligned(ranks).fits}
@@ -97,9 +93,7 @@ def test_ranks_that_share_nothing_with_the_reference_are_reached_through_others(
     met = []
     for n, m in enumerate(_met(90, (0,))):
         pair = [(0, 1), (1, 2), (2, 3)][n % 3]
-        met.append(
-            Met(starts=dict.fromkeys(pair, m.starts[0]), end=m.end, sequence=n, group=group(f"g{pair}", pair))
-        )
+        met.append(Met(starts=dict.fromkeys(pair, m.starts[0]), end=m.end, sequence=n, group=group(f"g{pair}", pair)))
     ranks = job(met, clocks={1: (5_000_000, 0.0), 2: (-6_000_000, 0.0), 3: (7_000_000, 0.0)})
     found = _aligned(ranks)
     offsets = {f.rank: round(f.offset_ns) for f in found.fits}

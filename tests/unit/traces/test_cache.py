@@ -116,9 +116,7 @@ def test_a_cache_that_cannot_be_written_is_a_note_not_an_error(path: Path, tmp_p
     assert trace.notes[0].text.startswith("not kept in the cache: ")
 
 
-def test_a_failed_write_leaves_nothing_behind(
-    path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_nothing_behind(path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

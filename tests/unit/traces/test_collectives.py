@@ -41,9 +41,7 @@ real = pytest.mark.skipif(not SHARED.is_dir(), reason=f"no real traces at {SHARE
         ("void vllm::cross_device_reduce_1stage<float, 8>(x)", "all_reduce", None),
     ],
 )
-def test_a_kernels_name_tells_op_and_dtype_in_every_generation(
-    kernel: str, op: str, dtype: str | None
-) -> None:
+def test_a_kernels_name_tells_op_and_dtype_in_every_generation(kernel: str, op: str, dtype: str | None) -> None:
     assert op_of_kernel(kernel) == op
     assert dtype_of_kernel(kernel) == dtype
 
@@ -227,9 +225,7 @@ def _gloo_file(folder: Path) -> Path:
         launch("barrier", 3000, [[1], []], ["unsigned char", ""]),
         span("barrier", 31, 3010, 90, None),
     ]
-    config = [
-        {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cpu:gloo", "pg_size": 2, "ranks": [0, 1]}
-    ]
+    config = [{"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cpu:gloo", "pg_size": 2, "ranks": [0, 1]}]
     info = {"backend": "gloo", "rank": 0, "world_size": 2, "pg_count": 1, "pg_config": config}
     # The first span comes from before the capture: it is moved behind the others so that none is its launch.
     events[0]["ts"] = 5000.0

@@ -220,9 +220,7 @@ def test_two_stragglers_are_named_even_where_one_rank_alone_is_late() -> None:
 
 
 def test_newer_nccl_names_give_the_exception_instead_of_stragglers() -> None:
-    report = report_of(
-        step(3, 0, 1000), launch(5, correlation=1), kernel("ncclDevKernel_X", 10, 900, correlation=1)
-    )
+    report = report_of(step(3, 0, 1000), launch(5, correlation=1), kernel("ncclDevKernel_X", 10, 900, correlation=1))
     assert isinstance(report.stragglers, HtaFailure)
     assert report.stragglers.raises == "ValueError"
 
@@ -284,8 +282,7 @@ def _as_printed(table: str, report: HtaReport) -> Any:
             ]  # fmt: skip
         case "get_gpu_kernel_breakdown_default_top10" | "get_gpu_kernel_breakdown_all_kernels":
             types = [
-                {"kernel_type": t.kernel_type, "sum": t.sum_us, "percentage": t.percent}
-                for t in report.kernel_types
+                {"kernel_type": t.kernel_type, "sum": t.sum_us, "percentage": t.percent} for t in report.kernel_types
             ]
             kernels = [
                 {

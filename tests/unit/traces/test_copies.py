@@ -36,9 +36,7 @@ def test_names_tell_direction_and_host_memory(name: str, kind: str, memory: str 
 def test_a_rate_is_bytes_over_time_of_the_copies_whose_size_is_known() -> None:
     name = "Memcpy HtoD (Pinned -> Device)"
     table = copy_table(
-        trace(
-            copy(name, 0, 100, size_bytes=1000), copy(name, 200, 500, size_bytes=5000), copy(name, 600, 900)
-        )
+        trace(copy(name, 0, 100, size_bytes=1000), copy(name, 200, 500, size_bytes=5000), copy(name, 600, 900))
     )
     assert table is not None
     (row,) = table.rows

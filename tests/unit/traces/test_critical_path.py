@@ -181,9 +181,7 @@ def test_legs_end_at_the_collective_the_work_waited_for() -> None:
 
 @pytest.mark.shared_data
 @pytest.mark.skipif(not SETS.is_dir(), reason="the real traces are not beside this checkout")
-@pytest.mark.parametrize(
-    "name", sorted(p.name for p in SETS.iterdir() if p.is_dir()) if SETS.is_dir() else []
-)
+@pytest.mark.parametrize("name", sorted(p.name for p in SETS.iterdir() if p.is_dir()) if SETS.is_dir() else [])
 def test_the_parts_of_real_traces_sum_to_the_path_and_legs_to_the_same(name: str) -> None:
     for each in load_traces(SETS / name).ranks:
         activity = activity_of(each.events)

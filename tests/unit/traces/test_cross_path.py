@@ -16,8 +16,7 @@ from stepscope.traces.links import launches_of
 def met(places: dict[int, int], *, last_rank: int | None, transfer_ns: int | None) -> MatchedCollective:
     """A collective by its place on each rank; what the path does not read is left empty."""
     waiting = tuple(
-        RankWaiting(rank=r, position=p, start_ns=0, end_ns=0, waiting_ns=None, exposed_ns=0)
-        for r, p in places.items()
+        RankWaiting(rank=r, position=p, start_ns=0, end_ns=0, waiting_ns=None, exposed_ns=0) for r, p in places.items()
     )
     return MatchedCollective(
         op="all_reduce", size_bytes=None, dtype=None, group=None, group_size=None, sequence=None, step=None, start_ns=0,

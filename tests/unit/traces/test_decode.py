@@ -56,9 +56,7 @@ def test_values_of_other_types_are_read_as_far_as_they_make_sense(changes: dict[
     assert columns(events) == tuple(v * 3 for v in PLAIN)
 
 
-@pytest.mark.parametrize(
-    "args", [None, [], [1], "text", 5, {"stream": None}, {"correlation": "none"}, {"device": {}}]
-)
+@pytest.mark.parametrize("args", [None, [], [1], "text", 5, {"stream": None}, {"correlation": "none"}, {"device": {}}])
 def test_arguments_that_make_no_sense_are_as_if_not_recorded(args: object) -> None:
     events, notes = built(f"{event()}, {event(args=args)}")
     assert events.ts_ns.tolist() == [5250, 5250]
@@ -88,9 +86,7 @@ def test_times_stay_exact_where_events_are_read_loosely() -> None:
 
 
 def test_an_unset_stream_is_none_and_a_large_correlation_fits() -> None:
-    events, _ = built(
-        event(cat="cuda_sync", args={"stream": 2**32 - 1, "correlation": 2**40, "External id": 2**70})
-    )
+    events, _ = built(event(cat="cuda_sync", args={"stream": 2**32 - 1, "correlation": 2**40, "External id": 2**70}))
     assert (events.stream[0], events.correlation[0], events.external_id[0]) == (-1, 2**40, -1)
 
 
@@ -123,9 +119,7 @@ def test_the_device_scan_gives_way_where_a_name_cannot_be_read(tmp_path: Path) -
         path = write(tmp_path / "bad.json", text.replace("mm_kernel", new, 1))
         full, scanned = load_file(path), load_file(path, device_only=True)
         on_device = full.events.is_device
-        assert (
-            scanned.events.ts_ns[scanned.events.is_device].tolist() == full.events.ts_ns[on_device].tolist()
-        )
+        assert scanned.events.ts_ns[scanned.events.is_device].tolist() == full.events.ts_ns[on_device].tolist()
 
 
 def test_damage_that_cannot_be_mended_is_an_error_with_file_and_place(tmp_path: Path) -> None:

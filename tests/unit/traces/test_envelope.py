@@ -18,9 +18,7 @@ from stepscope.traces.source import ByteSource
 EVENT = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2}
 
 
-def read(
-    path: Path, *, chunk_bytes: int = 1 << 19, limit: int | None = None
-) -> tuple[list[object], EventStream]:
+def read(path: Path, *, chunk_bytes: int = 1 << 19, limit: int | None = None) -> tuple[list[object], EventStream]:
     stream = EventStream(ByteSource(path, chunk_bytes=chunk_bytes), header_limit=limit)
     events: list[object] = []
     for block in stream:
@@ -35,9 +33,7 @@ def texts() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_cutting_anywhere_gives_the_same_events_and_header(
-    texts: dict[str, str], layout: str, tmp_path: Path
-) -> None:
+def test_cutting_anywhere_gives_the_same_events_and_header(texts: dict[str, str], layout: str, tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", texts[layout])
     whole = json.loads(texts[layout])
     expected = whole if layout == "bare" else whole["traceEvents"]
@@ -51,9 +47,7 @@ def test_cutting_anywhere_gives_the_same_events_and_header(
 
 
 @pytest.mark.parametrize("layout", ["kineto", "compact", "indent2"])
-def test_offset_tells_where_a_block_lies_in_the_text(
-    texts: dict[str, str], layout: str, tmp_path: Path
-) -> None:
+def test_offset_tells_where_a_block_lies_in_the_text(texts: dict[str, str], layout: str, tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", texts[layout])
     stream = EventStream(ByteSource(path, chunk_bytes=300))
     blocks = [(stream.offset, block) for block in stream]

@@ -58,10 +58,7 @@ def only(findings: tuple[FlightFinding, ...]) -> FlightFinding:
 
 
 def test_ranks_that_did_the_same_and_finished_are_no_finding() -> None:
-    assert (
-        compare([dump(r, call(1), call(2, "barrier"), call(3, "all_gather")) for r in WORLD], world_size=3)
-        == ()
-    )
+    assert compare([dump(r, call(1), call(2, "barrier"), call(3, "all_gather")) for r in WORLD], world_size=3) == ()
 
 
 def test_the_rank_that_never_called_a_collective_is_named_with_it_and_with_those_that_wait() -> None:
@@ -125,9 +122,7 @@ def test_what_follows_a_mismatch_in_its_group_is_no_cause() -> None:
     odd = dump(1, call(1), call(2, "broadcast"), pending(3, numel=7))
     findings = compare([*usual, odd], world_size=3)
     assert only(findings).kind == "op_mismatch"
-    assert [f.kind for f in findings if not f.cause] == ["missing_call"], (
-        "0 and 2 never called 3: a consequence"
-    )
+    assert [f.kind for f in findings if not f.cause] == ["missing_call"], "0 and 2 never called 3: a consequence"
 
 
 def test_a_silent_mismatch_of_long_ago_does_not_excuse_a_rank_that_is_missing_now() -> None:
@@ -150,9 +145,7 @@ def test_ranks_may_pass_different_sizes_to_an_all_to_all_but_not_different_dtype
 
 @pytest.mark.parametrize("op", ["scatter", "gather"])
 def test_only_the_root_has_the_whole_of_a_gather_or_a_scatter(op: str) -> None:
-    none: dict[str, Any] = {
-        f"{'input' if op == 'scatter' else 'output'}_{part}": () for part in ("sizes", "dtypes")
-    }
+    none: dict[str, Any] = {f"{'input' if op == 'scatter' else 'output'}_{part}": () for part in ("sizes", "dtypes")}
     whole: dict[str, Any] = {f"{'input' if op == 'scatter' else 'output'}_sizes": ((100,), (100,), (100,))}
     dumps = [dump(0, call(1, op, **whole)), *(dump(r, call(1, op, **none)) for r in (1, 2))]
     assert compare(dumps, world_size=3) == ()
@@ -167,9 +160,7 @@ def test_two_swapped_collectives_are_one_finding_and_no_two_mismatches() -> None
 
 
 def test_a_collective_left_out_in_the_middle_is_told_as_such_and_not_as_many_mismatches() -> None:
-    usual = [
-        dump(r, call(1), call(2, numel=5), call(3, numel=6), call(4, numel=7), pending(5)) for r in (0, 2)
-    ]
+    usual = [dump(r, call(1), call(2, numel=5), call(3, numel=6), call(4, numel=7), pending(5)) for r in (0, 2)]
     odd = dump(1, call(1), call(2, numel=6), call(3, numel=7), call(4))
     finding = only(compare([*usual, odd], world_size=3))
     assert (finding.kind, finding.ranks, finding.sequence) == ("missing_call", (1,), 2)
@@ -298,9 +289,7 @@ def test_ranks_in_a_point_to_point_name_are_the_groups_own() -> None:
 
 
 def test_a_send_and_its_recv_must_have_equal_size() -> None:
-    findings = compare(
-        [dump(0, p2p("send", 0, 1)), dump(1, p2p("recv", 1, 0, numel=9)), dump(2)], world_size=3
-    )
+    findings = compare([dump(0, p2p("send", 0, 1)), dump(1, p2p("recv", 1, 0, numel=9)), dump(2)], world_size=3)
     assert only(findings).kind == "size_mismatch"
 
 
@@ -310,9 +299,7 @@ def test_matching_point_to_point_calls_are_no_finding() -> None:
 
 def test_the_summary_names_every_culprit_once_and_counts_the_rest() -> None:
     groups = {str(g): WORLD for g in range(6)}
-    waits = [
-        dump(r, *(pending(1, group=str(g), record_id=g) for g in range(6)), groups=groups) for r in (0, 2)
-    ]
+    waits = [dump(r, *(pending(1, group=str(g), record_id=g) for g in range(6)), groups=groups) for r in (0, 2)]
     text = summary(compare([*waits, dump(1, groups=groups)], world_size=3))
     assert text is not None
     assert text.count("rank 1 never called") == 1, "it is missing everywhere: once is enough"

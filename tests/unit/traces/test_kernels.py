@@ -49,19 +49,13 @@ def test_a_name_that_tells_of_the_vector_units_says_so(name: str) -> None:
     assert uses_tensor_cores(name) is False
 
 
-@pytest.mark.parametrize(
-    "name", ["triton_mm", "my_kernel", "SubTensorOpWithScalar1d", "ncclDevKernel_Generic(x)"]
-)
+@pytest.mark.parametrize("name", ["triton_mm", "my_kernel", "SubTensorOpWithScalar1d", "ncclDevKernel_Generic(x)"])
 def test_a_name_that_tells_neither_stays_unknown(name: str) -> None:
     assert uses_tensor_cores(name) is None
 
 
 def test_each_name_has_its_own_mean_minimum_and_maximum_however_many_names_there_are() -> None:
-    rows = [
-        kernel(f"k{i}", 100 * i + 10 * run, 100 * i + 10 * run + 1 + run)
-        for i in range(15)
-        for run in range(3)
-    ]
+    rows = [kernel(f"k{i}", 100 * i + 10 * run, 100 * i + 10 * run + 1 + run) for i in range(15) for run in range(3)]
     table = kernel_table(trace(*rows))
     assert table is not None
     assert len(table.rows) == 15
@@ -71,9 +65,7 @@ def test_each_name_has_its_own_mean_minimum_and_maximum_however_many_names_there
 
 
 def test_what_the_limit_leaves_out_is_counted() -> None:
-    table = kernel_table(
-        trace(kernel("a", 0, 5), kernel("b", 5, 7), kernel("b", 7, 9), kernel("c", 9, 10)), limit=1
-    )
+    table = kernel_table(trace(kernel("a", 0, 5), kernel("b", 5, 7), kernel("b", 7, 9), kernel("c", 9, 10)), limit=1)
     assert table is not None
     assert [r.name for r in table.rows] == ["a"]
     assert (table.left_out_names, table.left_out_calls, table.left_out_ns, table.total_ns) == (2, 3, 5, 10)

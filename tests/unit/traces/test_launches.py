@@ -17,9 +17,7 @@ def statistics(made: RankTrace) -> LaunchStatistics | None:
 
 
 def test_delay_runs_from_the_start_of_the_call_to_the_start_of_the_work() -> None:
-    found = statistics(
-        trace(launch(0, 4, 1), launch(10, 14, 2), kernel("a", 6, 9, 1), kernel("b", 30, 31, 2))
-    )
+    found = statistics(trace(launch(0, 4, 1), launch(10, 14, 2), kernel("a", 6, 9, 1), kernel("b", 30, 31, 2)))
     assert found is not None
     assert found.delay is not None
     assert (found.delay.min_ns, found.delay.max_ns, found.delay.mean_ns) == (6, 20, 13.0)
@@ -28,9 +26,7 @@ def test_delay_runs_from_the_start_of_the_call_to_the_start_of_the_work() -> Non
 
 
 def test_work_shorter_than_its_launch_is_counted_with_what_both_take() -> None:
-    found = statistics(
-        trace(launch(0, 4, 1), launch(10, 14, 2), kernel("a", 6, 9, 1), kernel("b", 30, 39, 2))
-    )
+    found = statistics(trace(launch(0, 4, 1), launch(10, 14, 2), kernel("a", 6, 9, 1), kernel("b", 30, 39, 2)))
     assert found is not None
     assert (found.short_count, found.short_ns, found.short_call_ns) == (1, 3, 4)
 

@@ -35,9 +35,7 @@ def job() -> Job:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("generation", GENERATIONS)
-def test_every_layout_of_every_generation_gives_what_json_gives(
-    generation: str, layout: str, tmp_path: Path
-) -> None:
+def test_every_layout_of_every_generation_gives_what_json_gives(generation: str, layout: str, tmp_path: Path) -> None:
     text = rank_text(build(steps=2, layers=3, generation=generation), 0, layout=layout)
     trace = load_file(write(tmp_path / "rank-0.json", text))
     assert rows_of(trace.events) == reference_rows(text)
@@ -47,9 +45,7 @@ def test_every_layout_of_every_generation_gives_what_json_gives(
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("shape", ["ddp", "fsdp", "tensor", "pipeline"])
-def test_the_device_scan_sees_every_device_event_and_step(
-    shape: str, generation: str, tmp_path: Path
-) -> None:
+def test_the_device_scan_sees_every_device_event_and_step(shape: str, generation: str, tmp_path: Path) -> None:
     job = build(shape=shape, generation=generation, world=4)
     path = write(tmp_path / "rank-1.json", rank_text(job, 1))
     full, scanned = load_file(path), load_file(path, device_only=True)
@@ -59,9 +55,7 @@ def test_the_device_scan_sees_every_device_event_and_step(
     expected = [r[:7] for r, k in zip(rows_of(full.events), kept | steps, strict=True) if k]
     assert [r[:7] for r in rows_of(scanned.events)] == expected
     assert scanned.events.is_device.sum() == job.truth[1].device_events
-    assert scanned.meta == full.meta.__class__(
-        **{**_fields(full.meta), "thread_names": {}, "trace_window_ns": None}
-    )
+    assert scanned.meta == full.meta.__class__(**{**_fields(full.meta), "thread_names": {}, "trace_window_ns": None})
 
 
 def _fields(meta: object) -> dict[str, object]:
@@ -99,9 +93,7 @@ def test_memory_instants_are_kept_in_order_of_time(job: Job, tmp_path: Path) -> 
 
 def test_times_of_absolute_microseconds_are_exact_to_the_nanosecond(tmp_path: Path) -> None:
     times = [f"17121954955055{i:02d}.{i * 37 % 1000:03d}" for i in range(100)]
-    events = ",".join(
-        f'{{"ph":"X","cat":"kernel","name":"k","ts":{t},"dur":0.001,"pid":0,"tid":7}}' for t in times
-    )
+    events = ",".join(f'{{"ph":"X","cat":"kernel","name":"k","ts":{t},"dur":0.001,"pid":0,"tid":7}}' for t in times)
     trace = load_file(write(tmp_path / "rank-0.json", f'{{"traceEvents":[{events}]}}'))
     assert trace.events.ts_ns.tolist() == [int(Decimal(t) * 1000) for t in times]
     assert set(trace.events.dur_ns.tolist()) == {1}
@@ -209,9 +201,7 @@ def test_an_executor_maps_the_files(job: Job, tmp_path: Path) -> None:
     assert [rows_of(r.events) for r in loaded.ranks] == [rows_of(r.events) for r in load_traces(folder).ranks]
 
 
-def test_a_folder_of_mixed_things_gives_its_traces_and_says_what_was_skipped(
-    job: Job, tmp_path: Path
-) -> None:
+def test_a_folder_of_mixed_things_gives_its_traces_and_says_what_was_skipped(job: Job, tmp_path: Path) -> None:
     write_job(job, tmp_path)
     write(tmp_path / "results.json", '{"traceEventsCount": 3, "rows": [{"a": 1}]}')
     write(tmp_path / "list.json", '[{"loss": 1.0}, {"loss": 0.5}]')
@@ -227,9 +217,7 @@ def test_a_folder_of_mixed_things_gives_its_traces_and_says_what_was_skipped(
     assert {n.kind for n in loaded.notes} == {"skipped"}
 
 
-@pytest.mark.parametrize(
-    "text", ['{"a": 1}', "[1, 2]", "[]]", "hello", "{", '[{"a": 1}]', "null", "\x00\x01"]
-)
+@pytest.mark.parametrize("text", ['{"a": 1}', "[1, 2]", "[]]", "hello", "{", '[{"a": 1}]', "null", "\x00\x01"])
 def test_a_named_file_that_is_no_trace_is_an_error(text: str, tmp_path: Path) -> None:
     path = write(tmp_path / "x.json", text)
     if text == "[]]":  # an empty array of events, with rubbish behind

@@ -143,9 +143,7 @@ def test_ranks_missing_from_the_set_make_bounds_not_facts() -> None:
 
 
 def test_bandwidth_is_bytes_over_the_transfer_alone() -> None:
-    (m,) = job_collectives(
-        job([Met(starts={0: 0, 1: 500_000}, end=1_000_000, size_bytes=8_000_000)])
-    ).instances
+    (m,) = job_collectives(job([Met(starts={0: 0, 1: 500_000}, end=1_000_000, size_bytes=8_000_000)])).instances
     assert m.transfer_ns == 500_000
     assert m.algbw_bytes_per_s == pytest.approx(16e9)
     assert m.busbw_bytes_per_s == pytest.approx(16e9)  # 2 (n-1)/n = 1
@@ -179,9 +177,7 @@ def test_a_match_that_cannot_have_happened_loses_its_confidence() -> None:
 
 
 def test_the_order_in_which_ranks_are_given_does_not_matter(tmp_path: Path) -> None:
-    planted = build(
-        world=4, steps=3, late={2: 200_000}, sequence=False, clocks={1: Clock(offset_ns=2_000_000)}
-    )
+    planted = build(world=4, steps=3, late={2: 200_000}, sequence=False, clocks={1: Clock(offset_ns=2_000_000)})
     ranks = _ranks(write_job(planted, tmp_path))
     assert job_collectives(ranks[::-1]) == job_collectives(ranks)
 

@@ -69,17 +69,13 @@ def test_the_timeline_keeps_the_highest_value_of_each_slice() -> None:
 
 
 def test_the_cpu_reserves_nothing_and_counts_from_the_start_of_the_capture() -> None:
-    (cpu,) = timelines(
-        trace(op("a", 0, 1), memory=instants([(5, 64, 64, 0), (6, -64, 0, 0)], kind=0, device=-1))
-    )
+    (cpu,) = timelines(trace(op("a", 0, 1), memory=instants([(5, 64, 64, 0), (6, -64, 0, 0)], kind=0, device=-1)))
     assert (cpu.device_type, cpu.device, cpu.from_capture_start) == ("cpu", None, True)
     assert (cpu.peak.reserved_bytes, cpu.reserved_bytes, cpu.slack_bytes) == (None, None, None)
 
 
 def test_totals_that_are_not_recorded_are_summed_from_the_events() -> None:
-    (gpu,) = timelines(
-        trace(op("a", 0, 1), memory=instants([(1, 10, -1, -1), (2, 30, -1, -1), (3, -10, -1, -1)]))
-    )
+    (gpu,) = timelines(trace(op("a", 0, 1), memory=instants([(1, 10, -1, -1), (2, 30, -1, -1), (3, -10, -1, -1)])))
     assert gpu.allocated_bytes == (10, 40, 30)
     assert (gpu.peak.allocated_bytes, gpu.peak_reserved_bytes) == (40, None)
 

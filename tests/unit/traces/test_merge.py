@@ -74,9 +74,7 @@ def test_every_event_keeps_its_text_and_its_rank(tmp_path: Path) -> None:
         assert [merged.name_of(i) for i in mine] == [trace.events.name_of(i) for i in range(len(mine))]
         assert merged.category[mine].tolist() == trace.events.category.tolist()
         links = {
-            (int(a), int(b))
-            for a, b in zip(merged.correlation[mine], trace.events.correlation, strict=True)
-            if b > 0
+            (int(a), int(b)) for a, b in zip(merged.correlation[mine], trace.events.correlation, strict=True) if b > 0
         }
         assert len(links) == len({a for a, _ in links}) == len({b for _, b in links})
 
@@ -116,9 +114,7 @@ def test_eight_real_ranks_load_as_one_file(tmp_path: Path) -> None:
     merge_traces({t.rank: t.path for t in traces}, tmp_path / "all.json.gz")
     merged = _read(tmp_path / "all.json.gz")
     assert _no_id_is_shared(merged) > 10_000
-    assert sum(e["ph"] == "X" and "dur" in e for e in merged["traceEvents"]) == sum(
-        len(t.events) for t in traces
-    )
+    assert sum(e["ph"] == "X" and "dur" in e for e in merged["traceEvents"]) == sum(len(t.events) for t in traces)
 
 
 def test_the_output_is_never_one_of_the_inputs(tmp_path: Path) -> None:

@@ -18,16 +18,11 @@ def tree(spans: list[tuple[int, int, int]]) -> Nest:
 
 def parent_of(made: Nest) -> dict[int, int | None]:
     """Given index -> given index of its parent."""
-    return {
-        int(i): None if p == NONE else int(made.index[p])
-        for i, p in zip(made.index, made.parent, strict=True)
-    }
+    return {int(i): None if p == NONE else int(made.index[p]) for i, p in zip(made.index, made.parent, strict=True)}
 
 
 spans_lists = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)).map(
-        lambda t: (t[0], t[1], t[1] + t[2])
-    ),
+    st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)).map(lambda t: (t[0], t[1], t[1] + t[2])),
     max_size=40,
 )
 
@@ -141,9 +136,7 @@ def test_a_stack_gives_the_same_parents(spans: list[tuple[int, int, int]]) -> No
 
 
 @given(spans_lists, st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 45)), max_size=20))
-def test_innermost_is_the_deepest_open_span(
-    spans: list[tuple[int, int, int]], asked: list[tuple[int, int]]
-) -> None:
+def test_innermost_is_the_deepest_open_span(spans: list[tuple[int, int, int]], asked: list[tuple[int, int]]) -> None:
     made = tree(spans)
     threads, points = (np.array([a[k] for a in asked], dtype=np.int64) for k in (0, 1))
     for found, (thread, point) in zip(made.innermost(threads, points).tolist(), asked, strict=True):

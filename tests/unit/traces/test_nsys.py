@@ -115,9 +115,7 @@ def test_real_exports_say_what_they_lack_and_where_they_ran(path: Path) -> None:
     assert trace.meta.device_names
     assert trace.meta.host
     assert trace.meta.base_time_ns is not None
-    assert not any(
-        "Event Sync" in n and "cudaDeviceSynchronize" in trace.events.names for n in trace.events.names
-    )
+    assert not any("Event Sync" in n and "cudaDeviceSynchronize" in trace.events.names for n in trace.events.names)
 
 
 def test_columns_of_a_small_export(tmp_path: Path) -> None:
@@ -200,7 +198,9 @@ def test_other_columns_of_other_versions_are_no_obstacle(tmp_path: Path) -> None
 
 
 def test_events_without_an_end_are_left_out_and_counted(tmp_path: Path) -> None:
-    more = f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (5, NULL, 1, 7, 5, {PROCESS}, 1), (9, 8, 1, 7, 5, {PROCESS}, 1)"
+    more = (
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (5, NULL, 1, 7, 5, {PROCESS}, 1), (9, 8, 1, 7, 5, {PROCESS}, 1)"
+    )
     trace = load_nsys(export(tmp_path / "a.sqlite", *STRINGS, *KERNELS, more))
     assert len(trace.events) == 2
     assert any(n.text.startswith("2 events without an end") for n in trace.notes)
@@ -227,9 +227,7 @@ def test_the_work_of_several_processes_is_never_merged(tmp_path: Path) -> None:
 def test_a_large_table_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(nsys, "ROWS_AT_ONCE", 7)
     rows = ", ".join(f"({i}, {i + 1}, 1, 7, {i + 1}, {PROCESS}, {1 + i % 4})" for i in range(100))
-    path = export(
-        tmp_path / "a.sqlite", *STRINGS, KERNELS[0], f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES {rows}"
-    )
+    path = export(tmp_path / "a.sqlite", *STRINGS, KERNELS[0], f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES {rows}")
     events = load_nsys(path).events
     assert events.ts_ns.tolist() == list(range(100))
     assert events.correlation.tolist() == list(range(1, 101))

@@ -152,7 +152,5 @@ def test_without_records_or_shapes_flop_are_unknown_with_the_reason() -> None:
 
 
 def test_odd_shapes_leave_the_flop_unknown() -> None:
-    found = table(
-        trace(op("aten::mm", 0, 5, dims="[[[4, 8], [8, 2]]]"), op("aten::mm", 5, 6, dims="[[4], [8, 2]]"))
-    )
+    found = table(trace(op("aten::mm", 0, 5, dims="[[[4, 8], [8, 2]]]"), op("aten::mm", 5, 6, dims="[[4], [8, 2]]")))
     assert found.rows[0].flop is None

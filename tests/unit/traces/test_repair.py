@@ -87,9 +87,7 @@ def test_the_first_problem_is_told_with_its_place() -> None:
 
 
 def test_a_text_cut_anywhere_is_told_from_a_damaged_one() -> None:
-    text = (
-        b'{"s": "a\\u12ab\\\\ \\"}", "t": true, "f": false, "n": null, "x": -1.5e+10, "l": [{"a": {}}, []]}'
-    )
+    text = b'{"s": "a\\u12ab\\\\ \\"}", "t": true, "f": false, "n": null, "x": -1.5e+10, "l": [{"a": {}}, []]}'
     for end in range(1, len(text)):
         problem = why_invalid(text[:end])
         assert problem is not None

@@ -46,9 +46,7 @@ def test_lateness_is_split_into_operators_and_python() -> None:
     ("shape", "overlap", "place"),
     [("naive", True, "after"), ("ddp", True, "inside"), ("ddp", False, "inside")],
 )
-def test_reductions_are_placed_against_the_backward_pass(
-    tmp_path: Path, shape: str, overlap: bool, place: str
-) -> None:
+def test_reductions_are_placed_against_the_backward_pass(tmp_path: Path, shape: str, overlap: bool, place: str) -> None:
     job = build(shape=shape, world=2, steps=3, layers=4, overlap=overlap)
     for each in analyse_job(write_job(job, tmp_path)).ranks:
         sync = each.gradient_sync

@@ -41,9 +41,7 @@ def test_every_packing_gives_the_text(kind: str, chunk_bytes: int, tmp_path: Pat
 
 @pytest.mark.parametrize("kind", ["gz", "members.gz", "zst", "frames.zst"])
 @pytest.mark.parametrize("lost", [1, 4, 9, 500, 5000])
-def test_a_packed_file_that_breaks_off_gives_what_it_holds_and_a_note(
-    kind: str, lost: int, tmp_path: Path
-) -> None:
+def test_a_packed_file_that_breaks_off_gives_what_it_holds_and_a_note(kind: str, lost: int, tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(packed(kind)[:-lost])
     source = ByteSource(path)
@@ -94,9 +92,7 @@ def test_what_cannot_be_read_is_one_clear_error(make: str, tmp_path: Path) -> No
         "missing": tmp_path / "none", "folder": tmp_path, "below a file": tmp_path / "empty" / "f",
         "empty": tmp_path / "empty",
     }[make]  # fmt: skip
-    with pytest.raises(
-        DataError, match="the file is empty" if make == "empty" else "cannot be read"
-    ) as error:
+    with pytest.raises(DataError, match="the file is empty" if make == "empty" else "cannot be read") as error:
         list(ByteSource(path))
     assert str(path) in str(error.value)
     assert error.value.fix

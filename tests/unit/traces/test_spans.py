@@ -10,9 +10,7 @@ from stepscope.stats.spans import EMPTY, Spans, union
 
 
 def made(*pairs: tuple[int, int]) -> Spans:
-    return union(
-        np.array([p[0] for p in pairs], dtype=np.int64), np.array([p[1] for p in pairs], dtype=np.int64)
-    )
+    return union(np.array([p[0] for p in pairs], dtype=np.int64), np.array([p[1] for p in pairs], dtype=np.int64))
 
 
 def pairs(s: Spans) -> list[tuple[int, int]]:

@@ -81,9 +81,7 @@ def test_a_sampled_trace_of_two_ranks_names_nobody() -> None:
     [("compute", "more compute"), ("launch", "launch-bound"), ("data", "data"), ("sync", "sync")],
 )
 @pytest.mark.parametrize("sequence", [True, False])
-def test_a_planted_late_rank_is_named_with_its_cause(
-    tmp_path: Path, kind: str, cause: str, sequence: bool
-) -> None:
+def test_a_planted_late_rank_is_named_with_its_cause(tmp_path: Path, kind: str, cause: str, sequence: bool) -> None:
     planted = build(world=8, steps=4, late={6: 300_000}, late_kind=kind, sequence=sequence)
     found = _report(write_job(planted, tmp_path))
     assert [(s.rank, s.cause, s.kind) for s in found.stragglers] == [(6, cause, "chronic")]
@@ -144,9 +142,7 @@ def test_lateness_that_moves_from_rank_to_rank_is_rotating_and_names_nobody() ->
 def test_one_long_pause_is_one_off_and_names_nobody() -> None:
     met, now = [], 0
     for step in range(10):
-        starts = {
-            r: now + (90_000_000 if (r, step) == (3, 4) else 1_000 * ((r + step) % 4)) for r in range(4)
-        }
+        starts = {r: now + (90_000_000 if (r, step) == (3, 4) else 1_000 * ((r + step) % 4)) for r in range(4)}
         now = max(starts.values()) + 100_000
         met.append(Met(starts=starts, end=now, step=step, op="all_gather"))
     found = _of(met)

@@ -33,9 +33,7 @@ some_spans = st.lists(st.tuples(st.integers(0, 10**12), st.integers(1, 10**10)),
 
 @given(some_spans, st.integers(-(10**15), 0))
 def test_packing_keeps_every_edge(given_spans: Spans, origin: int) -> None:
-    assert pairs(unpack(pack(given_spans, origin=origin, unit=1), origin=origin, unit=1)) == pairs(
-        given_spans
-    )
+    assert pairs(unpack(pack(given_spans, origin=origin, unit=1), origin=origin, unit=1)) == pairs(given_spans)
 
 
 @given(some_spans, some_spans, st.integers(2, 20))
@@ -85,8 +83,7 @@ def test_spans_are_made_only_where_asked_for(tmp_path: Path) -> None:
 
 def test_many_kernels_become_few_spans_and_keep_their_totals() -> None:
     rows = [
-        kernel("gemm" if n % 7 else "ncclDevKernel_AllReduce", 1000 * n, 1000 * n + 700 + n % 5)
-        for n in range(5000)
+        kernel("gemm" if n % 7 else "ncclDevKernel_AllReduce", 1000 * n, 1000 * n + 700 + n % 5) for n in range(5000)
     ]
     made = trace(*rows)
     found = timeline_spans(3, made.events, activity_of(made.events), limit=500, named=5)

@@ -85,9 +85,7 @@ def test_recorded_flop_are_used_where_there_are_any() -> None:
 
 def test_convolutions_make_the_executed_flop_unknown_instead_of_too_small() -> None:
     convolution = op("aten::cudnn_convolution", 30, 40, dims="[[1, 3, 8, 8]]")
-    found = of(
-        trace(*steps(op("aten::mm", 5, 20, dims="[[64, 32], [32, 16]]"), convolution), device_names=A100)
-    )
+    found = of(trace(*steps(op("aten::mm", 5, 20, dims="[[64, 32], [32, 16]]"), convolution), device_names=A100))
     assert (found.hardware_flop, found.hfu) == (None, None)
     assert found.flop_incomplete == ("aten::cudnn_convolution",)
     assert found.unavailable is not None

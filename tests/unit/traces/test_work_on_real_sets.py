@@ -46,9 +46,7 @@ def test_operators_account_for_all_host_and_device_time(name: str) -> None:
         linked = sum(r.device_self_ns for r in table.rows)
         assert linked + table.outside_ns + table.unlinked_ns == table.device_ns
         assert table.device_ns == int(events.dur_ns[events.is_device].sum())
-        assert all(
-            r.host_self_ns <= r.host_total_ns and r.device_self_ns <= r.device_total_ns for r in table.rows
-        )
+        assert all(r.host_self_ns <= r.host_total_ns and r.device_self_ns <= r.device_total_ns for r in table.rows)
         short = operator_table(each, launches, limit=3)
         assert short is not None
         assert sum(r.host_self_ns for r in short.rows) + short.left_out_host_self_ns == table.host_ns

@@ -14,9 +14,7 @@ def bench(
     matrix: Annotated[
         Path | None, typer.Argument(help="Matrix file (YAML).", metavar="[MATRIX.yaml]", show_default=False)
     ] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="A matrix that comes with stepscope.", metavar="NAME")
-    ] = None,
+    preset: Annotated[str | None, typer.Option(help="A matrix that comes with stepscope.", metavar="NAME")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the presets and exit.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Print the resolved matrix as YAML and exit.")] = False,
     plan: Annotated[
@@ -30,12 +28,8 @@ def bench(
         list[str] | None,
         typer.Option("--set", help="Change one key: --set base.lr=0.01. Repeatable.", metavar="KEY=VALUE"),
     ] = None,
-    warmup: Annotated[
-        str | None, typer.Option(help="Warm-up steps: a number, or auto.", metavar="N|auto")
-    ] = None,
-    steps: Annotated[
-        str | None, typer.Option(help="Timed steps: a number, or auto.", metavar="N|auto")
-    ] = None,
+    warmup: Annotated[str | None, typer.Option(help="Warm-up steps: a number, or auto.", metavar="N|auto")] = None,
+    steps: Annotated[str | None, typer.Option(help="Timed steps: a number, or auto.", metavar="N|auto")] = None,
     emulate_network: Annotated[
         str | None,
         typer.Option(
@@ -45,9 +39,7 @@ def bench(
         ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data sets lie.", metavar="DIR")] = None,
-    download: Annotated[
-        bool, typer.Option("--download", help="Fetch missing public data into --data-dir.")
-    ] = False,
+    download: Annotated[bool, typer.Option("--download", help="Fetch missing public data into --data-dir.")] = False,
     profile: Annotated[
         bool, typer.Option("--profile", help="Add three profiled steps to each cell: one trace per rank.")
     ] = False,
@@ -60,9 +52,7 @@ def bench(
     force: Annotated[
         bool, typer.Option("--force", help="Use a run folder of another matrix, machine or torch.")
     ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")
-    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")] = False,
 ) -> int:
     """Benchmark training strategies: a matrix of models, strategies, ranks and precisions."""
     from stepscope.cli import bench_plan, bench_run
@@ -73,9 +63,7 @@ def bench(
         return bench_plan.print_presets(json=json)
     if (matrix is None) == (preset is None):
         raise UsageError(
-            "give a matrix file or --preset NAME"
-            if matrix is None
-            else "give a matrix file or --preset, not both",
+            "give a matrix file or --preset NAME" if matrix is None else "give a matrix file or --preset, not both",
             fix="`stepscope bench --list` shows the presets",
         )
     source = matrix if matrix is not None else str(preset)

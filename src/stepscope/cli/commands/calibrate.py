@@ -11,9 +11,7 @@ from stepscope.cli._command import Command
 
 
 def calibrate(
-    run: Annotated[
-        Path, typer.Argument(help="Run folder of `stepscope comm`.", metavar="RUN", show_default=False)
-    ],
+    run: Annotated[Path, typer.Argument(help="Run folder of `stepscope comm`.", metavar="RUN", show_default=False)],
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Where to write; without it RUN/calib.json.", metavar="FILE"),

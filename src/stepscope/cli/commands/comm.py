@@ -29,54 +29,34 @@ def comm(
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
     mode: Annotated[
         str,
-        typer.Option(
-            help="blocking, async:K, coalesced:K, grouped:K (K calls in flight).", metavar="MODE,..."
-        ),
+        typer.Option(help="blocking, async:K, coalesced:K, grouped:K (K calls in flight).", metavar="MODE,..."),
     ] = "blocking",
-    in_place: Annotated[
-        str, typer.Option(help="no, yes, both, or auto: as torch calls it without a copy.")
-    ] = "auto",
-    pattern: Annotated[
-        str, typer.Option(help="Of send_recv: ring, uni, bi.", metavar="PATTERN,...")
-    ] = "ring",
+    in_place: Annotated[str, typer.Option(help="no, yes, both, or auto: as torch calls it without a copy.")] = "auto",
+    pattern: Annotated[str, typer.Option(help="Of send_recv: ring, uni, bi.", metavar="PATTERN,...")] = "ring",
     root: Annotated[int, typer.Option(help="Root of broadcast, reduce, gather, scatter.", min=0)] = 0,
     pacing: Annotated[
         str,
-        typer.Option(
-            help="barrier: an untimed barrier before each call; back-to-back: none; auto: barrier on gloo."
-        ),
+        typer.Option(help="barrier: an untimed barrier before each call; back-to-back: none; auto: barrier on gloo."),
     ] = "auto",
     warmup: Annotated[
         str, typer.Option(help="Calls before the timed ones: a number, or auto.", metavar="N|auto")
     ] = "auto",
     iters: Annotated[
         str,
-        typer.Option(
-            help="Timed calls: a number, or auto (until the median is known well enough).", metavar="N|auto"
-        ),
+        typer.Option(help="Timed calls: a number, or auto (until the median is known well enough).", metavar="N|auto"),
     ] = "auto",
     ci: Annotated[
         float,
-        typer.Option(
-            help="auto stops when the median's 95 % interval is within this fraction.", min=0.001, max=1
-        ),
+        typer.Option(help="auto stops when the median's 95 % interval is within this fraction.", min=0.001, max=1),
     ] = 0.02,
     budget: Annotated[str, typer.Option(help="Longest time for one size.", metavar="TIME")] = "5s",
     timeout: Annotated[
         str,
-        typer.Option(
-            help="A size that has not moved on for this long is reported as hanging.", metavar="TIME"
-        ),
+        typer.Option(help="A size that has not moved on for this long is reported as hanging.", metavar="TIME"),
     ] = "120s",
-    check: Annotated[
-        bool, typer.Option("--check/--no-check", help="Verify the result at every size.")
-    ] = True,
-    pairs: Annotated[
-        bool, typer.Option("--pairs", help="Also measure messages between every two ranks.")
-    ] = False,
-    matmul: Annotated[
-        bool, typer.Option("--matmul", help="Also measure matrix products: achievable FLOP/s.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Verify the result at every size.")] = True,
+    pairs: Annotated[bool, typer.Option("--pairs", help="Also measure messages between every two ranks.")] = False,
+    matmul: Annotated[bool, typer.Option("--matmul", help="Also measure matrix products: achievable FLOP/s.")] = False,
     overlap: Annotated[
         bool, typer.Option("--overlap", help="Also run each collective beside matrix products.")
     ] = False,
@@ -98,9 +78,7 @@ def comm(
     ] = None,
     nccl_debug: Annotated[
         str | None,
-        typer.Option(
-            "--nccl-debug", help="Write and read NCCL's log: INIT,GRAPH,TUNING,... or all.", metavar="SUBSYS"
-        ),
+        typer.Option("--nccl-debug", help="Write and read NCCL's log: INIT,GRAPH,TUNING,... or all.", metavar="SUBSYS"),
     ] = None,
     threads: Annotated[
         str, typer.Option(help="Compute threads of each rank: a number, or auto.", metavar="N|auto")
@@ -110,18 +88,12 @@ def comm(
         typer.Option("--output", "-o", help="Run folder; an existing run is resumed.", metavar="DIR"),
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print the sweeps; run nothing.")] = False,
-    charts: Annotated[
-        bool, typer.Option("--charts", help="Also draw the charts (PNG) into the run folder.")
-    ] = False,
+    charts: Annotated[bool, typer.Option("--charts", help="Also draw the charts (PNG) into the run folder.")] = False,
     format_: Annotated[
         str, typer.Option("--format", help="What stdout gets: table, csv or document-001.", metavar="FORMAT")
     ] = "table",
-    force: Annotated[
-        bool, typer.Option("--force", help="Use a run folder of other sweeps, machine or torch.")
-    ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Use a run folder of other sweeps, machine or torch.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")] = False,
 ) -> int:
     """Measure collectives: time, algbw and busbw against size, every result checked.
 

@@ -20,9 +20,7 @@ def compare(
             show_default=False,
         ),
     ],
-    run: Annotated[
-        bool, typer.Option("--run", help="Measure two matrix files now, in alternating rounds.")
-    ] = False,
+    run: Annotated[bool, typer.Option("--run", help="Measure two matrix files now, in alternating rounds.")] = False,
     rounds: Annotated[int, typer.Option(help="Rounds of --run; 4 at least.", metavar="N")] = 6,
     output: Annotated[
         Path | None,

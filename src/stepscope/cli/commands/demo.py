@@ -16,9 +16,7 @@ def demo(
         Path | None,
         typer.Option(help="Train on real data lying here (MNIST), not on the synthetic set.", metavar="DIR"),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")
-    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")] = False,
 ) -> int:
     """Train a small model in every strategy on this machine, trace it, and report: about a minute, no GPU needed."""
     from stepscope.cli.demo_run import run

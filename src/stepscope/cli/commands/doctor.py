@@ -100,9 +100,7 @@ def document(record: EnvironmentRecord, verdicts: tuple[Verdict, ...]) -> dict[s
         "tool_version": __version__,
         "created": utc_now(),
         "environment": to_builtins(record),
-        "links": None
-        if isinstance(topology, Unavailable)
-        else links_document(topology, nvlinks_per_gpu(record)),
+        "links": None if isinstance(topology, Unavailable) else links_document(topology, nvlinks_per_gpu(record)),
         "checks": [
             {
                 "key": verdict.key,
@@ -242,9 +240,7 @@ def _show_checks(console: Console, verdicts: tuple[Verdict, ...]) -> None:
     console.print()
     warnings = plural(counts["warn"], "warning")
     words = (("pass", "passed"), ("warn", warnings), ("fail", "failed"), ("skip", "skipped"))
-    parts = [
-        Text(f"{counts[key]} {word}", style=_STYLES[key] if counts[key] else "dim") for key, word in words
-    ]
+    parts = [Text(f"{counts[key]} {word}", style=_STYLES[key] if counts[key] else "dim") for key, word in words]
     console.print(Text(", ").join(parts))
 
 

@@ -21,9 +21,7 @@ _DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 def hardware(
     name: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="A GPU as torch or nvidia-smi prints it, or a key of the table.", show_default=False
-        ),
+        typer.Argument(help="A GPU as torch or nvidia-smi prints it, or a key of the table.", show_default=False),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -112,11 +110,7 @@ def _show_table(console: Console, accelerators: tuple[Accelerator, ...]) -> None
     for title in ("memory\nGB", "memory\nGB/s", *(f"{dtype}\nTFLOP/s" for dtype in _DTYPES), "link\nGB/s"):
         table.add_column(title, justify="right", no_wrap=True)
     for entry in accelerators:
-        link = (
-            "–"
-            if entry.link is None
-            else f"{entry.link.bytes_per_s / 1e9:.4g}{'*' if entry.link.optional else ''}"
-        )
+        link = "–" if entry.link is None else f"{entry.link.bytes_per_s / 1e9:.4g}{'*' if entry.link.optional else ''}"
         table.add_row(
             entry.key,
             f"{entry.memory_bytes / 1e9:.0f}",
@@ -165,8 +159,7 @@ def _show_one(console: Console, entry: Accelerator) -> None:
     from stepscope.hardware.links import pcie_bytes_per_s
 
     console.print(
-        Text(f"{entry.vendor} {entry.name}", style="bold")
-        + Text(f"  ({entry.key}, {entry.form})", style="dim")
+        Text(f"{entry.vendor} {entry.name}", style="bold") + Text(f"  ({entry.key}, {entry.form})", style="dim")
     )
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="cyan", no_wrap=True)
@@ -178,23 +171,17 @@ def _show_one(console: Console, entry: Accelerator) -> None:
             f"  {dtype}",
             Text("none", style="dim") if rate is None else Text(f"{_rate(rate)} TFLOP/s {units}"),
         )
-    grid.add_row(
-        "  memory", Text(f"{format_bytes(entry.memory_bytes)}, {format_bandwidth(entry.memory_bytes_per_s)}")
-    )
+    grid.add_row("  memory", Text(f"{format_bytes(entry.memory_bytes)}, {format_bandwidth(entry.memory_bytes_per_s)}"))
     link = entry.link
     if link is not None:
-        text = (
-            f"{link.name}, {counted(link.count, 'link')}: {format_bandwidth(link.bytes_per_s)} per direction"
-        )
+        text = f"{link.name}, {counted(link.count, 'link')}: {format_bandwidth(link.bytes_per_s)} per direction"
         if link.peer_links != link.count:
             text += f", {format_bandwidth(link.peer_bytes_per_s)} to one peer"
         grid.add_row("  link", Text(text + (" (with a bridge, sold apart)" if link.optional else "")))
     if entry.pcie is not None:
         generation, lanes = entry.pcie
         rate_or_not = pcie_bytes_per_s(generation, lanes)
-        rate_text = (
-            "" if isinstance(rate_or_not, Unavailable) else f": {format_bandwidth(rate_or_not)} per direction"
-        )
+        rate_text = "" if isinstance(rate_or_not, Unavailable) else f": {format_bandwidth(rate_or_not)} per direction"
         grid.add_row("  PCIe", Text(f"{generation}.0 x{lanes}{rate_text}"))
     grid.add_row("  source", Text(f"{entry.source} ({entry.date})"))
     if entry.confused_with:

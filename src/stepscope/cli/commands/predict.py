@@ -18,13 +18,9 @@ def predict(
     size: Annotated[
         str | None, typer.Option(help="S as nccl-tests counts it: 25MiB, 1K = 1024.", metavar="SIZE")
     ] = None,
-    sizes: Annotated[
-        str | None, typer.Option(help="Several: FROM:TO:FACTOR, or a list.", metavar="SIZES")
-    ] = None,
+    sizes: Annotated[str | None, typer.Option(help="Several: FROM:TO:FACTOR, or a list.", metavar="SIZES")] = None,
     gpus: Annotated[int | None, typer.Option(help="Ranks, one GPU each.", metavar="N")] = None,
-    gpu: Annotated[
-        str | None, typer.Option(help="A GPU of `stepscope hardware`: h100-sxm.", metavar="GPU")
-    ] = None,
+    gpu: Annotated[str | None, typer.Option(help="A GPU of `stepscope hardware`: h100-sxm.", metavar="GPU")] = None,
     gpus_per_node: Annotated[
         int | None, typer.Option(help="Without it what is usual for the GPU, 8 mostly.", metavar="N")
     ] = None,
@@ -55,9 +51,7 @@ def predict(
     ] = None,
     buckets: Annotated[
         Path | None,
-        typer.Option(
-            help="A run of `stepscope bench`: which gradient bucket size is best there.", metavar="RUN"
-        ),
+        typer.Option(help="A run of `stepscope bench`: which gradient bucket size is best there.", metavar="RUN"),
     ] = None,
     cell: Annotated[str | None, typer.Option(help="Which cell of that run.", metavar="ID")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,

@@ -54,15 +54,11 @@ def trace(
     ] = None,
     diff_steps: Annotated[
         str | None,
-        typer.Option(
-            "--diff-steps", help="Compare steps of the same traces: 10-13:20-23.", metavar="A-B:C-D"
-        ),
+        typer.Option("--diff-steps", help="Compare steps of the same traces: 10-13:20-23.", metavar="A-B:C-D"),
     ] = None,
     compat: Annotated[
         str | None,
-        typer.Option(
-            help="hta: the numbers of HolisticTraceAnalysis 0.5.0, filters included.", metavar="hta"
-        ),
+        typer.Option(help="hta: the numbers of HolisticTraceAnalysis 0.5.0, filters included.", metavar="hta"),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(help="Ranks read at a time; without it one per core.", min=1, metavar="N")

@@ -43,12 +43,8 @@ MOST_SHARE = Threshold(
     source="a settled loop has 0; a request from the pool takes about 1 us and one from the driver 100 us and more, so that "
     "one in 100 doubles what allocating costs",
 )
-MOST_RETRIES = Threshold(
-    value=0, unit="late retries", source="each empties the cache and waits for the device"
-)
-LEAST = Threshold(
-    value=200, unit="late requests", source="fewer are less than one training step of a small model"
-)
+MOST_RETRIES = Threshold(value=0, unit="late retries", source="each empties the cache and waits for the device")
+LEAST = Threshold(value=200, unit="late requests", source="fewer are less than one training step of a small model")
 
 
 def check(evidence: Evidence) -> Outcome:
@@ -80,9 +76,7 @@ def _finding(memory: MemorySnapshot) -> Finding:
         f"driver ({format_percent(_share(memory))}), {counted(memory.late_driver_frees, 'segment')} given back",
         f"reserved {format_bytes_binary(memory.segment_bytes)} in {counted(memory.segments, 'segment')}",
     ]
-    said += [
-        f"{format_bytes_binary(each.size_bytes)} held at {each.where}" for each in memory.peak_holders[:3]
-    ]
+    said += [f"{format_bytes_binary(each.size_bytes)} held at {each.where}" for each in memory.peak_holders[:3]]
     if memory.history_complete:
         said.append("the history begins with an empty pool: part of it is the first step")
     title = (

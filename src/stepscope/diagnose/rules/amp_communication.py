@@ -123,9 +123,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         advice=(
             Advice(
                 text="halve the bytes with a hook that sends gradients in BF16 or FP16",
-                command=again(
-                    evidence, cell.cell, ("strategy", ["ddp"]), ("strategy_options.hook", ["none", "bf16"])
-                ),
+                command=again(evidence, cell.cell, ("strategy", ["ddp"]), ("strategy_options.hook", ["none", "bf16"])),
             ),
             Advice(
                 text="or keep parameters and gradients in BF16 (check the loss)",

@@ -117,11 +117,7 @@ def check(evidence: Evidence) -> Outcome:
             continue
         measured = measured_steps(everything, cells[0])
         judged.append(
-            [
-                _judge(timed[cell.spec.cell_id], choice, measured)
-                for cell in cells
-                if cell.spec.cell_id in timed
-            ]
+            [_judge(timed[cell.spec.cell_id], choice, measured) for cell in cells if cell.spec.cell_id in timed]
         )
     if not judged:
         reason, command = reasons[0]
@@ -195,8 +191,7 @@ def _evidence(worst: _Judged) -> tuple[str, ...]:
         f"{format_duration(best.step_ns)} a step predicted",
         "predicted steps: "
         + ", ".join(
-            f"{max(c.bucket_caps_mb):g} MiB {format_duration(c.timeline.step_ns)}"
-            for c in worst.choice.candidates
+            f"{max(c.bucket_caps_mb):g} MiB {format_duration(c.timeline.step_ns)}" for c in worst.choice.candidates
         ),
     ]
     ran = {key: ns for key, ns in worst.measured.items() if key not in ("naive", "default")}

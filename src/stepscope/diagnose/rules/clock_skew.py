@@ -39,9 +39,7 @@ _APART = Threshold(
     unit="ns",
     source="traces.alignment: ends differ by 1 to 7 us on a node of V100s, by some 10 us across nodes (2026-11)",
 )
-_DRIFT = Threshold(
-    value=1e-4, unit="ns per ns", source="quartz crystals are specified to some 100 ppm at worst"
-)
+_DRIFT = Threshold(value=1e-4, unit="ns per ns", source="quartz crystals are specified to some 100 ppm at worst")
 
 _BASE = "its file counts from another base time"
 _CONTRADICTS = "correcting it would make collectives impossible"
@@ -52,9 +50,7 @@ def _look(job: TraceEvidence) -> Outcome:
         return Skipped(rule=_NAME, reason="the trace of one rank: no clock to compare with")
     collectives = job.summary.collectives
     if collectives is None or collectives.clocks.reference_rank is None:
-        return unread(
-            _NAME, job.summary, "no collective was seen on two ranks, so that no clock can be compared"
-        )
+        return unread(_NAME, job.summary, "no collective was seen on two ranks, so that no clock can be compared")
     fits, reference = collectives.clocks.fits, collectives.clocks.reference_rank
     contradicting = [f for f in fits if f.status == "unknown" and f.reason == _CONTRADICTS]
     moved = [f for f in fits if f.status == "corrected" and not _only_base(f)]
@@ -85,11 +81,7 @@ def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Finding:
     direction = "ahead of" if most.offset_ns > 0 else "behind"
     evidence = [
         f"rank {most.rank} is {apart} {direction} rank {reference}, from {counted(most.collectives, 'collective')}"
-        + (
-            f"; {format_duration(most.residual_ns)} are left after the fit"
-            if most.residual_ns is not None
-            else ""
-        )
+        + (f"; {format_duration(most.residual_ns)} are left after the fit" if most.residual_ns is not None else "")
     ]
     if steep.drift:
         evidence.append(f"rank {steep.rank} drifts by {steep.drift * 1e6:+.1f} ppm")
@@ -105,9 +97,7 @@ def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Finding:
                 text="figures here are after correction; for other viewers write one file on one clock",
                 command=trace_command(job, "--merge merged.json.gz"),
             ),
-            Advice(
-                text="keep the hosts' clocks together: chrony against one server, PTP where the network has it"
-            ),
+            Advice(text="keep the hosts' clocks together: chrony against one server, PTP where the network has it"),
         ),
         subject=f"rank {most.rank}",
     )

@@ -32,9 +32,7 @@ from stepscope.records.flight import MISMATCHES, FlightFinding, Kind
 
 NAME = "collective-mismatch"
 
-MOST_DIFFERENT = Threshold(
-    value=0, unit="calls that differ", source="all ranks of a group must make the same calls"
-)
+MOST_DIFFERENT = Threshold(value=0, unit="calls that differ", source="all ranks of a group must make the same calls")
 
 _DIFFERENCE: dict[Kind, str] = {
     "size_mismatch": "with another size",
@@ -87,9 +85,7 @@ def _where(kind: Kind) -> str:
         )
     if kind == "dtype_mismatch":
         return "look for autocast or .half() on some ranks only"
-    return (
-        "look for an order that depends on the rank: hooks, sets, branches on data; groups used from threads"
-    )
+    return "look for an order that depends on the rank: hooks, sets, branches on data; groups used from threads"
 
 
 RULE = Rule(

@@ -49,17 +49,13 @@ from stepscope.records.training import TrainingRun
 
 NAME = "communication-bound"
 
-MAX_EXPOSED = Threshold(
-    value=0.20, unit="share of the step", source="METRICS, Scaling: efficiency is good above 0.80"
-)
+MAX_EXPOSED = Threshold(value=0.20, unit="share of the step", source="METRICS, Scaling: efficiency is good above 0.80")
 MAX_EFFICIENCY = Threshold(
     value=0.50,
     unit="efficiency of a run whose communication was not timed",
     source="METRICS, Scaling: below it scaling is poor; more than communication may be lost above",
 )
-SMALL_BATCH = Threshold(
-    value=32, unit="samples per rank and micro-step", source="document 002: 32 to 128 per GPU"
-)
+SMALL_BATCH = Threshold(value=32, unit="samples per rank and micro-step", source="document 002: 32 to 128 per GPU")
 SHORT_SEQUENCE = Threshold(
     value=512, unit="tokens", source="document 002: 128 tokens failed to scale, 512 were taken to"
 )
@@ -113,9 +109,7 @@ class _Known:
 def check(evidence: Evidence) -> Outcome:
     known = _Known(evidence=evidence, costs=comm_costs(evidence), pairs=pairs(evidence))
     found = [
-        cost
-        for run in _fastest(evidence.runs)
-        if (cost := _measured(known, run) or _inferred(known, run)) is not None
+        cost for run in _fastest(evidence.runs) if (cost := _measured(known, run) or _inferred(known, run)) is not None
     ]
     if not found:
         return Skipped(
@@ -268,9 +262,7 @@ def _causes(evidence: Evidence, run: TrainingRun, latency: float | None) -> tupl
     """(what is too small, the fact that says so), strongest first; empty: nothing known is small."""
     found = []
     if run.micro_batch is not None and run.micro_batch < SMALL_BATCH.value:
-        found.append(
-            ("batch too small", f"{counted(run.micro_batch, 'sample')} per rank and micro-step is small")
-        )
+        found.append(("batch too small", f"{counted(run.micro_batch, 'sample')} per rank and micro-step is small"))
     gradients = run.comm_bytes_per_step or _gradient_bytes(run)
     if latency is not None:
         if latency >= LATENCY_SHARE.value:
@@ -293,9 +285,7 @@ def _sequence(evidence: Evidence, run: TrainingRun) -> int | None:
 def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
     worst, run = costs[0], costs[0].run
     causes = worst.causes
-    named = (
-        ", ".join(cause for cause, _ in causes) or "neither model, batch nor sequence is known to be small"
-    )
+    named = ", ".join(cause for cause, _ in causes) or "neither model, batch nor sequence is known to be small"
     rest = [f"{c.run.label}: {format_percent(c.share)}" for c in costs[1:4]]
     lost = "exposed communication" if worst.measured else "lost, most likely to communication"
     return Finding(
@@ -373,9 +363,7 @@ def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
             )
         ]
     if not any(cause == "model too small" for cause, _ in cost.causes):
-        advice.append(
-            Advice(text="halve the bytes: a bf16 communication hook on DDP (AMP alone does not cut them)")
-        )
+        advice.append(Advice(text="halve the bytes: a bf16 communication hook on DDP (AMP alone does not cut them)"))
     advice.append(Advice(text="fewer ranks: what does not scale is cheaper on the ranks that it fills"))
     if not cost.measured:
         advice.insert(

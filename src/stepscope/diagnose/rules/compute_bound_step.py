@@ -62,9 +62,7 @@ def check(evidence: Evidence) -> Outcome:
             f"exposed communication {format_percent(best.share('exposed_comm'))}, limit {format_percent(MAX_OTHER.value)}",
         )
     groups = by_model(good)
-    return tuple(
-        _finding(evidence, max(group, key=lambda e: (e.world_size, _compute(e)))) for group in groups
-    )
+    return tuple(_finding(evidence, max(group, key=lambda e: (e.world_size, _compute(e)))) for group in groups)
 
 
 def _compute(each: TimedCell) -> float:

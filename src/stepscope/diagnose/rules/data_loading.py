@@ -64,9 +64,7 @@ def _look(job: TraceEvidence) -> Outcome:
             title=f"{idles} {format_percent(share)} of the time while the host loads data",
             evidence=over_ranks(shares) or ("idle time inside the data loader's annotation",),
             stake_fraction=share,
-            confidence="measured from launches and their kernels"
-            if not on_cpu
-            else "measured from operators",
+            confidence="measured from launches and their kernels" if not on_cpu else "measured from operators",
             advice=(
                 Advice(
                     text="more DataLoader workers, persistent_workers=True, pin_memory=True, prefetch_factor",

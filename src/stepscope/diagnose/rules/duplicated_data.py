@@ -45,9 +45,7 @@ _ADVICE = (
         text="give each rank its own part: DataLoader(sampler=DistributedSampler(dataset)) and sampler.set_epoch(epoch),"
         " set whenever torch.distributed.is_initialized(); split an IterableDataset by rank and worker"
     ),
-    Advice(
-        text="then measure again; count samples per rank and epoch and compare their sum with the data set"
-    ),
+    Advice(text="then measure again; count samples per rank and epoch and compare their sum with the data set"),
 )
 
 

@@ -67,9 +67,7 @@ def _look(job: TraceEvidence) -> Outcome:
             + (" (median rank)" if len(parts) > 1 else ""),
             evidence=tuple(evidence),
             stake_fraction=share * (1 - (waiting or 0.0)),
-            confidence="measured"
-            if waiting is not None
-            else "measured; waiting for late ranks is not taken off",
+            confidence="measured" if waiting is not None else "measured; waiting for late ranks is not taken off",
             advice=_advice(job, waiting),
         ),
     )

@@ -53,9 +53,7 @@ Step = dict[int, list[BucketRow]]
 def _look(job: TraceEvidence) -> Outcome:
     steps = _steps(job.summary)
     if not steps:
-        return unread(
-            _NAME, job.summary, "no bucket was launched by gradient hooks (or --show left buckets out)"
-        )
+        return unread(_NAME, job.summary, "no bucket was launched by gradient hooks (or --show left buckets out)")
     several = {number: step for number, step in steps.items() if len(step) > 1}
     if not several:
         return Skipped(rule=_NAME, reason="one bucket a step: there is no last one among several")
@@ -79,9 +77,7 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
     sizes = [row.size_bytes for rows in last for row in rows if row.size_bytes]
     size = format_bytes_binary(max(sizes)) if sizes else "unknown size"
     members = next((row.members for rows in last for row in rows if row.members is not None), None)
-    evidence = [
-        f"{size}, {format_duration(each_ns)} of it exposed in the median of {counted(len(steps), 'step')}"
-    ]
+    evidence = [f"{size}, {format_duration(each_ns)} of it exposed in the median of {counted(len(steps), 'step')}"]
     if len({p.facts.rank for p in job.summary.ranks}) == 1:
         evidence.append("from one rank's trace: waiting for others may be part of it")
     advice = [

@@ -64,9 +64,7 @@ def _look(job: TraceEvidence) -> Outcome:
         )
     tf32 = has_tf32(device, [kind.largest for _, mix in ranks for kind in mix.kinds])
     if tf32 is None:
-        return Skipped(
-            rule=_NAME, reason="neither the device's name nor its kernels' tell whether it has TF32"
-        )
+        return Skipped(rule=_NAME, reason="neither the device's name nor its kernels' tell whether it has TF32")
     if not tf32:
         return Quiet(rule=_NAME, looked_at=f"{device}: no TF32 on this device")
     ratio = peak_ratio(device, "fp32", "tf32")

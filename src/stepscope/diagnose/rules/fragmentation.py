@@ -41,9 +41,7 @@ MOST_SHARE = Threshold(
     source="three real snapshots have 0 to 10 % (read 2026-11); a fifth of an 80 GB device is 16 GB, a micro-batch of most "
     "models",
 )
-LEAST_BYTES = Threshold(
-    value=256 << 20, unit="inactive split bytes", source="13 segments of the 20 MiB minimum"
-)
+LEAST_BYTES = Threshold(value=256 << 20, unit="inactive split bytes", source="13 segments of the 20 MiB minimum")
 
 
 def check(evidence: Evidence) -> Outcome:
@@ -61,9 +59,7 @@ def check(evidence: Evidence) -> Outcome:
 
 def _fires(memory: MemorySnapshot) -> bool:
     share = memory.fragmentation_fraction
-    return (
-        share is not None and share >= MOST_SHARE.value and memory.inactive_split_bytes >= LEAST_BYTES.value
-    )
+    return share is not None and share >= MOST_SHARE.value and memory.inactive_split_bytes >= LEAST_BYTES.value
 
 
 def _finding(memory: MemorySnapshot) -> Finding:

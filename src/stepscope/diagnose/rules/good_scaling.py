@@ -33,9 +33,7 @@ from stepscope.stats.scaling import GOOD, IMPOSSIBLE
 
 NAME = "good-scaling"
 
-MIN_EFFICIENCY = Threshold(
-    value=GOOD, unit="efficiency", source="METRICS, Scaling; document 001 of the sources"
-)
+MIN_EFFICIENCY = Threshold(value=GOOD, unit="efficiency", source="METRICS, Scaling; document 001 of the sources")
 
 _RATED = ("good", "excellent")
 
@@ -50,9 +48,7 @@ def check(evidence: Evidence) -> Outcome:
         )
     wrong = {pair.base.run_id for pair in found if pair.row.efficiency > IMPOSSIBLE}
     good = [
-        pair
-        for pair in found
-        if pair.row.rating in _RATED and pair.base.run_id not in wrong and not duplicated(pair)
+        pair for pair in found if pair.row.rating in _RATED and pair.base.run_id not in wrong and not duplicated(pair)
     ]
     if good:
         return capped(_finding(group) for group in by_group(good).values())
@@ -71,9 +67,7 @@ def _finding(group: list[Pair]) -> Finding:
     row = best.row
     kind = f"{row.scaling} scaling" if row.scaling else "whether strong or weak scaling is not known"
     evidence = [f"{best.speedup_text} on {best.ranks} against {best.base_ranks}, {kind}"]
-    evidence += [
-        f"also {other.run.label}: {other.row.speedup:.2f}x, {_efficiency(other)}" for other in ranked[1:4]
-    ]
+    evidence += [f"also {other.run.label}: {other.row.speedup:.2f}x, {_efficiency(other)}" for other in ranked[1:4]]
     slower = [t for t in row.targets if t.speedup is not None and t.speedup < 1]
     if slower:
         evidence.append(

@@ -34,26 +34,20 @@ from stepscope.records.flight import MISMATCHES, FlightFinding
 
 NAME = "hang"
 
-MOST_WAITING = Threshold(
-    value=0, unit="ranks that wait for a call of another", source="a finished job has none"
-)
+MOST_WAITING = Threshold(value=0, unit="ranks that wait for a call of another", source="a finished job has none")
 
 
 def check(evidence: Evidence) -> Outcome:
     if not evidence.flight:
         if any(source.format == "flight_recorder" for source in evidence.sources):
-            return Quiet(
-                rule=NAME, looked_at="flight recorders of all ranks: nobody waits for a call of another"
-            )
+            return Quiet(rule=NAME, looked_at="flight recorders of all ranks: nobody waits for a call of another")
         reason, command = NEEDS["flight"]
         return Skipped(rule=NAME, reason=reason, command=command)
     waits = [f for f in evidence.flight if f.kind not in MISMATCHES]
     causes = _causes([f for f in waits if f.cause])
     if not causes:
         what = "ranks called different things" if len(waits) < len(evidence.flight) else "no cause stands out"
-        return Quiet(
-            rule=NAME, looked_at=f"{counted(len(evidence.flight), 'difference')} between ranks: {what}"
-        )
+        return Quiet(rule=NAME, looked_at=f"{counted(len(evidence.flight), 'difference')} between ranks: {what}")
     return tuple(_finding(each, evidence.flight) for each in causes)
 
 

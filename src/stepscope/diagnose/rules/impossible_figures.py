@@ -105,13 +105,9 @@ def _errors_of(pair: Pair) -> list[str]:
     if run.hardware != base.hardware and run.hardware and base.hardware:
         found.append(f"another machine: {run.hardware} against {base.hardware}")
     if base.world_size == 1 and base.strategy not in (None, "single"):
-        found.append(
-            f"the baseline pays for {base.strategy} on one rank, where it gains nothing: take a plain process"
-        )
+        found.append(f"the baseline pays for {base.strategy} on one rank, where it gains nothing: take a plain process")
     if run.device == "cpu" and base.device == "cpu":
-        found.append(
-            "on CPU a rank brings its own cores: a baseline held to one rank's threads makes it super-linear"
-        )
+        found.append("on CPU a rank brings its own cores: a baseline held to one rank's threads makes it super-linear")
     usual = (
         "usual errors: a baseline slowed down by other load or measured with its warm-up, times taken without waiting for"
         " the device, throughput multiplied by the ranks although it was already summed over them"
@@ -160,11 +156,7 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
     contradiction = _contradiction(run)
     if contradiction is not None:
         yield contradiction
-    wrong = [
-        e.number
-        for e in run.epochs
-        if e.validation_accuracy is not None and not 0 <= e.validation_accuracy <= 1
-    ]
+    wrong = [e.number for e in run.epochs if e.validation_accuracy is not None and not 0 <= e.validation_accuracy <= 1]
     if wrong:
         yield _finding(
             name_of(run),

@@ -73,9 +73,7 @@ def _advice(evidence: Evidence, cell: TimedCell) -> tuple[Advice, ...]:
     if spec.num_workers == 0:
         warning = ""
         if cores is not None and busy + spec.world_size > cores:
-            warning = (
-                f" (they need cores: {counted(busy, 'compute thread')} on {counted(cores, 'core')} already)"
-            )
+            warning = f" (they need cores: {counted(busy, 'compute thread')} on {counted(cores, 'core')} already)"
         advice.append(
             Advice(
                 text=f"load batches ahead in worker processes{warning}",
@@ -105,9 +103,7 @@ def _advice(evidence: Evidence, cell: TimedCell) -> tuple[Advice, ...]:
                 command=again(evidence, cell.cell, ("pin_memory", True)),
             )
         )
-    advice.append(
-        Advice(text="make a batch cheaper: decode and tokenise once, store arrays, read from a local disk")
-    )
+    advice.append(Advice(text="make a batch cheaper: decode and tokenise once, store arrays, read from a local disk"))
     return tuple(advice)
 
 

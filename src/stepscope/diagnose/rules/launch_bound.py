@@ -61,9 +61,7 @@ def _look(job: TraceEvidence) -> Outcome:
             rule=_NAME,
             looked_at=f"the device idles {format_percent(share)} for want of launches, limit {format_percent(WORTH)}",
         )
-    split = ", ".join(
-        f"{said} {format_percent(mean([idle_share(p, c) for p in ranks]))}" for c, said in _SAID.items()
-    )
+    split = ", ".join(f"{said} {format_percent(mean([idle_share(p, c) for p in ranks]))}" for c, said in _SAID.items())
     return (
         Finding(
             rule=_NAME,
@@ -78,9 +76,7 @@ def _look(job: TraceEvidence) -> Outcome:
                     text="fewer, larger kernels: a larger micro-batch, fused optimizers (fused=True), torch.compile",
                     command=trace_command(job, "--show launches,idle,sequences"),
                 ),
-                Advice(
-                    text='CUDA graphs where shapes are constant: torch.compile(model, mode="reduce-overhead")'
-                ),
+                Advice(text='CUDA graphs where shapes are constant: torch.compile(model, mode="reduce-overhead")'),
             ),
         ),
     )

@@ -33,7 +33,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.evidence import CellEvidence, Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.predict.promise import promise_of
+from stepscope.predict.specs import specs_of
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 
@@ -53,9 +53,7 @@ def check(evidence: Evidence) -> Outcome:
     for cell in out:
         groups.setdefault(cell.run.group, []).append(cell)
     found = [_ran_out(evidence, group) for group in groups.values()]
-    shares = [
-        (cell, share) for cell in evidence.cells if (share := _share(cell, evidence.environment)) is not None
-    ]
+    shares = [(cell, share) for cell in evidence.cells if (share := _share(cell, evidence.environment)) is not None]
     near = [(cell, share) for cell, share in shares if share > NEAR.value]
     if near:
         found.append(_near(evidence, *max(near, key=lambda each: each[1]), count=len(near)))
@@ -146,15 +144,13 @@ def _near(evidence: Evidence, cell: CellEvidence, share: float, *, count: int) -
 def _state_bytes(cell: CellEvidence) -> int | None:
     """What one rank holds beside activations, by the strategy's own plan."""
     try:
-        promise = promise_of(cell.result.spec)
+        specs = specs_of(cell.result.spec)
     except (StepscopeError, ValueError):
         return None
-    return promise.strategy.memory_plan(promise.facts, promise.setting, promise.strategy_options).total_bytes
+    return specs.strategy.memory_plan(specs.facts, specs.setting, specs.strategy_options).total_bytes
 
 
-def _remedies(
-    evidence: Evidence, cell: CellEvidence, state: int | None, capacity: int | None
-) -> tuple[Advice, ...]:
+def _remedies(evidence: Evidence, cell: CellEvidence, state: int | None, capacity: int | None) -> tuple[Advice, ...]:
     """Cheapest first; where the state alone does not fit, a smaller batch is no remedy."""
     row, spec = cell.row, cell.result.spec
     too_large = state is not None and capacity is not None and state > capacity
@@ -178,9 +174,7 @@ def _remedies(
             )
         )
     if not too_large:
-        found.append(
-            Advice(text="recompute activations in the backward pass: about a third more computation")
-        )
+        found.append(Advice(text="recompute activations in the backward pass: about a third more computation"))
     if row.world_size > 1:
         found.append(
             Advice(

@@ -58,9 +58,7 @@ def check(evidence: Evidence) -> Outcome:
     if evidence.cells:
         from stepscope.diagnose.blocking_cells import blocking_cells
 
-        outcomes.append(
-            blocking_cells(NAME, evidence, least_share=MIN_SHARE.value, least_gain=MIN_GAIN.value)
-        )
+        outcomes.append(blocking_cells(NAME, evidence, least_share=MIN_SHARE.value, least_gain=MIN_GAIN.value))
     if traces:
         outcomes.append(each_job(replace(evidence, traces=traces), partial(traced_sync, NAME)))
     return together(outcomes)

@@ -52,11 +52,7 @@ def check(evidence: Evidence) -> Outcome:
     swept = [w for w in winners(evidence.comm) if _is_nccl(w)]
     with_default = [w for w in swept if w.default is not None]
     if not with_default:
-        why = (
-            "the sweep has no run without settings to compare with"
-            if swept
-            else "no sweep over NCCL's settings"
-        )
+        why = "the sweep has no run without settings to compare with" if swept else "no sweep over NCCL's settings"
         return Skipped(rule=NAME, reason=why, command=_SWEEP)
     beaten = [w for w in with_default if _beaten(w)]
     if not beaten:
@@ -107,9 +103,7 @@ def _finding(op: str, ranks: str, env: str, some: list[Winner], evidence: Eviden
         stake_fraction=None,
         confidence="measured: 95 % intervals of the medians do not overlap; alone, not beside computation",
         advice=(
-            Advice(
-                text="try it in the training job, whose sizes and overlap decide", command=f"export {env}"
-            ),
+            Advice(text="try it in the training job, whose sizes and overlap decide", command=f"export {env}"),
             Advice(
                 text="if only some sizes gain, use a tuner plugin (NCCL_TUNER_PLUGIN) instead of a variable for all"
             ),
@@ -127,8 +121,7 @@ def _choice(evidence: Evidence, op: str, size: int) -> NcclChoice | None:
             for log in evidence.nccl
             for communicator in log.communicators
             for choice in communicator.choices
-            if (choice.op or "").replace("_", "").lower() == plain
-            and choice.low_bytes <= size <= choice.high_bytes
+            if (choice.op or "").replace("_", "").lower() == plain and choice.low_bytes <= size <= choice.high_bytes
         ),
         None,
     )

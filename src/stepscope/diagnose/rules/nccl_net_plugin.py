@@ -55,9 +55,7 @@ def check(evidence: Evidence) -> Outcome:
         return tuple(_from_log(evidence, log, c) for log, c in _one_each(on_sockets))
     if several:
         networks = sorted({n for _, c in several for n in (c.networks or _transports(c))})
-        return Quiet(
-            rule=NAME, looked_at=f"{counted(_hosts(several[0][1]), 'host')} over {', '.join(networks) or '?'}"
-        )
+        return Quiet(rule=NAME, looked_at=f"{counted(_hosts(several[0][1]), 'host')} over {', '.join(networks) or '?'}")
     rated = [(name, _largest(rows)) for name, rows in by_sweep(evidence.comm) if _judged(rows)]
     if rated:
         return _from_rates(rated)
@@ -121,12 +119,10 @@ def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator
     return Finding(
         rule=NAME,
         severity="problem" if rdma or switched else "warning",
-        title=f"NCCL goes over TCP sockets between {hosts}"
-        + (" though RDMA devices are there" if rdma else ""),
+        title=f"NCCL goes over TCP sockets between {hosts}" + (" though RDMA devices are there" if rdma else ""),
         evidence=tuple(said),
         stake_fraction=None,
-        confidence="certain: NCCL's own log"
-        + ("" if rdma else "; whether there is a faster network is not known"),
+        confidence="certain: NCCL's own log" + ("" if rdma else "; whether there is a faster network is not known"),
         advice=_advice(switched),
         subject=f"communicator of {communicator.nranks} ranks" if communicator.nranks else None,
     )

@@ -81,9 +81,7 @@ def check(evidence: Evidence) -> Outcome:
         said.append(torch.nccl_version)
     versions = {version: text for text in dict.fromkeys(said) if (version := _parsed(text)) is not None}
     if not versions:
-        return Skipped(
-            rule=NAME, reason="no version of NCCL is known here", command="export NCCL_DEBUG=VERSION"
-        )
+        return Skipped(rule=NAME, reason="no version of NCCL is known here", command="export NCCL_DEBUG=VERSION")
     hardware = " ".join([*evidence.hardware, *(torch.device_names if torch is not None else ())])
     found = [
         _finding(bug, text)
@@ -118,9 +116,7 @@ def _finding(bug: _Bug, version: str) -> Finding:
         confidence="likely: the version has the bug; whether this job meets it depends on the machine",
         advice=(
             Advice(text=f"update NCCL ({before} or later): it comes with torch"),
-            Advice(
-                text="until then", command=bug.workaround if bug.workaround.startswith("export") else None
-            ),
+            Advice(text="until then", command=bug.workaround if bug.workaround.startswith("export") else None),
         ),
         subject=f"NCCL {version}",
     )

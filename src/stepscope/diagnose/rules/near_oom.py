@@ -246,18 +246,14 @@ def _remedies(run: TrainingRun | None, *, host: bool) -> tuple[Advice, ...]:
     if run is None or run.micro_batch is None or run.micro_batch > 1:
         half = f" ({run.micro_batch // 2} instead of {run.micro_batch})" if run and run.micro_batch else ""
         advice.append(
-            Advice(
-                text=f"costs little: half the micro-batch{half} with twice the accumulation, same global batch"
-            )
+            Advice(text=f"costs little: half the micro-batch{half} with twice the accumulation, same global batch")
         )
     if run is None or run.precision in (None, "fp32", "tf32"):
         advice.append(Advice(text="often gains time, too: bf16 autocast halves activations"))
     ranks = run.world_size if run is not None else None
     if ranks is None or ranks > 1:
         n = f" from 12 to {12 / ranks:.1f} bytes a parameter" if ranks else ""
-        advice.append(
-            Advice(text=f"same traffic: shard the optimizer's state (ZeRO-1), which with Adam takes it{n}")
-        )
+        advice.append(Advice(text=f"same traffic: shard the optimizer's state (ZeRO-1), which with Adam takes it{n}"))
     advice.append(Advice(text=f"costs {_RECOMPUTE}: recompute activations in the backward pass"))
     if ranks is None or ranks > 1:
         advice.append(Advice(text="costs half as much traffic again: shard parameters, too (FSDP, ZeRO-3)"))

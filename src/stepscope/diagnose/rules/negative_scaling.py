@@ -60,9 +60,7 @@ def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
     said = [f"speed-up {worst.speedup_text}: {format_percent(row.efficiency)} of {worst.relative:g}x"]
     said += [f"also {other.run.label}: {other.row.speedup:.2f}x" for other in ranked[1:4]]
     if copies:
-        said.append(
-            "explained by duplicated-data: the ranks do not share the work; nothing speaks for communication"
-        )
+        said.append("explained by duplicated-data: the ranks do not share the work; nothing speaks for communication")
     elif run.exposed_comm_ns is not None and run.step_ns is not None:
         said.append(
             f"{format_percent(run.exposed_comm_ns.value / run.step_ns.value)} of the step is exposed communication"
@@ -102,9 +100,7 @@ def _look_inside(evidence: Evidence, pair: Pair) -> Advice:
             text="see where the step goes: its traces are here",
             command=trace_command(traced, "--show budget,overlap,collectives,stragglers"),
         )
-    return Advice(
-        text="see where the step goes: trace a few steps on all ranks", command=profiled(evidence, cell)
-    )
+    return Advice(text="see where the step goes: trace a few steps on all ranks", command=profiled(evidence, cell))
 
 
 RULE = Rule(

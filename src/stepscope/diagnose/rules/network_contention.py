@@ -138,20 +138,13 @@ def _from_traces(evidence: Evidence) -> list[_Varying]:
             continue
         like: dict[tuple[str, int, str], list[MatchedCollective]] = defaultdict(list)
         for one in job.instances:
-            if (
-                one.transfer_ns is not None
-                and one.size_bytes
-                and one.size_bytes >= LARGE_BYTES
-                and one.complete
-            ):
+            if one.transfer_ns is not None and one.size_bytes and one.size_bytes >= LARGE_BYTES and one.complete:
                 like[one.op, one.size_bytes, one.group.name if one.group else ""].append(one)
         windows = [r.budget.parts.window_ns for r in trace.summary.ranks if r.budget is not None]
         for (op, size, _), instances in like.items():
             if len(instances) >= LEAST_CALLS.value:
                 found.append(
-                    _of_instances(
-                        f"{op} of {format_size(size)} in {trace.name}", instances, max(windows, default=0)
-                    )
+                    _of_instances(f"{op} of {format_size(size)} in {trace.name}", instances, max(windows, default=0))
                 )
     return found
 
@@ -188,9 +181,7 @@ def _finding(worst: _Varying, firing: list[_Varying]) -> Finding:
         stake_fraction=worst.stake,
         confidence="likely: the network is what ranks share; a log of its switches would prove it",
         advice=(
-            Advice(
-                text="measure again at another hour, and beside no other job of yours, before tuning anything"
-            ),
+            Advice(text="measure again at another hour, and beside no other job of yours, before tuning anything"),
             Advice(
                 text="ask for nodes under one switch",
                 command="sbatch --switches=1",

@@ -45,9 +45,7 @@ def _look(job: TraceEvidence) -> Outcome:
     silent = sum(parts.comm_ns == 0 for parts in known)
     if silent < len(ranks):
         usual = format_duration(median(parts.comm_ns for parts in known))
-        return Quiet(
-            rule=_NAME, looked_at=f"{usual} of communication on the median of {counted(len(known), 'rank')}"
-        )
+        return Quiet(rule=_NAME, looked_at=f"{usual} of communication on the median of {counted(len(known), 'rank')}")
     return (
         Finding(
             rule=_NAME,
@@ -61,9 +59,7 @@ def _look(job: TraceEvidence) -> Outcome:
                     text="was the capture taken outside the optimizer step, or with gradient synchronisation off "
                     "(no_sync)?"
                 ),
-                Advice(
-                    text="record communication: ProfilerActivity.CUDA on GPUs, ProfilerActivity.CPU on gloo"
-                ),
+                Advice(text="record communication: ProfilerActivity.CUDA on GPUs, ProfilerActivity.CPU on gloo"),
             ),
         ),
     )

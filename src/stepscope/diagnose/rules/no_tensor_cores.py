@@ -69,9 +69,7 @@ def _look(job: TraceEvidence) -> Outcome:
     total = sum(kinds_ns(mix, *MATRIX) for _, mix in ranks)
     part = {kind: sum(kinds_ns(mix, kind) for _, mix in ranks) / total for kind in MATRIX}
     if part[MATRIX_TENSOR] >= _NONE.value:
-        return Quiet(
-            rule=_NAME, looked_at=f"{format_percent(part[MATRIX_TENSOR])} of the products' time uses them"
-        )
+        return Quiet(rule=_NAME, looked_at=f"{format_percent(part[MATRIX_TENSOR])} of the products' time uses them")
     if part[MATRIX_UNKNOWN] > 0.5:
         return Quiet(
             rule=_NAME,
@@ -80,17 +78,13 @@ def _look(job: TraceEvidence) -> Outcome:
     device, names = device_name(job.summary), [kind.largest for _, mix in ranks for kind in mix.kinds]
     there = has_matrix_units(device, names)
     if there is None:
-        return Skipped(
-            rule=_NAME, reason="neither the device's name nor its kernels' tell whether it has tensor cores"
-        )
+        return Skipped(rule=_NAME, reason="neither the device's name nor its kernels' tell whether it has tensor cores")
     if not there:
         return Quiet(rule=_NAME, looked_at=f"{device} has none")
     if part[MATRIX_FP32] >= 0.5 and has_tf32(device, names):
         return Quiet(rule=_NAME, looked_at="FP32 products without TF32: see fp32-matmul")
     ratio = peak_ratio(device, "fp32", "fp16")
-    largest = max(
-        (k for _, mix in ranks for k in mix.kinds if k.kind in MATRIX), key=lambda kind: kind.largest_ns
-    )
+    largest = max((k for _, mix in ranks for k in mix.kinds if k.kind in MATRIX), key=lambda kind: kind.largest_ns)
     return (
         Finding(
             rule=_NAME,

@@ -148,12 +148,8 @@ def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
         stake_fraction=None,
         confidence="measured",
         advice=(
-            Advice(
-                text="measure longer and in several rounds, with nothing else on the machine", command=command
-            ),
-            Advice(
-                text="differences smaller than the intervals are no results; compare says which are larger"
-            ),
+            Advice(text="measure longer and in several rounds, with nothing else on the machine", command=command),
+            Advice(text="differences smaller than the intervals are no results; compare says which are larger"),
         ),
         subject=name_of(worst.run) if alone else None,
     )

@@ -64,9 +64,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     ]
     if row.device == "cuda":
         advice.append(
-            Advice(
-                text=f"use one kernel for all tensors: torch.optim.{_name(spec.optimizer)}(..., fused=True)"
-            )
+            Advice(text=f"use one kernel for all tensors: torch.optim.{_name(spec.optimizer)}(..., fused=True)")
         )
     if cell.world_size > 1:
         n = cell.world_size

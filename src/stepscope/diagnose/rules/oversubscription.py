@@ -132,9 +132,7 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
         advice.append(
             Advice(
                 text=f"run at most {counted(cores, 'rank')} on this machine: what more of them take is the scheduler's time",
-                command=again(
-                    evidence, worst.cell, ("world_size", [min(2, cores), cores] if cores > 2 else [cores])
-                ),
+                command=again(evidence, worst.cell, ("world_size", [min(2, cores), cores] if cores > 2 else [cores])),
             )
         )
     return Finding(
@@ -159,9 +157,7 @@ def _gpus(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
         rule=NAME,
         severity="problem",
         title=f"{counted(worst.ranks, 'rank')} of one host share {counted(gpus, 'GPU')}",
-        evidence=(
-            f"{worst.cell.run.group}, {worst.cell.run.label}: {worst.ranks} ranks, {gpus} visible to torch",
-        ),
+        evidence=(f"{worst.cell.run.group}, {worst.cell.run.label}: {worst.ranks} ranks, {gpus} visible to torch",),
         stake_fraction=None,
         confidence="certain: counted",
         advice=(

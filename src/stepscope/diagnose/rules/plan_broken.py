@@ -1,4 +1,4 @@
-"""A traced step did not communicate as its strategy promised.
+"""A traced step did not communicate as its strategy declared.
 
 What
 ----
@@ -7,8 +7,8 @@ into the trace; and whether they were launched inside the backward pass where th
 
 Why
 ---
-Predictions price the plan. A strategy whose deed differs is predicted wrong, and one that should overlap and does not
-is slower than its name.
+Predictions price the plan. A strategy whose implementation differs is predicted wrong, and one that should overlap
+and does not is slower than its name.
 
 Known problems
 --------------
@@ -35,9 +35,7 @@ def _look(job: TraceEvidence) -> Outcome:
     decided = [c for c in checks if c.holds is not None]
     if not decided:
         reason = (
-            "no whole step was recorded"
-            if checks
-            else "the traces carry no plan: not of stepscope bench --profile"
+            "no whole step was recorded" if checks else "the traces carry no plan: not of stepscope bench --profile"
         )
         return unread(_NAME, job.summary, reason)
     broken = [c for c in decided if not c.holds]
@@ -45,7 +43,7 @@ def _look(job: TraceEvidence) -> Outcome:
         first = decided[0]
         return Quiet(
             rule=_NAME,
-            looked_at=f"{first.strategy}: {first.promised_per_step} collectives a step as promised, on "
+            looked_at=f"{first.strategy}: {first.planned_per_step} collectives a step as planned, on "
             f"{counted(len(decided), 'rank')}",
         )
     first = broken[0]
@@ -59,7 +57,7 @@ def _look(job: TraceEvidence) -> Outcome:
             confidence="certain: collectives counted by operation and bytes",
             advice=(
                 Advice(
-                    text="the strategy's comm_plan or its deed is wrong; predictions from the plan are, too",
+                    text="the strategy's comm_plan or its implementation is wrong; predictions from the plan are, too",
                     command=trace_command(job, "--show conformance,collectives"),
                 ),
             ),

@@ -36,8 +36,8 @@ from stepscope.diagnose.comm_costs import CommCosts, comm_costs, command_for
 from stepscope.diagnose.commands import again, profiled
 from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.predict.promise import promise_of
 from stepscope.predict.run_buckets import naive_twin
+from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 
 NAME = "poor-overlap"
@@ -87,9 +87,7 @@ def check(evidence: Evidence) -> Outcome:
         )
     costs = comm_costs(evidence)
     judged = [found for each in cells if (found := _judge(evidence, each, costs)) is not None]
-    firing = [
-        each for each in judged if each.share > MIN_EXPOSED.value and each.avoidable > MIN_AVOIDABLE.value
-    ]
+    firing = [each for each in judged if each.share > MIN_EXPOSED.value and each.avoidable > MIN_AVOIDABLE.value]
     if firing:
         return tuple(_findings(evidence, firing))
     worst = max(judged, key=lambda each: each.share, default=None)
@@ -100,9 +98,9 @@ def check(evidence: Evidence) -> Outcome:
 
 def _overlaps(each: TimedCell) -> bool:
     try:
-        plan = promise_of(each.cell.result.spec).comm_plan
+        plan = specs_of(each.cell.result.spec).comm_plan
     except (StepscopeError, ValueError):
-        return False  # a strategy that is not installed here promises nothing
+        return False  # a strategy that is not installed here declares nothing
     return any(op.phase == "backward" for op in plan)
 
 
@@ -121,9 +119,7 @@ def _judge(evidence: Evidence, each: TimedCell, costs: CommCosts | None) -> _Jud
     )
 
 
-def _bound(
-    evidence: Evidence, each: TimedCell, costs: CommCosts | None
-) -> tuple[float | None, float | None, str]:
+def _bound(evidence: Evidence, each: TimedCell, costs: CommCosts | None) -> tuple[float | None, float | None, str]:
     """(least exposed time, time of all communication, what says so), ns; None where nothing tells."""
     result = each.cell.result
     if costs is not None:

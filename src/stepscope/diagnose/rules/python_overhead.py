@@ -61,9 +61,7 @@ def _look(job: TraceEvidence) -> Outcome:
     on_cpu = _on_cpu(ranks[0])
     said = "no operator runs" if on_cpu else "the device waits for Python between operators"
     if share < WORTH:
-        return Quiet(
-            rule=_NAME, looked_at=f"{said} {format_percent(share)} of the time, limit {format_percent(WORTH)}"
-        )
+        return Quiet(rule=_NAME, looked_at=f"{said} {format_percent(share)} of the time, limit {format_percent(WORTH)}")
     of_late = _of_late(ranks)
     if of_late is not None and of_late < _MAINLY.value:
         return Quiet(
@@ -76,8 +74,7 @@ def _look(job: TraceEvidence) -> Outcome:
         Finding(
             rule=_NAME,
             severity=severity_of(share),
-            title=f"{said} {format_percent(share)} of the time"
-            + (": Python between operators" if on_cpu else ""),
+            title=f"{said} {format_percent(share)} of the time" + (": Python between operators" if on_cpu else ""),
             evidence=(*over_ranks(shares), *_split(ranks)),
             stake_fraction=share,
             confidence="measured; whether it is Python or another process on that core, a sampling profiler tells",

@@ -101,9 +101,7 @@ def _lost(pair: Pair) -> _Lost | None:
     noise, base_noise = accuracy_noise(run), accuracy_noise(base)
     if best is None or base_best is None or noise is None or base_noise is None:
         return None
-    return _Lost(
-        pair=pair, epochs=epochs, best=best, base_best=base_best, noise=math.hypot(noise, base_noise)
-    )
+    return _Lost(pair=pair, epochs=epochs, best=best, base_best=base_best, noise=math.hypot(noise, base_noise))
 
 
 def _says_nothing(run: TrainingRun) -> bool:
@@ -114,18 +112,10 @@ def _says_nothing(run: TrainingRun) -> bool:
 
 def _finding(evidence: Evidence, lost: _Lost) -> Finding:
     pair, row = lost.pair, lost.pair.row
-    faster = (
-        f"{row.speedup:.2f}x per epoch"
-        if row.speedup >= 1
-        else f"{row.speedup:.2f}x per epoch, not even faster"
-    )
+    faster = f"{row.speedup:.2f}x per epoch" if row.speedup >= 1 else f"{row.speedup:.2f}x per epoch, not even faster"
     common = _common(row.targets)
-    to_target = (
-        "" if common is None else f", {common.speedup:.2f}x to validation accuracy {common.accuracy:.2f}"
-    )
-    missed = [
-        t for t in row.targets if t.time_ns is None and t.reached_epochs is None and t.baseline_reached_epochs
-    ]
+    to_target = "" if common is None else f", {common.speedup:.2f}x to validation accuracy {common.accuracy:.2f}"
+    missed = [t for t in row.targets if t.time_ns is None and t.reached_epochs is None and t.baseline_reached_epochs]
     never = f", {missed[0].accuracy:.2f} never reached" if missed else ""
     said = [
         f"best validation accuracy in {counted(lost.epochs, 'epoch')}: {lost.best:.4f} on {pair.ranks},"

@@ -48,15 +48,11 @@ def check(evidence: Evidence) -> Outcome:
     for pair in told:
         if not _contradicts(pair):
             by_base.setdefault(pair.base.run_id, []).append(pair)
-    findings += [
-        _mixed(group) for group in by_base.values() if len({pair.row.scaling for pair in group} - {None}) > 1
-    ]
+    findings += [_mixed(group) for group in by_base.values() if len({pair.row.scaling for pair in group} - {None}) > 1]
     if findings:
         return capped(findings)
     shown = sorted({pair.row.scaling or "unknown" for pair in told})
-    return Quiet(
-        rule=NAME, looked_at=f"{len(told)} runs, {' and '.join(shown)} scaling, never two on one baseline"
-    )
+    return Quiet(rule=NAME, looked_at=f"{len(told)} runs, {' and '.join(shown)} scaling, never two on one baseline")
 
 
 def _by_batches(pair: Pair) -> Scaling | str | None:

@@ -40,9 +40,7 @@ from stepscope.stats.scaling_laws import MIN_SIZES, ScalingLaw, SizePoint, fit_a
 
 NAME = "serial-fraction"
 
-MAX_LOST = Threshold(
-    value=GOOD, unit="fitted efficiency at the most ranks", source="METRICS, Scaling: good above 0.80"
-)
+MAX_LOST = Threshold(value=GOOD, unit="fitted efficiency at the most ranks", source="METRICS, Scaling: good above 0.80")
 
 _COMMAND = "stepscope bench --preset strong-scaling"
 
@@ -134,9 +132,7 @@ def _finding(series: _Series, law: ScalingLaw) -> Finding:
         stake_fraction=lost,
         confidence=f"likely: {law.sizes} sizes, {_interval(law.serial_interval)}; the law does not tell what the part is",
         advice=(
-            Advice(
-                text="see what it is: communication-bound, poor-overlap, input-bound and a trace name the parts"
-            ),
+            Advice(text="see what it is: communication-bound, poor-overlap, input-bound and a trace name the parts"),
             Advice(
                 text="see whether more work per step outgrows it: weak scaling",
                 command="stepscope bench --preset weak-scaling",

@@ -54,9 +54,7 @@ def check(evidence: Evidence) -> Outcome:
     found = [(pair, differing) for pair in pairs(evidence) if (differing := _differing(pair))]
     if found:
         return capped(_finding(pair, differing) for pair, differing in _once_each(found))
-    return Quiet(
-        rule=NAME, looked_at=f"{counted(len(pairs(evidence)), 'run')}: as its baseline but for the ranks"
-    )
+    return Quiet(rule=NAME, looked_at=f"{counted(len(pairs(evidence)), 'run')}: as its baseline but for the ranks")
 
 
 def _differing(pair: Pair) -> dict[str, tuple[Any, Any]]:
@@ -105,9 +103,7 @@ def _finding(pair: Pair, differing: dict[str, tuple[Any, Any]]) -> Finding:
         rule=NAME,
         severity="warning",
         title=f"{pair.run.label} and its baseline differ in more than ranks: {shown}",
-        evidence=tuple(
-            f"{name}: {mine} against {theirs}" for name, (mine, theirs) in list(differing.items())[:8]
-        ),
+        evidence=tuple(f"{name}: {mine} against {theirs}" for name, (mine, theirs) in list(differing.items())[:8]),
         stake_fraction=None,
         confidence="certain: as both sources tell; whether it matters is for the reader",
         advice=(Advice(text="measure the baseline again with the run's settings"),),

@@ -61,9 +61,7 @@ def check(evidence: Evidence) -> Outcome:
     verdicts = slow_pairs(evidence.comm)
     found = [f for verdict in verdicts for f in _of_pairs(verdict)]
     judged = [(name, rows[-1], share) for name, rows in by_sweep(evidence.comm) if (share := _share(rows))]
-    found += [
-        _of_sweep(name, row, share, evidence) for name, row, share in judged if share < MIN_FRACTION.value
-    ]
+    found += [_of_sweep(name, row, share, evidence) for name, row, share in judged if share < MIN_FRACTION.value]
     if found:
         return tuple(found)
     compared = sum(v.compared for v in verdicts)

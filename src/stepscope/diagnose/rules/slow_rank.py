@@ -99,9 +99,7 @@ def check(evidence: Evidence) -> Outcome:
     return Quiet(rule=NAME, looked_at=_quiet(enough, [times[id(cell)] for cell in enough]))
 
 
-def _finding(
-    evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes, rest: tuple[str, ...]
-) -> Finding:
+def _finding(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes, rest: tuple[str, ...]) -> Finding:
     whole = slow.stake_fraction
     severity: Severity = "warning"
     if slow.kind == "chronic" and whole > 0.2:
@@ -120,12 +118,12 @@ def _finding(
 
 def _title(slow: Slow) -> str:
     if slow.kind == "rotating":
-        return (
-            f"ranks take turns in being last: {format_duration(slow.excess_ns)} of waiting in a typical step"
-        )
+        return f"ranks take turns in being last: {format_duration(slow.excess_ns)} of waiting in a typical step"
     where = f"rank {slow.rank} on {slow.host}"
     if slow.kind == "one-off":
-        return f"{where} was {format_duration(slow.excess_ns)} late in {counted(slow.late_steps, 'step')} of {slow.steps}"
+        return (
+            f"{where} was {format_duration(slow.excess_ns)} late in {counted(slow.late_steps, 'step')} of {slow.steps}"
+        )
     return f"{where} is {format_percent(slow.excess_ns / slow.others_ns)} slower than the others, who wait for it"
 
 

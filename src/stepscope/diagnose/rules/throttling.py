@@ -47,9 +47,7 @@ LEAST_SIZES = Threshold(
     unit="of the sizes",
     source="2 ranks on a busy 2-core machine: one of 4 sizes 27 % apart, the others 0 to 2 % (2026-11): a moment, no device",
 )
-LEAST_LIMIT = Threshold(
-    value=0.98, unit="of the default power limit", source="as stepscope doctor; limits are rounded"
-)
+LEAST_LIMIT = Threshold(value=0.98, unit="of the default power limit", source="as stepscope doctor; limits are rounded")
 _MATMUL = "stepscope comm --ops none --matmul"
 
 
@@ -99,10 +97,7 @@ def _is_capped(gpu: GpuFact) -> bool:
 
 def _capped(gpus: list[GpuFact]) -> Finding:
     lowest = min(gpus, key=lambda g: (g.power_limit_w or 0.0) / (g.power_limit_default_w or 1.0))
-    said = [
-        f"GPU {g.index} ({g.name}): {g.power_limit_w:.0f} W of {g.power_limit_default_w:.0f} W"
-        for g in gpus[:8]
-    ]
+    said = [f"GPU {g.index} ({g.name}): {g.power_limit_w:.0f} W of {g.power_limit_default_w:.0f} W" for g in gpus[:8]]
     return Finding(
         rule=NAME,
         severity="warning",

@@ -39,9 +39,7 @@ NAME = "two-writers"
 def check(evidence: Evidence) -> Outcome:
     with_epochs = [run for run in evidence.runs if run.epochs or run.settings.get("duplicate_epochs")]
     if not with_epochs:
-        return Skipped(
-            rule=NAME, reason="no run has epochs", command="stepscope bench MATRIX.yaml --set base.epochs=2"
-        )
+        return Skipped(rule=NAME, reason="no run has epochs", command="stepscope bench MATRIX.yaml --set base.epochs=2")
     findings = [finding for run in with_epochs if (finding := _finding(run)) is not None]
     if findings:
         return capped(findings)

@@ -41,15 +41,11 @@ def check(evidence: Evidence) -> Outcome:
     checked = [row for row in evidence.comm if row.correct is not None]
     wrong = [row for row in checked if row.correct is False]
     if not checked:
-        return Skipped(
-            rule=NAME, reason="no result of a collective was checked", command=f"{NEEDS['comm'][1]} --check"
-        )
+        return Skipped(rule=NAME, reason="no result of a collective was checked", command=f"{NEEDS['comm'][1]} --check")
     if not wrong:
         return Quiet(rule=NAME, looked_at=f"{counted(len(checked), 'size')} checked, all right")
     called = sweep_names(evidence.comm)
-    return tuple(
-        _finding(f"{op_label(rows[0])} on {called(rows[0])}", rows) for rows in sweeps(wrong).values()
-    )
+    return tuple(_finding(f"{op_label(rows[0])} on {called(rows[0])}", rows) for rows in sweeps(wrong).values())
 
 
 def _finding(name: str, wrong: list[CommRow]) -> Finding:
@@ -66,9 +62,7 @@ def _finding(name: str, wrong: list[CommRow]) -> Finding:
         stake_fraction=None,
         confidence="measured: the result was compared with the expected one",
         advice=(
-            Advice(
-                text="use no result of this machine until this is gone; models trained on it may be damaged"
-            ),
+            Advice(text="use no result of this machine until this is gone; models trained on it may be damaged"),
             Advice(
                 text="measure pairs of ranks to find the link or host, then look for errors there: nvidia-smi nvlink -e, "
                 "dmesg (Xid)",

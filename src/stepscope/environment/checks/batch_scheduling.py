@@ -10,9 +10,7 @@ def run(record: EnvironmentRecord) -> Outcome:
     if record.batch_scheduling is None:
         return skipped(why(record, "batch_scheduling", "host"))
     if record.batch_scheduling:
-        return passed(
-            f"allowed (this shell runs under SCHED_{(record.scheduling_policy or 'other').upper()})"
-        )
+        return passed(f"allowed (this shell runs under SCHED_{(record.scheduling_policy or 'other').upper()})")
     return warned(
         "not allowed: small gloo messages are slower and their times scatter more",
         fix="allow sched_setscheduler in the container's seccomp profile",

@@ -18,9 +18,7 @@ def run(record: EnvironmentRecord) -> Outcome:
             fix="train with precision amp_fp16 or fp32 instead of amp_bf16",
         )
     if not torch.bf16:
-        return warned(
-            "this CPU build cannot multiply BF16 matrices", fix="use precision fp32 on this machine"
-        )
+        return warned("this CPU build cannot multiply BF16 matrices", fix="use precision fp32 on this machine")
     if torch.bf16_cpu_native:
         return passed("native on this CPU")
     return warned(

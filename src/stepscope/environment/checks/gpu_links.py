@@ -35,9 +35,7 @@ def run(record: EnvironmentRecord) -> Outcome:
         return skipped(topology.reason)
     unknown = topology.unknown_pairs()
     if unknown:
-        return skipped(
-            f"{counted(len(unknown), 'GPU pair')} not in the matrix: {listed(topology.problems, at_most=1)}"
-        )
+        return skipped(f"{counted(len(unknown), 'GPU pair')} not in the matrix: {listed(topology.problems, at_most=1)}")
     fast, pairs = topology.fast_pairs(), topology.gpu_pairs()
     if not fast:
         kinds = sorted({link.label for pair in pairs if (link := topology.link(*pair))})
@@ -49,9 +47,7 @@ def run(record: EnvironmentRecord) -> Outcome:
         return _all_joined(record, topology)
     islands = [island for island in topology.nvlink_islands() if len(island) > 1]
     if len(islands) == 1 and len(islands[0]) == len(topology.gpus):
-        return passed(
-            f"NVLink on {len(fast)} of {len(pairs)} pairs, and every GPU is reached over it (a cube mesh)"
-        )
+        return passed(f"NVLink on {len(fast)} of {len(pairs)} pairs, and every GPU is reached over it (a cube mesh)")
     return warned(
         f"NVLink only inside {listed('+'.join(island) for island in islands)}; the other pairs go over PCIe",
         fix="keep tensor parallelism inside an island and choose GPU counts that fill whole islands",

@@ -25,9 +25,7 @@ def run(record: EnvironmentRecord) -> Outcome:
     for name in names:
         found = find(name)
         if isinstance(found, Unavailable):
-            return warned(
-                f"{found.reason}: MFU stays unknown", fix="see `stepscope hardware` for the known ones"
-            )
+            return warned(f"{found.reason}: MFU stays unknown", fix="see `stepscope hardware` for the known ones")
         dtype = "bf16" if "bf16" in found.peak_flops_per_s else "fp16"
         peak = found.peak(dtype)
         if not isinstance(peak, Unavailable):

@@ -22,9 +22,7 @@ def run(record: EnvironmentRecord) -> Outcome:
     ]
     if not known:
         return skipped("the driver does not tell" if record.gpus else no_gpu_reason(record))
-    capped = [
-        f"GPU {index}: {limit:.0f} of {full:.0f} W" for index, limit, full in known if limit < 0.98 * full
-    ]
+    capped = [f"GPU {index}: {limit:.0f} of {full:.0f} W" for index, limit, full in known if limit < 0.98 * full]
     if capped:
         return warned(
             f"power limit lowered ({listed(capped)}): clocks drop under load",

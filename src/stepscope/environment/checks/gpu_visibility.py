@@ -33,9 +33,7 @@ def run(record: EnvironmentRecord) -> Outcome:
     hidden = present - torch.device_count
     if hidden <= 0:
         return passed(
-            f"torch sees all {present}"
-            if hidden == 0
-            else f"torch sees {counted(torch.device_count, 'device')} (MIG)"
+            f"torch sees all {present}" if hidden == 0 else f"torch sees {counted(torch.device_count, 'device')} (MIG)"
         )
     found = f"torch sees {torch.device_count} of {counted(present, 'GPU')}"
     setting = _setting(record)
@@ -43,9 +41,7 @@ def run(record: EnvironmentRecord) -> Outcome:
         return passed(f"{found}: those that {record.scheduler} granted")
     return warned(
         f"{found}{f' because {setting}' if setting else ''}",
-        fix="unset CUDA_VISIBLE_DEVICES to use them all"
-        if setting
-        else "compare `nvidia-smi -L` with the container's",
+        fix="unset CUDA_VISIBLE_DEVICES to use them all" if setting else "compare `nvidia-smi -L` with the container's",
     )
 
 
@@ -54,9 +50,7 @@ def _none_usable(record: EnvironmentRecord, present: int) -> Outcome:
     gpus = counted(present, "GPU")
     setting = _setting(record)
     if record.torch.cuda_version is None and record.torch.hip_version is None:
-        return failed(
-            f"{gpus} here, but torch is a CPU build", fix="install the CUDA build of torch (pytorch.org)"
-        )
+        return failed(f"{gpus} here, but torch is a CPU build", fix="install the CUDA build of torch (pytorch.org)")
     if setting:
         return warned(f"{setting} hides all {gpus}", fix="unset CUDA_VISIBLE_DEVICES")
     return failed(f"{gpus} here, torch sees none", fix="check `nvidia-smi` and the rights of /dev/nvidia*")

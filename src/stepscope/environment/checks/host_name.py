@@ -21,9 +21,7 @@ def run(record: EnvironmentRecord) -> Outcome:
     addresses = record.hostname_addresses
     fix = f"add {record.host} to /etc/hosts, or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"
     if not addresses:
-        return warned(
-            f"{why(record, 'hostname_addresses', 'host')}; gloo then falls back to loopback", fix=fix
-        )
+        return warned(f"{why(record, 'hostname_addresses', 'host')}; gloo then falls back to loopback", fix=fix)
     found = f"{record.host} is {listed(addresses, at_most=2)}"
     if all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses):
         if several_hosts(record) and variable(record, "GLOO_SOCKET_IFNAME") is None:

@@ -32,9 +32,7 @@ def run(record: EnvironmentRecord) -> Outcome:
             fix=f"start at most {counted(devices, 'rank')} per host, or make the other GPUs visible",
         )
     if world is not None and world > devices:
-        return failed(
-            f"{counted(world, 'rank')} for {counted(devices, 'GPU')}", fix=f"--nproc-per-node={devices}"
-        )
+        return failed(f"{counted(world, 'rank')} for {counted(devices, 'GPU')}", fix=f"--nproc-per-node={devices}")
     return passed(f"every local rank has one of {counted(devices, 'GPU')}")
 
 

@@ -13,9 +13,7 @@ def run(record: EnvironmentRecord) -> Outcome:
         return passed(f"version {record.torch.nccl_version}" if record.torch.nccl_version else "available")
     if not record.torch.device_count:
         return skipped(no_gpu_reason(record))
-    return failed(
-        "GPUs here, but this torch was built without NCCL", fix="install the CUDA build of torch for Linux"
-    )
+    return failed("GPUs here, but this torch was built without NCCL", fix="install the CUDA build of torch for Linux")
 
 
 CHECK = Check(section="network", title="NCCL", run=run, order=1)

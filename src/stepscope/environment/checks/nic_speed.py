@@ -12,9 +12,7 @@ SLOW_BITS_PER_S = 10_000_000_000
 def run(record: EnvironmentRecord) -> Outcome:
     outward = [nic for nic in record.nics if nic.up and nic.kind not in ("loopback", "virtual")]
     if not outward:
-        return skipped(
-            why(record, "nics") if "nics" in record.unavailable else "no interface leads off this machine"
-        )
+        return skipped(why(record, "nics") if "nics" in record.unavailable else "no interface leads off this machine")
     known = [(nic.speed_bits_per_s, nic.name) for nic in outward if nic.speed_bits_per_s]
     if not known:
         return skipped(
@@ -23,9 +21,7 @@ def run(record: EnvironmentRecord) -> Outcome:
     speed, name = max(known)
     found = f"{name}: {speed / 1e9:g} Gbit/s = {format_bandwidth(speed / 8)} per direction"
     if speed < SLOW_BITS_PER_S:
-        return warned(
-            f"{found}, slow for training across hosts", fix="stay on one host, or use a faster network"
-        )
+        return warned(f"{found}, slow for training across hosts", fix="stay on one host, or use a faster network")
     return passed(found)
 
 

@@ -16,11 +16,7 @@ def run(record: EnvironmentRecord) -> Outcome:
         return passed("unlimited" if soft is None else f"{soft} per process")
     hard = record.limits.open_files_hard
     reach = "65536" if hard is None or hard >= 65536 else str(hard)
-    fix = (
-        f"ulimit -n {reach}"
-        if hard is None or hard >= LOW
-        else "raise the hard limit (limits.conf, --ulimit nofile)"
-    )
+    fix = f"ulimit -n {reach}" if hard is None or hard >= LOW else "raise the hard limit (limits.conf, --ulimit nofile)"
     return warned(f"{soft} per process: many ranks or DataLoader workers run out of them", fix=fix)
 
 

@@ -15,9 +15,7 @@ def run(record: EnvironmentRecord) -> Outcome:
         off.append("NCCL_NVLS_ENABLE=0")
     off += [name for name in LEVELS if (variable(record, name) or "").upper() in ("0", "LOC")]
     if off:
-        return warned(
-            f"turned off by {listed(off)}", fix=f"unset {' '.join(o.partition('=')[0] for o in off)}"
-        )
+        return warned(f"turned off by {listed(off)}", fix=f"unset {' '.join(o.partition('=')[0] for o in off)}")
     return passed("no variable turns P2P, shared memory or NVLS off")
 
 

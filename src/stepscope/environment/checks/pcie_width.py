@@ -16,9 +16,7 @@ from stepscope.records.environment import EnvironmentRecord
 
 def run(record: EnvironmentRecord) -> Outcome:
     known = [
-        (gpu.index, gpu.pcie_width, gpu.pcie_width_max)
-        for gpu in record.gpus
-        if gpu.pcie_width and gpu.pcie_width_max
+        (gpu.index, gpu.pcie_width, gpu.pcie_width_max) for gpu in record.gpus if gpu.pcie_width and gpu.pcie_width_max
     ]
     if not known:
         return skipped("the driver does not tell" if record.gpus else no_gpu_reason(record))

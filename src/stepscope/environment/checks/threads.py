@@ -20,18 +20,14 @@ def run(record: EnvironmentRecord) -> Outcome:
     setting = variable(record, "OMP_NUM_THREADS")
     threads = integer(record, "OMP_NUM_THREADS")
     if setting is not None and not threads:
-        return warned(
-            f"OMP_NUM_THREADS={setting} is no number of threads", fix="export OMP_NUM_THREADS=1 or unset it"
-        )
+        return warned(f"OMP_NUM_THREADS={setting} is no number of threads", fix="export OMP_NUM_THREADS=1 or unset it")
     ranks, source = local_ranks(record)
     cores = record.usable_cores
     fix = f"export OMP_NUM_THREADS={max(cores // ranks, 1)}"
     if threads is not None:
         product = f"{counted(ranks, 'rank')} ({source}) x OMP_NUM_THREADS={threads}"
         if ranks * threads > cores:
-            return warned(
-                f"{product} = {counted(ranks * threads, 'thread')} on {counted(cores, 'core')}", fix=fix
-            )
+            return warned(f"{product} = {counted(ranks * threads, 'thread')} on {counted(cores, 'core')}", fix=fix)
         return passed(f"{product} fits {counted(cores, 'core')}")
     default = record.torch.intra_op_threads if record.torch is not None else None
     if default is None:

@@ -15,9 +15,7 @@ def run(record: EnvironmentRecord) -> Outcome:
     if reason == "not asked for":
         return skipped("torch was not asked")
     if "not installed" in reason:
-        return failed(
-            f"{reason}; reading traces and reports works without it", fix="pip install 'stepscope[torch]'"
-        )
+        return failed(f"{reason}; reading traces and reports works without it", fix="pip install 'stepscope[torch]'")
     return failed(reason, fix="run `python -m stepscope.rank --probe` and repair what it prints")
 
 

@@ -19,9 +19,7 @@ def run(record: EnvironmentRecord) -> Outcome:
     if match is None:
         return skipped(f"{record.torch.version!r} is no version number")
     if (int(match[1]), int(match[2])) < OLDEST:
-        return failed(
-            f"torch {record.torch.version} is older than {wanted}", fix=f"pip install -U 'torch>={wanted}'"
-        )
+        return failed(f"torch {record.torch.version} is older than {wanted}", fix=f"pip install -U 'torch>={wanted}'")
     return passed(f"{record.torch.version} is at least {wanted}")
 
 

@@ -50,13 +50,7 @@ def _model(root: Path) -> str | None:
     for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
         key, _, value = line.partition(":")
         fields.setdefault(key.strip().lower(), value.strip())
-    return (
-        fields.get("model name")
-        or fields.get("hardware")
-        or fields.get("cpu")
-        or platform.processor()
-        or None
-    )
+    return fields.get("model name") or fields.get("hardware") or fields.get("cpu") or platform.processor() or None
 
 
 def _numa_nodes(root: Path) -> int | None:

@@ -56,9 +56,7 @@ def resolve(name: str, *, timeout_s: float) -> tuple[str, ...] | Unavailable:
     asking.start()
     asking.join(timeout_s)
     return (
-        answer[0]
-        if answer
-        else Unavailable(f"resolving {name!r} took over {timeout_s:g} s: the name server is slow")
+        answer[0] if answer else Unavailable(f"resolving {name!r} took over {timeout_s:g} s: the name server is slow")
     )
 
 
@@ -104,9 +102,7 @@ def _limits() -> LimitsFact:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return LimitsFact(
-        open_files_soft=value(soft), open_files_hard=value(hard), locked_memory_bytes=value(locked)
-    )
+    return LimitsFact(open_files_soft=value(soft), open_files_hard=value(hard), locked_memory_bytes=value(locked))
 
 
 def _distribution(root: Path) -> str | None:

@@ -35,9 +35,7 @@ def _interfaces(sysfs: Path) -> tuple[NicFact, ...]:
             kind=interface_kind(sysfs / name, name),
             speed_bits_per_s=stats.speed * 1_000_000 if stats.speed > 0 else None,
             up=stats.isup,
-            addresses=tuple(
-                a.address.partition("%")[0] for a in addresses.get(name, ()) if a.family in families
-            ),
+            addresses=tuple(a.address.partition("%")[0] for a in addresses.get(name, ()) if a.family in families),
         )
         for name, stats in sorted(psutil.net_if_stats().items())
     )

@@ -92,9 +92,7 @@ def within(host: HostNamespaces) -> Iterator[None]:
 
 @contextmanager
 def _back_afterwards() -> Iterator[None]:
-    here = HostNamespaces(
-        "here", os.open("/proc/self/ns/net", os.O_RDONLY), os.open("/proc/self/ns/uts", os.O_RDONLY)
-    )
+    here = HostNamespaces("here", os.open("/proc/self/ns/net", os.O_RDONLY), os.open("/proc/self/ns/uts", os.O_RDONLY))
     try:
         yield
     finally:

@@ -78,11 +78,7 @@ def parse_network(text: str) -> EmulatedNetwork:
         elif name == "slow":
             slow.append(_slow(value, text, hosts))
         else:
-            why = (
-                "delay is given twice"
-                if name == "delay"
-                else f"{part!r} is neither delay=TIME nor slow=HOST:RATE"
-            )
+            why = "delay is given twice" if name == "delay" else f"{part!r} is neither delay=TIME nor slow=HOST:RATE"
             raise _bad(text, why)
     if len({s.host for s in slow}) < len(slow):
         raise _bad(text, "a host is slow twice")
@@ -128,14 +124,10 @@ def _rate(text: str, whole: str) -> int:
     match = _RATE.fullmatch(text)
     if match is None:
         in_bytes = re.fullmatch(r"[\d.]+\s*[kmg]i?(b|bps|b/s|bit/s)", text)
-        raise _bad(
-            whole, f"{text!r} is not a rate" + (": rates end in kbit, mbit or gbit" if in_bytes else "")
-        )
+        raise _bad(whole, f"{text!r} is not a rate" + (": rates end in kbit, mbit or gbit" if in_bytes else ""))
     rate = round(float(match["number"]) * _RATE_UNITS[match["unit"]])
     if not MIN_RATE <= rate <= MAX_RATE:
-        raise _bad(
-            whole, f"{text} is outside {_exact(MIN_RATE, _RATE_UNITS)} to {_exact(MAX_RATE, _RATE_UNITS)}"
-        )
+        raise _bad(whole, f"{text} is outside {_exact(MIN_RATE, _RATE_UNITS)} to {_exact(MAX_RATE, _RATE_UNITS)}")
     return rate
 
 

@@ -69,7 +69,7 @@ def predict_collective(
     )
     if n_gpus == 1:
         return _alone(op)
-    promise = collective(op)
+    spec = collective(op)
     notes = list(where.notes)
     size = _BARRIER_BYTES if op == "barrier" else size_bytes
     run_as = "all_reduce" if op == "barrier" else op
@@ -96,8 +96,8 @@ def predict_collective(
         protocol=chosen.protocol,
         why=_why(chosen, offered, where, forced=algorithm is not None),
         notes=tuple(notes),
-        busbw_bytes_per_s=size_bytes / (time_ns / 1e9) * promise.bus_factor(n_gpus)
-        if promise.has_payload and size_bytes
+        busbw_bytes_per_s=size_bytes / (time_ns / 1e9) * spec.bus_factor(n_gpus)
+        if spec.has_payload and size_bytes
         else None,
         alternatives=tuple(
             Alternative(

@@ -87,9 +87,7 @@ def place(
     if domains > 1 and domain > node:
         notes.append(f"NVLink reaches {domain} GPUs of a rack, {node} a tray")
     known = True
-    ring, pair, spread, over_pcie, links_known = _inside(
-        gpu, generation, n_gpus, domain_ranks, domains, notes
-    )
+    ring, pair, spread, over_pcie, links_known = _inside(gpu, generation, n_gpus, domain_ranks, domains, notes)
     known = known and links_known
     switched = (
         gpu.vendor == "NVIDIA"
@@ -175,9 +173,7 @@ def _link_bytes_per_s(generation: Generation) -> float:
     return 50e9 if generation.key == "blackwell" else 25e9
 
 
-def _mesh_rates(
-    link: float, node: float | None, domain_ranks: float, domains: int
-) -> tuple[float, float, float]:
+def _mesh_rates(link: float, node: float | None, domain_ranks: float, domains: int) -> tuple[float, float, float]:
     """A full mesh of g devices has g(g-1) one-way links: g-1 closed rings, or g rings that leave the node."""
     peers = max(domain_ranks - 1, 0)
     rings = domain_ranks if domains > 1 else peers

@@ -26,12 +26,8 @@ class Latencies:
     net_us: Row
 
 
-RING = Latencies(
-    base_us=(6.6, 14.0, 8.4), link_us=(0.6, 1.9, 3.4), pci_us=(1.0, 2.5, 5.7), net_us=(2.7, 4.0, 14.0)
-)
-TREE = Latencies(
-    base_us=(6.8, 14.0, 8.4), link_us=(0.6, 1.25, 4.0), pci_us=(1.0, 1.9, 4.0), net_us=(5.0, 8.5, 14.0)
-)
+RING = Latencies(base_us=(6.6, 14.0, 8.4), link_us=(0.6, 1.9, 3.4), pci_us=(1.0, 2.5, 5.7), net_us=(2.7, 4.0, 14.0))
+TREE = Latencies(base_us=(6.8, 14.0, 8.4), link_us=(0.6, 1.25, 4.0), pci_us=(1.0, 1.9, 4.0), net_us=(5.0, 8.5, 14.0))
 NVLS_US = 25.0
 """One in-switch reduction on one node."""
 NVLS_TREE_NET_US = 20.9

@@ -11,12 +11,8 @@ SOURCE = "ROCm/rccl 0cbce2a7 (2.21.5), src/graph/tuning.cc, model of the MI300 s
 LINK_SOURCE = "ROCm/rccl 0cbce2a7, src/graph/topo.h and rome_models.cc"
 DATE = "2024-10"
 
-RING = Latencies(
-    base_us=(12.0, 12.0, 17.0), link_us=(0.8, 0.8, 2.1), pci_us=(2.2, 2.2, 5.7), net_us=(9.5, 9.5, 320.0)
-)
-TREE = Latencies(
-    base_us=(12.0, 12.0, 17.0), link_us=(0.9, 0.9, 2.3), pci_us=(2.2, 2.2, 5.7), net_us=(10.5, 10.5, 25.0)
-)
+RING = Latencies(base_us=(12.0, 12.0, 17.0), link_us=(0.8, 0.8, 2.1), pci_us=(2.2, 2.2, 5.7), net_us=(9.5, 9.5, 320.0))
+TREE = Latencies(base_us=(12.0, 12.0, 17.0), link_us=(0.9, 0.9, 2.3), pci_us=(2.2, 2.2, 5.7), net_us=(10.5, 10.5, 25.0))
 RING_RATE: Row = (0.08, 0.0, 1.0)
 """Share of the links' rate by protocol; 0: the protocol is off."""
 TREE_RATE: tuple[Row, Row] = ((0.06, 0.0, 0.11), (0.06, 0.0, 0.59))

@@ -107,9 +107,7 @@ def validate(rows: Iterable[MeasuredRow], *, skipped: Sequence[str] = ()) -> Val
     )
 
 
-def _grouped(
-    compared: Iterable[Compared], key: Callable[[Compared], tuple[str, str, str]]
-) -> tuple[ErrorGroup, ...]:
+def _grouped(compared: Iterable[Compared], key: Callable[[Compared], tuple[str, str, str]]) -> tuple[ErrorGroup, ...]:
     found: dict[tuple[str, str, str], list[Compared]] = {}
     for one in compared:
         found.setdefault(key(one), []).append(one)

@@ -1,4 +1,4 @@
-"""The deeds of the collectives; same stems as ``stepscope.collectives``. Each file exports ``build``."""
+"""The implementations of the collectives; same stems as ``stepscope.collectives``. Each file exports ``build``."""
 
 from collections.abc import Callable
 
@@ -7,6 +7,4 @@ from stepscope.rank.collectives._common import Exchange, Setup
 
 Build = Callable[[Setup], Exchange]
 
-REGISTRY: Registry[Build] = Registry(
-    "stepscope.rank.collectives", "build", "collective", "stepscope.collectives"
-)
+REGISTRY: Registry[Build] = Registry("stepscope.rank.collectives", "build", "collective", "stepscope.collectives")

@@ -1,4 +1,4 @@
-"""What a collective's deed consists of: buffers, the call on them, and what stands where before and after it."""
+"""What a collective's implementation consists of: buffers, the call on them, and what stands where before and after it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,8 @@ REDUCE_OPS = {
 }
 
 # Renamed in torch 2.13, where the old names warn.
-all_gather_single: Callable[..., Any] = (
-    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-)
-reduce_scatter_single: Callable[..., Any] = (
-    getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-)
+all_gather_single: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class Waitable(Protocol):
@@ -44,7 +40,7 @@ class Issue(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What decides one exchange. numel: elements of S, as the offline promise counts it.
+    """What decides one exchange. numel: elements of S, as the offline spec counts it.
 
     allocate: makes a buffer of so many elements; another one than torch's where only their size is asked for.
     """

@@ -21,9 +21,7 @@ PERIOD = 1009
 BLOCK_ROWS = 1024
 """Rows of PERIOD elements that are compared at once: about a million elements, so that temporaries stay small."""
 
-_MOST_RAISED = (
-    12  # ranks that multiply by more than 1: products stay exact in 8 bits of mantissa, below 65504 in fp16
-)
+_MOST_RAISED = 12  # ranks that multiply by more than 1: products stay exact in 8 bits of mantissa, below 65504 in fp16
 _LARGEST_TERM = 1000
 
 Table = NDArray[np.int64]
@@ -65,9 +63,7 @@ class Values:
         """Rounding errors that a reduced element may carry; 0: every intermediate result is exact in the type."""
         if self.reduce_op == "avg":
             return self.world_size + 1  # the sum's, and one of the division
-        inexact = self.reduce_op == "sum" and self.world_size * self._largest_term() > _exact_up_to(
-            self.dtype
-        )
+        inexact = self.reduce_op == "sum" and self.world_size * self._largest_term() > _exact_up_to(self.dtype)
         return self.world_size if inexact and self.dtype.is_floating_point else 0
 
     def _largest_term(self) -> int:
@@ -84,9 +80,7 @@ class Values:
         return start, shared.integers(0, min(self.world_size, _MOST_RAISED) + 1, PERIOD)
 
     def _raise_by(self) -> int:
-        return (
-            2 if self.dtype.is_floating_point else 3
-        )  # a power of 2 would leave nothing of a wrapped integer
+        return 2 if self.dtype.is_floating_point else 3  # a power of 2 would leave nothing of a wrapped integer
 
 
 def fill(exchange: Exchange, values: Values) -> None:

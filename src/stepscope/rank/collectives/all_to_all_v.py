@@ -21,8 +21,7 @@ def build(setup: Setup) -> Exchange:
     return Exchange(
         inputs=(Piece(tensor=source, source=rank),),
         outputs=tuple(
-            Piece(tensor=output[starts[r] : starts[r + 1]], source=r, offset=sum(sent[r][:rank]))
-            for r in world
+            Piece(tensor=output[starts[r] : starts[r + 1]], source=r, offset=sum(sent[r][:rank])) for r in world
         ),
         issue=partial(dist.all_to_all_single, output, source, received, sent[rank], setup.mesh.group),
     )

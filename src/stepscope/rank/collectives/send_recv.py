@@ -47,9 +47,7 @@ def between(
         *(dist.P2POp(dist.isend, piece.tensor, to, group) for piece in sends),
         *(dist.P2POp(dist.irecv, piece.tensor, source, group) for piece in receives),
     )
-    return Exchange(
-        inputs=sends, outputs=receives, issue=_issue(messages), messages=messages, is_send_recv=True
-    )
+    return Exchange(inputs=sends, outputs=receives, issue=_issue(messages), messages=messages, is_send_recv=True)
 
 
 class Batch:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from stepscope.collectives import REGISTRY as PROMISES
+from stepscope.collectives import REGISTRY as SPECS
 from stepscope.core.errors import UsageError
 from stepscope.rank import flight
 from stepscope.rank.comm import matmul, overlap, pairs, sweep
@@ -94,7 +94,7 @@ def assert_agreed(cell: CommSpec, settings: CommMeasure, control: Control) -> No
 
 def _summary(cell: CommSpec, context: RankContext, unsupported: str | None) -> CommSummary:
     device = context.mesh.device
-    copies = cell.kind != "matmul" and not PROMISES.load(cell.op).out_of_place
+    copies = cell.kind != "matmul" and not SPECS.load(cell.op).out_of_place
     return CommSummary(
         cell_id=cell.cell_id,
         rank=context.mesh.rank,

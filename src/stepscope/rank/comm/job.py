@@ -10,10 +10,10 @@ from itertools import count
 import torch
 import torch.distributed as dist
 
-from stepscope.collectives import REGISTRY as PROMISES
+from stepscope.collectives import REGISTRY as SPECS
 from stepscope.collectives._common import Collective
 from stepscope.rank import failure
-from stepscope.rank.collectives import REGISTRY as DEEDS
+from stepscope.rank.collectives import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.collectives import Build
 from stepscope.rank.collectives._common import Exchange, Setup
 from stepscope.rank.collectives._values import Values, fill, first_wrong
@@ -52,12 +52,12 @@ class Job:
         return dtype
 
     @property
-    def promise(self) -> Collective:
-        return PROMISES.load(self.cell.op)
+    def spec(self) -> Collective:
+        return SPECS.load(self.cell.op)
 
     @property
     def build(self) -> Build:
-        return DEEDS.load(self.cell.op)
+        return IMPLEMENTATIONS.load(self.cell.op)
 
     def setup(self, numel: int) -> Setup:
         return Setup(
@@ -117,7 +117,7 @@ class Job:
         return Values(
             dtype=self.dtype,
             world_size=self.mesh.world_size,
-            reduce_op=self.cell.reduce_op if self.promise.reduces else None,
+            reduce_op=self.cell.reduce_op if self.spec.reduces else None,
             salt=next(self.salts),
         )
 

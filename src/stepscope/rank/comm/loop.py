@@ -126,9 +126,7 @@ def measure(
     return Timed(warmup_ns=tuple(warmup), times_ns=tuple(times), stop_reason=reason)
 
 
-def _warm_up(
-    run: Callable[[int], list[int]], settings: CommMeasure, control: Control, started: int
-) -> list[int]:
+def _warm_up(run: Callable[[int], list[int]], settings: CommMeasure, control: Control, started: int) -> list[int]:
     if settings.warmup is not None:
         return run(settings.warmup)
     times: list[int] = []

@@ -64,9 +64,7 @@ def _one_size(job: Job, size: Size, product: Call) -> list[CommSample]:
     for label, both in (("alone", False), ("together", True)):
         beside = Beside()
         run = partial(_iterations, job, step, products, beside, both=both)
-        timed = measure(
-            run, job.settings, job.control, on_phase=lambda phase: job.enter(phase, size.size_bytes)
-        )
+        timed = measure(run, job.settings, job.control, on_phase=lambda phase: job.enter(phase, size.size_bytes))
         correct, wrong = job.check(call, exchanges) if both else (None, None)
         samples.append(_sample(size, timed, beside, correct, wrong, label))
     return samples

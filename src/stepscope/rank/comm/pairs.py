@@ -79,9 +79,7 @@ def _make(buffers: list[Tensor], setup: Setup) -> list[Tensor]:
 class _Pairing:
     """The two ranks of one pair: their message, and how they start together."""
 
-    def __init__(
-        self, job: Job, setup: Setup, pair: Pair, bidirectional: bool, buffers: tuple[Tensor, Tensor]
-    ) -> None:
+    def __init__(self, job: Job, setup: Setup, pair: Pair, bidirectional: bool, buffers: tuple[Tensor, Tensor]) -> None:
         self._job, self._pair, self._bidirectional = job, pair, bidirectional
         sends = bidirectional or job.mesh.rank == pair[0]
         receives = bidirectional or job.mesh.rank == pair[1]
@@ -93,9 +91,7 @@ class _Pairing:
             buffers=buffers,
         )
         self._call = self._in_mode([self._exchange])
-        one = Setup(
-            mesh=job.mesh, dtype=torch.int64, numel=1, reduce_op=None, in_place=False, root=0, pattern=None
-        )
+        one = Setup(mesh=job.mesh, dtype=torch.int64, numel=1, reduce_op=None, in_place=False, root=0, pattern=None)
         self._meeting = between(one, to=self._peer, source=self._peer)
         self._meet = self._in_mode([self._meeting])
 

@@ -69,9 +69,7 @@ def buffer_bytes(build: Build, setup: Setup, *, op: str) -> int:
 
     build(replace(setup, allocate=count))
     # gloo reduces a copy of the whole input and hands out parts of it.
-    copies = (
-        setup.numel * setup.dtype.itemsize if op == "reduce_scatter" and setup.mesh.backend == "gloo" else 0
-    )
+    copies = setup.numel * setup.dtype.itemsize if op == "reduce_scatter" and setup.mesh.backend == "gloo" else 0
     return sum(sizes) + copies
 
 

@@ -19,21 +19,21 @@ def run(job: Job) -> str | None:
     """Measure every size; why the backend cannot do any of them, or None."""
     unsupported = refused(job)
     if unsupported is None:
-        for asked_bytes in job.cell.sizes_bytes if job.promise.has_payload else (0,):
+        for asked_bytes in job.cell.sizes_bytes if job.spec.has_payload else (0,):
             job.writer.add(_one_size(job, planned(job, asked_bytes)))
     return unsupported
 
 
 def refused(job: Job) -> str | None:
     """Why this cell cannot be measured at all: found by one tiny call, before any size."""
-    if job.mesh.world_size < job.promise.min_world:
-        return f"{job.cell.op} needs {job.promise.min_world} ranks or more"
+    if job.mesh.world_size < job.spec.min_world:
+        return f"{job.cell.op} needs {job.spec.min_world} ranks or more"
     job.enter("probe", 0)
     return job.lacks(lambda: exchanges_and_call(job, PROBE_ELEMENTS * job.mesh.world_size)[1]())
 
 
 def planned(job: Job, asked_bytes: int) -> Size:
-    return plan_size(job.promise, asked_bytes, itemsize=job.dtype.itemsize, world_size=job.mesh.world_size)
+    return plan_size(job.spec, asked_bytes, itemsize=job.dtype.itemsize, world_size=job.mesh.world_size)
 
 
 def exchanges_and_call(job: Job, numel: int) -> tuple[list[Exchange], Call]:
@@ -81,9 +81,7 @@ def _one_size(job: Job, size: Size) -> CommSample:
     if isinstance(ready, str):
         return skipped(size, ready)
     exchanges, call = ready
-    timed = measure(
-        job.runner(call), job.settings, job.control, on_phase=partial(_enter, job, size.size_bytes)
-    )
+    timed = measure(job.runner(call), job.settings, job.control, on_phase=partial(_enter, job, size.size_bytes))
     job.enter("verify", size.size_bytes)
     correct, wrong = job.check(call, exchanges)
     return CommSample(

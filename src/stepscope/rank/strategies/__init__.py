@@ -1,4 +1,4 @@
-"""The deeds of the strategies; same stems as ``stepscope.strategies``. Each file exports ``open``."""
+"""The implementations of the strategies; same stems as ``stepscope.strategies``. Each file exports ``open``."""
 
 from collections.abc import Callable
 from typing import Any

@@ -88,9 +88,7 @@ def flat_with_views(parameters: Sequence[nn.Parameter]) -> tuple[Tensor, list[Te
     Autograd accumulates in place into a gradient that is such a view, so reducing the flat tensor reduces them
     all without a copy.
     """
-    flat = torch.zeros(
-        sum(p.numel() for p in parameters), dtype=parameters[0].dtype, device=parameters[0].device
-    )
+    flat = torch.zeros(sum(p.numel() for p in parameters), dtype=parameters[0].dtype, device=parameters[0].device)
     views = []
     offset = 0
     for parameter in parameters:

@@ -56,9 +56,7 @@ def _register_hook(ddp: DistributedDataParallel, mesh: Mesh, options: DdpOptions
         ddp.register_comm_hook(mesh.group, fp16_compress_hook)
     elif options.hook == "bf16":
         # DDP refuses torch's own on anything but NCCL, and annotations that it cannot compare (ours are strings).
-        hook = (
-            bf16_compress_hook if mesh.backend == "nccl" else lambda group, bucket: _bf16_hook(group, bucket)
-        )
+        hook = bf16_compress_hook if mesh.backend == "nccl" else lambda group, bucket: _bf16_hook(group, bucket)
         ddp.register_comm_hook(mesh.group, hook)
     elif options.hook == "powersgd":
         state = PowerSGDState(

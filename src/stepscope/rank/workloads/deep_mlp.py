@@ -1,4 +1,4 @@
-"""Deed of ``deep_mlp``."""
+"""Implementation of ``deep_mlp``."""
 
 from __future__ import annotations
 

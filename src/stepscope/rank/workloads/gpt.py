@@ -1,4 +1,4 @@
-"""Deed of ``gpt``."""
+"""Implementation of ``gpt``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deed of ``mlp``."""
+"""Implementation of ``mlp``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deed of ``text_classifier``."""
+"""Implementation of ``text_classifier``."""
 
 from __future__ import annotations
 

@@ -89,11 +89,7 @@ def size_charts(
     rows: Sequence[CommRow], calibration: Calibration | None, value: Value, *, with_peak: bool
 ) -> tuple[SizeChart, ...]:
     """One chart for each operation and device; more where its sweeps are more than :data:`MAX_LINES`."""
-    drawn = [
-        row
-        for row in rows
-        if row.kind == "collective" and row.status == "ok" and row.time_ns and row.size_bytes
-    ]
+    drawn = [row for row in rows if row.kind == "collective" and row.status == "ok" and row.time_ns and row.size_bytes]
     drawn = [row for row in drawn if row.correct is not False and value(row, row.time_ns or 0.0)]
     groups: dict[tuple[str, str], list[list[CommRow]]] = {}
     for sweep in sweeps(drawn).values():
@@ -111,8 +107,7 @@ def size_charts(
                     key=_file_part(f"{op}-{device}" + (f"-{number}" if several else "")),
                     title=f"{op}, {device}{ranks}{several}",
                     lines=tuple(
-                        _line(sweep, called(sweep[0]) or ranks_label(sweep[0]), calibration, value)
-                        for sweep in part
+                        _line(sweep, called(sweep[0]) or ranks_label(sweep[0]), calibration, value) for sweep in part
                     ),
                     pacing=_pacing(part),
                     means=all(row.time_ns_median is None for sweep in part for row in sweep),
@@ -165,9 +160,7 @@ def _fitted(sweep: Sequence[CommRow], fit: CollectiveFit, value: Value) -> tuple
     knots = {knot.size_bytes for knot in fit.curve.knots if low <= knot.size_bytes <= high}
     at = [(size, curve_time_ns(fit.curve, size)) for size in sorted(even | knots)]
     return tuple(
-        (float(size), drawn)
-        for size, time in at
-        if (drawn := value(_sized(sweep[0], size), time)) is not None
+        (float(size), drawn) for size, time in at if (drawn := value(_sized(sweep[0], size), time)) is not None
     )
 
 

@@ -33,9 +33,7 @@ class Figure:
         return f"{self.chart.title}: {self.datum.title}"
 
 
-def figures(
-    records: Mapping[str, Any], limit: int | None = None
-) -> tuple[tuple[Figure, ...], tuple[Figure, ...]]:
+def figures(records: Mapping[str, Any], limit: int | None = None) -> tuple[tuple[Figure, ...], tuple[Figure, ...]]:
     """(to be drawn, left out): charts in the order of their names; of too many, every chart's first ones are kept."""
     found: list[list[Figure]] = []
     stems: dict[str, int] = {}

@@ -118,11 +118,7 @@ def compare(runs: Iterable[TrainingRun], how: Comparison, *, drop_epochs: int) -
         order = how.order or _appearance([how.value(run) for c in clusters for run in c])
         series = sorted({how.value(run) for c in clusters for run in c}, key=order)
         for number, chosen in enumerate(_series_parts(series, how.reference(series)), start=1):
-            shown = [
-                c
-                for c in ([r for r in cluster if how.value(r) in chosen] for cluster in clusters)
-                if _worth(c)
-            ]
+            shown = [c for c in ([r for r in cluster if how.value(r) in chosen] for cluster in clusters) if _worth(c)]
             found = parts(shown, max(1, MAX_BARS // len(chosen)))
             for at, part in enumerate(found, start=1):
                 page = at + (number - 1) * len(found)
@@ -131,9 +127,7 @@ def compare(runs: Iterable[TrainingRun], how: Comparison, *, drop_epochs: int) -
     return tuple(charts)
 
 
-def _by_ranks(
-    slots: Mapping[tuple[str, ...], list[TrainingRun]], names: Sequence[str]
-) -> list[list[TrainingRun]]:
+def _by_ranks(slots: Mapping[tuple[str, ...], list[TrainingRun]], names: Sequence[str]) -> list[list[TrainingRun]]:
     """Those that differ in the number of ranks alone stand together, few ranks first; else in order of appearance."""
     alike: dict[tuple[str, ...], int] = {}
     places = []
@@ -216,9 +210,7 @@ def _only_name(first: dict[str, str], common: Sequence[str]) -> str:
     return first["ranks"] if first["ranks"] not in common else ""
 
 
-def _bar(
-    cluster: Sequence[TrainingRun], name: str, reference: str, how: Comparison, shown: Quantity
-) -> Bar | None:
+def _bar(cluster: Sequence[TrainingRun], name: str, reference: str, how: Comparison, shown: Quantity) -> Bar | None:
     run = next((r for r in cluster if how.value(r) == name), None)
     if run is None:
         return None
@@ -283,9 +275,7 @@ def draw_groups(data: BarGroups, axes: Axes) -> None:
                 ranged.append((place, bar.low * data.scale, bar.high * data.scale))
             if bar.label:
                 end = max(bar.value, bar.high or 0.0) * data.scale
-                text_at(
-                    axes, place, end, bar.label, dy=2, ha="center", va="bottom", rotation=90 if several else 0
-                )
+                text_at(axes, place, end, bar.label, dy=2, ha="center", va="bottom", rotation=90 if several else 0)
         boxes(axes, found, color=COLORS[number % len(COLORS)], label=name)
     failed_boxes(axes, lost)
     whiskers(axes, ranged, cap=0.3 * width)
@@ -311,9 +301,7 @@ def size_groups(data: BarGroups) -> tuple[float, float]:
 
 def groups_caption(data: BarGroups, what: str) -> str:
     """Which runs, the extremes, what labels and whiskers are, what failed."""
-    bars = [
-        (c, n, b) for c in data.clusters for n, b in zip(data.series, c.bars, strict=True) if b is not None
-    ]
+    bars = [(c, n, b) for c in data.clusters for n, b in zip(data.series, c.bars, strict=True) if b is not None]
     failed = [f"{named(c, n)} ({b.failure})" for c, n, b in bars if b.value is None]
     said = [f"{named(c, n)} {b.label}" for c, n, b in bars if b.label and b.label != UNCLEAR]
     text = [

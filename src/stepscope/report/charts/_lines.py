@@ -39,9 +39,7 @@ def draw_lines(chart: SizeChart, axes: Axes, *, label: str, scale: float, inside
             label=line.name,
             zorder=3,
         )
-        spread = [
-            (p.size_bytes, p.fast, p.slow) for p in line.points if p.fast is not None and p.slow is not None
-        ]
+        spread = [(p.size_bytes, p.fast, p.slow) for p in line.points if p.fast is not None and p.slow is not None]
         if spread:
             at = [size for size, _, _ in spread]
             ends = [(min(fast, slow) * scale, max(fast, slow) * scale) for _, fast, slow in spread]
@@ -86,9 +84,7 @@ def _peak(axes: Axes, peak: float) -> None:
 
 
 def legend_names(chart: SizeChart) -> list[str]:
-    return [line.name for line in chart.lines] + (
-        [FITTED] if any(line.fitted for line in chart.lines) else []
-    )
+    return [line.name for line in chart.lines] + ([FITTED] if any(line.fitted for line in chart.lines) else [])
 
 
 def size_inches(chart: SizeChart) -> tuple[float, float]:
@@ -100,9 +96,7 @@ def lines_caption(chart: SizeChart, what: str) -> str:
     """Which operation, sizes and sweeps, what points and bands are, where the values end."""
     points = [p for line in chart.lines for p in line.points]
     sizes = [p.size_bytes for p in points]
-    ranged = (
-        f"{size_tick(min(sizes))} to {size_tick(max(sizes))}" if len(set(sizes)) > 1 else size_tick(sizes[0])
-    )
+    ranged = f"{size_tick(min(sizes))} to {size_tick(max(sizes))}" if len(set(sizes)) > 1 else size_tick(sizes[0])
     names = "; ".join(line.name for line in chart.lines)
     parts = [
         f"{what} of {chart.title} over message size, {ranged}; {counted(len(chart.lines), 'line')}: {names}.",

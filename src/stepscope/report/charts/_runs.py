@@ -105,9 +105,7 @@ def by_dataset(runs: Iterable[TrainingRun], most: int) -> tuple[DatasetPart, ...
         if len(mine) <= most:
             only = next(iter(models)) if len(models) == 1 else ""
             title = model_on(only, dataset) or "all runs"
-            charts.append(
-                DatasetPart(key=file_part(dataset or only or "runs"), title=title, runs=tuple(mine))
-            )
+            charts.append(DatasetPart(key=file_part(dataset or only or "runs"), title=title, runs=tuple(mine)))
             continue
         for model, theirs in models.items():
             split = parts(theirs, most)
@@ -259,9 +257,7 @@ def rate_unit(largest: float, unit: str) -> tuple[str, float]:
     return (f"1000 {unit}/s", 1e-3) if largest >= 1e5 else (f"{unit}/s", 1.0)
 
 
-def scaled(
-    runs: Iterable[TrainingRun], scaling: Iterable[ScalingRow]
-) -> tuple[tuple[TrainingRun, ScalingRow], ...]:
+def scaled(runs: Iterable[TrainingRun], scaling: Iterable[ScalingRow]) -> tuple[tuple[TrainingRun, ScalingRow], ...]:
     """Runs with their speed-up, in the order of ``scaling``."""
     by_id = {run.run_id: run for run in runs}
     return tuple((by_id[row.run_id], row) for row in scaling if row.run_id in by_id)

@@ -93,9 +93,7 @@ def draw_rows(data: Stacks, axes: Axes) -> None:
         if row.low is not None and row.high is not None:
             ranged.append((float(at), row.low * data.scale, row.high * data.scale))
         if row.text:
-            text_at(
-                axes, top if data.whole is not None else end * data.scale, at, row.text, dx=3, va="center"
-            )
+            text_at(axes, top if data.whole is not None else end * data.scale, at, row.text, dx=3, va="center")
     failed_boxes(axes, lost)
     whiskers(axes, ranged, across=True, cap=0.3)
     width = size_stacks(data)[0]

@@ -262,9 +262,9 @@ def text_at(
     from matplotlib.transforms import ScaledTranslation
 
     shift = ScaledTranslation(dx / 72, dy / 72, axes.figure.dpi_scale_trans)
-    axes.text(
-        x, y, text, transform=axes.transData + shift, fontsize=6.5, zorder=5, clip_on=False, **how
-    ).set_in_layout(room)
+    axes.text(x, y, text, transform=axes.transData + shift, fontsize=6.5, zorder=5, clip_on=False, **how).set_in_layout(
+        room
+    )
 
 
 def from_zero(axes: Axes, top: float, *, which: str = "y", ticks: int = 5) -> None:

@@ -127,15 +127,7 @@ def _ratio_axis(below: Axes) -> None:
     reach = max(1.25, high, 1 / low)
     below.set_ylim(1 / reach / 1.05, reach * 1.05)
     steps = (
-        (1.2,)
-        if reach < 1.5
-        else (1.5,)
-        if reach < 2.2
-        else (2, 4)
-        if reach < 6
-        else (2, 10)
-        if reach < 30
-        else (10,)
+        (1.2,) if reach < 1.5 else (1.5,) if reach < 2.2 else (2, 4) if reach < 6 else (2, 10) if reach < 30 else (10,)
     )
     below.yaxis.set_major_locator(FixedLocator(sorted({1.0, *steps, *(1 / s for s in steps)})))
     below.yaxis.set_minor_locator(NullLocator())
@@ -169,7 +161,9 @@ def _title(fit: CollectiveFit) -> str:
     network = f", {fit.network}" if fit.network else ""
     place = f" ({fit.placement})" if "+" in fit.placement else ""
     place += ", in place" if fit.in_place else ""
-    return f"{fit.op}{pattern}, {counted(fit.world_size, 'rank')}{place}, {fit.dtype}, {fit.device}/{fit.backend}{network}"
+    return (
+        f"{fit.op}{pattern}, {counted(fit.world_size, 'rank')}{place}, {fit.dtype}, {fit.device}/{fit.backend}{network}"
+    )
 
 
 def _key(fit: CollectiveFit) -> str:

@@ -31,11 +31,7 @@ def caption(data: SizeChart) -> str:
         top = max(line.points, key=lambda p: p.value)
         share = "" if data.peak is None else f", {top.value / data.peak:.0%} of the link".replace("%", " %")
         best.append(f"{line.name}: {format_bandwidth(top.value)} at {size_tick(top.size_bytes)}{share}")
-    peak = (
-        ""
-        if data.peak is None
-        else f" Grey: peak of the link in one direction, {format_bandwidth(data.peak)}."
-    )
+    peak = "" if data.peak is None else f" Grey: peak of the link in one direction, {format_bandwidth(data.peak)}."
     return (
         f"{lines_caption(data, 'Bus bandwidth')}{peak} Best: {'; '.join(best)}. busbw is size / time times the"
         " operation's factor, so that operations and numbers of ranks compare with one link."

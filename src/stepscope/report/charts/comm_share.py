@@ -32,9 +32,7 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
                 title=part.title,
                 kinds=("computation and the rest", "exposed communication"),
                 colors=(COLORS[0], COLORS[1]),
-                rows=tuple(
-                    _row(run, name) for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)
-                ),
+                rows=tuple(_row(run, name) for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)),
                 axis="share of the step (%)",
                 scale=100.0,
                 whole=1.0,

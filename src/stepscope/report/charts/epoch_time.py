@@ -34,9 +34,7 @@ def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Curves, 
         curves = tuple(
             Curve(
                 name=name,
-                points=tuple(
-                    CurvePoint(x=e.number, y=e.duration_ns) for e in run.epochs if e.duration_ns is not None
-                ),
+                points=tuple(CurvePoint(x=e.number, y=e.duration_ns) for e in run.epochs if e.duration_ns is not None),
             )
             for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)
         )

@@ -124,9 +124,7 @@ def _step_losses(cell: CellEvidence) -> tuple[CurvePoint, ...]:
             losses.append((step, sum(known) / ranks[0].global_samples))
     width = -(-len(losses) // MAX_POINTS)
     windows = [losses[at : at + width] for at in range(0, len(losses), width)] if width else []
-    return tuple(
-        CurvePoint(x=sum(s for s, _ in w) / len(w), y=sum(value for _, value in w) / len(w)) for w in windows
-    )
+    return tuple(CurvePoint(x=sum(s for s, _ in w) / len(w), y=sum(value for _, value in w) / len(w)) for w in windows)
 
 
 def _difference(lines: Sequence[tuple[CurvePoint, ...]]) -> tuple[float, float]:

@@ -36,11 +36,7 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
         mine = part.runs
         if len(mine) < 2 or not any(_total(run) for run in mine):
             continue
-        kinds = [
-            kind
-            for kind in dict.fromkeys((*KINDS, *_others(mine)))
-            if any(kind in run.memory for run in mine)
-        ]
+        kinds = [kind for kind in dict.fromkeys((*KINDS, *_others(mine))) if any(kind in run.memory for run in mine)]
         if any(_unknown(run) for run in mine):
             kinds.append(UNKNOWN)
         largest = max(_total(run) for run in mine)
@@ -50,12 +46,9 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
                 key=part.key,
                 title=part.title,
                 kinds=tuple(clean(kind) for kind in kinds),
-                colors=(COLORS[0],)
-                if kinds == [UNKNOWN]
-                else tuple(KINDS.get(kind, FAINT) for kind in kinds),
+                colors=(COLORS[0],) if kinds == [UNKNOWN] else tuple(KINDS.get(kind, FAINT) for kind in kinds),
                 rows=tuple(
-                    _row(run, name, kinds)
-                    for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)
+                    _row(run, name, kinds) for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)
                 ),
                 axis=f"peak memory of a rank ({unit})",
                 scale=scale,

@@ -83,11 +83,7 @@ def _chart(kind: tuple[int, bool], rows: Sequence[CommRow], verdict: PairsVerdic
 
 
 def _end_name(host: str | None, ranks: Sequence[int], direction: str) -> str:
-    who = (
-        f"rank {', '.join(map(str, ranks))}"
-        if host is None
-        else f"{host} (rank {', '.join(map(str, ranks))})"
-    )
+    who = f"rank {', '.join(map(str, ranks))}" if host is None else f"{host} (rank {', '.join(map(str, ranks))})"
     return f"{who} {'in and out' if direction == 'both' else 'out' if direction == 'egress' else 'in'}"
 
 
@@ -103,9 +99,7 @@ def draw(data: PairsChart, axes: Axes) -> None:
     image = axes.imshow(np.ma.masked_invalid(values), cmap=cmap, norm=norm, zorder=1)
     axes.grid(visible=False)
     for sender in range(ranks):
-        axes.add_patch(
-            Rectangle((sender - 0.5, sender - 0.5), 1, 1, facecolor="#EEEEEE", edgecolor="none", zorder=2)
-        )
+        axes.add_patch(Rectangle((sender - 0.5, sender - 0.5), 1, 1, facecolor="#EEEEEE", edgecolor="none", zorder=2))
     for sender, receiver in data.slow:
         axes.add_patch(
             Rectangle(
@@ -124,17 +118,13 @@ def draw(data: PairsChart, axes: Axes) -> None:
                 dark = norm(value) < 0.55 if data.quantity == "busbw" else norm(value) > 0.45
                 color = "white" if dark else INK
                 text = _short(float(value), float(np.nanmax(values)))
-                axes.text(
-                    receiver, sender, text, ha="center", va="center", fontsize=5.5, color=color, zorder=5
-                )
+                axes.text(receiver, sender, text, ha="center", va="center", fontsize=5.5, color=color, zorder=5)
     _host_lines(data, axes)
     step = max(1, -(-ranks // 16))
     labels = [str(rank) for rank in range(0, ranks, step)]
     several = len(set(data.hosts)) > 1 and ranks <= MAX_WRITTEN and max(map(len, data.hosts)) <= 12
     axes.set_xticks(range(0, ranks, step), labels)
-    axes.set_yticks(
-        range(0, ranks, step), [f"{data.hosts[int(r)]} {r}" for r in labels] if several else labels
-    )
+    axes.set_yticks(range(0, ranks, step), [f"{data.hosts[int(r)]} {r}" for r in labels] if several else labels)
     axes.tick_params(length=0)
     axes.set_xlabel("receiver (rank)")
     axes.set_ylabel("sender (host, rank)" if several else "sender (rank)")
@@ -145,9 +135,7 @@ def draw(data: PairsChart, axes: Axes) -> None:
     bar.set_label(label)
     bar.outline.set_visible(False)
     if data.slow:
-        axes.plot(
-            [], [], marker="s", markerfacecolor="none", markeredgecolor=BAD, linestyle="none", label="slow"
-        )
+        axes.plot([], [], marker="s", markerfacecolor="none", markeredgecolor=BAD, linestyle="none", label="slow")
         axes.legend(loc="upper right", bbox_to_anchor=(1.0, -0.1), handletextpad=0.1)
 
 

@@ -40,9 +40,7 @@ def draw(data: BarGroups, axes: Axes) -> None:
 
 
 def caption(data: BarGroups) -> str:
-    return groups_caption(data, "Precisions compared").replace(
-        " (t_a / t_b - 1)", " (speed-up at equal ranks)"
-    )
+    return groups_caption(data, "Precisions compared").replace(" (t_a / t_b - 1)", " (speed-up at equal ranks)")
 
 
 CHART = Chart(

@@ -72,9 +72,7 @@ def prepare(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple
         called = names([one[0][0] for one in series], known=("hardware", "dataset", "ranks"))
         if len(series) == 1:  # nothing to tell it from
             called = (facets(series[0][0][0])["strategy"] or "measured",)
-        curves = [
-            Curve(name=name, points=_points(one, baselines)) for one, name in zip(series, called, strict=True)
-        ]
+        curves = [Curve(name=name, points=_points(one, baselines)) for one, name in zip(series, called, strict=True)]
         curves = [curve for curve in curves if len(curve.points) > 1]
         models = {facets(run)["model"] for run, _ in mine}
         where = model_on(models.pop() if len(models) == 1 else "", dataset) or "all runs"
@@ -95,9 +93,7 @@ def prepare(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple
                 ScalingChart(
                     key=f"{key}-{clash + 1}" if clash else key,
                     title=title,
-                    lines=Curves(
-                        key=key, title=title, curves=tuple(part), x_axis="ranks", y_axis="speed-up (x)"
-                    ),
+                    lines=Curves(key=key, title=title, curves=tuple(part), x_axis="ranks", y_axis="speed-up (x)"),
                     base=base,
                     rule=rule,
                 )

@@ -72,8 +72,7 @@ def prepare(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple
                 key=part.key,
                 title=part.title,
                 runs=tuple(
-                    _scaled_run(run, row, name)
-                    for run, row, name in zip(mine, rows, _names(mine), strict=True)
+                    _scaled_run(run, row, name) for run, row, name in zip(mine, rows, _names(mine), strict=True)
                 ),
                 basis=tuple(dict.fromkeys(row.basis for row in rows)),
             )
@@ -150,9 +149,7 @@ def draw(data: SpeedupChart, axes: Axes) -> None:
     from_zero(right, max(1.02, *(room * r.efficiency for r in data.runs)), which="x", ticks=ticks)
     for level, side, away in ((GOOD, "right", -1.5), (EXCELLENT, "left", 1.5)):
         right.axvline(level, color=FAINT, linewidth=0.9, linestyle=(0, (4, 2)), zorder=3)
-        text_at(
-            right, level, -0.55, f"{level:g}", dx=away, dy=1.5, ha=side, va="bottom", color=FAINT, room=True
-        )
+        text_at(right, level, -0.55, f"{level:g}", dx=away, dy=1.5, ha=side, va="bottom", color=FAINT, room=True)
     wrap = 24 if size_inches(data)[0] == COLUMN_INCHES else 48
     axes.set_yticks(range(len(data.runs)), [lines(run.name, wrap) for run in data.runs])
     axes.set_ylim(len(data.runs) - 0.45, -0.55)

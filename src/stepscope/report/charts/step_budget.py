@@ -42,9 +42,7 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
                 title=part.title,
                 kinds=tuple(name for _, name, _ in PHASES),
                 colors=tuple(color for _, _, color in PHASES),
-                rows=tuple(
-                    _row(run, name) for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)
-                ),
+                rows=tuple(_row(run, name) for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)),
                 axis=f"time per step ({unit})",
                 scale=scale,
             )

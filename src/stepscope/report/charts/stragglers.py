@@ -68,9 +68,7 @@ def _chart(cell: CellEvidence, times: OwnTimes) -> StragglerChart:
     return StragglerChart(
         key=file_part(cell.run.run_id),
         title=clean(f"{cell.run.model or cell.run.group}, {cell.run.label}", 80),
-        excess=tuple(
-            tuple(float(np.median(rank[at : at + width])) for at in starts) for rank in times.excess_ns
-        ),
+        excess=tuple(tuple(float(np.median(rank[at : at + width])) for at in starts) for rank in times.excess_ns),
         medians=_medians(times),
         median_own_ns=times.typical_ns,
         hosts=tuple(clean(host, 16) for host in times.hosts),
@@ -130,9 +128,7 @@ def caption(data: StragglerChart) -> str:
 
 
 def size_inches(data: StragglerChart) -> tuple[float, float]:
-    return COLUMN_INCHES, min(4.2, 1.1 + 0.24 * max(4, len(data.excess))) + title_inches(
-        data.title, COLUMN_INCHES
-    )
+    return COLUMN_INCHES, min(4.2, 1.1 + 0.24 * max(4, len(data.excess))) + title_inches(data.title, COLUMN_INCHES)
 
 
 CHART = Chart(

@@ -59,9 +59,7 @@ def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Stacks, 
 def _row(run: TrainingRun, name: str, rate: Measured | None, scale: float) -> StackRow:
     if rate is None:
         return StackRow(name=name, failure=failure(run))
-    return StackRow(
-        name=name, parts=(rate.value,), low=rate.low, high=rate.high, text=_short(rate.value * scale)
-    )
+    return StackRow(name=name, parts=(rate.value,), low=rate.low, high=rate.high, text=_short(rate.value * scale))
 
 
 def _short(value: float) -> str:

@@ -35,9 +35,7 @@ def write_page(
     drop_epochs: int = 1,
 ) -> Path:
     """Write the page to ``path``, which is returned. made_by: the command line. drop_epochs: as in ``evidence.scaling``."""
-    text = page_text(
-        title=title, evidence=evidence, diagnosis=diagnosis, made_by=made_by, drop_epochs=drop_epochs
-    )
+    text = page_text(title=title, evidence=evidence, diagnosis=diagnosis, made_by=made_by, drop_epochs=drop_epochs)
     write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
     return path
 

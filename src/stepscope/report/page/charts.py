@@ -203,9 +203,7 @@ def _busbw_charts(rows: Sequence[CommRow]) -> list[Chart]:
                     caption=_best_busbw(op, mine),
                     x=Axis(title="message size", scale="log2", unit="bytes"),
                     y=Axis(title="busbw (GB/s)", scale="log10"),
-                    lines=tuple(
-                        _busbw_line(sweep, called(sweep[0]), slot) for slot, sweep in enumerate(mine)
-                    ),
+                    lines=tuple(_busbw_line(sweep, called(sweep[0]), slot) for slot, sweep in enumerate(mine)),
                 )
             )
     return charts[:MAX_CHARTS]
@@ -360,8 +358,7 @@ def _memory_chart(number: str, group: str, runs: Sequence[TrainingRun]) -> BarCh
                 label=run.label,
                 text=format_bytes_binary(peak),
                 segments=tuple(
-                    Segment(slot=slot, value=n, text=f"{kind}: {format_bytes_binary(n)}")
-                    for slot, n, kind in parts
+                    Segment(slot=slot, value=n, text=f"{kind}: {format_bytes_binary(n)}") for slot, n, kind in parts
                 ),
             )
         )

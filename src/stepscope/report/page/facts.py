@@ -21,9 +21,7 @@ def environment_sections(evidence: Evidence) -> tuple[Section, ...]:
 
 def configurations(evidence: Evidence) -> tuple[tuple[str, str, str], ...]:
     """For each run folder: its name, the commands that made it, and its resolved matrix as YAML."""
-    return tuple(
-        (record.name, "\n".join(_commands(record)), _yaml(record.matrix)) for record in evidence.records
-    )
+    return tuple((record.name, "\n".join(_commands(record)), _yaml(record.matrix)) for record in evidence.records)
 
 
 def _commands(record: RunRecord) -> list[str]:
@@ -48,8 +46,7 @@ def _plain(value: Any) -> Any:
 def sources(evidence: Evidence) -> tuple[tuple[str, str], ...]:
     """Path and what it was read as."""
     return tuple(
-        (str(source.path), source.format or KIND_WORDS.get(source.kind, source.kind))
-        for source in evidence.sources
+        (str(source.path), source.format or KIND_WORDS.get(source.kind, source.kind)) for source in evidence.sources
     )
 
 

@@ -154,8 +154,7 @@ def _traces(evidence: Evidence) -> Figure | None:
     return Figure(
         label="exposed communication in traces",
         value=format_percent(worst.parts.exposed_comm_fraction),
-        note=f"rank {worst.rank}, of {format_duration(worst.parts.window_ns)};"
-        f" {counted(len(budgets), 'rank')} traced",
+        note=f"rank {worst.rank}, of {format_duration(worst.parts.window_ns)}; {counted(len(budgets), 'rank')} traced",
     )
 
 
@@ -176,9 +175,7 @@ def _memory(evidence: Evidence) -> Figure | None:
     if not known:
         return None
     value, run = max(known, key=lambda pair: pair[0])
-    return Figure(
-        label="peak memory of a rank", value=format_bytes_binary(value), note=f"{run.group}, {run.label}"
-    )
+    return Figure(label="peak memory of a rank", value=format_bytes_binary(value), note=f"{run.group}, {run.label}")
 
 
 def _accuracy(evidence: Evidence) -> Figure | None:
@@ -191,6 +188,4 @@ def _accuracy(evidence: Evidence) -> Figure | None:
     if not known:
         return None
     value, run = max(known, key=lambda pair: pair[0])
-    return Figure(
-        label="best validation accuracy", value=f"{value * 100:.2f} %", note=f"{run.group}, {run.label}"
-    )
+    return Figure(label="best validation accuracy", value=f"{value * 100:.2f} %", note=f"{run.group}, {run.label}")

@@ -65,9 +65,7 @@ def shown(table: Table, *, fold: bool = False, keep: int = MAX_ROWS) -> Shown:
     alike = [
         i
         for i in said
-        if len(rows) > 1
-        and _can_be_said_once(table.columns[i])
-        and len({row.values[i].text for row in rows}) == 1
+        if len(rows) > 1 and _can_be_said_once(table.columns[i]) and len({row.values[i].text for row in rows}) == 1
     ]
     said = [i for i in said if i not in alike]
     return Shown(
@@ -190,9 +188,7 @@ def failure_text(run: TrainingRun) -> str | None:
 def scaling_table(evidence: Evidence) -> Table:
     """One row a run against its baseline; times to accuracies below the speed-up they qualify."""
     runs = {run.run_id: run for run in evidence.runs}
-    rows = [
-        Row(values=_scaling_values(row, runs[row.run_id])) for row in evidence.scaling if row.run_id in runs
-    ]
+    rows = [Row(values=_scaling_values(row, runs[row.run_id])) for row in evidence.scaling if row.run_id in runs]
     bases = sorted({row.basis for row in evidence.scaling})
     return Table(
         key="scaling",
@@ -204,9 +200,7 @@ def scaling_table(evidence: Evidence) -> Table:
             " baseline's ranks divided out.",
             *((f"made of: {'; '.join(bases)}.",) if bases else ()),
             *(
-                (
-                    "to accuracy: time until an epoch first reaches that validation accuracy, and speed-up to it.",
-                )
+                ("to accuracy: time until an epoch first reaches that validation accuracy, and speed-up to it.",)
                 if any(row.targets for row in evidence.scaling)
                 else ()
             ),

@@ -67,8 +67,7 @@ def _job(trace: TraceEvidence, *, limit: int, named: int) -> dict[str, Any]:
     together = _together(drawn, starts)
     names: dict[str, int] = {}
     rows = [
-        _row(p, s, start_ns=starts[s.rank] - min(starts.values()) if together else 0, names=names)
-        for p, s in drawn
+        _row(p, s, start_ns=starts[s.rank] - min(starts.values()) if together else 0, names=names) for p, s in drawn
     ]
     return {
         "kind": "trace",
@@ -127,9 +126,7 @@ def _notes(
             " totals are exact.".replace(",", " ")
         )
     if any(s.source == "cpu_spans" for _, s in drawn):
-        notes.append(
-            "No device in this trace: compute is operators, communication the library's own threads."
-        )
+        notes.append("No device in this trace: compute is operators, communication the library's own threads.")
     if not together:
         notes.append("The ranks' clocks cannot be compared: each rank is drawn from its own first event.")
     elif trace.summary.collectives is not None and len(drawn) > 1:

@@ -50,9 +50,7 @@ def _png(canvas: Any, title: str, caption: str) -> bytes:
     from stepscope.report.render import png
 
     canvas.draw()
-    return png.encode(
-        np.asarray(canvas.buffer_rgba()), dpi=DPI, texts={"Title": title, "Description": caption}
-    )
+    return png.encode(np.asarray(canvas.buffer_rgba()), dpi=DPI, texts={"Title": title, "Description": caption})
 
 
 def _saved(figure: Figure, format_: Format, title: str, caption: str) -> bytes:

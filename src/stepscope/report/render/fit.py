@@ -45,9 +45,7 @@ def fit(table: Table, width: int) -> Layout:
     """
     columns = table.columns
     shown = [
-        i
-        for i, c in enumerate(columns)
-        if c.role == "identity" or (c.role == "measured" and _has_value(table, i))
+        i for i, c in enumerate(columns) if c.role == "identity" or (c.role == "measured" and _has_value(table, i))
     ]
     constant = [i for i in shown if columns[i].role == "identity" and _is_constant(table, i)]
     everything = _layout(table, shown, compact=False)

@@ -136,9 +136,7 @@ def _body(table: Table, shown: _Shown) -> list[str]:
             lines.append(r"\addlinespace")
         title = " · ".join(value.text for value in head)
         if title:
-            lines.append(
-                rf"\multicolumn{{{width}}}{{@{{}}l@{{}}}}{{\textit{{{escape(_short(title, WIDTH))}}}}} \\"
-            )
+            lines.append(rf"\multicolumn{{{width}}}{{@{{}}l@{{}}}}{{\textit{{{escape(_short(title, WIDTH))}}}}} \\")
         for row in rows:
             lines.append(_row(table, row, number, shown.layout))
             number += 1

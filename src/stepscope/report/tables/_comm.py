@@ -89,9 +89,7 @@ def readable_size(row: CommRow) -> Value:
 
 def average_busbw(sweep: Sequence[CommRow]) -> float | None:
     """Unweighted mean of busbw over a sweep's sizes, bytes/s (nccl-tests' last line); None without any."""
-    rates = [
-        row.busbw_bytes_per_s for row in sweep if row.status == "ok" and row.busbw_bytes_per_s is not None
-    ]
+    rates = [row.busbw_bytes_per_s for row in sweep if row.status == "ok" and row.busbw_bytes_per_s is not None]
     return sum(rates) / len(rates) if rates else None
 
 

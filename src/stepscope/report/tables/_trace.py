@@ -66,9 +66,7 @@ def who(ranks: Collection[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {rank_set(ranks)}"
 
 
-def gaps(
-    summary: TraceSummary, section: str, has: Callable[[RankPass], bool], *, otherwise: str
-) -> tuple[str, ...]:
+def gaps(summary: TraceSummary, section: str, has: Callable[[RankPass], bool], *, otherwise: str) -> tuple[str, ...]:
     """One line for each reason why ranks have nothing to show in a section; ``otherwise`` where none is recorded."""
     ranks_by_reason: dict[str, list[int]] = defaultdict(list)
     for each in summary.ranks:

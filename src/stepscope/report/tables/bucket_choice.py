@@ -33,9 +33,7 @@ def build(choice: BucketChoice, measured: Mapping[str, float] | None = None) -> 
         keys = [f"{cap:g}" for cap in candidate.bucket_caps_mb]
         label = f"{', '.join(keys)} MiB"
         chosen = index == choice.best
-        rows.append(
-            _row(label + (" *" if chosen else ""), keys, candidate.timeline, choice, known, chosen=chosen)
-        )
+        rows.append(_row(label + (" *" if chosen else ""), keys, candidate.timeline, choice, known, chosen=chosen))
     rows.append(_row(f"{choice.strategy} default", ["default"], choice.default, choice, known))
     rows.append(_row("naive", ["naive"], choice.naive, choice, known))
     return Table(

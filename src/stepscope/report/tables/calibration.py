@@ -29,11 +29,7 @@ def build(calibration: Calibration) -> Table:
             Column(key="steps", title="steps", drop=4),
             Column(key="alpha_ns", title="alpha us/step", unit="ns", short_title="alpha us"),
             Column(key="beta_bytes_per_s", title="beta GB/s", unit="bytes/s"),
-            *(
-                [Column(key="link_bytes_per_s", title="link Gbit/s", unit="bytes/s", drop=3)]
-                if over_tcp
-                else []
-            ),
+            *([Column(key="link_bytes_per_s", title="link Gbit/s", unit="bytes/s", drop=3)] if over_tcp else []),
             Column(key="r_squared", title="R²", drop=2),
             Column(key="line_error", title="line off mean / max", short_title="line off"),
             Column(key="curve_error", title="curve off mean / max", short_title="curve off"),

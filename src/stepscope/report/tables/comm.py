@@ -126,9 +126,7 @@ def _interval(row: CommRow) -> Value:
 
 def average_lines(rows: Sequence[CommRow]) -> tuple[str, ...]:
     """nccl-tests' average bus bandwidth, one line a sweep, with what it is an average of; none for many sweeps."""
-    averages = [
-        (found, mean) for found in sweeps(rows).values() if (mean := average_busbw(found)) is not None
-    ]
+    averages = [(found, mean) for found in sweeps(rows).values() if (mean := average_busbw(found)) is not None]
     if len(averages) > MAX_AVERAGES:
         return ()
     called = sweep_names(rows)
@@ -169,9 +167,7 @@ def _footnotes(rows: Sequence[CommRow]) -> tuple[str, ...]:
         "back_to_back": "calls back to back, no barrier between them",
     }
     how = (
-        pacing[next(iter(paced))]
-        if len(paced) == 1
-        else "with or without an untimed barrier before it, as said above"
+        pacing[next(iter(paced))] if len(paced) == 1 else "with or without an untimed barrier before it, as said above"
     )
     means = all(row.time_ns_median is None for row in shown)
     lines = [
@@ -184,13 +180,9 @@ def _footnotes(rows: Sequence[CommRow]) -> tuple[str, ...]:
         f" from {'that time' if means else 'the median'}, in GB/s (GB = 1e9 bytes).",
     ]
     if any(row.op == "all_to_all_v" for row in shown):
-        lines.append(
-            "all_to_all_v: size is the most that one rank sends or receives, its own part left out; factor 1."
-        )
+        lines.append("all_to_all_v: size is the most that one rank sends or receives, its own part left out; factor 1.")
     if any(row.in_flight > 1 for row in shown):
-        lines.append(
-            "Several calls in flight: time is that of all of them, algbw and busbw count all of them."
-        )
+        lines.append("Several calls in flight: time is that of all of them, algbw and busbw count all of them.")
     if any(row.rank_spread is not None for row in shown):
         lines.append("spread: (slowest - fastest rank) / slowest, of the ranks' medians; slowest: that rank.")
     peaks = {row.link_peak_bytes_per_s for row in shown if row.link_peak_bytes_per_s is not None}
@@ -218,9 +210,7 @@ def _notes(rows: Sequence[CommRow]) -> tuple[str, ...]:
         for note in row.notes:
             said.setdefault(note, {})[f"{op_label(row)} on {called(row)}"] = None
     every = len({f"{op_label(row)} on {called(row)}" for row in rows})
-    return tuple(
-        note if len(owners) == every else f"{_few(list(owners))}: {note}" for note, owners in said.items()
-    )
+    return tuple(note if len(owners) == every else f"{_few(list(owners))}: {note}" for note, owners in said.items())
 
 
 def _few(names: Sequence[str]) -> str:

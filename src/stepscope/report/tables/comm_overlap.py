@@ -47,9 +47,7 @@ def build(rows: Sequence[CommRow]) -> Table:
     )
 
 
-TABLE = TableKind(
-    key="comm_overlap", title="Communication beside computation", needs=("comm_rows",), build=build
-)
+TABLE = TableKind(key="comm_overlap", title="Communication beside computation", needs=("comm_rows",), build=build)
 
 _COLUMNS = (
     Column(key="size_bytes", title="size", unit="bytes", role="identity", lead=True),

@@ -44,10 +44,7 @@ def build(rows: Sequence[CommRow]) -> Table:
         rows=tuple(lines),
         footnotes=(_FOOTNOTE,) if cells else (),
         notes=(
-            *(
-                f"the matrix of {counted(n, 'rank')} is left out: more than {MAX_MATRIX} columns"
-                for n in wide
-            ),
+            *(f"the matrix of {counted(n, 'rank')} is left out: more than {MAX_MATRIX} columns" for n in wide),
             *dict.fromkeys(verdict.unavailable for verdict in verdicts.values() if verdict.unavailable),
         ),
     )
@@ -87,9 +84,7 @@ def _lines(cell: Sequence[CommRow], verdict: PairsVerdict, width: int) -> list[R
             name("time (us)" if size <= LATENCY_BYTES else "busbw (GB/s)"),
         )
         for sender in range(first.world_size):
-            label = (
-                f"{sender} {hosts[sender]}" if sender < len(hosts) and len(set(hosts)) > 1 else str(sender)
-            )
+            label = f"{sender} {hosts[sender]}" if sender < len(hosts) and len(set(hosts)) > 1 else str(sender)
             values = [
                 _value(found, (sender, receiver), both=both, slow=(size, both, (sender, receiver)) in slow)
                 for receiver in range(min(width, MAX_MATRIX))
@@ -110,9 +105,7 @@ def _lines(cell: Sequence[CommRow], verdict: PairsVerdict, width: int) -> list[R
     return lines
 
 
-def _value(
-    found: Mapping[tuple[int, int], CommRow], peer: tuple[int, int], *, both: bool, slow: bool
-) -> Value:
+def _value(found: Mapping[tuple[int, int], CommRow], peer: tuple[int, int], *, both: bool, slow: bool) -> Value:
     if peer[0] == peer[1]:
         return Value(text="·", raw=None, tone="dim")
     row = found.get(peer)

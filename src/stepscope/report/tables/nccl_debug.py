@@ -97,9 +97,7 @@ def build_links(debug: NcclDebug) -> Table:
             Column(key="nics", title="NICs", align="left", drop=1),
         ),
         rows=tuple(rows),
-        footnotes=(
-            "a link: one direction between two ranks; GPU direct: the NIC reads and writes GPU memory",
-        )
+        footnotes=("a link: one direction between two ranks; GPU direct: the NIC reads and writes GPU memory",)
         if rows
         else (),
     )
@@ -185,8 +183,7 @@ _LABEL = Column(key="communicator", title="communicator", align="left", role="id
 def _labels(debug: NcclDebug) -> list[str]:
     """NCCL's id; where it states none, a number."""
     return [
-        each.id or (f"#{i}" if each.nranks is not None else "not stated")
-        for i, each in enumerate(debug.communicators)
+        each.id or (f"#{i}" if each.nranks is not None else "not stated") for i, each in enumerate(debug.communicators)
     ]
 
 

@@ -62,9 +62,7 @@ def _interval(predicted: Predicted) -> Value:
 
 def build_alternatives(predicted: Predicted) -> Table:
     """The chosen way first, then the others, fastest first."""
-    rows = [
-        _way(predicted.algorithm, predicted.protocol or "", predicted.time_ns, predicted, "chosen", "good")
-    ]
+    rows = [_way(predicted.algorithm, predicted.protocol or "", predicted.time_ns, predicted, "chosen", "good")]
     for other in predicted.alternatives:
         word = "offered" if other.offered else "for comparison"
         tone: Tone = "plain" if other.offered else "dim"
@@ -116,11 +114,7 @@ def build_validation(report: ValidationReport, *, title: str) -> Table:
         rows=tuple(_group(group) for group in groups),
         footnotes=(
             "error: |predicted - measured| / measured time; bias: median of the signed error, below 0: predicted too fast",
-            *(
-                (f"80 % interval: {coverage:.0%} with every source weighing the same",)
-                if coverage is not None
-                else ()
-            ),
+            *((f"80 % interval: {coverage:.0%} with every source weighing the same",) if coverage is not None else ()),
         ),
         notes=tuple(f"not compared: {text}" for text in report.skipped),
     )

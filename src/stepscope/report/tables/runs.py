@@ -130,9 +130,7 @@ def measured(value: Measured | None, form: Callable[[float], str]) -> Value:
     return Value(text=f"{text} {around.replace('%', ' %').replace('  ', ' ')}", compact=text, raw=value.value)
 
 
-def _footnotes(
-    runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow], drop_epochs: int
-) -> tuple[str, ...]:
+def _footnotes(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow], drop_epochs: int) -> tuple[str, ...]:
     notes = []
     if any(run.step_ns is None and len(run.epochs) > 1 for run in runs):
         few = any(dropped(run, drop_epochs) < drop_epochs for run in runs)

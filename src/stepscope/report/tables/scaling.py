@@ -33,9 +33,7 @@ def build(
         title="Scaling",
         columns=tuple(column for column in _COLUMNS if raw or column.key not in _RAW),
         rows=tuple(
-            Row(values=_values(row, target, labels, raw=raw))
-            for row in ordered
-            for target in (row.targets or (None,))
+            Row(values=_values(row, target, labels, raw=raw)) for row in ordered for target in (row.targets or (None,))
         ),
         footnotes=_footnotes(ordered, drop_epochs),
     )
@@ -66,9 +64,7 @@ _RAW = ("speedup_low", "speedup_high", "rating")
 TABLE = TableKind(key="scaling", title="Scaling", needs=("scaling", "runs"), build=build)
 
 
-def _values(
-    row: ScalingRow, target: TargetTime | None, labels: dict[str, str], *, raw: bool
-) -> tuple[Value, ...]:
+def _values(row: ScalingRow, target: TargetTime | None, labels: dict[str, str], *, raw: bool) -> tuple[Value, ...]:
     label = labels.get(row.run_id, row.run_id)
     rating = unknown() if row.rating is None else Value(text=row.rating, raw=row.rating)
     return (

@@ -222,9 +222,7 @@ def _footnotes(rows: Sequence[ResultRow]) -> tuple[str, ...]:
     if any(row.step_ns_low is not None for row in shown):
         notes.append("±: 95 % interval of the median, its larger side; none where there are too few samples.")
     if any(row.epoch_estimated is False for row in shown):
-        notes.append(
-            "epoch: median of whole epochs, training only, slowest rank; ± of fewer than 6 is their range."
-        )
+        notes.append("epoch: median of whole epochs, training only, slowest rank; ± of fewer than 6 is their range.")
     if any(row.epoch_estimated for row in shown):
         mark = " (est. or ~)" if any(row.epoch_estimated is False for row in shown) else " est."
         notes.append(f"epoch{mark}: steps per epoch x median step; no whole epoch was run.")
@@ -252,9 +250,7 @@ def _scaling_footnotes(rows: Sequence[ResultRow]) -> list[str]:
     rules = {"strong": "strong scaling: same global batch", "weak": "weak scaling: same batch per rank"}
     how = "; ".join(text for kind, text in rules.items() if kind in kinds)
     tail = f" ({how})" if how else ""
-    return [
-        f"speed-up: samples/s over the 1-rank baseline of the same settings{tail}; efficiency: speed-up / ranks."
-    ]
+    return [f"speed-up: samples/s over the 1-rank baseline of the same settings{tail}; efficiency: speed-up / ranks."]
 
 
 def _thread_footnotes(rows: Sequence[ResultRow]) -> list[str]:

@@ -87,9 +87,7 @@ def _row(bucket: BucketSpan) -> Row:
             duration(bucket.launch_ns),
             duration(bucket.start_ns),
             duration(bucket.end_ns),
-            Value(
-                text=f"{format_duration(bucket.exposed_ns)} {share:4.0%}", raw=bucket.exposed_ns, tone=tone
-            ),
+            Value(text=f"{format_duration(bucket.exposed_ns)} {share:4.0%}", raw=bucket.exposed_ns, tone=tone),
         )
     )
 
@@ -131,9 +129,7 @@ def _bars(timeline: Timeline) -> tuple[list[str], list[list[_Bar]]]:
     many = len(timeline.buckets) > MOST_ROWS
     rows: dict[str, list[_Bar]] = {}
     for bucket in sorted(timeline.buckets, key=lambda b: b.lane if many else b.index):
-        label = (
-            f"lane {bucket.lane}" if many else f"{bucket.index:>2} {format_bytes_binary(bucket.size_bytes)}"
-        )
+        label = f"lane {bucket.lane}" if many else f"{bucket.index:>2} {format_bytes_binary(bucket.size_bytes)}"
         rows.setdefault(label, []).extend(_bar(bucket, timeline, queue=not many))
     return list(rows), list(rows.values())
 

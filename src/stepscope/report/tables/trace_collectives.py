@@ -88,11 +88,7 @@ def _values_of_key(key: Key, count: int, *, with_group: bool) -> tuple[Value, ..
         words(op),
         words(dtype),
         unknown() if size is None else Value(text=format_bytes(size), raw=size),
-        *(
-            (words(None) if group is None else Value(text=elided(group, 20), raw=group),)
-            if with_group
-            else ()
-        ),
+        *((words(None) if group is None else Value(text=elided(group, 20), raw=group),) if with_group else ()),
         number(count),
     )
 
@@ -117,9 +113,7 @@ def _matched(summary: TraceSummary, job: JobCollectives, notes: tuple[str, ...])
                     round(window),
                     worry=(0.05, 0.15),
                 ),
-                percent(
-                    min((m.match_confidence for m in each if m.match_confidence is not None), default=None)
-                ),
+                percent(min((m.match_confidence for m in each if m.match_confidence is not None), default=None)),
             )
         )
         for key, each in _by_time(instances)
@@ -187,9 +181,7 @@ def _last(instances: Sequence[MatchedCollective]) -> Value:
     if not lasts:
         return unknown()
     rank, times = min(lasts.items(), key=lambda item: (-item[1], item[0]))
-    return Value(
-        text=f"rank {rank}, {times} of {len(split)}", raw=rank, compact=f"{rank}, {times}/{len(split)}"
-    )
+    return Value(text=f"rank {rank}, {times} of {len(split)}", raw=rank, compact=f"{rank}, {times}/{len(split)}")
 
 
 def _bus_bandwidth(instances: Sequence[MatchedCollective]) -> Value:

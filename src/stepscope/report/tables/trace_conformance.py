@@ -19,9 +19,7 @@ def build(summary: TraceSummary) -> Table:
     checks = [p.conformance for p in summary.ranks if p.conformance is not None]
     alike: dict[tuple[object, ...], list[ConformanceCheck]] = defaultdict(list)
     for c in checks:
-        alike[
-            c.strategy, c.steps, c.promised_per_step, c.launched_in_backward, c.overlap_promised, c.holds
-        ].append(c)
+        alike[c.strategy, c.steps, c.planned_per_step, c.launched_in_backward, c.overlap_planned, c.holds].append(c)
     texts: dict[str, list[int]] = defaultdict(list)
     for c in checks:
         for text in c.differences:
@@ -35,9 +33,9 @@ def build(summary: TraceSummary) -> Table:
             Column(key="ranks", title="ranks", align="left", role="identity", lead=True),
             Column(key="strategy", title="strategy", align="left", role="identity", lead=True),
             Column(key="steps", title="steps"),
-            Column(key="promised", title="planned a step"),
+            Column(key="planned", title="planned a step"),
             Column(key="in_backward", title="in backward"),
-            Column(key="overlap_promised", title="overlap planned", align="left"),
+            Column(key="overlap_planned", title="overlap planned", align="left"),
             Column(key="differences", title="differences"),
             Column(key="holds", title="as planned", align="left"),
         ),
@@ -71,9 +69,9 @@ def _row(checks: list[ConformanceCheck]) -> Row:
             words(rank_set(c.rank for c in checks)),
             words(first.strategy) if first.strategy else unknown(),
             number(first.steps),
-            number(first.promised_per_step),
+            number(first.planned_per_step),
             number(first.launched_in_backward),
-            words("yes" if first.overlap_promised else "no", raw=first.overlap_promised),
+            words("yes" if first.overlap_planned else "no", raw=first.overlap_planned),
             number(max(len(c.differences) for c in checks)),
             outcome[first.holds],
         )

@@ -39,8 +39,7 @@ def _table(key: str, title: str, rows: Sequence[DiffRow]) -> Table:
         ),
         rows=tuple(_row(r, names.get(r.name, r.name)) for r in shown),
         footnotes=(
-            "per step, median over steps"
-            + ("; p: Mann-Whitney over steps, corrected for all rows" if tested else ""),
+            "per step, median over steps" + ("; p: Mann-Whitney over steps, corrected for all rows" if tested else ""),
         ),
     )
 

@@ -34,9 +34,7 @@ def build(summary: TraceSummary) -> Table:
             Column(key="exposed", title="exposed", unit="ns"),
         ),
         rows=tuple(rows),
-        footnotes=(
-            "a rank, median over those seen; bytes: payload of all calls; exposed: under no computation",
-        ),
+        footnotes=("a rank, median over those seen; bytes: payload of all calls; exposed: under no computation",),
         notes=() if rows else ("no collectives in this trace",),
     )
 

@@ -59,9 +59,7 @@ TABLE = TableKind(key="launches", title="Launches", needs=("trace",), build=buil
 
 
 def _reason(summary: TraceSummary) -> str:
-    return next(
-        (p.launches.unavailable for p in summary.ranks if p.launches and p.launches.unavailable), NO_DEVICE
-    )
+    return next((p.launches.unavailable for p in summary.ranks if p.launches and p.launches.unavailable), NO_DEVICE)
 
 
 def _row(s: LaunchStatistics) -> Row:
@@ -101,9 +99,7 @@ def _notes(known: list[LaunchStatistics]) -> list[str]:
         )
     if early := sum(s.early for s in known):
         notes.append(f"{counted(early, 'event')} start before their launch: host and device clocks disagree")
-    slow = [
-        s for s in known if s.delay and s.delay.median_ns >= 1e6 and s.queue and s.queue.empty_share < 0.01
-    ]
+    slow = [s for s in known if s.delay and s.delay.median_ns >= 1e6 and s.queue and s.queue.empty_share < 0.01]
     if slow:
         least = min(s.delay.median_ns for s in slow if s.delay)
         notes.append(

@@ -61,9 +61,7 @@ TABLE = TableKind(key="memory", title="Memory", needs=("trace",), build=build)
 def _footnotes(devices: list[DeviceMemory]) -> tuple[str, ...]:
     lines = ["peak: the most allocated at one time; MiB = 2^20 bytes"]
     if any(m.from_capture_start for m in devices):
-        lines.append(
-            "on the CPU the profiler counts from the start of the capture, what was there before is not in it"
-        )
+        lines.append("on the CPU the profiler counts from the start of the capture, what was there before is not in it")
     if any(m.slack_bytes is not None for m in devices):
         lines.append("slack: reserved by the allocator and not allocated, at the peak")
     lines.append(

@@ -54,11 +54,7 @@ def build(summary: TraceSummary) -> Table:
         title="Operators",
         columns=(
             Column(key="operator", title="operator", align="left", role="identity", lead=True),
-            *(
-                (Column(key="shapes", title="shapes", align="left", role="identity", lead=True),)
-                if with_shapes
-                else ()
-            ),
+            *((Column(key="shapes", title="shapes", align="left", role="identity", lead=True),) if with_shapes else ()),
             Column(key="calls", title="calls"),
             Column(key="device_self", title="device self", unit="ns"),
             Column(key="device_total", title="device total", unit="ns", drop=3),
@@ -93,9 +89,7 @@ def _order(tables: Sequence[OperatorTable]) -> Callable[[OperatorRow], float] | 
     return None
 
 
-def _row(
-    rows: Sequence[OperatorRow], ranks: Sequence[int], device_ns: int, host_ns: int, *, with_shapes: bool
-) -> Row:
+def _row(rows: Sequence[OperatorRow], ranks: Sequence[int], device_ns: int, host_ns: int, *, with_shapes: bool) -> Row:
     first = rows[0]
     shapes = (
         (unknown() if first.shapes is None else Value(text=elided(first.shapes, SHAPES), raw=first.shapes),)

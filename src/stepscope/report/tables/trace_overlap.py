@@ -40,13 +40,7 @@ def build(summary: TraceSummary) -> Table:
     """One row per rank for the whole capture, then one per step and rank; ranks without communication in notes."""
     ranks = [p for p in summary.ranks if p.budget is not None and p.budget.parts.comm_ns]
     names = short_names(
-        (
-            h.name
-            for p in ranks
-            if p.communication
-            for c in p.communication.collectives
-            for h in c.hidden_under
-        ),
+        (h.name for p in ranks if p.communication for c in p.communication.collectives for h in c.hidden_under),
         limit=NAME,
     )
     rows = [
@@ -58,8 +52,7 @@ def build(summary: TraceSummary) -> Table:
     for step in steps:
         each = [(p, s) for p in ranks for s in p.steps if s.step == step]
         rows += [
-            _row(p, step, s.parts, names)
-            for p, s in standing_out(each, lambda x: x[1].parts.exposed_comm_fraction)
+            _row(p, step, s.parts, names) for p, s in standing_out(each, lambda x: x[1].parts.exposed_comm_fraction)
         ]
     return Table(
         key="overlap",

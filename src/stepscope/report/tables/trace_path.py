@@ -171,9 +171,7 @@ def _footnotes(across: CrossRankPath | None, ranks: int) -> tuple[str, ...]:
             "transfer alone, waiting is what the late rank did instead; on N: its part on rank N"
         )
         if across.unmatched:
-            lines.append(
-                f"{counted(across.unmatched, 'collective')} on it without a match: whole duration counted"
-            )
+            lines.append(f"{counted(across.unmatched, 'collective')} on it without a match: whole duration counted")
     return (
         *lines,
         "numbers: each rank's own path; shares of the length; operators, runtime, Python: the host inside operators, "

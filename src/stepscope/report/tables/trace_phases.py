@@ -47,9 +47,7 @@ def build(summary: TraceSummary) -> Table:
             Column(key="host", title="host", unit="ns", drop=3),
         ),
         rows=tuple(rows),
-        footnotes=(
-            "device work belongs to the phase that launched it, idle time to the phase that launches next",
-        ),
+        footnotes=("device work belongs to the phase that launched it, idle time to the phase that launches next",),
     )
 
 

@@ -30,9 +30,7 @@ def build(summary: TraceSummary) -> Table:
         key="sequences",
         title="Frequent kernel sequences",
         columns=(
-            Column(
-                key="kernels", title="kernels, one after the other", align="left", role="identity", lead=True
-            ),
+            Column(key="kernels", title="kernels, one after the other", align="left", role="identity", lead=True),
             Column(key="count", title="times"),
             Column(key="total", title="in kernels", unit="ns"),
             Column(key="share", title="share"),
@@ -68,9 +66,7 @@ def _once_a_cycle(ranked: Sequence[Sequence[SequenceRow]]) -> list[Sequence[Sequ
     for rows in ranked:
         kernels = rows[0].kernels
         length = len(kernels)
-        period = next(
-            p for p in range(1, length + 1) if length % p == 0 and kernels == kernels[:p] * (length // p)
-        )
+        period = next(p for p in range(1, length + 1) if length % p == 0 and kernels == kernels[:p] * (length // p))
         cycle = min(kernels[i:period] + kernels[:i] for i in range(period))
         if cycle not in seen:
             seen.add(cycle)

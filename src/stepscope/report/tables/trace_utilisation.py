@@ -108,8 +108,7 @@ def _notes(summary: TraceSummary) -> tuple[str, ...]:
             if text:
                 ranks_by_text[text].append(u.rank)
     return tuple(
-        text if len(ranks) == len(summary.ranks) else f"{who(ranks)}: {text}"
-        for text, ranks in ranks_by_text.items()
+        text if len(ranks) == len(summary.ranks) else f"{who(ranks)}: {text}" for text, ranks in ranks_by_text.items()
     )
 
 

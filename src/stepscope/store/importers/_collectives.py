@@ -62,17 +62,13 @@ def readings(size_units: Mapping[str, float], rate_units: Mapping[str, float]) -
     )
 
 
-def reading_of(
-    source: str, rows: Sequence[StatedRate], possible: Sequence[Reading], *, time_unit_s: float
-) -> Reading:
+def reading_of(source: str, rows: Sequence[StatedRate], possible: Sequence[Reading], *, time_unit_s: float) -> Reading:
     """The one reading under which every row's rate follows from its size and time, within the digits they have.
 
     time_unit_s: of the time column (1e-3 for ms). Raises DataError where none fits, or several that differ.
     """
     if not rows:
-        raise DataError(
-            f"{source}: a table of collectives without rows", why="nothing was measured, or it was cut"
-        )
+        raise DataError(f"{source}: a table of collectives without rows", why="nothing was measured, or it was cut")
     time_digit = _last_digit([row.time for row in rows])
     rate_digit = _last_digit([row.rate for row in rows])
 
@@ -92,9 +88,7 @@ def reading_of(
             fix="the file was edited, mixed or written wrongly: measure again",
         )
     first = fitting[0]
-    same = all(
-        (other.size_scale, other.rate_scale) == (first.size_scale, first.rate_scale) for other in fitting
-    )
+    same = all((other.size_scale, other.rate_scale) == (first.size_scale, first.rate_scale) for other in fitting)
     if not same:
         raise DataError(
             f"{source}: what its bandwidth means cannot be told",

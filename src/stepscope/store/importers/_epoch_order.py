@@ -29,9 +29,7 @@ class EpochOrder:
         """What to tell a reader; None: every epoch stands once and in order."""
         if not self.duplicates and not self.backwards:
             return None
-        twice = (
-            f"{_ranges(self.duplicates)} stand more than once" if self.duplicates else "epochs go backwards"
-        )
+        twice = f"{_ranges(self.duplicates)} stand more than once" if self.duplicates else "epochs go backwards"
         if self.alternating:
             return (
                 f"{twice} and rows of {self.series} series alternate: {self.series} jobs wrote this file at the same time; "

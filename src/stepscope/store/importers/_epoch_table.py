@@ -257,9 +257,7 @@ def _row(reading: _Reading, header: _Header, number: int, line: str) -> None:
         for name, (index, scale) in measured.items()
     }
     if not line.endswith("\n"):
-        reading.more.append(
-            f"{reading.path}:{number}: no line end after the last row: its last cell may be cut off"
-        )
+        reading.more.append(f"{reading.path}:{number}: no line end after the last row: its last cell may be cut off")
     reading.epochs.append(replace(_EPOCH, number=epoch, **values))
 
 
@@ -301,9 +299,7 @@ def _table(reading: _Reading, *, per_step: bool, empty: str | None) -> EpochTabl
     epochs: Sequence[Epoch] = reading.epochs
     if per_step and len({e.number for e in epochs}) < len(epochs):
         epochs = _merged(epochs)
-        reading.more.append(
-            f"{reading.path}: rows have steps: those of one epoch are joined, the last value counts"
-        )
+        reading.more.append(f"{reading.path}: rows have steps: those of one epoch are joined, the last value counts")
     epochs, notes = _fractions(reading.path, epochs)
     return EpochTable(
         epochs=tuple(epochs),
@@ -320,9 +316,7 @@ def _merged(epochs: Sequence[Epoch]) -> list[Epoch]:
     for epoch in epochs:
         before = found.get(epoch.number, epoch)
         known: dict[str, Any] = {
-            name: value
-            for name in COLUMNS
-            if (value := getattr(epoch, name)) is not None and name != "number"
+            name: value for name in COLUMNS if (value := getattr(epoch, name)) is not None and name != "number"
         }
         found[epoch.number] = replace(before, **known)
     return list(found.values())

@@ -141,9 +141,7 @@ def facts_of(folder: Path, configs: Sequence[ExperimentConfig], *, unique: bool,
             notes.append(f"{naming[0].name} and {other.name} both name it and differ in {names}: left open")
     merged = ExperimentConfig(name=naming[0].name, leaves=leaves)
     settings, unclear = _settings(merged)
-    return Facts(
-        source=merged.name, settings=settings, model=merged.section("model"), notes=(*notes, *unclear)
-    )
+    return Facts(source=merged.name, settings=settings, model=merged.section("model"), notes=(*notes, *unclear))
 
 
 def _settings(config: ExperimentConfig) -> tuple[dict[str, Any], list[str]]:

@@ -88,11 +88,7 @@ class Fields:
 
     def plain(self, *keys: str) -> dict[str, Any]:
         """Those of the keys that are there and hold a text, a number or a truth value."""
-        return {
-            key: self.values[key]
-            for key in keys
-            if isinstance(self.values.get(key), str | int | float | bool)
-        }
+        return {key: self.values[key] for key in keys if isinstance(self.values.get(key), str | int | float | bool)}
 
     def wrong(self, key: str, expected: str) -> DataError:
         """The error for a field that is not what it has to be."""

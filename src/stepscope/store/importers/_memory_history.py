@@ -104,9 +104,7 @@ def _half_of_requests(trace: Sequence[_Event]) -> int:
     return requests[len(requests) // 2 - 1] + 1 if len(requests) > 1 else len(trace)
 
 
-def _live_after(
-    trace: Sequence[_Event], live: Sequence[_Block], number: int
-) -> tuple[tuple[int, Sequence[Any]], ...]:
+def _live_after(trace: Sequence[_Event], live: Sequence[_Block], number: int) -> tuple[tuple[int, Sequence[Any]], ...]:
     """What lived after the first ``number`` events. A free carries the frames of its allocation."""
     there: dict[object, tuple[int, Sequence[Any]]] = {
         (position if block.address is None else block.address, block.address is None): (

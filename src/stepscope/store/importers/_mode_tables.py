@@ -26,9 +26,7 @@ _TITLES: Mapping[str, str] = {
     "PyTorch DDP": "ddp_builtin",
 }
 _SHORT = re.compile(r"^Model\s+Mode\s+GPUs\s+Params\s+Avg Epoch\s+Accuracy\s*$", re.M)
-_LONG = re.compile(
-    r"^Model\s+Mode\s+GPUs\s+Params\s+Epoch\(s\)\s+Comm\(s\)\s+Thruput\s+Speedup\s+Acc\s*$", re.M
-)
+_LONG = re.compile(r"^Model\s+Mode\s+GPUs\s+Params\s+Epoch\(s\)\s+Comm\(s\)\s+Thruput\s+Speedup\s+Acc\s*$", re.M)
 _SHORT_ROW = re.compile(r"(\S+)\s+(\S+)\s+(\d+)\s+([\d,]+)\s+([\d.]+)s\s+([\d.]+)\s*")
 _LONG_ROW = re.compile(
     r"(\S+)\s+(\S+)\s+(\d+)\s+[\d.]+[KMB]\s+([\d.]+)s\s+([\d.]+)s\s+(\d+)/s\s+([\d.]+)x\s+([\d.]+)\s*"
@@ -208,7 +206,5 @@ def _notes(row: ModeRow) -> tuple[str, ...]:
     if row.samples_per_s is not None and row.comm_s is None and row.gpus > 1:
         notes.append("its communication time of 0.0000 s was not measured: unknown here")
     if row.accuracy is not None:
-        notes.append(
-            f"accuracy {row.accuracy:g}: the last on the training data; on random labels it says nothing"
-        )
+        notes.append(f"accuracy {row.accuracy:g}: the last on the training data; on random labels it says nothing")
     return tuple(notes)

@@ -297,9 +297,7 @@ def _hosts(job: Job) -> Iterator[NcclHost]:
         )
 
 
-def _notes(
-    job: Job, files: Sequence[NcclLogFile], communicators: Sequence[NcclCommunicator]
-) -> Iterator[str]:
+def _notes(job: Job, files: Sequence[NcclLogFile], communicators: Sequence[NcclCommunicator]) -> Iterator[str]:
     if len(versions := {v for c in communicators for v in c.versions}) > 1:
         yield f"different versions of NCCL in one job: {', '.join(sorted(versions))}"
     if torn := sum(f.torn_lines for f in files):

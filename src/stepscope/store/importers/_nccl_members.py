@@ -67,14 +67,10 @@ class Process:
     pid: int
     glued: bool
     members: list[Member] = field(default_factory=list)
-    unstated: Member | None = (
-        None  # what was said outside any initialisation and fits several communicators or none
-    )
+    unstated: Member | None = None  # what was said outside any initialisation and fits several communicators or none
     beginning: dict[int, Member] = field(default_factory=dict)  # by thread: the communicator it initialises
     networks: dict[int, list[str]] = field(default_factory=dict)  # by thread, said before its communicator
-    called: dict[int, str] = field(
-        default_factory=dict
-    )  # by thread: pointer of its latest call's communicator
+    called: dict[int, str] = field(default_factory=dict)  # by thread: pointer of its latest call's communicator
     versions: dict[str, None] = field(default_factory=dict)
     states_starts: bool = False  # NCCL 2.18 and later
 
@@ -123,7 +119,6 @@ def identity(process: Process, member: Member, rest: str) -> tuple[object, ...]:
         )
         return ("split", born_of, order, found[3])
     earlier = sum(
-        m.nranks == member.nranks and m.cuda_device == member.cuda_device and m is not member
-        for m in process.members
+        m.nranks == member.nranks and m.cuda_device == member.cuda_device and m is not member for m in process.members
     )
     return ("size", member.nranks, earlier)

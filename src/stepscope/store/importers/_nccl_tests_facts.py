@@ -186,8 +186,7 @@ def _op(table: Table, name: str, span: tuple[float, float] | None, *, ranks: int
         return certain[0]
     raise DataError(
         f"{name}: which collective is this?",
-        why="neither the log nor the file's name says so"
-        + (f"; it can be {', '.join(certain)}" if certain else ""),
+        why="neither the log nor the file's name says so" + (f"; it can be {', '.join(certain)}" if certain else ""),
         fix="name the file after its program: all_gather.log",
     )
 

@@ -33,9 +33,7 @@ _PROGRAM = re.compile(r"(?<![\w.])([a-z][a-z_]*)_perf\b")
 _STARTING = re.compile(r"Collective test starting:\s*(\w+?)_perf\b")
 _BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)\s*(\w+)")
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
-_LIBRARY = re.compile(
-    r"\b([NR]CCL version|[nr]ccl-tests)(?:\s*:?\s*|-)(?:[Vv]ersion:?\s*)?(\d[\w.+-]*|\w+:\w+)"
-)
+_LIBRARY = re.compile(r"\b([NR]CCL version|[nr]ccl-tests)(?:\s*:?\s*|-)(?:[Vv]ersion:?\s*)?(\d[\w.+-]*|\w+:\w+)")
 _BEGINS = re.compile(r"(?:^|[\s:>\]|)])(\d+)\s+(\d+)\s+([a-z]\w*)(?=\s)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _ERRORS = re.compile(r"(?:N/A|\d+(?:\.\d+)?(?:e[+-]?\d+)?\*?)")

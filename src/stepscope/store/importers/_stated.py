@@ -125,11 +125,7 @@ def _fitting(name: str, names: Mapping[str, Sequence[str]]) -> list[str]:
     if exact:
         return exact
     part = name.casefold()
-    return [
-        run_id
-        for run_id, others in names.items()
-        if any(part in each.casefold() for each in (run_id, *others))
-    ]
+    return [run_id for run_id, others in names.items() if any(part in each.casefold() for each in (run_id, *others))]
 
 
 def _listed(names: Sequence[str]) -> str:

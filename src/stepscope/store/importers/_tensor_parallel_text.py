@@ -54,13 +54,9 @@ def runs_of(path: Path, text: str) -> tuple[TrainingRun, ...]:
     ]
     plain = [fields for _, found, fields in blocks if found[1].startswith("BASELINE")]
     if len(plain) > 1:
-        raise DataError(
-            f"{path}: {counted(len(plain), 'block')} without tensor parallelism", why="one was expected"
-        )
+        raise DataError(f"{path}: {counted(len(plain), 'block')} without tensor parallelism", why="one was expected")
     base = plain[0] if plain else None
-    return tuple(
-        _run(path, number, _ranks(path, number, found[2]), fields, base) for number, found, fields in blocks
-    )
+    return tuple(_run(path, number, _ranks(path, number, found[2]), fields, base) for number, found, fields in blocks)
 
 
 def comm_rows_of(path: Path, text: str) -> tuple[CommRow, ...]:
@@ -97,9 +93,7 @@ def _fields(path: Path, lines: Sequence[str], number: int) -> dict[str, Line]:
     return found
 
 
-def _run(
-    path: Path, number: int, gpus: int, fields: dict[str, Line], base: dict[str, Line] | None
-) -> TrainingRun:
+def _run(path: Path, number: int, gpus: int, fields: dict[str, Line], base: dict[str, Line] | None) -> TrainingRun:
     is_base = base is fields
     step_ms, rate = _positive(fields, "Step Ms"), _positive(fields, "Tokens Per Sec")
     strategy = "single" if is_base else "tensor_parallel"
@@ -161,7 +155,9 @@ def _sizes(path: Path, lines: Sequence[str], start: int, world_size: int) -> lis
     if not rows:
         raise DataError(f"{path}:{start + 1}: no rows under the title", why="the text was cut")
     width, unit = _element(rows)
-    note = f"a MB in it is {_MEGA[unit]:.0f} bytes and an element has {width} bytes: the only reading that fits all rows"
+    note = (
+        f"a MB in it is {_MEGA[unit]:.0f} bytes and an element has {width} bytes: the only reading that fits all rows"
+    )
     return [
         comm_row(
             cell_id=f"{path.stem}/all_reduce",
@@ -186,8 +182,7 @@ def _element(rows: Sequence[Line]) -> tuple[int, str]:
         for width in _ELEMENTS
         for unit, scale in _MEGA.items()
         if all(
-            abs(row.count(1, "Elements") * width / scale - row.amount(2, "MB")) <= _HALF_DIGIT * 1.01
-            for row in rows
+            abs(row.count(1, "Elements") * width / scale - row.amount(2, "MB")) <= _HALF_DIGIT * 1.01 for row in rows
         )
     ]
     if len(fitting) != 1:

@@ -75,9 +75,7 @@ def read_text(path: Path) -> str:
         raise DataError(f"{path}: empty", fix="copy the file again")
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise DataError(
-            f"{path}:{line}: damaged", why="there are zero bytes in it", fix="copy the file again"
-        )
+        raise DataError(f"{path}:{line}: damaged", why="there are zero bytes in it", fix="copy the file again")
     return text
 
 

@@ -27,9 +27,7 @@ def measured(value: float | None, *, scale: float = 1.0, n: int | None = None) -
     return None if value is None else Measured(value=value * scale, n=n)
 
 
-def require_agreement(
-    source: str, what: str, *, stated: float, derived: float, formula: str, tolerance: float
-) -> None:
+def require_agreement(source: str, what: str, *, stated: float, derived: float, formula: str, tolerance: float) -> None:
     """Raises DataError where a figure contradicts others of the same file by more than ``tolerance`` (relative)."""
     if abs(stated - derived) > tolerance * max(abs(stated), abs(derived)):
         raise DataError(

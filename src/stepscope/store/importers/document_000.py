@@ -91,9 +91,7 @@ def _read_file(path: Path) -> _File:
     if len(refused) > _NAMED:
         notes.append(f"{path}: {len(refused) - _NAMED} more rows left out")
     if any(run.settings.get("exposed_comm_ns_per_epoch") for run in runs):
-        notes.append(
-            f"{path}: communication was timed for blocking runs only, by rank 0, waiting for others included"
-        )
+        notes.append(f"{path}: communication was timed for blocking runs only, by rank 0, waiting for others included")
     if any(e.train_accuracy is not None for run in runs for e in run.epochs):
         notes.append(f"{path}: accuracy is of the training data, whose labels are random: it says nothing")
     notes += _holes(path, runs)
@@ -167,9 +165,7 @@ def _epochs(where: str, row: Mapping[str, Any], notes: list[str]) -> tuple[Epoch
         if loss is None:
             told = losses[at] if at < len(losses) else "not there"
             notes.append(f"{where}: loss of epoch {at + 1} is {told}")
-        epochs.append(
-            Epoch(number=at + 1, duration_ns=None if time is None else time * SECOND, train_loss=loss)
-        )
+        epochs.append(Epoch(number=at + 1, duration_ns=None if time is None else time * SECOND, train_loss=loss))
     accuracy = finite(row.get("final_accuracy"))
     if epochs and accuracy is not None and 0 <= accuracy <= 1:
         epochs[-1] = replace(epochs[-1], train_accuracy=accuracy)
@@ -191,9 +187,7 @@ def _settings(row: Mapping[str, Any], strategy: str) -> dict[str, Any]:
         seconds = [positive(each) for each in told] if isinstance(told, list) else []
         known = [each for each in seconds if each is not None]
         mean = _mean([each * SECOND for each in known])
-        settings["exposed_comm_ns_per_epoch"] = (
-            mean.value if mean is not None and len(known) == len(seconds) else None
-        )
+        settings["exposed_comm_ns_per_epoch"] = mean.value if mean is not None and len(known) == len(seconds) else None
     return {name: value for name, value in settings.items() if value is not None}
 
 
@@ -284,6 +278,4 @@ def _holes(path: Path, runs: Sequence[TrainingRun]) -> list[str]:
     return [f"{path}: no row of {counted(len(holes), 'run')} (failed ones leave none): {some}"]
 
 
-IMPORTER = Importer(
-    title="benchmark_results_*.json (document 000)", recognises=_recognises, read=_import, rank=40
-)
+IMPORTER = Importer(title="benchmark_results_*.json (document 000)", recognises=_recognises, read=_import, rank=40)

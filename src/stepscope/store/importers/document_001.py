@@ -155,16 +155,12 @@ def _suite_rows(document: _Document, sizes: Fields, key: str, notes: list[str]) 
         return
     n = _ranks(document)
     if op == "send_recv":
-        notes.append(
-            f"{document.path}: times of p2p include a barrier of all ranks: no rate of a link follows"
-        )
+        notes.append(f"{document.path}: times of p2p include a barrier of all ranks: no rate of a link follows")
     for text in sizes.values:
         entry = sizes.part(text)
         size = _SIZE.fullmatch(text)
         if size is None:
-            raise DataError(
-                f"{document.path}: {sizes.at}: {text!r} is no size", why="expected 1024KB or the like"
-            )
+            raise DataError(f"{document.path}: {sizes.at}: {text!r} is no size", why="expected 1024KB or the like")
         size_bytes = int(size[1]) * 1024 * (n if op == "all_gather" else 1)
         row = comm_row(
             cell_id=f"{document.name}/{op}",
@@ -201,9 +197,7 @@ def _sweep_rows(document: _Document, sweep: Fields, key: str) -> Iterator[CommRo
         yield _own_row(document, key, entry.values, shared, at=entry.at)
 
 
-def _own_row(
-    document: _Document, key: str, entry: Mapping[str, Any], shared: Mapping[str, Any], *, at: str
-) -> CommRow:
+def _own_row(document: _Document, key: str, entry: Mapping[str, Any], shared: Mapping[str, Any], *, at: str) -> CommRow:
     """A row of `stepscope comm` again: what the document leaves out is unknown, or the kind's only value."""
     kind = {"pairs": "pairs", "overlap": "overlap", "matmul": "matmul"}.get(key, "collective")
     told = {**shared, **entry}
@@ -216,9 +210,7 @@ def _own_row(
     }  # fmt: skip
     unknown = sorted(set(told) - set(defaults))
     if unknown:
-        raise DataError(
-            f"{document.path}: {at}: unknown {', '.join(unknown)}", why="it is of a newer version"
-        )
+        raise DataError(f"{document.path}: {at}: unknown {', '.join(unknown)}", why="it is of a newer version")
     filled = defaults | told
     if filled["asked_bytes"] is None:
         filled["asked_bytes"] = filled["size_bytes"]
@@ -307,6 +299,4 @@ def _run(document: _Document, row: Fields, n: int) -> TrainingRun:
     )
 
 
-IMPORTER = Importer(
-    title="JSON of the benchmark suite of document 001", recognises=_recognises, read=_import, rank=45
-)
+IMPORTER = Importer(title="JSON of the benchmark suite of document 001", recognises=_recognises, read=_import, rank=45)

@@ -147,12 +147,8 @@ def from_plain(plain: Any, *, rank: int, source: str) -> FlightDump:
     """The record of a dump that is already plain values. Raises DataError."""
     version = plain.get("version") if isinstance(plain, dict) else None
     if not isinstance(version, str):
-        found = (
-            f"its keys are {sorted(map(str, plain))[:6]}" if isinstance(plain, dict) else type(plain).__name__
-        )
-        raise DataError(
-            f"{source}: not a flight recorder dump", why=f"there is no format version in it; {found}"
-        )
+        found = f"its keys are {sorted(map(str, plain))[:6]}" if isinstance(plain, dict) else type(plain).__name__
+        raise DataError(f"{source}: not a flight recorder dump", why=f"there is no format version in it; {found}")
     if version.partition(".")[0] != MAJOR_VERSION:
         raise DataError(
             f"{source}: flight recorder dump of format {version}",
@@ -169,9 +165,7 @@ def _from_json(data: bytes, source: str) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{source}: not readable as JSON", why=str(error), fix="copy the file again"
-        ) from error
+        raise DataError(f"{source}: not readable as JSON", why=str(error), fix="copy the file again") from error
 
 
 def _rank_in(path: Path) -> int:
@@ -186,9 +180,7 @@ def _rank_in(path: Path) -> int:
 
 
 def _record(dump: _Dump, rank: int, source: str) -> FlightDump:
-    entries = tuple(
-        _entry(e, source) for e in sorted(dump.entries, key=lambda e: (e.record_id, e.collective_seq_id))
-    )
+    entries = tuple(_entry(e, source) for e in sorted(dump.entries, key=lambda e: (e.record_id, e.collective_seq_id)))
     groups = _groups(dump, entries, source)
     for group in groups:
         if group.ranks is not None and rank not in group.ranks:

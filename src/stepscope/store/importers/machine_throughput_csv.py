@@ -37,8 +37,7 @@ _UNIT_NOTE = (
     "`items` where the model's name does not tell"
 )
 _SCALING_NOTE = (
-    "the table has no batches: whether that of a GPU or that of all was kept is not told; "
-    "state it with --scaling"
+    "the table has no batches: whether that of a GPU or that of all was kept is not told; state it with --scaling"
 )
 
 
@@ -142,6 +141,4 @@ def _batches(path: Path, header: tuple[str, ...], rows: tuple[Line, ...]) -> str
     )
 
 
-IMPORTER = Importer(
-    title="throughput by machine and model (csv)", recognises=_recognises, read=_read, rank=30
-)
+IMPORTER = Importer(title="throughput by machine and model (csv)", recognises=_recognises, read=_read, rank=30)

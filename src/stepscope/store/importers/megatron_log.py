@@ -44,9 +44,7 @@ _PARAMETERS = re.compile(
     rb"number of parameters on \(tensor, pipeline\) model parallel rank \((\d{1,6}), (\d{1,6})\): (\d{1,15})"
 )
 _MEMORY = re.compile(rb"\[Rank (\d{1,7})\][^\[|]*memory \(MB\) \|[^\[]*?\bmax allocated: ([\d.]{1,20})")
-_VALIDATION = re.compile(
-    rb"validation loss at (?:the end of training|iteration \d+)[^|]*\| lm loss value: (\S{1,30})"
-)
+_VALIDATION = re.compile(rb"validation loss at (?:the end of training|iteration \d+)[^|]*\| lm loss value: (\S{1,30})")
 _GPU = re.compile(rb"^\|\s+\d+\s+((?:NVIDIA|Tesla|Quadro|GeForce) [\w. -]{1,40}?)\.*\s+(?:On|Off)\s")
 _STOPPED = re.compile(rb"received SIGTERM|CANCELLED AT|DUE TO (?:TIME LIMIT|PREEMPTION)")
 _NO_MEMORY = re.compile(rb"CUDA out of memory|OutOfMemoryError")
@@ -88,9 +86,7 @@ class _Job:
 
 
 def _knows(candidate: Candidate) -> bool:
-    return _has_job(candidate.head) or (
-        len(candidate.head) >= HEAD_BYTES and _has_job(head_of(candidate.path, _HEAD))
-    )
+    return _has_job(candidate.head) or (len(candidate.head) >= HEAD_BYTES and _has_job(head_of(candidate.path, _HEAD)))
 
 
 def _has_job(text: bytes) -> bool:
@@ -123,14 +119,11 @@ def _with_scaling(runs: tuple[TrainingRun, ...]) -> tuple[TrainingRun, ...]:
     for run in runs:
         sizes.setdefault(run.group, set()).add(run.world_size)
     return tuple(
-        replace(run, scaling="strong") if len(sizes[run.group]) > 1 and run.global_batch else run
-        for run in runs
+        replace(run, scaling="strong") if len(sizes[run.group]) > 1 and run.global_batch else run for run in runs
     )
 
 
-_NO_COMPARISON = (
-    "jobs of different models or batches are no speed-up over each other: each has a group of its own"
-)
+_NO_COMPARISON = "jobs of different models or batches are no speed-up over each other: each has a group of its own"
 
 
 def _read_file(path: Path) -> tuple[TrainingRun, ...]:
@@ -382,6 +375,4 @@ def _whole(job: _Job, key: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 16 and int(text) > 0 else None
 
 
-IMPORTER = Importer(
-    title="log of a Megatron-LM or Megatron-DeepSpeed job", recognises=_recognises, read=_read, rank=40
-)
+IMPORTER = Importer(title="log of a Megatron-LM or Megatron-DeepSpeed job", recognises=_recognises, read=_read, rank=40)

@@ -76,17 +76,13 @@ def read_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
     source = str(path)
     data = read_bytes(path)
     if data[:1] != PROTOCOL_MARK:
-        raise DataError(
-            f"{source}: not a memory snapshot", why="it is empty" if not data else "it is no pickle"
-        )
+        raise DataError(f"{source}: not a memory snapshot", why="it is empty" if not data else "it is no pickle")
     plain = plain_values(data, source=source, holds="a memory snapshot")
     if isinstance(plain, list):
         plain = {"segments": plain}  # torch.cuda.memory_snapshot() itself
     if not isinstance(plain, dict) or "segments" not in plain:
         found = (
-            f"its keys are {sorted(map(str, plain))[:6]}"
-            if isinstance(plain, dict)
-            else f"a {type(plain).__name__}"
+            f"its keys are {sorted(map(str, plain))[:6]}" if isinstance(plain, dict) else f"a {type(plain).__name__}"
         )
         raise DataError(
             f"{source}: not a memory snapshot",
@@ -98,8 +94,7 @@ def read_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
     except msgspec.ValidationError as error:
         raise DataError(f"{source}: damaged memory snapshot", why=str(error)) from error
     devices = sorted(
-        {s.device for s in snapshot.segments}
-        | {number for number, trace in enumerate(snapshot.device_traces) if trace}
+        {s.device for s in snapshot.segments} | {number for number, trace in enumerate(snapshot.device_traces) if trace}
     )
     if not devices:
         raise DataError(

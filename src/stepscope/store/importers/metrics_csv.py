@@ -144,9 +144,7 @@ def _settings(each: _Experiment, world_size: int | None) -> tuple[dict[str, Any]
         settings.setdefault("epochs", each.told.epochs)
     notes = []
     if "batch_size" in settings and world_size != 1:
-        notes.append(
-            f"batch_size {settings['batch_size']}: not told whether of one rank or of all; neither is assumed"
-        )
+        notes.append(f"batch_size {settings['batch_size']}: not told whether of one rank or of all; neither is assumed")
     table = each.table
     if table is None:
         return settings, notes

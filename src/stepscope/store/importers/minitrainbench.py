@@ -196,14 +196,10 @@ def _row(
     size = line.count("bytes")
     notes: list[str] = []
     if reading is not None:
-        notes.append(
-            f"its bandwidth_gbps is {reading.text}: checked against its times; ours is worked out anew"
-        )
+        notes.append(f"its bandwidth_gbps is {reading.text}: checked against its times; ours is worked out anew")
     if uneven:
         size, op = _sent_to_others(line, dtype), "all_to_all_v"
-        notes.append(
-            "the own chunk is left out of the size; splits are those of the rank that wrote the file"
-        )
+        notes.append("the own chunk is left out of the size; splits are those of the rank that wrote the file")
     return comm_row(
         cell_id=f"{path.stem}/{op}",
         op=op,

@@ -271,10 +271,7 @@ def _inconsistent(table: Table) -> list[TableRow]:
 def _average(table: Table) -> Iterator[str]:
     """The file's own mean of busbw against that of the rows that were read."""
     rates = [
-        float(form.busbw)
-        for row in table.rows
-        for form in (row.out_of_place, row.in_place)
-        if form.busbw is not None
+        float(form.busbw) for row in table.rows for form in (row.out_of_place, row.in_place) if form.busbw is not None
     ]
     try:
         stated = float(table.average) if table.average is not None else None

@@ -67,6 +67,4 @@ def _read_file(path: Path) -> _Text:
     return part
 
 
-IMPORTER = Importer(
-    title="tables that benchmark notebooks print", recognises=_recognises, read=_read, rank=30
-)
+IMPORTER = Importer(title="tables that benchmark notebooks print", recognises=_recognises, read=_read, rank=30)

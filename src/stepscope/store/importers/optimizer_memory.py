@@ -54,8 +54,7 @@ def _read_file(path: Path) -> tuple[TrainingRun, ...]:
         raise found.wrong("results", "at least one result")
     alone = len(results) == 1
     return tuple(
-        _run(path, config, each, path.stem if alone else f"{path.stem}-{each.text('mode')}")
-        for each in results
+        _run(path, config, each, path.stem if alone else f"{path.stem}-{each.text('mode')}") for each in results
     )
 
 
@@ -125,6 +124,4 @@ def _phase_peaks(memory: Fields) -> str:
     return ", ".join(f"{name} {peak:g} GiB" for name, peak in found.items())
 
 
-IMPORTER = Importer(
-    title="optimizer memory a rank by phase (JSON)", recognises=_recognises, read=_read, rank=30
-)
+IMPORTER = Importer(title="optimizer memory a rank by phase (JSON)", recognises=_recognises, read=_read, rank=30)

@@ -34,9 +34,7 @@ _STRATEGIES: Mapping[str, str] = {
 }
 _PRECISIONS = ("fp16", "bf16", "fp32", "tf32")
 _PLAIN = "ddp"
-_OTHER_BASE = (
-    "the table has no row of its own on one GPU: speed-up is against DDP on one GPU of the same group"
-)
+_OTHER_BASE = "the table has no row of its own on one GPU: speed-up is against DDP on one GPU of the same group"
 
 
 @dataclass(frozen=True, slots=True)

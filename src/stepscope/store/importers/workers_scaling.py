@@ -62,9 +62,7 @@ def _from_csv(path: Path) -> tuple[TrainingRun, ...]:
         key = (row.cells[0].strip(), row.count(at["workers"], "workers"))
         found.setdefault(key, []).append(row)
     if not found:
-        raise DataError(
-            f"{path}: no rows under the header", fix="run the experiment again: nothing was measured"
-        )
+        raise DataError(f"{path}: no rows under the header", fix="run the experiment again: nothing was measured")
     return tuple(_csv_run(path, *key, lines, at) for key, lines in found.items())
 
 

@@ -37,9 +37,7 @@ def test_a_drift_beyond_what_quartz_does_is_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("offset", "fires"), [(25_000, True), (15_000, False)])
-def test_borderline_what_cannot_be_told_from_leaving_a_collective(
-    tmp_path: Path, offset: int, fires: bool
-) -> None:
+def test_borderline_what_cannot_be_told_from_leaving_a_collective(tmp_path: Path, offset: int, fires: bool) -> None:
     evidence = generated(tmp_path, world=2, steps=6, clocks={1: Clock(offset_ns=offset)})
     if fires:
         assert found(RULE, evidence)
@@ -59,9 +57,7 @@ def contradicted(evidence: Evidence) -> Evidence:
     clocks = summary.collectives.clocks
     reason = "correcting it would make collectives impossible"
     fits = tuple(replace(f, status="unknown", reason=reason) if f.rank == 2 else f for f in clocks.fits)
-    return traced(
-        replace(summary, collectives=replace(summary.collectives, clocks=replace(clocks, fits=fits)))
-    )
+    return traced(replace(summary, collectives=replace(summary.collectives, clocks=replace(clocks, fits=fits))))
 
 
 def test_one_rank_has_nothing_to_compare_with(tmp_path: Path) -> None:

@@ -28,9 +28,7 @@ def exposed(share: float, **known: Any) -> Any:
 def test_exposed_communication_fires_with_the_batch_that_helps() -> None:
     """40 ms of communication beside 60 ms of work: 160 ms of work are 80 %, 2.67 times as much."""
     found = fired(RULE.check(evidence(exposed(0.4, **SMALL))))
-    assert found.title == (
-        "communication-bound: 40 % of the step on 4 ranks is exposed communication; batch too small"
-    )
+    assert found.title == ("communication-bound: 40 % of the step on 4 ranks is exposed communication; batch too small")
     assert found.stake_fraction == pytest.approx(0.4)
     assert any(
         "2.7 times the work" in line and "a batch of 22 per rank (now 8) or accumulation of 3 (now 1)" in line

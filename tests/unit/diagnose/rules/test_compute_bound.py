@@ -15,9 +15,7 @@ from stepscope.traces.rank_pass import Wanted
 
 
 def test_a_device_that_computes_is_good_news(tmp_path: Path) -> None:
-    evidence = generated(
-        tmp_path, world=2, steps=4, transfer_ns=20_000, backward_ns=900_000, forward_ns=900_000
-    )
+    evidence = generated(tmp_path, world=2, steps=4, transfer_ns=20_000, backward_ns=900_000, forward_ns=900_000)
     finding = found(RULE, evidence)
     assert finding.severity == "info"
     assert finding.stake_fraction is None

@@ -45,9 +45,7 @@ def test_hidden_communication_is_quiet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("exposed", "fires"), [(100_000, True), (99_999, False)])
 def test_borderline_a_tenth_of_the_window(tmp_path: Path, exposed: int, fires: bool) -> None:
-    evidence = with_parts(
-        generated(tmp_path, world=2), window_ns=1_000_000, comm_ns=200_000, exposed_comm_ns=exposed
-    )
+    evidence = with_parts(generated(tmp_path, world=2), window_ns=1_000_000, comm_ns=200_000, exposed_comm_ns=exposed)
     if fires:
         assert found(RULE, evidence).severity == "warning"
     else:

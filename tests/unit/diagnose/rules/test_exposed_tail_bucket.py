@@ -13,9 +13,7 @@ from stepscope.diagnose.rules.exposed_tail_bucket import RULE
 from stepscope.records.trace_buckets import BucketRow
 
 
-def bucketed(
-    folder: Path, *exposed_ns: int, steps: int = 3, members: tuple[str, ...] | None = None
-) -> Evidence:
+def bucketed(folder: Path, *exposed_ns: int, steps: int = 3, members: tuple[str, ...] | None = None) -> Evidence:
     """Two ranks, steps of 1 ms, buckets of 8 MiB whose exposed parts these are; rank 1 waits 0.2 ms more in each."""
     summary = generated(folder, world=2, steps=steps).traces[0].summary
     ranks = []

@@ -14,11 +14,7 @@ DATA = Path(__file__).parents[4].parent / "shared" / "data" / "memory_snapshots"
 
 def pool(folder: Path, *, split: int, segments: int = 100, **more: object) -> Evidence:
     """Segments of 20 MiB, each with ``split`` MiB of free splinters beside a live block."""
-    parts = (
-        [segment(free(split * MIB), live((20 - split) * MIB))] * segments
-        if split
-        else [segment(live(20 * MIB))]
-    )
+    parts = [segment(free(split * MIB), live((20 - split) * MIB))] * segments if split else [segment(live(20 * MIB))]
     return load_evidence([dump(folder / "pool.pickle", parts, **more)])
 
 
@@ -44,9 +40,7 @@ def test_free_as_a_whole_is_not_fragmented(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("split", "segments", "fires"), [(4, 100, True), (3, 100, False), (4, 60, False)])
-def test_a_fifth_and_a_quarter_gibibyte_decide(
-    tmp_path: Path, split: int, segments: int, fires: bool
-) -> None:
+def test_a_fifth_and_a_quarter_gibibyte_decide(tmp_path: Path, split: int, segments: int, fires: bool) -> None:
     """4 of 20 MiB is a fifth; 60 segments of those have 240 MiB."""
     assert isinstance(RULE.check(pool(tmp_path, split=split, segments=segments)), tuple) is fires
 

@@ -19,9 +19,7 @@ def test_a_device_that_is_kept_busy_is_quiet(tmp_path: Path) -> None:
 
 
 @BORDERS
-def test_borderline_a_tenth_and_a_fifth_of_the_window(
-    tmp_path: Path, share: float, severity: str | None
-) -> None:
+def test_borderline_a_tenth_and_a_fifth_of_the_window(tmp_path: Path, share: float, severity: str | None) -> None:
     borderline(RULE, tmp_path, share, severity, cause="sync")
 
 

@@ -14,9 +14,7 @@ from stepscope.records.training import Measured
 
 
 def pair(speedup: float, **base: Any) -> Any:
-    return evidence(
-        run("a", samples_per_s=rate(100), **base), run("b", ranks=2, samples_per_s=rate(100 * speedup))
-    )
+    return evidence(run("a", samples_per_s=rate(100), **base), run("b", ranks=2, samples_per_s=rate(100 * speedup)))
 
 
 def test_more_than_the_ranks_can_give_fires_and_names_the_usual_errors() -> None:
@@ -59,9 +57,7 @@ def test_runs_of_one_baseline_are_one_finding() -> None:
 
 def test_the_worst_rank_of_a_trace_counts() -> None:
     def used(rank: int, mfu: float | None) -> SimpleNamespace:
-        return SimpleNamespace(
-            utilisation=SimpleNamespace(rank=rank, mfu=mfu, formula="FLOP / (step x peak)")
-        )
+        return SimpleNamespace(utilisation=SimpleNamespace(rank=rank, mfu=mfu, formula="FLOP / (step x peak)"))
 
     def traced(*ranks: SimpleNamespace) -> Evidence:
         summary: Any = SimpleNamespace(ranks=(*ranks, SimpleNamespace(utilisation=None)))
@@ -82,21 +78,15 @@ def test_the_worst_rank_of_a_trace_counts() -> None:
         (2000.0, {}, "they were not taken over the same steps"),
     ],
 )
-def test_throughput_that_contradicts_its_step(
-    samples_per_s: float, known: dict[str, Any], meaning: str
-) -> None:
+def test_throughput_that_contradicts_its_step(samples_per_s: float, known: dict[str, Any], meaning: str) -> None:
     """64 samples in 100 ms are 640/s."""
-    one = run(
-        "a", **{"ranks": 1, **known}, global_batch=64, step_ns=step(100), samples_per_s=rate(samples_per_s)
-    )
+    one = run("a", **{"ranks": 1, **known}, global_batch=64, step_ns=step(100), samples_per_s=rate(samples_per_s))
     (found,) = RULE.check(evidence(one))
     assert meaning in found.evidence[0]
     assert "is 640" in found.title
 
 
-@pytest.mark.parametrize(
-    ("samples_per_s", "fires"), [(640.0, False), (955.0, False), (965.0, True), (430.0, False)]
-)
+@pytest.mark.parametrize(("samples_per_s", "fires"), [(640.0, False), (955.0, False), (965.0, True), (430.0, False)])
 def test_throughput_within_half_is_let_pass(samples_per_s: float, fires: bool) -> None:
     one = run("a", global_batch=64, step_ns=step(100), samples_per_s=rate(samples_per_s))
     assert isinstance(RULE.check(evidence(one)), tuple) is fires

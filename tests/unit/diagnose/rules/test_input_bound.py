@@ -32,9 +32,7 @@ def test_a_tenth_of_the_step_decides(wait_ms: float, fires: bool) -> None:
 
 
 def test_the_advice_follows_from_the_settings() -> None:
-    cell = made(
-        "c", phases={"data_wait": 30.0}, num_workers=2, device="cuda", backend="nccl", epochs=2, steps=40
-    )
+    cell = made("c", phases={"data_wait": 30.0}, num_workers=2, device="cuda", backend="nccl", epochs=2, steps=40)
     (found,) = RULE.check(bench(cell))
     texts = " | ".join(a.text for a in found.advice)
     assert "use more workers: 4 instead of 2" in texts

@@ -8,9 +8,7 @@ from stepscope.records.environment import GpuFact
 from stepscope.records.finding import Quiet, Skipped
 
 GIB = 2**30
-GPU = GpuFact(
-    index=0, name="a GPU", uuid=None, memory_bytes=16 * GIB, compute_capability="8.0", driver_version=None
-)
+GPU = GpuFact(index=0, name="a GPU", uuid=None, memory_bytes=16 * GIB, compute_capability="8.0", driver_version=None)
 CUDA = {"device": "cuda", "backend": "nccl"}
 
 
@@ -28,20 +26,13 @@ def test_a_cell_out_of_memory_gets_remedies_in_order_of_cost() -> None:
     assert "of 16.0 GiB a rank" in text
     advice = [a.text for a in found.advice]
     assert advice[0].startswith("half the micro-batch (32), twice the accumulation")
-    assert [
-        word in text
-        for word, text in zip(("half", "BF16", "recompute", "shard", "device"), advice, strict=True)
-    ]
+    assert [word in text for word, text in zip(("half", "BF16", "recompute", "shard", "device"), advice, strict=True)]
     assert found.advice[0].command == "stepscope bench MATRIX.yaml --set base.accumulation=2"
 
 
 def test_a_state_that_does_not_fit_is_not_told_to_shrink_its_batch() -> None:
-    small = GpuFact(
-        index=0, name="a GPU", uuid=None, memory_bytes=2**20, compute_capability=None, driver_version=None
-    )
-    evidence = bench(
-        failed("out", "oom", "rank 0: CUDA out of memory", **CUDA), environment=environment(gpus=(small,))
-    )
+    small = GpuFact(index=0, name="a GPU", uuid=None, memory_bytes=2**20, compute_capability=None, driver_version=None)
+    evidence = bench(failed("out", "oom", "rank 0: CUDA out of memory", **CUDA), environment=environment(gpus=(small,)))
     (found,) = RULE.check(evidence)
     assert not any("micro-batch" in a.text or "recompute" in a.text for a in found.advice)
 

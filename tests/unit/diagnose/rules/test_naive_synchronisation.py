@@ -10,9 +10,7 @@ from stepscope.records.finding import Quiet, Skipped
 def test_blocking_all_reduces_fire_with_what_overlap_returns_at_most() -> None:
     (found,) = RULE.check(bench(made("n", strategy="naive", comm_ms=80)))
     assert found.severity == "problem"
-    assert found.stake_fraction == pytest.approx(
-        60 / 177, abs=0.01
-    )  # the backward pass, the shorter of the two
+    assert found.stake_fraction == pytest.approx(60 / 177, abs=0.01)  # the backward pass, the shorter of the two
     assert "6 blocking collectives a step, gradient by gradient" in found.evidence
     assert "axes.strategy=[naive,bucketed,ddp]" in (found.advice[0].command or "")
 

@@ -43,9 +43,7 @@ def test_five_per_cent_beyond_the_intervals_decide(us: float, fires: bool) -> No
 
 def test_a_tie_for_the_first_place_with_the_default_is_quiet() -> None:
     """The default's interval reaches into the winner's."""
-    wide = collective(
-        4 * MIB, 330, device="cuda", backend="nccl", world_size=8, time_ns_low=290e3, time_ns_high=370e3
-    )
+    wide = collective(4 * MIB, 330, device="cuda", backend="nccl", world_size=8, time_ns_low=290e3, time_ns_high=370e3)
     assert isinstance(RULE.check(evidence(comm=(wide, row(300, RING)))), Quiet)
 
 

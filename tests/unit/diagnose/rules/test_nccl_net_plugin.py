@@ -66,9 +66,7 @@ def test_verbs_without_any_plugin_are_quiet(tmp_path: Path) -> None:
 def test_a_sweep_as_slow_as_sockets_fires_as_likely(tmp_path: Path, us: float, rate: str) -> None:
     """2 x 4 GH200 without the Slingshot plugin, as the CSCS documentation prints it: 43293 us for 128 MiB."""
     path = tmp_path / "all_reduce.log"
-    path.write_text(
-        log([(8, 50.5), (1 << 20, 1502.2), (128 << 20, us)], ranks=8, hosts=2, name="NVIDIA GH200 120GB")
-    )
+    path.write_text(log([(8, 50.5), (1 << 20, 1502.2), (128 << 20, us)], ranks=8, hosts=2, name="NVIDIA GH200 120GB"))
     (found,) = RULE.check(load_evidence([path]))
     assert found.title.startswith(f"all_reduce on 8 ranks on 2 hosts, out of place has {rate}")
     assert found.title.endswith("GB/s across hosts: as slow as TCP sockets")

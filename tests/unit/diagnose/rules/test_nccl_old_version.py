@@ -32,9 +32,7 @@ def test_a_new_version_is_quiet() -> None:
     assert isinstance(RULE.check(said("2.29.7+cuda13.0")), Quiet)
 
 
-@pytest.mark.parametrize(
-    ("version", "fires"), [("2.8.3", True), ("2.8.4", False), ("2.18.3", False), ("2.10.3", True)]
-)
+@pytest.mark.parametrize(("version", "fires"), [("2.8.3", True), ("2.8.4", False), ("2.18.3", False), ("2.10.3", True)])
 def test_the_version_that_mended_it_is_quiet(version: str, fires: bool) -> None:
     assert isinstance(RULE.check(said(version)), tuple) is fires
 

@@ -33,9 +33,7 @@ def test_exposed_communication_stands_beside_it() -> None:
 
 
 def test_a_speed_up_is_quiet_with_the_least() -> None:
-    outcome = RULE.check(
-        evidence(run("a", samples_per_s=rate(100)), run("b", ranks=2, samples_per_s=rate(130)))
-    )
+    outcome = RULE.check(evidence(run("a", samples_per_s=rate(100)), run("b", ranks=2, samples_per_s=rate(130))))
     assert isinstance(outcome, Quiet)
     assert "1.30x" in outcome.looked_at
 
@@ -67,14 +65,9 @@ def test_a_cell_is_sent_to_its_own_traces_or_to_a_command_that_makes_them() -> N
         made("s", strategy="single", world_size=1, comm_ms=0),
         made("d", comm_ms=60, row={"baseline_cell_id": "s"}),
     )
-    record = RunRecord(
-        kind="bench", name="m", matrix={}, cells=("s", "d"), argv=("stepscope", "bench", "m.yaml")
-    )
+    record = RunRecord(kind="bench", name="m", matrix={}, cells=("s", "d"), argv=("stepscope", "bench", "m.yaml"))
     (found,) = RULE.check(bench(*cells, records=(record,)))
-    assert (
-        found.advice[1].command
-        == "stepscope bench m.yaml --profile -o PROFILED && stepscope diagnose PROFILED"
-    )
+    assert found.advice[1].command == "stepscope bench m.yaml --profile -o PROFILED && stepscope diagnose PROFILED"
     summary = TraceSummary(world_size=2, ranks=(), verdicts=(), notes=())
     traced = bench(*cells, records=(record,), traces=(TraceEvidence(name="d", summary=summary, cell_id="d"),))
     (found,) = RULE.check(traced)
@@ -82,7 +75,5 @@ def test_a_cell_is_sent_to_its_own_traces_or_to_a_command_that_makes_them() -> N
 
 
 def test_a_run_of_another_tool_gets_no_command_of_ours() -> None:
-    (found,) = RULE.check(
-        evidence(run("a", samples_per_s=rate(100)), run("b", ranks=2, samples_per_s=rate(80)))
-    )
+    (found,) = RULE.check(evidence(run("a", samples_per_s=rate(100)), run("b", ranks=2, samples_per_s=rate(80))))
     assert all(advice.command is None for advice in found.advice)

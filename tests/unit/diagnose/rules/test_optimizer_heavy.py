@@ -10,10 +10,7 @@ from stepscope.records.finding import Quiet
 def test_a_long_update_fires_and_says_what_sharding_would_save() -> None:
     (found,) = RULE.check(bench(made("c", phases={"optimizer": 50.0}, world_size=4, optimizer="adamw")))
     assert found.stake_fraction == pytest.approx(50 / 145, abs=0.02)
-    assert (
-        "adamw over 1.34M parameters" in found.evidence[0]
-        or "adamw over 1.35M parameters" in found.evidence[0]
-    )
+    assert "adamw over 1.34M parameters" in found.evidence[0] or "adamw over 1.35M parameters" in found.evidence[0]
     assert any("each rank updates 1/4, up to 26 % of the step" in a.text for a in found.advice)
     assert found.advice[0].command == "stepscope bench MATRIX.yaml --set base.accumulation=2"
 

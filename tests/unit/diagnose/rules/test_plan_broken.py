@@ -15,15 +15,15 @@ def checked(holds: bool | None, *differences: str, steps: int = 3) -> Conformanc
         rank=0,
         strategy="interleaved",
         steps=steps,
-        promised_per_step=4,
+        planned_per_step=4,
         launched_in_backward=12,
-        overlap_promised=True,
+        overlap_planned=True,
         holds=holds,
         differences=differences,
     )
 
 
-def test_a_broken_promise_fires_and_names_what_is_missing(tmp_path: Path) -> None:
+def test_a_broken_plan_fires_and_names_what_is_missing(tmp_path: Path) -> None:
     broken = checked(False, "step 10: missing 1 x all_reduce of 4 bytes")
     finding = found(RULE, with_ranks(generated(tmp_path, world=2), conformance=broken))
     assert finding.severity == "problem"
@@ -31,9 +31,9 @@ def test_a_broken_promise_fires_and_names_what_is_missing(tmp_path: Path) -> Non
     assert finding.evidence == ("rank 0: step 10: missing 1 x all_reduce of 4 bytes",)
 
 
-def test_a_kept_promise_is_quiet(tmp_path: Path) -> None:
+def test_a_matching_plan_is_quiet(tmp_path: Path) -> None:
     said = quiet(RULE, with_ranks(generated(tmp_path, world=2), conformance=checked(True)))
-    assert said == "interleaved: 4 collectives a step as promised, on 2 ranks"
+    assert said == "interleaved: 4 collectives a step as planned, on 2 ranks"
 
 
 def test_borderline_no_whole_step_decides_nothing(tmp_path: Path) -> None:

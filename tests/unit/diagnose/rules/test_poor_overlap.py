@@ -24,9 +24,7 @@ def test_communication_that_could_hide_fires_with_what_is_avoidable() -> None:
     (found,) = RULE.check(bench(made("d", comm_ms=17, profile=PROFILE, **DEEP), comm=wire(1e9)))
     assert "15 % of the step is exposed communication, 14 % of the step without need" in found.title
     assert found.stake_fraction == pytest.approx((17 - 1.05) / 114, abs=0.01)
-    assert any(
-        "of communication hides; 94 % could (the timeline of its own buckets)" in e for e in found.evidence
-    )
+    assert any("of communication hides; 94 % could (the timeline of its own buckets)" in e for e in found.evidence)
 
 
 def test_communication_too_long_to_hide_is_not_overlaps_fault() -> None:

@@ -29,9 +29,7 @@ def pair(*, settings: dict[str, Any] | None = None, **known: Any) -> Evidence:
         **(settings or {}),
     }
     fields = {"precision": "fp32", **known}
-    return evidence(
-        base, run("b", ranks=2, samples_per_s=rate(150), baseline_id="a", settings=mine, **fields)
-    )
+    return evidence(base, run("b", ranks=2, samples_per_s=rate(150), baseline_id="a", settings=mine, **fields))
 
 
 def test_a_setting_that_changed_beside_the_ranks_fires() -> None:
@@ -59,7 +57,5 @@ def test_data_that_grows_is_weak_scaling_and_no_difference() -> None:
 
 def test_the_same_difference_is_said_once_a_group() -> None:
     found = pair(settings={"num_workers": 0})
-    more = run(
-        "c", ranks=4, samples_per_s=rate(300), precision="fp32", baseline_id="a", settings={"num_workers": 0}
-    )
+    more = run("c", ranks=4, samples_per_s=rate(300), precision="fp32", baseline_id="a", settings={"num_workers": 0})
     assert len(RULE.check(evidence(*found.runs, more))) == 1

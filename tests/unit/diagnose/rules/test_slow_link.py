@@ -43,10 +43,7 @@ def test_a_slow_host_is_named_with_its_direction() -> None:
 def test_a_slow_pair_is_named() -> None:
     rows = pairs(4, slow_links={(1, 3): 2.5, (3, 1): 2.5}, rank_hosts=("a", "b", "c", "d"))
     (found,) = RULE.check(evidence(comm=tuple(rows)))
-    assert (
-        found.title
-        == "messages between ranks 1 and 3 (between hosts) take 2.5x as long as between other pairs"
-    )
+    assert found.title == "messages between ranks 1 and 3 (between hosts) take 2.5x as long as between other pairs"
 
 
 def test_noise_of_pairs_is_quiet() -> None:
@@ -100,8 +97,6 @@ def test_without_a_peak_or_pairs_it_says_what_to_measure() -> None:
 
 @pytest.mark.shared_data
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"no real logs at {SHARED}")
-@pytest.mark.parametrize(
-    "name", ["h100x8_dgxcloud_allreduce.log", "a100x8_allreduce.log", "a100x8_alltoall.log"]
-)
+@pytest.mark.parametrize("name", ["h100x8_dgxcloud_allreduce.log", "a100x8_allreduce.log", "a100x8_alltoall.log"])
 def test_real_healthy_machines_are_quiet(name: str) -> None:
     assert isinstance(RULE.check(load_evidence([SHARED / "nccl_tests" / name])), Quiet)

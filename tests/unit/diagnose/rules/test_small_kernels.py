@@ -26,9 +26,7 @@ def test_long_kernels_are_quiet() -> None:
 
 @pytest.mark.parametrize(("short", "fires"), [(10, True), (9, False)])
 def test_borderline_half_of_the_kernels_by_number(short: int, fires: bool) -> None:
-    evidence = by_hand(
-        *kernels(*[("a_elementwise", 10.0)] * short, *[("b_elementwise", 10.001)] * (20 - short))
-    )
+    evidence = by_hand(*kernels(*[("a_elementwise", 10.0)] * short, *[("b_elementwise", 10.001)] * (20 - short)))
     if fires:
         assert found(RULE, evidence).severity == "problem"
     else:

@@ -25,9 +25,7 @@ def test_a_late_rank_is_named_before_the_communication_it_causes(tmp_path: Path)
     assert "more compute" in finding.title
     assert finding.subject == "rank 2"
     assert finding.severity == "problem"
-    (report,) = [
-        trace.summary.stragglers for trace in evidence.traces if trace.summary.stragglers is not None
-    ]
+    (report,) = [trace.summary.stragglers for trace in evidence.traces if trace.summary.stragglers is not None]
     windows = [p.budget.parts.window_ns for p in evidence.traces[0].summary.ranks if p.budget is not None]
     saved = report.stragglers[0].saved_ns
     assert finding.stake_fraction == pytest.approx(saved * len(windows) / sum(windows)), "both say the same"

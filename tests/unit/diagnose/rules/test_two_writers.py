@@ -23,9 +23,7 @@ def wrote(*numbers: int, ranks: int | None = 1, **settings: Any) -> TrainingRun:
         ((1, 2, 3, 1, 2, 3, 4), 4, "the job was started again"),
     ],
 )
-def test_repeated_epochs_fire_with_their_likely_cause(
-    numbers: tuple[int, ...], ranks: int, cause: str
-) -> None:
+def test_repeated_epochs_fire_with_their_likely_cause(numbers: tuple[int, ...], ranks: int, cause: str) -> None:
     (found,) = RULE.check(evidence(wrote(*numbers, ranks=ranks)))
     assert found.title.endswith(f"in one metrics file: {cause}")
     assert found.severity == "problem"

@@ -28,8 +28,7 @@ def test_one_wrong_size_is_a_problem_and_named() -> None:
 
 def test_every_sweep_is_its_own_finding() -> None:
     rows = tuple(
-        collective(MIB, 100, op=op, correct=False, status="error", reduce_op=None)
-        for op in ("all_gather", "broadcast")
+        collective(MIB, 100, op=op, correct=False, status="error", reduce_op=None) for op in ("all_gather", "broadcast")
     )
     assert [f.subject for f in RULE.check(evidence(comm=rows))] == [
         "all_gather on 2 ranks",

@@ -32,9 +32,7 @@ def test_no_scaling_chart_of_one_number_of_ranks() -> None:
 
 
 def test_more_runs_than_colours_make_more_charts() -> None:
-    many = tuple(
-        run(f"r{n}", ranks=1, epochs=epochs(seconds=[2.0, 1.0], loss=[2.0, 1.0])) for n in range(SLOTS + 2)
-    )
+    many = tuple(run(f"r{n}", ranks=1, epochs=epochs(seconds=[2.0, 1.0], loss=[2.0, 1.0])) for n in range(SLOTS + 2))
     found = charts.line_charts(Evidence(sources=(), runs=many))
     losses = [chart for chart in found if chart.key.startswith("loss")]
     assert [len(chart.lines) for chart in losses] == [SLOTS, 2]
@@ -129,9 +127,7 @@ def test_timeline_data_are_the_spans_of_every_rank() -> None:
     compute = next(each for each in first.kinds if each.kind == "compute")
     assert unpack(row["spans"]["compute"], origin=0, unit=row["unit"]).measure == compute.total_ns
     assert row["totals"]["compute"] == compute.total_ns
-    assert {trace["names"][name] for _, _, name in row["named"]} <= {
-        f"ncclDevKernel_AllReduce_{n}" for n in range(3)
-    }
+    assert {trace["names"][name] for _, _, name in row["named"]} <= {f"ncclDevKernel_AllReduce_{n}" for n in range(3)}
     assert strip["kind"] == "phases"
     assert [sum(r["phases"]) for r in strip["rows"]] == [10_500_000 + n * 1_000_000 for n in range(4)]
 

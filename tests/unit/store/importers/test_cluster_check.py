@@ -76,9 +76,7 @@ def test_a_failed_training_is_shown_without_figures(tmp_path: Path) -> None:
         "metric_value": 0,
         "details": {"world_size": 16},
     }
-    imported = read(
-        write(tmp_path / "c.json", check(training_benchmark=failed, nccl_benchmark=None)), key=KEY
-    )
+    imported = read(write(tmp_path / "c.json", check(training_benchmark=failed, nccl_benchmark=None)), key=KEY)
     (run,) = imported.runs
     assert (run.status, run.error, run.samples_per_s) == ("error", "FAIL", None)
     assert imported.comm_rows == ()
@@ -92,7 +90,5 @@ def test_tokens_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
 
 
 def test_results_of_other_kinds_are_named(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "c.json", check(size(100, unit=MIB, factor=1.875), disk_benchmark={"status": "PASS"})
-    )
+    path = write(tmp_path / "c.json", check(size(100, unit=MIB, factor=1.875), disk_benchmark={"status": "PASS"}))
     assert any("disk_benchmark" in note for note in read(path, key=KEY).notes)

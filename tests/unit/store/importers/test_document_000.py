@@ -91,9 +91,7 @@ def test_speed_up_is_against_the_single_gpu_of_the_same_settings(tmp_path: Path)
 def test_communication_that_was_not_timed_is_unknown(tmp_path: Path) -> None:
     runs = by_id(read_foreign(write(tmp_path, benchmark())))
     per_epoch = {i: run.settings.get("exposed_comm_ns_per_epoch") for i, run in runs.items()}
-    assert per_epoch["base-naive-2gpu-fp32-ga1"] == pytest.approx(
-        0.5e9
-    )  # first epoch dropped, as of epoch times
+    assert per_epoch["base-naive-2gpu-fp32-ga1"] == pytest.approx(0.5e9)  # first epoch dropped, as of epoch times
     assert {i for i, value in per_epoch.items() if value is not None} == {
         "base-naive-2gpu-fp32-ga1",
         "base-naive-4gpu-fp32-ga1",
@@ -186,9 +184,7 @@ def test_a_run_without_times_failed(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_damaged_row_is_left_out_and_named(tmp_path: Path, bad: dict[str, Any]) -> None:
-    imported = read_foreign(
-        write(tmp_path, [row("ddp_builtin", 2, 4.0), row("ddp_builtin", 2, 4.0) | bad, 5])
-    )
+    imported = read_foreign(write(tmp_path, [row("ddp_builtin", 2, 4.0), row("ddp_builtin", 2, 4.0) | bad, 5]))
     assert len(imported.runs) == 1
     assert any("row 1" in note and "left out" in note for note in imported.notes)
     assert any("row 2 is no object" in note for note in imported.notes)

@@ -76,9 +76,7 @@ def test_the_suites_collectives(tmp_path: Path) -> None:
     assert (reduce.dtype, reduce.backend, reduce.device, reduce.world_size) == ("fp32", "nccl", "cuda", N)
     assert (reduce.iterations, reduce.warmup) == (100, 10)
     gather = rows["all_gather", N * MIB]
-    assert gather.busbw_bytes_per_s == pytest.approx(
-        3 * MIB / 2e-4
-    )  # what the suite prints, S counted in full
+    assert gather.busbw_bytes_per_s == pytest.approx(3 * MIB / 2e-4)  # what the suite prints, S counted in full
 
 
 def test_point_to_point_with_a_barrier_in_it_has_no_rate(tmp_path: Path) -> None:
@@ -115,17 +113,13 @@ def test_memory_that_is_no_peak_is_left_out(tmp_path: Path) -> None:
 def test_more_ranks_than_the_data_has_batches_is_said(tmp_path: Path) -> None:
     imported = read_foreign(write(tmp_path, suite(16, training=training(16))))
     assert any("overstated" in note for note in imported.notes)
-    assert not any(
-        "overstated" in n for n in read_foreign(write(tmp_path, suite(training=training(N)))).notes
-    )
+    assert not any("overstated" in n for n in read_foreign(write(tmp_path, suite(training=training(N)))).notes)
 
 
 def same(found: Sequence[CommRow], given: Sequence[CommRow]) -> None:
     """Every field that the document carries; the cell's id and notes it does not."""
     left_out: dict[str, Any] = {"cell_id": "", "notes": (), "rank_hosts": (), "error": None, "hosts": None}
-    assert [dataclasses.replace(r, **left_out) for r in found] == [
-        dataclasses.replace(r, **left_out) for r in given
-    ]
+    assert [dataclasses.replace(r, **left_out) for r in found] == [dataclasses.replace(r, **left_out) for r in given]
 
 
 def test_our_own_document_comes_back(tmp_path: Path) -> None:

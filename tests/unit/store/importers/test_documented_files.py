@@ -26,10 +26,7 @@ REFUSED = (
     "upstream_reference.txt",
 )
 FILES = [
-    path
-    for name in FOLDERS
-    for path in sorted((DATA / name).rglob("*"))
-    if path.is_file() and path.name != "README.md"
+    path for name in FOLDERS for path in sorted((DATA / name).rglob("*")) if path.is_file() and path.name != "README.md"
 ]
 
 on_real_files = [
@@ -60,11 +57,7 @@ def holds_something(imported: Imported) -> bool:
 
 
 def test_every_importer_stands_in_the_table_of_formats() -> None:
-    listed = {
-        key
-        for row in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", PAGE, re.M)
-        for key in re.findall(r"\w+", row)
-    }
+    listed = {key for row in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", PAGE, re.M) for key in re.findall(r"\w+", row)}
     assert listed == set(REGISTRY.names())
 
 

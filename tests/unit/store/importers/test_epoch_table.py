@@ -203,9 +203,7 @@ def test_a_row_that_is_no_text_is_left_out(tmp_path: Path) -> None:
     assert ":3: not text" in table.notes[0]
 
 
-def test_a_huge_file_is_given_up_early_in_bounded_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_huge_file_is_given_up_early_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_epoch_table, "MAX_ROWS", 2000)
     path = tmp_path / "metrics.csv"
     with path.open("w") as file:

@@ -28,15 +28,12 @@ using world size: 4, data-parallel-size: 2, tensor-model-parallel size: 2, pipel
 -------------------- end of arguments ---------------------
 """
 HEAD += "".join(
-    f" > number of parameters on (tensor, pipeline) model parallel rank ({t}, 0): {n}"
-    for t, n in ((1, 500), (0, 600))
+    f" > number of parameters on (tensor, pipeline) model parallel rank ({t}, 0): {n}" for t, n in ((1, 500), (0, 600))
 )
 HEAD += "\n\n"
 
 
-def iteration(
-    at: int, ms: str = "100.0", *, batch: int = 8, more: str = "lm loss: 1.5E+00 | ", of: int = 100
-) -> str:
+def iteration(at: int, ms: str = "100.0", *, batch: int = 8, more: str = "lm loss: 1.5E+00 | ", of: int = 100) -> str:
     return (
         f" iteration {at:8d}/ {of:7d} | consumed samples: {at * batch:12d} | elapsed time per iteration (ms): {ms} | "
         f"learning rate: 1.500E-04 | global batch size: {batch:5d} | {more}number of skipped iterations:   0 | "
@@ -65,9 +62,7 @@ def test_a_log_is_one_run_with_the_median_of_its_iterations(tmp_path: Path) -> N
 
 
 def test_ranks_that_speak_in_one_line_are_all_heard(tmp_path: Path) -> None:
-    memory = (
-        "[Rank 1] (after 2 iterations) memory (MB) | allocated: 1.0 | max allocated: 7.5 | max reserved: 9.0"
-    )
+    memory = "[Rank 1] (after 2 iterations) memory (MB) | allocated: 1.0 | max allocated: 7.5 | max reserved: 9.0"
     memory += memory.replace("Rank 1", "Rank 3").replace("7.5", "8.25") + "\n"
     text = HEAD + memory.rstrip("\n") + iteration(10) + "print('elapsed time per iteration')\n"
     (run,) = read(write(tmp_path / "job.out", text), key=KEY).runs
@@ -76,11 +71,7 @@ def test_ranks_that_speak_in_one_line_are_all_heard(tmp_path: Path) -> None:
 
 
 def test_launcher_prefixes_and_seconds_are_read(tmp_path: Path) -> None:
-    lines = (
-        HEAD
-        + iteration(1).replace("(ms): 100.0", "(s): 0.25")
-        + iteration(2).replace("(ms): 100.0", "(s): 0.25")
-    )
+    lines = HEAD + iteration(1).replace("(ms): 100.0", "(s): 0.25") + iteration(2).replace("(ms): 100.0", "(s): 0.25")
     text = "".join(f"3: {line}\n" for line in lines.splitlines())
     (run,) = read(write(tmp_path / "job.log", text), key=KEY).runs
     assert run.step_ns is not None

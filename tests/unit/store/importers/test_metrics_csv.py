@@ -22,9 +22,7 @@ FOUR = {"exp020": 1, "exp021": 4, "exp043": 1, "exp044": 4}
 HEADER = "epoch,train_loss,train_time,val_loss,val_acc"
 
 
-def experiment(
-    root: Path, name: str, seconds: Sequence[float] = (12.0, 10.0, 10.0), text: str | None = None
-) -> Path:
+def experiment(root: Path, name: str, seconds: Sequence[float] = (12.0, 10.0, 10.0), text: str | None = None) -> Path:
     folder = root / "experiments" / name
     folder.mkdir(parents=True)
     rows = [f"{at},{1 / at},{time},{1.2 / at},{1 - 0.5 / at}" for at, time in enumerate(seconds, start=1)]
@@ -189,10 +187,7 @@ def test_what_words_do_not_tell_apart_gets_what_differs(tmp_path: Path) -> None:
         path.write_text(path.read_text().replace("  d_model", f"  n_heads: {more}\n  d_model"))
     experiment(tmp_path, "e3_c")
     config(tmp_path, "e3_c", dataset="imdb_hf").write_text(
-        (tmp_path / "configs" / "e1_a.yaml")
-        .read_text()
-        .replace("e1_a", "e3_c")
-        .replace("imdb_hash", "imdb_hf")
+        (tmp_path / "configs" / "e1_a.yaml").read_text().replace("e1_a", "e3_c").replace("imdb_hash", "imdb_hf")
     )
     groups = [run.group for run in read_foreign(tmp_path).runs]
     assert len(set(groups)) == 3
@@ -312,9 +307,7 @@ def test_runs_of_one_group_on_as_many_ranks_have_their_ids_in_the_label(tmp_path
         ("2024", "2024", None, False, None, None),
     ],
 )
-def test_names(
-    name: str, subject: str, dataset: str | None, ddp: bool, epochs: int | None, ranks: str | None
-) -> None:
+def test_names(name: str, subject: str, dataset: str | None, ddp: bool, epochs: int | None, ranks: str | None) -> None:
     told = name_facts(name)
     assert (told.subject, told.dataset, told.ddp, told.epochs) == (subject, dataset, ddp, epochs)
     assert told.ranks_text == ranks

@@ -60,9 +60,7 @@ def test_a_run_has_the_figures_of_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("batches", "expected"), [((2, 4), "weak"), ((2, 2), "strong"), ((2, 3), None)])
-def test_scaling_is_what_the_batches_say(
-    tmp_path: Path, batches: tuple[int, int], expected: str | None
-) -> None:
+def test_scaling_is_what_the_batches_say(tmp_path: Path, batches: tuple[int, int], expected: str | None) -> None:
     for ranks, batch in zip((1, 2), batches, strict=True):
         rate = batch * 8 / 10.0 * 1e3
         write(tmp_path / f"{ranks}.json", training(ranks, global_batch_size=batch, tokens_per_sec=rate))
@@ -154,9 +152,7 @@ def _cut(text: str) -> str:
         (lambda text: text.replace("2.5", "9" * 400), "loss is 999"),
     ],
 )
-def test_a_damaged_file_is_refused_with_its_place(
-    tmp_path: Path, damage: Callable[[str], str], says: str
-) -> None:
+def test_a_damaged_file_is_refused_with_its_place(tmp_path: Path, damage: Callable[[str], str], says: str) -> None:
     path = write(tmp_path / "run.json", damage(json.dumps(training())))
     with pytest.raises(DataError) as caught:
         read(path, key=KEY)

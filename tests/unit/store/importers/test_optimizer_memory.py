@@ -22,8 +22,7 @@ def phase(peak: float, optimizer: float) -> dict[str, Any]:
 
 def result(mode: str = "baseline", *, ranks: int = 2, optimizer: float = 4.0) -> dict[str, Any]:
     per_rank = [
-        {"rank": r, "phases": {"before": phase(5.0, 0.0), "after": phase(8.0 + r, optimizer)}}
-        for r in range(ranks)
+        {"rank": r, "phases": {"before": phase(5.0, 0.0), "after": phase(8.0 + r, optimizer)}} for r in range(ranks)
     ]
     return {"mode": mode, "mixed_precision": True, "compute_dtype": "bf16", "num_parameters": 500, "iteration_ms": 20.5,
             "memory": {"per_rank": per_rank, "run_peak": {"phase": "after", "rank": ranks - 1,

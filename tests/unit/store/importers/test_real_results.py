@@ -117,9 +117,7 @@ def test_cluster_check() -> None:
     assert [row.size_bytes for row in imported.comm_rows] == [n * 2**20 for n in (1, 10, 100, 1000)]
     for row, line in zip(imported.comm_rows, lines, strict=True):
         assert row.busbw_bytes_per_s is not None
-        assert row.busbw_bytes_per_s == pytest.approx(
-            line["bandwidth_gbps"] * 1e9, rel=0.006
-        )  # 3 digits of time
+        assert row.busbw_bytes_per_s == pytest.approx(line["bandwidth_gbps"] * 1e9, rel=0.006)  # 3 digits of time
         assert row.time_ns_mean == pytest.approx(line["latency_ms"] * 1e6)
         assert (row.op, row.world_size, row.hosts) == ("all_reduce", 16, 2)
         assert "bus bandwidth in GB/s, sizes in MiB" in row.notes[0]
@@ -144,9 +142,7 @@ def test_optimizer_memory() -> None:
         "parameters": 12.691, "gradients": 12.691, "optimizer": 25.383, "other": 0.243,
     }  # fmt: skip
     assert run.memory["parameters"] == pytest.approx(run.num_parameters * 4, rel=1e-4)
-    assert any(
-        "before_optimizer_step 28.344 GiB, after_optimizer_step 51.301 GiB" in note for note in run.notes
-    )
+    assert any("before_optimizer_step 28.344 GiB, after_optimizer_step 51.301 GiB" in note for note in run.notes)
     assert run.samples_per_s is None
     assert any("nothing to compare" in note for note in imported.notes)
 
@@ -169,9 +165,7 @@ def test_workers() -> None:
         assert run.scaling == "strong"
         assert [(epoch.duration_ns or 0) / 1e9 for epoch in run.epochs] == [pytest.approx(float(time_s))]
         assert found[run.run_id] == pytest.approx(float(speedup), abs=0.001)
-    assert found["weak-scaling-2"] == pytest.approx(
-        2 * fmean((45.617758, 45.452957, 54.665552)) / 30.730333, abs=1e-3
-    )
+    assert found["weak-scaling-2"] == pytest.approx(2 * fmean((45.617758, 45.452957, 54.665552)) / 30.730333, abs=1e-3)
 
 
 def test_throughput_of_clusters() -> None:
@@ -259,9 +253,7 @@ def test_notebook_on_strategies() -> None:
 def test_notebook_log_alone_has_the_same_times() -> None:
     alone = by_id(read(NOTEBOOK / "shallowspeed_2xA100pcie_env_and_run.txt", key="notebook_text"))
     tables = by_id(read(NOTEBOOK / "shallowspeed_2xA100pcie_tables.txt", key="notebook_text"))
-    assert {name: run.epoch_ns for name, run in alone.items()} == {
-        n: run.epoch_ns for n, run in tables.items()
-    }
+    assert {name: run.epoch_ns for name, run in alone.items()} == {n: run.epoch_ns for n, run in tables.items()}
     assert alone["small-naive"].settings["exposed_comm_ns_per_epoch"] == pytest.approx(0.0168e9)
     assert alone["small-single"].dataset_size == 32768
 

@@ -59,7 +59,7 @@ class Algorithm:
 
 @cache
 def collective(op: str) -> Collective:
-    """The collective's promise; looked up once, a registry asks the installed packages each time."""
+    """The collective's spec; looked up once, a registry asks the installed packages each time."""
     return COLLECTIVES.load(op)
 
 

@@ -44,10 +44,7 @@ def _candidates(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
         yield Candidate(
             algorithm="direct",
             protocol=name,
-            latency_us=lat.base_us[protocol]
-            + min(peers, AT_ONCE) * step
-            + rounds * hop
-            + posts * achieved.POST_US,
+            latency_us=lat.base_us[protocol] + min(peers, AT_ONCE) * step + rounds * hop + posts * achieved.POST_US,
             transfer_us=max(near_us, far_us) * slower if not rooted else (near_us + far_us) * slower,
             limit=limit(place, 1 / near_us if near_us else math.inf, 1 / far_us if far_us else math.inf),
         )

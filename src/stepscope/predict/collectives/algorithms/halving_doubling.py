@@ -50,9 +50,7 @@ def _candidates(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
     yield Candidate(
         algorithm="halving_doubling",
         protocol="Simple",
-        latency_us=lat.base_us[SIMPLE]
-        + inside * step_us(place, lat, SIMPLE)
-        + across * hop_us(place, lat, SIMPLE),
+        latency_us=lat.base_us[SIMPLE] + inside * step_us(place, lat, SIMPLE) + across * hop_us(place, lat, SIMPLE),
         transfer_us=transfer_us(wire, rate),
         limit=limit(place, place.pair, place.gpu_net),
         offered=False,

@@ -55,9 +55,7 @@ def latency_us(op: str, place: Place, protocol: int) -> float:
 
 def _candidates(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
     chain = op in _CHAINS
-    wire = collective(op).wire_bytes(
-        size_bytes, world_size=place.ranks, algorithm="chain" if chain else "ring"
-    )
+    wire = collective(op).wire_bytes(size_bytes, world_size=place.ranks, algorithm="chain" if chain else "ring")
     for protocol in protocols(place):
         rate = _rate(place, protocol)
         latency = latency_us(op, place, protocol)

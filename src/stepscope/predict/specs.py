@@ -1,4 +1,4 @@
-"""What a cell's workload, dataset and strategy together promise: parameters, FLOP, and what travels each step.
+"""What a cell's workload, dataset and strategy together declare: parameters, FLOP, and what travels each step.
 
 The keystone: the planner prices it, the rank half checks it against what was seen, the table explains it.
 """
@@ -19,7 +19,7 @@ from stepscope.workloads import REGISTRY as WORKLOADS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class Specs:
     """A cell's plugins with their validated options, and what they say.
 
     needs: the model's input, completed by the dataset. comm_plan: collectives of one optimizer step.
@@ -42,7 +42,7 @@ class Promise:
 
 
 def setting_of(cell: CellSpec, *, warmup_steps: int | None = None) -> Setting:
-    """The part of a cell that a strategy's promise depends on."""
+    """The part of a cell that a strategy's spec depends on."""
     return Setting(
         device=cell.device,
         backend=cell.backend,
@@ -55,8 +55,8 @@ def setting_of(cell: CellSpec, *, warmup_steps: int | None = None) -> Setting:
     )
 
 
-def promise_of(cell: CellSpec, *, warmup_steps: int | None = None) -> Promise:
-    """The promise of a resolved cell. Raises UsageError for unknown names, pydantic's ValidationError for options."""
+def specs_of(cell: CellSpec, *, warmup_steps: int | None = None) -> Specs:
+    """The spec of a resolved cell. Raises UsageError for unknown names, pydantic's ValidationError for options."""
     workload, dataset = WORKLOADS.load(cell.workload), DATASETS.load(cell.dataset)
     strategy = STRATEGIES.load(cell.strategy)
     model = workload.options.model_validate(dict(cell.model))
@@ -66,7 +66,7 @@ def promise_of(cell: CellSpec, *, warmup_steps: int | None = None) -> Promise:
     facts = workload.facts(model, needs, parameter_dtype(cell.precision))
     setting = setting_of(cell, warmup_steps=warmup_steps)
     alone = cell.world_size > 1 and not strategy.collective
-    return Promise(
+    return Specs(
         model=model,
         dataset=dataset,
         dataset_options=dataset_options,

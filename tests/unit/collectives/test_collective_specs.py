@@ -71,9 +71,7 @@ def test_steps_and_wire_bytes_are_those_of_the_messages(op: str, algorithm: str,
 
 
 @pytest.mark.parametrize("n", WORLDS)
-@pytest.mark.parametrize(
-    "op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"]
-)
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"])
 def test_the_bus_factor_is_what_the_ideal_algorithm_sends_over_the_busiest_link(op: str, n: int) -> None:
     collective = REGISTRY.load(op)
     ideal = next(iter(collective.costs))
@@ -81,9 +79,7 @@ def test_the_bus_factor_is_what_the_ideal_algorithm_sends_over_the_busiest_link(
 
 
 @pytest.mark.parametrize("n", WORLDS)
-@pytest.mark.parametrize(
-    ("op", "schedule"), [("broadcast", play.chain_broadcast), ("reduce", play.chain_reduce)]
-)
+@pytest.mark.parametrize(("op", "schedule"), [("broadcast", play.chain_broadcast), ("reduce", play.chain_reduce)])
 def test_a_pipelined_chain_sends_the_tensor_once_over_each_link(op: str, schedule, n: int) -> None:  # type: ignore[no-untyped-def]
     chunks = 16
     world = schedule(n, chunks)
@@ -96,9 +92,7 @@ def test_a_pipelined_chain_sends_the_tensor_once_over_each_link(op: str, schedul
 def test_a_tree_all_reduce_goes_up_and_down(n: int) -> None:
     world = play.tree_all_reduce(n)
     assert steps("all_reduce", "tree", n) == world.rounds
-    both_ways = max(
-        (size + world.links[to, source] for (source, to), size in list(world.links.items())), default=0
-    )
+    both_ways = max((size + world.links[to, source] for (source, to), size in list(world.links.items())), default=0)
     assert factor("all_reduce", "tree", n) == both_ways
 
 

@@ -34,9 +34,7 @@ def test_mlp_sizes_have_the_layers_of_the_benchmark_they_come_from(size: str, pa
 
 def test_one_class_more_costs_one_row() -> None:
     more = InputNeeds(kind="features", num_features=784, num_classes=11)
-    assert (
-        facts("mlp", more, size="tiny").num_parameters - facts("mlp", MNIST, size="tiny").num_parameters == 65
-    )
+    assert facts("mlp", more, size="tiny").num_parameters - facts("mlp", MNIST, size="tiny").num_parameters == 65
 
 
 def test_the_dtype_of_the_parameters_decides_their_bytes() -> None:

@@ -1,4 +1,4 @@
-"""Every promise against its own module: parameters, order of gradients, FLOP, empty batches."""
+"""Every spec against its own module: parameters, order of gradients, FLOP, empty batches."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from stepscope.rank.workloads import REGISTRY as DEEDS
+from stepscope.rank.workloads import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.workloads._common import Task
 from stepscope.records.plan import InputNeeds, ModelFacts
-from stepscope.workloads import REGISTRY as PROMISES
+from stepscope.workloads import REGISTRY as SPECS
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ MODES = ["fp32", "float64", "bf16", "autocast"]
 
 
 def built(case: Case, loss: str) -> tuple[Task, ModelFacts]:
-    promise = PROMISES.load(case.key)
-    options = promise.options.model_validate(case.options)
+    spec = SPECS.load(case.key)
+    options = spec.options.model_validate(case.options)
     torch.manual_seed(7)
-    return DEEDS.load(case.key)(options, case.data, loss), promise.facts(options, case.data, "float32")
+    return IMPLEMENTATIONS.load(case.key)(options, case.data, loss), spec.facts(options, case.data, "float32")
 
 
 def batch(case: Case, n: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -102,20 +102,20 @@ def backward(task: Task, case: Case, mode: str, n: int) -> list[str]:
 
 def with_losses() -> Iterator[Any]:
     for name, case in zip(IDS, CASES, strict=True):
-        for loss in PROMISES.load(case.key).losses:
+        for loss in SPECS.load(case.key).losses:
             yield pytest.param(case, loss, id=f"{name}-{loss}")
 
 
 EVERY_LOSS = list(with_losses())
 
 
-def test_every_promise_has_a_case_and_a_deed() -> None:
-    assert {case.key for case in CASES} == set(PROMISES.names()) == set(DEEDS.names())
+def test_every_spec_has_a_case_and_an_implementation() -> None:
+    assert {case.key for case in CASES} == set(SPECS.names()) == set(IMPLEMENTATIONS.names())
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_parameters_are_the_modules_own_in_order(case: Case) -> None:
-    task, facts = built(case, PROMISES.load(case.key).losses[0])
+    task, facts = built(case, SPECS.load(case.key).losses[0])
     real = [(name, p.numel(), tuple(p.shape)) for name, p in task.module.named_parameters()]
     assert [(p.name, p.numel, p.shape) for p in facts.parameters] == real
     assert facts.num_parameters == sum(numel for _, numel, _ in real)
@@ -124,11 +124,11 @@ def test_parameters_are_the_modules_own_in_order(case: Case) -> None:
 @pytest.mark.parametrize("n", [0, 3])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("case", "loss"), EVERY_LOSS)
-def test_gradients_become_ready_in_the_promised_order(case: Case, loss: str, mode: str, n: int) -> None:
+def test_gradients_become_ready_in_the_specified_order(case: Case, loss: str, mode: str, n: int) -> None:
     task, facts = built(case, loss)
-    promised = facts.ready_order_autocast if mode == "autocast" else facts.ready_order
-    assert promised is not None
-    assert backward(task, case, mode, n) == [facts.parameters[i].name for i in promised]
+    planned = facts.ready_order_autocast if mode == "autocast" else facts.ready_order
+    assert planned is not None
+    assert backward(task, case, mode, n) == [facts.parameters[i].name for i in planned]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -149,21 +149,15 @@ def test_losses_of_parts_add_up_to_the_loss_of_the_whole(case: Case, loss: str) 
     x, y = batch(case, 5)
     whole, right = task.loss_sum(task.module(x), y), task.correct(task.module(x), y)
     parts = [(x[a:b], y[a:b]) for a, b in ((0, 2), (2, 2), (2, 5))]
-    assert sum(task.loss_sum(task.module(p), q) for p, q in parts).item() == pytest.approx(
-        whole.item(), rel=1e-12
-    )
-    assert sum(task.correct(task.module(p), q) for p, q in parts).item() == pytest.approx(
-        right.item(), rel=1e-6
-    )
+    assert sum(task.loss_sum(task.module(p), q) for p, q in parts).item() == pytest.approx(whole.item(), rel=1e-12)
+    assert sum(task.correct(task.module(p), q) for p, q in parts).item() == pytest.approx(right.item(), rel=1e-6)
     assert 0 <= right <= 5
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_the_same_seed_gives_the_same_weights(case: Case) -> None:
-    loss = PROMISES.load(case.key).losses[0]
-    for a, b in zip(
-        built(case, loss)[0].module.parameters(), built(case, loss)[0].module.parameters(), strict=True
-    ):
+    loss = SPECS.load(case.key).losses[0]
+    for a, b in zip(built(case, loss)[0].module.parameters(), built(case, loss)[0].module.parameters(), strict=True):
         assert torch.equal(a, b)
 
 
@@ -173,7 +167,7 @@ def test_forward_flop_agree_with_torchs_counter(case: Case) -> None:
 
     The plain attention kernel is forced: the counter has no formula for the one that runs on CPU by default.
     """
-    task, facts = built(case, PROMISES.load(case.key).losses[0])
+    task, facts = built(case, SPECS.load(case.key).losses[0])
     x, _ = batch(case, 4)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
         task.module(x)
@@ -187,7 +181,7 @@ def test_forward_flop_agree_with_torchs_counter(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_training_is_counted_as_three_forwards(case: Case) -> None:
     """torch's own count of forward and backward differs by what backward can leave out and by masked attention."""
-    task, facts = built(case, PROMISES.load(case.key).losses[0])
+    task, facts = built(case, SPECS.load(case.key).losses[0])
     x, y = batch(case, 4)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         task.loss_sum(task.module(x), y).backward()
@@ -240,9 +234,7 @@ def test_the_loss_of_a_sequence_is_its_mean_over_positions() -> None:
     task, _ = built(case, "ce")
     x, y = batch(case, 3)
     output = task.module(x)
-    expected = torch.stack(
-        [torch.nn.functional.cross_entropy(output[i], y[i].long()) for i in range(3)]
-    ).sum()
+    expected = torch.stack([torch.nn.functional.cross_entropy(output[i], y[i].long()) for i in range(3)]).sum()
     assert task.loss_sum(output, y).item() == pytest.approx(expected.item(), rel=1e-6)
     best = torch.nn.functional.one_hot(y.long(), 30).float()
     assert task.correct(best, y).item() == 3
