@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from stepscope.matrix.comm_results import read_comm_rows
 from stepscope.records.comm import CommRow
+from stepscope.results.comm_rows import read_comm_rows
 
 
 def stepscope(*arguments: str, env: Mapping[str, str] | None = None, prefix: tuple[str, ...] = ()) -> str:

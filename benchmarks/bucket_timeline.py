@@ -21,7 +21,6 @@ from rich.console import Console
 
 from benchmarks._commands import stepscope
 from benchmarks._report import compare, heading, show
-from stepscope.matrix.comm_results import read_comm_rows
 from stepscope.predict.run_buckets import choose_buckets
 from stepscope.predict.timeline import CANDIDATES_MB
 from stepscope.predict.transport import Transport, measured_transport
@@ -30,6 +29,7 @@ from stepscope.records.cell_result import CellResult
 from stepscope.records.timeline import BucketChoice, Timeline
 from stepscope.report.render import terminal
 from stepscope.report.tables import bucket_choice, timeline
+from stepscope.results.comm_rows import read_comm_rows
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_cell, read_record, read_run

@@ -17,10 +17,10 @@ from tests import fake_runs
 
 from benchmarks._commands import stepscope
 from benchmarks._report import heading
-from stepscope.matrix.results import build_rows, write_results
 from stepscope.records.cell import CellSpec
 from stepscope.records.run import RunRecord
 from stepscope.records.samples import EpochResult, StepSample
+from stepscope.results.bench_rows import build_rows, write_results
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_record
 

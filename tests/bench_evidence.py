@@ -10,8 +10,6 @@ from typing import Any
 
 from tests import fake_runs
 
-from stepscope.diagnose.bench_runs import cell_evidence
-from stepscope.diagnose.evidence import Evidence, Source, derived
 from stepscope.predict.specs import specs_of
 from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.cell import CellSpec
@@ -19,6 +17,8 @@ from stepscope.records.cell_result import CellResult, RankSamples
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.run import CellStatus, ResultRow
 from stepscope.records.samples import SamplesHeader, StepSample
+from stepscope.results.bench_runs import cell_evidence
+from stepscope.results.evidence import Evidence, Source, derived
 from stepscope.stats.measured import common_steps, estimate, slowest
 
 MS = 1_000_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stepscope.diagnose.evidence import Evidence, Source, derived
 from stepscope.records.training import Epoch, Measured, TrainingRun
+from stepscope.results.evidence import Evidence, Source, derived
 
 MS = 1_000_000.0
 

@@ -9,7 +9,6 @@ import numpy as np
 from tests import comm_rows, fake_runs
 from tests.evidence import MS, epochs, rate, run, step
 
-from stepscope.diagnose.evidence import CellEvidence, Evidence, Source, TraceEvidence, derived
 from stepscope.records.cell_result import CellResult, RankSamples
 from stepscope.records.finding import Advice, Diagnosis, Finding, Quiet, Skipped
 from stepscope.records.run import RunRecord
@@ -18,6 +17,7 @@ from stepscope.records.trace_budget import RankBudget
 from stepscope.records.trace_summary import RankFacts, RankPass, TraceSummary
 from stepscope.records.trace_timeline import KINDS, KindSpans, NamedSpan, RankSpans
 from stepscope.records.training import PhaseTimes, TrainingRun
+from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence, derived
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, union
 from stepscope.traces.activity import Activity, parts_within

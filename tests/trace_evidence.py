@@ -16,11 +16,11 @@ from tests.hand_events import Row, copy, kernel, launch, op, trace
 from tests.trace_builder import build, write_job
 
 from stepscope.diagnose.engine import check
-from stepscope.diagnose.evidence import Evidence, Source, TraceEvidence
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.records.trace_budget import IdleCause
 from stepscope.records.trace_summary import RankPass, TraceSummary
+from stepscope.results.evidence import Evidence, Source, TraceEvidence
 from stepscope.traces.job import analyse_job, combine
 from stepscope.traces.rank_pass import Wanted, analyse
 

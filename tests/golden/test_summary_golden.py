@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from stepscope.matrix.planned import Planned
-from stepscope.matrix.results import build_rows, rows_csv, write_results
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.run import CellStatus, ResultRow, RunRecord
 from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
 from stepscope.report.tables.summary import build
+from stepscope.results.bench_rows import build_rows, rows_csv, write_results
+from stepscope.results.planned import Planned
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_bytes, write_record
 

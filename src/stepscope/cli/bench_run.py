@@ -16,7 +16,6 @@ from stepscope.cli.run_place import stopped_by_the_disk, take_place
 from stepscope.core.errors import Interrupted
 from stepscope.core.places import cache_dir
 from stepscope.matrix.resolved import resolved_matrix
-from stepscope.matrix.results import bench_document
 from stepscope.matrix.runner import RunRequest, run_matrix
 from stepscope.matrix.session import Plan, derive_results, exit_code
 from stepscope.records.run import ResultRow, RunRecord
@@ -24,6 +23,7 @@ from stepscope.report.findings import findings
 from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
 from stepscope.report.tables.summary import build as summary_table
+from stepscope.results.bench_rows import bench_document
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_run
 from stepscope.store.writer import WriteError

@@ -8,7 +8,6 @@ from stepscope.cli.blocks import print_block
 from stepscope.cli.console import err, out, print_json
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
-from stepscope.matrix.comm_results import read_comm_rows
 from stepscope.predict.calibration import calibrate, machine_of
 from stepscope.records import codec
 from stepscope.records.calibration import Machine
@@ -16,6 +15,7 @@ from stepscope.records.environment import EnvironmentRecord
 from stepscope.report.charts import draw_charts
 from stepscope.report.render import terminal
 from stepscope.report.tables.calibration import build
+from stepscope.results.comm_rows import read_comm_rows
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_if_there
 from stepscope.store.writer import write_bytes

@@ -17,7 +17,6 @@ from stepscope.core.places import cache_dir
 from stepscope.core.suggest import unknown
 from stepscope.core.units import format_size
 from stepscope.matrix.comm_cells import COMM
-from stepscope.matrix.comm_results import comm_document
 from stepscope.matrix.comm_session import CommPlan, derive_comm_rows, make_comm_plan
 from stepscope.matrix.runner import RunRequest, run_matrix
 from stepscope.records import codec
@@ -25,6 +24,7 @@ from stepscope.records.cell import MeasureSettings
 from stepscope.records.comm import CommMeasure, CommRow
 from stepscope.report.sweep_labels import sweep_labels
 from stepscope.report.tables._common import Table
+from stepscope.results.comm_rows import comm_document
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import WriteError, make_dir, write_bytes
 

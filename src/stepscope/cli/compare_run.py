@@ -17,8 +17,8 @@ from stepscope.core.words import counted
 from stepscope.stats.compare import MIN_REPLICATES
 
 if TYPE_CHECKING:
-    from stepscope.diagnose.comparing import Side
     from stepscope.records.comparison import Comparison
+    from stepscope.results.comparing import Side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +39,9 @@ class Request:
 
 def run(request: Request) -> int:
     """Compare and show; the exit code. Raises StepscopeError."""
-    from stepscope.diagnose.comparing import METRIC_KEYS, compare
     from stepscope.records.codec import encode_document
     from stepscope.report.compare_document import document, failed_conditions, parse_conditions, unchecked
+    from stepscope.results.comparing import METRIC_KEYS, compare
 
     if len(request.paths) < 2:
         raise UsageError("compare needs two runs", fix="stepscope compare A B")
@@ -86,7 +86,7 @@ def _wanted(text: str | None, known: Sequence[str]) -> frozenset[str]:
 
 def _read(request: Request) -> list[Side]:
     from stepscope.cli.evidence_options import EvidenceOptions, read_each
-    from stepscope.diagnose.comparing import Side
+    from stepscope.results.comparing import Side
 
     for option, given in (("-o", request.output), ("--set", request.overrides)):
         if given:
@@ -103,8 +103,8 @@ def _measured(request: Request) -> tuple[list[Side], int]:
     from stepscope.cli.bench_run import run_plan
     from stepscope.cli.evidence_options import EvidenceOptions, read_evidence
     from stepscope.cli.run_place import default_run_dir
-    from stepscope.diagnose.comparing import Side
     from stepscope.matrix.session import make_plan
+    from stepscope.results.comparing import Side
 
     if len(request.paths) != 2:
         raise UsageError("--run compares two matrix files", fix="stepscope compare --run A.yaml B.yaml")

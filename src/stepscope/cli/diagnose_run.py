@@ -14,10 +14,10 @@ from stepscope.core.suggest import unknown
 from stepscope.core.words import counted
 
 if TYPE_CHECKING:
-    from stepscope.diagnose.evidence import Evidence
     from stepscope.diagnose.rule import Rule
     from stepscope.records.finding import Diagnosis
     from stepscope.report.conditions import Condition
+    from stepscope.results.evidence import Evidence
 
 NOTES = 12
 """Notes on what was left out or assumed that are shown without --all."""

@@ -23,11 +23,8 @@ from stepscope.core.errors import CheckFailed, Interrupted, MissingError, UsageE
 from stepscope.core.signals import stop_signals_raise
 from stepscope.core.units import format_bandwidth, format_bytes, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.bench_runs import cell_evidence
 from stepscope.diagnose.engine import check as apply_rule
-from stepscope.diagnose.evidence import CellEvidence, Evidence, Source
 from stepscope.diagnose.rules import REGISTRY as RULES
-from stepscope.diagnose.slow_ranks import LEAST_STEPS, MIN_EXCESS, OwnTimes, own_times
 from stepscope.environment.collect import collect
 from stepscope.launch.join import joined_world
 from stepscope.matrix.events import CellMoved, Event, GroupStarted
@@ -43,6 +40,9 @@ from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.plan import CommOp
 from stepscope.report.render import terminal
 from stepscope.report.tables._common import Column, Row, Table, Value
+from stepscope.results.bench_runs import cell_evidence
+from stepscope.results.evidence import CellEvidence, Evidence, Source
+from stepscope.results.slow_ranks import LEAST_STEPS, MIN_EXCESS, OwnTimes, own_times
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_cell
 

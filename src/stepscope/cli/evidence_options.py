@@ -11,9 +11,9 @@ from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 
 if TYPE_CHECKING:
-    from stepscope.diagnose.evidence import Evidence
     from stepscope.records.imported import Stated
     from stepscope.records.training import Scaling
+    from stepscope.results.evidence import Evidence
 
 _STOPPED = "terminated while reading"
 SCALINGS = ("strong", "weak")
@@ -40,7 +40,7 @@ def read_evidence(options: EvidenceOptions, *, spans: bool = False) -> Evidence:
     spans: also what timelines draw, of every trace.
     """
     from stepscope.core.signals import stop_signals_raise
-    from stepscope.diagnose.missing import require_stated
+    from stepscope.results.missing import require_stated
 
     stated = _stated(options)
     with stop_signals_raise(_STOPPED):
@@ -52,7 +52,7 @@ def read_evidence(options: EvidenceOptions, *, spans: bool = False) -> Evidence:
 def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
     """As ``read_evidence``, every path by itself; what the user states may be of a run at any of them."""
     from stepscope.core.signals import stop_signals_raise
-    from stepscope.diagnose.missing import require_stated
+    from stepscope.results.missing import require_stated
     from stepscope.store.importers._stated import require_known
 
     stated = _stated(options)
@@ -79,7 +79,7 @@ def _stated(options: EvidenceOptions) -> Stated:
 
 
 def _load(paths: tuple[Path, ...], options: EvidenceOptions, stated: Stated, *, spans: bool = False) -> Evidence:
-    from stepscope.diagnose.evidence import load_evidence
+    from stepscope.results.evidence import load_evidence
 
     return load_evidence(
         paths,

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from stepscope.cli.console import err, out, print_json
 from stepscope.core.errors import DataError, StepscopeError, UsageError
-from stepscope.matrix.comm_results import read_comm_rows
 from stepscope.predict.calibrated import machine_warnings
 from stepscope.predict.calibration import machine_of
 from stepscope.predict.run_buckets import choose_buckets, measured_steps, naive_twin, pick_cell
@@ -17,6 +16,7 @@ from stepscope.records.cell_result import CellResult
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.report.render import terminal
 from stepscope.report.tables import bucket_choice, timeline
+from stepscope.results.comm_rows import read_comm_rows
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_cell, read_if_there, read_run
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from stepscope.cli.console import err
 from stepscope.core.units import format_duration, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.labels import cell_labels
 from stepscope.matrix.events import CellEnded, CellMoved, DataStarted, Event, GroupStarted, RunStarted
 from stepscope.records.cell import CellSpec
 from stepscope.records.comm import CommSpec
 from stepscope.report.sweep_labels import sweep_labels
+from stepscope.results.labels import cell_labels
 
 if TYPE_CHECKING:
     from rich.live import Live

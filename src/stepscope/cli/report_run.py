@@ -19,8 +19,8 @@ from stepscope.core.suggest import unknown
 from stepscope.core.words import counted
 
 if TYPE_CHECKING:
-    from stepscope.diagnose.evidence import Evidence
     from stepscope.records.finding import Diagnosis
+    from stepscope.results.evidence import Evidence
 
 CHART_FORMATS = ("png", "svg")
 TABLE_FORMATS = ("csv", "tex", "md", "txt")
@@ -147,7 +147,7 @@ def _title(evidence: Evidence) -> str:
 
 def _only(evidence: Evidence, datasets: tuple[str, ...], *, drop_epochs: int) -> Evidence:
     """Runs on the data sets named; ``AGNews`` is ``AG News``."""
-    from stepscope.diagnose.evidence import derived
+    from stepscope.results.evidence import derived
 
     there = {_plain(run.dataset): run.dataset for run in evidence.runs if run.dataset}
     for name in datasets:

@@ -190,8 +190,8 @@ def _traces_of(given: str, cell: str | None) -> list[str]:
 
 
 def _cells(layout: RunLayout, traced: dict[str, Path]) -> str:
-    from stepscope.diagnose.labels import cell_labels
     from stepscope.records.cell import CellSpec
+    from stepscope.results.labels import cell_labels
     from stepscope.store.reader import read_if_there
 
     specs = {c: read_if_there(layout.cell(c).spec, CellSpec) for c in traced}

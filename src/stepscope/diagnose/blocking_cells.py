@@ -5,14 +5,14 @@ from __future__ import annotations
 from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import TimedCell, by_model, exposed, others, timed_cells
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome
 from stepscope.predict.run_buckets import same_work
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.plan import CommOp
+from stepscope.results.cell_facts import TimedCell, by_model, exposed, others, timed_cells
+from stepscope.results.evidence import Evidence
 
 
 def blocking_cells(rule: str, evidence: Evidence, *, least_share: float, least_gain: float) -> Outcome:

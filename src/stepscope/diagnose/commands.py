@@ -6,10 +6,10 @@ import shlex
 from dataclasses import replace
 from typing import Any
 
-from stepscope.diagnose.evidence import CellEvidence, Evidence
 from stepscope.diagnose.rule import Outcome
 from stepscope.records.finding import Advice, Skipped
 from stepscope.records.run import RunRecord
+from stepscope.results.evidence import CellEvidence, Evidence
 
 ANY_MATRIX = "stepscope bench MATRIX.yaml"
 """What rules write where any matrix does; the engine puts the run's own command in its place where there is one."""

@@ -6,10 +6,10 @@ import importlib
 from collections.abc import Iterable
 
 from stepscope.diagnose.commands import concrete
-from stepscope.diagnose.evidence import NEEDS, Evidence
 from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.diagnose.rules import REGISTRY
 from stepscope.records.finding import Diagnosis, Finding, Quiet, Skipped
+from stepscope.results.evidence import NEEDS, Evidence
 
 NO_MATTER_OF_TIME = 0.2
 """Rank of a problem without a stake among shares of the step: wrong results matter more than 4 % of the time."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from stepscope.diagnose.commands import own_command
 from stepscope.diagnose.engine import all_rules
-from stepscope.diagnose.evidence import NEEDS, Evidence
 from stepscope.records.finding import Diagnosis
+from stepscope.results.evidence import NEEDS, Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stepscope.records.finding import Finding, Quiet, Skipped
 
 if TYPE_CHECKING:
-    from stepscope.diagnose.evidence import Evidence
+    from stepscope.results.evidence import Evidence
 
 Outcome = tuple[Finding, ...] | Quiet | Skipped
 

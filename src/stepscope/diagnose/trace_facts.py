@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import fmean
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Finding, Quiet, Severity, Skipped
 from stepscope.records.trace_rules import KernelMix
 from stepscope.records.trace_summary import RankPass, TraceSummary
+from stepscope.results.evidence import Evidence, TraceEvidence
 
 JOBS_NAMED = 3
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from stepscope.diagnose import rules
 from stepscope.diagnose.engine import diagnose
-from stepscope.diagnose.evidence import Evidence, Source, TraceEvidence
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import reads_traces
 from stepscope.records.finding import Diagnosis
 from stepscope.records.trace_summary import TraceSummary
+from stepscope.results.evidence import Evidence, Source, TraceEvidence
 
 SECTIONS = frozenset({"copies", "buckets"})
 """What the rules read beyond the budget, steps, idle causes and collectives of any full reading; the rest of the sections

@@ -6,12 +6,12 @@ from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.evidence import TraceEvidence
 from stepscope.diagnose.rule import Outcome
 from stepscope.diagnose.trace_facts import WORTH, read_in_full, severity_of, trace_command, unread, window_ns
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.trace_rules import GradientSync
 from stepscope.records.trace_summary import RankPass
+from stepscope.results.evidence import TraceEvidence
 
 MOSTLY = 0.9
 """Share of the reductions' time that decides where a job reduces: the rest is losses and counters."""

@@ -11,13 +11,13 @@ from stepscope.core.errors import UsageError
 from stepscope.core.units import format_bytes_binary
 from stepscope.environment.collect import collect
 from stepscope.launch.join import joined_world
-from stepscope.matrix.comm_links import Link, link_of
 from stepscope.matrix.comm_plan import CommRequest, PlannedComm, plan_comm
-from stepscope.matrix.comm_results import build_comm_rows, read_comm_cells, write_comm_rows
 from stepscope.matrix.machine import Backend, Device, choose_device, machine_of
 from stepscope.matrix.networks import slowest_bits_per_s
 from stepscope.records.comm import CommRow, CommSpec
 from stepscope.records.environment import EnvironmentRecord
+from stepscope.results.comm_links import Link, link_of
+from stepscope.results.comm_rows import build_comm_rows, read_comm_cells, write_comm_rows
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_if_there
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
+from stepscope.config.network import EmulatedNetwork, obstacle, parse_network
 from stepscope.core.errors import Unavailable
-from stepscope.launch.netns.spec import EmulatedNetwork, hosts_for, obstacle, parse_network
 
 
 def canonical(text: str | None) -> str | None:
@@ -26,11 +26,6 @@ def refused(text: str | None, *, world_size: int, device: str, joined: bool) -> 
     if isinstance(found, Unavailable):
         return f"network {text}: {found.reason}"
     return obstacle(network, world_size)
-
-
-def hosts_of(text: str | None, world_size: int) -> int | None:
-    """Emulated hosts that the ranks are on; None without a network."""
-    return None if text is None else hosts_for(parse_network(text), world_size)
 
 
 def slowest_bits_per_s(text: str | None) -> float | None:

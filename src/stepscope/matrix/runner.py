@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stepscope.config.network import parse_network
 from stepscope.core.errors import Interrupted
 from stepscope.core.signals import STOP_SIGNALS, stop_signals_raise
 from stepscope.launch import join, torchrun
 from stepscope.launch.netns import start as netns
-from stepscope.launch.netns.spec import parse_network
 from stepscope.launch.supervise import CellOutcome, RunningGroup
 from stepscope.launch.torchrun import Launched
 from stepscope.matrix import run_folder

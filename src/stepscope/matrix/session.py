@@ -19,11 +19,11 @@ from stepscope.matrix.expand import PlannedCell, expand
 from stepscope.matrix.grouping import group_cells
 from stepscope.matrix.load import digest_lookup, load_matrix
 from stepscope.matrix.machine import machine_of
-from stepscope.matrix.results import build_rows, write_results
 from stepscope.matrix.resume import plan_resume
 from stepscope.matrix.run_folder import MISSING_DATA, read_cells, read_statuses, refuse_unfit, untraced
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.run import CellStatus, ResultRow
+from stepscope.results.bench_rows import build_rows, write_results
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_run
 

@@ -7,9 +7,9 @@ from pathlib import PurePath
 from typing import Any
 
 from stepscope.core.clock import utc_now
-from stepscope.diagnose.comm_labels import failure_label, sweeps
 from stepscope.records import codec
 from stepscope.records.comm import CommRow
+from stepscope.results.comm_labels import failure_label, sweeps
 from stepscope.store.flat import records_csv
 
 _ENTRY = (

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from stepscope.core.units import format_size
 from stepscope.core.words import counted, plural
-from stepscope.diagnose.comm_labels import env_label, op_label, sweep_names, sweeps
-from stepscope.diagnose.comm_winners import Winner, winners
-from stepscope.diagnose.labels import STATUS_LABELS
-from stepscope.diagnose.slow_pairs import PairsVerdict, SlowEnd, SlowPair, slow_pairs
 from stepscope.records.comm import CommRow
 from stepscope.report.tables._comm import decimal, interval_share
+from stepscope.results.comm_labels import env_label, op_label, sweep_names, sweeps
+from stepscope.results.comm_winners import Winner, winners
+from stepscope.results.labels import STATUS_LABELS
+from stepscope.results.slow_pairs import PairsVerdict, SlowEnd, SlowPair, slow_pairs
 
 AIM = 0.02
 """Half-width of the interval of a median that measuring aims at (``CommMeasure.ci_fraction``'s default)."""

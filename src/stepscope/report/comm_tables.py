@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.diagnose.comm_labels import sweeps
 from stepscope.records.comm import CommRow
 from stepscope.report.tables import (
     comm,
@@ -16,6 +15,7 @@ from stepscope.report.tables import (
     comm_winners,
 )
 from stepscope.report.tables._common import Table
+from stepscope.results.comm_labels import sweeps
 
 
 def build_all(rows: Sequence[CommRow]) -> tuple[Table, ...]:

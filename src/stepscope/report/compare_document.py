@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.diagnose.comparing import METRIC_KEYS
 from stepscope.records.codec import headed, plain
 from stepscope.records.comparison import ComparedFigure, Comparison
 from stepscope.report.conditions import Condition, parse_condition
+from stepscope.results.comparing import METRIC_KEYS
 
 
 def document(comparison: Comparison) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from stepscope.diagnose.engine import page_of
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Rule
 from stepscope.records.codec import headed, plain
 from stepscope.records.finding import Diagnosis
+from stepscope.results.evidence import Evidence
 
 METRICS = (
     "problem_count",

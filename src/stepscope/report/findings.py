@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.labels import (
+from stepscope.records.run import ResultRow
+from stepscope.results.labels import (
     STATUS_LABELS,
     CellLabel,
     Defaults,
     cell_labels,
     strategy_defaults,
 )
-from stepscope.records.run import ResultRow
 
 Labels = Mapping[str, CellLabel]
 

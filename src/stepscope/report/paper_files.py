@@ -9,7 +9,6 @@ from pathlib import Path
 
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
-from stepscope.diagnose.evidence import Evidence
 from stepscope.records.finding import Diagnosis
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
 from stepscope.report.performance_report import performance_report
@@ -17,6 +16,7 @@ from stepscope.report.render import csv as csv_text
 from stepscope.report.render import latex, markdown
 from stepscope.report.tables import comm, findings, runs, scaling
 from stepscope.report.tables._common import Table
+from stepscope.results.evidence import Evidence
 from stepscope.store.writer import write_bytes
 
 FORMATS = ("csv", "tex", "md", "txt")

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from stepscope import __version__
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.evidence import Evidence
 from stepscope.records.finding import Advice, Diagnosis, Finding, Skipped
 from stepscope.report.render.text import ascii_text, paragraph, render
 from stepscope.report.summary import environment_lines
 from stepscope.report.tables import runs, scaling
 from stepscope.report.tables._scaling import first_epochs
+from stepscope.results.evidence import Evidence
 
 MAX_RUNS = 60
 """Lines of the table of runs; more stand in ``comprehensive_summary.csv``."""

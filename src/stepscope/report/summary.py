@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from stepscope.core.errors import DataError
 from stepscope.core.units import format_bytes_binary
 from stepscope.core.words import counted, plural
-from stepscope.diagnose.labels import cell_labels, failure_label
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.run import CellStatus, ResultRow, RunRecord
 from stepscope.records.samples import RankSummary
 from stepscope.report.findings import findings
 from stepscope.report.render import markdown
 from stepscope.report.tables import summary as table
+from stepscope.results.labels import cell_labels, failure_label
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_if_there
 from stepscope.store.writer import write_bytes

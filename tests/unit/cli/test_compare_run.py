@@ -12,8 +12,8 @@ from tests import fake_runs
 
 from stepscope.cli.compare_run import Request, run
 from stepscope.core.errors import CheckFailed, DataError, UsageError
-from stepscope.matrix.results import build_rows, write_results
 from stepscope.records.run import RunRecord
+from stepscope.results.bench_rows import build_rows, write_results
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_record
 

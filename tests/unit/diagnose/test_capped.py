@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from stepscope.diagnose.capped import IN_FULL, capped
-from stepscope.diagnose.evidence import Evidence
 from stepscope.records.finding import Advice, Diagnosis, Finding
 from stepscope.report.diagnose_document import metrics
+from stepscope.results.evidence import Evidence
 
 
 def finding(number: int, stake: float | None = None) -> Finding:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.trace_evidence import by_hand, generated, kernels, traced
 
-from stepscope.diagnose.evidence import TraceEvidence
-from stepscope.diagnose.matrix_units import has_matrix_units, has_tf32, peak_ratio
 from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.diagnose.trace_facts import cut, each_job, over_ranks, reads_traces, together, trace_command
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.evidence import TraceEvidence
+from stepscope.results.matrix_units import has_matrix_units, has_tf32, peak_ratio
 
 
 def fires(stake: float, subject: str | None = None) -> Finding:

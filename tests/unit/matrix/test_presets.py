@@ -8,7 +8,6 @@ import pytest
 
 from stepscope.config.yaml_loader import parse_yaml
 from stepscope.core.errors import UsageError
-from stepscope.matrix.baseline import find_baseline
 from stepscope.matrix.estimate import PlanEstimate, estimate_plan
 from stepscope.matrix.expand import PlannedCell, expand
 from stepscope.matrix.grouping import group_cells
@@ -18,6 +17,7 @@ from stepscope.matrix.presets import list_presets, preset_names, preset_text
 from stepscope.matrix.resolved import matrix_yaml, resolved_matrix
 from stepscope.records import codec
 from stepscope.records.plan import ModelFacts
+from stepscope.results.bench_baseline import find_baseline
 
 LAPTOP = Machine(num_gpus=0, usable_cores=2, gloo=True, nccl=False)
 NODE = Machine(num_gpus=8, usable_cores=96, gloo=True, nccl=True, compute_capability="9.0")

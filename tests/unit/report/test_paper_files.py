@@ -14,7 +14,6 @@ from tests.evidence import epochs, evidence, run
 from tests.training_records import failed, imported, scaled, study
 
 from stepscope.core.errors import UsageError
-from stepscope.diagnose.evidence import Evidence
 from stepscope.records.finding import Advice, Diagnosis, Finding, Quiet, Skipped
 from stepscope.records.training import TargetTime
 from stepscope.report.paper_files import comprehensive_csv, tables, write_tables
@@ -22,6 +21,7 @@ from stepscope.report.performance_report import performance_report
 from stepscope.report.render import latex, markdown
 from stepscope.report.render.text import ascii_text
 from stepscope.report.tables import findings, runs, scaling
+from stepscope.results.evidence import Evidence
 
 NOTHING = Diagnosis(findings=(), skipped=(), quiet=())
 HOSTILE = '\\input{/etc/passwd} & 100% $x_1$ #{~^} <script>alert(1)</script> | `rm` [a] "q" -- µs ± 中文 \x00\n*'

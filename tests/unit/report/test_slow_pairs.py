@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.comm_rows import KIB, MIB, pairs, row
 
-from stepscope.diagnose.slow_pairs import PairsVerdict, slow_pairs
+from stepscope.results.slow_pairs import PairsVerdict, slow_pairs
 
 HOSTS = tuple(f"node-{letter}" for letter in "abcdefgh")
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stepscope.matrix.results import build_rows
 from stepscope.records.run import CellStatus
 from stepscope.report.summary import write_summary
+from stepscope.results.bench_rows import build_rows
 from stepscope.store.layout import RunLayout
 
 

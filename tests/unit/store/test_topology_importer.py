@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.errors import DataError
-from stepscope.diagnose.evidence import load_evidence
 from stepscope.records.imported import Stated
+from stepscope.results.evidence import load_evidence
 from stepscope.store.importers._detect import detect, read_foreign
 from stepscope.store.importers.topology import IMPORTER
 

@@ -27,11 +27,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_bytes, format_duration, format_percent
-from stepscope.diagnose.cell_facts import TimedCell, exposed, timed_cells
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.evidence import CellEvidence, Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.cell_facts import TimedCell, exposed, timed_cells
+from stepscope.results.evidence import CellEvidence, Evidence
 
 NAME = "amp-communication"
 

@@ -32,15 +32,15 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import TimedCell, timed_cells
-from stepscope.diagnose.comm_costs import comm_costs, command_for
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.predict.run_buckets import bucket_kinds, measured_steps
 from stepscope.records.cell_result import CellResult
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.timeline import BucketChoice, Timeline
+from stepscope.results.cell_facts import TimedCell, timed_cells
+from stepscope.results.comm_costs import comm_costs, command_for
+from stepscope.results.evidence import Evidence
 
 NAME = "bucket-size"
 

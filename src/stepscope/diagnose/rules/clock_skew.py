@@ -26,11 +26,11 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.trace_facts import each_job, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.trace_collectives import ClockFit
+from stepscope.results.evidence import Evidence, TraceEvidence
 
 _NAME = "clock-skew"
 

@@ -24,11 +24,11 @@ the same errors in MPI.
 from __future__ import annotations
 
 from stepscope.core.words import counted, plural
-from stepscope.diagnose.comm_facts import listed
-from stepscope.diagnose.evidence import NEEDS, Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.flight import MISMATCHES, FlightFinding, Kind
+from stepscope.results.comm_facts import listed
+from stepscope.results.evidence import NEEDS, Evidence
 
 NAME = "collective-mismatch"
 

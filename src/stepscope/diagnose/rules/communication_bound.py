@@ -36,16 +36,16 @@ from stepscope.core.errors import UsageError
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.capped import capped
-from stepscope.diagnose.cell_facts import exposed
-from stepscope.diagnose.comm_costs import CommCosts, comm_costs
 from stepscope.diagnose.commands import again, profiled
-from stepscope.diagnose.data_use import duplicated
-from stepscope.diagnose.evidence import Evidence
-from stepscope.diagnose.pairs import Pair, cell_of, name_of, pairs, setting
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.predict.calibrated import time_of
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.training import TrainingRun
+from stepscope.results.cell_facts import exposed
+from stepscope.results.comm_costs import CommCosts, comm_costs
+from stepscope.results.data_use import duplicated
+from stepscope.results.evidence import Evidence
+from stepscope.results.pairs import Pair, cell_of, name_of, pairs, setting
 
 NAME = "communication-bound"
 

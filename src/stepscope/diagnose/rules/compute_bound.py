@@ -25,11 +25,11 @@ from __future__ import annotations
 from statistics import median
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.trace_facts import each_job, on_device, read_in_full, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Quiet
 from stepscope.records.trace_summary import RankPass
+from stepscope.results.evidence import Evidence, TraceEvidence
 
 _NAME = "compute-bound"
 

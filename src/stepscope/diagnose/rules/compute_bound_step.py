@@ -24,11 +24,11 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import TimedCell, by_model, measured, timed_cells
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.cell_facts import TimedCell, by_model, measured, timed_cells
+from stepscope.results.evidence import Evidence
 
 NAME = "compute-bound-step"
 

@@ -31,12 +31,12 @@ from dataclasses import dataclass
 from stepscope.core.units import format_count, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.capped import capped
-from stepscope.diagnose.data_use import LOSS_LOWER, SEEN_TOO_OFTEN, TIME_KEPT, Curves, curves, times_seen
-from stepscope.diagnose.evidence import Evidence
-from stepscope.diagnose.pairs import Pair, name_of, pairs
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.training import TrainingRun
+from stepscope.results.data_use import LOSS_LOWER, SEEN_TOO_OFTEN, TIME_KEPT, Curves, curves, times_seen
+from stepscope.results.evidence import Evidence
+from stepscope.results.pairs import Pair, name_of, pairs
 
 NAME = "duplicated-data"
 

@@ -27,12 +27,12 @@ from __future__ import annotations
 from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.diagnose.trace_facts import SHARES, WORTH, each_job, severity_of, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Quiet
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import TraceSummary
+from stepscope.results.evidence import Evidence, TraceEvidence
 
 _NAME = "exposed-communication"
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bandwidth, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     GRAVE,
@@ -42,6 +41,7 @@ from stepscope.diagnose.trace_facts import (
 from stepscope.records.finding import Advice, Finding, Quiet
 from stepscope.records.trace_summary import RankPass
 from stepscope.records.trace_work import CopyRow
+from stepscope.results.evidence import Evidence, TraceEvidence
 
 _NAME = "exposed-memcpy"
 

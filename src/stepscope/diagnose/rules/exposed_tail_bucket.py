@@ -30,12 +30,12 @@ from statistics import median
 
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.trace_facts import each_job, severity_of, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_summary import TraceSummary
+from stepscope.results.evidence import Evidence, TraceEvidence
 
 _NAME = "exposed-tail-bucket"
 

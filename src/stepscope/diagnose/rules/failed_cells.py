@@ -26,11 +26,11 @@ from collections.abc import Sequence
 
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.evidence import CellEvidence, Evidence
-from stepscope.diagnose.labels import STATUS_LABELS
 from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.records.finding import Advice, Finding, Quiet
 from stepscope.records.run import Status
+from stepscope.results.evidence import CellEvidence, Evidence
+from stepscope.results.labels import STATUS_LABELS
 
 NAME = "failed-cells"
 

@@ -24,8 +24,6 @@ PyTorch, CUDA semantics, TensorFloat-32 on Ampere devices; NVIDIA A100 whitepape
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
-from stepscope.diagnose.matrix_units import has_tf32, peak_ratio
 from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.diagnose.trace_facts import (
     SHARES,
@@ -43,6 +41,8 @@ from stepscope.diagnose.trace_facts import (
     window_ns,
 )
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.results.matrix_units import has_tf32, peak_ratio
 from stepscope.traces.kernel_kinds import MATRIX, MATRIX_FP32
 
 _NAME = "fp32-matmul"

@@ -28,10 +28,10 @@ from pathlib import Path
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet
 from stepscope.records.memory_snapshot import MemorySnapshot
+from stepscope.results.evidence import Evidence
 
 NAME = "fragmentation"
 

@@ -24,11 +24,11 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.diagnose.capped import capped
-from stepscope.diagnose.data_use import duplicated
-from stepscope.diagnose.evidence import Evidence
-from stepscope.diagnose.pairs import Pair, by_group, pairs
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Finding, Quiet, Skipped
+from stepscope.results.data_use import duplicated
+from stepscope.results.evidence import Evidence
+from stepscope.results.pairs import Pair, by_group, pairs
 from stepscope.stats.scaling import GOOD, IMPOSSIBLE
 
 NAME = "good-scaling"

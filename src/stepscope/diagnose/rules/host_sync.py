@@ -23,7 +23,6 @@ PyTorch performance tuning guide, Avoid unnecessary CPU-GPU synchronization; `to
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.diagnose.trace_facts import (
     SHARES,
@@ -38,6 +37,7 @@ from stepscope.diagnose.trace_facts import (
     unread,
 )
 from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.results.evidence import Evidence, TraceEvidence
 
 _NAME = "host-sync"
 

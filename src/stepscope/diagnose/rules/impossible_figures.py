@@ -30,11 +30,11 @@ from collections.abc import Iterable, Iterator
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.capped import capped
-from stepscope.diagnose.evidence import Evidence
-from stepscope.diagnose.pairs import Pair, name_of, pairs, setting
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet
 from stepscope.records.training import TrainingRun
+from stepscope.results.evidence import Evidence
+from stepscope.results.pairs import Pair, name_of, pairs, setting
 from stepscope.stats.scaling import IMPOSSIBLE
 from stepscope.stats.stopping import MIN_STEPS
 

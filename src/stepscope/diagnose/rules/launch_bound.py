@@ -25,7 +25,6 @@ PyTorch performance tuning guide; A. Gray, Getting Started with CUDA Graphs, NVI
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.diagnose.trace_facts import (
     SHARES,
@@ -40,6 +39,7 @@ from stepscope.diagnose.trace_facts import (
     unread,
 )
 from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.results.evidence import Evidence, TraceEvidence
 
 _NAME = "launch-bound"
 

@@ -32,13 +32,13 @@ from dataclasses import dataclass
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.capped import capped
-from stepscope.diagnose.curves import losses
-from stepscope.diagnose.data_use import SEEN_TOO_OFTEN, times_seen
-from stepscope.diagnose.evidence import Evidence
-from stepscope.diagnose.pairs import learning_rate, name_of, setting
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.training import TrainingRun
+from stepscope.results.curves import losses
+from stepscope.results.data_use import SEEN_TOO_OFTEN, times_seen
+from stepscope.results.evidence import Evidence
+from stepscope.results.pairs import learning_rate, name_of, setting
 
 NAME = "math-differs"
 

@@ -28,7 +28,6 @@ Roofline, 2009. Document 004, "Memory bandwidth limited?".
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
@@ -45,6 +44,7 @@ from stepscope.diagnose.trace_facts import (
     window_ns,
 )
 from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.traces.kernel_kinds import BANDWIDTH, MATRIX
 
 _NAME = "memory-bandwidth-bound"

@@ -31,11 +31,11 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.evidence import CellEvidence, Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.predict.specs import specs_of
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.evidence import CellEvidence, Evidence
 
 NAME = "memory-peak"
 

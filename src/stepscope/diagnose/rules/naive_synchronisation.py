@@ -30,10 +30,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE, each_job, together
 from stepscope.diagnose.traced_sync import traced_sync
+from stepscope.results.evidence import Evidence
 
 NAME = "naive-synchronisation"
 

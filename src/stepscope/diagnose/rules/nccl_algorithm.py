@@ -27,13 +27,13 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.comm_facts import size_of
-from stepscope.diagnose.comm_labels import env_label, op_label, ranks_label
-from stepscope.diagnose.comm_winners import Winner, winners
-from stepscope.diagnose.evidence import NEEDS, Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.nccl_debug import NcclChoice
+from stepscope.results.comm_facts import size_of
+from stepscope.results.comm_labels import env_label, op_label, ranks_label
+from stepscope.results.comm_winners import Winner, winners
+from stepscope.results.evidence import NEEDS, Evidence
 
 NAME = "nccl-algorithm"
 

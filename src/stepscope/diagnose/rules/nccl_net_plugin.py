@@ -26,12 +26,12 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bandwidth, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.comm_facts import by_sweep, size_of
-from stepscope.diagnose.evidence import NEEDS, Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.nccl_debug import NcclCommunicator, NcclDebug
+from stepscope.results.comm_facts import by_sweep, size_of
+from stepscope.results.evidence import NEEDS, Evidence
 
 NAME = "nccl-net-plugin"
 

@@ -26,9 +26,9 @@ import re
 from dataclasses import dataclass
 
 from stepscope.core.words import counted
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.evidence import Evidence
 
 NAME = "nccl-old-version"
 

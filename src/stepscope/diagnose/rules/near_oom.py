@@ -30,12 +30,12 @@ from pathlib import Path
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.hardware import find
 from stepscope.records.finding import Advice, Finding, Quiet, Severity, Skipped
 from stepscope.records.memory_snapshot import MemoryHolder
 from stepscope.records.training import TrainingRun
+from stepscope.results.evidence import Evidence
 
 NAME = "near-oom"
 

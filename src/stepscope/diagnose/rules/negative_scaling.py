@@ -25,12 +25,12 @@ from __future__ import annotations
 from stepscope.core.units import format_percent
 from stepscope.diagnose.capped import capped
 from stepscope.diagnose.commands import profiled
-from stepscope.diagnose.data_use import duplicated
-from stepscope.diagnose.evidence import Evidence
-from stepscope.diagnose.pairs import Pair, by_group, cell_of, pairs
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.data_use import duplicated
+from stepscope.results.evidence import Evidence
+from stepscope.results.pairs import Pair, by_group, cell_of, pairs
 
 NAME = "negative-scaling"
 

@@ -31,12 +31,12 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.comm_facts import LARGE_BYTES, by_sweep, size_of
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.trace_collectives import MatchedCollective
+from stepscope.results.comm_facts import LARGE_BYTES, by_sweep, size_of
+from stepscope.results.evidence import Evidence
 
 NAME = "network-contention"
 

@@ -26,10 +26,10 @@ from statistics import median
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.diagnose.trace_facts import each_job, unread
 from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.results.evidence import Evidence, TraceEvidence
 
 _NAME = "no-communication"
 

@@ -25,8 +25,6 @@ Mixed Precision; document 004's checklist, "Tensor Cores used?" and "Mixed preci
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
-from stepscope.diagnose.matrix_units import has_matrix_units, has_tf32, peak_ratio
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
@@ -44,6 +42,8 @@ from stepscope.diagnose.trace_facts import (
     window_ns,
 )
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.results.matrix_units import has_matrix_units, has_tf32, peak_ratio
 from stepscope.traces.kernel_kinds import MATRIX, MATRIX_FP32, MATRIX_TENSOR, MATRIX_UNKNOWN
 
 _NAME = "no-tensor-cores"

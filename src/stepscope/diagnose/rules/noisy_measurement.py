@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, plural
 from stepscope.diagnose.commands import ANY_MATRIX, again
-from stepscope.diagnose.evidence import CellEvidence, Evidence
-from stepscope.diagnose.pairs import cell_of, name_of
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.training import Measured, TrainingRun
+from stepscope.results.evidence import CellEvidence, Evidence
+from stepscope.results.pairs import cell_of, name_of
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.stats.order import MIN_INTERVAL_SAMPLES
 from stepscope.stats.stopping import MIN_STEPS

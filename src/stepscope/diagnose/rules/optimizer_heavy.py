@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from stepscope.core.units import format_count, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import TimedCell, measured, others, over_share
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.cell_facts import TimedCell, measured, others, over_share
+from stepscope.results.evidence import Evidence
 
 NAME = "optimizer-heavy"
 

@@ -32,10 +32,10 @@ from dataclasses import dataclass
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.evidence import CellEvidence, Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.evidence import CellEvidence, Evidence
 
 NAME = "oversubscription"
 

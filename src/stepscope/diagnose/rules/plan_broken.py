@@ -22,10 +22,10 @@ docs/reference/trace.md (``--show conformance``); FORMATS, Strategy protocol.
 from __future__ import annotations
 
 from stepscope.core.words import counted
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.diagnose.trace_facts import each_job, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.results.evidence import Evidence, TraceEvidence
 
 _NAME = "plan-broken"
 

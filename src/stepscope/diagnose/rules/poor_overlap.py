@@ -31,14 +31,14 @@ from dataclasses import dataclass
 
 from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.cell_facts import TimedCell, by_model, exposed, measured, others, timed_cells
-from stepscope.diagnose.comm_costs import CommCosts, comm_costs, command_for
 from stepscope.diagnose.commands import again, profiled
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.predict.run_buckets import naive_twin
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.cell_facts import TimedCell, by_model, exposed, measured, others, timed_cells
+from stepscope.results.comm_costs import CommCosts, comm_costs, command_for
+from stepscope.results.evidence import Evidence
 
 NAME = "poor-overlap"
 

@@ -25,7 +25,6 @@ overhead?".
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
@@ -42,6 +41,7 @@ from stepscope.diagnose.trace_facts import (
 )
 from stepscope.records.finding import Advice, Finding, Quiet
 from stepscope.records.trace_summary import RankPass
+from stepscope.results.evidence import Evidence, TraceEvidence
 
 _NAME = "python-overhead"
 

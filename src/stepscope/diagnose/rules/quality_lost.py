@@ -33,14 +33,14 @@ from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.capped import capped
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.curves import accuracy_noise, losses
-from stepscope.diagnose.evidence import Evidence
-from stepscope.diagnose.pairs import Pair, cell_of, learning_rate, pairs, setting
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.diagnose.scaling import MADE_UP
-from stepscope.diagnose.targets import best_accuracy
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.training import TargetTime, TrainingRun
+from stepscope.results.curves import accuracy_noise, losses
+from stepscope.results.evidence import Evidence
+from stepscope.results.pairs import Pair, cell_of, learning_rate, pairs, setting
+from stepscope.results.scaling import MADE_UP
+from stepscope.results.targets import best_accuracy
 
 NAME = "quality-lost"
 

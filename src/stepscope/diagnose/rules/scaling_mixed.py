@@ -24,11 +24,11 @@ METRICS, Scaling: always say which. Gustafson, Reevaluating Amdahl's law, CACM 3
 from __future__ import annotations
 
 from stepscope.diagnose.capped import capped
-from stepscope.diagnose.evidence import Evidence
-from stepscope.diagnose.pairs import Pair, pairs
 from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.training import Scaling
+from stepscope.results.evidence import Evidence
+from stepscope.results.pairs import Pair, pairs
 
 NAME = "scaling-mixed"
 

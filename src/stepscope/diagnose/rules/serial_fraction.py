@@ -29,11 +29,11 @@ from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.capped import capped
-from stepscope.diagnose.data_use import duplicated
-from stepscope.diagnose.evidence import Evidence
-from stepscope.diagnose.pairs import Pair, pairs
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.data_use import duplicated
+from stepscope.results.evidence import Evidence
+from stepscope.results.pairs import Pair, pairs
 from stepscope.stats.order import Interval
 from stepscope.stats.scaling import GOOD
 from stepscope.stats.scaling_laws import MIN_SIZES, ScalingLaw, SizePoint, fit_amdahl, fit_usl

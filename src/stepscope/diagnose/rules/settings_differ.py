@@ -28,11 +28,11 @@ from typing import Any
 
 from stepscope.core.words import counted
 from stepscope.diagnose.capped import capped
-from stepscope.diagnose.evidence import Evidence
-from stepscope.diagnose.pairs import Pair, pairs
 from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.records.finding import Advice, Finding, Quiet
 from stepscope.records.training import TrainingRun
+from stepscope.results.evidence import Evidence
+from stepscope.results.pairs import Pair, pairs
 
 NAME = "settings-differ"
 

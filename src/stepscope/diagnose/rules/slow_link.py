@@ -29,12 +29,12 @@ from __future__ import annotations
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.units import format_bandwidth, format_percent, format_size
 from stepscope.core.words import counted, plural
-from stepscope.diagnose.comm_facts import by_sweep, listed, size_of, time_of, topology_of
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.diagnose.slow_pairs import SLOW, PairsVerdict, SlowEnd, SlowPair, slow_pairs
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.comm_facts import by_sweep, listed, size_of, time_of, topology_of
+from stepscope.results.evidence import Evidence
+from stepscope.results.slow_pairs import SLOW, PairsVerdict, SlowEnd, SlowPair, slow_pairs
 
 NAME = "slow-link"
 

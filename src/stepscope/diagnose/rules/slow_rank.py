@@ -31,11 +31,12 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.cell_facts import TimedCell, among, by_model, timed_cells
 from stepscope.diagnose.commands import again, profiled
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.diagnose.slow_ranks import (
+from stepscope.records.finding import Advice, Finding, Quiet, Severity, Skipped
+from stepscope.results.cell_facts import TimedCell, among, by_model, timed_cells
+from stepscope.results.evidence import Evidence
+from stepscope.results.slow_ranks import (
     LEAST_STEPS,
     MIN_EXCESS,
     MIN_ONE_OFF,
@@ -47,7 +48,6 @@ from stepscope.diagnose.slow_ranks import (
     own_times,
     slow_ranks,
 )
-from stepscope.records.finding import Advice, Finding, Quiet, Severity, Skipped
 
 NAME = "slow-rank"
 

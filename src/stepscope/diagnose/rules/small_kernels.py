@@ -24,7 +24,6 @@ operations; document 004's checklist, "Batch size sufficient?".
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
@@ -42,6 +41,7 @@ from stepscope.diagnose.trace_facts import (
 from stepscope.records.finding import Advice, Finding, Quiet
 from stepscope.records.trace_rules import KernelMix
 from stepscope.records.trace_summary import RankPass
+from stepscope.results.evidence import Evidence, TraceEvidence
 
 _NAME = "small-kernels"
 

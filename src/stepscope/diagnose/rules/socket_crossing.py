@@ -25,11 +25,11 @@ nccl-tests issue 178: 208 GB/s on two GPUs with NVLink, 20 GB/s on three of whic
 from __future__ import annotations
 
 from stepscope.core.words import counted
-from stepscope.diagnose.comm_facts import topology_of
-from stepscope.diagnose.evidence import NEEDS, Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.environment.topology import Topology
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.comm_facts import topology_of
+from stepscope.results.evidence import NEEDS, Evidence
 
 NAME = "socket-crossing"
 

@@ -28,11 +28,11 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE, each_job, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Quiet
 from stepscope.records.trace_stragglers import Straggler, StragglerReport
+from stepscope.results.evidence import Evidence, TraceEvidence
 
 _NAME = "straggler"
 

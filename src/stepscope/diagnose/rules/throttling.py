@@ -29,11 +29,11 @@ from collections import Counter
 
 from stepscope.core.units import format_duration, format_flops, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import GpuFact
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.evidence import Evidence
 
 NAME = "throttling"
 

@@ -27,11 +27,11 @@ from itertools import pairwise
 
 from stepscope.core.words import counted
 from stepscope.diagnose.capped import capped
-from stepscope.diagnose.evidence import Evidence
-from stepscope.diagnose.pairs import name_of
 from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.training import TrainingRun
+from stepscope.results.evidence import Evidence
+from stepscope.results.pairs import name_of
 
 NAME = "two-writers"
 

@@ -25,11 +25,11 @@ from __future__ import annotations
 
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.comm_labels import op_label, sweep_names, sweeps
-from stepscope.diagnose.evidence import NEEDS, Evidence
 from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.comm_labels import op_label, sweep_names, sweeps
+from stepscope.results.evidence import NEEDS, Evidence
 
 NAME = "wrong-results"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stepscope.launch.netns.spec import MTU_BYTES, EmulatedNetwork
+from stepscope.config.network import MTU_BYTES, EmulatedNetwork
 
 SWITCH = "switch"
 INTERFACE = "eth0"

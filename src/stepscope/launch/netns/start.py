@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from stepscope.config.network import EmulatedNetwork
 from stepscope.core.processes import die_with_parent
 from stepscope.launch.netns import owner, world
-from stepscope.launch.netns.spec import EmulatedNetwork
 from stepscope.launch.torchrun import Launched, environment
 from stepscope.store.layout import GroupLayout
 from stepscope.store.writer import make_dir, write_error

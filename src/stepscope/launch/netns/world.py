@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from stepscope.config.network import host_of_ranks, hosts_for, parse_network
 from stepscope.core.errors import ExitCode, MissingError, StepscopeError
 from stepscope.core.processes import die_with_parent
 from stepscope.launch.netns.build import World, built
 from stepscope.launch.netns.namespaces import entering
 from stepscope.launch.netns.ranks import Rank, end_ranks, failure_report, start_ranks
-from stepscope.launch.netns.spec import host_of_ranks, hosts_for, parse_network
 
 ROOT, ROOTLESS = "root", "rootless"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

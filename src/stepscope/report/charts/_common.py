@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from stepscope.diagnose.comm_labels import device_label, op_label, ranks_label, sweep_names, sweeps
 from stepscope.predict.curve_shape import curve_time_ns
 from stepscope.records.calibration import Calibration, CollectiveFit
 from stepscope.records.comm import CommRow
+from stepscope.results.comm_labels import device_label, op_label, ranks_label, sweep_names, sweeps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

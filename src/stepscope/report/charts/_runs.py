@@ -9,10 +9,10 @@ from statistics import fmean, stdev
 from typing import TypeVar
 
 from stepscope.core.words import counted
-from stepscope.diagnose.labels import STATUS_LABELS
-from stepscope.diagnose.scaling import steady_epochs
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
 from stepscope.report.charts._text import clean, file_part
+from stepscope.results.labels import STATUS_LABELS
+from stepscope.results.scaling import steady_epochs
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.core.words import counted
-from stepscope.diagnose.evidence import CellEvidence
 from stepscope.records.training import TrainingRun
 from stepscope.report.charts._common import Chart
 from stepscope.report.charts._curves import (
@@ -22,6 +21,7 @@ from stepscope.report.charts._curves import (
 )
 from stepscope.report.charts._runs import facets, grouped, names, parts
 from stepscope.report.charts._text import file_part
+from stepscope.results.evidence import CellEvidence
 from stepscope.stats.measured import common_steps
 
 if TYPE_CHECKING:

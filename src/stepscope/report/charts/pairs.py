@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from stepscope.core.words import counted
-from stepscope.diagnose.comm_labels import LATENCY_BYTES, cells_of, device_label
-from stepscope.diagnose.slow_pairs import PairsVerdict, slow_pairs
 from stepscope.records.comm import CommRow
 from stepscope.report.charts._common import Chart
 from stepscope.report.charts._style import BAD, COLUMN_INCHES, INK, size_tick
+from stepscope.results.comm_labels import LATENCY_BYTES, cells_of, device_label
+from stepscope.results.slow_pairs import PairsVerdict, slow_pairs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.evidence import CellEvidence
-from stepscope.diagnose.slow_ranks import OwnTimes, own_times
 from stepscope.report.charts._common import Chart
 from stepscope.report.charts._runs import time_unit
 from stepscope.report.charts._style import COLUMN_INCHES, title_above, title_inches
 from stepscope.report.charts._text import clean, file_part
+from stepscope.results.evidence import CellEvidence
+from stepscope.results.slow_ranks import OwnTimes, own_times
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

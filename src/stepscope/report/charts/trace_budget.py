@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.evidence import TraceEvidence
 from stepscope.records.trace_summary import RankPass
 from stepscope.report.charts._common import Chart
 from stepscope.report.charts._stacks import MAX_ROWS, StackRow, Stacks, draw_stacks, size_stacks
 from stepscope.report.charts._style import COLORS, GRID
 from stepscope.report.charts._text import clean, file_part
+from stepscope.results.evidence import TraceEvidence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from stepscope import __version__
-from stepscope.diagnose.evidence import Evidence
 from stepscope.records.finding import Diagnosis
 from stepscope.report.page import charts, facts, tables
 from stepscope.report.page.overview import headline, key_figures, shown_findings
 from stepscope.report.page.plot import drawn, drawn_bars
 from stepscope.report.page.timeline import embedded, timeline
+from stepscope.results.evidence import Evidence
 from stepscope.store.writer import write_bytes
 
 _PACKAGE = "stepscope.report"

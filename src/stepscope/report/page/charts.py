@@ -14,14 +14,14 @@ from stepscope.core.units import (
     format_size,
 )
 from stepscope.core.words import counted
-from stepscope.diagnose.comm_labels import device_label, op_label, ranks_label, sweep_names, sweeps
-from stepscope.diagnose.evidence import Evidence
 from stepscope.records.comm import CommRow
 from stepscope.records.samples import PHASES
 from stepscope.records.training import Epoch, ScalingRow, TrainingRun
 from stepscope.report.page.plot import SLOTS, Axis, Bar, BarChart, Chart, Line, Mark, Reference, Segment
 from stepscope.report.page.tables import failure_text
 from stepscope.report.page.words import sample_rate
+from stepscope.results.comm_labels import device_label, op_label, ranks_label, sweep_names, sweeps
+from stepscope.results.evidence import Evidence
 
 MAX_BARS = 40
 MAX_CHARTS = 12

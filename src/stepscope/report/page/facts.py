@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from stepscope.diagnose.evidence import Evidence
 from stepscope.environment.overview import Section, overview
 from stepscope.records.run import RunRecord
+from stepscope.results.evidence import Evidence
 
 MAX_NOTES = 200
 KIND_WORDS = {"bench": "stepscope bench", "comm": "stepscope comm", "trace": "traces", "imported": "imported"}

@@ -13,10 +13,10 @@ from stepscope.core.units import (
     format_size,
 )
 from stepscope.core.words import counted, plural
-from stepscope.diagnose.comm_labels import op_label
-from stepscope.diagnose.evidence import Evidence
 from stepscope.records.finding import Diagnosis, Finding
 from stepscope.report.page.words import sample_rate
+from stepscope.results.comm_labels import op_label
+from stepscope.results.evidence import Evidence
 
 _SEVERITY_WORDS = {"problem": "problem", "warning": "warning", "info": "good to know"}
 

@@ -8,14 +8,14 @@ from typing import TypeVar
 
 from stepscope.core.units import format_bytes_binary, format_count, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
-from stepscope.diagnose.labels import STATUS_LABELS
 from stepscope.records.training import Epoch, Measured, ScalingRow, TrainingRun
 from stepscope.report.comm_tables import build_all
 from stepscope.report.page.words import sample_rate
 from stepscope.report.tables._common import Column, Row, Table, Tone, Value, unknown
 from stepscope.report.tables.summary import time_value
 from stepscope.report.trace_sections import table as trace_table
+from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.results.labels import STATUS_LABELS
 
 N = TypeVar("N", int, float)
 

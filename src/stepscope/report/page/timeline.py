@@ -8,12 +8,12 @@ from typing import Any
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.records.samples import PHASES, StepSample
 from stepscope.records.trace_collectives import ClockFit
 from stepscope.records.trace_summary import RankPass
 from stepscope.records.trace_timeline import KindSpans, NamedSpan, RankSpans
 from stepscope.report.page.charts import PHASE_NAMES
+from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.stats.measured import common_steps
 from stepscope.traces.alignment import corrected
 from stepscope.traces.timeline_spans import MAX_NAMED, MAX_SPANS, coarser

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from stepscope.core.units import format_size
-from stepscope.diagnose.comm_labels import (
+from stepscope.records.comm import CommRow
+from stepscope.report.tables._common import Column, Tone, Value, unknown
+from stepscope.results.comm_labels import (
     device_label,
     env_label,
     flight_label,
@@ -17,8 +19,6 @@ from stepscope.diagnose.comm_labels import (
     ranks_label,
     size_of,
 )
-from stepscope.records.comm import CommRow
-from stepscope.report.tables._common import Column, Tone, Value, unknown
 
 Head = tuple[tuple[Column, Callable[[CommRow], Value]], ...]
 

@@ -8,7 +8,6 @@ from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.comm_labels import failure_label, op_label, redop_label, sweep_names, sweeps
 from stepscope.records.comm import CommRow
 from stepscope.report.tables._comm import (
     average_busbw,
@@ -26,6 +25,7 @@ from stepscope.report.tables._comm import (
     size_value,
 )
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
+from stepscope.results.comm_labels import failure_label, op_label, redop_label, sweep_names, sweeps
 
 MAX_AVERAGES = 4
 """From more sweeps than this on, their averages stand in the overview table only."""

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from stepscope.core.units import format_flops
-from stepscope.diagnose.comm_labels import failure_label
 from stepscope.records.comm import CommRow
 from stepscope.report.tables._comm import (
     head_columns,
@@ -20,6 +19,7 @@ from stepscope.report.tables._comm import (
     size_value,
 )
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
+from stepscope.results.comm_labels import failure_label
 
 
 def build(rows: Sequence[CommRow]) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.diagnose.comm_labels import failure_label
 from stepscope.records.comm import CommRow
 from stepscope.report.tables._comm import (
     gigabytes,
@@ -18,6 +17,7 @@ from stepscope.report.tables._comm import (
     times,
 )
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Tone, Value, unknown
+from stepscope.results.comm_labels import failure_label
 
 FREE = 1.1
 """Below this slow-down two things count as running beside each other: five times the 2 % that measuring aims at."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_size
-from stepscope.diagnose.comm_labels import failure_label, op_label, sweeps
 from stepscope.records.comm import CommRow
 from stepscope.report.tables._comm import (
     average_busbw,
@@ -19,6 +18,7 @@ from stepscope.report.tables._comm import (
     share,
 )
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
+from stepscope.results.comm_labels import failure_label, op_label, sweeps
 
 
 def build(rows: Sequence[CommRow]) -> Table:

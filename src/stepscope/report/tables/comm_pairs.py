@@ -7,7 +7,10 @@ from dataclasses import replace
 
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.comm_labels import (
+from stepscope.records.comm import CommRow
+from stepscope.report.tables._comm import gigabytes, microseconds, name
+from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
+from stepscope.results.comm_labels import (
     LATENCY_BYTES,
     cells_of,
     device_label,
@@ -15,10 +18,7 @@ from stepscope.diagnose.comm_labels import (
     network_label,
     ranks_label,
 )
-from stepscope.diagnose.slow_pairs import SLOW, PairsVerdict, slow_pairs
-from stepscope.records.comm import CommRow
-from stepscope.report.tables._comm import gigabytes, microseconds, name
-from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
+from stepscope.results.slow_pairs import SLOW, PairsVerdict, slow_pairs
 
 MARK = "*"
 MAX_MATRIX = 32

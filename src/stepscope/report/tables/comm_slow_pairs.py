@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_size
-from stepscope.diagnose.slow_pairs import SlowEnd, SlowPair, slow_pairs
 from stepscope.records.comm import CommRow
 from stepscope.report.tables._comm import gigabytes, microseconds, name, times
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
 from stepscope.report.tables._trace import rank_set
+from stepscope.results.slow_pairs import SlowEnd, SlowPair, slow_pairs
 
 MAX_LISTED = 20
 

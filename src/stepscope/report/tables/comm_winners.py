@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.diagnose.comm_labels import env_label
-from stepscope.diagnose.comm_winners import Winner, winners
 from stepscope.records.comm import CommRow
 from stepscope.report.tables._comm import (
     head_columns,
@@ -19,6 +17,8 @@ from stepscope.report.tables._comm import (
     times,
 )
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value
+from stepscope.results.comm_labels import env_label
+from stepscope.results.comm_winners import Winner, winners
 
 MAX_TIED = 3
 

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.labels import STATUS_LABELS
-from stepscope.diagnose.scaling import steady_epochs
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
 from stepscope.report.tables._scaling import efficiency_value, first_epochs, speedup_value
+from stepscope.results.labels import STATUS_LABELS
+from stepscope.results.scaling import steady_epochs
 
 N = TypeVar("N", int, float)
 

@@ -12,7 +12,9 @@ from stepscope.core.units import (
     format_duration,
     format_percent,
 )
-from stepscope.diagnose.labels import (
+from stepscope.records.run import ResultRow
+from stepscope.report.tables._common import Column, Row, Table, TableKind, Tone, Value, unknown
+from stepscope.results.labels import (
     CellLabel,
     Defaults,
     cell_labels,
@@ -20,8 +22,6 @@ from stepscope.diagnose.labels import (
     ranks_label,
     strategy_defaults,
 )
-from stepscope.records.run import ResultRow
-from stepscope.report.tables._common import Column, Row, Table, TableKind, Tone, Value, unknown
 
 N = TypeVar("N", int, float)
 

@@ -6,9 +6,9 @@ import pytest
 from tests.evidence import evidence
 from tests.memory_pickles import MIB, alloc, dump, event, free, live, release, segment
 
-from stepscope.diagnose.evidence import Evidence, load_evidence
 from stepscope.diagnose.rules.allocator_pressure import RULE
 from stepscope.records.finding import Quiet, Skipped
+from stepscope.results.evidence import Evidence, load_evidence
 
 DATA = Path(__file__).parents[4].parent / "shared" / "data" / "memory_snapshots"
 

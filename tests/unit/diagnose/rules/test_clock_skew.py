@@ -9,8 +9,8 @@ import pytest
 from tests.trace_builder import Clock
 from tests.trace_evidence import found, generated, quiet, skipped, traced
 
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rules.clock_skew import RULE
+from stepscope.results.evidence import Evidence
 
 
 def test_a_clock_that_is_ahead_is_named_with_how_far(tmp_path: Path) -> None:

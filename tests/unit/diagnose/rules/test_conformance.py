@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from stepscope.diagnose.engine import check, page_of
-from stepscope.diagnose.evidence import NEEDS, Evidence
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.rules import REGISTRY
 from stepscope.records.finding import Skipped
+from stepscope.results.evidence import NEEDS, Evidence
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[3] / "docs" / "reference" / "diagnose.md"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.trace_evidence import found, generated, quiet, skipped, traced
 
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rules.exposed_tail_bucket import RULE
 from stepscope.records.trace_buckets import BucketRow
+from stepscope.results.evidence import Evidence
 
 
 def bucketed(folder: Path, *exposed_ns: int, steps: int = 3, members: tuple[str, ...] | None = None) -> Evidence:

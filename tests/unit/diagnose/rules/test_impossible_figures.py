@@ -7,10 +7,10 @@ import pytest
 from tests.evidence import epochs, evidence, rate, run, step
 
 from stepscope.diagnose.engine import check
-from stepscope.diagnose.evidence import Evidence, TraceEvidence
 from stepscope.diagnose.rules.impossible_figures import RULE
 from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.training import Measured
+from stepscope.results.evidence import Evidence, TraceEvidence
 
 
 def pair(speedup: float, **base: Any) -> Any:

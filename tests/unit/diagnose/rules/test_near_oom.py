@@ -6,9 +6,9 @@ import pytest
 from tests.evidence import evidence, run
 from tests.memory_pickles import MIB, alloc, dump, event, live, segment
 
-from stepscope.diagnose.evidence import load_evidence
 from stepscope.diagnose.rules.near_oom import RULE
 from stepscope.records.finding import Quiet, Skipped
+from stepscope.results.evidence import load_evidence
 
 H100 = {"device": "cuda", "hardware": "NVIDIA H100 80GB HBM3", "precision": "fp32", "micro_batch": 16}
 

@@ -5,11 +5,11 @@ from tests.bench_evidence import bench, made
 from tests.evidence import epochs, evidence, rate, run, step
 
 from stepscope.diagnose.engine import check
-from stepscope.diagnose.evidence import TraceEvidence
 from stepscope.diagnose.rules.negative_scaling import RULE
 from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.run import RunRecord
 from stepscope.records.trace_summary import TraceSummary
+from stepscope.results.evidence import TraceEvidence
 
 
 def test_slower_on_more_ranks_fires_with_the_worst_and_the_others() -> None:

@@ -9,8 +9,8 @@ import pytest
 from tests.trace_builder import build, write_job
 from tests.trace_evidence import found, generated, quiet, skipped, traced
 
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rules.no_communication import RULE
+from stepscope.results.evidence import Evidence
 from stepscope.traces.job import analyse_job
 
 

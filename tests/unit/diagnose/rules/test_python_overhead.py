@@ -8,9 +8,9 @@ import pytest
 from tests.hand_events import kernel, launch, op
 from tests.trace_evidence import by_hand, found, generated, quiet, skipped, with_idle, with_ranks
 
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rules.python_overhead import RULE
 from stepscope.records.trace_rules import HostLateness
+from stepscope.results.evidence import Evidence
 
 
 def late_host(*, inside_operators: bool) -> Evidence:

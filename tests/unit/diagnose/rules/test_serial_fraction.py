@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from tests.evidence import evidence, rate, run
 
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rules.serial_fraction import RULE
 from stepscope.records.finding import Quiet, Skipped
+from stepscope.results.evidence import Evidence
 
 
 def amdahl(

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from tests.evidence import evidence, rate, run
 
-from stepscope.diagnose.evidence import Evidence
 from stepscope.diagnose.rules.settings_differ import RULE
 from stepscope.records.finding import Quiet
+from stepscope.results.evidence import Evidence
 
 SETTINGS = {
     "training.gradient_clip": 1.0,

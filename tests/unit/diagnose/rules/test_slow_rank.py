@@ -7,8 +7,8 @@ import pytest
 from tests.bench_evidence import bench, made
 
 from stepscope.diagnose.rules.slow_rank import RULE
-from stepscope.diagnose.slow_ranks import median_of_others, own_times, slow_ranks
 from stepscope.records.finding import Finding, Quiet, Skipped
+from stepscope.results.slow_ranks import median_of_others, own_times, slow_ranks
 
 
 def slower(rank: int, factor: float, part: str = "backward_compute"):

@@ -6,10 +6,10 @@ import pytest
 from tests.evidence import evidence
 
 from stepscope.core.errors import Unavailable
-from stepscope.diagnose.evidence import Evidence, load_evidence
 from stepscope.diagnose.rules.socket_crossing import RULE
 from stepscope.environment.topology import parse_topology
 from stepscope.records.finding import Finding, Quiet, Skipped
+from stepscope.results.evidence import Evidence, load_evidence
 
 TOPO = Path(__file__).parents[4].parent / "shared" / "data" / "topo"
 TWO_SOCKETS = """\

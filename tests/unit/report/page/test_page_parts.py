@@ -9,11 +9,11 @@ from tests import pages
 from tests.comm_rows import sweep
 from tests.evidence import epochs, run
 
-from stepscope.diagnose.evidence import Evidence, derived
 from stepscope.records.finding import Diagnosis
 from stepscope.report.page import charts, facts, tables, timeline
 from stepscope.report.page.overview import headline, key_figures, shown_findings
 from stepscope.report.page.plot import SLOTS
+from stepscope.results.evidence import Evidence, derived
 from stepscope.traces.timeline_spans import unpack
 
 

@@ -15,9 +15,9 @@ import pytest
 from tests import pages
 from tests.evidence import run
 
-from stepscope.diagnose.evidence import Evidence, Source
 from stepscope.records.finding import Advice, Diagnosis, Finding, Quiet, Skipped
 from stepscope.report.page import page_text, write_page
+from stepscope.results.evidence import Evidence, Source
 
 VOID = {"meta", "br", "img", "input", "link", "hr"}
 FETCHING = {"src", "srcset", "poster", "data", "action", "formaction", "background", "ping"}

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.store.importers.shared_results import by_id, read, write
 
 from stepscope.core.errors import DataError
-from stepscope.diagnose.scaling import scaling_rows
 from stepscope.records.imported import Stated
+from stepscope.results.scaling import scaling_rows
 from stepscope.store.importers.megatron_log import IMPORTER
 
 KEY = "megatron_log"

@@ -9,9 +9,9 @@ import pytest
 from tests.evidence import evidence
 
 from stepscope.core.errors import DataError, UsageError
-from stepscope.diagnose.missing import require_stated
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import TrainingRun
+from stepscope.results.missing import require_stated
 from stepscope.store.importers._detect import detect, read_foreign
 from stepscope.store.importers._experiment_names import name_facts, readable_dataset
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.store.importers.shared_results import by_id, read, write
 
 from stepscope.core.errors import DataError
-from stepscope.diagnose.scaling import scaling_rows
+from stepscope.results.scaling import scaling_rows
 
 KEY = "notebook_text"
 SHORT = """Model    Mode                 GPUs       Params  Avg Epoch Accuracy

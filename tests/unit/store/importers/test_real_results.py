@@ -11,8 +11,8 @@ import pytest
 from tests.unit.store.importers.shared_results import RESULTS, by_id, document, read, real
 
 from stepscope.core.errors import DataError
-from stepscope.diagnose.scaling import scaling_rows
 from stepscope.records.training import TrainingRun
+from stepscope.results.scaling import scaling_rows
 from stepscope.store.importers._detect import read_foreign
 
 pytestmark = real

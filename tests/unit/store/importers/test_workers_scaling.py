@@ -8,7 +8,7 @@ import pytest
 from tests.unit.store.importers.shared_results import by_id, read, write
 
 from stepscope.core.errors import DataError
-from stepscope.diagnose.scaling import scaling_rows
+from stepscope.results.scaling import scaling_rows
 
 KEY = "workers_scaling"
 HEAD = "experiment,workers,input_size,epoch,wall_sec,speedup,amdahl_parallel_fraction\n"

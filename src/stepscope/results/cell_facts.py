@@ -1,0 +1,124 @@
+"""What several rules ask of the cells of `bench`: their shares of a step, and the command that would change a setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from stepscope.core.units import format_percent
+from stepscope.core.words import counted
+from stepscope.records.cell_result import CellResult
+from stepscope.records.finding import Quiet, Skipped
+from stepscope.records.training import Measured, PhaseTimes
+from stepscope.results.evidence import CellEvidence, Evidence
+from stepscope.stats.measured import common_steps
+from stepscope.stats.order import median
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedCell:
+    """A finished cell with its median step (ns, slowest rank) and the phases of that step."""
+
+    cell: CellEvidence
+    step: Measured
+    phases: PhaseTimes
+
+    @property
+    def step_ns(self) -> float:
+        return self.step.value
+
+    @property
+    def name(self) -> str:
+        """``mlp small on synthetic, fp32: ddp on 2 ranks``."""
+        return f"{self.cell.run.group}: {self.cell.run.label}"
+
+    @property
+    def world_size(self) -> int:
+        return self.cell.row.world_size
+
+    def share(self, phase: str) -> float:
+        """Share of the step that ``phase`` (``data_wait``, ``optimizer``, ...) takes."""
+        return float(getattr(self.phases, f"{phase}_ns")) / self.step_ns
+
+
+def timed_cells(evidence: Evidence, *, least_ranks: int = 1) -> tuple[TimedCell, ...]:
+    """Finished cells with a step time, on at least so many ranks."""
+    return tuple(
+        TimedCell(cell=each, step=each.run.step_ns, phases=each.run.phases)
+        for each in evidence.cells
+        if each.row.status == "ok" and each.row.world_size >= least_ranks
+        if each.run.step_ns is not None and each.run.phases is not None and each.run.step_ns.value > 0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposed:
+    """Communication that no computation hides, medians over steps, ns.
+
+    net_ns: of the rank that came last, which waits for nobody. waiting_ns: what the rank that waited longest had beside.
+    """
+
+    net_ns: float
+    waiting_ns: float
+
+
+def exposed(cell: CellResult) -> Exposed | None:
+    """Exposed communication of a cell, waiting for the last rank apart; None without common steps."""
+    steps = common_steps(cell.samples, cell.spec.world_size).full
+    if not steps:
+        return None
+    ranks = [[sample.exposed_comm_ns for sample in each] for each in steps.values()]
+    return Exposed(
+        net_ns=median([min(each) for each in ranks]),
+        waiting_ns=median([max(each) - min(each) for each in ranks]),
+    )
+
+
+def by_model(cells: Iterable[TimedCell]) -> tuple[list[TimedCell], ...]:
+    """Cells that train the same model on the same data, whatever the precision and accumulation."""
+    groups: dict[tuple[str | None, str | None], list[TimedCell]] = {}
+    for each in cells:
+        groups.setdefault((each.cell.run.model, each.cell.run.dataset), []).append(each)
+    return tuple(groups.values())
+
+
+def others(cells: Sequence[TimedCell], say: Callable[[TimedCell], str], *, at_most: int = 3) -> tuple[str, ...]:
+    """One sentence about the cells after the first, which has a finding of its own; none without any."""
+    rest = cells[1:]
+    if not rest:
+        return ()
+    shown = ", ".join(f"{among(each, cells[0])} {say(each)}" for each in rest[:at_most])
+    more = f" and {len(rest) - at_most} more" if len(rest) > at_most else ""
+    return (f"also {shown}{more}",)
+
+
+def among(each: TimedCell, first: TimedCell) -> str:
+    """A cell's label, with its precision and accumulation where ``first`` has others."""
+    group = each.cell.run.group
+    return (
+        each.cell.run.label if group == first.cell.run.group else f"{each.cell.run.label}, {group.partition(', ')[2]}"
+    )
+
+
+def measured(each: TimedCell) -> str:
+    """How far the cell's medians carry: ``measured``, or how few steps they rest on."""
+    if each.step.low is not None:
+        return "measured"
+    return f"likely: it rests on {counted(each.step.n or 0, 'timed step')}, too few for an interval"
+
+
+def over_share(
+    evidence: Evidence, phase: str, limit: float, *, rule: str, spent: str
+) -> tuple[list[TimedCell], ...] | Quiet | Skipped:
+    """Cells in which ``phase`` takes more than ``limit`` of the step: a list a model, the worst first.
+
+    Quiet names the worst of those below it; spent: what the step does there (``of the step waits for data``).
+    """
+    cells = timed_cells(evidence)
+    if not cells:
+        return Skipped(rule=rule, reason="no finished cell has step times", command="stepscope bench MATRIX.yaml")
+    ranked = sorted(cells, key=lambda each: -each.share(phase))
+    if found := by_model(each for each in ranked if each.share(phase) > limit):
+        return found
+    most = f"{ranked[0].name}: {format_percent(ranked[0].share(phase))} {spent}"
+    return Quiet(rule=rule, looked_at=f"{most}, limit {format_percent(limit)}")

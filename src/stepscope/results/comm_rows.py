@@ -1,0 +1,308 @@
+"""Rows of a comm run: what the ranks' samples say of every size. Derived, never edited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.collectives import REGISTRY as COLLECTIVES
+from stepscope.config.network import hosts_of
+from stepscope.core.errors import DataError
+from stepscope.core.words import counted
+from stepscope.records import codec
+from stepscope.records.cell_result import RankCommSamples
+from stepscope.records.comm import CommRow, CommSample, CommSpec, CommSummary
+from stepscope.records.run import CellStatus
+from stepscope.results.comm_links import Link
+from stepscope.stats.describe import summary
+from stepscope.store.layout import RunLayout
+from stepscope.store.reader import read_bytes, read_comm_samples, read_if_there, read_record, read_run
+from stepscope.store.writer import write_bytes
+
+COMM_SCHEMA = "stepscope.comm/1"
+
+LinkOf = Callable[[CommSpec, int], Link | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranks:
+    """Everything ranks left about one cell. Partial after a failure."""
+
+    samples: tuple[RankCommSamples, ...]
+    summaries: tuple[CommSummary, ...]
+
+
+def read_comm_cells(layout: RunLayout) -> tuple[CommSpec, ...]:
+    """The sweeps of a run folder, in order. DataError when it is a run of another kind."""
+    run = read_run(layout.root)
+    if run.kind != "comm":
+        raise DataError(
+            f"{layout.root} holds a {run.kind} run, not one of collectives",
+            fix="`stepscope comm` makes one",
+        )
+    cell_ids = (*run.cells, *run.earlier_cells)
+    return tuple(read_record(layout.cell(cell_id).spec, CommSpec) for cell_id in cell_ids)
+
+
+def build_comm_rows(
+    layout: RunLayout,
+    cells: Iterable[CommSpec],
+    *,
+    link_of: LinkOf = lambda cell, hosts: None,  # noqa: ARG005
+) -> tuple[CommRow, ...]:
+    """One row per size of every cell, in order; a cell without any size has one row, with its status.
+
+    link_of(cell, hosts): what busbw is compared with; None: not known.
+    """
+    return tuple(row for cell in cells for row in _cell_rows(layout, cell, link_of))
+
+
+def write_comm_rows(layout: RunLayout, rows: Sequence[CommRow]) -> None:
+    """``results.jsonl``, one record a line, each with its schema."""
+    write_bytes(layout.results_jsonl, b"".join(codec.encode_line(row, header=True) for row in rows))
+
+
+def read_comm_rows(path: Path) -> tuple[CommRow, ...]:
+    """The rows of a ``results.jsonl`` of a comm run, or of the run folder that holds it."""
+    file = RunLayout(path).results_jsonl if path.is_dir() else path
+    if path.is_dir():
+        read_comm_cells(RunLayout(path))  # says so when the folder holds something else
+    return tuple(codec.decode_lines(read_bytes(file), CommRow, source=str(file)))
+
+
+def comm_document(run: str, rows: Sequence[CommRow]) -> dict[str, Any]:
+    """What ``comm --json`` prints."""
+    return {"schema": COMM_SCHEMA, "run": run, "rows": [codec.to_builtins(row) for row in rows]}
+
+
+def _cell_rows(layout: RunLayout, cell: CommSpec, link_of: LinkOf) -> list[CommRow]:
+    files = layout.cell(cell.cell_id)
+    status = read_if_there(files.status, CellStatus)
+    found = (read_comm_samples(files.samples(rank)) for rank in range(cell.world_size))
+    ranks = _Ranks(
+        samples=tuple(one for one in found if one is not None),
+        summaries=tuple(read_record(p, CommSummary) for p in sorted(files.root.glob("rank-*.json"))),
+    )
+    base = _empty_row(cell, status, ranks)
+    link = link_of(cell, base.hosts or 1)
+    groups = _by_size(ranks.samples)
+    finished = [(row, group) for group in groups if (row := _size_row(base, cell, group, link)) is not None]
+    rows = [row for row, _ in finished]
+    if cell.kind == "overlap":
+        rows = _overlap_rows(rows, [group for _, group in finished])
+    if base.status == "ok" and rows:
+        return rows
+    # What was measured before the cell ended stands in rows of its own; the end has a row, too.
+    return [*rows, base]
+
+
+def _empty_row(cell: CommSpec, status: CellStatus | None, ranks: _Ranks) -> CommRow:
+    hosts = {one.header.host for one in ranks.samples}
+    notes = tuple(dict.fromkeys(note for one in ranks.summaries for note in one.notes))
+    policies = {one.scheduler_policy for one in ranks.summaries}
+    return CommRow(
+        cell_id=cell.cell_id,
+        status="interrupted" if status is None else status.status,
+        error="not run" if status is None else status.reason,
+        kind=cell.kind,
+        op=cell.op,
+        dtype=cell.dtype,
+        reduce_op=cell.reduce_op,
+        in_place=cell.in_place,
+        mode=cell.mode,
+        in_flight=cell.in_flight,
+        pattern=cell.pattern,
+        pacing=cell.pacing,
+        root=cell.root,
+        world_size=cell.world_size,
+        hosts=hosts_of(cell.network, cell.world_size) or len(hosts) or None,
+        device=cell.device,
+        backend=cell.backend,
+        env=dict(cell.env),
+        network=cell.network,
+        size_bytes=None,
+        asked_bytes=None,
+        numel=None,
+        iterations=None,
+        warmup=None,
+        stop_reason=None,
+        time_ns_median=None,
+        time_ns_low=None,
+        time_ns_high=None,
+        time_ns_mean=None,
+        time_ns_min=None,
+        time_ns_p90=None,
+        time_ns_p99=None,
+        time_ns_max=None,
+        rank_spread=None,
+        slowest_rank=None,
+        algbw_bytes_per_s=None,
+        busbw_bytes_per_s=None,
+        link_peak_bytes_per_s=None,
+        link_fraction=None,
+        correct=None,
+        scheduler_policy=policies.pop() if len(policies) == 1 else None,
+        notes=notes,
+        rank_hosts=_rank_hosts(cell, ranks),
+    )
+
+
+def _rank_hosts(cell: CommSpec, ranks: _Ranks) -> tuple[str, ...]:
+    """Of a pairs cell: the host of every rank; empty when one is missing."""
+    if cell.kind != "pairs" or len(ranks.samples) < cell.world_size:
+        return ()
+    return tuple(one.header.host for one in ranks.samples)
+
+
+def _by_size(ranks: Sequence[RankCommSamples]) -> list[list[tuple[int, CommSample]]]:
+    """(rank, sample) of the ranks that measured the same thing, in the order in which it was measured."""
+    groups: dict[tuple[object, ...], list[tuple[int, CommSample]]] = {}
+    for one in ranks:
+        for sample in one.samples:
+            key = (sample.asked_bytes, sample.peer, sample.bidirectional, sample.label)
+            groups.setdefault(key, []).append((one.header.rank, sample))
+    return list(groups.values())
+
+
+def _size_row(base: CommRow, cell: CommSpec, group: list[tuple[int, CommSample]], link: Link | None) -> CommRow | None:
+    """None when a rank has not finished this size."""
+    first = group[0][1]
+    took_part = first.peer if first.peer is not None else range(cell.world_size)
+    by_rank = dict(group)
+    if any(rank not in by_rank for rank in took_part):
+        return None
+    samples = [by_rank[rank] for rank in took_part]
+    row = replace(
+        base,
+        status="ok",
+        error=None,
+        asked_bytes=first.asked_bytes,
+        size_bytes=first.size_bytes,
+        numel=first.numel,
+        peer=first.peer,
+        bidirectional=first.bidirectional,
+        notes=(*base.notes, *_rounded(first)),
+    )
+    if first.skipped is not None:
+        return replace(row, status="skipped", error=first.skipped)
+    wrong = next(((rank, s) for rank, s in zip(took_part, samples, strict=True) if s.correct is False), None)
+    checked = [s.correct for s in samples if s.correct is not None]
+    row = replace(row, correct=None if not checked else all(checked))
+    if wrong is not None:
+        row = replace(row, status="error", error=f"wrong result on rank {wrong[0]}: {wrong[1].wrong}")
+    if cell.kind == "matmul":
+        return _with_spread(_matmul_row(row, samples), took_part, samples)
+    times = _per_call([s.times_ns for s in samples])
+    if times is None:
+        return row
+    row = _timed(row, times, warmup=len(first.warmup_ns), stop_reason=first.stop_reason)
+    return _with_bandwidth(_with_spread(row, took_part, samples), cell, link)
+
+
+def _with_spread(row: CommRow, ranks: Sequence[int], samples: Sequence[CommSample]) -> CommRow:
+    """How far the ranks' own medians lie apart, and who is slowest; unchanged where a rank has no time."""
+    if not all(s.times_ns for s in samples):
+        return row
+    medians = [float(np.median(s.times_ns)) for s in samples]
+    return replace(
+        row,
+        rank_spread=(max(medians) - min(medians)) / max(medians) if max(medians) > 0 else None,
+        slowest_rank=ranks[int(np.argmax(medians))],
+    )
+
+
+def _per_call(times: Sequence[tuple[int, ...]]) -> NDArray[np.float64] | None:
+    """Time of each call [calls], ns: maximum over ranks. Ranks that were cut off leave fewer; only common calls count."""
+    count = min((len(one) for one in times), default=0)
+    if count == 0:
+        return None
+    table = np.array([one[:count] for one in times], dtype=np.float64)
+    return np.asarray(table.max(axis=0))
+
+
+def _timed(row: CommRow, times: NDArray[np.float64], *, warmup: int, stop_reason: str | None) -> CommRow:
+    found = summary(times)
+    return replace(
+        row,
+        iterations=found.n,
+        warmup=warmup,
+        stop_reason=stop_reason,
+        time_ns_median=found.median,
+        time_ns_low=found.low,
+        time_ns_high=found.high,
+        time_ns_mean=found.mean,
+        time_ns_min=found.min,
+        time_ns_p90=found.p90,
+        time_ns_p99=found.p99,
+        time_ns_max=found.max,
+    )
+
+
+def _with_bandwidth(row: CommRow, cell: CommSpec, link: Link | None) -> CommRow:
+    """algbw and busbw (METRICS, Collectives): rates derived last, from the median."""
+    collective = COLLECTIVES.load(cell.op)
+    if not collective.has_payload or not row.size_bytes or not row.time_ns_median:
+        return row
+    algbw = row.size_bytes * cell.in_flight / row.time_ns_median * 1e9
+    world = 2 if row.peer is not None else cell.world_size
+    busbw = algbw * collective.bus_factor(world)
+    peak = None if link is None else link.bytes_per_s
+    return replace(
+        row,
+        algbw_bytes_per_s=algbw,
+        busbw_bytes_per_s=busbw,
+        link_peak_bytes_per_s=peak,
+        link_fraction=None if peak is None else busbw / peak,
+    )
+
+
+def _matmul_row(row: CommRow, samples: Sequence[CommSample]) -> CommRow:
+    """FLOP/s of the median rank's product: 2 n^3 / time, n from the operand's elements."""
+    times = np.concatenate([np.asarray(s.times_ns, dtype=np.float64) for s in samples])
+    if times.size == 0 or row.numel is None:
+        return row
+    rows = round(row.numel**0.5)
+    row = _timed(row, times, warmup=len(samples[0].warmup_ns), stop_reason=samples[0].stop_reason)
+    return replace(row, flops_per_s=2.0 * rows**3 / float(np.median(times)) * 1e9)
+
+
+def _overlap_rows(rows: Sequence[CommRow], groups: Sequence[list[tuple[int, CommSample]]]) -> list[CommRow]:
+    """Of an overlap cell: the rows of the collective beside matrix products, with what each slows the other."""
+    found: dict[int | None, dict[str, tuple[CommRow, float | None]]] = {}
+    for row, group in zip(rows, groups, strict=True):
+        beside = [value for _, sample in group for value in sample.beside_ns]
+        median = float(np.median(beside)) if beside else None
+        found.setdefault(row.asked_bytes, {})[group[0][1].label] = (row, median)
+    merged = []
+    for variants in found.values():
+        if "together" not in variants:
+            merged += [row for row, _ in variants.values() if row.status != "ok"]
+            continue
+        row, beside_ns = variants["together"]
+        alone, beside_alone_ns = variants.get("alone", (None, None))
+        merged.append(
+            replace(
+                row,
+                slowdown=None if alone is None else _ratio(row.time_ns_median, alone.time_ns_median),
+                beside_slowdown=_ratio(beside_ns, beside_alone_ns),
+            )
+        )
+    return merged
+
+
+def _ratio(value: float | None, base: float | None) -> float | None:
+    return value / base if value is not None and base else None
+
+
+def _rounded(sample: CommSample) -> tuple[str, ...]:
+    if sample.size_bytes is None or sample.size_bytes == sample.asked_bytes:
+        return ()
+    return (
+        f"{counted(sample.asked_bytes, 'byte')} asked for, rounded down to {sample.size_bytes}: "
+        "the type and the number of ranks divide it",
+    )

@@ -1,0 +1,87 @@
+"""Do several ranks train on several parts of the data, or each on all of it?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from stepscope.records.training import TrainingRun
+from stepscope.results.curves import epochs_to_loss, losses
+from stepscope.results.pairs import Pair, learning_rate
+from stepscope.results.scaling import same_data
+
+SEEN_TOO_OFTEN = 1.5
+"""Samples of an epoch over all ranks / data set size, from which on samples are trained on more than once."""
+
+LOSS_LOWER = 0.10
+"""How much lower the first epoch's loss must be on n ranks, relative to the baseline's, to count as lower."""
+
+TIME_KEPT = 0.9
+"""Epoch time on n ranks / the baseline's, from which on it has not fallen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """First epochs of a run and its baseline. loss_lower: 1 - loss / base_loss. time_ratio: of median epoch times.
+
+    later: (epochs of the run, epochs that the baseline needs for the same loss), where the baseline gets there.
+    """
+
+    loss: float
+    base_loss: float
+    time_ratio: float
+    later: tuple[int, int] | None
+
+    @property
+    def loss_lower(self) -> float:
+        return 1.0 - self.loss / self.base_loss
+
+    @property
+    def duplicated(self) -> bool:
+        """Whether the ranks learn what several passes teach, and take the time of a whole one."""
+        return self.loss_lower >= LOSS_LOWER and self.time_ratio >= TIME_KEPT
+
+
+def times_seen(run: TrainingRun) -> float | None:
+    """How often a sample is trained on in an epoch: samples of all ranks / data set size; None: not counted."""
+    if not run.dataset_size:
+        return None
+    if run.samples_seen_per_rank:
+        return sum(run.samples_seen_per_rank) / run.dataset_size
+    seen = [e.samples_seen for e in run.epochs if e.samples_seen is not None]
+    return median(seen) / run.dataset_size if seen else None
+
+
+def curves(pair: Pair) -> Curves | None:
+    """First epochs of the pair; None where they cannot show duplicated data.
+
+    That is: no losses or times, another amount of data or another learning rate, or a smaller global batch (more updates
+    teach more as well).
+    """
+    run, base = pair.run, pair.base
+    mine, theirs = losses(run), losses(base)
+    times = [e.duration_ns for e in run.epochs if e.duration_ns]
+    base_times = [e.duration_ns for e in base.epochs if e.duration_ns]
+    if 0 not in mine or 0 not in theirs or not times or not base_times or theirs[0] <= 0 or mine[0] < 0:
+        return None
+    if pair.relative <= 1 or not same_data(run, base) or learning_rate(run) != learning_rate(base):
+        return None
+    if run.global_batch and base.global_batch and run.global_batch < base.global_batch:
+        return None
+    second = mine.get(1)
+    needed = None if second is None else epochs_to_loss(base, second)
+    return Curves(
+        loss=mine[0],
+        base_loss=theirs[0],
+        time_ratio=median(times) / median(base_times),
+        later=None if needed is None else (2, needed),
+    )
+
+
+def duplicated(pair: Pair) -> bool:
+    """Whether the ranks of ``pair.run`` train on the same data; counted samples decide before curves do."""
+    seen = times_seen(pair.run)
+    if seen is not None:
+        return seen >= SEEN_TOO_OFTEN and pair.row.world_size > 1
+    found = curves(pair)
+    return found is not None and found.duplicated

@@ -1,0 +1,145 @@
+"""Everything that rules, reports and comparisons know: from run folders, traces and what importers read.
+
+One door for the three commands: :func:`load_evidence` takes paths of any kind and says what each was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stepscope.core.errors import UsageError
+from stepscope.environment.topology import Topology
+from stepscope.records.calibration import Calibration
+from stepscope.records.cell_result import CellResult
+from stepscope.records.comm import CommRow
+from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.flight import FlightFinding
+from stepscope.records.imported import Stated
+from stepscope.records.memory_snapshot import MemorySnapshot
+from stepscope.records.nccl_debug import NcclDebug
+from stepscope.records.run import ResultRow, RunRecord
+from stepscope.records.trace_summary import TraceSummary
+from stepscope.records.training import ScalingRow, TrainingRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One path and what it was. kind: bench | comm | trace | calibration | imported; format: the importer's key."""
+
+    path: Path
+    kind: str
+    format: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellEvidence:
+    """One cell of `bench`: its row, its run as every other, and the samples of all its ranks."""
+
+    row: ResultRow
+    run: TrainingRun
+    result: CellResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceEvidence:
+    """The traces of one job. name: the folder, or the label of the cell that they are of; cell_id: of that cell."""
+
+    name: str
+    summary: TraceSummary
+    cell_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What is known. Empty or None: there is nothing of that kind, and rules that need it are skipped.
+
+    runs: training runs of all sources; run_id is unique. scaling: runs against their baselines, one-rank runs included.
+    cells: those runs that `bench` measured, with their samples. environment: of the run folder, None where sources have
+    several different ones. flight: what the flight recorders of a job say of a hang.
+    """
+
+    sources: tuple[Source, ...]
+    runs: tuple[TrainingRun, ...] = ()
+    scaling: tuple[ScalingRow, ...] = ()
+    cells: tuple[CellEvidence, ...] = ()
+    comm: tuple[CommRow, ...] = ()
+    calibration: Calibration | None = None
+    environment: EnvironmentRecord | None = None
+    records: tuple[RunRecord, ...] = ()
+    traces: tuple[TraceEvidence, ...] = ()
+    nccl: tuple[NcclDebug, ...] = ()
+    flight: tuple[FlightFinding, ...] = ()
+    memory: tuple[MemorySnapshot, ...] = ()
+    topology: Topology | None = None
+    hardware: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+NEEDS: Mapping[str, tuple[str, str | None]] = {
+    "runs": ("no training runs here", "stepscope bench MATRIX.yaml"),
+    "scaling": (
+        "no run on several ranks has a one-rank run to compare with",
+        "stepscope bench --preset strong-scaling",
+    ),
+    "cells": ("no samples of steps: not a run of stepscope bench", "stepscope bench MATRIX.yaml"),
+    "comm": ("no measured collectives here", "stepscope comm --ops all_reduce --sizes 1K:64M:4"),
+    "calibration": ("no calibration here", "stepscope calibrate COMM"),
+    "environment": ("the machine was not recorded", None),
+    "traces": ("no trace here", "stepscope bench MATRIX.yaml --profile"),
+    "nccl": ("no NCCL log here", "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,TUNING"),
+    "flight": ("no flight recorder dumps here", "export TORCH_FR_BUFFER_SIZE=2000"),
+    "memory": ("no memory snapshot here: torch.cuda.memory._dump_snapshot('memory.pickle') writes one", None),
+    "topology": ("no link matrix here", "nvidia-smi topo -m"),
+}
+"""Attribute of :class:`Evidence` -> (why a rule that needs it is skipped, what gets it)."""
+
+
+def load_evidence(
+    paths: Sequence[Path],
+    *,
+    stated: Stated | None = None,
+    cell: str | None = None,
+    drop_epochs: int = 1,
+    targets: Sequence[float] = (),
+    spans: bool = False,
+    on_trace: Callable[[Path], None] | None = None,
+) -> Evidence:
+    """What lies at ``paths``: run folders, traces (files, folders), anything an importer knows; several are joined. Trace
+    files of one folder are ranks of one job.
+
+    cell: which cell's traces of a run folder; None: those of all cells. drop_epochs: first epochs left out of epoch times.
+    targets: accuracies to give times to; empty: round ones that tell most.
+    spans: traces also carry what timelines draw. on_trace: told each trace file as it is finished. Raises DataError for a
+    path that nothing reads.
+    """
+    from stepscope.results.sources import load_sources
+
+    parts = load_sources(
+        [Path(path) for path in paths], stated=stated or Stated(), cell=cell, spans=spans, on_trace=on_trace
+    )
+    if cell is not None and not any(source.kind == "bench" for part in parts for source in part.sources):
+        raise UsageError(
+            f"--cell {cell}: no cells here",
+            why=f"{', '.join(str(path) for path in paths)}: no run folder of stepscope bench",
+            fix="leave --cell out",
+        )
+    return derived(joined(parts), drop_epochs=drop_epochs, targets=targets)
+
+
+def joined(parts: Iterable[Evidence]) -> Evidence:
+    """Evidence of several sources as one; a run_id that two sources have gets the source's folder name before it."""
+    given = list(parts)
+    if len(given) == 1:
+        return given[0]
+    from stepscope.results.joining import join
+
+    return join(given)
+
+
+def derived(evidence: Evidence, *, drop_epochs: int = 1, targets: Sequence[float] = ()) -> Evidence:
+    """``evidence`` with ``scaling`` worked out from its runs."""
+    from stepscope.results.scaling import scaling_rows
+
+    return replace(evidence, scaling=scaling_rows(evidence.runs, drop_epochs=drop_epochs, targets=targets))

@@ -1,0 +1,83 @@
+"""Evidence of several sources as one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from stepscope.core.places import telling_names
+from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.training import TrainingRun
+from stepscope.results.comm_labels import ORIGIN_MARK
+from stepscope.results.evidence import CellEvidence, Evidence
+
+_JOINED = (
+    "sources", "runs", "cells", "comm", "records", "traces", "nccl", "flight", "memory", "hardware", "notes",
+)  # fmt: skip
+
+
+def join(parts: Sequence[Evidence]) -> Evidence:
+    """All of ``parts``; a run_id or a sweep that two have gets its source's name before it.
+
+    A fact that differs is left out.
+    """
+    counts = Counter(run.run_id for part in parts for run in part.runs)
+    clashing = {run_id for run_id, number in counts.items() if number > 1}
+    sweeps = Counter(cell_id for part in parts for cell_id in {row.cell_id for row in part.comm})
+    twice = {cell_id for cell_id, number in sweeps.items() if number > 1}
+    names = telling_names([part.sources[0].path for part in parts])
+    parts = [
+        _with_own_sweeps(_renamed(part, clashing, name), twice, name) for part, name in zip(parts, names, strict=True)
+    ]
+    joined: dict[str, Any] = {name: tuple(x for p in parts for x in getattr(p, name)) for name in _JOINED}
+    return Evidence(
+        **joined,
+        calibration=_only([p.calibration for p in parts]),
+        environment=_one_machine([p.environment for p in parts]),
+        topology=_only([p.topology for p in parts]),
+    )
+
+
+def _renamed(part: Evidence, clashing: set[str], name: str) -> Evidence:
+    if not clashing:
+        return part
+
+    def run_of(run: TrainingRun) -> TrainingRun:
+        baseline = run.baseline_id
+        return replace(
+            run,
+            run_id=f"{name}/{run.run_id}" if run.run_id in clashing else run.run_id,
+            label=f"{name}: {run.label}",
+            baseline_id=f"{name}/{baseline}" if baseline in clashing else baseline,
+        )
+
+    def cell_of(cell: CellEvidence) -> CellEvidence:
+        return replace(cell, run=run_of(cell.run))
+
+    return replace(part, runs=tuple(map(run_of, part.runs)), cells=tuple(map(cell_of, part.cells)))
+
+
+def _with_own_sweeps(part: Evidence, twice: set[str], name: str) -> Evidence:
+    if not twice:
+        return part
+    rows = (
+        replace(row, cell_id=f"{name}{ORIGIN_MARK}{row.cell_id}") if row.cell_id in twice else row for row in part.comm
+    )
+    return replace(part, comm=tuple(rows))
+
+
+def _one_machine(environments: Sequence[EnvironmentRecord | None]) -> EnvironmentRecord | None:
+    """The first, where all are of one machine: what is free on it changes from run to run."""
+    there = [e for e in environments if e is not None]
+    return there[0] if there and len({_machine(e) for e in there}) == 1 else None
+
+
+def _machine(e: EnvironmentRecord) -> tuple[object, ...]:
+    return e.host, e.cpu_model, e.usable_cores, e.memory_bytes, tuple(gpu.name for gpu in e.gpus)
+
+
+def _only(values: Sequence[Any]) -> Any:
+    there = [value for value in values if value is not None]
+    return there[0] if there and all(value == there[0] for value in there) else None

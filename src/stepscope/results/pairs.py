@@ -1,0 +1,93 @@
+"""Runs beside their baselines: what rules about scaling and learning look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope.core.words import counted
+from stepscope.records.training import ScalingRow, TrainingRun
+from stepscope.results.evidence import CellEvidence, Evidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A run, its baseline and what the one is of the other."""
+
+    row: ScalingRow
+    run: TrainingRun
+    base: TrainingRun
+
+    @property
+    def relative(self) -> float:
+        """Ranks over the baseline's ranks: the most that the speed-up can be."""
+        return self.row.world_size / self.row.baseline_world_size
+
+    @property
+    def ranks(self) -> str:
+        """``4 ranks``."""
+        return counted(self.row.world_size, "rank")
+
+    @property
+    def base_ranks(self) -> str:
+        """``1 rank``."""
+        return counted(self.row.baseline_world_size, "rank")
+
+    @property
+    def name(self) -> str:
+        """``mlp small on synthetic, fp32: ddp on 2 ranks``: what findings are about."""
+        return name_of(self.run)
+
+    @property
+    def speedup_text(self) -> str:
+        """``3.49x (95 % interval 3.45 to 3.54, mean of epochs 2 to 20)``."""
+        row = self.row
+        interval = "" if row.low is None or row.high is None else f"95 % interval {row.low:.3g} to {row.high:.3g}, "
+        return f"{row.speedup:.2f}x ({interval}{row.basis})"
+
+
+def name_of(run: TrainingRun) -> str:
+    """Group and label of a run: no two runs of one source have the same."""
+    return f"{run.group}: {run.label}"
+
+
+def pairs(evidence: Evidence) -> tuple[Pair, ...]:
+    """Every run that has a speed-up, baselines left out."""
+    by_id = {run.run_id: run for run in evidence.runs}
+    return tuple(
+        Pair(row=row, run=by_id[row.run_id], base=by_id[row.baseline_id])
+        for row in evidence.scaling
+        if not row.is_baseline and row.run_id in by_id and row.baseline_id in by_id
+    )
+
+
+def by_group(found: Iterable[Pair]) -> dict[str, list[Pair]]:
+    """Pairs of the same model, data and precision together."""
+    groups: dict[str, list[Pair]] = {}
+    for pair in found:
+        groups.setdefault(pair.row.group, []).append(pair)
+    return groups
+
+
+def cell_of(evidence: Evidence, run: TrainingRun) -> CellEvidence | None:
+    """The cell of `bench` that a run is; None for a run of another tool."""
+    return next((cell for cell in evidence.cells if cell.run.run_id == run.run_id), None)
+
+
+def setting(known: Mapping[str, Any], *names: str) -> Any:
+    """The first of ``names`` that is known, under that name or as the last part of a dotted one; None: not known."""
+    for name in names:
+        for key, value in known.items():
+            if value is not None and (key == name or key.rpartition(".")[2] == name):
+                return value
+    return None
+
+
+LEARNING_RATE = ("lr", "learning_rate")
+
+
+def learning_rate(run: TrainingRun) -> float | None:
+    """The learning rate that the settings tell; None where they do not, or no number."""
+    value = setting(run.settings, *LEARNING_RATE)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,0 +1,215 @@
+"""Speed-up and efficiency of runs against their baselines, whoever measured them (METRICS: Scaling)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import numpy as np
+
+from stepscope.records.training import Epoch, Measured, Scaling, ScalingRow, TrainingRun
+from stepscope.results.targets import best_accuracy, target_times
+from stepscope.stats.bootstrap import ratio_of_means
+from stepscope.stats.measured import BOOTSTRAP_SEED
+from stepscope.stats.scaling import rate
+
+MADE_UP = ("synthetic", "random", "dummy", "fake")
+"""Beginnings of the names of data sets that may grow with the ranks: their name does not fix their size."""
+
+
+def scaling_rows(
+    runs: Sequence[TrainingRun], *, drop_epochs: int = 1, targets: Sequence[float] = ()
+) -> tuple[ScalingRow, ...]:
+    """One row for every finished run whose baseline is known, and for every baseline; in the order of ``runs``.
+
+    drop_epochs: first epochs left out of means (warm-up), as long as one remains. targets: validation accuracies (0 to 1)
+    to give the time to; empty: those that say most, see :class:`TargetTime`.
+    """
+    by_run = {run.run_id: base for run in runs if (base := baseline_of(run, runs)) is not None}
+    bases = {base.run_id for base in by_run.values()}
+    rows = []
+    for run in runs:
+        base = by_run.get(run.run_id) or (run if run.run_id in bases else None)
+        row = None if base is None else _row(run, base, drop_epochs, targets)
+        rows += [] if row is None else [row]
+    return tuple(rows)
+
+
+def baseline_of(run: TrainingRun, runs: Iterable[TrainingRun]) -> TrainingRun | None:
+    """What ``run``'s speed-up refers to: the run that it names (None where that one failed), else the one on the fewest
+    ranks of its group; None where several could be meant.
+
+    Of several, the same strategy counts more than none or ``single``. Runs on other hardware, with another batch rule or
+    in other units are no baselines, and neither is one on as many ranks.
+    """
+    if run.status != "ok" or run.world_size is None:
+        return None
+    if run.baseline_id is not None:
+        return next((r for r in runs if r.run_id == run.baseline_id and r.status == "ok"), None)
+    alike = [r for r in runs if _comparable(run, r)]
+    fewest = min((r.world_size or 0 for r in alike), default=0)
+    first = [r for r in alike if r.world_size == fewest and fewest < run.world_size]
+    for wanted in ((run.strategy,), (None, "single")):
+        chosen = [r for r in first if r.strategy in wanted]
+        if len(chosen) == 1:
+            return chosen[0]
+    return first[0] if len(first) == 1 else None
+
+
+def scaling_of(run: TrainingRun, base: TrainingRun) -> Scaling | None:
+    """As the run says; else ``strong`` for the same global batch, ``weak`` for the same batch a rank and micro-step."""
+    if run.scaling is not None:
+        return run.scaling
+    if run.global_batch is not None and run.global_batch == base.global_batch:
+        return "strong"
+    if run.micro_batch is not None and run.micro_batch == base.micro_batch:
+        return "weak" if run.accumulation == base.accumulation else None
+    return None
+
+
+def same_data(run: TrainingRun, base: TrainingRun) -> bool:
+    """Whether one epoch of both is one pass over equally many samples, as far as the runs tell.
+
+    By their sizes; without sizes by the name of a real data set, or for strong scaling, which keeps the data by definition.
+    """
+    if run.dataset_size is not None and base.dataset_size is not None:
+        return run.dataset_size == base.dataset_size
+    if run.dataset != base.dataset:
+        return False
+    real = run.dataset is not None and not run.dataset.lower().startswith(MADE_UP)
+    return real or scaling_of(run, base) != "weak"
+
+
+def steady_epochs(run: TrainingRun, drop_epochs: int) -> tuple[float, ...]:
+    """Durations (ns) of the epochs after the first ``drop_epochs``; of all, where none would remain."""
+    return tuple(e.duration_ns for e in _steady(run, drop_epochs) if e.duration_ns is not None)
+
+
+def _steady(run: TrainingRun, drop_epochs: int) -> list[Epoch]:
+    timed = [e for e in run.epochs if e.duration_ns is not None and e.duration_ns > 0]
+    return timed[drop_epochs:] or timed
+
+
+def _comparable(run: TrainingRun, other: TrainingRun) -> bool:
+    if other.group != run.group or other.status != "ok" or other.world_size is None:
+        return False
+    if other.run_id == run.run_id:
+        return True
+    if other.unit != run.unit or _differ(other.hardware, run.hardware) or _differ(other.device, run.device):
+        return False
+    if run.scaling == "strong":
+        return not _differ(other.global_batch, run.global_batch)
+    return run.scaling != "weak" or not _differ(other.micro_batch, run.micro_batch)
+
+
+def _differ(one: object, other: object) -> bool:
+    return one is not None and other is not None and one != other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Speedup:
+    value: float
+    low: float | None
+    high: float | None
+    basis: str
+    of_medians: float | None = None
+
+
+def _row(run: TrainingRun, base: TrainingRun, drop_epochs: int, targets: Sequence[float]) -> ScalingRow | None:
+    found = _speedup(run, base, drop_epochs)
+    if found is None or run.world_size is None or base.world_size is None:
+        return None
+    is_baseline = run.run_id == base.run_id
+    relative = run.world_size / base.world_size
+    return ScalingRow(
+        group=run.group,
+        run_id=run.run_id,
+        baseline_id=base.run_id,
+        world_size=run.world_size,
+        baseline_world_size=base.world_size,
+        is_baseline=is_baseline,
+        basis=found.basis,
+        speedup=found.value,
+        low=None if is_baseline else found.low,
+        high=None if is_baseline else found.high,
+        efficiency=found.value / relative,
+        scaling=None if is_baseline else scaling_of(run, base),
+        rating=None if is_baseline else rate(found.value, world_size=relative),
+        speedup_of_medians=found.of_medians,
+        best_accuracy=best_accuracy(run),
+        baseline_best_accuracy=best_accuracy(base),
+        targets=() if is_baseline else target_times(run, base, targets),
+    )
+
+
+def _speedup(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> _Speedup | None:
+    """Throughput over the baseline's, from the best figures that both have: timed steps, epochs of the same data, rates.
+
+    Epochs go before a rate without steps: they time useful work, whatever was counted as a sample.
+    """
+    rates = None if run.samples_per_s is None else base.samples_per_s
+    if run.samples_per_s is not None and rates is not None and run.step_ns is not None and base.step_ns is not None:
+        return _ratio(run.samples_per_s, rates, "median step")
+    if same_data(run, base):
+        found = _of_epochs(run, base, drop_epochs)
+        if found is not None:
+            return found
+        if run.epoch_ns is not None and base.epoch_ns is not None:
+            return _ratio(base.epoch_ns, run.epoch_ns, "epoch time")
+    if run.samples_per_s is not None and rates is not None:
+        return _ratio(run.samples_per_s, rates, "throughput")
+    if run.step_ns is None or base.step_ns is None or not run.global_batch or not base.global_batch:
+        return None
+    per_step = run.global_batch / base.global_batch
+    return _ratio(base.step_ns, run.step_ns, "step time and global batch", scale=per_step)
+
+
+def _ratio(top: Measured, bottom: Measured, basis: str, *, scale: float = 1.0) -> _Speedup | None:
+    """top / bottom, measured independently: the relative half-widths of their intervals add in quadrature."""
+    if top.value <= 0 or bottom.value <= 0:
+        return None
+    value = scale * top.value / bottom.value
+    low = _reach(top.low, top.value, bottom.value, bottom.high)
+    high = _reach(top.value, top.high, bottom.low, bottom.value)
+    return _Speedup(
+        value=value,
+        low=None if low is None or high is None else value * math.exp(-low),
+        high=None if low is None or high is None else value * math.exp(high),
+        basis=basis,
+    )
+
+
+def _reach(*ends: float | None) -> float | None:
+    """Length in log of two one-sided intervals (from, to, from, to) in quadrature; None where an end is unknown."""
+    known = [end for end in ends if end is not None and end > 0]
+    if len(known) < len(ends):
+        return None
+    return math.hypot(math.log(known[1] / known[0]), math.log(known[3] / known[2]))
+
+
+def _of_epochs(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> _Speedup | None:
+    """Ratio of mean epoch times, with a block bootstrap over the epochs (None: fewer than 6 on a side)."""
+    mine, theirs = steady_epochs(run, drop_epochs), steady_epochs(base, drop_epochs)
+    if not mine or not theirs:
+        return None
+    ratio = ratio_of_means(theirs, mine, rng=np.random.default_rng(BOOTSTRAP_SEED))
+    assert math.isclose(ratio.ratio, fmean(theirs) / fmean(mine))
+    return _Speedup(
+        value=ratio.ratio,
+        low=ratio.low,
+        high=ratio.high,
+        basis=_basis(run, base, drop_epochs),
+        of_medians=median(theirs) / median(mine),
+    )
+
+
+def _basis(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> str:
+    mine, theirs = _span(_steady(run, drop_epochs)), _span(_steady(base, drop_epochs))
+    return f"mean of {mine}" if mine == theirs else f"mean of {mine}, of the baseline's {theirs}"
+
+
+def _span(epochs: Sequence[Epoch]) -> str:
+    first, last = epochs[0].number, epochs[-1].number
+    return f"epoch {first}" if len(epochs) == 1 else f"epochs {first} to {last}"

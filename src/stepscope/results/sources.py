@@ -1,0 +1,375 @@
+"""One path -> evidence: a run folder of ours, a trace, or something that an importer knows."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from stepscope.core.errors import DataError, Unavailable, UsageError
+from stepscope.core.words import counted
+from stepscope.environment.topology import Topology, parse_topology
+from stepscope.records import codec
+from stepscope.records.calibration import Calibration
+from stepscope.records.comm import CommRow
+from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.flight import FlightFinding
+from stepscope.records.imported import Imported, Stated
+from stepscope.records.nccl_debug import NcclDebug
+from stepscope.records.run import ResultRow, RunRecord
+from stepscope.records.trace_summary import TraceSummary
+from stepscope.records.training import TrainingRun
+from stepscope.results.bench_runs import cell_evidence
+from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence
+from stepscope.store.layout import RunLayout
+from stepscope.store.reader import read_bytes, read_cell, read_if_there, read_record, read_run
+
+OnTrace = Callable[[Path], None]
+ReadTraces = Callable[[Path | Sequence[Path]], TraceSummary]
+Row = TypeVar("Row")
+Part = TypeVar("Part")
+
+NAMED = 5
+"""Names and reasons that one message gives in full."""
+
+MAX_NAME = 200
+"""Characters of a path that a message repeats where the path itself is what is wrong."""
+
+LOSSES = ("truncated", "skipped", "missing", "dropped")
+"""Kinds of notes on a trace that say what was not looked at."""
+
+
+def load_sources(
+    paths: Sequence[Path],
+    *,
+    stated: Stated,
+    cell: str | None = None,
+    spans: bool = False,
+    on_trace: OnTrace | None = None,
+) -> list[Evidence]:
+    """What lies at each path, in order; trace files of one folder are ranks of one job (``diagnose traces/rank*.json``)."""
+    read = partial(_read_traces, spans=spans, on_trace=on_trace)
+    groups: dict[Path, list[Path]] = {}
+    for path in paths:
+        together = len(paths) > 1 and _is_trace_file(path)
+        groups.setdefault(path.parent if together else path, []).append(path)
+    found = []
+    for place, members in groups.items():
+        job = _one_job(place, members, read) if len(members) > 1 and place not in members else None
+        found += (
+            [job]
+            if job is not None
+            else [load_source(path, stated=stated, cell=cell, spans=spans, on_trace=on_trace) for path in members]
+        )
+    return found
+
+
+def _is_trace_file(path: Path) -> bool:
+    from stepscope.store.importers._detect import detect
+    from stepscope.traces.load import is_trace
+
+    try:
+        return path.is_file() and detect(path) is None and is_trace(path, None)
+    except (DataError, OSError, ValueError):
+        return False  # whoever reads it says why
+
+
+def _one_job(folder: Path, files: Sequence[Path], read: ReadTraces) -> Evidence | None:
+    """The files as ranks of one job; None where they are none: two of one rank."""
+    try:
+        summary = read(files)
+    except DataError:
+        return None  # each is read on its own, and says what is wrong with it
+    return Evidence(
+        sources=(Source(path=folder, kind="trace"),),
+        traces=(TraceEvidence(name=folder.name, summary=summary),),
+        notes=_trace_notes(summary),
+    )
+
+
+def load_source(
+    path: Path,
+    *,
+    stated: Stated,
+    cell: str | None = None,
+    spans: bool = False,
+    on_trace: OnTrace | None = None,
+) -> Evidence:
+    """What lies at one path. Raises DataError where nothing reads it."""
+    from stepscope.store.importers._detect import detect
+
+    read = partial(_read_traces, spans=spans, on_trace=on_trace)
+    _require_there(path)
+    if RunLayout(path).run.is_file():
+        return _run_folder(path, cell=cell, read=read)
+    if _is_calibration(path):
+        return Evidence(sources=(Source(path=path, kind="calibration"),), calibration=read_record(path, Calibration))
+    found = detect(path)
+    if found is not None:
+        return _imported(path, found[1].read(path, stated))
+    return _traced(path, read)
+
+
+def _require_there(path: Path) -> None:
+    """Raises DataError for what is not there, cannot be looked at, or has no end."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DataError(f"{path} does not exist", fix="check the path") from error
+    except (OSError, ValueError) as error:  # a name too long, a link to itself; a zero byte in the name
+        raise DataError(
+            f"{str(path)[:MAX_NAME]}: cannot be read",
+            why=getattr(error, "strerror", None) or str(error),
+            fix="check the path and its permissions",
+        ) from error
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise DataError(f"{path}: not a file", why="it is a device, a pipe or a socket", fix="write it to a file first")
+
+
+def _traced(path: Path, read: ReadTraces) -> Evidence:
+    """What no importer knows is a trace, or nothing that is read here."""
+    from stepscope.store.importers._files import head_of
+    from stepscope.traces.load import is_trace
+
+    if path.is_file() and path.stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty", fix="write it again, or leave it out")
+    if path.is_dir() and not _holds_traces(path):
+        raise DataError(f"{path}: nothing in this folder is read by stepscope", fix=_inside(path))
+    if path.is_file() and not is_trace(path, None):
+        raise DataError(
+            f"{path}: nothing that stepscope reads",
+            why="it holds nothing but zero bytes"
+            if not head_of(path, 4096).strip(b"\0")
+            else "it is no trace of torch.profiler or nsys, and no importer knows it",
+            fix="docs/reference/importers.md lists the results of other tools that are read",
+        )
+    summary = read(path)
+    return Evidence(
+        sources=(Source(path=path, kind="trace"),),
+        traces=(TraceEvidence(name=path.name, summary=summary),),
+        notes=_trace_notes(summary),
+    )
+
+
+def _holds_traces(folder: Path) -> bool:
+    from stepscope.traces.discover import SUFFIXES
+
+    try:
+        files = [*folder.iterdir(), *((folder / "trace").iterdir() if (folder / "trace").is_dir() else ())]
+    except OSError:
+        return True  # its reader says why it cannot be listed
+    return any(file.name.endswith(SUFFIXES) for file in files)
+
+
+def _inside(folder: Path) -> str:
+    """Which folders in it to name instead."""
+    inner = [each for each in sorted(folder.iterdir()) if each.is_dir()]
+    known = [each.name for each in inner if RunLayout(each).run.is_file() or _holds_traces(each)]
+    if not known:
+        return "name a run folder, a folder of traces, or results of another tool (docs/reference/importers.md)"
+    more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
+    return f"name one of the folders in it: {', '.join(known[:NAMED])}{more}"
+
+
+def _trace_notes(summary: TraceSummary, *, of: str | None = None) -> tuple[str, ...]:
+    """What is missing of a job's traces, of which findings would not tell."""
+    notes = [*summary.notes, *(note for each in summary.ranks for note in each.notes)]
+    prefix = "" if of is None else f"{of}: "
+    return tuple(
+        f"{prefix}{'' if note.rank is None else f'rank {note.rank}: '}{note.text}"
+        for note in notes
+        if note.kind in LOSSES
+    )
+
+
+def _is_calibration(path: Path) -> bool:
+    if not path.is_file() or path.suffix != ".json":
+        return False
+    with path.open("rb") as file:
+        return b'"stepscope.calib/' in file.read(200)
+
+
+def _run_folder(path: Path, *, cell: str | None, read: ReadTraces) -> Evidence:
+    layout, run = RunLayout(path), read_run(path)
+    if run.kind == "comm":
+        return _comm_run(path, layout, run)
+    rows = _rows(layout, ResultRow)
+    wanted = _chosen(rows, cell)
+    notes = list(_without_result(run, rows))
+    results = _readable(wanted, lambda row: read_cell(layout.cell(row.cell_id)), lambda row: row.cell_id, notes)
+    chosen = [row for row, _ in results]
+    cells = cell_evidence(chosen, [result for _, result in results], source=str(path))
+    environment = read_if_there(layout.environment, EnvironmentRecord)
+    traced = [each for each in cells if _traces_of(layout, each) is not None]
+    summaries = _readable(
+        traced, lambda each: read(layout.cell(each.row.cell_id).traces), lambda each: _name(each), notes
+    )
+    traces = []
+    for each, summary in summaries:
+        traces.append(TraceEvidence(name=_name(each), summary=summary, cell_id=each.row.cell_id))
+        notes += _trace_notes(summary, of=_name(each))
+    return Evidence(
+        sources=(Source(path=path, kind="bench"),),
+        runs=tuple(each.run for each in cells),
+        cells=cells,
+        environment=environment,
+        topology=_topology(environment),
+        records=(run,),
+        traces=tuple(traces),
+        nccl=_nccl_log(layout),
+        flight=tuple(finding for row in chosen for finding in _flight(layout, row)),
+        notes=tuple(notes),
+    )
+
+
+def _name(cell: CellEvidence) -> str:
+    return f"{cell.run.group}, {cell.run.label}"
+
+
+def _traces_of(layout: RunLayout, cell: CellEvidence) -> Path | None:
+    folder = layout.cell(cell.row.cell_id).traces
+    return folder if folder.is_dir() and any(folder.iterdir()) else None
+
+
+def _without_result(run: RunRecord, rows: Sequence[ResultRow]) -> tuple[str, ...]:
+    lacking = [cell_id for cell_id in run.cells if cell_id not in {row.cell_id for row in rows}]
+    if not lacking:
+        return ()
+    named = ", ".join(lacking[:NAMED]) + (", ..." if len(lacking) > NAMED else "")
+    return (f"no result yet of {len(lacking)} of {counted(len(run.cells), 'cell')}: {named}",)
+
+
+def _readable(
+    parts: Sequence[Part], read: Callable[[Part], Row], name: Callable[[Part], str], notes: list[str]
+) -> list[tuple[Part, Row]]:
+    """What ``read`` makes of each part; damaged ones are noted and left out. Raises DataError where none is left."""
+    found: list[tuple[Part, Row]] = []
+    damaged: list[tuple[str, DataError]] = []
+    for part in parts:
+        try:
+            found.append((part, read(part)))
+        except DataError as error:
+            damaged.append((name(part), error))
+    if damaged and not found:
+        raise damaged[0][1]
+    notes += [f"{each}: {error.line}; left out" for each, error in damaged[:NAMED]]
+    if len(damaged) > NAMED:
+        notes.append(f"{len(damaged) - NAMED} more of them left out, damaged as well")
+    return found
+
+
+def _chosen(rows: tuple[ResultRow, ...], cell: str | None) -> tuple[ResultRow, ...]:
+    if cell is None:
+        return rows
+    found = tuple(row for row in rows if row.cell_id.startswith(cell))
+    if len(found) != 1:
+        ids = "\n".join(["choose one:", *(f"    --cell {row.cell_id}" for row in rows)])
+        raise UsageError(f"--cell {cell!r} names {counted(len(found), 'cell')}", fix=ids)
+    return found
+
+
+def _topology(environment: EnvironmentRecord | None) -> Topology | None:
+    if environment is None or environment.topology is None:
+        return None
+    found = parse_topology(environment.topology)
+    return None if isinstance(found, Unavailable) else found
+
+
+def _nccl_log(layout: RunLayout) -> tuple[NcclDebug, ...]:
+    """What NCCL itself said in this run (``--nccl-debug``); a log that says nothing is none."""
+    if not layout.nccl_debug.is_dir() or not any(layout.nccl_debug.iterdir()):
+        return ()
+    from stepscope.store.importers.nccl_debug import read_nccl_debug
+
+    try:
+        return (read_nccl_debug(layout.nccl_debug),)
+    except DataError:
+        return ()
+
+
+def _flight(layout: RunLayout, row: ResultRow) -> tuple[FlightFinding, ...]:
+    """What the flight recorders of a cell that did not finish say; a finished cell's ranks met in every call."""
+    if row.status == "ok":
+        return ()
+    from stepscope.traces.flight import cell_findings
+
+    return cell_findings(layout.cell(row.cell_id), row.world_size)
+
+
+def _comm_run(path: Path, layout: RunLayout, run: RunRecord) -> Evidence:
+    environment = read_if_there(layout.environment, EnvironmentRecord)
+    return Evidence(
+        sources=(Source(path=path, kind="comm"),),
+        comm=_rows(layout, CommRow),
+        calibration=read_if_there(path / "calib.json", Calibration),
+        environment=environment,
+        topology=_topology(environment),
+        nccl=_nccl_log(layout),
+        records=(run,),
+    )
+
+
+def _rows(layout: RunLayout, kind: type[Row]) -> tuple[Row, ...]:
+    if not layout.results_jsonl.is_file():
+        raise DataError(
+            f"{layout.root}: no results.jsonl",
+            why="the run ended before it wrote any result",
+            fix="run the same command again with the same -o: it goes on where it stopped",
+        )
+    rows = tuple(codec.decode_lines(read_bytes(layout.results_jsonl), kind, source=str(layout.results_jsonl)))
+    if not rows:
+        raise DataError(
+            f"{layout.results_jsonl}: no results in it",
+            why="the run ended before the first one, or the file is damaged",
+            fix="run the same command again with the same -o: it goes on where it stopped",
+        )
+    return rows
+
+
+def _imported(path: Path, imported: Imported) -> Evidence:
+    topology = None if imported.topology is None else parse_topology(imported.topology)
+    notes = imported.notes
+    if isinstance(topology, Unavailable):
+        notes = (*notes, f"link matrix not read: {topology.reason}")
+    elif topology is not None:
+        notes = (*notes, *_few(topology.problems))
+    notes = (*notes, *_few([_first_line(run) for run in imported.runs if _broke_off(run)]))
+    findings: tuple[FlightFinding, ...] = ()
+    if imported.flight:
+        from stepscope.traces.flight import compare
+
+        findings = compare(imported.flight)
+    return Evidence(
+        sources=(Source(path=path, kind="imported", format=imported.format),),
+        runs=imported.runs,
+        comm=imported.comm_rows,
+        nccl=() if imported.nccl is None else (imported.nccl,),
+        flight=findings,
+        memory=imported.memory,
+        topology=None if isinstance(topology, Unavailable) else topology,
+        hardware=() if imported.hardware is None else (imported.hardware,),
+        notes=notes,
+    )
+
+
+def _broke_off(run: TrainingRun) -> bool:
+    return run.status in ("error", "interrupted") and run.error is not None
+
+
+def _first_line(run: TrainingRun) -> str:
+    return f"{run.run_id}: {(run.error or '').partition(chr(10))[0]}"
+
+
+def _few(notes: Sequence[str]) -> tuple[str, ...]:
+    more = (f"and {len(notes) - NAMED} more of this kind",) if len(notes) > NAMED else ()
+    return (*notes[:NAMED], *more)
+
+
+def _read_traces(files: Path | Sequence[Path], *, spans: bool, on_trace: OnTrace | None) -> TraceSummary:
+    from stepscope.traces.job import analyse_job
+    from stepscope.traces.rank_pass import EVERYTHING, Wanted
+
+    sections = EVERYTHING | {"spans"} if spans else EVERYTHING
+    return analyse_job(files, wanted=Wanted(sections=sections), done=on_trace)

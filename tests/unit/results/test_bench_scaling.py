@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.records.run import CellStatus, ResultRow
+from stepscope.results.bench_rows import build_rows
+from stepscope.stats.scaling import rate
+from stepscope.store.layout import RunLayout
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("speedup", "world_size", "expected"),
+    [
+        (3.64, 4, "excellent"),
+        (3.6, 4, "good"),  # 0.90 is not above 0.90
+        (3.49, 4, "good"),  # document 002 called 87 % excellent
+        (3.2, 4, "fair"),
+        (2.0, 4, "poor"),
+        (1.0, 4, "poor"),
+        (0.46, 4, "negative"),
+        (0.99, 2, "negative"),  # efficiency 0.495 alone would only be poor
+    ],
+)
+def test_ratings_follow_efficiency_and_slower_than_one_rank_is_negative(
+    speedup: float, world_size: int, expected: str
+) -> None:
+    assert rate(speedup, world_size=world_size) == expected
+
+
+def _rows(fakes: Any, tmp_path: Path, *timed: tuple[Any, int | None]) -> tuple[ResultRow, ...]:
+    layout = RunLayout(tmp_path)
+    for cell, step_ns in timed:
+        if step_ns is None:
+            fakes.write_cell(layout, cell, status=CellStatus(cell_id=cell.cell_id, status="oom", reason="full"))
+        else:
+            fakes.write_cell(layout, cell, ranks=[fakes.series([step_ns] * 8)] * cell.world_size)
+    return build_rows(layout, [cell for cell, _ in timed], plans={})
+
+
+def test_strong_scaling_compares_throughput_at_the_same_global_batch(fakes: Any, tmp_path: Path) -> None:
+    base, ddp = _rows(fakes, tmp_path, (fakes.single("one"), 40 * MS), (fakes.spec("two"), 25 * MS))
+    assert ddp.speedup == pytest.approx(1.6)
+    assert ddp.efficiency == pytest.approx(0.8)
+    assert (ddp.scaling, ddp.baseline_cell_id, ddp.rating) == ("strong", "one", "fair")
+    assert (base.speedup, base.efficiency) == (1.0, 1.0)
+    assert (base.scaling, base.baseline_cell_id, base.rating) == (None, "one", None)
+
+
+def test_weak_scaling_counts_the_larger_global_batch(fakes: Any, tmp_path: Path) -> None:
+    one = fakes.single("one", batch_rule="micro_batch", micro_batch=64, global_batch=64)
+    two = fakes.spec("two", batch_rule="micro_batch", micro_batch=64, global_batch=128)
+    _, ddp = _rows(fakes, tmp_path, (one, 40 * MS), (two, 42 * MS))
+    assert ddp.speedup == pytest.approx(2 * 40 / 42)
+    assert (ddp.scaling, ddp.rating) == ("weak", "excellent")
+
+
+def test_without_a_baseline_the_speedup_is_unknown(fakes: Any, tmp_path: Path) -> None:
+    other = fakes.single("one", precision="bf16")
+    _, ddp = _rows(fakes, tmp_path, (other, 40 * MS), (fakes.spec("two"), 25 * MS))
+    assert (ddp.speedup, ddp.efficiency, ddp.scaling, ddp.baseline_cell_id, ddp.rating) == (None,) * 5
+
+
+def test_a_failed_baseline_is_named_and_gives_no_speedup(fakes: Any, tmp_path: Path) -> None:
+    base, ddp = _rows(fakes, tmp_path, (fakes.single("one"), None), (fakes.spec("two"), 25 * MS))
+    assert base.speedup is None
+    assert (ddp.speedup, ddp.rating, ddp.baseline_cell_id) == (None, None, "one")
+    assert "no speed-up: the baseline one gave no result (oom)" in ddp.notes
+
+
+def test_a_failed_cell_has_no_speedup_but_keeps_its_baseline(fakes: Any, tmp_path: Path) -> None:
+    _, ddp = _rows(fakes, tmp_path, (fakes.single("one"), 40 * MS), (fakes.spec("two"), None))
+    assert (ddp.speedup, ddp.rating, ddp.baseline_cell_id) == (None, None, "one")
+
+
+def test_a_speedup_that_cannot_be_is_not_rated_and_the_likely_error_is_named() -> None:
+    assert rate(2.2, world_size=2) is None
+    assert rate(2.08, world_size=2) == "excellent"

@@ -1,0 +1,82 @@
+"""Collectives of several logs in one report: each log keeps a line, a table and a row of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.comm_rows import MIB, collective, sweep
+from tests.evidence import evidence
+
+from stepscope.records.comm import CommRow
+from stepscope.report.charts import comm_busbw
+from stepscope.report.page.charts import line_charts
+from stepscope.report.tables import comm, comm_overview
+from stepscope.results.comm_facts import by_sweep
+from stepscope.results.comm_labels import origins
+from stepscope.results.evidence import Evidence, Source
+from stepscope.results.joining import join
+
+
+def logs() -> tuple[CommRow, ...]:
+    """The same sweep on two machines, as the importer of nccl-tests reads it."""
+    return tuple(
+        row
+        for name, rate in (("a100.log", 2e9), ("h100.log", 4e9))
+        for row in sweep(world_size=8, rate=rate, cell_id=f"{name}, out of place")
+    )
+
+
+def test_rows_of_two_logs_are_told_apart_by_the_log() -> None:
+    of = origins(logs())
+    assert of is not None
+    assert {of(row) for row in logs()} == {"a100.log", "h100.log"}
+
+
+def test_cells_that_measured_different_things_need_no_other_name() -> None:
+    assert origins([collective(MIB, 9.0), collective(MIB, 9.0, cell_id="other", in_place=True)]) is None
+    assert origins([collective(MIB, 9.0), collective(2 * MIB, 9.0, cell_id="other")]) is None
+
+
+def test_a_chart_has_a_line_for_each_log() -> None:
+    (chart,) = comm_busbw.prepare(logs())
+    assert [line.name for line in chart.lines] == ["a100.log", "h100.log"]
+    for line in chart.lines:
+        sizes = [point.size_bytes for point in line.points]
+        assert sizes == sorted(set(sizes))
+    (drawn,) = line_charts(evidence(comm=logs()))
+    assert [line.name for line in drawn.lines] == ["8 ranks, a100.log", "8 ranks, h100.log"]
+
+
+def test_tables_keep_logs_apart() -> None:
+    overview = comm_overview.build(logs())
+    assert len(overview.rows) == 2
+    assert [c.key for c in overview.columns if c.role == "group"] == ["source", "world_size", "device"]
+    assert {row.values[0].text for row in comm.build(logs()).rows} == {"a100.log", "h100.log"}
+    assert "a100.log" in " ".join(comm.build(logs()).footnotes)
+
+
+def test_means_are_not_called_medians() -> None:
+    unknown = {f"time_ns_{name}": None for name in ("median", "low", "high")}
+    said = " ".join(comm.build([collective(MIB, 9.0, rank_spread=None, **unknown)]).footnotes)
+    assert "median" not in said
+    assert "mean over the calls" in said
+
+
+def test_rules_see_each_log_alone() -> None:
+    found = by_sweep(logs())
+    assert [name for name, _ in found] == [
+        "all_reduce on 8 ranks, a100.log",
+        "all_reduce on 8 ranks, h100.log",
+    ]
+    for _, rows in found:
+        sizes = [row.size_bytes for row in rows]
+        assert sizes == sorted(set(sizes))
+
+
+def test_the_same_sweep_of_two_runs_is_told_apart_by_the_run() -> None:
+    days = [
+        Evidence(sources=(Source(path=Path(name), kind="comm"),), comm=tuple(sweep(world_size=8, rate=rate)))
+        for name, rate in (("monday", 2e9), ("friday", 4e9))
+    ]
+    found = by_sweep(join(days).comm)
+    assert [name for name, _ in found] == ["all_reduce on 8 ranks, monday", "all_reduce on 8 ranks, friday"]

@@ -1,0 +1,74 @@
+"""Asking for facts that a comparison needs, all at once, and only where it needs them."""
+
+from __future__ import annotations
+
+import pytest
+from tests.evidence import epochs, evidence, run
+
+from stepscope.core.errors import ExitCode, UsageError
+from stepscope.records.imported import Stated
+from stepscope.records.training import TrainingRun
+from stepscope.results.missing import require_stated
+
+UNKNOWN = {"world_size": "the configuration says DDP"}
+
+
+def timed(run_id: str, *, group: str = "toy", ranks: int | None = None, **known: object) -> TrainingRun:
+    missing = known.pop("missing", UNKNOWN if ranks is None else {})
+    return run(run_id, ranks=ranks, group=group, epochs=epochs(seconds=[1.0, 1.0]), missing=missing, **known)
+
+
+def test_all_runs_that_lack_it_and_the_option() -> None:
+    found = evidence(timed("a", ranks=1), timed("b"), timed("c"), timed("d", group="other"), timed("e", group="other"))
+    with pytest.raises(UsageError) as caught:
+        require_stated(found)
+    assert caught.value.exit_code == ExitCode.USAGE
+    assert caught.value.what == "4 runs cannot be compared: the number of ranks is not known of b, c, d, e"
+    assert caught.value.why is not None
+    assert caught.value.why.count("the configuration says DDP") == 4
+    assert caught.value.fix == "state what you know: --world-size b=RANKS,c=RANKS,d=RANKS,e=RANKS"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        run("x", ranks=1, group="other", epochs=epochs(seconds=[1.0])),
+        run("x", ranks=1, status="interrupted"),
+        run("x", ranks=1),
+        run("x", ranks=1, status="oom", epochs=epochs(seconds=[1.0])),
+    ],
+)
+def test_nothing_to_compare_with_needs_nothing(other: TrainingRun) -> None:
+    require_stated(evidence(timed("a"), other))
+
+
+def test_a_run_without_results_need_not_be_known() -> None:
+    require_stated(evidence(timed("a", ranks=1), timed("b", ranks=2), run("c", ranks=None, missing=UNKNOWN)))
+
+
+def test_a_fact_that_is_known_by_now_is_not_asked_for() -> None:
+    require_stated(evidence(timed("a", ranks=1), timed("b", ranks=4, missing=UNKNOWN)))
+
+
+def test_the_kind_of_scaling_matters_between_different_numbers_of_ranks() -> None:
+    open_ = {"scaling": "neither batch is told"}
+    require_stated(evidence(timed("a", ranks=2), timed("b", ranks=2, missing=open_)))
+    with pytest.raises(UsageError) as caught:
+        require_stated(evidence(timed("a", ranks=1), timed("b", ranks=2, missing=open_)))
+    assert caught.value.fix == "state what you know: --scaling strong, or --scaling weak"
+
+
+def test_a_stated_name_that_no_run_has_is_a_mistake() -> None:
+    found = evidence(timed("exp021", ranks=4))
+    require_stated(found, Stated(world_size={"exp021": 4}))
+    with pytest.raises(UsageError, match="did you mean 'exp021'"):
+        require_stated(found, Stated(world_size={"exp012": 4}))
+
+
+def test_a_kind_of_scaling_that_no_run_takes_is_a_mistake() -> None:
+    found = evidence(timed("a", ranks=1, scaling="strong"), timed("b", ranks=2, scaling="strong"))
+    require_stated(found, Stated(scaling="strong"))
+    with pytest.raises(UsageError, match="contradicts the 2 runs: strong by their own settings"):
+        require_stated(found, Stated(scaling="weak"))
+    with pytest.raises(UsageError, match="no training runs here"):
+        require_stated(evidence(), Stated(scaling="weak"))

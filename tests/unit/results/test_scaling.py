@@ -1,0 +1,245 @@
+"""Rows of scaling from hand-made runs: numbers, baselines, intervals, targets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.bench_evidence import bench, made
+from tests.evidence import epochs, evidence, rate, run, step
+
+from stepscope.records.training import Measured, ScalingRow, TrainingRun
+from stepscope.results.bench_scaling import add_scaling
+from stepscope.results.scaling import baseline_of, scaling_rows
+
+BASE_SECONDS = [12.0, 10.0, 10.2, 9.8, 10.1, 9.9, 10.0, 10.0]
+FAST_SECONDS = [4.0, 2.5, 2.6, 2.4, 2.5, 2.5, 2.6, 2.4]
+
+
+def rows(*runs: TrainingRun, **options: object) -> dict[str, ScalingRow]:
+    return {row.run_id: row for row in scaling_rows(runs, **options)}  # type: ignore[arg-type]
+
+
+def pair() -> tuple[TrainingRun, TrainingRun]:
+    return (
+        run("a", ranks=1, dataset="imdb", epochs=epochs(seconds=BASE_SECONDS)),
+        run("b", ranks=4, dataset="imdb", epochs=epochs(seconds=FAST_SECONDS)),
+    )
+
+
+def test_mean_epochs_after_the_first_with_an_interval() -> None:
+    found = rows(*pair())
+    assert found["b"].speedup == pytest.approx(10.0 / 2.5)
+    assert found["b"].efficiency == pytest.approx(1.0)
+    assert found["b"].basis == "mean of epochs 2 to 8"
+    assert found["b"].low is not None
+    assert found["b"].high is not None
+    assert found["b"].low < 4.0 < found["b"].high
+    assert found["b"].rating == "excellent"
+
+
+def test_a_baseline_has_a_row_and_no_rating() -> None:
+    base = rows(*pair())["a"]
+    assert base.is_baseline
+    assert (base.speedup, base.rating, base.scaling, base.targets) == (1.0, None, None, ())
+
+
+@pytest.mark.parametrize(
+    ("drop", "basis", "speedup"),
+    [
+        (0, "mean of epochs 1 to 8", 82 / 21.5),
+        (2, "mean of epochs 3 to 8", 60 / 15),
+        (20, "mean of epochs 1 to 8", 82 / 21.5),
+    ],
+)
+def test_dropped_epochs_are_those_of_the_option(drop: int, basis: str, speedup: float) -> None:
+    found = rows(*pair(), drop_epochs=drop)["b"]
+    assert (found.basis, found.speedup) == (basis, pytest.approx(speedup))
+
+
+def test_means_and_medians_stand_side_by_side() -> None:
+    slow_once = [4.0, 2.5, 2.5, 2.5, 2.5, 2.5, 2.5, 6.0]
+    found = rows(pair()[0], run("b", ranks=4, dataset="imdb", epochs=epochs(seconds=slow_once)))["b"]
+    assert found.speedup == pytest.approx(10.0 / 3.0)
+    assert found.speedup_of_medians == pytest.approx(10.0 / 2.5)
+
+
+def test_steps_of_bench_give_the_ratio_of_rates_with_both_intervals() -> None:
+    found = rows(
+        run("a", samples_per_s=rate(100, spread=0.03), step_ns=step(10)),
+        run("b", ranks=2, samples_per_s=rate(180, spread=0.04), step_ns=step(5.5)),
+    )["b"]
+    assert (found.basis, found.speedup) == ("median step", pytest.approx(1.8))
+    assert found.low == pytest.approx(1.8 * 0.95, rel=0.005), "3 % and 4 % together are 5 %"
+    assert found.high == pytest.approx(1.8 * 1.05, rel=0.005)
+
+
+def test_a_rate_without_steps_yields_to_epochs_of_the_same_data() -> None:
+    """A source that multiplied its samples/s by the ranks still has honest epoch times."""
+    base, fast = pair()
+    found = rows(
+        run("a", dataset="imdb", epochs=base.epochs, samples_per_s=Measured(value=100)),
+        run("b", ranks=4, dataset="imdb", epochs=fast.epochs, samples_per_s=Measured(value=1600)),
+    )["b"]
+    assert found.speedup == pytest.approx(4.0)
+    assert rows(run("a", samples_per_s=rate(10)), run("b", ranks=2, samples_per_s=rate(15)))["b"].basis == "throughput"
+
+
+def test_epochs_of_data_that_may_grow_with_the_ranks_are_not_compared() -> None:
+    base = run("a", scaling="weak", dataset="synthetic", epochs=epochs(seconds=BASE_SECONDS))
+    more = run("b", ranks=4, scaling="weak", dataset="synthetic", epochs=epochs(seconds=BASE_SECONDS))
+    assert rows(base, more) == {}
+    sized = [run(r.run_id, ranks=r.world_size, scaling="weak", dataset_size=64, epochs=r.epochs) for r in (base, more)]
+    assert rows(*sized)["b"].speedup == pytest.approx(1.0)
+
+
+def test_steps_with_their_batches_where_nothing_else_is_known() -> None:
+    found = rows(
+        run("a", scaling="weak", global_batch=32, step_ns=step(100)),
+        run("b", ranks=4, scaling="weak", global_batch=128, step_ns=step(125)),
+    )["b"]
+    assert (found.speedup, found.basis) == (pytest.approx(3.2), "step time and global batch")
+
+
+def test_no_one_rank_run_makes_the_fewest_ranks_the_baseline() -> None:
+    found = rows(
+        run("a", ranks=2, samples_per_s=rate(200)),
+        run("b", ranks=4, samples_per_s=rate(380)),
+        run("c", ranks=8, samples_per_s=rate(720)),
+    )
+    assert found["a"].is_baseline
+    assert found["c"].baseline_world_size == 2
+    assert found["c"].speedup == pytest.approx(3.6)
+    assert found["c"].efficiency == pytest.approx(0.9)
+    assert found["c"].rating == "good", "0.9 itself is not above 0.9"
+
+
+def test_a_baseline_that_failed_is_unknown_and_never_1() -> None:
+    found = rows(
+        run("a", status="oom", samples_per_s=None),
+        run("b", ranks=2, baseline_id="a", samples_per_s=rate(100)),
+        run("c", ranks=4, baseline_id="a", samples_per_s=rate(200)),
+    )
+    assert found == {}
+
+
+def test_which_of_several_first_runs_is_the_baseline() -> None:
+    single, naive, ddp = (run(s, strategy=s, samples_per_s=rate(100)) for s in ("single", "naive", "ddp"))
+    two = run("two", ranks=2, strategy="ddp", samples_per_s=rate(190))
+    other = run("other", ranks=2, strategy="fsdp", samples_per_s=rate(150))
+    every = [single, naive, ddp, two, other]
+    assert baseline_of(two, every) is ddp
+    assert baseline_of(other, every) is single
+    assert baseline_of(other, [naive, ddp, other]) is None, "two could be meant"
+    assert baseline_of(single, every) is None
+
+
+@pytest.mark.parametrize(
+    "known",
+    [{"hardware": "H100"}, {"device": "cuda"}, {"group": "other"}, {"unit": "tokens"}, {"global_batch": 64}],
+)
+def test_what_cannot_be_compared_is_no_baseline(known: dict[str, object]) -> None:
+    mine = {"hardware": "A100", "device": "cpu", "unit": "samples", "global_batch": 32}
+    base = run("a", samples_per_s=rate(100), **{**mine, **known})
+    assert rows(base, run("b", ranks=2, samples_per_s=rate(150), **mine)) == {}
+
+
+def test_the_kind_of_scaling_follows_from_batches_that_nobody_named() -> None:
+    base = run("a", scaling=None, global_batch=32, micro_batch=32, samples_per_s=rate(100))
+    strong = run("s", ranks=2, scaling=None, global_batch=32, micro_batch=16, samples_per_s=rate(150))
+    weak = run("w", ranks=2, scaling=None, global_batch=64, micro_batch=32, samples_per_s=rate(190))
+    neither = run("n", ranks=2, scaling=None, samples_per_s=rate(190))
+    found = rows(base, strong, weak, neither)
+    assert [found[i].scaling for i in ("s", "w", "n")] == ["strong", "weak", None]
+
+
+def test_figures_that_cannot_be_have_no_rating() -> None:
+    found = rows(run("a", samples_per_s=rate(100)), run("b", ranks=2, samples_per_s=rate(300)))["b"]
+    assert (found.efficiency, found.rating) == (pytest.approx(1.5), None)
+
+
+def test_zero_is_no_time_and_no_speedup() -> None:
+    found = rows(
+        run("a", dataset="imdb", epochs=epochs(seconds=[0.0, 0.0])),
+        run("b", ranks=2, dataset="imdb", epochs=epochs(seconds=[1.0, 1.0])),
+    )
+    assert found == {}
+    assert rows(run("a", samples_per_s=Measured(value=0.0)), run("b", ranks=2, samples_per_s=rate(1))) == {}
+
+
+BASE_ACCURACY = [0.70, 0.77, 0.78, 0.783, 0.78]
+FAST_ACCURACY = [0.61, 0.70, 0.74, 0.756, 0.768]
+
+
+def learned() -> tuple[TrainingRun, TrainingRun]:
+    return (
+        run("a", dataset="imdb", epochs=epochs(seconds=[11, 10, 10, 10, 10], accuracy=BASE_ACCURACY)),
+        run("b", ranks=4, dataset="imdb", epochs=epochs(seconds=[4, 3, 3, 3, 3], accuracy=FAST_ACCURACY)),
+    )
+
+
+def test_default_targets_are_round_common_and_missed() -> None:
+    found = rows(*learned())["b"]
+    assert [t.accuracy for t in found.targets] == [0.75, 0.76, 0.77]
+    common, _, missed = found.targets
+    assert (common.reached_epochs, common.baseline_reached_epochs) == (4, 2)
+    assert common.time_ns == pytest.approx(13e9), "the first epoch counts"
+    assert common.baseline_time_ns == pytest.approx(21e9)
+    assert common.speedup == pytest.approx(21 / 13)
+    assert (missed.reached_epochs, missed.time_ns, missed.speedup) == (None, None, None)
+    assert missed.baseline_reached_epochs == 2
+    assert (found.best_accuracy, found.baseline_best_accuracy) == (0.768, 0.783)
+
+
+def test_targets_asked_for_replace_the_defaults() -> None:
+    found = rows(*learned(), targets=(0.78, 0.7))["b"]
+    assert [t.accuracy for t in found.targets] == [0.7, 0.78]
+    assert found.targets[0].speedup == pytest.approx(11 / 7)
+
+
+def test_what_a_shorter_run_had_no_time_for_is_not_missed() -> None:
+    base = run("a", dataset="imdb", epochs=epochs(seconds=[9, 9, 9], accuracy=[0.5, 0.6, 0.7]))
+    short = run("b", ranks=4, dataset="imdb", epochs=epochs(seconds=[3], accuracy=[0.553]))
+    assert [t.accuracy for t in rows(base, short)["b"].targets] == [0.55]
+    longer = run("b", ranks=4, dataset="imdb", epochs=epochs(seconds=[3, 3], accuracy=[0.553, 0.55]))
+    assert [t.accuracy for t in rows(base, longer)["b"].targets] == [0.55, 0.56]
+
+
+def test_an_epoch_without_a_time_makes_the_time_unknown_not_shorter() -> None:
+    base, fast = learned()
+    gap = replace(fast, epochs=(replace(fast.epochs[0], duration_ns=None), *fast.epochs[1:]))
+    target = rows(base, gap)["b"].targets[0]
+    assert (target.reached_epochs, target.time_ns, target.speedup) == (4, None, None)
+
+
+def test_a_file_of_two_writers_has_no_time_to_an_accuracy() -> None:
+    base, fast = learned()
+    mixed = run("b", ranks=4, dataset="imdb", epochs=fast.epochs, settings={"duplicate_epochs": (2, 3)})
+    assert rows(base, mixed)["b"].targets == ()
+
+
+def test_rows_keep_the_order_of_runs_and_reach_the_evidence() -> None:
+    base, fast = pair()
+    assert [row.run_id for row in evidence(fast, base).scaling] == ["b", "a"]
+
+
+def test_cells_of_bench_have_the_figures_of_their_own_rows() -> None:
+    """results/bench_scaling.py rates the rows of a run, this module everything: the numbers must be the same."""
+    cells = [
+        made("one", strategy="single", world_size=1, micro_batch=32, global_batch=32, comm_ms=0.0),
+        made("two", strategy="ddp", world_size=2, micro_batch=16, global_batch=32, phases={"forward": 10.0}),
+        made("slow", strategy="naive", world_size=2, micro_batch=16, global_batch=32, comm_ms=150.0),
+        made("four", strategy="ddp", world_size=4, micro_batch=8, global_batch=32, comm_ms=20.0),
+    ]
+    rated = add_scaling([cell.row for cell in cells], [cell.result.spec for cell in cells])
+    found = {
+        row.run_id: row
+        for row in bench(*(replace(cell, row=row) for cell, row in zip(cells, rated, strict=True))).scaling
+    }
+    assert set(found) == {"one", "two", "slow", "four"}
+    for row in rated:
+        mine = found[row.cell_id]
+        assert (mine.speedup, mine.efficiency) == (row.speedup, row.efficiency)
+        assert (mine.scaling, mine.rating) == (row.scaling, row.rating)
+        assert mine.basis == "median step"
+    assert found["two"].low is not None, "the samples give an interval"

@@ -1,0 +1,178 @@
+"""One path -> evidence: what is damaged is named and left out, what nothing reads is refused with what to do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests import fake_runs, nccl_tests_log
+
+from stepscope.core.errors import DataError
+from stepscope.records import codec
+from stepscope.records.run import RunRecord
+from stepscope.results.evidence import Evidence, load_evidence
+from stepscope.store.layout import RunLayout
+from stepscope.store.writer import write_bytes, write_record
+
+CELLS = ("one", "two", "three")
+
+
+def run_folder(folder: Path, *, results: bytes | None = None) -> RunLayout:
+    """A run of three cells on two ranks, all finished."""
+    layout = RunLayout(folder)
+    write_record(
+        layout.run,
+        RunRecord(kind="bench", name="m", matrix={}, cells=CELLS, argv=("stepscope", "bench", "m.yaml")),
+    )
+    for number, cell_id in enumerate(CELLS):
+        steps = fake_runs.series([10_000_000 + n for n in range(20)])
+        fake_runs.write_cell(layout, fake_runs.spec(cell_id, seed=number), ranks=[steps, steps])
+    rows = b"".join(codec.encode_line(fake_runs.timed_row(each, 1e7)) for each in CELLS)
+    write_bytes(layout.results_jsonl, rows if results is None else results)
+    return layout
+
+
+def load(path: Path) -> Evidence:
+    return load_evidence([path])
+
+
+def refused(path: Path) -> DataError:
+    with pytest.raises(DataError) as caught:
+        load(path)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("README.md", b"# results\n", "no importer knows it"),
+        ("x.json", b'{"hello": 1}', "no importer knows it"),
+        ("x.json.gz", b"\0" * 9000, "nothing but zero bytes"),
+    ],
+)
+def test_a_file_that_nothing_reads_is_not_called_a_bad_trace(
+    tmp_path: Path, name: str, content: bytes, why: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    error = refused(path)
+    assert error.what == f"{path}: nothing that stepscope reads"
+    assert why in (error.why or "")
+
+
+def test_an_empty_file_is_said_to_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "metrics.json").touch()
+    assert refused(tmp_path / "metrics.json").what.endswith("the file is empty")
+
+
+def test_a_folder_of_run_folders_names_them(tmp_path: Path) -> None:
+    run_folder(tmp_path / "runs" / "first")
+    assert refused(tmp_path / "runs").fix == "name one of the folders in it: first"
+    (tmp_path / "nothing").mkdir()
+    assert "name a run folder" in (refused(tmp_path / "nothing").fix or "")
+
+
+def test_paths_that_cannot_be_looked_at_are_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert "a pipe" in (refused(pipe).why or "")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert refused(tmp_path / "loop").what.endswith("cannot be read")
+    assert len(refused(tmp_path / ("x" * 5000)).what) < 300
+    assert refused(pipe / "below").what.endswith("does not exist")
+
+
+def test_a_folder_with_a_file_that_cannot_be_looked_at_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "all_reduce.log").write_text(nccl_tests_log.log([(1 << n, 10.0 + n) for n in range(10, 16)]))
+    (tmp_path / "locked").touch()
+    real = Path.is_file
+
+    def is_file(self: Path) -> bool:
+        if self.name == "locked":
+            raise PermissionError(13, "Permission denied")
+        return real(self)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    assert load(tmp_path).comm
+
+
+@pytest.mark.parametrize("results", [b"", b"\0" * 500])
+def test_a_run_without_any_result_is_no_good_news(tmp_path: Path, results: bytes) -> None:
+    error = refused(run_folder(tmp_path / "run", results=results).root)
+    assert "no results in it" in error.what
+    assert "same -o" in (error.fix or "")
+
+
+def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
+    error = refused(run_folder(tmp_path / "run", results=b"[1]\n").root)
+    assert "results.jsonl:1: expected a JSON object, found list" in error.what
+
+
+def test_cells_without_a_result_yet_are_counted(tmp_path: Path) -> None:
+    layout = run_folder(tmp_path / "run")
+    write_bytes(layout.results_jsonl, layout.results_jsonl.read_bytes()[:-50])
+    found = load(layout.root)
+    assert len(found.cells) == 2
+    assert found.notes == ("no result yet of 1 of 3 cells: three",)
+
+
+def test_a_damaged_cell_is_left_out_with_its_reason_and_the_others_are_read(tmp_path: Path) -> None:
+    layout = run_folder(tmp_path / "run")
+    layout.cell("two").spec.write_bytes(b"\0" * 40)
+    found = load(layout.root)
+    assert [cell.row.cell_id for cell in found.cells] == ["one", "three"]
+    (note,) = found.notes
+    assert note.startswith("two: ")
+    assert note.endswith("left out")
+    for each in CELLS:
+        layout.cell(each).spec.unlink(missing_ok=True)
+    assert "spec.json" in refused(layout.root).what
+
+
+def trace(path: Path, rank: int) -> Path:
+    """A CPU rank's trace of one operator."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    event = '{"ph": "X", "name": "op", "cat": "cpu_op", "ts": 1, "dur": 5, "pid": 1, "tid": 1}'
+    path.write_text(f'{{"distributedInfo": {{"rank": {rank}, "world_size": 2}}, "traceEvents": [{event}]}}')
+    return path
+
+
+def test_trace_files_of_one_folder_are_ranks_of_one_job(tmp_path: Path) -> None:
+    files = [trace(tmp_path / "job" / f"rank{rank}.json", rank) for rank in range(2)]
+    (job,) = load_evidence(files).traces
+    assert [each.facts.rank for each in job.summary.ranks] == [0, 1]
+    assert job.name == "job"
+    other = trace(tmp_path / "other" / "rank0.json", 0)
+    assert [len(each.summary.ranks) for each in load_evidence([*files, other]).traces] == [2, 1]
+
+
+def test_two_captures_of_one_rank_are_two_jobs(tmp_path: Path) -> None:
+    files = [trace(tmp_path / name, 0) for name in ("before.json", "after.json")]
+    assert [each.name for each in load_evidence(files).traces] == ["before.json", "after.json"]
+
+
+def test_what_is_missing_of_traces_is_said(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json").write_text(
+        '{"traceEvents": [{"ph": "X", "name": "op", "cat": "cpu_op", "ts": 1, "dur": 5, "pid": 1, "tid": 1}]}'
+    )
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    assert load(tmp_path).notes == ("other.json: not a trace",)
+
+
+def test_runs_that_broke_off_and_rows_left_out_are_said(tmp_path: Path) -> None:
+    header = "epoch,train_loss,train_time\n"
+    for name, rows in (("good", "1,0.5,10\n2,nan,10\n"), ("empty", ""), ("zeros", "1,0,0\n2,0,0\n")):
+        folder = tmp_path / "experiments" / name
+        folder.mkdir(parents=True)
+        (folder / "metrics.csv").write_text(header + rows)
+    notes = load(tmp_path).notes
+    assert any("train_loss is 'nan'" in note for note in notes)
+    assert any(note.startswith("empty: ") and "only its header" in note for note in notes)
+    assert any(note.startswith("zeros: ") and "\n" not in note for note in notes)
+
+
+def test_rows_missing_from_a_link_matrix_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "topo.txt"
+    path.write_text("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV2\t0-7\n")
+    assert any("row GPU1 is missing" in note for note in load(path).notes)
