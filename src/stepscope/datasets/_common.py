@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.config.options import OptionsModel
-from stepscope.core.errors import UsageError
+from stepscope.core.errors import DataError, UsageError
+from stepscope.datasets import _files
 from stepscope.records.plan import InputNeeds
 
 INPUTS = {"features": "feature vectors", "tokens": "labelled texts", "lm": "running text"}
@@ -72,6 +73,42 @@ class Dataset:
     digest: Callable[[Any, dict[str, Path]], str]
     prepare: Callable[[Any, InputNeeds, dict[str, Path], Path], Prepared]
     download: Callable[[Any, Path], None] | None = None
+
+
+def files_dataset(
+    key: str,
+    *,
+    version: int,
+    summary: str,
+    resolve: Callable[[NoOptions, InputNeeds], InputNeeds],
+    locate: Callable[[Path | None], dict[str, Path]],
+    prepare: Callable[[InputNeeds, dict[str, Path], str, Path], Prepared],
+    sources: Sequence[_files.Source],
+) -> Dataset:
+    """A data set without options that lies in files of a known content.
+
+    prepare(needs, files, content, cache_dir): content is the files' digest, ``version`` included.
+    """
+
+    def digest(options: NoOptions, files: dict[str, Path]) -> str:  # noqa: ARG001
+        return _files.content_digest(files, version=f"{key}/{version}")
+
+    def download(options: NoOptions, data_dir: Path) -> None:  # noqa: ARG001
+        try:
+            locate(data_dir)
+        except DataError:
+            _files.fetch(sources, data_dir / key)
+
+    return Dataset(
+        key=key,
+        summary=summary,
+        options=NoOptions,
+        resolve=resolve,
+        locate=lambda options, data_dir: locate(data_dir),  # noqa: ARG005
+        digest=digest,
+        prepare=lambda options, needs, files, cache: prepare(needs, files, digest(options, files), cache),
+        download=download,
+    )
 
 
 def misfit(key: str, kind: str, fix: str) -> UsageError:

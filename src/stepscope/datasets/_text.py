@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.errors import DataError
+from stepscope.datasets import _files
 from stepscope.datasets._cache import Arrays, prepared_arrays
-from stepscope.datasets._common import Prepared, Split
+from stepscope.datasets._common import Dataset, NoOptions, Prepared, Split, files_dataset, misfit
 from stepscope.records.plan import InputNeeds
 
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
@@ -74,7 +75,37 @@ def blocks(documents: Iterable[Sequence[str]], vocabulary: dict[str, int], seq_l
     return ids
 
 
-def prepare_texts(
+def text_dataset(
+    key: str,
+    *,
+    version: int,
+    summary: str,
+    num_classes: int,
+    locate: Callable[[Path | None], dict[str, Path]],
+    read: Callable[[dict[str, Path]], tuple[Texts, Texts]],
+    sources: Sequence[_files.Source],
+) -> Dataset:
+    """A data set of labelled texts, or of their running text. read(files): train and test.
+
+    version: of the reader, a part of the digest: raise it when the same files give other arrays.
+    """
+
+    def resolve(options: NoOptions, needs: InputNeeds) -> InputNeeds:  # noqa: ARG001
+        if needs.kind == "lm":
+            return needs
+        if needs.kind != "tokens":
+            raise misfit(key, needs.kind, "use a workload that reads text, such as text_classifier")
+        return replace(needs, num_classes=num_classes)
+
+    def prepare(needs: InputNeeds, files: dict[str, Path], content: str, cache_dir: Path) -> Prepared:
+        return _prepare(key, needs, content=content, read=lambda: read(files), cache_dir=cache_dir, version=version)
+
+    return files_dataset(
+        key, version=version, summary=summary, resolve=resolve, locate=locate, prepare=prepare, sources=sources
+    )
+
+
+def _prepare(
     name: str,
     needs: InputNeeds,
     *,

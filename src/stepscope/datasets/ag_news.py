@@ -9,19 +9,12 @@ import csv
 import html
 import io
 import re
-from dataclasses import replace
 from pathlib import Path
 
-from stepscope.core.errors import DataError
 from stepscope.datasets import _files
-from stepscope.datasets._common import Dataset, NoOptions, Prepared, misfit
-from stepscope.datasets._text import Texts, prepare_texts
-from stepscope.records.plan import InputNeeds
+from stepscope.datasets._text import Texts, text_dataset
 
 KEY = "ag_news"
-VERSION = 1
-"""Part of the digest: raise it when the same files give other arrays."""
-
 NUM_CLASSES = 4
 COLUMNS = 3
 
@@ -39,40 +32,6 @@ _SOURCES = [
 _APOSTROPHE = re.compile(r"\s?&?#39;")
 _ENTITY = re.compile(r"&?(?:#\d+|\b(?:quot|amp|nbsp));")
 _TAG = re.compile(r"<[^<>]*>")
-
-
-def resolve(options: NoOptions, needs: InputNeeds) -> InputNeeds:  # noqa: ARG001
-    if needs.kind == "lm":
-        return needs
-    if needs.kind != "tokens":
-        raise misfit(KEY, needs.kind, "use a workload that reads text, such as text_classifier")
-    return replace(needs, num_classes=NUM_CLASSES)
-
-
-def locate(options: NoOptions, data_dir: Path | None) -> dict[str, Path]:  # noqa: ARG001
-    return _files.locate(KEY, data_dir, _ROLES)
-
-
-def digest(options: NoOptions, files: dict[str, Path]) -> str:  # noqa: ARG001
-    return _files.content_digest(files, version=f"{KEY}/{VERSION}")
-
-
-def prepare(options: NoOptions, needs: InputNeeds, files: dict[str, Path], cache_dir: Path) -> Prepared:
-    return prepare_texts(
-        KEY,
-        needs,
-        content=digest(options, files),
-        read=lambda: (_read(files["train"]), _read(files["test"])),
-        cache_dir=cache_dir,
-        version=VERSION,
-    )
-
-
-def download(options: NoOptions, data_dir: Path) -> None:
-    try:
-        locate(options, data_dir)
-    except DataError:
-        _files.fetch(_SOURCES, data_dir / KEY)
 
 
 def _read(path: Path) -> Texts:
@@ -111,13 +70,12 @@ def _clean(text: str) -> str:
 
 _CLASSES = frozenset(str(i + 1) for i in range(NUM_CLASSES))
 
-DATASET = Dataset(
-    key=KEY,
+DATASET = text_dataset(
+    KEY,
+    version=1,
     summary="news topics, 4 classes, mean 38 words (CSV)",
-    options=NoOptions,
-    resolve=resolve,
-    locate=locate,
-    digest=digest,
-    prepare=prepare,
-    download=download,
+    num_classes=NUM_CLASSES,
+    locate=lambda data_dir: _files.locate(KEY, data_dir, _ROLES),
+    read=lambda files: (_read(files["train"]), _read(files["test"])),
+    sources=_SOURCES,
 )

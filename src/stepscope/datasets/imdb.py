@@ -11,20 +11,14 @@ import tarfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from stepscope.core.errors import DataError
 from stepscope.datasets import _files
-from stepscope.datasets._common import Dataset, NoOptions, Prepared, misfit
-from stepscope.datasets._text import Texts, prepare_texts
-from stepscope.records.plan import InputNeeds
+from stepscope.datasets._text import Texts, text_dataset
 
 KEY = "imdb"
-VERSION = 1
-"""Part of the digest: raise it when the same files give other arrays."""
-
 CLASSES = ("neg", "pos")
 SPLITS = ("train", "test")
 
@@ -43,15 +37,7 @@ Review = tuple[str, str, int, bytes]
 """Split, class, number within them, text."""
 
 
-def resolve(options: NoOptions, needs: InputNeeds) -> InputNeeds:  # noqa: ARG001
-    if needs.kind == "lm":
-        return needs
-    if needs.kind != "tokens":
-        raise misfit(KEY, needs.kind, "use a workload that reads text, such as text_classifier")
-    return replace(needs, num_classes=len(CLASSES))
-
-
-def locate(options: NoOptions, data_dir: Path | None) -> dict[str, Path]:  # noqa: ARG001
+def _locate(data_dir: Path | None) -> dict[str, Path]:
     """Either the four folders by role, or the archive."""
     for folder in _files.folders(KEY, data_dir):
         for root in (folder / "aclImdb", folder):
@@ -76,28 +62,6 @@ def locate(options: NoOptions, data_dir: Path | None) -> dict[str, Path]:  # noq
         if archives:
             return {"archive": archives[0]}
     raise _files.not_there(KEY, data_dir, f"a folder aclImdb or {_ARCHIVE_PATTERN}")
-
-
-def digest(options: NoOptions, files: dict[str, Path]) -> str:  # noqa: ARG001
-    return _files.content_digest(files, version=f"{KEY}/{VERSION}")
-
-
-def prepare(options: NoOptions, needs: InputNeeds, files: dict[str, Path], cache_dir: Path) -> Prepared:
-    return prepare_texts(
-        KEY,
-        needs,
-        content=digest(options, files),
-        read=lambda: _read(files),
-        cache_dir=cache_dir,
-        version=VERSION,
-    )
-
-
-def download(options: NoOptions, data_dir: Path) -> None:
-    try:
-        locate(options, data_dir)
-    except DataError:
-        _files.fetch(_SOURCES, data_dir / KEY)
 
 
 def _read(files: dict[str, Path]) -> tuple[Texts, Texts]:
@@ -166,13 +130,12 @@ def _archive_reviews(path: Path) -> Iterator[Review]:
         raise _files.unreadable(path, error) from error
 
 
-DATASET = Dataset(
-    key=KEY,
+DATASET = text_dataset(
+    KEY,
+    version=1,
     summary="film reviews, positive or negative, mean 233 words (folder or tar.gz)",
-    options=NoOptions,
-    resolve=resolve,
-    locate=locate,
-    digest=digest,
-    prepare=prepare,
-    download=download,
+    num_classes=len(CLASSES),
+    locate=_locate,
+    read=_read,
+    sources=_SOURCES,
 )

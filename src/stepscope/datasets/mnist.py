@@ -13,16 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.errors import DataError, UsageError
+from stepscope.core.errors import UsageError
 from stepscope.datasets import _files
 from stepscope.datasets._cache import Arrays, prepared_arrays
-from stepscope.datasets._common import Dataset, NoOptions, Prepared, Split, misfit
+from stepscope.datasets._common import NoOptions, Prepared, Split, files_dataset, misfit
 from stepscope.records.plan import InputNeeds
 
 KEY = "mnist"
-VERSION = 1
-"""Part of the digest: raise it when the same files give other arrays."""
-
 NUM_FEATURES, NUM_CLASSES = 784, 10
 MEAN, STD = 0.1307, 0.3081
 """Of all pixels / 255 of the 60,000 training images; used for any subset, so that inputs mean the same."""
@@ -50,7 +47,7 @@ _SOURCES = [
 ]
 
 
-def resolve(options: NoOptions, needs: InputNeeds) -> InputNeeds:  # noqa: ARG001
+def _resolve(options: NoOptions, needs: InputNeeds) -> InputNeeds:  # noqa: ARG001
     if needs.kind != "features":
         raise misfit(KEY, needs.kind, "use a workload that reads feature vectors, such as mlp")
     if needs.num_features not in (None, NUM_FEATURES):
@@ -63,15 +60,7 @@ def resolve(options: NoOptions, needs: InputNeeds) -> InputNeeds:  # noqa: ARG00
     return replace(needs, num_features=NUM_FEATURES, num_classes=needs.num_classes or NUM_CLASSES)
 
 
-def locate(options: NoOptions, data_dir: Path | None) -> dict[str, Path]:  # noqa: ARG001
-    return _files.locate(KEY, data_dir, _ROLES)
-
-
-def digest(options: NoOptions, files: dict[str, Path]) -> str:  # noqa: ARG001
-    return _files.content_digest(files, version=f"{KEY}/{VERSION}")
-
-
-def prepare(options: NoOptions, needs: InputNeeds, files: dict[str, Path], cache_dir: Path) -> Prepared:  # noqa: ARG001
+def _prepare(needs: InputNeeds, files: dict[str, Path], content: str, cache_dir: Path) -> Prepared:  # noqa: ARG001
     def build() -> Arrays:
         train_x, train_y = _read_split(files["train_images"], files["train_labels"])
         test_x, test_y = _read_split(files["test_images"], files["test_labels"])
@@ -80,7 +69,7 @@ def prepare(options: NoOptions, needs: InputNeeds, files: dict[str, Path], cache
     arrays = prepared_arrays(
         cache_dir,
         name=KEY,
-        identity=digest(options, files),
+        identity=content,
         names=("train_x", "train_y", "test_x", "test_y"),
         build=build,
     )
@@ -88,13 +77,6 @@ def prepare(options: NoOptions, needs: InputNeeds, files: dict[str, Path], cache
         train=Split(x=arrays["train_x"], y=arrays["train_y"]),
         test=Split(x=arrays["test_x"], y=arrays["test_y"]),
     )
-
-
-def download(options: NoOptions, data_dir: Path) -> None:
-    try:
-        locate(options, data_dir)
-    except DataError:
-        _files.fetch(_SOURCES, data_dir / KEY)
 
 
 def _read_split(images: Path, labels: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -135,13 +117,12 @@ def _read_idx(path: Path, magic: int) -> NDArray[Any]:
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(lengths)
 
 
-DATASET = Dataset(
-    key=KEY,
+DATASET = files_dataset(
+    KEY,
+    version=1,
     summary="handwritten digits, 784 pixels, 10 classes (idx files)",
-    options=NoOptions,
-    resolve=resolve,
-    locate=locate,
-    digest=digest,
-    prepare=prepare,
-    download=download,
+    resolve=_resolve,
+    locate=lambda data_dir: _files.locate(KEY, data_dir, _ROLES),
+    prepare=_prepare,
+    sources=_SOURCES,
 )

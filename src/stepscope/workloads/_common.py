@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from pydantic import Field, model_validator
+
 from stepscope.config.options import OptionsModel
 from stepscope.records.plan import InputNeeds, ModelFacts, ParameterFact
 
@@ -96,19 +98,46 @@ def model_facts(layers: Iterable[Layer], *, dtype: str, extra_flops: int = 0) ->
     )
 
 
-def transformer_blocks(*, num_layers: int, d_model: int, dim_feedforward: int, seq_len: int) -> list[Layer]:
-    """The layers of ``num_layers`` pre-norm Transformer blocks on ``seq_len`` positions per sample."""
-    layers: list[Layer] = []
-    for i in range(num_layers):
+class TransformerOptions(OptionsModel):
+    """Options of a model of token ids; a family states its own defaults."""
+
+    d_model: int = Field(default=128, ge=1, description="width of a token's vector")
+    n_heads: int = Field(default=4, ge=1, description="attention heads; divides d_model")
+    num_layers: int = Field(default=2, ge=1, description="Transformer blocks")
+    dim_feedforward: int | None = Field(default=None, ge=1, description="hidden width of a block's MLP; 4 x d_model")
+    max_seq_len: int = Field(default=128, ge=1, description="tokens per sample")
+    vocab_size: int = Field(default=8192, ge=4, description="rows of the token table")
+    dropout: float = Field(
+        default=0.0, ge=0.0, lt=1.0, description="above 0, runs on different numbers of ranks are not comparable"
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> TransformerOptions:
+        if self.d_model % self.n_heads:
+            raise ValueError(f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}")
+        return self
+
+    @property
+    def feedforward(self) -> int:
+        """Hidden width of a block's MLP."""
+        return self.dim_feedforward or 4 * self.d_model
+
+
+def transformer_facts(options: TransformerOptions, head: Layer, *, dtype: str, causal: bool) -> ModelFacts:
+    """Facts of token and position tables, pre-norm blocks, a norm and ``head``, on ``max_seq_len`` positions a sample."""
+    width, positions = options.d_model, options.max_seq_len
+    layers = [table("tokens", options.vocab_size, width), table("positions", positions, width)]
+    for i in range(options.num_layers):
         layers += [
-            norm(f"blocks.{i}.norm_attention", d_model),
-            linear(f"blocks.{i}.query_key_value", d_model, 3 * d_model, positions=seq_len),
-            linear(f"blocks.{i}.attention_out", d_model, d_model, positions=seq_len),
-            norm(f"blocks.{i}.norm_feedforward", d_model),
-            linear(f"blocks.{i}.feedforward_in", d_model, dim_feedforward, positions=seq_len),
-            linear(f"blocks.{i}.feedforward_out", dim_feedforward, d_model, positions=seq_len),
+            norm(f"blocks.{i}.norm_attention", width),
+            linear(f"blocks.{i}.query_key_value", width, 3 * width, positions=positions),
+            linear(f"blocks.{i}.attention_out", width, width, positions=positions),
+            norm(f"blocks.{i}.norm_feedforward", width),
+            linear(f"blocks.{i}.feedforward_in", width, options.feedforward, positions=positions),
+            linear(f"blocks.{i}.feedforward_out", options.feedforward, width, positions=positions),
         ]
-    return layers
+    attention = attention_flops(num_layers=options.num_layers, d_model=width, seq_len=positions, causal=causal)
+    return model_facts([*layers, norm("norm", width), head], dtype=dtype, extra_flops=attention)
 
 
 def attention_flops(*, num_layers: int, d_model: int, seq_len: int, causal: bool) -> int:

@@ -146,12 +146,12 @@ def test_an_incomplete_imdb_folder_names_what_is_missing(imdb_folder: Path) -> N
     (imdb_folder / "aclImdb/test/neg/0_2.txt").unlink()
     (imdb_folder / "aclImdb/test/neg").rmdir()
     with pytest.raises(DataError, match=r"expected also the folder test/neg"):
-        imdb.locate(imdb.NoOptions(), imdb_folder)
+        imdb.DATASET.locate(imdb.DATASET.options(), imdb_folder)
 
 
 def test_imdb_without_files_says_where_it_looked(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"expected a folder aclImdb or aclImdb\*\.tar\.gz"):
-        imdb.locate(imdb.NoOptions(), tmp_path)
+        imdb.DATASET.locate(imdb.DATASET.options(), tmp_path)
 
 
 @pytest.mark.parametrize("key", ["ag_news", "imdb"])

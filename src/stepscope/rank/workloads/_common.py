@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 
+from stepscope.workloads._common import TransformerOptions
+
 INIT_STD = 0.02
 """Standard deviation of initial Transformer weights (Radford et al. 2019, GPT-2)."""
 
@@ -121,6 +123,47 @@ class Block(nn.Module):
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self._dropout, self.training) if self._dropout else x
+
+
+class Transformer(nn.Module):
+    """Token and position tables, pre-norm blocks, a norm and a head: what decoder and encoder have in common."""
+
+    def __init__(
+        self,
+        options: TransformerOptions,
+        *,
+        outputs: int,
+        activation: Callable[[Tensor], Tensor],
+        causal: bool,
+        head_bias: bool,
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(options.vocab_size, options.d_model)
+        self.positions = nn.Embedding(options.max_seq_len, options.d_model)
+        self.blocks = nn.ModuleList(
+            Block(
+                d_model=options.d_model,
+                n_heads=options.n_heads,
+                dim_feedforward=options.feedforward,
+                num_layers=options.num_layers,
+                activation=activation,
+                causal=causal,
+                dropout=options.dropout,
+            )
+            for _ in range(options.num_layers)
+        )
+        self.norm = nn.LayerNorm(options.d_model)
+        self.head = nn.Linear(options.d_model, outputs, bias=head_bias)
+        nn.init.normal_(self.tokens.weight, std=INIT_STD)
+        nn.init.normal_(self.positions.weight, std=INIT_STD)
+        init_linear(self.head)
+
+    def encode(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Ids [n, s] -> normed states [n, s, d_model]. mask: see :class:`Block`."""
+        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.norm(x)  # type: ignore[no-any-return]
 
 
 def init_linear(layer: nn.Linear, *, std: float = INIT_STD) -> None:
