@@ -53,7 +53,7 @@ def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
     """As ``read_evidence``, every path by itself; what the user states may be of a run at any of them."""
     from stepscope.core.signals import stop_signals_raise
     from stepscope.results.missing import require_stated
-    from stepscope.store.importers._stated import require_known
+    from stepscope.store.stated import require_known
 
     stated = _stated(options)
     found = []
@@ -68,7 +68,7 @@ def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
 
 def _stated(options: EvidenceOptions) -> Stated:
     from stepscope.records.imported import Stated
-    from stepscope.store.importers._stated import parse_world_sizes
+    from stepscope.store.stated import parse_world_sizes
 
     if options.scaling is not None and options.scaling not in SCALINGS:
         raise UsageError(unknown("--scaling", options.scaling, SCALINGS))

@@ -9,7 +9,7 @@ from stepscope.core.words import counted
 from stepscope.records.imported import Stated
 from stepscope.records.training import Scaling, TrainingRun
 from stepscope.results.evidence import Evidence
-from stepscope.store.importers._stated import require_known
+from stepscope.store.stated import require_known
 
 
 def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:

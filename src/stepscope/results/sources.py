@@ -67,7 +67,7 @@ def load_sources(
 
 
 def _is_trace_file(path: Path) -> bool:
-    from stepscope.store.importers._detect import detect
+    from stepscope.store.foreign import detect
     from stepscope.traces.load import is_trace
 
     try:
@@ -98,7 +98,7 @@ def load_source(
     on_trace: OnTrace | None = None,
 ) -> Evidence:
     """What lies at one path. Raises DataError where nothing reads it."""
-    from stepscope.store.importers._detect import detect
+    from stepscope.store.foreign import detect
 
     read = partial(_read_traces, spans=spans, on_trace=on_trace)
     _require_there(path)
@@ -130,7 +130,7 @@ def _require_there(path: Path) -> None:
 
 def _traced(path: Path, read: ReadTraces) -> Evidence:
     """What no importer knows is a trace, or nothing that is read here."""
-    from stepscope.store.importers._files import head_of
+    from stepscope.store.files import head_of
     from stepscope.traces.load import is_trace
 
     if path.is_file() and path.stat().st_size == 0:

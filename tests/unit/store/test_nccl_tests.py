@@ -10,9 +10,9 @@ from tests.nccl_tests_log import log, row
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records.imported import Imported, Stated
-from stepscope.store.importers._detect import detect, read_foreign
-from stepscope.store.importers._nccl_tests_table import read_tables
+from stepscope.store.foreign import detect, read_foreign
 from stepscope.store.importers.nccl_tests import IMPORTER
+from stepscope.store.nccl_tests_log import read_tables
 
 SIZES = [(1 << 10, 13.0), (1 << 20, 27.37), (64 << 20, 324.7), (1 << 30, 4029.4)]
 

@@ -45,7 +45,7 @@ def read_measured_table(
         raise DataError(f"cannot read {file}", why=str(error)) from error
     given = Given(gpu=gpu, n_gpus=n_gpus, gpus_per_node=gpus_per_node, inter_node=inter_node)
     if file.suffix != ".csv":
-        return read_log(file, text, given)
+        return read_log(file, given)
     rows = list(csv.DictReader(text.splitlines()))
     columns = set(rows[0]) if rows else set()
     if {"collective", "size_bytes", "n_gpus"} <= columns:

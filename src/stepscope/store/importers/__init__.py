@@ -6,6 +6,6 @@
 from __future__ import annotations
 
 from stepscope.core.registry import Registry
-from stepscope.store.importers._importer import Importer
+from stepscope.store.importer import Importer
 
 REGISTRY: Registry[Importer] = Registry("stepscope.store.importers", "IMPORTER", "importer")

@@ -155,8 +155,8 @@ def _settings(config: ExperimentConfig) -> tuple[dict[str, Any], list[str]]:
             settings[name] = values[0]
             used |= set(found)
         elif values:
-            told = ", ".join(f"{'.'.join(path)} {value}" for path, value in found.items())
-            notes.append(f"{config.name}: {name} is told in several ways and left open: {told}")
+            places = ", ".join(f"{'.'.join(path)} {value}" for path, value in found.items())
+            notes.append(f"{config.name}: {name} is told in several ways and left open: {places}")
     optimizer = config.section("optimizer")
     kind = next((key for key in ("type", "name", "") if isinstance(optimizer.get(key), str)), None)
     if kind is not None:

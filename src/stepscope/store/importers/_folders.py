@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stepscope.core.errors import DataError
-from stepscope.store.importers._importer import Candidate
+from stepscope.store.importer import Candidate
 
 T = TypeVar("T")
 Knows = Callable[[Candidate], bool]

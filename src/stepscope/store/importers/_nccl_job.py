@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from stepscope.store.importers._nccl_lines import Said
+from stepscope.store.importers._nccl_lines import ParsedLine
 from stepscope.store.importers._nccl_members import (
     Choice,
     Member,
@@ -69,7 +69,7 @@ _PROTOCOLS = ("LL", "LL128", "Simple")
 
 
 @dataclass(kw_only=True, slots=True)
-class Heard:
+class Message:
     """A warning or returned error, by place."""
 
     text: str
@@ -78,11 +78,11 @@ class Heard:
 
 
 class Job:
-    """All processes of all files, and what was said of hosts and plugins."""
+    """All processes of all files, and what their lines say of hosts and plugins."""
 
     def __init__(self) -> None:
         self.processes: dict[tuple[int, str, int], Process] = {}
-        self.messages: dict[tuple[Process, str, int, str], Heard] = {}
+        self.messages: dict[tuple[Process, str, int, str], Message] = {}
         self.plugins: dict[str, None] = {}
         self.no_plugin: dict[str, None] = {}
         self.settings: dict[tuple[str, str], None] = {}
@@ -95,15 +95,15 @@ class Job:
         self._members = 0
         self._by_pid: dict[tuple[int, int], list[Process]] = {}
 
-    def hear(self, file: int, said: Said) -> None:
+    def add(self, file: int, parsed: ParsedLine) -> None:
         """Take in one line."""
-        process = self.process(file, said)
-        if said.warning:
-            self._message("warning", process, said.place, said)
+        process = self.process(file, parsed)
+        if parsed.warning:
+            self._message("warning", process, parsed.place, parsed)
             return
         for marker, handler in _HANDLERS:
-            if marker in said.text:
-                handler(self, process, said)
+            if marker in parsed.text:
+                handler(self, process, parsed)
                 return
 
     def listens_to(self, line: bytes) -> bool:
@@ -112,37 +112,37 @@ class Job:
             return self.several
         return _TELLING.search(line) is not None
 
-    def process(self, file: int, said: Said) -> Process:
+    def process(self, file: int, parsed: ParsedLine) -> Process:
         """Who speaks. Other output right before a line looks like a part of the host's name: it is taken off."""
-        known = self.processes.get((file, said.host, said.pid))
+        known = self.processes.get((file, parsed.host, parsed.pid))
         if known is not None:
             return known
-        same_pid = self._by_pid.setdefault((file, said.pid), [])
+        same_pid = self._by_pid.setdefault((file, parsed.pid), [])
         for each in same_pid:
-            if _with_residue(said.host, each.host, anything=said.glued):
+            if _with_residue(parsed.host, each.host, anything=parsed.glued):
                 return each
-            if _with_residue(each.host, said.host, anything=each.glued):
-                del self.processes[file, each.host, said.pid]
-                each.host, each.glued = said.host, said.glued
-                self.processes[file, said.host, said.pid] = each
+            if _with_residue(each.host, parsed.host, anything=each.glued):
+                del self.processes[file, each.host, parsed.pid]
+                each.host, each.glued = parsed.host, parsed.glued
+                self.processes[file, parsed.host, parsed.pid] = each
                 return each
-        new = Process(file=file, host=said.host, pid=said.pid, glued=said.glued)
-        self.processes[file, said.host, said.pid] = new
+        new = Process(file=file, host=parsed.host, pid=parsed.pid, glued=parsed.glued)
+        self.processes[file, parsed.host, parsed.pid] = new
         same_pid.append(new)
         return new
 
-    # What is said of a communicator, each line by the thread that initialises it or by one that connects it later.
+    # Lines about a communicator, each line by the thread that initialises it or by one that connects it later.
 
-    def _init(self, process: Process, said: Said) -> None:
-        found = _INIT.search(said.text)
+    def _init(self, process: Process, parsed: ParsedLine) -> None:
+        found = _INIT.search(parsed.text)
         if found is None:
             return
         pointer, rank, nranks, cuda, nvml, bus, rest, stage = found.groups()
-        member = process.beginning.get(said.tid)
+        member = process.beginning.get(parsed.tid)
         if stage == "START":
             process.states_starts = True
             member = self._new_member(process)
-            process.beginning[said.tid] = member
+            process.beginning[parsed.tid] = member
         elif member is None or member.pointer not in (None, pointer):
             member = by_pointer(process, pointer) or self._new_member(process)
         member.pointer, member.rank, member.nranks = pointer, int(rank), int(nranks)
@@ -151,21 +151,21 @@ class Job:
         member.bus_id = bus
         if member.key is None:
             member.key = identity(process, member, rest)
-        member.networks += process.networks.pop(said.tid, [])
+        member.networks += process.networks.pop(parsed.tid, [])
         if stage == "COMPLETE":
             member.initialised = True
-            process.beginning.pop(said.tid, None)
+            process.beginning.pop(parsed.tid, None)
 
-    def _ended(self, process: Process, said: Said) -> None:
-        found = _ENDED.search(said.text)
+    def _ended(self, process: Process, parsed: ParsedLine) -> None:
+        found = _ENDED.search(parsed.text)
         member = by_pointer(process, found[1]) if found else None
         if found and member is not None:
             member.ended = "destroyed" if found[2] == "Destroy" else "aborted"
 
-    def _link(self, process: Process, said: Said) -> None:
-        found = _LINK.search(said.text)
+    def _link(self, process: Process, parsed: ParsedLine) -> None:
+        found = _LINK.search(parsed.text)
         if found is None:
-            self._collnet(process, said)
+            self._collnet(process, parsed)
             return
         channel, source, destination, end, via, pointer = found.groups()
         net = _NET.match(via)
@@ -176,7 +176,7 @@ class Job:
         transport = net[1] if net else _THROUGH.sub("", via)
         own, other = (destination, source) if end == "receive" else (source, destination)
         member = by_pointer(process, pointer) if pointer else None
-        member = member or self._speaking(process, said, own=int(own), other=int(other))
+        member = member or self._speaking(process, parsed, own=int(own), other=int(other))
         way = member.ways.setdefault((int(source), int(destination), transport), Way())
         way.channels |= 1 << int(channel)
         if net is not None:
@@ -184,21 +184,21 @@ class Job:
             way.gdrdma = net[4] is not None and way.gdrdma is not False
             way.proxy_rank = way.proxy_rank if net[3] is None else int(net[3])
 
-    def _collnet(self, process: Process, said: Said) -> None:
-        found = _COLLNET.match(said.text)
-        member = process.beginning.get(said.tid)
+    def _collnet(self, process: Process, parsed: ParsedLine) -> None:
+        found = _COLLNET.match(parsed.text)
+        member = process.beginning.get(parsed.tid)
         if found and member is not None and found[1] not in member.networks:
             member.networks.append(found[1])
 
-    def _ring(self, process: Process, said: Said) -> None:
-        found = _RING.match(said.text)
+    def _ring(self, process: Process, parsed: ParsedLine) -> None:
+        found = _RING.match(parsed.text)
         if found:
             order = tuple(int(r) for r in found[2].split())
-            self._initialising(process, said).rings[int(found[1])] = order
+            self._initialising(process, parsed).rings[int(found[1])] = order
 
-    def _trees(self, process: Process, said: Said) -> None:
-        member = self._initialising(process, said)
-        for channel, drawn in _TREE.findall(said.text):
+    def _trees(self, process: Process, parsed: ParsedLine) -> None:
+        member = self._initialising(process, parsed)
+        for channel, drawn in _TREE.findall(parsed.text):
             # Before NCCL 2.8 a second tree follows, the first one mirrored.
             ends = drawn.partition("|")[0].split("->")
             if len(ends) == 3:
@@ -206,79 +206,79 @@ class Job:
                 if re.fullmatch(r"-?\d{1,6}", parent):
                     member.parents[int(channel)] = int(parent)
 
-    def _channels(self, process: Process, said: Said) -> None:
-        found = _CHANNELS.search(said.text)
+    def _channels(self, process: Process, parsed: ParsedLine) -> None:
+        found = _CHANNELS.search(parsed.text)
         if found:
             counts = tuple(None if n is None else int(n) for n in found.groups())
-            self._initialising(process, said).channels = counts
+            self._initialising(process, parsed).channels = counts
 
-    def _nodes(self, process: Process, said: Said) -> None:
-        found = _NODES.search(said.text)
+    def _nodes(self, process: Process, parsed: ParsedLine) -> None:
+        found = _NODES.search(parsed.text)
         member = by_pointer(process, found[1]) if found else None
         if found and member is not None:
             member.nodes = int(found[2])
 
-    def _nvls(self, process: Process, said: Said) -> None:
-        found = _NVLS.match(said.text)
+    def _nvls(self, process: Process, parsed: ParsedLine) -> None:
+        found = _NVLS.match(parsed.text)
         if found:
-            self._initialising(process, said).nvls = found[1] is None
+            self._initialising(process, parsed).nvls = found[1] is None
 
-    def _choice(self, process: Process, said: Said) -> None:
-        choice = _choice_in(said.text)
+    def _choice(self, process: Process, parsed: ParsedLine) -> None:
+        choice = _choice_in(parsed.text)
         if choice is None:
             return
-        member = self._chooser(process, said)
+        member = self._chooser(process, parsed)
         if choice not in member.choices and len(member.choices) >= SIZES_KEPT:
             bits = max(choice.low_bytes.bit_length() - 1, 0)
             choice = choice._replace(low_bytes=1 << bits, high_bytes=(2 << bits) - 1, channels=None)
         member.choices[choice] = member.choices.get(choice, 0) + 1
 
-    def _called(self, process: Process, said: Said) -> None:
+    def _called(self, process: Process, parsed: ParsedLine) -> None:
         if len(process.members) > 1:
-            _, _, rest = said.text.rpartition(" comm ")
-            process.called[said.tid] = rest.partition(" ")[0]
+            _, _, rest = parsed.text.rpartition(" comm ")
+            process.called[parsed.tid] = rest.partition(" ")[0]
 
-    # What is said of the process, its host and its surroundings.
+    # Lines about the process, its host and its surroundings.
 
-    def _network(self, process: Process, said: Said) -> None:
-        found = _NETWORK.match(said.text)
+    def _network(self, process: Process, parsed: ParsedLine) -> None:
+        found = _NETWORK.match(parsed.text)
         if found is None:
             return
-        member = process.beginning.get(said.tid)
-        heard = member.networks if member is not None else process.networks.setdefault(said.tid, [])
-        if found[1] not in heard:
-            heard.append(found[1])
+        member = process.beginning.get(parsed.tid)
+        networks = member.networks if member is not None else process.networks.setdefault(parsed.tid, [])
+        if found[1] not in networks:
+            networks.append(found[1])
 
-    def _version(self, process: Process, said: Said) -> None:
-        if found := _VERSION.match(said.text):
+    def _version(self, process: Process, parsed: ParsedLine) -> None:
+        if found := _VERSION.match(parsed.text):
             process.versions[found[1]] = None
 
-    def _setting(self, _: Process, said: Said) -> None:
-        if found := _SETTING.search(said.text):
+    def _setting(self, _: Process, parsed: ParsedLine) -> None:
+        if found := _SETTING.search(parsed.text):
             self.settings[found[1], found[2]] = None
 
-    def _plugin(self, _: Process, said: Said) -> None:
-        if found := _PLUGIN.match(said.text):
+    def _plugin(self, _: Process, parsed: ParsedLine) -> None:
+        if found := _PLUGIN.match(parsed.text):
             self.plugins[found[1]] = None
-        elif found := _NO_PLUGIN.match(said.text):
+        elif found := _NO_PLUGIN.match(parsed.text):
             self.no_plugin[found[1].strip()] = None
 
-    def _nics(self, process: Process, said: Said) -> None:
-        if found := _NICS.match(said.text):
+    def _nics(self, process: Process, parsed: ParsedLine) -> None:
+        if found := _NICS.match(parsed.text):
             self.nics.setdefault(process.host, {}).update(dict.fromkeys(_NIC.findall(found[1])))
 
-    def _gdr(self, process: Process, said: Said) -> None:
-        if found := _GDR.search(said.text):
+    def _gdr(self, process: Process, parsed: ParsedLine) -> None:
+        if found := _GDR.search(parsed.text):
             self.gdr.setdefault(process.host, {})[found[2]] = found[1] == "Enabled"
 
-    def _returned(self, process: Process, said: Said) -> None:
-        found = _RETURNED.match(said.text)
+    def _returned(self, process: Process, parsed: ParsedLine) -> None:
+        found = _RETURNED.match(parsed.text)
         if found and int(found[2]) > 0:
-            self._message("returned", process, found[1], said)
+            self._message("returned", process, found[1], parsed)
 
-    def _message(self, kind: str, process: Process, place: str, said: Said) -> None:
-        key = process, kind, said.device, place
-        self.messages.setdefault(key, Heard(text=said.text, device=said.device)).count += 1
+    def _message(self, kind: str, process: Process, place: str, parsed: ParsedLine) -> None:
+        key = process, kind, parsed.device, place
+        self.messages.setdefault(key, Message(text=parsed.text, device=parsed.device)).count += 1
 
     # Whose line it is.
 
@@ -292,23 +292,23 @@ class Job:
             self.members_dropped += 1
         return member
 
-    def _initialising(self, process: Process, said: Said) -> Member:
+    def _initialising(self, process: Process, parsed: ParsedLine) -> Member:
         """The communicator that the thread is about to open; before NCCL 2.18 its name comes last."""
-        member = process.beginning.get(said.tid)
+        member = process.beginning.get(parsed.tid)
         if member is None and not process.states_starts:
-            member = process.beginning[said.tid] = self._new_member(process)
+            member = process.beginning[parsed.tid] = self._new_member(process)
         return member or unstated(process)
 
-    def _speaking(self, process: Process, said: Said, *, own: int, other: int) -> Member:
-        if said.tid in process.beginning or not process.states_starts:
-            return self._initialising(process, said)
-        return connected(process, own=own, other=other, device=said.device) or unstated(process)
+    def _speaking(self, process: Process, parsed: ParsedLine, *, own: int, other: int) -> Member:
+        if parsed.tid in process.beginning or not process.states_starts:
+            return self._initialising(process, parsed)
+        return connected(process, own=own, other=other, device=parsed.device) or unstated(process)
 
-    def _chooser(self, process: Process, said: Said) -> Member:
-        """Choices are said by rank 0 alone, without naming the communicator."""
+    def _chooser(self, process: Process, parsed: ParsedLine) -> Member:
+        """Rank 0 alone prints choices, without naming the communicator."""
         fitting = [m for m in process.members if m.rank == 0 and m.ended is None]
         if len(fitting) > 1:
-            latest = process.called.get(said.tid)
+            latest = process.called.get(parsed.tid)
             fitting = [m for m in fitting if m.pointer == latest]
         return fitting[0] if len(fitting) == 1 else unstated(process)
 
@@ -357,7 +357,7 @@ def _spelled(text: str, names: tuple[str, ...]) -> str:
     return next((n for n in names if n.lower() == plain), text)
 
 
-_HANDLERS: tuple[tuple[str, Callable[[Job, Process, Said], None]], ...] = (
+_HANDLERS: tuple[tuple[str, Callable[[Job, Process, ParsedLine], None]], ...] = (
     ("opCount ", Job._called),
     (" Bytes -> Algo ", Job._choice),
     (" via ", Job._link),
@@ -377,7 +377,7 @@ _HANDLERS: tuple[tuple[str, Callable[[Job, Process, Said], None]], ...] = (
     ("GPU Direct RDMA ", Job._gdr),
     (" -> ", Job._returned),
 )
-"""The first marker that stands in a line decides who reads it; what is said with every call comes first."""
+"""The first marker that stands in a line decides who reads it; what every call prints comes first."""
 
 _CALL = _HANDLERS[0][0].encode()
 _TELLING = re.compile(

@@ -23,7 +23,7 @@ _HEADER = re.compile(
 _VERSION = re.compile(rb"(?<!, )\b[NR]CCL version\s*:?\s*(\d\S*)(?:\s+\S+:\S+)?\s*$")
 
 
-class Said(NamedTuple):
+class ParsedLine(NamedTuple):
     """One line of NCCL's. glued: it began in the middle of another line, so that its host may have letters too many."""
 
     host: str
@@ -68,7 +68,7 @@ class Lines:
 
 
 @lru_cache(maxsize=4096)  # a job makes the same calls again and again
-def said_in(line: bytes) -> tuple[Said | None, int]:
+def parse_line(line: bytes) -> tuple[ParsedLine | None, int]:
     """What NCCL says in a line, and how many of its lines ended there because another one ran into them.
 
     Of those nothing is taken: where one line begins inside another, the other's rest stands anywhere.
@@ -78,7 +78,7 @@ def said_in(line: bytes) -> tuple[Said | None, int]:
         return None, 0
     last = found[-1]
     host, pid, tid, device, place, level = last.groups()
-    said = Said(
+    parsed = ParsedLine(
         host=host.decode(),
         pid=int(pid),
         tid=int(tid),
@@ -88,10 +88,10 @@ def said_in(line: bytes) -> tuple[Said | None, int]:
         text=line[last.end() :].decode(errors="replace").rstrip(),
         glued=len(found) > 1,
     )
-    return said, len(found) - 1
+    return parsed, len(found) - 1
 
 
-def version_in(line: bytes) -> str | None:
+def parse_version(line: bytes) -> str | None:
     """The version where NCCL states it on a line of its own, without saying who speaks."""
     found = _VERSION.search(line)
     return found[1].decode(errors="replace") if found else None

@@ -26,14 +26,14 @@ from stepscope.records.nccl_debug import (
     NcclTree,
 )
 from stepscope.store.importers._nccl_job import Job
-from stepscope.store.importers._nccl_lines import MAX_LINE_BYTES, Lines, said_in, version_in
+from stepscope.store.importers._nccl_lines import MAX_LINE_BYTES, Lines, parse_line, parse_version
 from stepscope.store.importers._nccl_members import Choice, Member, Process, Way, merge_way
 
 _HOW = "run with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,TUNING"
 
 
 def read_nccl_debug(paths: str | Path | Iterable[str | Path]) -> NcclDebug:
-    """What NCCL said in these files, and in all files of these folders; .gz files too.
+    """What NCCL wrote in these files, and in all files of these folders; .gz files too.
 
     Raises DataError for a file that cannot be read, for one named that holds no line of NCCL's, and where nothing of
     communicators, connections, NICs or errors is told.
@@ -107,13 +107,13 @@ def _read(job: Job, number: int, path: Path, versions: dict[str, None]) -> NcclL
         if nccl and line.count(b" NCCL INFO ") == 1 and not job.listens_to(line):
             nccl += 1
             continue
-        said, lost = said_in(line if len(line) <= MAX_LINE_BYTES else line[-MAX_LINE_BYTES:])
+        parsed, lost = parse_line(line if len(line) <= MAX_LINE_BYTES else line[-MAX_LINE_BYTES:])
         nccl += lost
         torn += lost
-        if said is not None:
+        if parsed is not None:
             nccl += 1
-            job.hear(number, said)
-        elif version := version_in(line):
+            job.add(number, parsed)
+        elif version := parse_version(line):
             nccl += 1
             versions[version] = None
     return NcclLogFile(
@@ -206,7 +206,7 @@ def _only(versions: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _networks(member: Member) -> Iterable[str]:
-    return member.networks or [n for heard in member.process.networks.values() for n in heard]
+    return member.networks or [n for names in member.process.networks.values() for n in names]
 
 
 def _rank(member: Member) -> NcclRank:
@@ -268,7 +268,7 @@ def _choices(members: Sequence[Member]) -> Iterator[NcclChoice]:
 
 
 def _messages(job: Job) -> Iterator[NcclMessage]:
-    for (process, kind, device, place), heard in job.messages.items():
+    for (process, kind, device, place), message in job.messages.items():
         yield NcclMessage(
             kind=kind,
             rank=_rank_on(process, device),
@@ -276,8 +276,8 @@ def _messages(job: Job) -> Iterator[NcclMessage]:
             pid=process.pid,
             cuda_device=device,
             place=place,
-            text=heard.text,
-            count=heard.count,
+            text=message.text,
+            count=message.count,
         )
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import TrainingRun
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._collectives import StatedRate, comm_row, reading_of, readings
 from stepscope.store.importers._fields import Fields, read_fields
 from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._importer import Candidate, Importer
-from stepscope.store.importers._stated import with_stated
 from stepscope.store.importers._training import (
     MS,
     label,
@@ -20,6 +19,7 @@ from stepscope.store.importers._training import (
     require_agreement,
     with_unique_ids,
 )
+from stepscope.store.stated import with_stated
 
 _SUFFIXES = (".json",)
 _METRIC_OPS: Mapping[str, str] = {

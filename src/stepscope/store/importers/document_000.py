@@ -22,11 +22,11 @@ from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import Epoch, Measured, TrainingRun
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._importer import Candidate, Importer
 from stepscope.store.importers._json import count, finite, positive, read_json
-from stepscope.store.importers._stated import with_stated
 from stepscope.store.importers._training import SECOND, label, slug, with_unique_ids
+from stepscope.store.stated import with_stated
 
 STRATEGIES = {
     "single_gpu": "single",
@@ -163,15 +163,15 @@ def _epochs(where: str, row: Mapping[str, Any], notes: list[str]) -> tuple[Epoch
         if time is None:
             notes.append(f"{where}: no time of epoch {at + 1}")
         if loss is None:
-            told = losses[at] if at < len(losses) else "not there"
-            notes.append(f"{where}: loss of epoch {at + 1} is {told}")
+            found = losses[at] if at < len(losses) else "not there"
+            notes.append(f"{where}: loss of epoch {at + 1} is {found}")
         epochs.append(Epoch(number=at + 1, duration_ns=None if time is None else time * SECOND, train_loss=loss))
     accuracy = finite(row.get("final_accuracy"))
     if epochs and accuracy is not None and 0 <= accuracy <= 1:
         epochs[-1] = replace(epochs[-1], train_accuracy=accuracy)
-    mean, told = fmean(t for t in times) if _all_numbers(times) else None, positive(row.get("avg_epoch_time"))
-    if mean is not None and told is not None and abs(told - mean) > 0.01 * mean:
-        notes.append(f"{where}: avg_epoch_time {told:.4g} s is not the mean of epoch_times, {mean:.4g} s")
+    mean, stated = fmean(t for t in times) if _all_numbers(times) else None, positive(row.get("avg_epoch_time"))
+    if mean is not None and stated is not None and abs(stated - mean) > 0.01 * mean:
+        notes.append(f"{where}: avg_epoch_time {stated:.4g} s is not the mean of epoch_times, {mean:.4g} s")
     return tuple(epochs)
 
 
@@ -183,8 +183,8 @@ def _settings(row: Mapping[str, Any], strategy: str) -> dict[str, Any]:
     """Communication is per epoch (ns): how many steps an epoch had is not told. The default drop of one epoch holds."""
     settings: dict[str, Any] = {name: row[name] for name in ("lr", "n_samples", "batch_size") if name in row}
     if strategy == "naive":
-        told = row.get("comm_times")
-        seconds = [positive(each) for each in told] if isinstance(told, list) else []
+        times = row.get("comm_times")
+        seconds = [positive(each) for each in times] if isinstance(times, list) else []
         known = [each for each in seconds if each is not None]
         mean = _mean([each * SECOND for each in known])
         settings["exposed_comm_ns_per_epoch"] = mean.value if mean is not None and len(known) == len(seconds) else None
@@ -219,9 +219,9 @@ def _steps(
 
 def _hardware(path: Path, row: Mapping[str, Any]) -> str | None:
     """The GPU's name from the row, else from the file's name, whose underscores stand for spaces."""
-    told = row.get("gpu_name")
-    if isinstance(told, str) and told and told != "unknown":
-        return told
+    name = row.get("gpu_name")
+    if isinstance(name, str) and name and name != "unknown":
+        return name
     named = _NAME.fullmatch(path.name)
     return named[1].replace("_", " ") if named and named[1] != "unknown" else None
 

@@ -25,12 +25,11 @@ from stepscope.records import codec
 from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import TrainingRun
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._collectives import comm_row
 from stepscope.store.importers._fields import Fields, read_fields
 from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._importer import Candidate, Importer
 from stepscope.store.importers._json import refuse_large
-from stepscope.store.importers._stated import with_stated
 from stepscope.store.importers._training import (
     MS,
     label,
@@ -40,6 +39,7 @@ from stepscope.store.importers._training import (
     with_own_baselines,
     with_unique_ids,
 )
+from stepscope.store.stated import with_stated
 
 OPS = {
     "allreduce": "all_reduce",
@@ -81,9 +81,9 @@ class _Document:
 
     @property
     def backend(self) -> str:
-        """As told; the suite itself runs on NCCL only."""
-        told = self.config.maybe(self.config.text, "backend")
-        return told or ("unknown" if "backend" in self.config.values else "nccl")
+        """As stated; the suite itself runs on NCCL only."""
+        stated = self.config.maybe(self.config.text, "backend")
+        return stated or ("unknown" if "backend" in self.config.values else "nccl")
 
 
 def _recognises(candidate: Candidate) -> bool:
@@ -176,12 +176,12 @@ def _suite_rows(document: _Document, sizes: Fields, key: str, notes: list[str]) 
             warmup=_warmup(document),
             notes=("mean over back-to-back calls on rank 0",),
         )
-        told = entry.maybe(entry.amount, "bandwidth_GB_s")
-        if told is not None and row.busbw_bytes_per_s is not None:
+        rate = entry.maybe(entry.amount, "bandwidth_GB_s")
+        if rate is not None and row.busbw_bytes_per_s is not None:
             require_agreement(
                 str(document.path),
                 f"{entry.at}.bandwidth_GB_s",
-                stated=told,
+                stated=rate,
                 derived=row.busbw_bytes_per_s / 1e9,
                 formula="bus bandwidth from size and time",
                 tolerance=_TOLERANCE,
@@ -200,7 +200,7 @@ def _sweep_rows(document: _Document, sweep: Fields, key: str) -> Iterator[CommRo
 def _own_row(document: _Document, key: str, entry: Mapping[str, Any], shared: Mapping[str, Any], *, at: str) -> CommRow:
     """A row of `stepscope comm` again: what the document leaves out is unknown, or the kind's only value."""
     kind = {"pairs": "pairs", "overlap": "overlap", "matmul": "matmul"}.get(key, "collective")
-    told = {**shared, **entry}
+    given = {**shared, **entry}
     defaults: dict[str, Any] = dict.fromkeys(codec.field_names(CommRow)) | {
         "cell_id": f"{document.name}/{key}", "kind": kind, "status": "ok", "in_place": False, "mode": "blocking",
         "in_flight": 1, "pacing": "barrier", "root": 0, "env": {}, "bidirectional": False, "notes": (), "rank_hosts": (),
@@ -208,10 +208,10 @@ def _own_row(document: _Document, key: str, entry: Mapping[str, Any], shared: Ma
         "device": "cuda" if document.backend == "nccl" else "cpu", "world_size": document.world_size,
         "scheduler_policy": document.config.maybe(document.config.text, "scheduler_policy"),
     }  # fmt: skip
-    unknown = sorted(set(told) - set(defaults))
+    unknown = sorted(set(given) - set(defaults))
     if unknown:
         raise DataError(f"{document.path}: {at}: unknown {', '.join(unknown)}", why="it is of a newer version")
-    filled = defaults | told
+    filled = defaults | given
     if filled["asked_bytes"] is None:
         filled["asked_bytes"] = filled["size_bytes"]
     if filled["warmup"] is None:

@@ -9,10 +9,9 @@ from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.run import Status
 from stepscope.records.training import TrainingRun
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._fields import Fields, read_fields
 from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._importer import Candidate, Importer
-from stepscope.store.importers._stated import with_stated
 from stepscope.store.importers._training import (
     GIB,
     MS,
@@ -22,6 +21,7 @@ from stepscope.store.importers._training import (
     with_own_baselines,
     with_unique_ids,
 )
+from stepscope.store.stated import with_stated
 
 _SUFFIXES = (".json", ".txt")
 _KIND = re.compile(r'"experiment"\s*:\s*"(gpu_scaling|batch_scaling)"')

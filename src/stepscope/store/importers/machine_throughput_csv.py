@@ -8,9 +8,8 @@ from pathlib import Path
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import TrainingRun
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._importer import Candidate, Importer
-from stepscope.store.importers._stated import with_stated
 from stepscope.store.importers._texts import Line, read_csv
 from stepscope.store.importers._training import (
     label,
@@ -19,6 +18,7 @@ from stepscope.store.importers._training import (
     with_own_baselines,
     with_unique_ids,
 )
+from stepscope.store.stated import with_stated
 
 _SUFFIXES = (".csv",)
 _MODELS = frozenset(

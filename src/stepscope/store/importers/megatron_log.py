@@ -14,11 +14,11 @@ from stepscope.core.words import counted
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.run import Status
 from stepscope.records.training import Measured, TrainingRun
-from stepscope.store.importers._files import head_of
+from stepscope.store.files import head_of
+from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._importer import HEAD_BYTES, Candidate, Importer
-from stepscope.store.importers._stated import with_stated
 from stepscope.store.importers._training import MIB, MS, with_unique_ids
+from stepscope.store.stated import with_stated
 
 _SUFFIXES = (".out", ".log", ".txt", ".err", "")
 _HEAD = 1 << 20
@@ -61,7 +61,7 @@ _ARGUMENTS_KEPT = 2000
 
 @dataclass(kw_only=True)
 class _Job:
-    """What one job of a log said so far. elapsed_ms: one value a line, mean over the iterations since the last."""
+    """What one job of a log printed so far. elapsed_ms: one value a line, mean over the iterations since the last."""
 
     line: int
     world_size: int
@@ -155,7 +155,7 @@ def _jobs(path: Path) -> tuple[list[_Job], str | None, int]:
         if b"using world size" in line and _WORLD.search(line):
             jobs.append(_new_job(path, number, line))
         elif jobs:
-            _hear(jobs[-1], path, number, line)
+            _read_line(jobs[-1], path, number, line)
         elif _ITERATION.search(line) and _ELAPSED.search(line):
             raise DataError(
                 f"{path}:{number}: an iteration before the job's head",
@@ -192,23 +192,23 @@ def _new_job(path: Path, number: int, line: bytes) -> _Job:
     return _Job(line=number, world_size=world, data=data, tensor=tensor, pipeline=pipeline)
 
 
-def _hear(job: _Job, path: Path, number: int, line: bytes) -> None:
+def _read_line(job: _Job, path: Path, number: int, line: bytes) -> None:
     """Take in one line, in which several ranks may speak."""
     if b"max allocated" in line:
-        for told in _MEMORY.finditer(line):
+        for memory in _MEMORY.finditer(line):
             if len(job.memory_ranks) < _MEMORY_RANKS:
-                job.memory_ranks.add(int(told[1]))
-            job.peak_mib = max(job.peak_mib, _float(told[2]) or 0.0)
+                job.memory_ranks.add(int(memory[1]))
+            job.peak_mib = max(job.peak_mib, _float(memory[2]) or 0.0)
     if b"elapsed time per iteration" in line:
         _iteration(job, path, number, line)
     elif b"..." in line and (found := _ARGUMENT.match(line)):
         if not job.elapsed_ms and len(job.arguments) < _ARGUMENTS_KEPT:
             job.arguments[found[1].decode()] = found[2].decode("utf-8", errors="replace").strip()
     elif b"number of parameters on" in line:
-        for told in _PARAMETERS.finditer(line):
-            place = int(told[1]), int(told[2])
+        for part in _PARAMETERS.finditer(line):
+            place = int(part[1]), int(part[2])
             if place[0] < job.tensor and place[1] < job.pipeline:
-                job.parameters[place] = int(told[3])
+                job.parameters[place] = int(part[3])
     elif b"validation loss at" in line and (found := _VALIDATION.search(line)):
         job.validation_loss = _float(found[1])
     else:
@@ -358,7 +358,7 @@ def _notes(job: _Job, interval: int | None) -> tuple[str, ...]:
 
 
 def _parameters(job: _Job) -> int | None:
-    """Sum over (tensor, pipeline) ranks; None until all have been heard."""
+    """Sum over (tensor, pipeline) ranks; None until all were read."""
     complete = len(job.parameters) == job.tensor * job.pipeline
     return sum(job.parameters.values()) if complete else None
 

@@ -17,7 +17,7 @@ from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.memory_snapshot import MemoryHolder, MemorySnapshot
-from stepscope.store.importers._importer import Candidate, Importer
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._memory_history import History, history_of
 from stepscope.store.importers._plain_pickle import PROTOCOL_MARK, plain_values
 from stepscope.store.reader import read_bytes

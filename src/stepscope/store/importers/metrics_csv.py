@@ -20,12 +20,12 @@ from typing import Any
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import Measured, TrainingRun
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._epoch_table import EpochTable, is_epoch_table, read_epoch_table
 from stepscope.store.importers._experiment_config import Facts, config_files, facts_of, read_configs
 from stepscope.store.importers._experiment_names import NameFacts, name_facts, readable_dataset, short_ids
-from stepscope.store.importers._importer import Candidate, Importer
-from stepscope.store.importers._stated import with_stated
 from stepscope.store.importers._training import label
+from stepscope.store.stated import with_stated
 
 FILE = "metrics.csv"
 _TABLES = (".csv", ".tsv")
@@ -39,7 +39,7 @@ class _Experiment:
     table: EpochTable | None
     error: str | None
     facts: Facts | None
-    told: NameFacts
+    from_name: NameFacts
     notes: tuple[str, ...]
 
 
@@ -96,7 +96,7 @@ def _experiment(run_id: str, name: str, file: Path, facts: Facts | None, one_of_
         table=table,
         error=error or (table.empty if table else None),
         facts=facts,
-        told=name_facts(name),
+        from_name=name_facts(name),
         notes=(*(facts.notes if facts else ()), *(table.notes if table else ())),
     )
 
@@ -117,9 +117,9 @@ def _run(each: _Experiment, group: str, stated: Stated) -> TrainingRun:
         error=each.error,
         world_size=world_size,
         model=_model(facts),
-        dataset=readable_dataset(dataset) if isinstance(dataset, str) else each.told.dataset,
+        dataset=readable_dataset(dataset) if isinstance(dataset, str) else each.from_name.dataset,
         dataset_size=facts.count("dataset_size") if facts is not None else None,
-        strategy="single" if ddp is False else "ddp" if ddp or (facts is None and each.told.ddp) else None,
+        strategy="single" if ddp is False else "ddp" if ddp or (facts is None and each.from_name.ddp) else None,
         precision=_precision(facts),
         accumulation=facts.count("accumulation") if facts is not None else None,
         micro_batch=_batch(facts, "micro_batch", world_size),
@@ -140,8 +140,8 @@ def _run(each: _Experiment, group: str, stated: Stated) -> TrainingRun:
 def _settings(each: _Experiment, world_size: int | None) -> tuple[dict[str, Any], list[str]]:
     """(what is known besides, what a reader must know of it)."""
     settings: dict[str, Any] = {**(each.facts.settings if each.facts else {}), "experiment": each.name}
-    if each.told.epochs is not None:
-        settings.setdefault("epochs", each.told.epochs)
+    if each.from_name.epochs is not None:
+        settings.setdefault("epochs", each.from_name.epochs)
     notes = []
     if "batch_size" in settings and world_size != 1:
         notes.append(f"batch_size {settings['batch_size']}: not told whether of one rank or of all; neither is assumed")
@@ -167,7 +167,7 @@ def _settings(each: _Experiment, world_size: int | None) -> tuple[dict[str, Any]
 
 
 def _batch(facts: Facts | None, name: str, world_size: int | None) -> int | None:
-    """The batch that is told under its own name; on one rank also the bare ``batch_size``, accumulation told or none."""
+    """The batch under its own name; on one rank also the bare ``batch_size``."""
     if facts is None:
         return None
     own = facts.count(name)
@@ -189,7 +189,7 @@ def _text(facts: Facts | None, name: str) -> str | None:
 
 
 def _model(facts: Facts | None) -> str | None:
-    """``transformer_sequence_classifier 2x128``: kind, layers and width as far as told."""
+    """``transformer_sequence_classifier 2x128``: kind, layers and width as far as known."""
     if facts is None or not facts.model:
         return None
     model = facts.model
@@ -224,7 +224,7 @@ def _groups(experiments: Sequence[_Experiment]) -> list[str]:
 
 def _key(each: _Experiment) -> dict[str, Any]:
     facts = each.facts
-    planned = facts.get("epochs") if facts is not None else each.told.epochs
+    planned = facts.get("epochs") if facts is not None else each.from_name.epochs
     return {
         "model": dict(facts.model) if facts is not None else {},
         "data": facts.get("dataset") if facts is not None else None,
@@ -241,11 +241,11 @@ def _difference(name: str, value: Any, others: Any) -> str:
 
 def _group_text(each: _Experiment) -> str:
     if each.facts is None:
-        return each.told.subject or each.name
+        return each.from_name.subject or each.name
     dataset = each.facts.get("dataset")
-    data = readable_dataset(dataset) if isinstance(dataset, str) else each.told.dataset
+    data = readable_dataset(dataset) if isinstance(dataset, str) else each.from_name.dataset
     parts = [part for part in (_model(each.facts), data) if part]
-    text = " on ".join(parts) or each.told.subject or each.name
+    text = " on ".join(parts) or each.from_name.subject or each.name
     precision = _precision(each.facts)
     return f"{text}, {precision}" if precision else text
 
@@ -274,7 +274,7 @@ def _why_missing(each: _Experiment, ddp: bool | None) -> str:
         why = f"{each.facts.source} says use_ddp: true and not on how many ranks"
     else:
         why = f"{each.facts.source} says nothing of ranks"
-    return f"{why} (its name says {each.told.ranks_text})" if each.told.ranks_text else why
+    return f"{why} (its name says {each.from_name.ranks_text})" if each.from_name.ranks_text else why
 
 
 def _name(file: Path) -> str:

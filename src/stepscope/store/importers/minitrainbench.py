@@ -9,11 +9,10 @@ from stepscope.core.errors import DataError
 from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import TrainingRun
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._collectives import Reading, StatedRate, comm_row, reading_of, readings
 from stepscope.store.importers._fields import Fields, read_fields
 from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._importer import Candidate, Importer
-from stepscope.store.importers._stated import with_stated
 from stepscope.store.importers._training import (
     MIB,
     MS,
@@ -23,6 +22,7 @@ from stepscope.store.importers._training import (
     with_own_baselines,
     with_unique_ids,
 )
+from stepscope.store.stated import with_stated
 
 _SUFFIXES = (".json",)
 _KIND = re.compile(r'"benchmark"\s*:\s*"(training|communication)"')

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.records.imported import Imported, Stated
-from stepscope.store.importers._importer import Candidate, Importer
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._nccl_log import read_nccl_debug
 
 __all__ = ["IMPORTER", "read_nccl_debug"]

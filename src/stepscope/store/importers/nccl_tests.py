@@ -1,7 +1,7 @@
 """Output of nccl-tests and rccl-tests (``all_reduce_perf`` and the others): one row per size, out of and in place.
 
 What their columns mean: doc/PERFORMANCE.md of nccl-tests. Their time is the mean over iterations that follow each other
-without a barrier, averaged over ranks unless ``-a`` said otherwise: not the median of the slowest rank's times that
+without a barrier, averaged over ranks unless ``-a`` was given: not the median of the slowest rank's times that
 `stepscope comm` gives.
 """
 
@@ -18,13 +18,13 @@ from stepscope.hardware import find
 from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.nccl_debug import NcclDebug
-from stepscope.store.importers._importer import Candidate, Importer
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._nccl_log import read_nccl_debug
-from stepscope.store.importers._nccl_tests_facts import Facts, facts_of
-from stepscope.store.importers._nccl_tests_table import (
+from stepscope.store.nccl_tests_facts import Facts, facts_of
+from stepscope.store.nccl_tests_log import (
     Figures,
-    Table,
-    TableRow,
+    LoggedRow,
+    LoggedRun,
     begins_table,
     read_tables,
 )
@@ -76,7 +76,7 @@ def _import(path: Path, stated: Stated) -> Imported:
             hardware |= dict.fromkeys([read.hardware] if read.hardware else [])
     if unknown:
         raise _all_of(unknown)
-    nccl = _said(talking)
+    nccl = _nccl_of(talking)
     if not rows and nccl is None:
         raise DataError(
             f"{path}: no results of nccl-tests",
@@ -105,8 +105,8 @@ def _all_of(errors: Sequence[UsageError]) -> UsageError:
     )
 
 
-def _said(files: Sequence[Path]) -> NcclDebug | None:
-    """What NCCL told in the same logs; None where that is only a line or two."""
+def _nccl_of(files: Sequence[Path]) -> NcclDebug | None:
+    """What NCCL wrote in the same logs; None where that is only a line or two."""
     if not files:
         return None
     try:
@@ -115,7 +115,7 @@ def _said(files: Sequence[Path]) -> NcclDebug | None:
         return None
 
 
-def _table(table: Table, name: str, stated: Stated) -> _Read:
+def _table(table: LoggedRun, name: str, stated: Stated) -> _Read:
     """Raises UsageError for facts that the log leaves open, DataError for facts that contradict each other."""
     facts = facts_of(table, name, stated)
     ways = (("out of place", False), ("in place", True))
@@ -128,7 +128,7 @@ def _table(table: Table, name: str, stated: Stated) -> _Read:
     return _Read(rows=tuple(rows), notes=(*facts.notes, *_notes(table)), hardware=facts.hardware)
 
 
-def _row(table: Table, row: TableRow, facts: Facts, cell_id: str, *, in_place: bool) -> CommRow | None:
+def _row(table: LoggedRun, row: LoggedRow, facts: Facts, cell_id: str, *, in_place: bool) -> CommRow | None:
     """None for a size of 0 bytes, and for a form that was not measured."""
     figures = row.in_place if in_place else row.out_of_place
     if figures.time_us is None or float(figures.time_us) <= 0 or row.size_bytes == 0:
@@ -197,7 +197,7 @@ def _half_unit(text: str) -> float:
     return 0.5 * 10.0 ** -len(text.partition(".")[2])
 
 
-def _checked(table: Table, figures: Figures) -> tuple[bool | None, str | None]:
+def _checked(table: LoggedRun, figures: Figures) -> tuple[bool | None, str | None]:
     """Whether the result was right, and what was wrong with it. None: not checked, or the log does not say where."""
     if figures.errors is None:
         return None, None
@@ -222,7 +222,7 @@ def _link_peak(facts: Facts) -> float | None:
     return min(found.link.bytes_per_s, (facts.world_size - 1) * found.link.peer_bytes_per_s) or None
 
 
-def _notes(table: Table) -> Iterator[str]:
+def _notes(table: LoggedRun) -> Iterator[str]:
     empty = sum(row.size_bytes == 0 for row in table.rows)
     if empty:
         yield f"{counted(empty, 'row')} of 0 bytes left out: the size asked for was below one element a rank"
@@ -248,11 +248,11 @@ def _notes(table: Table) -> Iterator[str]:
         yield f"wrong results: its own check found {counted(table.out_of_bounds, 'value')} out of bounds"
 
 
-def _kind(row: TableRow) -> tuple[str, str | None, int]:
+def _kind(row: LoggedRow) -> tuple[str, str | None, int]:
     return row.dtype, row.redop, row.root
 
 
-def _inconsistent(table: Table) -> list[TableRow]:
+def _inconsistent(table: LoggedRun) -> list[LoggedRow]:
     """Rows whose algbw is not size / time beyond what rounding explains."""
     odd = []
     for row in table.rows:
@@ -268,7 +268,7 @@ def _inconsistent(table: Table) -> list[TableRow]:
     return odd
 
 
-def _average(table: Table) -> Iterator[str]:
+def _average(table: LoggedRun) -> Iterator[str]:
     """The file's own mean of busbw against that of the rows that were read."""
     rates = [
         float(form.busbw) for row in table.rows for form in (row.out_of_place, row.in_place) if form.busbw is not None

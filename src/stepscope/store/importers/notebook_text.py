@@ -9,13 +9,13 @@ from stepscope.core.errors import DataError
 from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import TrainingRun
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers import _mode_tables as modes
 from stepscope.store.importers import _tensor_parallel_text as tensor_parallel
 from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._importer import Candidate, Importer
-from stepscope.store.importers._stated import with_stated
 from stepscope.store.importers._texts import read_text
 from stepscope.store.importers._training import with_unique_ids
+from stepscope.store.stated import with_stated
 
 _SUFFIXES = (".txt", ".log", ".out")
 

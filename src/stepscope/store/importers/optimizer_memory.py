@@ -6,10 +6,9 @@ from pathlib import Path
 
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import TrainingRun
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._fields import Fields, read_fields
 from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._importer import Candidate, Importer
-from stepscope.store.importers._stated import with_stated
 from stepscope.store.importers._training import (
     GIB,
     MS,
@@ -18,6 +17,7 @@ from stepscope.store.importers._training import (
     require_agreement,
     with_unique_ids,
 )
+from stepscope.store.stated import with_stated
 
 _SUFFIXES = (".json",)
 _KINDS = {

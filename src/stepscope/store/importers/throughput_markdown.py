@@ -10,9 +10,8 @@ from pathlib import Path
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import TrainingRun
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._importer import Candidate, Importer
-from stepscope.store.importers._stated import with_stated
 from stepscope.store.importers._texts import Line, read_text, require_cells
 from stepscope.store.importers._training import (
     label,
@@ -21,6 +20,7 @@ from stepscope.store.importers._training import (
     with_own_baselines,
     with_unique_ids,
 )
+from stepscope.store.stated import with_stated
 
 _SUFFIXES = (".md",)
 _COLUMNS = ("benchmark", "framework", "cluster", "gpus", "date", "img/sec")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, Stated
-from stepscope.store.importers._importer import Candidate, Importer
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.reader import read_bytes
 
 MAX_BYTES = 1 << 20

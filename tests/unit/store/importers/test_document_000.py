@@ -13,7 +13,7 @@ from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
 from stepscope.results.missing import require_stated
-from stepscope.store.importers._detect import detect, read_foreign
+from stepscope.store.foreign import detect, read_foreign
 
 MODES = {"single_gpu": "single", "dp_naive": "naive", "dp_interleaved": "interleaved", "ddp_builtin": "ddp"}
 

@@ -15,7 +15,7 @@ from tests.evidence import evidence
 from stepscope.core.errors import DataError
 from stepscope.records.comm import CommRow
 from stepscope.report.comm_document import document_001
-from stepscope.store.importers._detect import detect, read_foreign
+from stepscope.store.foreign import detect, read_foreign
 
 N = 4
 

@@ -13,7 +13,7 @@ from tests.unit.store.importers.shared_results import RESULTS, by_id, document, 
 from stepscope.core.errors import DataError
 from stepscope.records.training import TrainingRun
 from stepscope.results.scaling import scaling_rows
-from stepscope.store.importers._detect import read_foreign
+from stepscope.store.foreign import read_foreign
 
 pytestmark = real
 

@@ -7,7 +7,7 @@ from tests.evidence import run
 
 from stepscope.core.errors import UsageError
 from stepscope.records.imported import Stated
-from stepscope.store.importers._stated import parse_world_sizes, require_known, with_stated
+from stepscope.store.stated import parse_world_sizes, require_known, with_stated
 
 FOLDERS = {
     "exp020": "exp020_imdb_single",

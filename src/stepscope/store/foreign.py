@@ -6,8 +6,8 @@ from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, Stated
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers import REGISTRY
-from stepscope.store.importers._importer import Candidate, Importer
 
 
 def detect(path: Path) -> tuple[str, Importer] | None:

@@ -30,7 +30,7 @@ _DEVICE = re.compile(
     r"\[[^\]]*\]\s+(?P<name>\S.*?)\s*$"
 )
 _PROGRAM = re.compile(r"(?<![\w.])([a-z][a-z_]*)_perf\b")
-_STARTING = re.compile(r"Collective test starting:\s*(\w+?)_perf\b")
+_STARTING = re.compile(r"Collective test (starting|concluded):\s*(\w+?)_perf\b")
 _BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)\s*(\w+)")
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
 _LIBRARY = re.compile(r"\b([NR]CCL version|[nr]ccl-tests)(?:\s*:?\s*|-)(?:[Vv]ersion:?\s*)?(\d[\w.+-]*|\w+:\w+)")
@@ -56,7 +56,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableRow:
+class LoggedRow:
     line: int
     size_bytes: int
     count: int
@@ -75,7 +75,7 @@ class Device:
 
 
 @dataclass(kw_only=True)
-class Table:
+class LoggedRun:
     """One run of a test program. programs: names of ``*_perf`` before it; started: the one that says it is starting.
 
     old_errors: the column ``error`` (largest deviation) instead of ``#wrong`` (number of wrong elements).
@@ -91,7 +91,7 @@ class Table:
     iterations: int | None = None
     together: int = 1
     devices: dict[int, Device] = field(default_factory=dict)
-    rows: list[TableRow] = field(default_factory=list)
+    rows: list[LoggedRow] = field(default_factory=list)
     old_errors: bool = False
     out_of_bounds: int | None = None
     average: str | None = None
@@ -102,14 +102,15 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    tables: tuple[Table, ...]
+    tables: tuple[LoggedRun, ...]
     nccl_lines: int
     lines: int
 
 
-def read_tables(path: Path) -> Log:
-    """All tables of a file (.gz too). Raises DataError for a file that cannot be read."""
+def read_tables(path: Path, *, headless: bool = False) -> Log:
+    """All tables of a file (.gz too); headless: rows count before any title too. Raises DataError for an unreadable file."""
     reader = _Reader(path)
+    reader.inside = headless
     lines = nccl = 0
     for block in _blocks(path):
         nccl += block.count(b" NCCL INFO ") + block.count(b" NCCL WARN ")
@@ -118,7 +119,7 @@ def read_tables(path: Path) -> Log:
                 if b" NCCL INFO " in line or b" NCCL WARN " in line:
                     continue
                 if any(marker in line for marker in _MARKERS):
-                    reader.hear(line.decode("utf-8", errors="replace").rstrip())
+                    reader.line(line.decode("utf-8", errors="replace").rstrip())
                 elif _may_be_row(line):
                     reader.row(line.decode("utf-8", errors="replace").rstrip(), number)
         lines += block.count(b"\n")
@@ -151,16 +152,16 @@ def _may_be_row(line: bytes) -> bool:
 
 
 class _Reader:
-    """What has been heard of the table being read, and the tables before it."""
+    """What was read of the table being read, and the tables before it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._table = Table()
-        self._done: list[Table] = []
+        self._table = LoggedRun()
+        self._done: list[LoggedRun] = []
         self._rows = 0
         self.inside = False  # between a table's title and its end
 
-    def hear(self, text: str) -> None:
+    def line(self, text: str) -> None:
         """One line that is no row."""
         if found := _SETUP.search(text):
             self._setup(found, text)
@@ -168,8 +169,7 @@ class _Reader:
             device = Device(found["host"], found["name"], int(found["group"] or 0))
             self._table.devices.setdefault(int(found["rank"]), device)
         elif found := _STARTING.search(text):
-            self._next()
-            self._table.started = found[1]
+            self._program(found[2], ended=found[1] == "concluded")
         elif _TITLE.search(text):
             if self._table.rows:
                 self._next()
@@ -205,15 +205,24 @@ class _Reader:
             )
         self._table.rows.append(row)
 
-    def finish(self) -> tuple[Table, ...]:
+    def finish(self) -> tuple[LoggedRun, ...]:
         self._next()
         return tuple(self._done)
+
+    def _program(self, name: str, *, ended: bool) -> None:
+        """The line that names the program, before its table or after it."""
+        if not ended:
+            self._next()
+            self._table.started = name
+        elif self._table.rows or self._done:
+            last = self._table if self._table.rows else self._done[-1]
+            last.started = last.started or name
 
     def _next(self) -> None:
         """A table with rows ends here."""
         if self._table.rows:
             self._done.append(self._table)
-            self._table = Table()
+            self._table = LoggedRun()
 
     def _setup(self, found: re.Match[str], text: str) -> None:
         self._next()
@@ -228,8 +237,6 @@ class _Reader:
 
     def _words(self, text: str) -> None:
         """Names of programs and versions, in commands and in what libraries say of themselves."""
-        if "Collective test concluded" in text:
-            return
         table = self._table
         table.programs += [name for name in _PROGRAM.findall(text) if name not in table.programs]
         for name, version in _LIBRARY.findall(text):
@@ -237,7 +244,7 @@ class _Reader:
             table.libraries += [] if library in table.libraries else [library]
 
 
-def _row(begins: re.Match[str], words: list[str], line: int) -> TableRow | None:
+def _row(begins: re.Match[str], words: list[str], line: int) -> LoggedRow | None:
     """None for a row that was cut off or run through by another process."""
     middle, figures = words[:-_NUMBERS], words[-_NUMBERS:]
     if len(figures) < _NUMBERS or len(middle) > 2:
@@ -249,7 +256,7 @@ def _row(begins: re.Match[str], words: list[str], line: int) -> TableRow | None:
     if not re.fullmatch(r"-?\d+", root) or (middle and not middle[0].isalpha()):
         return None
     redop = middle[0] if middle and middle[0] != "none" else None
-    return TableRow(
+    return LoggedRow(
         line=line,
         size_bytes=int(begins[1]),
         count=int(begins[2]),

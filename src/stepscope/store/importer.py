@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from stepscope.records.imported import Imported, Stated
+from stepscope.store.files import files_below, head_of
 
 HEAD_BYTES = 64 << 10
 """What a file is told by: enough for the header lines that a launcher puts before the tool's own."""
@@ -26,8 +27,6 @@ class Candidate:
     @cached_property
     def head(self) -> bytes:
         """The first 64 KiB, unpacked where it is gzip; empty for a folder and for what cannot be read."""
-        from stepscope.store.importers._files import head_of
-
         return b"" if self.is_folder else head_of(self.path, HEAD_BYTES)
 
     @cached_property
@@ -38,8 +37,6 @@ class Candidate:
     @cached_property
     def files(self) -> tuple[Path, ...]:
         """Files below a folder, sorted, hidden ones left out; for a file, itself."""
-        from stepscope.store.importers._files import files_below
-
         return files_below(self.path) if self.is_folder else (self.path,)
 
 

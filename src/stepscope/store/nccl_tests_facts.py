@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import counted
 from stepscope.records.imported import Stated
-from stepscope.store.importers._nccl_tests_table import Table
+from stepscope.store.nccl_tests_log import LoggedRun
 
 PROGRAMS: Mapping[str, str] = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
@@ -46,26 +46,26 @@ def bus_factor(op: str, ranks: int) -> float:
     return (2 if op in _TWICE else 1) * (ranks - 1) / ranks
 
 
-def facts_of(table: Table, name: str, stated: Stated) -> Facts:
+def facts_of(table: LoggedRun, name: str, stated: Stated) -> Facts:
     """Raises UsageError where the log leaves the number of ranks or the collective open, DataError where it contradicts."""
     notes: list[str] = []
     listed = _listed(table)
-    told = _told(name, stated)
-    if listed and told and listed != told:
+    given = _stated_ranks(name, stated)
+    if listed and given and listed != given:
         raise DataError(
-            f"{name}: its list of devices has {counted(listed, 'rank')}, and {told} were stated",
+            f"{name}: its list of devices has {counted(listed, 'rank')}, and {given} were stated",
             fix=f"leave out --world-size for {name}",
         )
     span = _printed_factor(table)
-    op = _op(table, name, span, ranks=listed or told)
-    ranks = listed or told or _ranks_from(op, span)
+    op = _op(table, name, span, ranks=listed or given)
+    ranks = listed or given or _ranks_from(op, span)
     if ranks is None:
         raise UsageError(
             f"{name}: on how many ranks?",
             why=f"the log has no list of devices, and the bandwidths of {op} do not tell",
             fix=f"--world-size {name.split()[0]}=N",
         )
-    if not listed and not told:
+    if not listed and not given:
         notes.append(
             f"no list of devices: {counted(ranks, 'rank')}, because busbw / algbw of {op} is {bus_factor(op, ranks):.4g}"
         )
@@ -99,7 +99,7 @@ def _hardware(gpus: Sequence[str], ranks: int, hosts: int) -> str:
     return f"{ranks} x {' and '.join(gpus)}" + (f" on {hosts} hosts" if hosts > 1 else "")
 
 
-def _listed(table: Table) -> int | None:
+def _listed(table: LoggedRun) -> int | None:
     """Ranks of one communicator from the list of devices; None without a whole list."""
     if not table.devices or _missing(table):
         return None
@@ -109,17 +109,17 @@ def _listed(table: Table) -> int | None:
     return max(groups.values())
 
 
-def _missing(table: Table) -> int:
+def _missing(table: LoggedRun) -> int:
     return max(table.devices, default=-1) + 1 - len(table.devices)
 
 
-def _told(name: str, stated: Stated) -> int | None:
+def _stated_ranks(name: str, stated: Stated) -> int | None:
     """What the user stated for this log: by its name, or a part of it."""
     fitting = {part: ranks for part, ranks in stated.world_size.items() if part and part in name}
     return fitting[max(fitting, key=len)] if fitting else None
 
 
-def _printed_factor(table: Table) -> tuple[float, float] | None:
+def _printed_factor(table: LoggedRun) -> tuple[float, float] | None:
     """The interval in which busbw / algbw of all rows lies, rates being rounded to 0.01 GB/s; None where rows differ.
 
     Rates below 1 GB/s have too few digits to tell anything.
@@ -152,7 +152,7 @@ def _ranks_from(op: str, span: tuple[float, float] | None) -> int | None:
     return fitting[0] if len(fitting) == 1 and 2 <= fitting[0] <= LARGEST_WORLD else None
 
 
-def _op(table: Table, name: str, span: tuple[float, float] | None, *, ranks: int | None) -> str:
+def _op(table: LoggedRun, name: str, span: tuple[float, float] | None, *, ranks: int | None) -> str:
     """The collective: as the program says, else of the commands before the table the one that fits, else the name's."""
     if table.started is not None:
         if table.started not in PROGRAMS:
@@ -191,7 +191,7 @@ def _op(table: Table, name: str, span: tuple[float, float] | None, *, ranks: int
     )
 
 
-def _fitting(table: Table, span: tuple[float, float] | None, ranks: int | None) -> Callable[[str], bool]:
+def _fitting(table: LoggedRun, span: tuple[float, float] | None, ranks: int | None) -> Callable[[str], bool]:
     reduces = any(row.redop is not None for row in table.rows)
 
     def fits(op: str) -> bool:
