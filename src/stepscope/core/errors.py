@@ -13,7 +13,7 @@ escapes to the top is a bug in stepscope (exit code 1).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from stepscope.core.dataclass import dataclass
 
 
 class ExitCode:

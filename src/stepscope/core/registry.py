@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import pkgutil
-from dataclasses import dataclass
 from functools import cache
 from typing import Generic, TypeVar, cast
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.core.suggest import unknown
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from stepscope.core.dataclass import dataclass
 from stepscope.records.comm import CommMeasure, CommSpec
 
 Scalar = bool | int | float | str | None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from stepscope.core.dataclass import dataclass
 from stepscope.records.cell import CellSpec
 from stepscope.records.comm import CommHeader, CommSample
 from stepscope.records.run import CellStatus

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from stepscope.core.dataclass import dataclass
 from stepscope.records.training import Measured
 
 Verdict = Literal["better", "worse", "no significant difference", "not tested"]

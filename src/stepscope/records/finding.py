@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from stepscope.core.dataclass import dataclass
 
 Severity = Literal["info", "warning", "problem"]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from stepscope.core.dataclass import dataclass
 
 Kept = Literal["all", "latest", "pending"]
 """all: every call since start-up. latest: the ring dropped the oldest. pending: only calls that have not finished."""

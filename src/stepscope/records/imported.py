@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from stepscope.core.dataclass import dataclass
 from stepscope.records.comm import CommRow
 from stepscope.records.flight import FlightDump
 from stepscope.records.memory_snapshot import MemorySnapshot

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from stepscope.core.dataclass import dataclass
 from stepscope.records.backward import BackwardProfile
 
 PHASES = ("data_wait", "forward", "backward_compute", "exposed_comm", "optimizer", "other")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from stepscope.core.dataclass import dataclass
 
 IDLE_CAUSES = ("sync", "data", "host_late", "launch_latency", "kernel_gap", "dependency", "unknown")
 """Why a device had nothing to do; as in ``trace_budget.IdleCause``."""

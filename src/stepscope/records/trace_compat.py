@@ -6,7 +6,7 @@ Times are microseconds, as HTA prints them. ``None`` stands where HTA has NaN.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from stepscope.core.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

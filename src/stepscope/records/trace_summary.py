@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_budget import (
     GroupBudget,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from stepscope.core.dataclass import dataclass
 
 KINDS = ("compute", "hidden_comm", "exposed_comm", "copies")
 """compute, exposed_comm, copies and idle time (what is left) tile the window as in ``trace_budget.Parts``; hidden_comm

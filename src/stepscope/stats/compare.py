@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import StepscopeError, Unavailable
 from stepscope.stats.bootstrap import RESAMPLES, Ratio, percentile_interval
 from stepscope.stats.order import Samples, as_array, median_interval

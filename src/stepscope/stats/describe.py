@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from stepscope.core.dataclass import dataclass
 from stepscope.stats.order import Samples, as_array, median_interval
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_count, format_percent
 from stepscope.records.cell_result import CellResult, RankSamples
 from stepscope.records.samples import EpochResult, RankSummary, StepSample

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.stats.bootstrap import RESAMPLES, percentile_interval
 from stepscope.stats.measured import BOOTSTRAP_SEED

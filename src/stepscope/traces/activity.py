@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_budget import Parts
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_collectives import RankCollective
 from stepscope.traces.activity import Activity

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_collectives import CollectiveGroup
 from stepscope.traces.events import CollectiveArgs
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
+from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_compat import (
     HtaBandwidth,
     HtaDescription,

@@ -8,11 +8,11 @@ where a thread took over from another. O(n log n) in events; the walk itself is 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.records.trace_path import CriticalPath, PathContributor, PathLeg, PathParts, RankLegs
 from stepscope.stats import spans

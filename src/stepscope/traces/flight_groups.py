@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from stepscope.core.dataclass import dataclass
 from stepscope.records.flight import FlightDump, FlightEntry, FlightGroup
 from stepscope.traces.flight_calls import group_text
 

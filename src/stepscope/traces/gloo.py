@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_collectives import CollectiveGroup
 from stepscope.traces.collective_names import Identity, direction_of, op_named
 from stepscope.traces.events import NONE, Category, Events

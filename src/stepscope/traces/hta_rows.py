@@ -7,11 +7,11 @@ float64 microseconds, computed in its order, so that its rounding noise comes ou
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import dataclass
 from stepscope.traces.events import NONE, Category, Events
 
 Floats = NDArray[np.float64]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_compat import HtaFailure
 from stepscope.traces.hta_rows import HtaRows
 

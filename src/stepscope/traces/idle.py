@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_budget import IdleCause
 from stepscope.records.trace_collectives import IDLE_CAUSES
 from stepscope.stats import spans

@@ -9,7 +9,6 @@ import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +16,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError
 from stepscope.traces.events import NONE, Category, Events, Ints, Note, RankTrace, TraceMeta
 from stepscope.traces.source import SQLITE_MAGIC

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_work import OperatorRow, OperatorTable
 from stepscope.traces.events import NONE, Category, Events, RankTrace
 from stepscope.traces.flop import flop_by_event

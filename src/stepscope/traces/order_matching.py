@@ -7,10 +7,12 @@ of the collectives: seen from the right shift their difference is steady, from a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+from stepscope.core.dataclass import dataclass
 
 Ints = NDArray[np.int64]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import MissingError, Unavailable
 from stepscope.records.trace_summary import FileNote, Missing, RankFacts, RankPass
 from stepscope.stats.spans import Spans

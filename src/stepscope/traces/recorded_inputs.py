@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from stepscope.core.dataclass import dataclass
 from stepscope.traces.collective_names import DTYPE_BYTES, dtype_named
 from stepscope.traces.events import Shapes
 

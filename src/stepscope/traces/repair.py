@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 
 import msgspec
+
+from stepscope.core.dataclass import dataclass
 
 KINETO_CUT = b"\n  },\n  {"
 """Between two events in the profiler's own layout."""
