@@ -13,10 +13,9 @@ from types import ModuleType
 import psutil
 import pytest
 from hypothesis import settings
-from tests import fake_runs
+from tests import examples, fake_runs
 
-settings.register_profile("shared machine", deadline=None)
-settings.load_profile("shared machine")
+settings.load_profile(examples.SHORT)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores Ctrl-C and hands that down: tests that send one would wait in vain.

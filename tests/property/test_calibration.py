@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.calibration_rows import MACHINE, sweep
+from tests.examples import examples
 
 from stepscope.predict.calibrated import time_of
 from stepscope.predict.calibration import calibrate
@@ -21,7 +22,7 @@ any_times = st.lists(st.floats(1e3, 1e9), min_size=6, max_size=9)
 
 
 @given(alpha=latencies, beta=rates, steps=st.integers(1, 62), wire=st.floats(0.5, 4.0))
-@settings(max_examples=40)
+@examples(40)
 def test_planted_alpha_and_beta_are_found(alpha: float, beta: float, steps: int, wire: float) -> None:
     times = steps * alpha + wire * SIZES / beta * 1e9
     line = fit_line(SIZES, times, steps=steps, wire_factor=wire)
@@ -35,7 +36,7 @@ def test_planted_alpha_and_beta_are_found(alpha: float, beta: float, steps: int,
 
 
 @given(times=any_times)
-@settings(max_examples=12)
+@examples(12)
 def test_any_times_at_all_give_a_rising_positive_finite_curve(times: list[float]) -> None:
     curve = fit_curve(SIZES[: len(times)], times)
     values = [curve_time_ns(curve, size) for size in np.geomspace(1, 1e12, 60)]
@@ -48,21 +49,21 @@ def test_any_times_at_all_give_a_rising_positive_finite_curve(times: list[float]
 
 
 @given(times=any_times, by=st.floats(1e-2, 1e2))
-@settings(max_examples=8)
+@examples(8)
 def test_another_unit_of_time_scales_line_and_curve(times: list[float], by: float) -> None:
     sizes = SIZES[: len(times)]
     scaled = [by * t for t in times]
     curve, other = fit_curve(sizes, times), fit_curve(sizes, scaled)
     for size in (2e3, 1e5, 4e6):
-        assert np.isclose(by * curve_time_ns(curve, size), curve_time_ns(other, size), rtol=0.02)
+        assert np.isclose(by * curve_time_ns(curve, size), curve_time_ns(other, size), rtol=1e-9)
     line = fit_line(sizes, times, steps=1, wire_factor=1.0)
     after = fit_line(sizes, scaled, steps=1, wire_factor=1.0)
     for size in (2e3, 1e5, 4e6):
-        assert np.isclose(by * line_time_ns(line, size), line_time_ns(after, size), rtol=1e-3)
+        assert np.isclose(by * line_time_ns(line, size), line_time_ns(after, size), rtol=1e-6)
 
 
 @given(where=st.integers(1, 7), factor=st.sampled_from([0.1, 0.3, 3.0, 10.0]), alpha=latencies)
-@settings(max_examples=30)
+@examples(30)
 def test_one_mismeasured_size_leaves_the_line_at_both_ends_where_it_was(
     where: int, factor: float, alpha: float
 ) -> None:
@@ -76,7 +77,7 @@ def test_one_mismeasured_size_leaves_the_line_at_both_ends_where_it_was(
 
 
 @given(order=st.permutations(range(9)), times=st.lists(st.floats(1e3, 1e9), min_size=9, max_size=9))
-@settings(max_examples=6)
+@examples(6)
 def test_the_order_of_the_sizes_does_not_matter(order: list[int], times: list[float]) -> None:
     shuffled = [times[i] for i in order]
     assert fit_curve(SIZES, times) == fit_curve(SIZES[order], shuffled)
@@ -92,7 +93,7 @@ def test_the_order_of_the_sizes_does_not_matter(order: list[int], times: list[fl
     world=st.integers(2, 16),
     size=st.integers(2**20, 2**26),
 )
-@settings(max_examples=12)
+@examples(12)
 def test_a_world_that_was_not_measured_follows_from_one_that_was(
     op: str, alpha: float, beta: float, world: int, size: int
 ) -> None:
@@ -105,7 +106,7 @@ def test_a_world_that_was_not_measured_follows_from_one_that_was(
 
 
 @given(alpha=latencies, beta=rates)
-@settings(max_examples=5)
+@examples(5)
 def test_a_calibration_comes_back_from_the_disk(alpha: float, beta: float) -> None:
     calibration = calibrate(sweep(alpha_ns=alpha, beta_bytes_per_s=beta), run="run", machine=MACHINE)
     assert codec.decode(codec.encode(calibration), Calibration, source="calib.json") == calibration

@@ -6,8 +6,9 @@ import random
 from typing import Any
 
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from stepscope.config.yaml_loader import parse_yaml, plain_scalar
 from stepscope.matrix.expand import PlannedCell, expand
@@ -65,7 +66,7 @@ def size(axes: dict[str, list[Any]]) -> int:
     return total
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(AXES)
 def test_the_cross_product_has_as_many_cells_as_its_axes_multiply_to(axes: dict[str, Any]) -> None:
     cells = planned(document(axes))
@@ -73,7 +74,7 @@ def test_the_cross_product_has_as_many_cells_as_its_axes_multiply_to(axes: dict[
     assert len(set(ids(cells))) == len(cells)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(AXES, st.randoms(use_true_random=False))
 def test_ids_do_not_depend_on_the_order_of_keys_or_values(axes: dict[str, Any], rng: random.Random) -> None:
     keys = list(axes)
@@ -85,7 +86,7 @@ def test_ids_do_not_depend_on_the_order_of_keys_or_values(axes: dict[str, Any], 
     assert set(ids(planned(source))) == set(ids(planned(other)))
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(AXES, st.data())
 def test_exclude_removes_exactly_the_matching_cells(axes: dict[str, Any], data: st.DataObject) -> None:
     keys = data.draw(st.lists(st.sampled_from(sorted(axes)), min_size=1, unique=True))
@@ -99,7 +100,7 @@ def test_exclude_removes_exactly_the_matching_cells(axes: dict[str, Any], data: 
     assert ids(left) == [i for i in ids(everything) if i in set(ids(left))]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(AXES, st.data(), st.booleans())
 def test_resuming_decides_every_cell_once_and_the_same_again(
     axes: dict[str, Any], data: st.DataObject, retry_failed: bool

@@ -5,8 +5,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.nccl_log import Talk
 
 from stepscope.core.errors import DataError
@@ -35,7 +36,7 @@ def read(*files: list[str]) -> NcclDebug:
         return read_nccl_debug(folder)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     nranks=st.integers(1, 6),
     per_host=st.integers(2, 4),
@@ -57,7 +58,7 @@ def test_any_interleaving_of_ranks_and_other_output_tells_the_same(
     assert (told.messages, told.hosts, told.versions) == (apart.messages, apart.hosts, apart.versions)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     modern=st.booleans(),
     cuts=st.lists(

@@ -3,8 +3,9 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from stepscope.core.errors import Unavailable
 from stepscope.stats.bootstrap import ratio_of_medians
@@ -82,7 +83,7 @@ def test_swapping_the_sides_of_mann_whitney_keeps_p(first: list[int], second: li
     assert 0 < there.p_value <= 1
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(several, st.integers(0, 2**32 - 1))
 def test_a_series_against_itself_has_ratio_one_inside_its_interval(samples: list[int], seed: int) -> None:
     ratio = ratio_of_medians(samples, samples, rng=np.random.default_rng(seed), resamples=400)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.predict.timeline import best_bucket, step_timeline
@@ -48,7 +48,6 @@ transports = st.builds(
 kinds = st.sampled_from(KINDS)
 
 
-@settings(deadline=None)
 @given(steps(), links, transports, kinds)
 def test_a_timeline_adds_up_and_keeps_its_order(made, link, transport, kind) -> None:
     (facts, profile), (key, options) = made, kind

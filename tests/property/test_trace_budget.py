@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.trace_builder import Clock, Job, build, write_job
 
 from stepscope.records.trace_summary import RankPass
@@ -45,7 +46,7 @@ def analysed(job: Job, wanted: Wanted) -> tuple[RankPass, ...]:
         return analyse_job([write_job(job, Path(folder))], wanted=wanted).ranks
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(jobs())
 def test_the_planted_budget_is_found_to_the_nanosecond(job: Job) -> None:
     for wanted in (EVERYTHING, SUMMARY):
@@ -66,7 +67,7 @@ def test_the_planted_budget_is_found_to_the_nanosecond(job: Job) -> None:
             assert each.budget.parts.idle_ns == truth.idle_ns
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(jobs())
 def test_parts_phases_and_causes_sum_exactly_and_steps_tile_the_window(job: Job) -> None:
     for each in analysed(job, EVERYTHING):

@@ -47,6 +47,10 @@ MIN_SIZES_TO_CHOOSE = 8
 _FOLDS = 6
 _BETTER = 0.9  # a shape with more parameters must bring the cross-validated error down to this share
 
+_DECIMALS = 7
+"""Of log(time / first time), which the search sees: the same digits in every unit of time. A search among several minima
+may end in another one when the last bit of its input differs."""
+
 _PARAMETER_NOISE = 0.05  # standard deviation of log(time) around a shape: no machine follows one exactly
 _MEMORY = 2.5  # natural units of log(size): deviations from a shape last over a factor of 12 or so in size
 _FEW = (0.15, 0.03)
@@ -58,7 +62,7 @@ _Z_80 = 1.2816
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Points:
-    """x = log(size), y = log(time), known: standard deviation of y from the measurement itself; [sizes] each.
+    """x = log(size), y = log(time / first time), known: standard deviation of y from the measurement itself; [sizes] each.
 
     trusted: not mismeasured, as far as neighbours can tell.
     """
@@ -92,7 +96,7 @@ def fit_curve(
     if shape is not None and shape not in (*SHAPES, KNOTS):
         raise UsageError(unknown("shape", shape, (*SHAPES, KNOTS)))
     known = noise_per_size(sizes_bytes, noise)
-    x, y = np.log(sizes), np.log(times)
+    x, y = np.log(sizes), np.round(np.log(times / times[0]), _DECIMALS)
     off = isolated(x, y)
     points = _Points(x=x, y=y, known=np.hypot(known, off), trusted=off == 0)
     chosen, held_out = (shape, None) if shape is not None else _choose(points)
@@ -103,7 +107,8 @@ def fit_curve(
     mean, sd = predict(grid)
     if held_out is not None:
         sd = sd * _stretch(held_out)
-    curve = as_knots(grid, monotone(grid, mean, points.x, predict(points.x)[0]), np.minimum(sd, _MOST_SD) * _Z_80)
+    rising = monotone(grid, mean, points.x, predict(points.x)[0])
+    curve = as_knots(grid, rising, np.minimum(sd, _MOST_SD) * _Z_80, unit_ns=float(times[0]))
     fitted = np.array([curve_time_ns(curve, size) for size in sizes])
     error = np.abs(fitted / times - 1)
     return Curve(

@@ -101,8 +101,8 @@ def monotone(grid: Floats, values: Floats, x: Floats, at_x: Floats) -> Floats:
     return result
 
 
-def as_knots(grid: Floats, values: Floats, reach: Floats) -> tuple[Knot, ...]:
-    """Knots at sizes exp(``grid``) with times exp(``values``) and intervals exp(``values`` -+ ``reach``), thinned out.
+def as_knots(grid: Floats, values: Floats, reach: Floats, *, unit_ns: float) -> tuple[Knot, ...]:
+    """Knots at sizes exp(``grid``), times exp(``values``), intervals exp(``values`` -+ ``reach``) in ``unit_ns``; thinned.
 
     The first two have the same time (slope 0 below), and one twice and one four times as large as the last follow it
     with slope 1.
@@ -122,9 +122,9 @@ def as_knots(grid: Floats, values: Floats, reach: Floats) -> tuple[Knot, ...]:
             int(sizes[i]),
             Knot(
                 size_bytes=int(sizes[i]),
-                time_ns=math.exp(y[i]),
-                low_ns=math.exp(y[i] - r[i]),
-                high_ns=math.exp(y[i] + r[i]),
+                time_ns=unit_ns * math.exp(y[i]),
+                low_ns=unit_ns * math.exp(y[i] - r[i]),
+                high_ns=unit_ns * math.exp(y[i] + r[i]),
             ),
         )
     return tuple(knots.values())

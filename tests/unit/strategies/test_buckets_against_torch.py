@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from stepscope.strategies._common import assign_buckets
 
 torch = pytest.importorskip("torch", reason="compares with torch's reducer")
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     sizes=st.lists(st.integers(1, 50), min_size=1, max_size=30),
     caps=st.lists(st.integers(0, 400), min_size=1, max_size=2),
