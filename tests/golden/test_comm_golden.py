@@ -14,11 +14,13 @@ import pytest
 from tests import comm_rows
 from tests.comm_rows import KIB, MIB, SIZES, collective, pairs, row, sweep
 
+from stepscope.diagnose.engine import diagnose
+from stepscope.diagnose.headlines import headline
 from stepscope.records.comm import CommRow
 from stepscope.report.comm_document import document_001, rows_csv
-from stepscope.report.comm_findings import comm_findings
 from stepscope.report.comm_tables import build_all
 from stepscope.report.render import markdown, terminal
+from stepscope.results.evidence import Evidence
 
 GOLDEN = Path(__file__).parent / "comm"
 HOSTS = ("node-a", "node-b", "node-c", "node-d")
@@ -75,7 +77,8 @@ def _check(name: str, text: str) -> None:
 
 def _shown(shown: list[CommRow], width: int) -> str:
     tables = [f"== {table.title}\n\n{terminal.render(table, width=width).plain}" for table in build_all(shown)]
-    return "\n\n".join([*tables, *comm_findings(shown)]) + "\n"
+    found = [headline(finding) for finding in diagnose(Evidence(sources=(), comm=tuple(shown))).findings]
+    return "\n\n".join([*tables, *found]) + "\n"
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

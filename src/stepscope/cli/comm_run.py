@@ -143,9 +143,11 @@ def _print(layout: RunLayout, rows: tuple[CommRow, ...], *, format_: str, json: 
 
 
 def _print_tables(layout: RunLayout, rows: tuple[CommRow, ...]) -> None:
-    from stepscope.report.comm_findings import comm_findings
+    from stepscope.cli.findings import print_headlines
+    from stepscope.diagnose.engine import diagnose
     from stepscope.report.comm_tables import build_all
     from stepscope.report.render import terminal
+    from stepscope.results.evidence import load_evidence
 
     console = out()
     tables = build_all(rows)
@@ -158,8 +160,7 @@ def _print_tables(layout: RunLayout, rows: tuple[CommRow, ...]) -> None:
         console.print(table.title, style="bold", markup=False)
         console.print(terminal.render(table, width=console.width), soft_wrap=True)
         console.print()
-    for finding in comm_findings(rows):
-        console.print(finding, markup=False, soft_wrap=True)
+    print_headlines(layout.root, diagnose(load_evidence([layout.root])))
     console.print(f"results  {layout.results_jsonl}", markup=False, soft_wrap=True)
 
 

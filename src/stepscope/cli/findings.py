@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.console import err, out
 from stepscope.core.units import format_percent
+from stepscope.diagnose.headlines import SHOWN, headline, remainder
 from stepscope.records.finding import Diagnosis, Finding
 
 if TYPE_CHECKING:
@@ -20,6 +23,15 @@ def print_findings(findings: Iterable[Finding], *, confidence: bool = False) -> 
     """Each as a block; confidence: also how far the evidence carries."""
     for finding in findings:
         print_finding(finding, confidence=confidence)
+
+
+def print_headlines(run: Path, diagnosis: Diagnosis) -> None:
+    """What the rules find in a run folder, a line each, and the command that explains them."""
+    for finding in diagnosis.findings[:SHOWN]:
+        _hanging("• ", headline(finding), _STYLES.get(finding.severity, "bold"))
+    if diagnosis.findings:
+        command = f"stepscope diagnose {shlex.quote(str(run))}"
+        out().print(f"{remainder(diagnosis)}evidence and advice: {command}", style="dim", markup=False, soft_wrap=True)
 
 
 def print_finding(finding: Finding, *, confidence: bool = False) -> None:

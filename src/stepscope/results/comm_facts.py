@@ -47,6 +47,14 @@ def time_of(row: CommRow) -> float:
     return row.time_ns or 0.0
 
 
+def interval_share(row: CommRow) -> float | None:
+    """Larger side of the 95 % interval of the median / median; None: the samples give no interval."""
+    middle, low, high = row.time_ns_median, row.time_ns_low, row.time_ns_high
+    if middle is None or low is None or high is None or middle <= 0:
+        return None
+    return max(high - middle, middle - low) / middle
+
+
 def listed(numbers: Sequence[int], *, at_most: int = 8) -> str:
     """``0, 1 and 5``; ``0, 1, ... and 40 more``."""
     shown = [str(n) for n in numbers[:at_most]]

@@ -103,6 +103,7 @@ def load_evidence(
     cell: str | None = None,
     drop_epochs: int = 1,
     targets: Sequence[float] = (),
+    traces: bool = True,
     spans: bool = False,
     on_trace: Callable[[Path], None] | None = None,
 ) -> Evidence:
@@ -111,13 +112,18 @@ def load_evidence(
 
     cell: which cell's traces of a run folder; None: those of all cells. drop_epochs: first epochs left out of epoch times.
     targets: accuracies to give times to; empty: round ones that tell most.
-    spans: traces also carry what timelines draw. on_trace: told each trace file as it is finished. Raises DataError for a
-    path that nothing reads.
+    traces: whether traces of cells are read. spans: traces also carry what timelines draw. on_trace: told each trace file as
+    it is finished. Raises DataError for a path that nothing reads.
     """
     from stepscope.results.sources import load_sources
 
     parts = load_sources(
-        [Path(path) for path in paths], stated=stated or Stated(), cell=cell, spans=spans, on_trace=on_trace
+        [Path(path) for path in paths],
+        stated=stated or Stated(),
+        cell=cell,
+        traces=traces,
+        spans=spans,
+        on_trace=on_trace,
     )
     if cell is not None and not any(source.kind == "bench" for part in parts for source in part.sources):
         raise UsageError(

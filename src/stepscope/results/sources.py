@@ -46,6 +46,7 @@ def load_sources(
     *,
     stated: Stated,
     cell: str | None = None,
+    traces: bool = True,
     spans: bool = False,
     on_trace: OnTrace | None = None,
 ) -> list[Evidence]:
@@ -61,7 +62,10 @@ def load_sources(
         found += (
             [job]
             if job is not None
-            else [load_source(path, stated=stated, cell=cell, spans=spans, on_trace=on_trace) for path in members]
+            else [
+                load_source(path, stated=stated, cell=cell, traces=traces, spans=spans, on_trace=on_trace)
+                for path in members
+            ]
         )
     return found
 
@@ -94,6 +98,7 @@ def load_source(
     *,
     stated: Stated,
     cell: str | None = None,
+    traces: bool = True,
     spans: bool = False,
     on_trace: OnTrace | None = None,
 ) -> Evidence:
@@ -103,7 +108,7 @@ def load_source(
     read = partial(_read_traces, spans=spans, on_trace=on_trace)
     _require_there(path)
     if RunLayout(path).run.is_file():
-        return _run_folder(path, cell=cell, read=read)
+        return _run_folder(path, cell=cell, read=read if traces else None)
     if _is_calibration(path):
         return Evidence(sources=(Source(path=path, kind="calibration"),), calibration=read_record(path, Calibration))
     found = detect(path)
@@ -191,7 +196,7 @@ def _is_calibration(path: Path) -> bool:
         return b'"stepscope.calib/' in file.read(200)
 
 
-def _run_folder(path: Path, *, cell: str | None, read: ReadTraces) -> Evidence:
+def _run_folder(path: Path, *, cell: str | None, read: ReadTraces | None) -> Evidence:
     layout, run = RunLayout(path), read_run(path)
     if run.kind == "comm":
         return _comm_run(path, layout, run)
@@ -202,14 +207,12 @@ def _run_folder(path: Path, *, cell: str | None, read: ReadTraces) -> Evidence:
     chosen = [row for row, _ in results]
     cells = cell_evidence(chosen, [result for _, result in results], source=str(path))
     environment = read_if_there(layout.environment, EnvironmentRecord)
-    traced = [each for each in cells if _traces_of(layout, each) is not None]
-    summaries = _readable(
-        traced, lambda each: read(layout.cell(each.row.cell_id).traces), lambda each: _name(each), notes
-    )
     traces = []
-    for each, summary in summaries:
-        traces.append(TraceEvidence(name=_name(each), summary=summary, cell_id=each.row.cell_id))
-        notes += _trace_notes(summary, of=_name(each))
+    if read is not None:
+        traced = [each for each in cells if _traces_of(layout, each) is not None]
+        for each, summary in _readable(traced, lambda each: read(layout.cell(each.row.cell_id).traces), _name, notes):
+            traces.append(TraceEvidence(name=_name(each), summary=summary, cell_id=each.row.cell_id))
+            notes += _trace_notes(summary, of=_name(each))
     return Evidence(
         sources=(Source(path=path, kind="bench"),),
         runs=tuple(each.run for each in cells),

@@ -1,9 +1,10 @@
-"""Cells without a result, and why.
+"""Cells or sweeps without a result, and why.
 
 What
 ----
 Cells that were tried and failed, grouped by how they ended, each with the first failing rank and its reason; and,
-apart from them, cells that cannot run here or need not. Those that ran out of memory are `memory-peak`'s.
+apart from them, cells that cannot run here or need not. Those that ran out of memory are `memory-peak`'s. Of `comm`: sweeps
+of a collective that did not finish.
 
 Why
 ---
@@ -27,8 +28,10 @@ from collections.abc import Sequence
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.diagnose.trace_facts import together
 from stepscope.records.finding import Advice, Finding, Quiet
 from stepscope.records.run import Status
+from stepscope.results.comm_labels import op_label, sweep_names
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.labels import STATUS_LABELS
 
@@ -36,10 +39,47 @@ NAME = "failed-cells"
 
 FAILED = ("error", "timeout", "killed", "interrupted")
 LEFT_OUT = ("unsupported", "skipped")
+NO_REASON = "no reason was left behind"
 _SHOWN = 5
 
 
 def check(evidence: Evidence) -> Outcome:
+    outcomes: list[Outcome] = []
+    if evidence.cells:
+        outcomes.append(_cells(evidence))
+    if evidence.comm:
+        outcomes.append(_sweeps(evidence))
+    return together(outcomes)
+
+
+def _sweeps(evidence: Evidence) -> Outcome:
+    """Sweeps of `comm`, by the cell that measured them; sizes left out within one are no failure."""
+    ends = {
+        row.cell_id: row for row in evidence.comm if row.status not in ("ok", *LEFT_OUT) and row.correct is not False
+    }
+    total = len({row.cell_id for row in evidence.comm})
+    if not ends:
+        return Quiet(rule=NAME, looked_at=f"{counted(total, 'sweep')}: all finished")
+    called = sweep_names(evidence.comm)
+    reasons = [
+        f"{STATUS_LABELS.get(row.status, row.status)}: {op_label(row)} on {called(row)}: {row.error or NO_REASON}"
+        for row in ends.values()
+    ]
+    more = (f"and {counted(len(reasons) - _SHOWN, 'other sweep')}",) if len(reasons) > _SHOWN else ()
+    return (
+        Finding(
+            rule=NAME,
+            severity="problem",
+            title=f"{len(ends)} of {counted(total, 'sweep')} failed: {_listed(Counter(r.status for r in ends.values()))}",
+            evidence=(*reasons[:_SHOWN], *more),
+            stake_fraction=None,
+            confidence="certain: recorded",
+            advice=(Advice(text="run the same command with the same -o again: finished sweeps are kept"),),
+        ),
+    )
+
+
+def _cells(evidence: Evidence) -> Outcome:
     failed = [cell for cell in evidence.cells if cell.row.status in FAILED]
     empty = [cell for cell in evidence.cells if cell.row.status == "ok" and cell.row.step_ns_median is None]
     left_out = [cell for cell in evidence.cells if cell.row.status in LEFT_OUT]
@@ -125,7 +165,7 @@ def _reasons(cells: Sequence[CellEvidence]) -> tuple[str, ...]:
     """One line for each different end, with the cells it befell."""
     same: dict[tuple[str, str], list[CellEvidence]] = {}
     for cell in cells:
-        same.setdefault((cell.row.status, cell.row.error or "no reason was left behind"), []).append(cell)
+        same.setdefault((cell.row.status, cell.row.error or NO_REASON), []).append(cell)
     lines = []
     for (status, reason), each in same.items():
         first = f"{each[0].run.group}, {each[0].run.label}"
@@ -141,8 +181,8 @@ def _listed(kinds: Counter[Status]) -> str:
 
 RULE = Rule(
     name=NAME,
-    symptom="cells without a result",
-    needs=("cells",),
+    symptom="cells or sweeps without a result",
+    any_of=("cells", "comm"),
     check=check,
     protocol=1,
 )

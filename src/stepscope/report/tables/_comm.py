@@ -67,14 +67,6 @@ def times(ratio: float | None, *, tone: Tone = "plain") -> Value:
     return unknown() if ratio is None else Value(text=f"{ratio:.2f}x", raw=ratio, tone=tone)
 
 
-def interval_share(row: CommRow) -> float | None:
-    """Larger side of the 95 % interval of the median / median; None: the samples give no interval."""
-    middle, low, high = row.time_ns_median, row.time_ns_low, row.time_ns_high
-    if middle is None or low is None or high is None or middle <= 0:
-        return None
-    return max(high - middle, middle - low) / middle
-
-
 def size_value(row: CommRow) -> Value:
     """Bytes as nccl-tests prints them; ``all sizes`` for a cell that has none."""
     size = size_of(row)

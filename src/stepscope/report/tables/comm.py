@@ -17,7 +17,6 @@ from stepscope.report.tables._comm import (
     head_values,
     heading,
     in_groups,
-    interval_share,
     microseconds,
     name,
     number,
@@ -25,6 +24,7 @@ from stepscope.report.tables._comm import (
     size_value,
 )
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
+from stepscope.results.comm_facts import interval_share
 from stepscope.results.comm_labels import failure_label, op_label, redop_label, sweep_names, sweeps
 
 MAX_AVERAGES = 4

@@ -12,13 +12,13 @@ from stepscope.report.tables._comm import (
     head_values,
     heading,
     in_groups,
-    interval_share,
     microseconds,
     name,
     share,
     size_value,
 )
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
+from stepscope.results.comm_facts import interval_share
 from stepscope.results.comm_labels import failure_label
 
 

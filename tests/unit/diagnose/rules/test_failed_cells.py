@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from tests.bench_evidence import bench, failed, made
+from tests.comm_rows import row, sweep
 
 from stepscope.diagnose.rules.failed_cells import RULE
 from stepscope.records.finding import Quiet
 from stepscope.records.run import RunRecord
+from stepscope.results.evidence import Evidence
 
 
 def test_failures_are_counted_grouped_and_named() -> None:
@@ -49,3 +51,16 @@ def test_a_cell_that_ended_well_without_a_step_time_is_named() -> None:
     empty = made("b", row={"step_ns_median": None, "samples_per_s": None}, strategy="naive")
     (found,) = RULE.check(bench(made("a"), empty))
     assert found.title == "1 cell ended well and has no step time"
+
+
+def test_unfinished_sweeps_are_counted_and_sizes_left_out_are_not() -> None:
+    rows = (
+        *sweep(),
+        row(cell_id="a", status="timeout", op="broadcast", error="rank 1 did not enter broadcast of 1 MiB"),
+        row(cell_id="b", status="skipped"),
+        row(cell_id="c", status="unsupported"),
+    )
+    (found,) = RULE.check(Evidence(sources=(), comm=rows))
+    assert found.title == "1 of 4 sweeps failed: 1 timeout"
+    assert found.evidence == ("timeout: broadcast on 2 ranks: rank 1 did not enter broadcast of 1 MiB",)
+    assert isinstance(RULE.check(Evidence(sources=(), comm=tuple(sweep()))), Quiet)

@@ -1,0 +1,112 @@
+"""Bus bandwidth is lower at the largest size than at a smaller one.
+
+What
+----
+A sweep of at least three sizes whose busbw at the largest size lies 10 % or more below its best, and the 95 % intervals
+of the two do not overlap.
+
+Why
+---
+busbw grows with the size until the link is full and then stays. A drop says that large messages meet something that
+smaller ones do not: a cache that no longer holds them, a shared switch, paging, a protocol that suits them less. Gradient
+buckets and all-gathers of that size pay for it.
+
+Known problems
+--------------
+On the CPU the drop is ordinary where messages no longer fit the caches, and says nothing about the network.
+
+References
+----------
+nccl-tests, doc/PERFORMANCE.md: bus bandwidth does not depend on the size once latency is paid.
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_bandwidth, format_percent, format_size
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.comm import CommRow
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.comm_facts import by_sweep, size_of
+from stepscope.results.evidence import NEEDS, Evidence
+
+NAME = "busbw-drop"
+
+MIN_DROP = Threshold(
+    value=0.10,
+    unit="1 - busbw at the largest size / best busbw",
+    source="5 times the half-width of the interval that a measurement aims at (2 %)",
+)
+LEAST_SIZES = Threshold(value=3, unit="sizes of a sweep", source="with two, one is always the lower")
+
+
+def check(evidence: Evidence) -> Outcome:
+    judged = []
+    for name, rows in by_sweep(evidence.comm):
+        rated = [row for row in rows if row.busbw_bytes_per_s]
+        if len(rated) >= LEAST_SIZES.value:
+            judged.append((name, max(rated, key=_busbw), rated[-1]))
+    if not judged:
+        return Skipped(rule=NAME, reason="no sweep has three sizes with a bus bandwidth", command=NEEDS["comm"][1])
+    found = [(_drop(best, last), name, best, last) for name, best, last in judged]
+    found.sort(key=lambda each: -each[0])
+    fired = [each for each in found if each[0] >= MIN_DROP.value and _clear(each[2], each[3])]
+    if fired:
+        return tuple(_finding(*each) for each in fired)
+    drop, name, best, last = found[0]
+    return Quiet(
+        rule=NAME,
+        looked_at=f"{name}: {format_percent(drop)} lower at {format_size(size_of(last))} than at "
+        f"{format_size(size_of(best))}, limit {format_percent(MIN_DROP.value)} and clear of noise",
+    )
+
+
+def _busbw(row: CommRow) -> float:
+    return row.busbw_bytes_per_s or 0.0
+
+
+def _drop(best: CommRow, last: CommRow) -> float:
+    return 1 - _busbw(last) / _busbw(best)
+
+
+def _clear(best: CommRow, last: CommRow) -> bool:
+    """Whether the interval of the rate at ``best`` lies above the one at ``last``."""
+    if not (best.time_ns_high and last.time_ns_low and best.time_ns_median and last.time_ns_median):
+        return False
+    slowest_best = _busbw(best) * best.time_ns_median / best.time_ns_high
+    return slowest_best > _busbw(last) * last.time_ns_median / last.time_ns_low
+
+
+def _finding(drop: float, name: str, best: CommRow, last: CommRow) -> Finding:
+    cpu = last.device == "cpu"
+    reason = ("large messages no longer fit the CPU's caches",) if cpu else ()
+    sizes = f"{size_of(best)}:{size_of(last)}:2"
+    return Finding(
+        rule=NAME,
+        severity="info" if cpu else "warning",
+        title=f"{name}: busbw is {format_percent(drop)} lower at {format_size(size_of(last))} than at "
+        f"{format_size(size_of(best))}",
+        evidence=(
+            f"{format_bandwidth(_busbw(best))} at {format_size(size_of(best))}, {format_bandwidth(_busbw(last))} at "
+            f"{format_size(size_of(last))}",
+            *(f"often on CPU ranks: {text}" for text in reason),
+        ),
+        stake_fraction=None,
+        confidence="measured; the reason is not known",
+        advice=(
+            Advice(
+                text="find the size at which it drops, and keep buckets below it",
+                command=f"stepscope comm --ops {last.op} --sizes {sizes}",
+            ),
+        ),
+        subject=name,
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="bus bandwidth drops at large sizes",
+    needs=("comm",),
+    check=check,
+    protocol=3,
+    thresholds={"drop": MIN_DROP, "sizes": LEAST_SIZES},
+)

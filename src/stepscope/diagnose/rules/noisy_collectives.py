@@ -1,0 +1,123 @@
+"""Times of collectives that are too noisy to compare, or whose mean is far above the median.
+
+What
+----
+Sizes whose 95 % interval of the median reaches 10 % or more from it; sizes whose mean is twice the median or more; and gloo
+ranks that ran under the default scheduler policy.
+
+Why
+---
+Differences smaller than the interval say nothing. A training step waits for every call, so it pays the mean, not the median:
+long tails cost more than the table's median shows. Under SCHED_OTHER waking threads of gloo preempt each other where ranks
+share cores.
+
+Known problems
+--------------
+Logs of other tools have no intervals and cannot be judged.
+
+References
+----------
+docs/reference/metrics.md, Collectives. 1 KiB all-reduce of 2 gloo ranks on 2 cores: mean / median 4.0 under SCHED_OTHER, 1.0
+to 1.4 under SCHED_BATCH (measured, 2026-11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepscope.core.units import format_percent, format_size
+from stepscope.core.words import counted
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.comm import CommRow
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.results.comm_facts import interval_share, measured, size_of
+from stepscope.results.comm_labels import op_label, sweep_names
+from stepscope.results.evidence import NEEDS, Evidence
+
+NAME = "noisy-collectives"
+
+MAX_REACH = Threshold(
+    value=0.10, unit="interval's reach / median", source="5 times the half-width that a measurement aims at (2 %)"
+)
+MEAN_OVER_MEDIAN = Threshold(
+    value=2.0, unit="mean / median", source="gloo, 1 KiB, 2 ranks on 2 cores: 4.0 SCHED_OTHER, to 1.4 SCHED_BATCH"
+)
+
+
+def check(evidence: Evidence) -> Outcome:
+    shown = measured(evidence.comm)
+    wide = [(reach, row) for row in shown if (reach := interval_share(row)) is not None]
+    tails = [(row.time_ns_mean / row.time_ns_median, row) for row in shown if row.time_ns_mean and row.time_ns_median]
+    if not (wide or tails):
+        return Skipped(rule=NAME, reason="no collective has an interval or a mean", command=NEEDS["comm"][1])
+    called = sweep_names(shown)
+
+    def name(row: CommRow) -> str:
+        return f"{op_label(row)} of {format_size(size_of(row))} on {called(row)}"
+
+    found = []
+    if noisy := [each for each in wide if each[0] > MAX_REACH.value]:
+        reach, worst = max(noisy, key=lambda each: each[0])
+        found.append(_noisy(len(noisy), len(shown), reach, name(worst)))
+    if long := [each for each in tails if each[0] >= MEAN_OVER_MEDIAN.value]:
+        ratio, worst = max(long, key=lambda each: each[0])
+        found.append(_tails(len(long), len(shown), ratio, name(worst)))
+    if ordinary := [row for row in shown if row.backend == "gloo" and row.scheduler_policy == "SCHED_OTHER"]:
+        found.append(_policy(ordinary))
+    if found:
+        return tuple(found)
+    reach, worst = max(wide, key=lambda each: each[0], default=(0.0, shown[0]))
+    return Quiet(
+        rule=NAME,
+        looked_at=f"widest interval ±{format_percent(reach)} ({name(worst)}), limit ±{format_percent(MAX_REACH.value)}",
+    )
+
+
+def _noisy(count: int, total: int, reach: float, worst: str) -> Finding:
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=f"{count} of {counted(total, 'size')}: the median is known to no better than "
+        f"±{format_percent(MAX_REACH.value)}",
+        evidence=(f"worst: ±{format_percent(reach)}, {worst}", "smaller differences mean nothing there"),
+        stake_fraction=None,
+        confidence="measured",
+        advice=(Advice(text="measure longer, with nothing else on the machine: --budget gives each size more time"),),
+    )
+
+
+def _tails(count: int, total: int, ratio: float, worst: str) -> Finding:
+    return Finding(
+        rule=NAME,
+        severity="warning",
+        title=f"{count} of {counted(total, 'size')} with long tails: the mean is up to {ratio:.1f}x the median",
+        evidence=(f"worst: {worst}", "a step that waits for every call pays the mean"),
+        stake_fraction=None,
+        confidence="measured",
+        advice=(Advice(text="look at p99 and max in results.csv; other work on the cores or the network makes tails"),),
+    )
+
+
+def _policy(rows: Sequence[CommRow]) -> Finding:
+    return Finding(
+        rule=NAME,
+        severity="info",
+        title="gloo ranks ran under the default scheduler policy, SCHED_OTHER",
+        evidence=(
+            f"{counted(len(rows), 'size')}; where ranks share cores, waking threads preempt each other, and small messages "
+            "take several times as long on average as under SCHED_BATCH",
+        ),
+        stake_fraction=None,
+        confidence="likely: the policy is recorded, its cost depends on the kernel",
+        advice=(Advice(text="see whether SCHED_BATCH is allowed here", command="stepscope doctor"),),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    symptom="times of collectives are noisy, or their mean is far above the median",
+    needs=("comm",),
+    check=check,
+    protocol=1,
+    thresholds={"reach": MAX_REACH, "tails": MEAN_OVER_MEDIAN},
+)

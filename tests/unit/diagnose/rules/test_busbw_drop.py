@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.comm_rows import MIB, collective, sweep
+
+from stepscope.diagnose.rules.busbw_drop import RULE
+from stepscope.records.comm import CommRow
+from stepscope.records.finding import Quiet, Skipped
+from stepscope.results.evidence import Evidence
+
+
+def rows(last_us: float, **shape: str) -> list[CommRow]:
+    return [collective(size, us, **shape) for size, us in ((MIB, 500.0), (4 * MIB, 1500.0), (16 * MIB, last_us))]
+
+
+def check(shown: list[CommRow]):
+    return RULE.check(Evidence(sources=(), comm=tuple(shown)))
+
+
+def test_a_drop_is_named_with_both_sizes_and_both_rates() -> None:
+    (found,) = check(rows(12_000.0, backend="nccl", device="cuda"))
+    assert found.title == "all_reduce on 2 ranks: busbw is 50 % lower at 16 MiB than at 4 MiB"
+    assert found.evidence == ("2.80 GB/s at 4 MiB, 1.40 GB/s at 16 MiB",)
+    assert found.severity == "warning"
+    assert found.advice[0].command == f"stepscope comm --ops all_reduce --sizes {4 * MIB}:{16 * MIB}:2"
+
+
+def test_on_the_cpu_it_is_ordinary_and_says_why() -> None:
+    (found,) = check(rows(12_000.0))
+    assert found.severity == "info"
+    assert "caches" in found.evidence[-1]
+
+
+@pytest.mark.parametrize(("last_us", "fires"), [(6600.0, False), (6750.0, True)])
+def test_the_limit(last_us: float, fires: bool) -> None:
+    """6,667 us at 16 MiB are 10 % below the rate at 4 MiB."""
+    outcome = check(rows(last_us))
+    assert isinstance(outcome, tuple) is fires
+    if not fires:
+        assert isinstance(outcome, Quiet)
+        assert "limit 10 %" in outcome.looked_at
+
+
+def test_a_drop_within_the_noise_is_quiet() -> None:
+    shown = rows(7000.0)
+    shown[-1] = replace(shown[-1], time_ns_low=0.8 * 7e6)
+    assert isinstance(check(shown), Quiet)
+    shown[-1] = replace(shown[-1], time_ns_low=None)
+    assert isinstance(check(shown), Quiet)
+
+
+def test_two_sizes_prove_nothing() -> None:
+    assert isinstance(check(rows(12_000.0)[1:]), Skipped)
+    assert isinstance(check(sweep()), Quiet)
