@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
+
 import typer
 
 from stepscope import __version__
@@ -9,7 +12,8 @@ from stepscope.cli.commands import REGISTRY
 from stepscope.core.errors import ExitCode
 
 
-def build_app() -> typer.Typer:
+def build_app(arguments: Sequence[str]) -> typer.Typer:
+    """The command that ``arguments`` name, alone; where they name none, all of them as help lists them."""
     app = typer.Typer(
         name="stepscope",
         help="Shows where a distributed PyTorch training step's time goes, and what to change.",
@@ -30,7 +34,16 @@ def build_app() -> typer.Typer:
             print(context.get_help(), end="")
             raise typer.Exit(ExitCode.USAGE)
 
-    for key in REGISTRY.names():
-        command = REGISTRY.load(key)
-        app.command(key, rich_help_panel=command.panel)(command.run)
+    names = REGISTRY.names()
+    asked = next((text for text in arguments if not text.startswith("-")), None)
+    if asked in names:
+        app.command(asked)(REGISTRY.load(asked).typer_function())
+        return app
+    for name in names:
+        command = REGISTRY.load(name)
+        app.command(name, help=inspect.getdoc(command.run), rich_help_panel=command.panel)(_listed_only)
     return app
+
+
+def _listed_only() -> None:
+    """A command in the list of all, where none is run: reading its options would cost time."""

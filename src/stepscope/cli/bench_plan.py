@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from stepscope.cli.blocks import print_block
+from stepscope.cli.commands.bench import Bench
 from stepscope.cli.console import out, print_json
 from stepscope.cli.run_place import default_run_dir
 from stepscope.config.network import parse_network
@@ -24,19 +25,16 @@ from stepscope.results.labels import STATUS_LABELS, cell_labels
 from stepscope.store.layout import RunLayout
 
 
-def step_overrides(*, warmup: str | None, steps: str | None) -> list[Override]:
-    """``--warmup`` and ``--steps`` as changes to the matrix; a fixed number of steps takes the place of epochs."""
-    changes: list[Override] = []
-    if warmup is not None:
-        changes.append(Shortcut("--warmup", warmup, "measure.warmup"))
-    if steps is not None:
-        changes += ["base.epochs=null", Shortcut("--steps", steps, "base.steps")]
+def overrides(options: Bench) -> list[Override]:
+    """``--set`` and its short forms as changes to the matrix; a fixed number of steps takes the place of epochs."""
+    changes: list[Override] = [*options.set_]
+    if options.warmup is not None:
+        changes.append(Shortcut("--warmup", options.warmup, "measure.warmup"))
+    if options.steps is not None:
+        changes += ["base.epochs=null", Shortcut("--steps", options.steps, "base.steps")]
+    if options.emulate_network is not None:
+        changes.append(Shortcut("--emulate-network", str(parse_network(options.emulate_network)), "base.network"))
     return changes
-
-
-def network_override(text: str) -> Override:
-    """``--emulate-network`` as a change to the matrix: every cell in that network."""
-    return Shortcut("--emulate-network", str(parse_network(text)), "base.network")
 
 
 def print_presets(*, json: bool) -> int:
@@ -60,26 +58,18 @@ def print_matrix(source: Path | str, *, overrides: Sequence[Override]) -> int:
     return 0
 
 
-def print_plan(
-    plan: Plan,
-    *,
-    output: Path | None,
-    json: bool,
-    profile: bool = False,
-    retry_failed: bool = False,
-    force: bool = False,
-) -> int:
+def print_plan(plan: Plan, options: Bench) -> int:
     """The cells in order, what each sends, which are kept from before, and how long the others may take."""
     ahead = outlook(
         plan,
-        RunLayout(output or default_run_dir(plan.matrix.name)),
-        profile=profile or plan.matrix.measure.profile,
-        retry_failed=retry_failed,
-        force=force,
+        RunLayout(options.output or default_run_dir(plan.matrix.name)),
+        profile=options.profile or options.tensorboard is not None or plan.matrix.measure.profile,
+        retry_failed=options.retry_failed,
+        force=options.force,
     )
     expected = ahead.estimate
     durations = {cell.cell_id: cell.duration_ns for cell in expected.cells}
-    if json:
+    if options.json:
         document = {
             "schema": "stepscope.plan/1",
             "total_ns": expected.total_ns,

@@ -1,4 +1,4 @@
-"""Running a plan from the command line: progress, results, the table, the exit code. Shared by bench and demo."""
+"""What ``stepscope bench`` does: plan, run, derive, print. ``demo`` and ``compare --run`` run plans here, too."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import os
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 
+from stepscope.cli import bench_plan
+from stepscope.cli.commands.bench import Bench
 from stepscope.cli.console import OutputError, ReaderGone, out, print_json
 from stepscope.cli.progress import progress
 from stepscope.cli.run_place import stopped_by_the_disk, take_place
-from stepscope.core.errors import Interrupted
+from stepscope.core.errors import Interrupted, UsageError
 from stepscope.core.places import cache_dir
 from stepscope.matrix.resolved import resolved_matrix
 from stepscope.matrix.runner import RunRequest, run_matrix
-from stepscope.matrix.session import Plan, derive_results, exit_code
+from stepscope.matrix.session import Plan, derive_results, exit_code, make_plan
 from stepscope.records.run import ResultRow, RunRecord
 from stepscope.report.findings import findings
 from stepscope.report.render import terminal
@@ -29,20 +30,27 @@ from stepscope.store.reader import read_run
 from stepscope.store.writer import WriteError
 
 
-def run_plan(
-    plan: Plan,
-    *,
-    output: Path | None,
-    json: bool,
-    printed: bool = True,
-    profile: bool = False,
-    tensorboard: Path | None = None,
-    retry_failed: bool = False,
-    force: bool = False,
-) -> int:
+def run(options: Bench) -> int:
+    """Do what the command line says; the exit code. Raises StepscopeError."""
+    if options.list_:
+        return bench_plan.print_presets(json=options.json)
+    source = options.matrix or options.preset
+    if source is None or (options.matrix is not None and options.preset is not None):
+        raise UsageError(
+            "give a matrix file or --preset NAME" if source is None else "give a matrix file or --preset, not both",
+            fix="`stepscope bench --list` shows the presets",
+        )
+    overrides = bench_plan.overrides(options)
+    if options.show:
+        return bench_plan.print_matrix(source, overrides=overrides)
+    plan = make_plan(source, overrides=overrides, data_dir=options.data_dir, download=options.download)
+    return bench_plan.print_plan(plan, options) if options.plan else run_plan(plan, options)
+
+
+def run_plan(plan: Plan, options: Bench, *, printed: bool = True) -> int:
     """Run what is missing, write results and report, print them (``printed``); the command's exit code."""
     launch = plan.matrix.launch
-    place = take_place(output, name=plan.matrix.name, env_source="launch.env", env=tuple(launch.env))
+    place = take_place(options.output, name=plan.matrix.name, env_source="launch.env", env=tuple(launch.env))
     layout = place.layout
     measure = plan.matrix.measure
     request = RunRequest(
@@ -50,17 +58,17 @@ def run_plan(
         name=plan.matrix.name,
         matrix=resolved_matrix(plan.matrix),
         cells=plan.cells,
-        measure=replace(measure, profile=measure.profile or profile or tensorboard is not None),
+        measure=replace(measure, profile=measure.profile or options.profile or options.tensorboard is not None),
         usable_cores=plan.environment.usable_cores * place.cores_factor,
         argv=("stepscope", *sys.argv[1:]),
         cache_dir=cache_dir(os.environ),
         env=launch.env,
         isolate=launch.isolate,
         joined=place.group,
-        retry_failed=retry_failed,
-        force=force,
+        retry_failed=options.retry_failed,
+        force=options.force,
         data_dir=plan.data_dir,
-        tensorboard_dir=tensorboard,
+        tensorboard_dir=options.tensorboard,
         environment=plan.environment,
     )
     try:
@@ -69,9 +77,9 @@ def run_plan(
                 run_matrix(request, show)
         except Interrupted:
             with suppress(OutputError, ReaderGone):  # what stopped the run may have taken the terminal with it
-                _finish(layout, json=json, printed=printed)
+                _finish(layout, json=options.json, printed=printed)
             raise
-        rows = _finish(layout, json=json, printed=printed)
+        rows = _finish(layout, json=options.json, printed=printed)
     except WriteError as error:
         raise stopped_by_the_disk(layout, error) from error
     ours = {cell.spec.cell_id for cell in plan.cells}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.cli.blocks import print_block
+from stepscope.cli.commands.calibrate import Calibrate
 from stepscope.cli.console import err, out, print_json
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
@@ -23,8 +24,9 @@ from stepscope.store.writer import write_bytes
 FILE = "calib.json"
 
 
-def run_calibrate(run: Path, *, output: Path | None, json: bool, charts: bool = False) -> int:
-    """Write the calibration of ``run`` and print it; returns the exit code. Raises StepscopeError."""
+def run(options: Calibrate) -> int:
+    """Write the calibration of a comm run and print it; returns the exit code. Raises StepscopeError."""
+    run = options.run
     if not run.is_dir():
         raise DataError(
             f"{run} is not a run folder",
@@ -33,12 +35,12 @@ def run_calibrate(run: Path, *, output: Path | None, json: bool, charts: bool = 
         )
     rows = read_comm_rows(run)
     calibration = calibrate(rows, run=str(run), machine=_machine(run))
-    target = run / FILE if output is None else output
+    target = options.output or run / FILE
     data = codec.encode(calibration)
     write_bytes(target, data)
-    if charts:
+    if options.charts:
         draw_charts(rows, RunLayout(run).report, calibration)
-    if json:
+    if options.json:
         print_json(data)
     else:
         console = out()

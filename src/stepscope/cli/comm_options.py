@@ -1,10 +1,10 @@
-"""The options of ``stepscope comm`` as text, and what they mean."""
+"""What the options of ``stepscope comm`` mean: from text to sweeps, launch and measure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from stepscope.cli.commands.comm import Comm
 from stepscope.config.sections import LaunchSettings
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
@@ -22,108 +22,81 @@ from stepscope.records.comm import CommKind, CommMeasure, Pacing
 MOST_RANKS = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommOptions:
-    """Fields as the options of the command line, unparsed; its defaults."""
-
-    ops: str = "all_reduce"
-    sizes: str = "1K:64M:4"
-    dtype: str = "fp32"
-    reduce_op: str = "sum"
-    ranks: str | None = None
-    backend: str = "auto"
-    device: str = "auto"
-    mode: str = "blocking"
-    in_place: str = "auto"
-    pattern: str = "ring"
-    root: int = 0
-    pacing: str = "auto"
-    warmup: str = "auto"
-    iters: str = "auto"
-    ci: float = 0.02
-    budget: str = "5s"
-    timeout: str = "120s"
-    check: bool = True
-    pairs: bool = False
-    matmul: bool = False
-    overlap: bool = False
-    env: tuple[str, ...] = ()
-    emulate_network: str | None = None
-    nccl_debug: str | None = None
-    threads: str = "auto"
-
-    def request(self) -> CommRequest:
-        """What to measure. Raises UsageError for the first option that makes no sense."""
-        extra: tuple[tuple[CommKind, bool], ...] = (
-            ("pairs", self.pairs),
-            ("matmul", self.matmul),
-            ("overlap", self.overlap),
+def request(options: Comm) -> CommRequest:
+    """What to measure. Raises UsageError for the first option that makes no sense."""
+    extra: tuple[tuple[CommKind, bool], ...] = (
+        ("pairs", options.pairs),
+        ("matmul", options.matmul),
+        ("overlap", options.overlap),
+    )
+    nothing = options.ops.strip() == "none"
+    if nothing and not any(wanted for _, wanted in extra):
+        raise UsageError(
+            "--ops none alone measures nothing",
+            fix="add --pairs, --matmul or --overlap; --ops all has every collective",
         )
-        nothing = self.ops.strip() == "none"
-        if nothing and not any(wanted for _, wanted in extra):
-            raise UsageError(
-                "--ops none alone measures nothing",
-                fix="add --pairs, --matmul or --overlap; --ops all has every collective",
-            )
-        for text in _listed(self.dtype):
-            dtype_name(text)
-        threads = _count("--threads", self.threads, least=1)
-        return CommRequest(
-            ops=() if nothing else op_names(self.ops),
-            sizes_bytes=parse_sizes(self.sizes),
-            dtypes=_listed(self.dtype),
-            reduce_ops=_listed(self.reduce_op),
-            places=_choice(
-                "--in-place",
-                self.in_place,
-                {"auto": None, "no": (False,), "yes": (True,), "both": (False, True)},
+    for text in _listed(options.dtype):
+        dtype_name(text)
+    threads = _count("--threads", options.threads, least=1)
+    return CommRequest(
+        ops=() if nothing else op_names(options.ops),
+        sizes_bytes=parse_sizes(options.sizes),
+        dtypes=_listed(options.dtype),
+        reduce_ops=_listed(options.reduce_op),
+        places=_choice(
+            "--in-place",
+            options.in_place,
+            {"auto": None, "no": (False,), "yes": (True,), "both": (False, True)},
+        ),
+        modes=tuple(dict.fromkeys(parse_mode(text) for text in _listed(options.mode))),
+        patterns=_listed(options.pattern),
+        root=options.root,
+        pacing=_choice(
+            "--pacing",
+            options.pacing,
+            cast(
+                dict[str, Pacing | None],
+                {"auto": None, "barrier": "barrier", "back-to-back": "back_to_back"},
             ),
-            modes=tuple(dict.fromkeys(parse_mode(text) for text in _listed(self.mode))),
-            patterns=_listed(self.pattern),
-            root=self.root,
-            pacing=_choice(
-                "--pacing",
-                self.pacing,
-                cast(
-                    dict[str, Pacing | None],
-                    {"auto": None, "barrier": "barrier", "back-to-back": "back_to_back"},
-                ),
-            ),
-            env=parse_env(self.env),
-            network=self.emulate_network,
-            threads_per_rank="auto" if threads is None else threads,
-            extra=tuple(kind for kind, wanted in extra if wanted),
-        )
+        ),
+        env=parse_env(options.env),
+        network=options.emulate_network,
+        threads_per_rank="auto" if threads is None else threads,
+        extra=tuple(kind for kind, wanted in extra if wanted),
+    )
 
-    def launch(self) -> LaunchSettings:
-        backend = _choice("--backend", self.backend, {name: name for name in ("auto", "gloo", "nccl")})
-        device = _choice("--device", self.device, {name: name for name in ("auto", "cpu", "cuda")})
-        return LaunchSettings(
-            backend=cast(Literal["auto", "gloo", "nccl"], backend),
-            device=cast(Literal["auto", "cpu", "cuda"], device),
-        )
 
-    def worlds(self) -> tuple[int, ...] | None:
-        """World sizes asked for; None: whatever the machine has."""
-        if self.ranks is None:
-            return None
-        worlds = []
-        for text in _listed(self.ranks):
-            if not text.isdigit() or not 1 <= int(text) <= MOST_RANKS:
-                raise UsageError(f"--ranks {text!r} is not a number of ranks", fix="write --ranks 2,4,8")
-            worlds.append(int(text))
-        return tuple(dict.fromkeys(worlds))
+def launch(options: Comm) -> LaunchSettings:
+    backend = _choice("--backend", options.backend, {name: name for name in ("auto", "gloo", "nccl")})
+    device = _choice("--device", options.device, {name: name for name in ("auto", "cpu", "cuda")})
+    return LaunchSettings(
+        backend=cast(Literal["auto", "gloo", "nccl"], backend),
+        device=cast(Literal["auto", "cpu", "cuda"], device),
+    )
 
-    def measure(self) -> CommMeasure:
-        return CommMeasure(
-            warmup=_count("--warmup", self.warmup, least=0),
-            iterations=_count("--iters", self.iters, least=1),
-            ci_fraction=self.ci,
-            budget_ns=_duration("--budget", self.budget),
-            timeout_ns=_duration("--timeout", self.timeout),
-            check=self.check,
-            nccl_debug=None if self.nccl_debug is None else self.nccl_debug.replace("all", "").strip(),
-        )
+
+def worlds(options: Comm) -> tuple[int, ...] | None:
+    """World sizes asked for; None: whatever the machine has."""
+    if options.ranks is None:
+        return None
+    worlds = []
+    for text in _listed(options.ranks):
+        if not text.isdigit() or not 1 <= int(text) <= MOST_RANKS:
+            raise UsageError(f"--ranks {text!r} is not a number of ranks", fix="write --ranks 2,4,8")
+        worlds.append(int(text))
+    return tuple(dict.fromkeys(worlds))
+
+
+def measure(options: Comm) -> CommMeasure:
+    return CommMeasure(
+        warmup=_count("--warmup", options.warmup, least=0),
+        iterations=_count("--iters", options.iters, least=1),
+        ci_fraction=options.ci,
+        budget_ns=_duration("--budget", options.budget),
+        timeout_ns=_duration("--timeout", options.timeout),
+        check=options.check,
+        nccl_debug=None if options.nccl_debug is None else options.nccl_debug.replace("all", "").strip(),
+    )
 
 
 def _listed(text: str) -> tuple[str, ...]:

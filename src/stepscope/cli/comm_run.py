@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from pathlib import Path
 
+from stepscope.cli import comm_options
 from stepscope.cli.blocks import print_block
-from stepscope.cli.comm_options import CommOptions
+from stepscope.cli.commands.comm import Comm
 from stepscope.cli.console import OutputError, ReaderGone, out, print_json
 from stepscope.cli.progress import progress
 from stepscope.cli.run_place import stopped_by_the_disk, take_place
@@ -32,37 +32,30 @@ NAME = "comm"
 NCCL_SUBSYSTEMS = "INIT,ENV,NET,GRAPH,TUNING"
 """What tells rings, transports and the algorithm of each size; NCCL's own default leaves TUNING out."""
 
+NOT_MEASURED = frozenset({"output", "plan", "charts", "format_", "force", "json"})
+"""Options that do not say what is measured."""
+
 FORMATS = ("table", "csv", "document-001")
 
 
-def run_comm(
-    options: CommOptions,
-    *,
-    output: Path | None,
-    plan: bool,
-    charts: bool,
-    format_: str,
-    force: bool,
-    json: bool,
-    printed: bool = True,
-) -> int:
+def run(options: Comm, *, printed: bool = True) -> int:
     """Measure, write and print (``printed``); the command's exit code."""
-    if format_ not in FORMATS:
-        raise UsageError(unknown("format", format_, FORMATS))
-    if json and format_ != "table":
+    if options.format_ not in FORMATS:
+        raise UsageError(unknown("format", options.format_, FORMATS))
+    if options.json and options.format_ != "table":
         raise UsageError("--json and --format both say what stdout gets", fix="give one of them")
-    if plan and json:
+    if options.plan and options.json:
         raise UsageError("--plan is a table for people", fix="leave --json out")
-    asked, measure = options.request(), options.measure()
-    planned = make_comm_plan(asked, launch=options.launch(), worlds=options.worlds())
-    if plan:
+    asked, measure = comm_options.request(options), comm_options.measure(options)
+    planned = make_comm_plan(asked, launch=comm_options.launch(options), worlds=comm_options.worlds(options))
+    if options.plan:
         return _print_plan(planned)
-    place = take_place(output, name=NAME, env_source="--env", env=tuple(asked.env))
+    place = take_place(options.output, name=NAME, env_source="--env", env=tuple(asked.env))
     layout = place.layout
     request = RunRequest(
         layout=layout,
         name=NAME,
-        matrix={"comm": codec.to_builtins(options)},
+        matrix={"comm": {name: value for name, value in vars(options).items() if name not in NOT_MEASURED}},
         cells=planned.cells,
         measure=MeasureSettings(),
         usable_cores=planned.environment.usable_cores * place.cores_factor,
@@ -70,7 +63,7 @@ def run_comm(
         cache_dir=cache_dir(os.environ),
         env=_debug_variables(layout, measure),
         joined=place.group,
-        force=force,
+        force=options.force,
         environment=planned.environment,
         kind=COMM,
         comm_measure=measure,
@@ -81,9 +74,9 @@ def run_comm(
                 run_matrix(request, show)
         except Interrupted:
             with suppress(OutputError, ReaderGone):  # what stopped the run may have taken the terminal with it
-                _finish(layout, charts=False, format_=format_, json=json, printed=printed)
+                _finish(layout, options, charts=False, printed=printed)
             raise
-        rows = _finish(layout, charts=charts, format_=format_, json=json, printed=printed)
+        rows = _finish(layout, options, charts=options.charts, printed=printed)
     except WriteError as error:
         raise stopped_by_the_disk(layout, error) from error
     ours = {cell.spec.cell_id for cell in planned.cells}
@@ -111,7 +104,7 @@ def _debug_variables(layout: RunLayout, measure: CommMeasure) -> dict[str, str]:
     return variables | {"NCCL_DEBUG_SUBSYS": measure.nccl_debug or NCCL_SUBSYSTEMS}
 
 
-def _finish(layout: RunLayout, *, charts: bool, format_: str, json: bool, printed: bool) -> tuple[CommRow, ...]:
+def _finish(layout: RunLayout, options: Comm, *, charts: bool, printed: bool) -> tuple[CommRow, ...]:
     from stepscope.report.comm_document import rows_csv
 
     rows = derive_comm_rows(layout)
@@ -123,7 +116,7 @@ def _finish(layout: RunLayout, *, charts: bool, format_: str, json: bool, printe
     if not printed:
         return rows
     try:
-        _print(layout, rows, format_=format_, json=json)
+        _print(layout, rows, format_=options.format_, json=options.json)
     except OutputError as error:
         raise OutputError(error.what, why=error.why, fix=f"the results are saved: {layout.results_jsonl}") from error
     return rows

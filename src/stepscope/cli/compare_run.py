@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.blocks import print_block
+from stepscope.cli.commands.compare import Compare
 from stepscope.cli.console import err, out, print_json
 from stepscope.cli.findings import say_not_checked
 from stepscope.core.errors import CheckFailed, DataError, ExitCode, UsageError
@@ -21,38 +22,22 @@ if TYPE_CHECKING:
     from stepscope.results.comparing import Side
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """The command line. measure: run the two matrix files now. metrics: as typed; None: all."""
-
-    paths: tuple[Path, ...]
-    measure: bool
-    rounds: int
-    output: Path | None
-    overrides: tuple[str, ...]
-    metrics: str | None
-    world_size: str | None
-    drop_epochs: int
-    fail_if: tuple[str, ...]
-    json: bool
-
-
-def run(request: Request) -> int:
+def run(options: Compare) -> int:
     """Compare and show; the exit code. Raises StepscopeError."""
     from stepscope.records.codec import encode_document
     from stepscope.report.compare_document import document, failed_conditions, parse_conditions, unchecked
     from stepscope.results.comparing import METRIC_KEYS, compare
 
-    if len(request.paths) < 2:
+    if len(options.paths) < 2:
         raise UsageError("compare needs two runs", fix="stepscope compare A B")
-    conditions = parse_conditions(request.fail_if)
-    wanted = _wanted(request.metrics, METRIC_KEYS)
-    sides, measured = _measured(request) if request.measure else (_read(request), ExitCode.OK)
-    comparison = compare(sides, drop_epochs=request.drop_epochs)
+    conditions = parse_conditions(options.fail_if)
+    wanted = _wanted(options.metric, METRIC_KEYS)
+    sides, measured = _measured(options) if options.run else (_read(options), ExitCode.OK)
+    comparison = compare(sides, drop_epochs=options.drop_epochs)
     if wanted:
         figures = tuple(f for f in comparison.figures if f.metric in wanted)
         comparison = replace(comparison, figures=figures)
-    if request.json:
+    if options.json:
         print_json(encode_document(document(comparison)))
     else:
         _show(comparison)
@@ -84,62 +69,63 @@ def _wanted(text: str | None, known: Sequence[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _read(request: Request) -> list[Side]:
-    from stepscope.cli.evidence_options import EvidenceOptions, read_each
+def _read(options: Compare) -> list[Side]:
+    from stepscope.cli.evidence import read_each
+    from stepscope.cli.evidence_options import EvidenceOptions
     from stepscope.results.comparing import Side
 
-    for option, given in (("-o", request.output), ("--set", request.overrides)):
-        if given:
+    for option, value in (("-o", options.output), ("--set", options.set_)):
+        if value:
             raise UsageError(f"{option} goes with --run", fix="leave it out, or add --run and two matrix files")
-    options = EvidenceOptions(
-        paths=tuple(request.paths), world_size=request.world_size, drop_epochs=request.drop_epochs
-    )
-    names = telling_names(request.paths)
-    return [Side(name=name, rounds=(evidence,)) for name, evidence in zip(names, read_each(options), strict=True)]
+    given = EvidenceOptions(paths=options.paths, world_size=options.world_size, drop_epochs=options.drop_epochs)
+    names = telling_names(options.paths)
+    return [Side(name=name, rounds=(evidence,)) for name, evidence in zip(names, read_each(given), strict=True)]
 
 
-def _measured(request: Request) -> tuple[list[Side], int]:
+def _measured(options: Compare) -> tuple[list[Side], int]:
     """Both matrix files in turns, A B, B A, A B, ...: what drifts on the machine reaches both alike."""
     from stepscope.cli.bench_run import run_plan
-    from stepscope.cli.evidence_options import EvidenceOptions, read_evidence
+    from stepscope.cli.commands.bench import Bench
+    from stepscope.cli.evidence import read_evidence
+    from stepscope.cli.evidence_options import EvidenceOptions
     from stepscope.cli.run_place import default_run_dir
     from stepscope.matrix.session import make_plan
     from stepscope.results.comparing import Side
 
-    if len(request.paths) != 2:
+    if len(options.paths) != 2:
         raise UsageError("--run compares two matrix files", fix="stepscope compare --run A.yaml B.yaml")
-    if request.rounds < MIN_REPLICATES:
+    if options.rounds < MIN_REPLICATES:
         raise UsageError(
-            f"--rounds {request.rounds}: at least {MIN_REPLICATES} on each side",
+            f"--rounds {options.rounds}: at least {MIN_REPLICATES} on each side",
             why="with 3 + 3 rounds the smallest possible p is 0.10: no result could be significant",
         )
-    plans = [make_plan(path, overrides=request.overrides) for path in request.paths]
-    folder = request.output or default_run_dir("compare")
+    plans = [make_plan(path, overrides=options.set_) for path in options.paths]
+    folder = options.output or default_run_dir("compare")
     codes: list[int] = []
-    for number in range(1, request.rounds + 1):
+    for number in range(1, options.rounds + 1):
         for side in (0, 1) if number % 2 else (1, 0):
             place = _round_folder(folder, side, number)
-            err().print(f"round {number} of {request.rounds}: {'AB'[side]} ({place})", style="bold")
-            code = run_plan(plans[side], output=place, json=False, printed=False)
+            err().print(f"round {number} of {options.rounds}: {'AB'[side]} ({place})", style="bold")
+            code = run_plan(plans[side], Bench(output=place), printed=False)
             codes.append(code)
             if code == ExitCode.ALL_CELLS_FAILED:
                 raise DataError(
-                    f"round {number} of {request.paths[side]} gave no result",
+                    f"round {number} of {options.paths[side]} gave no result",
                     why=f"every cell failed: {place / 'report' / 'summary.md'} says why",
                     fix="mend it and run the same command with the same -o",
                 )
-    names = telling_names([path.with_suffix("") for path in request.paths])
+    names = telling_names([path.with_suffix("") for path in options.paths])
     sides = [
         Side(
             name=name,
             rounds=tuple(
                 read_evidence(EvidenceOptions(paths=(_round_folder(folder, side, number),)))
-                for number in range(1, request.rounds + 1)
+                for number in range(1, options.rounds + 1)
             ),
         )
         for side, name in enumerate(names)
     ]
-    err().print(f"{counted(request.rounds, 'round')} in {folder}", style="dim")
+    err().print(f"{counted(options.rounds, 'round')} in {folder}", style="dim")
     return sides, max(codes, default=0)
 
 

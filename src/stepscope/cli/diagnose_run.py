@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.cli.commands.diagnose import Diagnose
 from stepscope.cli.console import out, print_json
-from stepscope.cli.evidence_options import EvidenceOptions, read_evidence
+from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_findings, say_unchecked
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
@@ -23,20 +23,7 @@ NOTES = 12
 """Notes on what was left out or assumed that are shown without --all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """The command line. rules: as typed; explain: a rule's name, then nothing else is done."""
-
-    evidence: EvidenceOptions
-    rules: str | None
-    explain: str | None
-    protocol: bool
-    everything: bool
-    fail_if: tuple[str, ...]
-    json: bool
-
-
-def run(request: Request) -> int:
+def run(options: Diagnose) -> int:
     """Diagnose and show; the exit code. Raises StepscopeError."""
     from stepscope.diagnose.engine import all_rules, diagnose
     from stepscope.records.codec import encode_document
@@ -44,39 +31,39 @@ def run(request: Request) -> int:
     from stepscope.report.diagnose_document import METRICS, document, metrics, rules_document
 
     rules = all_rules()
-    asked: Sequence[Rule] | None = rules if request.rules == "list" else None
-    if request.explain is not None:
-        asked = _chosen(rules, request.explain, option="--explain")
+    asked: Sequence[Rule] | None = rules if options.rules == "list" else None
+    if options.explain is not None:
+        asked = _chosen(rules, options.explain, option="--explain")
     if asked is not None:
-        if request.json:
+        if options.json:
             print_json(encode_document(rules_document(asked)))
-        elif request.explain is None:
+        elif options.explain is None:
             _list(asked)
         else:
             _explain(asked)
         return 0
-    if request.protocol and request.json:
+    if options.protocol and options.json:
         raise UsageError(
             "--protocol is for people to read, and --json for programs",
             fix="leave one of them out; the findings, quiet and skipped rules are in the JSON",
         )
-    if not request.evidence.paths:
+    if not options.paths:
         raise UsageError(
             "diagnose needs something to look at",
             fix="stepscope diagnose RUN, a folder of traces, or results of another tool",
         )
-    chosen = _chosen(rules, request.rules)
+    chosen = _chosen(rules, options.rules)
     names = [rule.name for rule in rules]
-    conditions = [parse_condition(c, metrics=METRICS, rules=names) for c in request.fail_if]
+    conditions = [parse_condition(c, metrics=METRICS, rules=names) for c in options.fail_if]
     _require_asked(conditions, chosen)
-    evidence = read_evidence(request.evidence)
+    evidence = read_evidence(options)
     diagnosis = diagnose(evidence, rules=chosen)
-    if request.json:
+    if options.json:
         print_json(encode_document(document(evidence, diagnosis)))
-    elif request.protocol:
+    elif options.protocol:
         _show_protocol(evidence, diagnosis)
     else:
-        _show(evidence, diagnosis, everything=request.everything or request.rules is not None)
+        _show(evidence, diagnosis, everything=options.everything or options.rules is not None)
     values = metrics(evidence, diagnosis)
     say_unchecked(conditions, values, diagnosis)
     refuse_failed(conditions, values, diagnosis)

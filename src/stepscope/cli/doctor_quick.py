@@ -15,6 +15,7 @@ import numpy as np
 
 from stepscope import __version__
 from stepscope.cli.blocks import print_block
+from stepscope.cli.commands.doctor import Doctor
 from stepscope.cli.console import err, out, print_json
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.config.yaml_loader import parse_yaml
@@ -96,22 +97,22 @@ class QuickCheck:
         return tuple(v for v in self.verdicts if v.status == "fail")
 
 
-def run_quick(*, ranks: int | None, json: bool, strict: bool, torch_timeout_s: float) -> None:
-    """Run, print, and raise CheckFailed under ``strict`` when something is broken. Leaves nothing behind."""
+def run_quick(options: Doctor) -> None:
+    """Run, print, and raise CheckFailed under ``--strict`` when something is broken. Leaves nothing behind."""
     if joined_world(os.environ) is not None:
         raise UsageError(
             "doctor --quick starts its own ranks and cannot do so inside a world that a launcher started",
             fix="run it on the host itself, without torchrun; in the launcher: `stepscope bench --preset quick -o DIR`",
         )
     started = time.monotonic_ns()
-    with stop_signals_raise("interrupted; nothing is left behind"), _on_screen(json=json) as show:
-        environment = collect(torch_timeout_s=torch_timeout_s, remember=True)
-        found = _look(environment, ranks=ranks, show=show, started_ns=started)
-    if json:
+    with stop_signals_raise("interrupted; nothing is left behind"), _on_screen(json=options.json) as show:
+        environment = collect(torch_timeout_s=options.torch_timeout, remember=True)
+        found = _look(environment, ranks=options.ranks, show=show, started_ns=started)
+    if options.json:
         print_json(codec.encode_document(document(found)))
     else:
         _print(found)
-    if strict and found.broken:
+    if options.strict and found.broken:
         raise CheckFailed(
             "; ".join(f"{v.title}: {v.message}" for v in found.broken),
             fix="follow the fix lines above, or drop --strict",

@@ -1,117 +1,41 @@
-"""From a command's paths and options to evidence: `diagnose`, `report` and `compare` read them alike."""
+"""Options that `diagnose`, `report` and `compare` share: the same word means the same everywhere."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import Annotated
 
-from stepscope.cli.console import err
-from stepscope.core.errors import UsageError
-from stepscope.core.suggest import unknown
+import typer
 
-if TYPE_CHECKING:
-    from stepscope.records.imported import Stated
-    from stepscope.records.training import Scaling
-    from stepscope.results.evidence import Evidence
+from stepscope.cli.command import Options
 
-_STOPPED = "terminated while reading"
-SCALINGS = ("strong", "weak")
-
-WORTH_SAYING = 4 << 20
-"""Bytes of a trace, mostly packed, from which on reading it takes long enough for a word on the terminal."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceOptions:
-    """What the user gave. world_size: ``RUN=N,...``, target_accuracy: ``0.75,0.77``, both as typed."""
-
-    paths: tuple[Path, ...]
-    world_size: str | None = None
-    scaling: str | None = None
-    drop_epochs: int = 1
-    cell: str | None = None
-    target_accuracy: str | None = None
+WorldSize = Annotated[
+    str | None,
+    typer.Option("--world-size", help="Ranks of runs that do not tell: exp021=4,exp044=4.", metavar="RUN=N,..."),
+]
+DropEpochs = Annotated[int, typer.Option("--drop-epochs", help="First epochs left out of epoch times.", min=0)]
+Paths = Annotated[
+    tuple[Path, ...],
+    typer.Argument(
+        help="Run folders, traces, or results of other tools (nccl-tests, metrics.csv, ...).",
+        metavar="PATHS",
+        show_default=False,
+    ),
+]
 
 
-def read_evidence(options: EvidenceOptions, *, spans: bool = False) -> Evidence:
-    """The evidence at the paths. Raises DataError, and UsageError for facts that only the user knows.
+class EvidenceOptions(Options):
+    """What is read, and what the user states of it: ``world_size`` and ``target_accuracy`` as typed."""
 
-    spans: also what timelines draw, of every trace.
-    """
-    from stepscope.core.signals import stop_signals_raise
-    from stepscope.results.missing import require_stated
-
-    stated = _stated(options)
-    with stop_signals_raise(_STOPPED):
-        evidence = _load(options.paths, options, stated, spans=spans)
-    require_stated(evidence, stated)
-    return evidence
-
-
-def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
-    """As ``read_evidence``, every path by itself; what the user states may be of a run at any of them."""
-    from stepscope.core.signals import stop_signals_raise
-    from stepscope.results.missing import require_stated
-    from stepscope.store.stated import require_known
-
-    stated = _stated(options)
-    found = []
-    with stop_signals_raise(_STOPPED):
-        for path in options.paths:
-            evidence = _load((path,), options, stated)
-            require_stated(evidence)
-            found.append(evidence)
-    require_known([run for evidence in found for run in evidence.runs], stated)
-    return tuple(found)
-
-
-def _stated(options: EvidenceOptions) -> Stated:
-    from stepscope.records.imported import Stated
-    from stepscope.store.stated import parse_world_sizes
-
-    if options.scaling is not None and options.scaling not in SCALINGS:
-        raise UsageError(unknown("--scaling", options.scaling, SCALINGS))
-    return Stated(
-        world_size={} if options.world_size is None else parse_world_sizes(options.world_size),
-        scaling=cast("Scaling | None", options.scaling),
-    )
-
-
-def _load(paths: tuple[Path, ...], options: EvidenceOptions, stated: Stated, *, spans: bool = False) -> Evidence:
-    from stepscope.results.evidence import load_evidence
-
-    return load_evidence(
-        paths,
-        stated=stated,
-        cell=options.cell,
-        drop_epochs=options.drop_epochs,
-        targets=_targets(options.target_accuracy),
-        spans=spans,
-        on_trace=_said if err().is_terminal else None,
-    )
-
-
-def _targets(text: str | None) -> tuple[float, ...]:
-    """Accuracies between 0 and 1. Raises UsageError."""
-    found = []
-    for part in (text or "").split(","):
-        if not part.strip():
-            continue
-        try:
-            value = float(part)
-        except ValueError:
-            value = -1.0
-        if not 0 < value <= 1:
-            raise UsageError(
-                f"--target-accuracy {part.strip()!r} is no accuracy between 0 and 1",
-                fix="for example --target-accuracy 0.75,0.77",
-            )
-        found.append(value)
-    return tuple(found)
-
-
-def _said(path: Path) -> None:
-    if path.stat().st_size < WORTH_SAYING:
-        return
-    err().print(f"read {path.name}", style="dim")
+    paths: Paths
+    world_size: WorldSize = None
+    scaling: Annotated[
+        str | None,
+        typer.Option(help="What is kept as ranks are added, where files do not tell.", metavar="strong|weak"),
+    ] = None
+    target_accuracy: Annotated[
+        str | None,
+        typer.Option("--target-accuracy", help="Also the time to these validation accuracies.", metavar="A,..."),
+    ] = None
+    drop_epochs: DropEpochs = 1
+    cell: Annotated[str | None, typer.Option(help="Only this cell of a run folder.", metavar="ID")] = None

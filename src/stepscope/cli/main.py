@@ -62,7 +62,8 @@ def _command(argv: list[str] | None) -> int:
     from stepscope.cli.app import build_app
     from stepscope.core.errors import ExitCode
 
-    code = build_app()(args=argv, standalone_mode=False)
+    arguments = sys.argv[1:] if argv is None else argv
+    code = build_app(arguments)(args=arguments, standalone_mode=False)
     sys.stdout.flush()
     return code if isinstance(code, int) else ExitCode.OK
 

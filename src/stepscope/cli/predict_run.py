@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from json import dumps
 from pathlib import Path
 from typing import Any, cast
 
 from stepscope import __version__
 from stepscope.cli import predict_buckets
+from stepscope.cli.commands.predict import Predict
 from stepscope.cli.console import err, out, print_json
 from stepscope.cli.predict_buckets import read_calibration
 from stepscope.collectives import REGISTRY as COLLECTIVES
@@ -38,58 +39,35 @@ SCHEMA = "stepscope.predict/1"
 _EXAMPLE = "stepscope predict --collective all_reduce --size 25MiB --gpus 64 --gpu h100-sxm"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """The command line."""
-
-    collective: str | None
-    size: str | None
-    sizes: str | None
-    gpus: int | None
-    gpu: str | None
-    gpus_per_node: int | None
-    network: str | None
-    adapters: int | None
-    sharp: bool
-    algorithm: str | None
-    caller: str
-    dtype: str | None
-    calib: Path | None
-    validate: Path | None
-    buckets: Path | None
-    cell: str | None
-    json: bool
-
-
-def run(request: Request) -> int:
+def run(options: Predict) -> int:
     """Predict and print; returns the exit code. Raises StepscopeError."""
-    if request.validate is not None:
-        return _validate(request, request.validate)
-    if request.buckets is not None:
-        if request.calib is None:
+    if options.validate is not None:
+        return _validate(options, options.validate)
+    if options.buckets is not None:
+        if options.calib is None:
             raise UsageError(
                 "buckets of what network?",
                 why="--calib was not given",
                 fix="stepscope comm -o RUN, stepscope calibrate RUN, then --calib RUN/calib.json",
             )
         return predict_buckets.run(
-            request.buckets,
-            calibration=read_calibration(request.calib),
-            cell_id=request.cell,
-            json=request.json,
+            options.buckets,
+            calibration=read_calibration(options.calib),
+            cell_id=options.cell,
+            json=options.json,
         )
-    if request.collective is None:
+    if options.collective is None:
         raise UsageError("nothing to predict", why="neither --collective nor --buckets was given", fix=_EXAMPLE)
-    op = known_op(request.collective)
-    if request.gpus is None:
+    op = known_op(options.collective)
+    if options.gpus is None:
         raise UsageError("how many ranks?", why="--gpus was not given", fix=_EXAMPLE)
-    sizes = _sizes(request, op)
-    if request.calib is not None:
-        predictions, what = _calibrated(request, request.calib, op, sizes, request.gpus)
+    sizes = _sizes(options, op)
+    if options.calib is not None:
+        predictions, what = _calibrated(options, options.calib, op, sizes, options.gpus)
     else:
-        predictions, what = _from_specification(request, op, sizes, request.gpus)
-    if request.json:
-        _print_json("collective", op=op, gpus=request.gpus, predictions=_entries(predictions))
+        predictions, what = _from_specification(options, op, sizes, options.gpus)
+    if options.json:
+        _print_json("collective", op=op, gpus=options.gpus, predictions=_entries(predictions))
     elif len(predictions) == 1:
         _show_one(next(iter(predictions.values())), f"{_named(op, next(iter(predictions)))} on {what}")
     else:
@@ -99,49 +77,49 @@ def run(request: Request) -> int:
     return 0
 
 
-def _sizes(request: Request, op: str) -> tuple[int, ...]:
-    if request.size is not None and request.sizes is not None:
+def _sizes(options: Predict, op: str) -> tuple[int, ...]:
+    if options.size is not None and options.sizes is not None:
         raise UsageError("--size and --sizes both given", fix="give one of them")
-    if request.sizes is not None:
-        return parse_sizes(request.sizes)
-    if request.size is not None:
-        return (parse_size_bytes(request.size),)
+    if options.sizes is not None:
+        return parse_sizes(options.sizes)
+    if options.size is not None:
+        return (parse_size_bytes(options.size),)
     if op == "barrier":
         return (0,)
     raise UsageError("how many bytes?", why="neither --size nor --sizes was given", fix=_EXAMPLE)
 
 
 def _from_specification(
-    request: Request, op: str, sizes: tuple[int, ...], gpus: int
+    options: Predict, op: str, sizes: tuple[int, ...], gpus: int
 ) -> tuple[dict[int, Predicted], str]:
-    if request.gpu is None:
+    if options.gpu is None:
         raise UsageError("on which GPU?", why="neither --gpu nor --calib was given", fix=_EXAMPLE)
-    gpu = known_gpu(request.gpu)
+    gpu = known_gpu(options.gpu)
     predictions = {
         size: predict_collective(
             op,
             size,
             n_gpus=gpus,
             gpu=gpu,
-            gpus_per_node=request.gpus_per_node,
-            inter_node=request.network,
-            adapters_per_node=request.adapters,
-            dtype=request.dtype or "float32",
-            algorithm=request.algorithm,
-            sharp=request.sharp,
-            caller=cast(Caller, request.caller),
+            gpus_per_node=options.gpus_per_node,
+            inter_node=options.network,
+            adapters_per_node=options.adapters,
+            dtype=options.dtype or "float32",
+            algorithm=options.algorithm,
+            sharp=options.sharp,
+            caller=cast(Caller, options.caller),
         )
         for size in sizes
     }
-    nodes = "" if request.gpus_per_node is None else f", {request.gpus_per_node} a node"
-    network = "" if request.network is None else f", {request.network}"
+    nodes = "" if options.gpus_per_node is None else f", {options.gpus_per_node} a node"
+    network = "" if options.network is None else f", {options.network}"
     return predictions, f"{gpus} x {gpu.name}{nodes}{network}"
 
 
-def _refuse_specification(request: Request) -> None:
+def _refuse_specification(options: Predict) -> None:
     """Raises UsageError for options that describe a machine by its specification, beside one that was measured."""
-    names = [name for name in ("gpu", "gpus_per_node", "adapters", "algorithm") if getattr(request, name) is not None]
-    given = [f"--{name.replace('_', '-')}" for name in names] + (["--sharp"] if request.sharp else [])
+    names = [name for name in ("gpu", "gpus_per_node", "adapters", "algorithm") if getattr(options, name) is not None]
+    given = [f"--{name.replace('_', '-')}" for name in names] + (["--sharp"] if options.sharp else [])
     if given:
         raise UsageError(
             f"{', '.join(given)} beside --calib",
@@ -151,14 +129,14 @@ def _refuse_specification(request: Request) -> None:
 
 
 def _calibrated(
-    request: Request, file: Path, op: str, sizes: tuple[int, ...], gpus: int
+    options: Predict, file: Path, op: str, sizes: tuple[int, ...], gpus: int
 ) -> tuple[dict[int, Predicted], str]:
-    _refuse_specification(request)
+    _refuse_specification(options)
     calibration = read_calibration(file)
     for warning in machine_warnings(calibration, machine_of(collect(with_torch=False))):
         err().print(f"warning: {warning}", style="yellow", soft_wrap=True)
-    dtype = None if request.dtype is None else dtype_name(request.dtype)
-    asked = Asked(dtype=dtype, network=request.network)
+    dtype = None if options.dtype is None else dtype_name(options.dtype)
+    asked = Asked(dtype=dtype, network=options.network)
     predictions = {
         size: _with_busbw(time_of(calibration, op, size, gpus, asked=asked), op, size, gpus) for size in sizes
     }
@@ -206,12 +184,12 @@ def _entries(predictions: dict[int, Predicted]) -> list[dict[str, Any]]:
     return [{"size_bytes": size, **asdict(predicted)} for size, predicted in predictions.items()]
 
 
-def _validate(request: Request, path: Path) -> int:
-    rows, skipped = _measured(path, request)
+def _validate(options: Predict, path: Path) -> int:
+    rows, skipped = _measured(path, options)
     if not rows:
         raise DataError(f"nothing to compare in {path}", why="; ".join(skipped) or "no table of collectives there")
     report = validate(rows, skipped=skipped)
-    if request.json:
+    if options.json:
         _print_json(
             "validation",
             overall=[_group(group) for group in report.overall],
@@ -227,7 +205,7 @@ def _validate(request: Request, path: Path) -> int:
     return 0
 
 
-def _measured(path: Path, request: Request) -> tuple[list[MeasuredRow], list[str]]:
+def _measured(path: Path, options: Predict) -> tuple[list[MeasuredRow], list[str]]:
     """Rows of a table, or of all tables of collectives in a folder; other files are counted, not read."""
     if not path.exists():
         raise DataError(f"{path} does not exist")
@@ -241,10 +219,10 @@ def _measured(path: Path, request: Request) -> tuple[list[MeasuredRow], list[str
         try:
             table = read_measured_table(
                 file,
-                gpu=request.gpu,
-                n_gpus=request.gpus,
-                gpus_per_node=request.gpus_per_node,
-                inter_node=request.network,
+                gpu=options.gpu,
+                n_gpus=options.gpus,
+                gpus_per_node=options.gpus_per_node,
+                inter_node=options.network,
             )
         except DataError as error:
             if chosen:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.commands.report import Report
 from stepscope.cli.console import out, print_json
 from stepscope.cli.diagnose_run import headline
-from stepscope.cli.evidence_options import EvidenceOptions, read_evidence
+from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_findings
 from stepscope.core.errors import UsageError
 from stepscope.core.pool import get_ready, side_by_side, usable_cores
@@ -37,33 +38,24 @@ SHOWN = 3
 """Findings printed; the rest stand in the report."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """The command line. formats: at least one. datasets: names as typed; empty: all."""
-
-    evidence: EvidenceOptions
-    output: Path | None
-    formats: frozenset[str]
-    datasets: tuple[str, ...]
-    title: str | None
-    json: bool
-
-
-def run(request: Request) -> int:
+def run(options: Report) -> int:
     """Write the report; the exit code. Raises StepscopeError."""
     from stepscope.diagnose.engine import diagnose
 
-    drawers = min(usable_cores(), MOST_DRAWING) if request.formats.intersection(CHART_FORMATS) else 0
+    formats = frozenset(name for name in ALL_FORMATS if getattr(options, name)) or ALL_FORMATS
+    charted = tuple(name for name in CHART_FORMATS if name in formats)
+    drawers = min(usable_cores(), MOST_DRAWING) if charted else 0
     if drawers > 1:
         get_ready(DRAWING_MODULES)
-    evidence = read_evidence(request.evidence, spans="html" in request.formats)
-    if request.datasets:
-        evidence = _only(evidence, request.datasets, drop_epochs=request.evidence.drop_epochs)
-    folder = request.output or default_folder(evidence)
-    with _drawing(evidence, folder, request, drawers) as charts:
+    evidence = read_evidence(options, spans="html" in formats)
+    datasets = tuple(name for text in options.datasets for name in text.split(",") if name.strip())
+    if datasets:
+        evidence = _only(evidence, datasets, drop_epochs=options.drop_epochs)
+    folder = options.output or default_folder(evidence)
+    with _drawing(evidence, folder, charted, drawers, drop_epochs=options.drop_epochs) as charts:
         diagnosis = diagnose(evidence)
-        files = (*_write_texts(evidence, diagnosis, folder, request), *charts())
-    if request.json:
+        files = (*_write_texts(evidence, diagnosis, folder, options, formats), *charts())
+    if options.json:
         from stepscope.records.codec import encode_document
         from stepscope.report.diagnose_document import document
 
@@ -83,12 +75,11 @@ def run(request: Request) -> int:
 
 @contextmanager
 def _drawing(
-    evidence: Evidence, folder: Path, request: Request, drawers: int
+    evidence: Evidence, folder: Path, formats: tuple[str, ...], drawers: int, *, drop_epochs: int
 ) -> Iterator[Callable[[], tuple[Path, ...]]]:
     """Charts begin; what is given waits for them. Other processes draw while this one diagnoses, where it has cores."""
     from stepscope.report.charts import begin
 
-    formats = tuple(name for name in CHART_FORMATS if name in request.formats)
     if not formats:
         yield tuple
         return
@@ -99,7 +90,7 @@ def _drawing(
         "scaling": evidence.scaling or None,
         "cells": evidence.cells or None,
         "traces": evidence.traces or None,
-        "drop_epochs": request.evidence.drop_epochs,
+        "drop_epochs": drop_epochs,
     }
     if drawers < 2:
         yield begin(records, folder, formats)
@@ -108,24 +99,26 @@ def _drawing(
         yield begin(records, folder, formats, executor=executor)
 
 
-def _write_texts(evidence: Evidence, diagnosis: Diagnosis, folder: Path, request: Request) -> tuple[Path, ...]:
+def _write_texts(
+    evidence: Evidence, diagnosis: Diagnosis, folder: Path, options: Report, formats: frozenset[str]
+) -> tuple[Path, ...]:
     """The page and the tables, below ``folder``."""
     from stepscope.report.page import write_page
     from stepscope.report.paper_files import write_tables
 
-    drop = request.evidence.drop_epochs
+    drop = options.drop_epochs
     files: list[Path] = []
-    if "html" in request.formats:
+    if "html" in formats:
         page = write_page(
             folder / "report.html",
-            title=request.title or _title(evidence),
+            title=options.title or _title(evidence),
             evidence=evidence,
             diagnosis=diagnosis,
             made_by=tuple(sys.argv),
             drop_epochs=drop,
         )
         files.append(page)
-    tables = tuple(name for name in TABLE_FORMATS if name in request.formats)
+    tables = tuple(name for name in TABLE_FORMATS if name in formats)
     if tables:
         files += write_tables(evidence, diagnosis, folder, tables, drop_epochs=drop)
     return tuple(files)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from stepscope.cli.commands.schema import Schema
 from stepscope.cli.console import out, print_json
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
@@ -43,13 +44,14 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
 """What commands print with --json: keys and what they hold."""
 
 
-def run(name: str | None, *, names: bool) -> int:
+def run(options: Schema) -> int:
     """All schemas, one of them, or their names. Raises UsageError for an unknown one."""
     schemas = {
         **record_schemas(),
         **{key: document_schema(key, fields) for key, fields in DOCUMENTS.items()},
     }
-    if names:
+    name = options.name
+    if options.names:
         for key in sorted(schemas):
             out().print(key, markup=False)
         return 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.blocks import print_block
+from stepscope.cli.commands.trace import Trace
 from stepscope.cli.console import err, out, print_json
 from stepscope.cli.findings import print_findings, say_unchecked
 from stepscope.cli.ranges import parse_ranges
@@ -38,54 +39,29 @@ WARN_FROM_BYTES = 300e6
 FINDINGS_SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """The command line of one call."""
-
-    paths: tuple[str, ...]
-    show: str
-    steps: str | None
-    ranks: str | None
-    limit: int
-    sort: str
-    flop: float | None
-    hardware_flop: float | None
-    merge: Path | None
-    diff: str | None
-    diff_steps: str | None
-    compat: str | None
-    cell: str | None
-    rank_of: tuple[str, ...]
-    processes: int | None
-    cache: bool
-    csv: Path | None
-    fail_if: tuple[str, ...]
-    json: bool
-
-
-def run(request: Request) -> int:
+def run(options: Trace) -> int:
     """Analyse and show; returns the exit code. Raises StepscopeError."""
     from stepscope.diagnose.trace_findings import diagnose_traces, trace_rules
     from stepscope.traces.job import analyse_job
     from stepscope.traces.rank_pass import Wanted
 
-    rules = trace_rules() if request.fail_if else ()
-    sections = trace_sections.chosen(request.show.split(","))
-    conditions = [parse_condition(c, metrics=METRICS, rules=[rule.name for rule in rules]) for c in request.fail_if]
-    ranks = parse_ranges(request.ranks, "--rank")
-    steps = parse_ranges(request.steps, "--steps")
+    rules = trace_rules() if options.fail_if else ()
+    sections = trace_sections.chosen(options.show.split(","))
+    conditions = [parse_condition(c, metrics=METRICS, rules=[rule.name for rule in rules]) for c in options.fail_if]
+    ranks = parse_ranges(options.rank, "--rank")
+    steps = parse_ranges(options.steps, "--steps")
     wanted = Wanted(
-        sections=_wanted(sections, request),
-        sort=request.sort,
-        model_flop=request.flop,
-        hardware_flop=request.hardware_flop,
+        sections=_wanted(sections, options),
+        sort=options.sort,
+        model_flop=options.flop,
+        hardware_flop=options.hardware_flop,
     )
-    stated = _stated_ranks(request.rank_of)
-    paths = [found for given in request.paths for found in _traces_of(given, request.cell)]
-    if request.compat is not None:
+    stated = _stated_ranks(options.rank_of)
+    paths = [found for given in options.paths for found in _traces_of(given, options.cell)]
+    if options.compat is not None:
         from stepscope.cli import trace_compat
 
-        return trace_compat.run(request.compat, paths, ranks=stated, as_json=request.json)
+        return trace_compat.run(options.compat, paths, ranks=stated, as_json=options.json)
 
     def analyse(files: Sequence[str]) -> TraceSummary:
         watch = _Watch()
@@ -94,33 +70,33 @@ def run(request: Request) -> int:
                 files,
                 wanted=wanted,
                 ranks=stated,
-                processes=request.processes,
-                cache=request.cache,
+                processes=options.processes,
+                cache=options.cache,
                 started=watch.started,
                 done=watch.done,
             )
         watch.end()
         return summary
 
-    if request.diff is not None or request.diff_steps is not None:
+    if options.diff is not None or options.diff_steps is not None:
         from stepscope.cli import trace_diff
 
         wanted = replace(wanted, sections=frozenset({"profile"}))
         after = analyse(paths)
-        before = after if request.diff is None else analyse(_traces_of(request.diff, request.cell))
-        pairs = trace_diff.pairs(before, after, ranks=ranks, steps=request.diff_steps)
-        return trace_diff.show(pairs, limit=request.limit, as_json=request.json)
+        before = after if options.diff is None else analyse(_traces_of(options.diff, options.cell))
+        pairs = trace_diff.pairs(before, after, ranks=ranks, steps=options.diff_steps)
+        return trace_diff.show(pairs, limit=options.limit, as_json=options.json)
     summary = analyse(paths)
-    if request.merge is not None:
-        _merge(summary, request.merge)
+    if options.merge is not None:
+        _merge(summary, options.merge)
     diagnosis = diagnose_traces(summary, name=_name(paths))
     shown = _selected(summary, ranks=ranks, steps=steps)
-    if request.csv is not None:
-        _write_csv(shown, request.csv)
-    if request.json:
+    if options.csv is not None:
+        _write_csv(shown, options.csv)
+    if options.json:
         print_json(encode_document(document(shown, diagnosis)))
     else:
-        _show(shown, diagnosis, sections, limit=request.limit)
+        _show(shown, diagnosis, sections, limit=options.limit)
     values = metrics(summary)
     say_unchecked(conditions, values, diagnosis)
     refuse_failed(conditions, values, diagnosis)
@@ -141,13 +117,13 @@ def _merge(summary: TraceSummary, output: Path) -> None:
         err().print(f"! {note}", style="yellow")
 
 
-def _wanted(sections: Sequence[str], request: Request) -> frozenset[str]:
+def _wanted(sections: Sequence[str], options: Trace) -> frozenset[str]:
     """The sections to compute: with what the findings read, unless --show names what to read."""
     from stepscope.diagnose.trace_findings import SECTIONS
 
-    if request.json or request.csv is not None:
+    if options.json or options.csv is not None:
         return frozenset(trace_sections.SECTIONS)
-    return frozenset(sections if request.show else {*sections, "idle", *SECTIONS})
+    return frozenset(sections if options.show else {*sections, "idle", *SECTIONS})
 
 
 def _name(paths: Sequence[str]) -> str:

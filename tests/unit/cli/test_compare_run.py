@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from tests import fake_runs
 
-from stepscope.cli.compare_run import Request, run
+from stepscope.cli.commands.bench import Bench
+from stepscope.cli.commands.compare import Compare
+from stepscope.cli.compare_run import run
 from stepscope.core.errors import CheckFailed, DataError, UsageError
 from stepscope.records.run import RunRecord
 from stepscope.results.bench_rows import build_rows, write_results
@@ -20,12 +22,12 @@ from stepscope.store.writer import write_record
 STEP_NS = {"a": 10_000_000, "b": 8_000_000}
 
 
-def request(folder: Path, **changes: Any) -> Request:
+def request(folder: Path, **changes: Any) -> Compare:
     fields: dict[str, Any] = {
-        "paths": (folder / "a.yaml", folder / "b.yaml"), "measure": True, "rounds": 4, "output": folder / "ab",
-        "overrides": (), "metrics": "step_ns", "world_size": None, "drop_epochs": 1, "fail_if": (), "json": True,
+        "paths": (folder / "a.yaml", folder / "b.yaml"), "run": True, "rounds": 4, "output": folder / "ab",
+        "set_": (), "metric": "step_ns", "world_size": None, "drop_epochs": 1, "fail_if": (), "json": True,
     }  # fmt: skip
-    return Request(**(fields | changes))
+    return Compare(**(fields | changes))
 
 
 @pytest.fixture
@@ -36,7 +38,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def make_plan(path: Path, **_: Any) -> SimpleNamespace:
         return SimpleNamespace(side=path.stem)
 
-    def run_plan(plan: SimpleNamespace, *, output: Path, **_: Any) -> int:
+    def run_plan(plan: SimpleNamespace, options: Bench, **_: Any) -> int:
+        output = options.output
+        assert output is not None
         order.append(output.name)
         layout, cell = RunLayout(output), fake_runs.single("cell")
         number = int(output.name[-2:])
@@ -96,9 +100,9 @@ def imported(folder: Path, *names: str) -> tuple[Path, ...]:
     return tuple(folder / name for name in names)
 
 
-def reading(folder: Path, **changes: Any) -> Request:
+def reading(folder: Path, **changes: Any) -> Compare:
     paths = imported(folder, "exp001_alone", "exp002_four")
-    return request(folder, paths=paths, measure=False, output=None, metrics=None, **changes)
+    return request(folder, paths=paths, run=False, output=None, metric=None, **changes)
 
 
 def test_ranks_are_stated_of_the_runs_of_all_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.bench_evidence import Own, bench, environment, failed, made
 
+from stepscope.cli.commands.doctor import Doctor
 from stepscope.cli.doctor_quick import QuickCheck, assess, document, matrix_text, run_quick, summary
 from stepscope.cli.main import main
 from stepscope.config.yaml_loader import parse_yaml
@@ -105,7 +106,7 @@ def test_inside_a_launcher_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     }.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match="starts its own ranks"):
-        run_quick(ranks=None, json=False, strict=False, torch_timeout_s=1)
+        run_quick(Doctor(torch_timeout=1))
 
 
 def test_ranks_without_quick_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,66 +7,56 @@ from typing import Annotated
 
 import typer
 
-from stepscope.cli._command import Command
-from stepscope.cli.evidence_arguments import DropEpochs, WorldSize
+from stepscope.cli.command import Command, Options
+from stepscope.cli.evidence_options import DropEpochs, WorldSize
 
 
-def compare(
+class Compare(Options):
+    """The command line of ``stepscope compare``."""
+
     paths: Annotated[
-        list[Path],
+        tuple[Path, ...],
         typer.Argument(
             help="Two or more runs (folders, or results of other tools); with --run, two matrix files.",
             metavar="A B ...",
             show_default=False,
         ),
-    ],
-    run: Annotated[bool, typer.Option("--run", help="Measure two matrix files now, in alternating rounds.")] = False,
-    rounds: Annotated[int, typer.Option(help="Rounds of --run; 4 at least.", metavar="N")] = 6,
+    ]
+    run: Annotated[bool, typer.Option("--run", help="Measure two matrix files now, in alternating rounds.")] = False
+    rounds: Annotated[int, typer.Option(help="Rounds of --run; 4 at least.", metavar="N")] = 6
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Folder of --run; the same again goes on.", metavar="DIR"),
-    ] = None,
+    ] = None
     set_: Annotated[
-        list[str] | None,
+        tuple[str, ...],
         typer.Option("--set", help="Override a key of both matrix files: base.lr=0.1.", metavar="KEY=VALUE"),
-    ] = None,
+    ] = ()
     metric: Annotated[
         str | None,
         typer.Option(help="Only these figures: step_ns,samples_per_s,...", metavar="KEY,..."),
-    ] = None,
-    world_size: WorldSize = None,
-    drop_epochs: DropEpochs = 1,
+    ] = None
+    world_size: WorldSize = None
+    drop_epochs: DropEpochs = 1
     fail_if: Annotated[
-        list[str] | None,
+        tuple[str, ...],
         typer.Option(
             "--fail-if",
             help="Exit 6 when this holds: 'samples_per_s < -3%' (against A), 'test_accuracy < 0.9'.",
             metavar="CONDITION",
         ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> int:
+    ] = ()
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+
+
+def compare(options: Compare) -> int:
     """Say whether B differs from A, by how much, and how sure that is; differences in settings and machine first.
 
     The test counts rounds, or blocks of steps of one run, never single steps; with fewer than 4 on a side it is refused.
     """
-    from stepscope.cli.compare_run import Request
-    from stepscope.cli.compare_run import run as run_compare
+    from stepscope.cli.compare_run import run
 
-    return run_compare(
-        Request(
-            paths=tuple(paths),
-            measure=run,
-            rounds=rounds,
-            output=output,
-            overrides=tuple(set_ or ()),
-            metrics=metric,
-            world_size=world_size,
-            drop_epochs=drop_epochs,
-            fail_if=tuple(fail_if or ()),
-            json=json,
-        )
-    )
+    return run(options)
 
 
-COMMAND = Command(run=compare, panel="Look at a job")
+COMMAND = Command(run=compare, options=Compare, panel="Look at a job")

@@ -7,21 +7,25 @@ from typing import Annotated
 
 import typer
 
-from stepscope.cli._command import Command
+from stepscope.cli.command import Command, Options
 
 
-def demo(
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Run folder.", metavar="DIR")] = None,
+class Demo(Options):
+    """The command line of ``stepscope demo``."""
+
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Run folder.", metavar="DIR")] = None
     data_dir: Annotated[
         Path | None,
         typer.Option(help="Train on real data lying here (MNIST), not on the synthetic set.", metavar="DIR"),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")] = False,
-) -> int:
+    ] = None
+    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")] = False
+
+
+def demo(options: Demo) -> int:
     """Train a small model in every strategy on this machine, trace it, and report: about a minute, no GPU needed."""
     from stepscope.cli.demo_run import run
 
-    return run(output=output, data_dir=data_dir, json=json)
+    return run(options)
 
 
-COMMAND = Command(run=demo, panel="Start here")
+COMMAND = Command(run=demo, options=Demo, panel="Start here")

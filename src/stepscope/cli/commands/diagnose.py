@@ -2,76 +2,49 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from stepscope.cli._command import Command
-from stepscope.cli.evidence_arguments import ANY_RESULTS, Cell, DropEpochs, Scaling, TargetAccuracy, WorldSize
+from stepscope.cli.command import Command
+from stepscope.cli.evidence_options import EvidenceOptions, Paths
 
 
-def diagnose(
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            help=ANY_RESULTS,
-            metavar="PATHS",
-            show_default=False,
-        ),
-    ] = None,
-    world_size: WorldSize = None,
-    scaling: Scaling = None,
-    target_accuracy: TargetAccuracy = None,
-    drop_epochs: DropEpochs = 1,
-    cell: Cell = None,
-    rules: Annotated[
-        str | None, typer.Option(help="Only these rules; `list` names them all.", metavar="RULE,...")
-    ] = None,
+class Diagnose(EvidenceOptions):
+    """The command line of ``stepscope diagnose``."""
+
+    paths: Paths = ()
+    rules: Annotated[str | None, typer.Option(help="Only these rules; `list` names them all.", metavar="RULE,...")] = (
+        None
+    )
     explain: Annotated[
         str | None, typer.Option(help="What a rule sees, why that is bad, and its limits.", metavar="RULE")
-    ] = None,
+    ] = None
     protocol: Annotated[
         bool, typer.Option("--protocol", help="The investigation in five steps: what is known, what to run.")
-    ] = False,
+    ] = False
     everything: Annotated[
         bool, typer.Option("--all", help="Also what was looked at and found in order, and what was skipped.")
-    ] = False,
+    ] = False
     fail_if: Annotated[
-        list[str] | None,
+        tuple[str, ...],
         typer.Option(
             "--fail-if",
             help="Exit 6 when this holds: a rule's name, or 'problem_count > 0'.",
             metavar="CONDITION",
         ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> int:
+    ] = ()
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+
+
+def diagnose(options: Diagnose) -> int:
     """Say what is wrong with a training job, prove it with numbers, and name the next thing to do.
 
     Findings are ranked by the share of the step that mending them returns at most.
     """
-    from stepscope.cli.diagnose_run import Request, run
-    from stepscope.cli.evidence_options import EvidenceOptions
+    from stepscope.cli.diagnose_run import run
 
-    return run(
-        Request(
-            evidence=EvidenceOptions(
-                paths=tuple(paths or ()),
-                world_size=world_size,
-                scaling=scaling,
-                drop_epochs=drop_epochs,
-                cell=cell,
-                target_accuracy=target_accuracy,
-            ),
-            rules=rules,
-            explain=explain,
-            protocol=protocol,
-            everything=everything,
-            fail_if=tuple(fail_if or ()),
-            json=json,
-        )
-    )
+    return run(options)
 
 
-COMMAND = Command(run=diagnose, panel="Look at a job")
+COMMAND = Command(run=diagnose, options=Diagnose, panel="Look at a job")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepscope.cli._command import Command
+from stepscope.cli.command import Command, Options
 from stepscope.core.errors import CheckFailed, Unavailable, UsageError
 
 if TYPE_CHECKING:
@@ -20,24 +20,28 @@ if TYPE_CHECKING:
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 
 
-def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 6 when a check fails.")] = False,
+class Doctor(Options):
+    """The command line of ``stepscope doctor``."""
+
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 6 when a check fails.")] = False
     torch_timeout: Annotated[
         float, typer.Option(help="Seconds that importing torch may take.", metavar="SECONDS", min=1)
-    ] = 60.0,
+    ] = 60.0
     quick: Annotated[
         bool,
         typer.Option(
             "--quick",
             help="Train for a few seconds instead: own time of every rank, stragglers, the collective.",
         ),
-    ] = False,
+    ] = False
     ranks: Annotated[
         int | None,
         typer.Option(help="Ranks of --quick; without it all GPUs, or 2 on the CPU.", metavar="N", min=1),
-    ] = None,
-) -> None:
+    ] = None
+
+
+def doctor(options: Doctor) -> None:
     """Look at this machine: torch, GPUs, links, network, launcher; PASS, WARN, FAIL or SKIP for each check.
 
     Every WARN and FAIL comes with a fix. A machine without a GPU is a normal machine: those checks are skipped.
@@ -45,12 +49,12 @@ def doctor(
     """
     from os import environ
 
-    if quick:
+    if options.quick:
         from stepscope.cli.doctor_quick import run_quick
 
-        run_quick(ranks=ranks, json=json, strict=strict, torch_timeout_s=torch_timeout)
+        run_quick(options)
         return
-    if ranks is not None:
+    if options.ranks is not None:
         raise UsageError("--ranks belongs to --quick", fix="stepscope doctor --quick --ranks N")
 
     from stepscope.cli.console import err, out, print_json
@@ -65,20 +69,20 @@ def doctor(
             soft_wrap=True,
         )
         return
-    if err().is_terminal and not json:
+    if err().is_terminal and not options.json:
         with err().status("looking at this machine ..."):
-            record = collect(torch_timeout_s=torch_timeout)
+            record = collect(torch_timeout_s=options.torch_timeout)
     else:
-        record = collect(torch_timeout_s=torch_timeout)
+        record = collect(torch_timeout_s=options.torch_timeout)
     verdicts = judge(record)
-    if json:
+    if options.json:
         from json import dumps
 
         print_json(dumps(document(record, verdicts), indent=2, ensure_ascii=False))
     else:
         _show(out(), record, verdicts)
     broken = [verdict.title for verdict in verdicts if verdict.outcome.status == "fail"]
-    if strict and broken:
+    if options.strict and broken:
         raise CheckFailed(
             f"{tally(verdicts)['fail']} failed: {', '.join(broken)}",
             fix="follow the fix lines above, or drop --strict",
@@ -259,4 +263,4 @@ def _skipped(verdicts: tuple[Verdict, ...]) -> dict[str, list[str]]:
     return groups
 
 
-COMMAND = Command(run=doctor, panel="Look at a machine")
+COMMAND = Command(run=doctor, options=Doctor, panel="Look at a machine")

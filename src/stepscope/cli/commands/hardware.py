@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepscope.cli._command import Command
+from stepscope.cli.command import Command, Options
 from stepscope.core.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 _DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 
 
-def hardware(
+class Hardware(Options):
+    """The command line of ``stepscope hardware``."""
+
     name: Annotated[
-        list[str] | None,
+        tuple[str, ...],
         typer.Argument(help="A GPU as torch or nvidia-smi prints it, or a key of the table.", show_default=False),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> None:
+    ] = ()
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+
+
+def hardware(options: Hardware) -> None:
     """List accelerators and links with their dense peaks, or look one GPU up.
 
     Rates are dense (no sparsity), matrix units with FP32 accumulation; links count one direction.
@@ -33,17 +37,17 @@ def hardware(
     from stepscope.hardware import ACCELERATORS, find
     from stepscope.hardware.links import LINKS
 
-    if not name:
-        if json:
+    if not options.name:
+        if options.json:
             print_json(_json(ACCELERATORS, LINKS))
         else:
             _show_table(out(), ACCELERATORS)
             _show_links(out(), LINKS)
         return
-    found = find(" ".join(name))
+    found = find(" ".join(options.name))
     if isinstance(found, Unavailable):
         raise UsageError(found.reason, fix="`stepscope hardware` lists the known ones")
-    if json:
+    if options.json:
         print_json(_json((found,), ()))
     else:
         _show_one(out(), found)
@@ -189,4 +193,4 @@ def _show_one(console: Console, entry: Accelerator) -> None:
     print_block(console, grid)
 
 
-COMMAND = Command(run=hardware, panel="Look at a machine")
+COMMAND = Command(run=hardware, options=Hardware, panel="Look at a machine")

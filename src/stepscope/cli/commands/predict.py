@@ -7,82 +7,66 @@ from typing import Annotated
 
 import typer
 
-from stepscope.cli._command import Command
+from stepscope.cli.command import Command, Options
 
 
-def predict(
+class Predict(Options):
+    """The command line of ``stepscope predict``."""
+
     collective: Annotated[
         str | None,
         typer.Option(help="all_reduce, all_gather, reduce_scatter, ...", metavar="OP", show_default=False),
-    ] = None,
-    size: Annotated[
-        str | None, typer.Option(help="S as nccl-tests counts it: 25MiB, 1K = 1024.", metavar="SIZE")
-    ] = None,
-    sizes: Annotated[str | None, typer.Option(help="Several: FROM:TO:FACTOR, or a list.", metavar="SIZES")] = None,
-    gpus: Annotated[int | None, typer.Option(help="Ranks, one GPU each.", metavar="N")] = None,
-    gpu: Annotated[str | None, typer.Option(help="A GPU of `stepscope hardware`: h100-sxm.", metavar="GPU")] = None,
+    ] = None
+    size: Annotated[str | None, typer.Option(help="S as nccl-tests counts it: 25MiB, 1K = 1024.", metavar="SIZE")] = (
+        None
+    )
+    sizes: Annotated[str | None, typer.Option(help="Several: FROM:TO:FACTOR, or a list.", metavar="SIZES")] = None
+    gpus: Annotated[int | None, typer.Option(help="Ranks, one GPU each.", metavar="N")] = None
+    gpu: Annotated[str | None, typer.Option(help="A GPU of `stepscope hardware`: h100-sxm.", metavar="GPU")] = None
     gpus_per_node: Annotated[
         int | None, typer.Option(help="Without it what is usual for the GPU, 8 mostly.", metavar="N")
-    ] = None,
+    ] = None
     network: Annotated[
         str | None,
         typer.Option(help="Between nodes: infiniband-ndr, roce-400g, efa-p5, ...", metavar="NETWORK"),
-    ] = None,
+    ] = None
     adapters: Annotated[
         int | None,
         typer.Option(help="Network adapters of a node; without it the usual ones.", metavar="N", min=1),
-    ] = None,
-    sharp: Annotated[bool, typer.Option("--sharp", help="The network reduces (SHARP).")] = False,
+    ] = None
+    sharp: Annotated[bool, typer.Option("--sharp", help="The network reduces (SHARP).")] = False
     algorithm: Annotated[
         str | None, typer.Option(help="Only this one, as NCCL_ALGO does: ring, tree, nvls.", metavar="ALGO")
-    ] = None,
+    ] = None
     caller: Annotated[
         str,
         typer.Option(help="nccl-tests: calls queued back to back; torch: each call waited for."),
-    ] = "nccl-tests",
-    dtype: Annotated[str | None, typer.Option(help="fp32, bf16, ...", metavar="TYPE")] = None,
+    ] = "nccl-tests"
+    dtype: Annotated[str | None, typer.Option(help="fp32, bf16, ...", metavar="TYPE")] = None
     calib: Annotated[
         Path | None,
         typer.Option(help="Predict from this calibration, not from the specification.", metavar="FILE"),
-    ] = None,
+    ] = None
     validate: Annotated[
         Path | None,
         typer.Option(help="Compare predictions with the measured tables there.", metavar="DIR|FILE"),
-    ] = None,
+    ] = None
     buckets: Annotated[
         Path | None,
         typer.Option(help="A run of `stepscope bench`: which gradient bucket size is best there.", metavar="RUN"),
-    ] = None,
-    cell: Annotated[str | None, typer.Option(help="Which cell of that run.", metavar="ID")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> int:
+    ] = None
+    cell: Annotated[str | None, typer.Option(help="Which cell of that run.", metavar="ID")] = None
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+
+
+def predict(options: Predict) -> int:
     """Predict the time of a collective, from the hardware's specification or from a calibration; or the best buckets.
 
     Shows time, bus bandwidth, the algorithm the library would choose and why, the others, and an 80 % interval.
     """
-    from stepscope.cli.predict_run import Request, run
+    from stepscope.cli.predict_run import run
 
-    return run(
-        Request(
-            collective=collective,
-            size=size,
-            sizes=sizes,
-            gpus=gpus,
-            gpu=gpu,
-            gpus_per_node=gpus_per_node,
-            network=network,
-            adapters=adapters,
-            sharp=sharp,
-            algorithm=algorithm,
-            caller=caller,
-            dtype=dtype,
-            calib=calib,
-            validate=validate,
-            buckets=buckets,
-            cell=cell,
-            json=json,
-        )
-    )
+    return run(options)
 
 
-COMMAND = Command(run=predict, panel="Predict")
+COMMAND = Command(run=predict, options=Predict, panel="Predict")

@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
-from stepscope.cli._command import Command
+from stepscope.cli.command import Command, Options
 
 
-def schema(
+class Schema(Options):
+    """The command line of ``stepscope schema``."""
+
     name: Annotated[
         str | None,
         typer.Argument(
@@ -17,13 +19,15 @@ def schema(
             metavar="NAME",
             show_default=False,
         ),
-    ] = None,
-    names: Annotated[bool, typer.Option("--list", help="Only the names.")] = False,
-) -> int:
+    ] = None
+    names: Annotated[bool, typer.Option("--list", help="Only the names.")] = False
+
+
+def schema(options: Schema) -> int:
     """Print the JSON Schemas of the files in run folders and of what `--json` prints."""
     from stepscope.cli.schema_run import run
 
-    return run(name, names=names)
+    return run(options)
 
 
-COMMAND = Command(run=schema, panel="Reference")
+COMMAND = Command(run=schema, options=Schema, panel="Reference")

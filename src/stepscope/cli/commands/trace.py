@@ -7,107 +7,87 @@ from typing import Annotated
 
 import typer
 
-from stepscope.cli._command import Command
+from stepscope.cli.command import Command, Options
 
 
-def trace(
+class Trace(Options):
+    """The command line of ``stepscope trace``."""
+
     paths: Annotated[
-        list[str],
+        tuple[str, ...],
         typer.Argument(
             help="Trace files, folders or globs (.json, .gz, .zst, nsys .sqlite), or a run folder.",
             metavar="PATHS",
         ),
-    ],
-    show: Annotated[
-        str, typer.Option(help="Sections to show, or all.", metavar="SECTION,...", show_default=False)
-    ] = "",
+    ]
+    show: Annotated[str, typer.Option(help="Sections to show, or all.", metavar="SECTION,...", show_default=False)] = ""
     steps: Annotated[
         str | None, typer.Option(help="Only these steps in the step table: 12, 10-14.", metavar="N,A-B")
-    ] = None,
-    rank: Annotated[
-        str | None, typer.Option(help="Only these ranks in the tables: 0,3 or 0-7.", metavar="N,A-B")
-    ] = None,
-    limit: Annotated[int, typer.Option(help="Longest list shown; 0: everything.", min=0)] = 24,
+    ] = None
+    rank: Annotated[str | None, typer.Option(help="Only these ranks in the tables: 0,3 or 0-7.", metavar="N,A-B")] = (
+        None
+    )
+    limit: Annotated[int, typer.Option(help="Longest list shown; 0: everything.", min=0)] = 24
     sort: Annotated[
         str, typer.Option(help="Order of operators: host_self, host_total, device_self, device_total, calls.")
-    ] = "device_self",
-    cell: Annotated[str | None, typer.Option(help="Which cell of a run folder.", metavar="ID")] = None,
+    ] = "device_self"
+    cell: Annotated[str | None, typer.Option(help="Which cell of a run folder.", metavar="ID")] = None
     rank_of: Annotated[
-        list[str] | None,
+        tuple[str, ...],
         typer.Option("--rank-of", help="State the rank of a file that records none.", metavar="FILE=N"),
-    ] = None,
+    ] = ()
     flop: Annotated[
         float | None,
         typer.Option(help="Model FLOP per step and rank (forward and backward), for MFU.", metavar="FLOP"),
-    ] = None,
+    ] = None
     hardware_flop: Annotated[
         float | None,
         typer.Option(help="The same with recomputation, for HFU.", metavar="FLOP"),
-    ] = None,
+    ] = None
     merge: Annotated[
         Path | None,
         typer.Option(help="Write all ranks on one aligned timeline, for Perfetto.", metavar="OUT.json.gz"),
-    ] = None,
+    ] = None
     diff: Annotated[
         str | None,
         typer.Option(help="Compare with another trace (folder or file): what got slower.", metavar="OTHER"),
-    ] = None,
+    ] = None
     diff_steps: Annotated[
         str | None,
         typer.Option("--diff-steps", help="Compare steps of the same traces: 10-13:20-23.", metavar="A-B:C-D"),
-    ] = None,
+    ] = None
     compat: Annotated[
         str | None,
         typer.Option(help="hta: the numbers of HolisticTraceAnalysis 0.5.0, filters included.", metavar="hta"),
-    ] = None,
+    ] = None
     processes: Annotated[
         int | None, typer.Option(help="Ranks read at a time; without it one per core.", min=1, metavar="N")
-    ] = None,
+    ] = None
     cache: Annotated[
         bool, typer.Option("--cache", help="Keep what was read (~/.cache/stepscope) for the next time.")
-    ] = False,
-    csv: Annotated[
-        Path | None, typer.Option(help="Also write every section's table there as CSV.", metavar="DIR")
-    ] = None,
+    ] = False
+    csv: Annotated[Path | None, typer.Option(help="Also write every section's table there as CSV.", metavar="DIR")] = (
+        None
+    )
     fail_if: Annotated[
-        list[str] | None,
+        tuple[str, ...],
         typer.Option(
             "--fail-if",
             help="Exit 6 when this holds: 'exposed_comm_fraction > 0.2', or a rule's name.",
             metavar="CONDITION",
         ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> int:
+    ] = ()
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+
+
+def trace(options: Trace) -> int:
     """Show where a training step's time went: compute, exposed communication, copies, idle time and why.
 
     Reads any PyTorch profiler trace, one file per rank; nothing needs to be installed in the job.
     """
-    from stepscope.cli.trace_run import Request, run
+    from stepscope.cli.trace_run import run
 
-    return run(
-        Request(
-            paths=tuple(paths),
-            show=show,
-            steps=steps,
-            ranks=rank,
-            limit=limit,
-            sort=sort,
-            flop=flop,
-            hardware_flop=hardware_flop,
-            merge=merge,
-            diff=diff,
-            diff_steps=diff_steps,
-            compat=compat,
-            cell=cell,
-            rank_of=tuple(rank_of or ()),
-            processes=processes,
-            cache=cache,
-            csv=csv,
-            fail_if=tuple(fail_if or ()),
-            json=json,
-        )
-    )
+    return run(options)
 
 
-COMMAND = Command(run=trace, panel="Look at a job")
+COMMAND = Command(run=trace, options=Trace, panel="Look at a job")

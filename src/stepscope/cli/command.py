@@ -1,0 +1,86 @@
+"""What a command file exports: a function of one argument, and the class of that argument, whose fields are options.
+
+A field is written as typer writes a parameter: ``name: Annotated[type, typer.Option(...)] = default``, or
+``typer.Argument``. ``tuple[T, ...]`` is what may be given several times.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, dataclass_transform, get_args, get_origin, get_type_hints
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Options:
+    """Base of a command's options. Made by keyword; frozen.
+
+    Not a dataclass: those write and compile code as they are made, which ``--help`` would pay for every command.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        fields = _fields(type(self))
+        if strange := given.keys() - fields:
+            raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(strange))}")
+        if missing := [name for name in fields if name not in given and not hasattr(type(self), name)]:
+            raise TypeError(f"{type(self).__name__} needs {', '.join(missing)}")
+        vars(self).update({name: given.get(name, getattr(type(self), name, None)) for name in fields})
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"options are frozen: {name}")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command. Heavy imports belong inside ``run``: its file is imported whenever help is shown.
+
+    run: takes the options, returns the exit code (None: 0); its docstring is the help. panel: heading in ``--help``.
+    """
+
+    run: Callable[[Any], int | None]
+    options: type[Options]
+    panel: str = "Commands"
+
+    def typer_function(self) -> Callable[..., int | None]:
+        """What typer registers: the options as its parameters."""
+
+        def called(**given: Any) -> int | None:
+            several = {name: tuple(given[name] or ()) for name in repeated}
+            return self.run(self.options(**given | several))
+
+        hints = get_type_hints(self.options, include_extras=True)
+        repeated = frozenset(name for name in _fields(self.options) if _item(hints[name]) is not None)
+        parameters = [self._parameter(name, hints[name]) for name in _fields(self.options)]
+        called.__doc__ = self.run.__doc__
+        called.__annotations__ = {each.name: each.annotation for each in parameters}
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return called
+
+    def _parameter(self, name: str, hint: Any) -> inspect.Parameter:
+        default = getattr(self.options, name, inspect.Parameter.empty)
+        item = _item(hint)
+        if item is not None:  # typer knows lists only
+            of_list: Any = list[item] if default is inspect.Parameter.empty else list[item] | None  # type: ignore[valid-type]
+            hint = Annotated[(of_list, *hint.__metadata__)]
+            default = default or None
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+
+def _fields(options: type[Options]) -> tuple[str, ...]:
+    """Names in the order of help: those of a base class first."""
+    names = (name for each in reversed(options.__mro__) for name in vars(each).get("__annotations__", {}))
+    return tuple(dict.fromkeys(names))
+
+
+def _item(hint: Any) -> Any:
+    """T of ``Annotated[tuple[T, ...], ...]``; None for other types."""
+    inner = get_args(hint)[0]
+    if get_origin(inner) is tuple:
+        item, ellipsis = get_args(inner)
+        assert ellipsis is ...
+        return item
+    return None
