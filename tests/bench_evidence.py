@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult, RankSamples
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.run import CellStatus, ResultRow
+from stepscope.records.run import CellStatus
 from stepscope.records.samples import SamplesHeader, StepSample
-from stepscope.results.bench_runs import cell_evidence
-from stepscope.results.evidence import Evidence, Source, derived
-from stepscope.stats.measured import common_steps, estimate, slowest
+from stepscope.records.training import TrainingRun
+from stepscope.results.evidence import CellEvidence, Evidence, Source, derived
+from stepscope.results.runs import labelled, run_of
 
 MS = 1_000_000
 PHASES = {"data_wait": 1.0, "forward": 30.0, "backward_compute": 60.0, "optimizer": 5.0, "other": 1.0}
@@ -30,9 +30,9 @@ Own = Callable[[int, int, dict[str, float]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """One cell: its row and everything its ranks left."""
+    """One cell: its run and everything its ranks left."""
 
-    row: ResultRow
+    run: TrainingRun
     result: CellResult
 
 
@@ -45,7 +45,7 @@ def made(
     jitter: float = 0.01,
     own: Own | None = None,
     profile: BackwardProfile | None = None,
-    row: Mapping[str, Any] | None = None,
+    known: Mapping[str, Any] | None = None,
     hosts: Sequence[str] = (),
     summary: Mapping[str, Any] | None = None,
     **spec: Any,
@@ -68,10 +68,10 @@ def made(
             for r in range(cell.world_size)
         ),
     )
-    return Made(row=_row(cell, result, row or {}), result=result)
+    return Made(run=replace(run_of(result), **(known or {})), result=result)
 
 
-def failed(cell_id: str, status: str, error: str, *, row: Mapping[str, Any] | None = None, **spec: Any) -> Made:
+def failed(cell_id: str, status: str, error: str, *, known: Mapping[str, Any] | None = None, **spec: Any) -> Made:
     """A cell without a result."""
     cell = fake_runs.spec(cell_id, **spec)
     result = CellResult(
@@ -80,12 +80,13 @@ def failed(cell_id: str, status: str, error: str, *, row: Mapping[str, Any] | No
         samples=(),
         summaries=(),
     )
-    return Made(row=fake_runs.row(cell_id, status=status, error=error, **_shared(cell), **(row or {})), result=result)
+    return Made(run=replace(run_of(result), **(known or {})), result=result)
 
 
 def bench(*cells: Made, **parts: Any) -> Evidence:
     """Evidence of one run of these cells, and any other ``parts``."""
-    found = cell_evidence([c.row for c in cells], [c.result for c in cells], source="RUN")
+    runs = labelled([replace(c.run, source="RUN") for c in cells])
+    found = tuple(CellEvidence(run=run, result=c.result) for run, c in zip(runs, cells, strict=True))
     return derived(
         Evidence(
             sources=(Source(path=Path("RUN"), kind="bench"),),
@@ -162,31 +163,3 @@ def _header(cell: CellSpec, rank: int) -> SamplesHeader:
     return SamplesHeader(
         cell_id=cell.cell_id, rank=rank, world_size=cell.world_size, clock="perf_counter", comm_source="hook"
     )
-
-
-def _shared(cell: CellSpec) -> dict[str, Any]:
-    names = (
-        "workload", "model", "dataset", "strategy", "strategy_options", "precision", "accumulation", "world_size",
-        "micro_batch", "global_batch", "device", "backend",
-    )  # fmt: skip
-    return {name: getattr(cell, name) for name in names}
-
-
-def _row(cell: CellSpec, result: CellResult, changes: Mapping[str, Any]) -> ResultRow:
-    full = common_steps(result.samples, cell.world_size).full
-    step, comm = estimate(slowest(full, "step_ns")), estimate(slowest(full, "exposed_comm_ns"))
-    assert step is not None
-    assert comm is not None
-    fields: dict[str, Any] = {
-        **_shared(cell),
-        "steps": step.n,
-        "step_ns_median": step.median,
-        "step_ns_low": step.low,
-        "step_ns_high": step.high,
-        "samples_per_s": cell.global_batch / step.median * 1e9,
-        "exposed_comm_ns_median": comm.median,
-        "exposed_comm_ns_low": comm.low,
-        "exposed_comm_ns_high": comm.high,
-        "threads_per_rank": result.summaries[0].num_threads,
-    }
-    return fake_runs.row(cell.cell_id, **(fields | dict(changes)))

@@ -6,13 +6,18 @@ sys.path).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from stepscope.records import codec
 from stepscope.records.cell import CellSpec
-from stepscope.records.run import CellStatus, ResultRow
+from stepscope.records.run import CellStatus
 from stepscope.records.samples import EpochResult, RankSummary, SamplesHeader, StepSample
+from stepscope.records.training import TrainingRun
+from stepscope.results.bench_document import bench_rows
+from stepscope.results.runs import labelled
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_bytes, write_record
 
@@ -104,23 +109,25 @@ def series(values_ns: Sequence[int], **changes: Any) -> list[StepSample]:
     return [step(number, value, **changes) for number, value in enumerate(values_ns)]
 
 
-def row(cell_id: str, **changes: Any) -> ResultRow:
-    """A result row of two ddp ranks without any figure; ``changes`` fill it."""
+def flat(runs: Sequence[TrainingRun]) -> list[SimpleNamespace]:
+    """The rows of ``bench --json``, their keys as attributes."""
+    return [SimpleNamespace(**each) for each in bench_rows(runs)]
+
+
+def row(cell_id: str, **changes: Any) -> TrainingRun:
+    """A run of two ddp ranks without any figure, by the flat names of stepscope.bench/1; ``changes`` fill it."""
     fields: dict[str, Any] = {
-        "cell_id": cell_id, "status": "ok", "error": None, "workload": "mlp", "model": {"size": "small"},
-        "dataset": "synthetic", "dataset_size": None, "strategy": "ddp", "strategy_options": {}, "precision": "fp32",
-        "accumulation": 1, "world_size": 2, "micro_batch": 32, "global_batch": 64, "device": "cpu",
-        "backend": "gloo", "num_parameters": 1_345_000, "steps": None, "epochs": None, "step_ns_median": None,
-        "step_ns_low": None, "step_ns_high": None, "samples_per_s": None, "comm_bytes_per_step": None,
-        "exposed_comm_ns_median": None, "comm_source": None, "train_loss": None, "test_accuracy": None,
-        "samples_seen_per_rank": None, "peak_memory_bytes": None, "speedup": None, "efficiency": None,
-        "scaling": None, "baseline_cell_id": None,
+        "schema": "stepscope.result_row/1", "cell_id": cell_id, "status": "ok", "error": None, "workload": "mlp",
+        "model": {"size": "small"}, "dataset": "synthetic", "strategy": "ddp", "strategy_options": {},
+        "precision": "fp32", "accumulation": 1, "world_size": 2, "micro_batch": 32, "global_batch": 64, "device": "cpu",
+        "backend": "gloo", "num_parameters": 1_345_000,
     }  # fmt: skip
-    return ResultRow(**(fields | changes))
+    (run,) = labelled([codec.decode(json.dumps(fields | changes).encode(), TrainingRun, source="row")])
+    return run
 
 
-def timed_row(cell_id: str, step_ns: float, *, spread: float | None = 0.02, **changes: Any) -> ResultRow:
-    """A row with a step time, an interval of ± ``spread`` (None: without) and what follows from them."""
+def timed_row(cell_id: str, step_ns: float, *, spread: float | None = 0.02, **changes: Any) -> TrainingRun:
+    """A run with a step time, an interval of ± ``spread`` (None: without) and what follows from them."""
     ends = (None, None) if spread is None else (step_ns * (1 - spread), step_ns * (1 + spread))
     batch = changes.get("global_batch", 64)
     fields: dict[str, Any] = {

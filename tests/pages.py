@@ -103,7 +103,6 @@ def cell(cell_id: str = "cell-a", *, ranks: int = 4) -> CellEvidence:
     )  # fmt: skip
     own = run(cell_id, ranks=ranks, group="bench cells", label=f"ddp on {ranks} ranks", strategy="ddp")
     return CellEvidence(
-        row=fake_runs.row(cell_id, world_size=ranks),
         run=own,
         result=CellResult(spec=spec, status=None, samples=samples, summaries=()),
     )

@@ -121,7 +121,7 @@ def cell(of: TrainingRun, *, late: int = 1, by_ms: float = 3.0, steps: int = 40)
         samples.append(RankSamples(header=header, steps=tuple(series)))
     summaries = tuple(fake_runs.rank_summary(spec, rank) for rank in (0, 1))
     result = CellResult(spec=spec, status=None, samples=tuple(samples), summaries=summaries)
-    return CellEvidence(row=fake_runs.row(of.run_id), run=of, result=result)
+    return CellEvidence(run=of, result=result)
 
 
 def trace(name: str = "ddp on 2 ranks", ranks: int = 2) -> TraceEvidence:

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stepscope.environment.collect import collect
+from stepscope.results.bench_document import bench_rows
+from stepscope.results.runs import read_runs
 
 T = TypeVar("T")
 
@@ -107,7 +109,13 @@ class Cli:
 
 
 def results(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
+    """The rows of a run folder as ``--json`` prints them, of cells and of collectives."""
+    file = run / "results.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    if any(line["schema"].startswith("stepscope.comm_row/") for line in lines):
+        return lines
+    rows: list[dict[str, Any]] = json.loads(json.dumps(bench_rows(read_runs(file))))
+    return rows
 
 
 def by_cell(run: Path) -> dict[str, dict[str, Any]]:

@@ -161,10 +161,10 @@ def test_comparing_one_run_or_a_run_with_itself_is_refused(cli: Cli, project: Pa
 
 def test_schemas_describe_what_the_files_say(cli: Cli) -> None:
     everything = cli("schema").json()
-    assert {"run/1", "result_row/1", "diagnose/1", "compare/1"} <= set(everything["schemas"])
-    row = cli("schema", "result_row").json()
-    assert row["properties"]["schema"] == {"const": "stepscope.result_row/1"}
-    done = cli("schema", "result_roe")
+    assert {"run/1", "training_run/2", "diagnose/1", "compare/1"} <= set(everything["schemas"])
+    row = cli("schema", "training_run").json()
+    assert row["properties"]["schema"] == {"const": "stepscope.training_run/2"}
+    done = cli("schema", "training_rum")
     assert done.code == 2
     assert "did you mean" in done.err
 

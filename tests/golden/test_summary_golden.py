@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.run import CellStatus, ResultRow, RunRecord
+from stepscope.records.run import CellStatus, RunRecord
+from stepscope.records.training import TrainingRun
 from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
 from stepscope.report.tables.summary import build
-from stepscope.results.bench_rows import build_rows, rows_csv, write_results
+from stepscope.results.bench_document import rows_csv, write_results
 from stepscope.results.planned import Planned
+from stepscope.results.runs import build_runs
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_bytes, write_record
 
@@ -33,7 +35,7 @@ PLANS = {
 
 
 @pytest.fixture
-def run(fakes: Any, tmp_path: Path) -> tuple[RunLayout, tuple[ResultRow, ...]]:
+def run(fakes: Any, tmp_path: Path) -> tuple[RunLayout, tuple[TrainingRun, ...]]:
     layout = RunLayout(tmp_path / "run")
     wobble = [0, 3, 1, 4, 2, 5, 1, 3, 0, 4, 2, 3]
     one = fakes.single("one00000")
@@ -66,7 +68,7 @@ def run(fakes: Any, tmp_path: Path) -> tuple[RunLayout, tuple[ResultRow, ...]]:
     ]
     steps = [fakes.step(n, 200 * MS + w * MS, epoch=n // 4, warmup=n < 3) for n, w in enumerate(wobble)]
     fakes.write_cell(layout, news, ranks=[steps, steps], epochs=[epochs, epochs], num_parameters=2000)
-    rows = build_rows(layout, [one, ddp, lost, news, late], plans=PLANS)
+    rows = build_runs(layout, [one, ddp, lost, news, late], plans=PLANS)
     write_record(
         layout.environment,
         EnvironmentRecord(
@@ -78,7 +80,7 @@ def run(fakes: Any, tmp_path: Path) -> tuple[RunLayout, tuple[ResultRow, ...]]:
     write_record(
         layout.run,
         RunRecord(
-            kind="bench", name="golden", matrix={"version": 1}, cells=tuple(row.cell_id for row in rows),
+            kind="bench", name="golden", matrix={"version": 1}, cells=tuple(run.run_id for run in rows),
             argv=("stepscope", "bench", "golden file.yaml"),
         ),
     )  # fmt: skip
@@ -93,17 +95,17 @@ def _check(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
-def test_the_terminal_table_reads_as_agreed(run: tuple[RunLayout, tuple[ResultRow, ...]], width: int) -> None:
+def test_the_terminal_table_reads_as_agreed(run: tuple[RunLayout, tuple[TrainingRun, ...]], width: int) -> None:
     _check(f"terminal-{width}.txt", terminal.render(build(run[1]), width=width).plain + "\n")
 
 
-def test_the_summary_file_reads_as_agreed(run: tuple[RunLayout, tuple[ResultRow, ...]]) -> None:
+def test_the_summary_file_reads_as_agreed(run: tuple[RunLayout, tuple[TrainingRun, ...]]) -> None:
     layout, rows = run
     write_summary(layout, rows)
     _check("summary.md", layout.summary_md.read_text())
 
 
-def test_the_csv_reads_as_agreed(run: tuple[RunLayout, tuple[ResultRow, ...]]) -> None:
+def test_the_csv_reads_as_agreed(run: tuple[RunLayout, tuple[TrainingRun, ...]]) -> None:
     layout, rows = run
     write_results(layout, rows)
     assert layout.results_csv.read_text() == rows_csv(rows)

@@ -19,12 +19,13 @@ from stepscope.core.places import cache_dir
 from stepscope.matrix.resolved import resolved_matrix
 from stepscope.matrix.runner import RunRequest, run_matrix
 from stepscope.matrix.session import Plan, derive_results, exit_code, make_plan
-from stepscope.records.run import ResultRow, RunRecord
+from stepscope.records.run import RunRecord
+from stepscope.records.training import TrainingRun
 from stepscope.report.findings import findings
 from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
 from stepscope.report.tables.summary import build as summary_table
-from stepscope.results.bench_rows import bench_document
+from stepscope.results.bench_document import bench_document
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_run
 from stepscope.store.writer import WriteError
@@ -79,34 +80,34 @@ def run_plan(plan: Plan, options: Bench, *, printed: bool = True) -> int:
             with suppress(OutputError, ReaderGone):  # what stopped the run may have taken the terminal with it
                 _finish(layout, json=options.json, printed=printed)
             raise
-        rows = _finish(layout, json=options.json, printed=printed)
+        runs = _finish(layout, json=options.json, printed=printed)
     except WriteError as error:
         raise stopped_by_the_disk(layout, error) from error
     ours = {cell.spec.cell_id for cell in plan.cells}
-    return exit_code([row for row in rows if row.cell_id in ours])
+    return exit_code([run for run in runs if run.run_id in ours])
 
 
-def _finish(layout: RunLayout, *, json: bool, printed: bool) -> tuple[ResultRow, ...]:
+def _finish(layout: RunLayout, *, json: bool, printed: bool) -> tuple[TrainingRun, ...]:
     """Derive everything from the run folder and print it: JSON on stdout, or the table and where the rest is."""
-    rows = derive_results(layout)
+    runs = derive_results(layout)
     run = read_run(layout.root)
-    write_summary(layout, rows, run=run)
+    write_summary(layout, runs, run=run)
     if not printed:
-        return rows
+        return runs
     try:
-        _print(layout, rows, run=run, json=json)
+        _print(layout, runs, run=run, json=json)
     except OutputError as error:
         saved = f"the results are saved: {layout.results_jsonl} and {layout.summary_md}"
         raise OutputError(error.what, why=error.why, fix=saved) from error
-    return rows
+    return runs
 
 
-def _print(layout: RunLayout, rows: tuple[ResultRow, ...], *, run: RunRecord, json: bool) -> None:
+def _print(layout: RunLayout, runs: tuple[TrainingRun, ...], *, run: RunRecord, json: bool) -> None:
     if json:
-        print_json(msgspec.json.format(msgspec.json.encode(bench_document(run, rows)), indent=2))
+        print_json(msgspec.json.format(msgspec.json.encode(bench_document(run, runs)), indent=2))
         return
     console = out()
-    console.print(terminal.render(summary_table(rows), width=console.width), soft_wrap=True)
-    for finding in findings(rows):
+    console.print(terminal.render(summary_table(runs), width=console.width), soft_wrap=True)
+    for finding in findings(runs):
         console.print(finding, markup=False, soft_wrap=True)
     console.print(f"\nresults  {layout.results_jsonl}\nreport   {layout.summary_md}", markup=False, soft_wrap=True)

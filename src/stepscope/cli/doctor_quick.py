@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,7 +41,6 @@ from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.plan import CommOp
 from stepscope.report.render import terminal
 from stepscope.report.tables._common import Column, Row, Table, Value
-from stepscope.results.bench_runs import cell_evidence
 from stepscope.results.evidence import CellEvidence, Evidence, Source
 from stepscope.results.slow_ranks import LEAST_STEPS, MIN_EXCESS, OwnTimes, own_times
 from stepscope.store.layout import RunLayout
@@ -127,9 +126,8 @@ def _look(environment: EnvironmentRecord, *, ranks: int | None, show: OnEvent, s
             run_matrix(request_of(layout, Path(folder) / "cache"), show)
         except Interrupted as stop:
             raise Interrupted("interrupted; nothing is left behind", signum=stop.exit_code - 128) from None
-        rows = derive_results(layout)
-        results = [read_cell(layout.cell(row.cell_id)) for row in rows]
-        (cell,) = cell_evidence(rows, results, source="doctor --quick")
+        (run,) = derive_results(layout)
+        cell = CellEvidence(run=replace(run, source="doctor --quick"), result=read_cell(layout.cell(run.run_id)))
     return assess(cell, environment, planned.comm_plan, wall_ns=time.monotonic_ns() - started_ns)
 
 
@@ -222,26 +220,24 @@ def _verdicts(
     collective: Collective | None,
     environment: EnvironmentRecord,
 ) -> Iterator[Verdict]:
-    row = cell.row
-    if row.status != "ok":
+    run, ranks = cell.run, cell.spec.world_size
+    if run.status != "ok" or run.step_ns is None:
         yield Verdict(
             title="training",
             status="fail",
-            message=f"{row.status}: {row.error}",
+            message=f"{run.status}: {run.error}",
             fix="`stepscope doctor` looks at torch, links and network; `stepscope bench --preset quick` keeps its logs",
         )
         return
-    steps = f"{row.steps} steps of {format_duration(row.step_ns_median or 0.0)}"
-    yield Verdict(
-        title="training", status="pass", message=f"{counted(row.world_size, 'rank')}: {steps}, replicas equal"
-    )
+    steps = f"{run.step_ns.n} steps of {format_duration(run.step_ns.value)}"
+    yield Verdict(title="training", status="pass", message=f"{counted(ranks, 'rank')}: {steps}, replicas equal")
     evidence = Evidence(
         sources=(Source(path=Path("doctor --quick"), kind="bench"),),
         runs=(cell.run,),
         cells=(cell,),
         environment=environment,
     )
-    if row.world_size == 1:
+    if ranks == 1:
         yield Verdict(title="ranks", status="skip", message="one rank: there is nobody to compare it with")
     else:
         yield from _by_rule("slow_rank", "ranks", evidence, _ranks_message(times))
@@ -294,18 +290,18 @@ def _steady(collective: Collective) -> Verdict:
 
 def document(found: QuickCheck) -> dict[str, Any]:
     """``doctor --quick --json``: schema stepscope.doctor_quick/1."""
-    row, times, collective = found.cell.row, found.times, found.collective
+    run, times, collective = found.cell.run, found.times, found.collective
     return {
         "schema": SCHEMA,
         "tool_version": __version__,
         "created": utc_now(),
         "healthy": not found.broken,
-        "world_size": row.world_size,
-        "device": row.device,
-        "backend": row.backend,
+        "world_size": run.world_size,
+        "device": run.device,
+        "backend": run.backend,
         "model": found.cell.run.model,
-        "steps": row.steps,
-        "step_ns_median": row.step_ns_median,
+        "steps": None if run.step_ns is None else run.step_ns.n,
+        "step_ns_median": None if run.step_ns is None else run.step_ns.value,
         "wall_ns": found.wall_ns,
         "collective": None
         if collective is None
@@ -316,7 +312,7 @@ def document(found: QuickCheck) -> dict[str, Any]:
             "time_ns_p90": collective.p90_ns,
             "busbw_bytes_per_s": collective.busbw_bytes_per_s,
         },
-        "ranks": [_rank(found, rank) for rank in range(row.world_size)] if times is not None else [],
+        "ranks": [_rank(found, rank) for rank in range(found.cell.spec.world_size)] if times is not None else [],
         "checks": [{"title": v.title, "status": v.status, "message": v.message, "fix": v.fix} for v in found.verdicts],
     }
 
@@ -345,9 +341,9 @@ def _print(found: QuickCheck) -> None:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    console, row = out(), found.cell.row
+    console, spec = out(), found.cell.spec
     console.print(
-        f"{found.cell.run.model}, {counted(row.world_size, 'rank')} on {row.device}/{row.backend}, "
+        f"{found.cell.run.model}, {counted(spec.world_size, 'rank')} on {spec.device}/{spec.backend}, "
         f"{format_duration(found.wall_ns)} in all\n",
         markup=False,
         soft_wrap=True,
@@ -370,7 +366,7 @@ def _print(found: QuickCheck) -> None:
 
 def _table(found: QuickCheck) -> Table:
     rows = []
-    for rank in range(found.cell.row.world_size):
+    for rank in range(found.cell.spec.world_size):
         facts = _rank(found, rank)
         excess = facts["excess_fraction"]
         slow = excess > MIN_EXCESS

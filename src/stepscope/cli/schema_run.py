@@ -13,9 +13,10 @@ from stepscope.records.codec import encode_document
 from stepscope.records.comm import CommRow
 from stepscope.records.comparison import ComparedFigure, Difference
 from stepscope.records.finding import Finding, Quiet, Skipped
-from stepscope.records.run import ResultRow, RunRecord
-from stepscope.records.schemas import DIALECT, document_schema, record_schemas
+from stepscope.records.run import RunRecord
+from stepscope.records.schemas import DIALECT, document_schema, object_type, record_schemas
 from stepscope.records.training import ScalingRow
+from stepscope.results.bench_document import FIGURES
 
 _DIAGNOSIS: Mapping[str, Any] = {
     "sources": list[dict[str, str | None]],
@@ -27,8 +28,10 @@ _DIAGNOSIS: Mapping[str, Any] = {
     "notes": list[str],
 }
 
+_ROW = object_type("BenchRow", {name: figure.kind for name, figure in FIGURES.items()})
+
 DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
-    "bench/1": {"run": RunRecord | None, "cells": tuple[ResultRow, ...]},
+    "bench/1": {"run": RunRecord | None, "cells": list[_ROW]},  # type: ignore[valid-type]
     "comm/1": {"run": RunRecord | None, "rows": tuple[CommRow, ...]},
     "diagnose/1": _DIAGNOSIS,
     "rules/1": {"rules": list[dict[str, Any]]},

@@ -20,9 +20,9 @@ def blocking_cells(rule: str, evidence: Evidence, *, least_share: float, least_g
 
     least_gain: share of the step that an overlapping cell of the same run has to save, where one was measured.
     """
-    plans = {each.cell.row.cell_id: _plan(each) for each in timed_cells(evidence, least_ranks=2)}
+    plans = {each.cell.cell_id: _plan(each) for each in timed_cells(evidence, least_ranks=2)}
     cells = timed_cells(evidence, least_ranks=2)
-    blocking = [c for c in cells if _blocks(plans[c.cell.row.cell_id])]
+    blocking = [c for c in cells if _blocks(plans[c.cell.cell_id])]
     if not blocking:
         if not cells:
             return Skipped(rule=rule, reason="no finished cell on several ranks", command=None)
@@ -36,7 +36,7 @@ def blocking_cells(rule: str, evidence: Evidence, *, least_share: float, least_g
     found = []
     for group in by_model(firing):
         ranked = sorted(group, key=lambda c: -stakes[id(c)][0])
-        found.append(_finding(rule, evidence, ranked, stakes[id(ranked[0])], plans[ranked[0].cell.row.cell_id]))
+        found.append(_finding(rule, evidence, ranked, stakes[id(ranked[0])], plans[ranked[0].cell.cell_id]))
     return tuple(found)
 
 

@@ -23,7 +23,7 @@ def again(evidence: Evidence, cell: CellEvidence, *changes: tuple[str, Any]) -> 
 
     A list as the value makes or replaces an axis. A setting that the matrix sweeps is changed on its axis.
     """
-    record = next((r for r in evidence.records if cell.row.cell_id in r.cells), None)
+    record = next((r for r in evidence.records if cell.cell_id in r.cells), None)
     words = _words(record)
     for key, value in changes:
         axis = isinstance(value, list) or (record is not None and key in (record.matrix.get("axes") or {}))

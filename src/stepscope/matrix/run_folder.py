@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted
-from stepscope.records.cell import Cell, CellSpec
+from stepscope.records.cell import Cell
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.run import CellStatus, RunRecord, Status
 from stepscope.store.layout import RunLayout
-from stepscope.store.reader import read_if_there, read_record
+from stepscope.store.reader import read_if_there
 from stepscope.store.writer import write_record
 
 MISSING_DATA = "data-missing"
@@ -98,13 +98,6 @@ def has_samples(layout: RunLayout, cell: Cell) -> bool:
     """Whether all ranks' records of an earlier run are still there; a worker group clears them when it starts."""
     files = layout.cell(cell.cell_id)
     return all(files.summary(rank).exists() for rank in range(cell.world_size))
-
-
-def read_cells(layout: RunLayout) -> tuple[CellSpec, ...]:
-    """Specs of all cells of a run folder: the matrix in its order, then earlier ones that are not in it any more."""
-    run = read_record(layout.run, RunRecord)
-    cell_ids = (*run.cells, *run.earlier_cells)
-    return tuple(read_record(layout.cell(cell_id).spec, CellSpec) for cell_id in cell_ids)
 
 
 def _measured(layout: RunLayout, run: RunRecord, *, other_than: Sequence[str] = ()) -> tuple[str, ...]:

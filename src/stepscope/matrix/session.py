@@ -20,16 +20,15 @@ from stepscope.matrix.grouping import group_cells
 from stepscope.matrix.load import digest_lookup, load_matrix
 from stepscope.matrix.machine import machine_of
 from stepscope.matrix.resume import plan_resume
-from stepscope.matrix.run_folder import MISSING_DATA, read_cells, read_statuses, refuse_unfit, untraced
+from stepscope.matrix.run_folder import MISSING_DATA, read_statuses, refuse_unfit, untraced
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.run import CellStatus, ResultRow
-from stepscope.results.bench_rows import build_rows, write_results
+from stepscope.records.run import CellStatus
+from stepscope.records.training import TrainingRun
+from stepscope.results.bench_document import write_results
+from stepscope.results.runs import folder_runs
 from stepscope.store.layout import RunLayout
-from stepscope.store.reader import read_run
 
 KIND = "bench"
-
-NOT_IN_MATRIX = "not in this matrix: kept from an earlier run in the same folder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,21 +141,17 @@ def outlook(
     )
 
 
-def derive_results(layout: RunLayout) -> tuple[ResultRow, ...]:
-    """results.jsonl and results.csv from what lies in the run folder; the rows."""
-    earlier = frozenset(read_run(layout.root).earlier_cells)
-    rows = tuple(
-        replace(row, notes=(*row.notes, NOT_IN_MATRIX)) if row.cell_id in earlier else row
-        for row in build_rows(layout, read_cells(layout))
-    )
-    write_results(layout, rows)
-    return rows
+def derive_results(layout: RunLayout) -> tuple[TrainingRun, ...]:
+    """results.jsonl and results.csv from what lies in the run folder; the runs."""
+    runs = folder_runs(layout)
+    write_results(layout, runs)
+    return runs
 
 
-def exit_code(rows: Sequence[ResultRow]) -> int:
+def exit_code(runs: Sequence[TrainingRun]) -> int:
     """0: every cell that can run here has a result. 4: some failed. 5: none succeeded. 3: none can run here."""
-    ok = sum(row.status == "ok" for row in rows)
-    failed = sum(row.status not in ("ok", "unsupported", "skipped") for row in rows)
+    ok = sum(run.status == "ok" for run in runs)
+    failed = sum(run.status not in ("ok", "unsupported", "skipped") for run in runs)
     if ok:
         return ExitCode.SOME_CELLS_FAILED if failed else ExitCode.OK
     return ExitCode.ALL_CELLS_FAILED if failed else ExitCode.ENVIRONMENT

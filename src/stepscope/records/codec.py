@@ -21,14 +21,15 @@ from stepscope.core.errors import DataError, StepscopeError
 from stepscope.records import calibration, cell, comm, plan, run, samples
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.flight import FlightDump
-from stepscope.records.migrations import migrate
+from stepscope.records.migrations import RENAMED, migrate
+from stepscope.records.training import TrainingRun
 
 T = TypeVar("T")
 
 KINDS: dict[type, tuple[str, int]] = {
     run.RunRecord: ("run", 1),
     run.CellStatus: ("status", 1),
-    run.ResultRow: ("result_row", 1),
+    TrainingRun: ("training_run", 2),
     EnvironmentRecord: ("environment", 1),
     cell.CellSpec: ("spec", 1),
     cell.GroupSpec: ("group_spec", 1),
@@ -144,14 +145,21 @@ def _convert(document: dict[str, Any], kind: type[T], source: str) -> T:
 
 def _at_current_version(document: dict[str, Any], schema: str, name: str, version: int, source: str) -> dict[str, Any]:
     found_name, _, found_version = schema.removeprefix("stepscope.").partition("/")
-    if found_name != name or not found_version.isdigit():
+    if RENAMED.get(found_name, found_name) != name or not found_version.isdigit():
         raise DataError(f"{source}: expected schema stepscope.{name}/{version}, found {schema!r}")
     if int(found_version) > version:
         raise DataError(
             f"{source}: written by a newer stepscope (schema {schema}, this one reads up to {version})",
             fix="upgrade stepscope: pip install -U stepscope",
         )
-    return migrate(document, name, int(found_version), version)
+    try:
+        return migrate(document, name, int(found_version), version)
+    except (
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as error:  # a field of that version is not there, or holds something else
+        raise DataError(f"{source}: not a valid {schema}", why=f"{type(error).__name__}: {error}") from error
 
 
 def _with_header(record: object) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, Literal
 
 from stepscope.core.dataclass import dataclass
@@ -46,57 +45,3 @@ class CellStatus:
     wall_ns: int | None = None
     group_id: str | None = None
     attempt: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultRow:
-    """One cell in results.jsonl; names are pinned in docs/reference/formats.md. Unknown is None.
-
-    varied: settings that have no column of their own and that the cells of this run do not share.
-    """
-
-    cell_id: str
-    status: Status
-    error: str | None
-    workload: str
-    model: Mapping[str, Any]
-    dataset: str
-    dataset_size: int | None
-    strategy: str
-    strategy_options: Mapping[str, Any]
-    precision: str
-    accumulation: int
-    world_size: int
-    micro_batch: int
-    global_batch: int
-    device: str
-    backend: str
-    num_parameters: int | None
-    steps: int | None
-    epochs: int | None
-    step_ns_median: float | None
-    step_ns_low: float | None
-    step_ns_high: float | None
-    samples_per_s: float | None
-    comm_bytes_per_step: int | None
-    exposed_comm_ns_median: float | None
-    comm_source: str | None
-    train_loss: float | None
-    test_accuracy: float | None
-    samples_seen_per_rank: tuple[int, ...] | None
-    peak_memory_bytes: int | None
-    speedup: float | None
-    efficiency: float | None
-    scaling: Literal["strong", "weak"] | None
-    baseline_cell_id: str | None
-    rating: str | None = None
-    epoch_ns: float | None = None
-    epoch_ns_low: float | None = None
-    epoch_ns_high: float | None = None
-    epoch_estimated: bool | None = None  # True: from the median step; False: epochs really ran
-    steps_per_epoch: int | None = None
-    exposed_comm_ns_low: float | None = None
-    exposed_comm_ns_high: float | None = None
-    threads_per_rank: int | None = None  # compute threads that a rank really had
-    varied: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()

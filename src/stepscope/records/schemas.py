@@ -34,9 +34,14 @@ def record_schemas() -> dict[str, dict[str, Any]]:
     return {**files, **lines}
 
 
+def object_type(name: str, fields: Mapping[str, Any]) -> type:
+    """A type for schemas: an object with these keys; fields: key -> Python type of its value."""
+    return msgspec.defstruct(name, list(fields.items()), kw_only=True)
+
+
 def document_schema(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Schema of a command's JSON document ``stepscope.NAME``; fields: key -> Python type of its value."""
-    made = msgspec.defstruct(name.replace("/", "_").replace(".", "_"), list(fields.items()), kw_only=True)
+    made = object_type(name.replace("/", "_").replace(".", "_"), fields)
     (_,), components = msgspec.json.schema_components([made], ref_template="#/$defs/{name}")
     body = components.pop(made.__name__)
     return {

@@ -65,6 +65,10 @@ class TrainingRun:
     baseline_id: run_id that speed-up refers to; itself for a baseline; None: to be found, or there is none.
     samples_per_s: over all ranks. unit: what a sample is (``samples``, ``images``, ``tokens``).
     epoch_estimated: the epoch's time is made from steps, no epoch really ran.
+    workload, model_options, strategy_key, strategy_options, epochs_asked: of a cell of ours, what ``model`` and ``strategy``
+    name for people: keys of the registries with their options, and the epochs that it was asked to run (None: steps).
+    varied: settings without a field of their own that the cells of one run folder do not share.
+    threads_per_rank: compute threads that a rank really had. comm_source: ``hook`` or ``trace``, of ``exposed_comm_ns``.
     memory: peak bytes a rank by kind (parameters, gradients, optimizer, activations, buffers, slack), as far as known.
     hardware: device's name, with host or machine where runs of several are compared. settings: everything else that is known
     of how it was run, plain values. missing: what the source leaves open and the user may state, with why it matters
@@ -108,6 +112,14 @@ class TrainingRun:
     memory: Mapping[str, int] = field(default_factory=dict)
     steps_per_epoch: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    workload: str | None = None
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    strategy_key: str | None = None
+    strategy_options: Mapping[str, Any] = field(default_factory=dict)
+    epochs_asked: int | None = None
+    varied: Mapping[str, Any] = field(default_factory=dict)
+    threads_per_rank: int | None = None
+    comm_source: str | None = None
     notes: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
 

@@ -141,7 +141,7 @@ def _quiet(diagnosis: Diagnosis) -> str:
 
 
 def _machine(evidence: Evidence) -> str:
-    rows = tuple(cell.row for cell in evidence.cells)
+    rows = tuple(cell.run for cell in evidence.cells)
     ranks = [cell.result.summaries[0] for cell in evidence.cells if cell.result.summaries]
     lines = [_heading("Machine")]
     if evidence.environment is not None or ranks:

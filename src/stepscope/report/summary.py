@@ -9,8 +9,9 @@ from stepscope.core.errors import DataError
 from stepscope.core.units import format_bytes_binary
 from stepscope.core.words import counted, plural
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.run import CellStatus, ResultRow, RunRecord
+from stepscope.records.run import CellStatus, RunRecord
 from stepscope.records.samples import RankSummary
+from stepscope.records.training import TrainingRun
 from stepscope.report.findings import findings
 from stepscope.report.render import markdown
 from stepscope.report.tables import summary as table
@@ -20,11 +21,11 @@ from stepscope.store.reader import read_if_there
 from stepscope.store.writer import write_bytes
 
 
-def write_summary(layout: RunLayout, rows: Sequence[ResultRow], *, run: RunRecord | None = None) -> None:
+def write_summary(layout: RunLayout, rows: Sequence[TrainingRun], *, run: RunRecord | None = None) -> None:
     """Write ``report/summary.md`` of a run folder; ``run`` None: read from it, where it is there."""
     run = run or read_if_there(layout.run, RunRecord)
     environment = read_if_there(layout.environment, EnvironmentRecord)
-    statuses = {row.cell_id: _status(layout, row) for row in rows}
+    statuses = {row.run_id: _status(layout, row) for row in rows}
     text = summary_markdown(
         layout,
         rows,
@@ -38,7 +39,7 @@ def write_summary(layout: RunLayout, rows: Sequence[ResultRow], *, run: RunRecor
 
 def summary_markdown(
     layout: RunLayout,
-    rows: Sequence[ResultRow],
+    rows: Sequence[TrainingRun],
     *,
     run: RunRecord | None,
     environment: EnvironmentRecord | None,
@@ -73,7 +74,7 @@ def summary_markdown(
 
 
 def environment_lines(
-    environment: EnvironmentRecord | None, rows: Sequence[ResultRow], ranks: Sequence[RankSummary]
+    environment: EnvironmentRecord | None, rows: Sequence[TrainingRun], ranks: Sequence[RankSummary]
 ) -> tuple[str, ...]:
     """What it ran on: host, processor or GPUs, torch, backend, threads and scheduling policy; unknown parts
     say so.
@@ -113,43 +114,43 @@ def _gpu_line(environment: EnvironmentRecord) -> str:
 
 
 def _environment_text(
-    environment: EnvironmentRecord | None, rows: Sequence[ResultRow], ranks: Sequence[RankSummary]
+    environment: EnvironmentRecord | None, rows: Sequence[TrainingRun], ranks: Sequence[RankSummary]
 ) -> str:
     return "\n".join(["## Machine", "", *(f"- {line}" for line in environment_lines(environment, rows, ranks))])
 
 
-def _status(layout: RunLayout, row: ResultRow) -> CellStatus | None:
+def _status(layout: RunLayout, row: TrainingRun) -> CellStatus | None:
     """The cell's status; None where there is none or it is damaged (the row says so already)."""
     try:
-        return read_if_there(layout.cell(row.cell_id).status, CellStatus)
+        return read_if_there(layout.cell(row.run_id).status, CellStatus)
     except DataError:
         return None
 
 
-def _first_summaries(layout: RunLayout, rows: Sequence[ResultRow]) -> list[RankSummary]:
+def _first_summaries(layout: RunLayout, rows: Sequence[TrainingRun]) -> list[RankSummary]:
     """Rank 0's summary of every cell that has one."""
-    found = (read_if_there(layout.cell(row.cell_id).summary(0), RankSummary) for row in rows if row.status == "ok")
+    found = (read_if_there(layout.cell(row.run_id).summary(0), RankSummary) for row in rows if row.status == "ok")
     return [summary for summary in found if summary is not None]
 
 
-def _failed(layout: RunLayout, rows: Sequence[ResultRow], statuses: dict[str, CellStatus | None]) -> list[str]:
+def _failed(layout: RunLayout, rows: Sequence[TrainingRun], statuses: dict[str, CellStatus | None]) -> list[str]:
     failed = [row for row in rows if row.status != "ok"]
     if not failed:
         return []
-    labels = dict(zip((row.cell_id for row in rows), cell_labels(rows), strict=True))
+    labels = dict(zip((row.run_id for row in rows), cell_labels(rows), strict=True))
     lines = ["## Cells without a result", ""]
     for row in failed:
-        lines.append(f"- {labels[row.cell_id].text} (`{row.cell_id}`): {failure_label(row)}")
-        lines += _where_to_look(layout, row, statuses.get(row.cell_id))
+        lines.append(f"- {labels[row.run_id].text} (`{row.run_id}`): {failure_label(row)}")
+        lines += _where_to_look(layout, row, statuses.get(row.run_id))
     return [*lines, ""]
 
 
-def _where_to_look(layout: RunLayout, row: ResultRow, status: CellStatus | None) -> list[str]:
+def _where_to_look(layout: RunLayout, row: TrainingRun, status: CellStatus | None) -> list[str]:
     if status is None:
         return []
-    paths = [layout.cell(row.cell_id).status]
+    paths = [layout.cell(row.run_id).status]
     if status.failing_rank is not None:
-        paths.append(layout.cell(row.cell_id).error(status.failing_rank))
+        paths.append(layout.cell(row.run_id).error(status.failing_rank))
     if status.group_id is not None:
         group = layout.group(status.group_id)
         paths += [group.launcher_log, group.rank_logs]

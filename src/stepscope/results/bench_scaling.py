@@ -1,47 +1,42 @@
-"""Speed-up, efficiency and their rating against a cell's baseline (METRICS: scaling)."""
+"""The baseline of every cell, and what is said where its speed-up cannot be or is not there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stepscope.records.cell import CellSpec
-from stepscope.records.run import ResultRow
-from stepscope.results.bench_baseline import find_baseline, scaling_of
-from stepscope.stats.scaling import rate
+from stepscope.records.training import ScalingRow, TrainingRun
+from stepscope.results.bench_baseline import find_baseline
+from stepscope.results.scaling import scaling_rows
 
 
-def add_scaling(rows: Sequence[ResultRow], cells: Sequence[CellSpec]) -> tuple[ResultRow, ...]:
-    """``rows`` (one a cell, same order) with speed-up, efficiency, scaling, baseline and rating filled in.
+def with_baselines(runs: Sequence[TrainingRun], cells: Sequence[CellSpec]) -> tuple[TrainingRun, ...]:
+    """``runs`` (one a cell, same order) with ``baseline_id``; a run that others are measured against is its own.
 
-    speed-up = samples/s over the baseline's samples/s; efficiency = speed-up / world size. A cell that others
-    are measured against is its own baseline with speed-up 1. Where the baseline is missing or failed, all of
-    it is None.
+    A baseline without a result, and a speed-up that so many ranks cannot give, are notes.
     """
-    by_id = {row.cell_id: row for row in rows}
     found = {cell.cell_id: find_baseline(cell, cells) for cell in cells}
     baselines = {cell_id for cell_id in found.values() if cell_id is not None}
-    scaled = []
-    for row, cell in zip(rows, cells, strict=True):
-        baseline = found[cell.cell_id] or (cell.cell_id if cell.cell_id in baselines else None)
-        scaled.append(row if baseline is None else _scaled(row, cell, by_id[baseline]))
-    return tuple(scaled)
+    with_ids = [
+        replace(run, baseline_id=found[run.run_id] or (run.run_id if run.run_id in baselines else None)) for run in runs
+    ]
+    by_id = {run.run_id: run for run in with_ids}
+    scaled = {row.run_id: row for row in scaling_rows(with_ids)}
+    return tuple(_noted(run, by_id.get(run.baseline_id or ""), scaled) for run in with_ids)
 
 
-def _scaled(row: ResultRow, cell: CellSpec, base: ResultRow) -> ResultRow:
-    is_baseline = base.cell_id == row.cell_id
-    row = replace(row, baseline_cell_id=base.cell_id, scaling=None if is_baseline else scaling_of(cell))
-    if row.samples_per_s is None:
-        return row
+def _noted(run: TrainingRun, base: TrainingRun | None, scaled: Mapping[str, ScalingRow]) -> TrainingRun:
+    if base is None or run.samples_per_s is None or base.run_id == run.run_id:
+        return run
     if base.samples_per_s is None:
-        note = f"no speed-up: the baseline {base.cell_id} gave no result ({base.status})"
-        return replace(row, notes=(*row.notes, note))
-    speedup = row.samples_per_s / base.samples_per_s
-    rating = None if is_baseline else rate(speedup, world_size=cell.world_size)
-    if not is_baseline and rating is None:
-        note = (
-            f"{speedup:.2f}x is more than {cell.world_size} ranks can give: the baseline was slowed down by other load "
-            "or measured too briefly; measure both again"
-        )
-        row = replace(row, notes=(*row.notes, note))
-    return replace(row, speedup=speedup, efficiency=speedup / cell.world_size, rating=rating)
+        note = f"no speed-up: the baseline {base.run_id} gave no result ({base.status})"
+        return replace(run, notes=(*run.notes, note))
+    row = scaled.get(run.run_id)
+    if row is None or row.rating is not None:
+        return run
+    note = (
+        f"{row.speedup:.2f}x is more than {run.world_size} ranks can give: the baseline was slowed down by other load "
+        "or measured too briefly; measure both again"
+    )
+    return replace(run, notes=(*run.notes, note))

@@ -34,7 +34,7 @@ class TimedCell:
 
     @property
     def world_size(self) -> int:
-        return self.cell.row.world_size
+        return self.cell.spec.world_size
 
     def share(self, phase: str) -> float:
         """Share of the step that ``phase`` (``data_wait``, ``optimizer``, ...) takes."""
@@ -46,7 +46,7 @@ def timed_cells(evidence: Evidence, *, least_ranks: int = 1) -> tuple[TimedCell,
     return tuple(
         TimedCell(cell=each, step=each.run.step_ns, phases=each.run.phases)
         for each in evidence.cells
-        if each.row.status == "ok" and each.row.world_size >= least_ranks
+        if each.run.status == "ok" and each.spec.world_size >= least_ranks
         if each.run.step_ns is not None and each.run.phases is not None and each.run.step_ns.value > 0
     )
 

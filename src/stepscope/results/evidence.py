@@ -12,6 +12,7 @@ from pathlib import Path
 from stepscope.core.errors import UsageError
 from stepscope.environment.topology import Topology
 from stepscope.records.calibration import Calibration
+from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import EnvironmentRecord
@@ -19,7 +20,7 @@ from stepscope.records.flight import FlightFinding
 from stepscope.records.imported import Stated
 from stepscope.records.memory_snapshot import MemorySnapshot
 from stepscope.records.nccl_debug import NcclDebug
-from stepscope.records.run import ResultRow, RunRecord
+from stepscope.records.run import RunRecord
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.training import ScalingRow, TrainingRun
 
@@ -35,11 +36,21 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellEvidence:
-    """One cell of `bench`: its row, its run as every other, and the samples of all its ranks."""
+    """One cell of `bench`: its run as every other, and the samples of all its ranks.
 
-    row: ResultRow
+    ``run.run_id`` may carry the run folder's name where several are looked at; ``cell_id`` never does.
+    """
+
     run: TrainingRun
     result: CellResult
+
+    @property
+    def spec(self) -> CellSpec:
+        return self.result.spec
+
+    @property
+    def cell_id(self) -> str:
+        return self.result.spec.cell_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

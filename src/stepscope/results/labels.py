@@ -11,7 +11,7 @@ from stepscope.config.varied import settings_of, varying
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted
 from stepscope.records.cell import CellSpec
-from stepscope.records.run import ResultRow
+from stepscope.records.training import TrainingRun
 from stepscope.strategies import REGISTRY as STRATEGIES
 from stepscope.workloads import REGISTRY as WORKLOADS
 
@@ -61,15 +61,53 @@ class CellLabel:
         return f"{self.strategy} {self.settings}".rstrip()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cell:
+    """What a label is made of, whether the cell is planned or has run."""
+
+    cell_id: str
+    workload: str | None
+    model: Mapping[str, Any]
+    name: str | None  # of the model, where it is no workload of ours
+    strategy: str
+    strategy_options: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    dataset: str | None
+    device: str | None
+    backend: str | None
+    precision: str | None
+    accumulation: int
+    world_size: int
+    global_batch: int | None
+
+
+_ALIKE = ("workload", "dataset", "device", "backend", "precision", "global_batch", "strategy_options")
+
+
+def _cell(cell: CellSpec | TrainingRun) -> _Cell:
+    alike = {name: getattr(cell, name) for name in _ALIKE}
+    if isinstance(cell, CellSpec):
+        return _Cell(
+            **alike, cell_id=cell.cell_id, model=cell.model, name=None, strategy=cell.strategy, settings=settings_of(cell),
+            accumulation=cell.accumulation, world_size=cell.world_size,
+        )  # fmt: skip
+    return _Cell(
+        **alike, cell_id=cell.run_id, model=cell.model_options, name=cell.model, settings=cell.varied,
+        strategy=cell.strategy_key or cell.strategy or "unknown", accumulation=cell.accumulation or 1,
+        world_size=cell.world_size or 0,
+    )  # fmt: skip
+
+
 def cell_labels(
-    cells: Sequence[CellSpec | ResultRow], *, defaults: Defaults = strategy_defaults
+    planned: Sequence[CellSpec | TrainingRun], *, defaults: Defaults = strategy_defaults
 ) -> tuple[CellLabel, ...]:
     """One label a cell: what a table or a log line always shows of it, and as much more as tells it from the others.
 
     A setting is shown on all cells as soon as two of them differ in nothing else that is shown.
     """
+    cells = [_cell(cell) for cell in planned]
     models = _models(cells)
-    strategies = strategy_labels(cells, defaults=defaults)
+    strategies = _strategies(cells, defaults)
     columns = [
         (model, strategy, *(getattr(cell, name) for name in _COLUMNS))
         for cell, model, strategy in zip(cells, models, strategies, strict=True)
@@ -103,20 +141,19 @@ _COLUMNS = ("dataset", "device", "backend", "precision", "accumulation", "world_
 """What a table shows of a cell beside its model and strategy (``report/tables/summary.py``)."""
 
 
-def _rest(cell: CellSpec | ResultRow) -> dict[str, Any]:
+def _rest(cell: _Cell) -> dict[str, Any]:
     """The same, as words for a log line or a sentence."""
     return {
-        "precision": cell.precision,
+        "precision": cell.precision or "",
         "accumulation": f"GA {cell.accumulation}",
         "batch": f"batch {cell.global_batch}",
-        "dataset": cell.dataset,
+        "dataset": cell.dataset or "",
         "device": f"{cell.device}/{cell.backend}",
     }
 
 
-def _settings(cell: CellSpec | ResultRow) -> dict[str, Any]:
-    settings = dict(cell.varied) if isinstance(cell, ResultRow) else settings_of(cell)
-    return {key: _option(_short(key), value) for key, value in settings.items() if value is not None}
+def _settings(cell: _Cell) -> dict[str, Any]:
+    return {key: _option(_short(key), value) for key, value in cell.settings.items() if value is not None}
 
 
 def _short(key: str) -> str:
@@ -143,34 +180,34 @@ def _told_apart(
     return [between.join(text for name, text in texts.items() if name in needed) for texts in hidden]
 
 
-def _told_apart_by_id(
-    columns: Sequence[Hashable], settings: Sequence[str], cells: Sequence[CellSpec | ResultRow]
-) -> list[str]:
+def _told_apart_by_id(columns: Sequence[Hashable], settings: Sequence[str], cells: Sequence[_Cell]) -> list[str]:
     """Cells that nothing shown tells apart (the content of their data differs) get the end of their id."""
     ids = [{"id": f"id={cell.cell_id.rpartition('-')[2]}"} for cell in cells]
     more = _told_apart(list(zip(columns, settings, strict=True)), ids)
     return [f"{one} {two}".strip() for one, two in zip(settings, more, strict=True)]
 
 
-def _models(cells: Sequence[CellSpec | ResultRow]) -> list[str]:
+def _models(cells: Sequence[_Cell]) -> list[str]:
     """Labels of the models; where one label stands for several models, with the options that they differ in."""
-    labels = [model_label(cell) for cell in cells]
+    labels = [_model(cell) for cell in cells]
     options = [{k: _option(k, v) for k, v in cell.model.items() if v is not None} for cell in cells]
     more = _told_apart(labels, options)
     return [f"{label} {some}".rstrip() for label, some in zip(labels, more, strict=True)]
 
 
-def model_label(row: CellSpec | ResultRow) -> str:
+def _model(cell: _Cell) -> str:
     """``mlp small``: the workload's own name for this model, or its options when it is not installed here."""
+    if cell.workload is None:
+        return cell.name or "unknown model"
     try:
-        workload = WORKLOADS.load(row.workload)
-        return workload.label(workload.options.model_validate(dict(row.model)))
+        workload = WORKLOADS.load(cell.workload)
+        return workload.label(workload.options.model_validate(dict(cell.model)))
     except (UsageError, ValueError):
-        return " ".join([row.workload, *(_option(k, v) for k, v in sorted(row.model.items()))])
+        return " ".join([cell.workload, *(_option(k, v) for k, v in sorted(cell.model.items()))])
 
 
-def strategy_labels(rows: Sequence[CellSpec | ResultRow], *, defaults: Defaults = strategy_defaults) -> tuple[str, ...]:
-    """One name a row: the strategy and its options that are not the default, or that are numbers which ``rows`` vary."""
+def _strategies(rows: Sequence[_Cell], defaults: Defaults) -> tuple[str, ...]:
+    """One name a cell: the strategy and its options that are not the default, or that are numbers which the set varies."""
     values: dict[tuple[str, str], set[str]] = {}
     for row in rows:
         for key, value in row.strategy_options.items():
@@ -186,17 +223,17 @@ def ranks_label(world_size: int) -> str:
     return counted(world_size, "rank")
 
 
-def failure_label(row: ResultRow) -> str:
+def failure_label(row: TrainingRun) -> str:
     """``out of host memory: rank 1 on n3: ...``."""
     label = STATUS_LABELS.get(row.status, row.status)
     return f"{label}: {row.error}" if row.error else label
 
 
-def _accumulation(cell: CellSpec | ResultRow) -> str:
+def _accumulation(cell: _Cell) -> str:
     return f", GA {cell.accumulation}" if cell.accumulation > 1 else ""
 
 
-def _strategy(row: CellSpec | ResultRow, defaults: Mapping[str, Any], varied: Container[str] = frozenset()) -> str:
+def _strategy(row: _Cell, defaults: Mapping[str, Any], varied: Container[str] = frozenset()) -> str:
     shown = [
         _option(key, value)
         for key, value in row.strategy_options.items()

@@ -37,6 +37,12 @@ def scaling_rows(
     return tuple(rows)
 
 
+def speedups(runs: Sequence[TrainingRun]) -> dict[str, ScalingRow]:
+    """run_id -> row, of the runs of one folder that name their baseline."""
+    named = {run.run_id for run in runs if run.baseline_id is not None}
+    return {row.run_id: row for row in scaling_rows(runs) if row.run_id in named}
+
+
 def baseline_of(run: TrainingRun, runs: Iterable[TrainingRun]) -> TrainingRun | None:
     """What ``run``'s speed-up refers to: the run that it names (None where that one failed), else the one on the fewest
     ranks of its group; None where several could be meant.

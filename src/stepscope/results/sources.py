@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -11,18 +12,17 @@ from typing import TypeVar
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
 from stepscope.environment.topology import Topology, parse_topology
-from stepscope.records import codec
 from stepscope.records.calibration import Calibration
-from stepscope.records.comm import CommRow
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.flight import FlightFinding
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.nccl_debug import NcclDebug
-from stepscope.records.run import ResultRow, RunRecord
+from stepscope.records.run import RunRecord
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.training import TrainingRun
-from stepscope.results.bench_runs import cell_evidence
+from stepscope.results.comm_rows import read_comm_rows
 from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence
+from stepscope.results.runs import folder_runs, read_runs
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes, read_cell, read_if_there, read_record, read_run
 
@@ -109,6 +109,8 @@ def load_source(
     _require_there(path)
     if RunLayout(path).run.is_file():
         return _run_folder(path, cell=cell, read=read if traces else None)
+    if path.is_file() and (rows := _results_file(path)) is not None:
+        return rows
     if _is_calibration(path):
         return Evidence(sources=(Source(path=path, kind="calibration"),), calibration=read_record(path, Calibration))
     found = detect(path)
@@ -189,6 +191,17 @@ def _trace_notes(summary: TraceSummary, *, of: str | None = None) -> tuple[str, 
     )
 
 
+def _results_file(path: Path) -> Evidence | None:
+    """A results.jsonl without its run folder: its runs or collectives, and nothing of their samples."""
+    with path.open("rb") as file:
+        head = file.read(200)
+    if any(mark in head for mark in (OLD_ROWS, b'"stepscope.training_run/')):
+        return Evidence(sources=(Source(path=path, kind="bench"),), runs=read_runs(path))
+    if b'"stepscope.comm_row/' in head:
+        return Evidence(sources=(Source(path=path, kind="comm"),), comm=read_comm_rows(path))
+    return None
+
+
 def _is_calibration(path: Path) -> bool:
     if not path.is_file() or path.suffix != ".json":
         return False
@@ -200,18 +213,17 @@ def _run_folder(path: Path, *, cell: str | None, read: ReadTraces | None) -> Evi
     layout, run = RunLayout(path), read_run(path)
     if run.kind == "comm":
         return _comm_run(path, layout, run)
-    rows = _rows(layout, ResultRow)
-    wanted = _chosen(rows, cell)
-    notes = list(_without_result(run, rows))
-    results = _readable(wanted, lambda row: read_cell(layout.cell(row.cell_id)), lambda row: row.cell_id, notes)
-    chosen = [row for row, _ in results]
-    cells = cell_evidence(chosen, [result for _, result in results], source=str(path))
+    runs = _runs(layout)
+    wanted = _chosen(runs, cell)
+    notes = list(_without_result(run, runs))
+    results = _readable(wanted, lambda each: read_cell(layout.cell(each.run_id)), lambda each: each.run_id, notes)
+    cells = tuple(CellEvidence(run=replace(each, source=str(path)), result=result) for each, result in results)
     environment = read_if_there(layout.environment, EnvironmentRecord)
     traces = []
     if read is not None:
         traced = [each for each in cells if _traces_of(layout, each) is not None]
-        for each, summary in _readable(traced, lambda each: read(layout.cell(each.row.cell_id).traces), _name, notes):
-            traces.append(TraceEvidence(name=_name(each), summary=summary, cell_id=each.row.cell_id))
+        for each, summary in _readable(traced, lambda each: read(layout.cell(each.cell_id).traces), _name, notes):
+            traces.append(TraceEvidence(name=_name(each), summary=summary, cell_id=each.cell_id))
             notes += _trace_notes(summary, of=_name(each))
     return Evidence(
         sources=(Source(path=path, kind="bench"),),
@@ -222,7 +234,7 @@ def _run_folder(path: Path, *, cell: str | None, read: ReadTraces | None) -> Evi
         records=(run,),
         traces=tuple(traces),
         nccl=_nccl_log(layout),
-        flight=tuple(finding for row in chosen for finding in _flight(layout, row)),
+        flight=tuple(finding for each, _ in results for finding in _flight(layout, each)),
         notes=tuple(notes),
     )
 
@@ -232,12 +244,13 @@ def _name(cell: CellEvidence) -> str:
 
 
 def _traces_of(layout: RunLayout, cell: CellEvidence) -> Path | None:
-    folder = layout.cell(cell.row.cell_id).traces
+    folder = layout.cell(cell.cell_id).traces
     return folder if folder.is_dir() and any(folder.iterdir()) else None
 
 
-def _without_result(run: RunRecord, rows: Sequence[ResultRow]) -> tuple[str, ...]:
-    lacking = [cell_id for cell_id in run.cells if cell_id not in {row.cell_id for row in rows}]
+def _without_result(run: RunRecord, runs: Sequence[TrainingRun]) -> tuple[str, ...]:
+    there = {each.run_id for each in runs}
+    lacking = [cell_id for cell_id in run.cells if cell_id not in there]
     if not lacking:
         return ()
     named = ", ".join(lacking[:NAMED]) + (", ..." if len(lacking) > NAMED else "")
@@ -263,12 +276,12 @@ def _readable(
     return found
 
 
-def _chosen(rows: tuple[ResultRow, ...], cell: str | None) -> tuple[ResultRow, ...]:
+def _chosen(runs: tuple[TrainingRun, ...], cell: str | None) -> tuple[TrainingRun, ...]:
     if cell is None:
-        return rows
-    found = tuple(row for row in rows if row.cell_id.startswith(cell))
+        return runs
+    found = tuple(run for run in runs if run.run_id.startswith(cell))
     if len(found) != 1:
-        ids = "\n".join(["choose one:", *(f"    --cell {row.cell_id}" for row in rows)])
+        ids = "\n".join(["choose one:", *(f"    --cell {run.run_id}" for run in runs)])
         raise UsageError(f"--cell {cell!r} names {counted(len(found), 'cell')}", fix=ids)
     return found
 
@@ -292,20 +305,20 @@ def _nccl_log(layout: RunLayout) -> tuple[NcclDebug, ...]:
         return ()
 
 
-def _flight(layout: RunLayout, row: ResultRow) -> tuple[FlightFinding, ...]:
+def _flight(layout: RunLayout, run: TrainingRun) -> tuple[FlightFinding, ...]:
     """What the flight recorders of a cell that did not finish say; a finished cell's ranks met in every call."""
-    if row.status == "ok":
+    if run.status == "ok" or run.world_size is None:
         return ()
     from stepscope.traces.flight import cell_findings
 
-    return cell_findings(layout.cell(row.cell_id), row.world_size)
+    return cell_findings(layout.cell(run.run_id), run.world_size)
 
 
 def _comm_run(path: Path, layout: RunLayout, run: RunRecord) -> Evidence:
     environment = read_if_there(layout.environment, EnvironmentRecord)
     return Evidence(
         sources=(Source(path=path, kind="comm"),),
-        comm=_rows(layout, CommRow),
+        comm=_some(layout, read_comm_rows),
         calibration=read_if_there(path / "calib.json", Calibration),
         environment=environment,
         topology=_topology(environment),
@@ -314,21 +327,34 @@ def _comm_run(path: Path, layout: RunLayout, run: RunRecord) -> Evidence:
     )
 
 
-def _rows(layout: RunLayout, kind: type[Row]) -> tuple[Row, ...]:
+OLD_ROWS = b'"stepscope.result_row/'
+
+
+def _runs(layout: RunLayout) -> tuple[TrainingRun, ...]:
+    """What results.jsonl says; of an earlier stepscope, whose rows lack phases and epochs, the samples say it again."""
+    return _some(layout, read_runs) if not _is_old(layout) else folder_runs(layout)
+
+
+def _is_old(layout: RunLayout) -> bool:
+    return layout.results_jsonl.is_file() and OLD_ROWS in read_bytes(layout.results_jsonl)[:200]
+
+
+def _some(layout: RunLayout, read: Callable[[Path], tuple[Row, ...]]) -> tuple[Row, ...]:
+    """What ``read`` finds in results.jsonl. Raises DataError where the file is not there, or holds nothing."""
     if not layout.results_jsonl.is_file():
         raise DataError(
             f"{layout.root}: no results.jsonl",
             why="the run ended before it wrote any result",
             fix="run the same command again with the same -o: it goes on where it stopped",
         )
-    rows = tuple(codec.decode_lines(read_bytes(layout.results_jsonl), kind, source=str(layout.results_jsonl)))
-    if not rows:
+    found = read(layout.results_jsonl)
+    if not found:
         raise DataError(
             f"{layout.results_jsonl}: no results in it",
             why="the run ended before the first one, or the file is damaged",
             fix="run the same command again with the same -o: it goes on where it stopped",
         )
-    return rows
+    return found
 
 
 def _imported(path: Path, imported: Imported) -> Evidence:

@@ -52,6 +52,13 @@ def read_run(root: Path) -> RunRecord:
     return read_record(layout.run, RunRecord)
 
 
+def read_cells(layout: RunLayout) -> tuple[CellSpec, ...]:
+    """Specs of all cells of a run folder: the matrix in its order, then earlier ones that are not in it any more."""
+    run = read_record(layout.run, RunRecord)
+    cell_ids = (*run.cells, *run.earlier_cells)
+    return tuple(read_record(layout.cell(cell_id).spec, CellSpec) for cell_id in cell_ids)
+
+
 def read_samples(path: Path) -> RankSamples | None:
     """One rank's samples; None when the rank died before it wrote the header."""
     head, newline, body = read_bytes(path).partition(b"\n")

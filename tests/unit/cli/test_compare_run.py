@@ -15,7 +15,8 @@ from stepscope.cli.commands.compare import Compare
 from stepscope.cli.compare_run import run
 from stepscope.core.errors import CheckFailed, DataError, UsageError
 from stepscope.records.run import RunRecord
-from stepscope.results.bench_rows import build_rows, write_results
+from stepscope.results.bench_document import write_results
+from stepscope.results.runs import build_runs
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_record
 
@@ -47,7 +48,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         steps = fake_runs.series([STEP_NS[plan.side] + 1000 * (n % 7) + 10_000 * number for n in range(30)])
         fake_runs.write_cell(layout, cell, ranks=[steps])
         write_record(layout.run, RunRecord(kind="bench", name=plan.side, matrix={}, cells=("cell",), argv=()))
-        write_results(layout, build_rows(layout, [cell]))
+        write_results(layout, build_runs(layout, [cell]))
         return 0
 
     monkeypatch.setattr("stepscope.matrix.session.make_plan", make_plan)

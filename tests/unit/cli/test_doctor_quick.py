@@ -59,7 +59,7 @@ def test_a_collective_that_varies_is_a_warning() -> None:
         type(a)(header=a.header, steps=(*a.steps[:30], *b.steps[30:]))
         for a, b in zip(cell.result.samples, slow.result.samples, strict=True)
     )
-    mixed = type(cell)(row=cell.row, result=type(cell.result)(
+    mixed = type(cell)(run=cell.run, result=type(cell.result)(
         spec=cell.result.spec, status=cell.result.status, samples=ranks, summaries=cell.result.summaries
     ))  # fmt: skip
     found = assess(bench(mixed).cells[0], environment(), PLAN, wall_ns=1)

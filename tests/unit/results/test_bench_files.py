@@ -3,24 +3,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stepscope.core.errors import MissingError, Unavailable
-from stepscope.matrix.session import NOT_IN_MATRIX, derive_results
-from stepscope.records.codec import field_names
-from stepscope.records.run import ResultRow, RunRecord
-from stepscope.results.bench_rows import (
-    bench_document,
-    build_rows,
-    read_results,
-    read_specs,
-    rows_csv,
-    write_results,
-)
+from stepscope.matrix.session import derive_results
+from stepscope.records.run import RunRecord
+from stepscope.results.bench_document import FIGURES, bench_document, rows_csv, write_results
 from stepscope.results.planned import Planned, plan_of
+from stepscope.results.runs import NOT_IN_MATRIX, build_runs, read_runs
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_record
 
@@ -28,20 +22,21 @@ from stepscope.store.writer import write_record
 def test_results_are_read_back_as_they_were_written(fakes: Any, tmp_path: Path) -> None:
     rows = (
         fakes.timed_row("a", 1e7, samples_seen_per_rank=(3, 4)),
-        fakes.row("b", status="oom", error="full"),
+        fakes.row("b", strategy="naive", status="oom", error="full"),
     )
     write_results(RunLayout(tmp_path), rows)
-    assert read_results(RunLayout(tmp_path).results_jsonl) == rows
+    file = RunLayout(tmp_path).results_jsonl
+    assert read_runs(file) == tuple(replace(row, source=str(file)) for row in rows)
     lines = [json.loads(line) for line in RunLayout(tmp_path).results_jsonl.read_text().splitlines()]
-    assert [line["schema"] for line in lines] == ["stepscope.result_row/1"] * 2
-    assert lines[1]["step_ns_median"] is None
+    assert [line["schema"] for line in lines] == ["stepscope.training_run/2"] * 2
+    assert lines[1]["step_ns"] is None
 
 
 def test_csv_has_one_column_a_field_and_leaves_the_unknown_empty(fakes: Any) -> None:
     options = {"bucket_cap_mb": 1.5, "hook": "bf16"}
     text = rows_csv([fakes.timed_row("a", 1e7, strategy_options=options, epoch_estimated=True, notes=("x, y",))])
     (row,) = csv.DictReader(io.StringIO(text))
-    assert tuple(row) == field_names(ResultRow)
+    assert tuple(row) == tuple(FIGURES)
     assert json.loads(row["strategy_options"]) == options
     assert json.loads(row["notes"]) == ["x, y"]
     assert float(row["step_ns_median"]) == 1e7
@@ -66,7 +61,7 @@ def test_the_pinned_row_names_come_first_in_their_order() -> None:
         "comm_bytes_per_step", "exposed_comm_ns_median", "comm_source", "train_loss", "test_accuracy",
         "samples_seen_per_rank", "peak_memory_bytes", "speedup", "efficiency", "scaling", "baseline_cell_id",
     )  # fmt: skip
-    assert field_names(ResultRow)[: len(pinned)] == pinned
+    assert tuple(FIGURES)[: len(pinned)] == pinned
 
 
 def test_results_that_cannot_be_written_say_where_and_what_to_do(fakes: Any, tmp_path: Path) -> None:
@@ -75,13 +70,6 @@ def test_results_that_cannot_be_written_say_where_and_what_to_do(fakes: Any, tmp
         write_results(RunLayout(tmp_path / "file" / "run"), [fakes.row("a")])
     assert caught.value.what == f"{tmp_path / 'file'} is not a folder"
     assert caught.value.fix
-
-
-def test_specs_come_in_the_order_asked_for(fakes: Any, tmp_path: Path) -> None:
-    layout = RunLayout(tmp_path)
-    for cell in (fakes.single("a"), fakes.spec("b")):
-        fakes.write_cell(layout, cell)
-    assert [c.cell_id for c in read_specs(layout, ["b", "a"])] == ["b", "a"]
 
 
 def test_the_plan_of_ddp_carries_every_gradient_once(fakes: Any) -> None:
@@ -109,7 +97,7 @@ def test_a_cell_that_this_installation_cannot_plan_has_a_reason(fakes: Any, chan
 def test_a_missing_plan_leaves_the_bytes_unknown_and_says_why(fakes: Any, tmp_path: Path) -> None:
     cell = fakes.spec("a")
     fakes.write_cell(RunLayout(tmp_path), cell, ranks=[fakes.series([1000] * 8)] * 2)
-    (row,) = build_rows(RunLayout(tmp_path), [cell], plans={"a": Unavailable("not installed here")})
+    (row,) = build_runs(RunLayout(tmp_path), [cell], plans={"a": Unavailable("not installed here")})
     assert row.comm_bytes_per_step is None
     assert "not installed here" in row.notes
 
@@ -125,7 +113,7 @@ def test_a_cell_of_an_earlier_matrix_comes_last_and_says_so(fakes: Any, tmp_path
     assert (new.status, never.status, old.status) == ("ok", "interrupted", "ok")
     assert NOT_IN_MATRIX in old.notes
     assert NOT_IN_MATRIX not in new.notes
-    assert new.baseline_cell_id == "old"
+    assert new.baseline_id == "old"
 
 
 def test_a_row_holds_the_settings_that_the_cells_do_not_share(fakes: Any, tmp_path: Path) -> None:
@@ -133,7 +121,7 @@ def test_a_row_holds_the_settings_that_the_cells_do_not_share(fakes: Any, tmp_pa
     cells = [fakes.spec("a", seed=1, dataset_options={"samples": 64}), fakes.spec("b", seed=2)]
     for cell in cells:
         fakes.write_cell(layout, cell, ranks=[fakes.series([10**7] * 8)] * 2)
-    a, b = build_rows(layout, cells, plans={})
+    a, b = build_runs(layout, cells, plans={})
     assert a.varied == {"seed": 1, "dataset_options.samples": 64}
     assert b.varied == {"seed": 2}
     assert (a.threads_per_rank, b.threads_per_rank) == (1, 1)

@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import fake_runs
 
-from stepscope.records.run import CellStatus, ResultRow
-from stepscope.results.bench_rows import build_rows
+from stepscope.records.run import CellStatus
 from stepscope.results.planned import Planned
+from stepscope.results.runs import build_runs
 from stepscope.store.layout import RunLayout
 
 PLAN = Planned(num_parameters=1000, comm_bytes_per_step=4000)
@@ -19,9 +20,9 @@ def layout(tmp_path: Path) -> RunLayout:
     return RunLayout(tmp_path / "run")
 
 
-def _one(layout: RunLayout, cell: Any, *others: Any) -> ResultRow:
+def _one(layout: RunLayout, cell: Any, *others: Any) -> Any:
     cells = [cell, *others]
-    return build_rows(layout, cells, plans={c.cell_id: PLAN for c in cells})[0]
+    return fake_runs.flat(build_runs(layout, cells, plans={c.cell_id: PLAN for c in cells}))[0]
 
 
 def test_a_step_is_the_maximum_over_ranks_and_the_row_has_the_median_over_steps(fakes: Any, layout: RunLayout) -> None:
@@ -165,7 +166,7 @@ def test_steps_that_drift_are_a_note_with_the_size_of_the_drift(fakes: Any, layo
 # --- epochs cells
 
 
-def _epochs_cell(fakes: Any, layout: RunLayout, times: list[int], *, warmup: bool = True, **changes: Any) -> ResultRow:
+def _epochs_cell(fakes: Any, layout: RunLayout, times: list[int], *, warmup: bool = True, **changes: Any) -> Any:
     cell = fakes.spec("c1", steps=None, epochs=len(times))
     steps = [fakes.step(n, 10 * MS, epoch=n // 4, warmup=warmup and n < 3) for n in range(4 * len(times))]
     results = [fakes.epoch(n, t, **changes) for n, t in enumerate(times)]
@@ -227,7 +228,7 @@ def test_a_loss_of_nan_is_unknown_and_said(fakes: Any, layout: RunLayout) -> Non
 # --- cells without a result
 
 
-def _measured(row: ResultRow) -> set[object]:
+def _measured(row: Any) -> set[object]:
     names = (
         "steps", "step_ns_median", "step_ns_low", "samples_per_s", "comm_bytes_per_step", "exposed_comm_ns_median",
         "train_loss", "test_accuracy", "peak_memory_bytes", "speedup", "efficiency", "rating", "epoch_ns",
@@ -283,7 +284,7 @@ def test_damaged_samples_cost_one_cell_its_result_and_no_other(fakes: Any, layou
         fakes.write_cell(layout, cell, ranks=[fakes.series([MS] * 8)])
     path = layout.cell("c1").samples(0)
     path.write_bytes(path.read_bytes().replace(b'"step":3', b'"step":', 1))
-    rows = build_rows(layout, [bad, good], plans={})
+    rows = fakes.flat(build_runs(layout, [bad, good], plans={}))
     assert rows[0].status == "error"
     assert "samples unreadable" in (rows[0].error or "")
     assert rows[1].step_ns_median == MS

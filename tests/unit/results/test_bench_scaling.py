@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from stepscope.records.run import CellStatus, ResultRow
-from stepscope.results.bench_rows import build_rows
+from stepscope.records.run import CellStatus
+from stepscope.results.runs import build_runs
 from stepscope.stats.scaling import rate
 from stepscope.store.layout import RunLayout
 
@@ -32,14 +32,15 @@ def test_ratings_follow_efficiency_and_slower_than_one_rank_is_negative(
     assert rate(speedup, world_size=world_size) == expected
 
 
-def _rows(fakes: Any, tmp_path: Path, *timed: tuple[Any, int | None]) -> tuple[ResultRow, ...]:
+def _rows(fakes: Any, tmp_path: Path, *timed: tuple[Any, int | None]) -> list[Any]:
     layout = RunLayout(tmp_path)
     for cell, step_ns in timed:
         if step_ns is None:
             fakes.write_cell(layout, cell, status=CellStatus(cell_id=cell.cell_id, status="oom", reason="full"))
         else:
             fakes.write_cell(layout, cell, ranks=[fakes.series([step_ns] * 8)] * cell.world_size)
-    return build_rows(layout, [cell for cell, _ in timed], plans={})
+    runs: list[Any] = fakes.flat(build_runs(layout, [cell for cell, _ in timed], plans={}))
+    return runs
 
 
 def test_strong_scaling_compares_throughput_at_the_same_global_batch(fakes: Any, tmp_path: Path) -> None:

@@ -46,5 +46,5 @@ def test_exposed_communication_is_split_into_transfer_and_waiting() -> None:
 
 def test_cells_without_a_result_or_with_too_few_ranks_are_left_out() -> None:
     evidence = bench(made("c"), made("s", strategy="single", world_size=1))
-    assert [each.cell.row.cell_id for each in timed_cells(evidence, least_ranks=2)] == ["c"]
+    assert [each.cell.cell_id for each in timed_cells(evidence, least_ranks=2)] == ["c"]
     assert len(timed_cells(evidence)) == 2

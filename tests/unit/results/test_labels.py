@@ -10,15 +10,13 @@ from tests.unit.cells import cell_spec
 
 from stepscope.config.varied import varied_settings
 from stepscope.records.cell import CellSpec
-from stepscope.results.labels import cell_labels, strategy_labels
+from stepscope.results.labels import cell_labels
 
 
 def test_a_swept_number_is_shown_on_every_row_even_where_it_is_the_default(fakes) -> None:
     rows = [fakes.row("c", strategy="bucketed", strategy_options={"bucket_cap_mb": cap}) for cap in (1.0, 25.0)]
-    assert strategy_labels(rows, defaults=lambda _: {"bucket_cap_mb": 25.0}) == (
-        "bucketed bucket_cap_mb=1",
-        "bucketed bucket_cap_mb=25",
-    )
+    labels = cell_labels(rows, defaults=lambda _: {"bucket_cap_mb": 25.0})
+    assert [label.strategy for label in labels] == ["bucketed bucket_cap_mb=1", "bucketed bucket_cap_mb=25"]
 
 
 def specs(**swept: list[Any]) -> list[CellSpec]:
@@ -27,7 +25,7 @@ def specs(**swept: list[Any]) -> list[CellSpec]:
 
 
 def rows_of(fakes: Any, cells: list[CellSpec]) -> list[Any]:
-    """The result rows of cells, as results/bench_rows.py makes them."""
+    """The runs of cells, as results/runs.py makes them."""
     shared = ("strategy", "strategy_options", "precision", "world_size", "dataset", "model", "accumulation",
               "global_batch", "micro_batch")  # fmt: skip
     return [

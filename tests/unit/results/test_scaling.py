@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.bench_evidence import bench, made
+from tests.bench_evidence import made
 from tests.evidence import epochs, evidence, rate, run, step
 
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
-from stepscope.results.bench_scaling import add_scaling
+from stepscope.results.bench_scaling import with_baselines
 from stepscope.results.scaling import baseline_of, scaling_rows
 
 BASE_SECONDS = [12.0, 10.0, 10.2, 9.8, 10.1, 9.9, 10.0, 10.0]
@@ -223,23 +223,16 @@ def test_rows_keep_the_order_of_runs_and_reach_the_evidence() -> None:
     assert [row.run_id for row in evidence(fast, base).scaling] == ["b", "a"]
 
 
-def test_cells_of_bench_have_the_figures_of_their_own_rows() -> None:
-    """results/bench_scaling.py rates the rows of a run, this module everything: the numbers must be the same."""
+def test_cells_of_bench_are_compared_by_their_median_steps() -> None:
     cells = [
         made("one", strategy="single", world_size=1, micro_batch=32, global_batch=32, comm_ms=0.0),
         made("two", strategy="ddp", world_size=2, micro_batch=16, global_batch=32, phases={"forward": 10.0}),
-        made("slow", strategy="naive", world_size=2, micro_batch=16, global_batch=32, comm_ms=150.0),
-        made("four", strategy="ddp", world_size=4, micro_batch=8, global_batch=32, comm_ms=20.0),
     ]
-    rated = add_scaling([cell.row for cell in cells], [cell.result.spec for cell in cells])
-    found = {
-        row.run_id: row
-        for row in bench(*(replace(cell, row=row) for cell, row in zip(cells, rated, strict=True))).scaling
-    }
-    assert set(found) == {"one", "two", "slow", "four"}
-    for row in rated:
-        mine = found[row.cell_id]
-        assert (mine.speedup, mine.efficiency) == (row.speedup, row.efficiency)
-        assert (mine.scaling, mine.rating) == (row.scaling, row.rating)
-        assert mine.basis == "median step"
-    assert found["two"].low is not None, "the samples give an interval"
+    runs = with_baselines([cell.run for cell in cells], [cell.result.spec for cell in cells])
+    one, two = (run.step_ns for run in runs)
+    assert one is not None
+    assert two is not None
+    row = scaling_rows(runs)[1]
+    assert row.speedup == pytest.approx(one.value / two.value)
+    assert (row.basis, row.baseline_id) == ("median step", "one")
+    assert row.low is not None, "the samples give an interval"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
-from tests import fake_runs, nccl_tests_log
+from tests import comm_rows, fake_runs, nccl_tests_log
 
 from stepscope.core.errors import DataError
 from stepscope.records import codec
 from stepscope.records.run import RunRecord
+from stepscope.records.training import Measured
 from stepscope.results.evidence import Evidence, load_evidence
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_bytes, write_record
@@ -121,7 +123,7 @@ def test_a_damaged_cell_is_left_out_with_its_reason_and_the_others_are_read(tmp_
     layout = run_folder(tmp_path / "run")
     layout.cell("two").spec.write_bytes(b"\0" * 40)
     found = load(layout.root)
-    assert [cell.row.cell_id for cell in found.cells] == ["one", "three"]
+    assert [cell.cell_id for cell in found.cells] == ["one", "three"]
     (note,) = found.notes
     assert note.startswith("two: ")
     assert note.endswith("left out")
@@ -176,3 +178,58 @@ def test_rows_missing_from_a_link_matrix_are_said(tmp_path: Path) -> None:
     path = tmp_path / "topo.txt"
     path.write_text("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV2\t0-7\n")
     assert any("row GPU1 is missing" in note for note in load(path).notes)
+
+
+def old_rows(*step_ms: float) -> bytes:
+    """A results.jsonl as schema 1 wrote it: one rank, then two, then the rest on two as well."""
+    rows = []
+    for number, (cell_id, ms) in enumerate(zip(CELLS, step_ms, strict=True)):
+        ranks = 1 if number == 0 else 2
+        row = {
+            "schema": "stepscope.result_row/1", "tool_version": "0.1.0", "created": "2026-11-21T00:20:08Z",
+            "cell_id": cell_id, "status": "ok", "error": None, "workload": "mlp", "model": {"size": "small"},
+            "dataset": "synthetic", "dataset_size": None, "strategy": "single" if ranks == 1 else "ddp",
+            "strategy_options": {}, "precision": "fp32", "accumulation": 1, "world_size": ranks, "micro_batch": 64 // ranks,
+            "global_batch": 64, "device": "cpu", "backend": "gloo", "num_parameters": None, "steps": 20, "epochs": None,
+            "step_ns_median": ms * 1e6, "step_ns_low": ms * 0.9e6, "step_ns_high": ms * 1.1e6,
+            "samples_per_s": 64e3 / ms, "baseline_cell_id": "one", "scaling": "strong", "speedup": 99.0,
+            "varied": {"seed": number}, "notes": ["as it was"],
+        }  # fmt: skip
+        rows.append(json.dumps(row))
+    return ("\n".join(rows) + "\n").encode()
+
+
+def test_rows_of_schema_1_alone_are_runs_and_give_their_speedups(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(old_rows(20, 12.5, 10))
+    found = load(path)
+    assert [(run.run_id, run.label) for run in found.runs] == [
+        ("one", "single seed=0 on 1 rank"), ("two", "ddp seed=1 on 2 ranks"), ("three", "ddp seed=2 on 2 ranks"),
+    ]  # fmt: skip
+    two = found.runs[1]
+    assert (two.group, two.notes, two.source) == ("mlp small on synthetic, fp32", ("as it was",), str(path))
+    assert (two.step_ns, two.phases) == (Measured(value=12.5e6, low=11.25e6, high=13.75e6, n=20), None)
+    assert two.samples_per_s is not None
+    assert two.samples_per_s.low == pytest.approx(64e9 / 13.75e6)
+    assert [row.speedup for row in found.scaling] == pytest.approx([1.0, 1.6, 2.0])
+
+
+def test_rows_of_schema_1_in_their_run_folder_are_made_anew_from_the_samples(tmp_path: Path) -> None:
+    found = load(run_folder(tmp_path / "run", results=old_rows(20, 12.5, 10)).root)
+    assert [run.step_ns.value for run in found.runs if run.step_ns] == [10_000_009.5] * 3
+    assert all(run.phases is not None for run in found.runs)
+
+
+def test_a_row_of_schema_1_that_lacks_a_field_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(old_rows(20, 12.5, 10).replace(b'"strategy":', b'"other":', 1))
+    error = refused(path)
+    assert error.what == f"{path}:1: not a valid stepscope.result_row/1"
+    assert "strategy" in (error.why or "")
+
+
+def test_collectives_without_their_run_folder_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    rows = comm_rows.sweep("all_reduce", world_size=4, alpha_us=20, rate=10e9)
+    path.write_bytes(b"".join(codec.encode_line(row, header=True) for row in rows))
+    assert load(path).comm == tuple(rows)

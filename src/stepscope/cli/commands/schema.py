@@ -15,7 +15,7 @@ class Schema(Options):
     name: Annotated[
         str | None,
         typer.Argument(
-            help="One of them (run, result_row, diagnose); without it all.",
+            help="One of them (run, training_run, diagnose); without it all.",
             metavar="NAME",
             show_default=False,
         ),

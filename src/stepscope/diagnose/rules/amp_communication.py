@@ -47,7 +47,7 @@ FP32_BYTES = 4
 
 
 def check(evidence: Evidence) -> Outcome:
-    cells = [c for c in timed_cells(evidence, least_ranks=2) if c.cell.row.precision.startswith("amp_")]
+    cells = [c for c in timed_cells(evidence, least_ranks=2) if c.cell.spec.precision.startswith("amp_")]
     known = [(c, ratio) for c in cells if (ratio := _ratio(c, evidence.cells)) is not None]
     if not known:
         return Skipped(
@@ -64,9 +64,9 @@ def check(evidence: Evidence) -> Outcome:
 
 def _ratio(cell: TimedCell, cells: Sequence[CellEvidence]) -> float | None:
     """Bytes a step under AMP / in FP32; None where a plan or the number of parameters is not known."""
-    sent, parameters = cell.cell.row.comm_bytes_per_step, cell.cell.row.num_parameters
+    sent, parameters = cell.cell.run.comm_bytes_per_step, cell.cell.run.num_parameters
     twin = _twin(cell, cells)
-    full = None if twin is None else twin.row.comm_bytes_per_step
+    full = None if twin is None else twin.run.comm_bytes_per_step
     if full is None and parameters is not None:
         full = FP32_BYTES * parameters
     return None if sent is None or not full else sent / full
@@ -74,13 +74,13 @@ def _ratio(cell: TimedCell, cells: Sequence[CellEvidence]) -> float | None:
 
 def _twin(cell: TimedCell, cells: Sequence[CellEvidence]) -> CellEvidence | None:
     """The same cell in FP32, without a hook of its own."""
-    mine = cell.cell.row
+    mine = cell.cell.spec
     return next(
         (
             each
             for each in cells
-            if each.row.precision == "fp32" and each.row.strategy_options.get("hook", "none") == "none"
-            if (each.row.workload, dict(each.row.model), each.row.strategy, each.row.world_size)
+            if each.spec.precision == "fp32" and each.spec.strategy_options.get("hook", "none") == "none"
+            if (each.spec.workload, dict(each.spec.model), each.spec.strategy, each.spec.world_size)
             == (mine.workload, dict(mine.model), mine.strategy, mine.world_size)
         ),
         None,
@@ -95,11 +95,11 @@ def _share(cell: TimedCell) -> float:
 def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     cell, share = ranked[0], _share(ranked[0])
     twin = _twin(cell, evidence.cells)
-    sent = format_bytes(cell.cell.row.comm_bytes_per_step or 0)
+    sent = format_bytes(cell.cell.run.comm_bytes_per_step or 0)
     said = [
-        f"{cell.cell.row.precision}: {sent} a step"
+        f"{cell.cell.spec.precision}: {sent} a step"
         + (
-            f", fp32: {format_bytes(twin.row.comm_bytes_per_step or 0)}"
+            f", fp32: {format_bytes(twin.run.comm_bytes_per_step or 0)}"
             if twin is not None
             else ": 4 bytes for each parameter, as in fp32"
         ),
@@ -107,7 +107,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     ]
     if twin is not None and twin.run.step_ns is not None:
         said.append(
-            f"step: {format_duration(cell.step_ns)} under {cell.cell.row.precision}, "
+            f"step: {format_duration(cell.step_ns)} under {cell.cell.spec.precision}, "
             f"{format_duration(twin.run.step_ns.value)} in fp32"
         )
     if len(ranked) > 1:
@@ -127,7 +127,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
             ),
             Advice(
                 text="or keep parameters and gradients in BF16 (check the loss)",
-                command=again(evidence, cell.cell, ("precision", [cell.cell.row.precision, "bf16"])),
+                command=again(evidence, cell.cell, ("precision", [cell.cell.spec.precision, "bf16"])),
             ),
         ),
         subject=cell.name,

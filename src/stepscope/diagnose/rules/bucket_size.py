@@ -89,7 +89,7 @@ class _Judged:
 
 
 def check(evidence: Evidence) -> Outcome:
-    timed = {each.cell.row.cell_id: each for each in timed_cells(evidence, least_ranks=2)}
+    timed = {each.cell.cell_id: each for each in timed_cells(evidence, least_ranks=2)}
     results = tuple(each.cell.result for each in timed.values())
     kinds = bucket_kinds(results)
     if not kinds:
@@ -107,7 +107,7 @@ def check(evidence: Evidence) -> Outcome:
         )
     judged: list[list[_Judged]] = []
     reasons: list[tuple[str, str]] = []
-    everything = tuple(each.result for each in evidence.cells if each.row.status == "ok")
+    everything = tuple(each.result for each in evidence.cells if each.run.status == "ok")
     for cells in kinds.values():
         profiled = next((c for c in cells if any(s.backward for s in c.summaries)), cells[0])
         caps = {float(cap) for c in cells if (cap := _cap(c)) is not None}
@@ -209,7 +209,7 @@ def _buckets(timeline: Timeline) -> str:
 def _predict(cell: TimedCell) -> str:
     return (
         f"stepscope calibrate COMM && stepscope predict --buckets {cell.cell.run.source} "
-        f"--cell {cell.cell.row.cell_id} --calib COMM/calib.json"
+        f"--cell {cell.cell.cell_id} --calib COMM/calib.json"
     )
 
 

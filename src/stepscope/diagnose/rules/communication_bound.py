@@ -278,7 +278,7 @@ def _causes(evidence: Evidence, run: TrainingRun, latency: float | None) -> tupl
 def _sequence(evidence: Evidence, run: TrainingRun) -> int | None:
     cell = cell_of(evidence, run)
     names = ("max_seq_len", "seq_len", "sequence_length", "max_length")
-    value = setting({} if cell is None else cell.row.model, *names) or setting(run.settings, *names)
+    value = setting({} if cell is None else cell.spec.model, *names) or setting(run.settings, *names)
     return value if isinstance(value, int) and value > 0 else None
 
 
@@ -339,19 +339,19 @@ def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
     advice = []
     if more is not None and cell is not None:
         strong = cell.result.spec.batch_rule == "global_batch"
-        per_rank = _up(cell.row.micro_batch * factor)
-        ranks = cell.row.world_size * cell.row.accumulation
+        per_rank = _up(cell.spec.micro_batch * factor)
+        ranks = cell.spec.world_size * cell.spec.accumulation
         larger = ("global_batch", per_rank * ranks) if strong else ("micro_batch", per_rank)
-        accumulated = [("accumulation", cell.row.accumulation * more)]
+        accumulated = [("accumulation", cell.spec.accumulation * more)]
         if strong:
-            accumulated.append(("global_batch", cell.row.global_batch * more))
+            accumulated.append(("global_batch", cell.spec.global_batch * more))
         advice = [
             Advice(
                 text=f"larger batch, if memory and accuracy allow: {larger[0]} {larger[1]}",
                 command=again(evidence, cell, larger),
             ),
             Advice(
-                text=f"same memory: accumulate {cell.row.accumulation * more} micro-batches between reductions (no_sync)",
+                text=f"same memory: accumulate {cell.spec.accumulation * more} micro-batches between reductions (no_sync)",
                 command=again(evidence, cell, *accumulated),
             ),
         ]

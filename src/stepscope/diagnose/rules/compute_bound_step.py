@@ -87,8 +87,9 @@ def _finding(evidence: Evidence, cell: TimedCell) -> Finding:
         f"exposed communication {format_percent(cell.share('exposed_comm'))}, waiting for data "
         f"{format_percent(cell.share('data_wait'))}",
     ]
-    if cell.cell.row.efficiency is not None and cell.cell.row.rating is not None:
-        said.append(f"efficiency {format_percent(cell.cell.row.efficiency)}, {cell.cell.row.rating}")
+    row = next((each for each in evidence.scaling if each.run_id == run.run_id), None)
+    if row is not None and row.rating is not None:
+        said.append(f"efficiency {format_percent(row.efficiency)}, {row.rating}")
     return Finding(
         rule=NAME,
         severity="info",

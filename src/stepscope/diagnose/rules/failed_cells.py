@@ -80,9 +80,9 @@ def _sweeps(evidence: Evidence) -> Outcome:
 
 
 def _cells(evidence: Evidence) -> Outcome:
-    failed = [cell for cell in evidence.cells if cell.row.status in FAILED]
-    empty = [cell for cell in evidence.cells if cell.row.status == "ok" and cell.row.step_ns_median is None]
-    left_out = [cell for cell in evidence.cells if cell.row.status in LEFT_OUT]
+    failed = [cell for cell in evidence.cells if cell.run.status in FAILED]
+    empty = [cell for cell in evidence.cells if cell.run.status == "ok" and cell.run.step_ns is None]
+    left_out = [cell for cell in evidence.cells if cell.run.status in LEFT_OUT]
     found = []
     if failed:
         found.append(_failed(evidence, failed))
@@ -99,7 +99,7 @@ def _cells(evidence: Evidence) -> Outcome:
 
 
 def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
-    kinds = Counter(cell.row.status for cell in cells)
+    kinds = Counter(cell.run.status for cell in cells)
     stopped = set(kinds) == {"interrupted"}
     folder = evidence.cells[0].run.source
     advice = [
@@ -134,7 +134,7 @@ def _empty(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
         if len(cells) == 1
         else f"{len(cells)} cells ended well and have no step time",
         evidence=tuple(
-            f"{cell.run.group}, {cell.run.label}: {next((n for n in cell.row.notes if 'step time' in n), 'no timed step')}"
+            f"{cell.run.group}, {cell.run.label}: {next((n for n in cell.run.notes if 'step time' in n), 'no timed step')}"
             for cell in cells[:_SHOWN]
         ),
         stake_fraction=None,
@@ -149,7 +149,7 @@ def _empty(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
 
 
 def _left_out(cells: list[CellEvidence], total: int) -> Finding:
-    kinds = Counter(cell.row.status for cell in cells)
+    kinds = Counter(cell.run.status for cell in cells)
     return Finding(
         rule=NAME,
         severity="info",
@@ -165,7 +165,7 @@ def _reasons(cells: Sequence[CellEvidence]) -> tuple[str, ...]:
     """One line for each different end, with the cells it befell."""
     same: dict[tuple[str, str], list[CellEvidence]] = {}
     for cell in cells:
-        same.setdefault((cell.row.status, cell.row.error or NO_REASON), []).append(cell)
+        same.setdefault((cell.run.status, cell.run.error or NO_REASON), []).append(cell)
     lines = []
     for (status, reason), each in same.items():
         first = f"{each[0].run.group}, {each[0].run.label}"

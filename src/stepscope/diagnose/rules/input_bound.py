@@ -68,7 +68,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
 def _advice(evidence: Evidence, cell: TimedCell) -> tuple[Advice, ...]:
     spec, environment = cell.cell.result.spec, evidence.environment
     cores = None if environment is None else environment.usable_cores
-    busy = spec.world_size * (cell.cell.row.threads_per_rank or 1)
+    busy = spec.world_size * (cell.cell.run.threads_per_rank or 1)
     advice = []
     if spec.num_workers == 0:
         warning = ""

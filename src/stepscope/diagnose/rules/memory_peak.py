@@ -48,7 +48,7 @@ OUT = ("oom", "host_oom")
 
 
 def check(evidence: Evidence) -> Outcome:
-    out = [cell for cell in evidence.cells if cell.row.status in OUT]
+    out = [cell for cell in evidence.cells if cell.run.status in OUT]
     groups: dict[str, list[CellEvidence]] = {}
     for cell in out:
         groups.setdefault(cell.run.group, []).append(cell)
@@ -73,7 +73,7 @@ def _capacity(cell: CellEvidence, environment: EnvironmentRecord | None) -> int 
     """Bytes that the cell's ranks may take: of one device, or of the host for all ranks on it; None: not known."""
     if environment is None:
         return None
-    if cell.row.device == "cpu":
+    if cell.spec.device == "cpu":
         return environment.memory_bytes
     devices = () if environment.torch is None else environment.torch.device_memory_bytes
     known = devices or tuple(g.memory_bytes for g in environment.gpus if g.memory_bytes is not None)
@@ -81,30 +81,30 @@ def _capacity(cell: CellEvidence, environment: EnvironmentRecord | None) -> int 
 
 
 def _share(cell: CellEvidence, environment: EnvironmentRecord | None) -> float | None:
-    capacity, peak = _capacity(cell, environment), cell.row.peak_memory_bytes
-    if not capacity or peak is None or cell.row.status != "ok":
+    capacity, peak = _capacity(cell, environment), cell.run.peak_memory_bytes
+    if not capacity or peak is None or cell.run.status != "ok":
         return None
     hosts = Counter(s.host for s in cell.result.summaries)
-    ranks = max(hosts.values(), default=1) if cell.row.device == "cpu" else 1
+    ranks = max(hosts.values(), default=1) if cell.spec.device == "cpu" else 1
     return ranks * peak / capacity
 
 
 def _ran_out(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
-    cell = min(cells, key=lambda c: (c.row.micro_batch, c.row.num_parameters or 0))
-    what = "host" if cell.row.status == "host_oom" else "GPU"
-    said = [f"{cell.run.label}, micro-batch {cell.row.micro_batch}: {cell.row.error or 'no message'}"]
+    cell = min(cells, key=lambda c: (c.spec.micro_batch, c.run.num_parameters or 0))
+    what = "host" if cell.run.status == "host_oom" else "GPU"
+    said = [f"{cell.run.label}, micro-batch {cell.spec.micro_batch}: {cell.run.error or 'no message'}"]
     capacity, state = _capacity(cell, evidence.environment), _state_bytes(cell)
     if state is not None:
         of = "" if capacity is None else f" of {format_bytes_binary(capacity)}"
         said.append(f"parameters, gradients and optimizer alone: {format_bytes_binary(state)}{of} a rank")
     if len(cells) > 1:
         said.append(f"{len(cells)} cells of this model ran out of memory; this one asks for the least")
-    fits = [c for c in evidence.cells if c.run.group == cell.run.group and c.row.status == "ok"]
+    fits = [c for c in evidence.cells if c.run.group == cell.run.group and c.run.status == "ok"]
     if fits:
-        largest = max(fits, key=lambda c: c.row.micro_batch)
-        peak = largest.row.peak_memory_bytes
+        largest = max(fits, key=lambda c: c.spec.micro_batch)
+        peak = largest.run.peak_memory_bytes
         said.append(
-            f"micro-batch {largest.row.micro_batch} fits"
+            f"micro-batch {largest.spec.micro_batch} fits"
             + (f" ({format_bytes_binary(peak)} at the peak)" if peak is not None else "")
         )
     return Finding(
@@ -121,9 +121,9 @@ def _ran_out(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
 
 def _near(evidence: Evidence, cell: CellEvidence, share: float, *, count: int) -> Finding:
     capacity, state = _capacity(cell, evidence.environment), _state_bytes(cell)
-    peak = format_bytes_binary(cell.row.peak_memory_bytes or 0)
+    peak = format_bytes_binary(cell.run.peak_memory_bytes or 0)
     said = [f"{cell.run.label}: {peak} a rank at the peak, of {format_bytes_binary(capacity or 0)}"]
-    if cell.row.device == "cpu" and cell.row.world_size > 1:
+    if cell.spec.device == "cpu" and cell.spec.world_size > 1:
         said[0] += " for all ranks of the host"
     if state is not None:
         said.append(f"parameters, gradients and optimizer alone: {format_bytes_binary(state)}")
@@ -152,12 +152,12 @@ def _state_bytes(cell: CellEvidence) -> int | None:
 
 def _remedies(evidence: Evidence, cell: CellEvidence, state: int | None, capacity: int | None) -> tuple[Advice, ...]:
     """Cheapest first; where the state alone does not fit, a smaller batch is no remedy."""
-    row, spec = cell.row, cell.result.spec
+    spec = cell.spec
     too_large = state is not None and capacity is not None and state > capacity
     found = []
-    if row.micro_batch > 1 and not too_large:
-        half = max(1, row.micro_batch // 2)
-        changes: list[tuple[str, object]] = [("accumulation", 2 * row.accumulation)]
+    if spec.micro_batch > 1 and not too_large:
+        half = max(1, spec.micro_batch // 2)
+        changes: list[tuple[str, object]] = [("accumulation", 2 * spec.accumulation)]
         if spec.batch_rule == "micro_batch":
             changes.append(("micro_batch", half))
         found.append(
@@ -166,7 +166,7 @@ def _remedies(evidence: Evidence, cell: CellEvidence, state: int | None, capacit
                 command=again(evidence, cell, *changes),
             )
         )
-    if row.precision in ("fp32", "tf32"):
+    if spec.precision in ("fp32", "tf32"):
         found.append(
             Advice(
                 text="BF16 parameters and activations: half of both (check the loss); autocast halves activations only",
@@ -175,10 +175,10 @@ def _remedies(evidence: Evidence, cell: CellEvidence, state: int | None, capacit
         )
     if not too_large:
         found.append(Advice(text="recompute activations in the backward pass: about a third more computation"))
-    if row.world_size > 1:
+    if spec.world_size > 1:
         found.append(
             Advice(
-                text=f"shard what every rank holds a copy of (ZeRO, FSDP): up to 1/{row.world_size} of the state each"
+                text=f"shard what every rank holds a copy of (ZeRO, FSDP): up to 1/{spec.world_size} of the state each"
             )
         )
     found.append(Advice(text="a device with more memory, or a smaller model"))

@@ -52,7 +52,7 @@ def check(evidence: Evidence) -> Outcome:
 
     What reads cells is imported where there are some: `trace` starts without it.
     """
-    measured = {cell.row.cell_id for cell in evidence.cells}
+    measured = {cell.cell_id for cell in evidence.cells}
     traces = tuple(t for t in evidence.traces if t.cell_id not in measured)
     outcomes: list[Outcome] = []
     if evidence.cells:

@@ -94,7 +94,7 @@ def _look_inside(evidence: Evidence, pair: Pair) -> Advice:
     cell = cell_of(evidence, pair.run)
     if cell is None:
         return Advice(text="see where the step goes: record a few steps with torch.profiler on all ranks")
-    traced = next((job for job in evidence.traces if job.cell_id == cell.row.cell_id), None)
+    traced = next((job for job in evidence.traces if job.cell_id == cell.cell_id), None)
     if traced is not None:
         return Advice(
             text="see where the step goes: its traces are here",

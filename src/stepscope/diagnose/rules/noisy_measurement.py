@@ -126,7 +126,7 @@ def _drifts(cell: CellEvidence | None) -> bool:
     """Whether a cell's halves differ enough to matter; the first steps alone, which bench notes too, move no median."""
     if cell is None:
         return True
-    rounds = slowest(common_steps(cell.result.samples, cell.row.world_size).full, "step_ns").values()
+    rounds = slowest(common_steps(cell.result.samples, cell.spec.world_size).full, "step_ns").values()
     return any(abs(drift_fraction(steps)) >= MIN_DRIFT.value for steps in rounds)
 
 

@@ -47,22 +47,22 @@ def check(evidence: Evidence) -> Outcome:
 
 def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     cell = ranked[0]
-    spec, row = cell.cell.result.spec, cell.cell.row
+    spec, parameters = cell.cell.spec, cell.cell.run.num_parameters
     share = cell.share("optimizer")
-    size = "" if row.num_parameters is None else f" over {format_count(row.num_parameters)} parameters"
+    size = "" if parameters is None else f" over {format_count(parameters)} parameters"
     said = [
         f"{format_duration(cell.phases.optimizer_ns)} of {format_duration(cell.step_ns)}: {spec.optimizer}{size}, "
-        f"once for {counted(row.global_batch, 'sample')}",
+        f"once for {counted(spec.global_batch, 'sample')}",
     ]
     if spec.clip is not None:
         said.append(f"clipping to a norm of {spec.clip:g} is part of it")
     advice = [
         Advice(
             text="update less often: accumulate gradients over several micro-steps (the global batch grows with it)",
-            command=again(evidence, cell.cell, ("accumulation", 2 * row.accumulation)),
+            command=again(evidence, cell.cell, ("accumulation", 2 * spec.accumulation)),
         )
     ]
-    if row.device == "cuda":
+    if spec.device == "cuda":
         advice.append(
             Advice(text=f"use one kernel for all tensors: torch.optim.{_name(spec.optimizer)}(..., fused=True)")
         )

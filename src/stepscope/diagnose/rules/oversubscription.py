@@ -149,7 +149,7 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
 
 def _gpus(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
     gpus = environment.torch.device_count if environment.torch is not None else len(environment.gpus)
-    over = [load for load in loads if load.cell.row.device == "cuda" and gpus and load.ranks > gpus]
+    over = [load for load in loads if load.cell.spec.device == "cuda" and gpus and load.ranks > gpus]
     if not over:
         return None
     worst = max(over, key=lambda load: load.ranks)
@@ -175,7 +175,7 @@ def _gloo(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
     over = [
         load
         for load in loads
-        if load.cell.row.backend == "gloo"
+        if load.cell.spec.backend == "gloo"
         and load.ranks > 1
         and load.ordinary
         and load.ranks * GLOO_THREADS.value > cores

@@ -48,7 +48,7 @@ def timeline(evidence: Evidence) -> dict[str, Any]:
     names = int(PAGE_BYTES * _NAMES_SHARE / _BYTES_PER_NAME / max(ranks, 1))
     jobs = [_job(trace, limit=min(spans, MAX_SPANS), named=min(names, MAX_NAMED)) for trace in traced]
     seen = {trace.cell_id for trace in traced}
-    cells = [cell for cell in evidence.cells if cell.row.cell_id not in seen]
+    cells = [cell for cell in evidence.cells if cell.cell_id not in seen]
     strips = [strip for cell in cells[:MAX_STRIPS] if (strip := _strip(cell)) is not None]
     return {"jobs": jobs + strips}
 

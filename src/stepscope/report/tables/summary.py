@@ -12,7 +12,7 @@ from stepscope.core.units import (
     format_duration,
     format_percent,
 )
-from stepscope.records.run import ResultRow
+from stepscope.records.training import Measured, ScalingRow, TrainingRun
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Tone, Value, unknown
 from stepscope.results.labels import (
     CellLabel,
@@ -22,6 +22,7 @@ from stepscope.results.labels import (
     ranks_label,
     strategy_defaults,
 )
+from stepscope.results.scaling import speedups
 
 N = TypeVar("N", int, float)
 
@@ -36,27 +37,28 @@ _RATING_TONES: dict[str, Tone] = {
 }
 
 
-def build(rows: Sequence[ResultRow], *, defaults: Defaults = strategy_defaults) -> Table:
+def build(rows: Sequence[TrainingRun], *, defaults: Defaults = strategy_defaults) -> Table:
     """The table of ``rows``: groups by model, data and device in order of first appearance, cells in their
     order.
     """
-    labels = dict(zip((row.cell_id for row in rows), cell_labels(rows, defaults=defaults), strict=True))
-    order: dict[tuple[str, ...], list[ResultRow]] = {}
+    labels = dict(zip((row.run_id for row in rows), cell_labels(rows, defaults=defaults), strict=True))
+    order: dict[tuple[str, ...], list[TrainingRun]] = {}
     for row in rows:
         order.setdefault(_group_key(row, labels), []).append(row)
     ordered = [row for block in order.values() for row in block]
     parameters = {key: _parameters(block) for key, block in order.items()}
+    scaled = speedups(rows)
     all_estimated = all(row.epoch_estimated for row in rows if row.epoch_ns is not None)
     return Table(
         key="summary",
         title="Results",
         columns=_columns(epochs_estimated=all_estimated and any(row.epoch_ns is not None for row in rows)),
         rows=tuple(
-            _row(row, labels[row.cell_id], parameters[key], mark_estimate=not all_estimated)
+            _row(row, scaled.get(row.run_id), labels[row.run_id], parameters[key], mark_estimate=not all_estimated)
             for key, block in order.items()
             for row in block
         ),
-        footnotes=_footnotes(ordered),
+        footnotes=_footnotes(ordered, scaled),
         notes=_row_notes(ordered, labels),
     )
 
@@ -88,28 +90,43 @@ def _columns(*, epochs_estimated: bool) -> tuple[Column, ...]:
     )
 
 
-def _row(row: ResultRow, label: CellLabel, parameters: int | None, *, mark_estimate: bool) -> Row:
+def _row(
+    row: TrainingRun, scaled: ScalingRow | None, label: CellLabel, parameters: int | None, *, mark_estimate: bool
+) -> Row:
     values = (
         _name(label.model),
-        _name(row.dataset),
+        _name(row.dataset or ""),
         _known(parameters, lambda n: f"{format_count(n)} parameters"),
         _name(f"{row.device}/{row.backend}"),
         _name(label.mode),
         Value(text=str(row.world_size), raw=row.world_size),
-        _name(row.precision),
+        _name(row.precision or ""),
         Value(text=str(row.accumulation), raw=row.accumulation),
         Value(text=str(row.global_batch), raw=row.global_batch),
         _epoch(row, mark_estimate=mark_estimate),
-        time_value(row.step_ns_median, row.step_ns_low, row.step_ns_high),
+        _time(row.step_ns),
         _communication(row),
         _communication_bytes(row),
-        _known(row.samples_per_s, lambda x: f"{x:,.0f}".replace(",", " ") if x >= 100 else f"{x:.3g}"),
-        _known(row.speedup, lambda x: f"{x:.2f}x"),
-        _efficiency(row),
+        _known(
+            _value(row.samples_per_s),
+            lambda x: f"{x:,.0f}".replace(",", " ") if x >= 100 else f"{x:.3g}",
+        ),
+        _known(None if scaled is None else scaled.speedup, lambda x: f"{x:.2f}x"),
+        _efficiency(scaled),
         _known(row.test_accuracy, lambda x: f"{x:.4f}"),
         _known(row.peak_memory_bytes, format_bytes_binary),
     )
     return Row(values=values, failure=None if row.status == "ok" else failure_label(row))
+
+
+def _value(measured: Measured | None) -> float | None:
+    return None if measured is None else measured.value
+
+
+def _time(measured: Measured | None, *, estimated: bool = False) -> Value:
+    if measured is None:
+        return unknown()
+    return time_value(measured.value, measured.low, measured.high, estimated=estimated)
 
 
 def time_value(ns: float | None, low: float | None, high: float | None, *, estimated: bool = False) -> Value:
@@ -134,35 +151,35 @@ def interval_text(middle: float, low: float | None, high: float | None) -> str:
     return f"±{share:.1%}".replace("%", " %") if share < 0.0095 else f"±{share:.0%}".replace("%", " %")
 
 
-def _epoch(row: ResultRow, *, mark_estimate: bool) -> Value:
+def _epoch(row: TrainingRun, *, mark_estimate: bool) -> Value:
     estimated = mark_estimate and bool(row.epoch_estimated)
-    return time_value(row.epoch_ns, row.epoch_ns_low, row.epoch_ns_high, estimated=estimated)
+    return _time(row.epoch_ns, estimated=estimated)
 
 
-def _communication(row: ResultRow) -> Value:
-    exposed = row.exposed_comm_ns_median
+def _communication(row: TrainingRun) -> Value:
+    exposed = row.exposed_comm_ns
     if exposed is None:
         return unknown()
-    if exposed == 0 and row.world_size == 1:
+    if exposed.value == 0 and row.world_size == 1:
         return Value(text="none", raw=0, tone="dim")
-    value = time_value(exposed, row.exposed_comm_ns_low, row.exposed_comm_ns_high)
-    if row.step_ns_median is None:
+    value = _time(exposed)
+    if row.step_ns is None:
         return value
-    share = format_percent(exposed / row.step_ns_median, digits=0)
-    return Value(text=f"{value.text} ({share})", compact=value.compact, raw=exposed)
+    share = format_percent(exposed.value / row.step_ns.value, digits=0)
+    return Value(text=f"{value.text} ({share})", compact=value.compact, raw=exposed.value)
 
 
-def _communication_bytes(row: ResultRow) -> Value:
+def _communication_bytes(row: TrainingRun) -> Value:
     if row.comm_bytes_per_step == 0:
         return Value(text="none", raw=0, tone="dim")
     return _known(row.comm_bytes_per_step, format_bytes)
 
 
-def _efficiency(row: ResultRow) -> Value:
-    if row.efficiency is None:
+def _efficiency(row: ScalingRow | None) -> Value:
+    if row is None:
         return unknown()
     share = format_percent(row.efficiency, digits=0)
-    if row.baseline_cell_id == row.cell_id:
+    if row.is_baseline:
         return Value(text="baseline", compact="base", raw=row.efficiency, tone="dim")
     if row.rating is None:
         return Value(text=share, compact=share.replace(" ", ""), raw=row.efficiency)
@@ -182,25 +199,25 @@ def _known(value: N | None, form: Callable[[N], str]) -> Value:
     return unknown() if value is None else Value(text=form(value), raw=value)
 
 
-def _group_key(row: ResultRow, labels: Mapping[str, CellLabel]) -> tuple[str, ...]:
-    return (labels[row.cell_id].model, row.dataset, row.device, row.backend)
+def _group_key(row: TrainingRun, labels: Mapping[str, CellLabel]) -> tuple[str, ...]:
+    return (labels[row.run_id].model, row.dataset or "", row.device or "", row.backend or "")
 
 
-def _parameters(block: Sequence[ResultRow]) -> int | None:
+def _parameters(block: Sequence[TrainingRun]) -> int | None:
     """The model's size; one model has one, so any row that knows it speaks for the block."""
     return next((row.num_parameters for row in block if row.num_parameters is not None), None)
 
 
-def _row_notes(rows: Sequence[ResultRow], labels: Mapping[str, CellLabel]) -> tuple[str, ...]:
+def _row_notes(rows: Sequence[TrainingRun], labels: Mapping[str, CellLabel]) -> tuple[str, ...]:
     """Notes of single rows, with the model where there are several; the same note on several rows is one line."""
-    several = len({labels[row.cell_id].model for row in rows}) > 1
-    said: dict[str, list[ResultRow]] = {}
+    several = len({labels[row.run_id].model for row in rows}) > 1
+    said: dict[str, list[TrainingRun]] = {}
     for row in rows:
         for note in row.notes:
             said.setdefault(note, []).append(row)
     lines = []
     for note, owners in said.items():
-        of_owners = [labels[row.cell_id] for row in owners]
+        of_owners = [labels[row.run_id] for row in owners]
         names = [f"{label.model}, {label.name}" if several else label.name for label in of_owners]
         if len(owners) > 1 and len(owners) == sum(row.status == "ok" for row in rows):
             who = "all"
@@ -216,26 +233,26 @@ def _listed(names: Sequence[str]) -> str:
     return ("; " if any(", " in name for name in names) else ", ").join(names)
 
 
-def _footnotes(rows: Sequence[ResultRow]) -> tuple[str, ...]:
+def _footnotes(rows: Sequence[TrainingRun], scaled: Mapping[str, ScalingRow]) -> tuple[str, ...]:
     shown = [row for row in rows if row.status == "ok"]
     notes = []
-    if any(row.step_ns_low is not None for row in shown):
+    if any(row.step_ns is not None and row.step_ns.low is not None for row in shown):
         notes.append("±: 95 % interval of the median, its larger side; none where there are too few samples.")
     if any(row.epoch_estimated is False for row in shown):
         notes.append("epoch: median of whole epochs, training only, slowest rank; ± of fewer than 6 is their range.")
     if any(row.epoch_estimated for row in shown):
         mark = " (est. or ~)" if any(row.epoch_estimated is False for row in shown) else " est."
         notes.append(f"epoch{mark}: steps per epoch x median step; no whole epoch was run.")
-    if any(row.exposed_comm_ns_median for row in shown):
+    if any(row.exposed_comm_ns is not None and row.exposed_comm_ns.value for row in shown):
         notes.append(
             "exposed comm/step (comm): from the last local gradient ready to all gradients usable, slowest rank"
             " (share of the step). bytes/step: payload of one rank."
         )
-    notes += _scaling_footnotes(shown)
+    notes += _scaling_footnotes([scaled[row.run_id] for row in shown if row.run_id in scaled])
     notes += _thread_footnotes(shown)
     if shown and all(row.test_accuracy is None for row in shown):
         notes.append("no accuracy: it takes whole epochs and real labels.")
-    if any(row.device == "cpu" and row.world_size > 1 for row in shown):
+    if any(row.device == "cpu" and (row.world_size or 1) > 1 for row in shown):
         notes.append(
             "CPU ranks share cores and talk over loopback: their communication is CPU work, so overlap gains little"
             " and these figures do not carry over to GPUs."
@@ -243,8 +260,8 @@ def _footnotes(rows: Sequence[ResultRow]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _scaling_footnotes(rows: Sequence[ResultRow]) -> list[str]:
-    if not any(row.speedup is not None for row in rows):
+def _scaling_footnotes(rows: Sequence[ScalingRow]) -> list[str]:
+    if not rows:
         return []
     kinds = {row.scaling for row in rows}
     rules = {"strong": "strong scaling: same global batch", "weak": "weak scaling: same batch per rank"}
@@ -253,15 +270,15 @@ def _scaling_footnotes(rows: Sequence[ResultRow]) -> list[str]:
     return [f"speed-up: samples/s over the 1-rank baseline of the same settings{tail}; efficiency: speed-up / ranks."]
 
 
-def _thread_footnotes(rows: Sequence[ResultRow]) -> list[str]:
+def _thread_footnotes(rows: Sequence[TrainingRun]) -> list[str]:
     """Said when rows that a speed-up compares computed with different numbers of threads a rank."""
-    by_id = {row.cell_id: row for row in rows}
-    pairs = [(row, by_id[row.baseline_cell_id]) for row in rows if row.baseline_cell_id in by_id]
+    by_id = {row.run_id: row for row in rows}
+    pairs = [(row, by_id[row.baseline_id]) for row in rows if row.baseline_id in by_id]
     differ = [pair for pair in pairs if len({row.threads_per_rank for row in pair} - {None}) > 1]
     if not differ:
         return []
-    compared = {row.cell_id: row for pair in differ for row in pair}
-    threads = sorted({(row.world_size, row.threads_per_rank or 0) for row in compared.values()})
+    compared = {row.run_id: row for pair in differ for row in pair}
+    threads = sorted({(row.world_size or 0, row.threads_per_rank or 0) for row in compared.values()})
     said = ", ".join(f"{number} on {ranks_label(ranks)}" for ranks, number in threads)
     why = (
         "the 1-rank baseline computes with cores that the ranks divide among themselves, so speed-up here says what"

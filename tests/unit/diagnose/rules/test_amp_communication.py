@@ -11,8 +11,8 @@ FULL = {"comm_bytes_per_step": 4 * 1_345_000}
 
 def test_amp_with_the_bytes_of_fp32_is_a_warning_where_communication_matters() -> None:
     cells = (
-        made("f", row=FULL, comm_ms=40),
-        made("a", precision="amp_bf16", row=FULL, comm_ms=40, phases={"forward": 15.0}),
+        made("f", known=FULL, comm_ms=40),
+        made("a", precision="amp_bf16", known=FULL, comm_ms=40, phases={"forward": 15.0}),
     )
     (found,) = RULE.check(bench(*cells))
     assert found.severity == "warning"
@@ -25,8 +25,8 @@ def test_amp_with_the_bytes_of_fp32_is_a_warning_where_communication_matters() -
 def test_a_hook_that_halves_the_bytes_is_quiet() -> None:
     half = {"comm_bytes_per_step": 2 * 1_345_000}
     cells = (
-        made("f", row=FULL),
-        made("a", precision="amp_bf16", strategy_options={"hook": "bf16"}, row=half),
+        made("f", known=FULL),
+        made("a", precision="amp_bf16", strategy_options={"hook": "bf16"}, known=half),
     )
     outcome = RULE.check(bench(*cells))
     assert isinstance(outcome, Quiet)
@@ -36,12 +36,12 @@ def test_a_hook_that_halves_the_bytes_is_quiet() -> None:
 @pytest.mark.parametrize(("comm_ms", "severity"), [(10.0, "info"), (12.0, "warning")])
 def test_how_much_communication_is_exposed_decides_how_loud_it_is(comm_ms: float, severity: str) -> None:
     """No FP32 cell was run: 4 bytes a parameter stand in. 97 ms beside communication: a tenth is 10.8 ms."""
-    (found,) = RULE.check(bench(made("a", precision="amp_fp16", row=FULL, comm_ms=comm_ms, jitter=0)))
+    (found,) = RULE.check(bench(made("a", precision="amp_fp16", known=FULL, comm_ms=comm_ms, jitter=0)))
     assert found.severity == severity
     assert (found.stake_fraction is None) is (severity == "info")
 
 
 def test_without_amp_it_says_what_to_run() -> None:
-    outcome = RULE.check(bench(made("f", row=FULL)))
+    outcome = RULE.check(bench(made("f", known=FULL)))
     assert isinstance(outcome, Skipped)
     assert outcome.command == "stepscope bench --preset precision"

@@ -5,10 +5,13 @@ from tests.bench_evidence import bench, made
 
 from stepscope.diagnose.rules.compute_bound_step import RULE
 from stepscope.records.finding import Quiet, Skipped
+from stepscope.records.training import Measured
 
 
 def test_a_step_that_computes_is_good_news() -> None:
-    (found,) = RULE.check(bench(made("c", row={"efficiency": 0.93, "rating": "excellent"})))
+    one = made("one", strategy="single", world_size=1, known={"samples_per_s": Measured(value=100.0)})
+    two = made("c", known={"baseline_id": "one", "samples_per_s": Measured(value=186.0)})
+    (found,) = RULE.check(bench(one, two))
     assert found.severity == "info"
     assert found.stake_fraction is None
     assert "of the step computes on 2 ranks" in found.title

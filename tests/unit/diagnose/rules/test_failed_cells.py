@@ -48,7 +48,7 @@ def test_an_interrupted_run_is_a_warning() -> None:
 
 
 def test_a_cell_that_ended_well_without_a_step_time_is_named() -> None:
-    empty = made("b", row={"step_ns_median": None, "samples_per_s": None}, strategy="naive")
+    empty = made("b", known={"step_ns": None, "samples_per_s": None}, strategy="naive")
     (found,) = RULE.check(bench(made("a"), empty))
     assert found.title == "1 cell ended well and has no step time"
 

@@ -9,7 +9,7 @@ from stepscope.records.finding import Quiet
 
 def test_waiting_for_data_fires_with_its_share_and_settings() -> None:
     (found,) = RULE.check(
-        bench(made("c", phases={"data_wait": 60.0}, row={"threads_per_rank": 1}), environment=environment())
+        bench(made("c", phases={"data_wait": 60.0}, known={"threads_per_rank": 1}), environment=environment())
     )
     assert found.severity == "problem"
     assert found.stake_fraction == pytest.approx(60 / 160, abs=0.02)
@@ -41,6 +41,6 @@ def test_the_advice_follows_from_the_settings() -> None:
 
 
 def test_workers_that_have_no_core_are_not_praised() -> None:
-    cell = made("c", phases={"data_wait": 30.0}, row={"threads_per_rank": 1})
+    cell = made("c", phases={"data_wait": 30.0}, known={"threads_per_rank": 1})
     (found,) = RULE.check(bench(cell, environment=environment(usable_cores=2)))
     assert "they need cores: 2 compute threads on 2 cores already" in found.advice[0].text

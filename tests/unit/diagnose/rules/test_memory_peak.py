@@ -14,7 +14,7 @@ CUDA = {"device": "cuda", "backend": "nccl"}
 
 def test_a_cell_out_of_memory_gets_remedies_in_order_of_cost() -> None:
     evidence = bench(
-        made("fits", micro_batch=32, global_batch=64, row={"peak_memory_bytes": 9 * GIB}, **CUDA),
+        made("fits", micro_batch=32, global_batch=64, known={"peak_memory_bytes": 9 * GIB}, **CUDA),
         failed("out", "oom", "rank 0: CUDA out of memory", micro_batch=64, global_batch=128, **CUDA),
         environment=environment(gpus=(GPU,)),
     )
@@ -38,7 +38,7 @@ def test_a_state_that_does_not_fit_is_not_told_to_shrink_its_batch() -> None:
 
 
 def test_a_low_peak_is_quiet() -> None:
-    cell = made("c", row={"peak_memory_bytes": 4 * GIB}, **CUDA)
+    cell = made("c", known={"peak_memory_bytes": 4 * GIB}, **CUDA)
     outcome = RULE.check(bench(cell, environment=environment(gpus=(GPU,))))
     assert isinstance(outcome, Quiet)
     assert "25 % of the memory" in outcome.looked_at
@@ -46,17 +46,17 @@ def test_a_low_peak_is_quiet() -> None:
 
 @pytest.mark.parametrize(("peak_gib", "fires"), [(14.3, False), (14.5, True)])
 def test_nine_tenths_of_the_device_decide(peak_gib: float, fires: bool) -> None:
-    cell = made("c", row={"peak_memory_bytes": int(peak_gib * GIB)}, **CUDA)
+    cell = made("c", known={"peak_memory_bytes": int(peak_gib * GIB)}, **CUDA)
     outcome = RULE.check(bench(cell, environment=environment(gpus=(GPU,))))
     assert isinstance(outcome, tuple) is fires
 
 
 def test_cpu_ranks_of_one_host_share_its_memory() -> None:
-    cell = made("c", row={"peak_memory_bytes": 8 * GIB})  # twice that on 16 GiB
+    cell = made("c", known={"peak_memory_bytes": 8 * GIB})  # twice that on 16 GiB
     (found,) = RULE.check(bench(cell, environment=environment()))
     assert "for all ranks of the host" in found.evidence[0]
     assert "100 %" in found.title
 
 
 def test_without_a_capacity_nothing_is_said() -> None:
-    assert isinstance(RULE.check(bench(made("c", row={"peak_memory_bytes": GIB}))), Skipped)
+    assert isinstance(RULE.check(bench(made("c", known={"peak_memory_bytes": GIB}))), Skipped)

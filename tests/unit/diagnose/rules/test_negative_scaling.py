@@ -63,7 +63,7 @@ def test_without_a_baseline_it_is_skipped() -> None:
 def test_a_cell_is_sent_to_its_own_traces_or_to_a_command_that_makes_them() -> None:
     cells = (
         made("s", strategy="single", world_size=1, comm_ms=0),
-        made("d", comm_ms=60, row={"baseline_cell_id": "s"}),
+        made("d", comm_ms=60, known={"baseline_id": "s"}),
     )
     record = RunRecord(kind="bench", name="m", matrix={}, cells=("s", "d"), argv=("stepscope", "bench", "m.yaml"))
     (found,) = RULE.check(bench(*cells, records=(record,)))

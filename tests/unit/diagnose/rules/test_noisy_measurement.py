@@ -58,6 +58,6 @@ def test_a_note_of_drift_counts_where_the_halves_of_the_steps_differ(late_ms: fl
     def own(rank: int, step: int, phases: dict[str, float]) -> None:  # noqa: ARG001
         phases["forward"] += late_ms if step >= 20 else 30.0 * (step < 5)
 
-    outcome = RULE.check(bench(made("a", own=own, row={"notes": (DRIFT,)})))
+    outcome = RULE.check(bench(made("a", own=own, known={"notes": (DRIFT,)})))
     said = outcome[0].evidence if isinstance(outcome, tuple) else ()
     assert any(DRIFT in line for line in said) is fires

@@ -8,7 +8,8 @@ from stepscope.records.finding import Quiet
 
 
 def test_a_long_update_fires_and_says_what_sharding_would_save() -> None:
-    (found,) = RULE.check(bench(made("c", phases={"optimizer": 50.0}, world_size=4, optimizer="adamw")))
+    known = {"num_parameters": 1_345_000}
+    (found,) = RULE.check(bench(made("c", phases={"optimizer": 50.0}, world_size=4, optimizer="adamw", known=known)))
     assert found.stake_fraction == pytest.approx(50 / 145, abs=0.02)
     assert "adamw over 1.34M parameters" in found.evidence[0] or "adamw over 1.35M parameters" in found.evidence[0]
     assert any("each rank updates 1/4, up to 26 % of the step" in a.text for a in found.advice)

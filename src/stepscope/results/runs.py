@@ -1,0 +1,298 @@
+"""Cells of `bench` as training runs: what a run folder's samples say, one run a cell. Derived, never edited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+
+import numpy as np
+
+from stepscope.config.varied import settings_of, varied_settings
+from stepscope.core.errors import DataError, Unavailable
+from stepscope.core.words import counted
+from stepscope.records import codec
+from stepscope.records.cell import CellSpec
+from stepscope.records.cell_result import CellResult
+from stepscope.records.run import CellStatus
+from stepscope.records.samples import PHASES, EpochResult, RankSummary
+from stepscope.records.training import Epoch, Measured, PhaseTimes, TrainingRun
+from stepscope.results.bench_scaling import with_baselines
+from stepscope.results.labels import cell_labels
+from stepscope.results.planned import Planned, plan_of
+from stepscope.stats import measured
+from stepscope.stats.measured import Estimate
+from stepscope.store.layout import RunLayout
+from stepscope.store.reader import read_bytes, read_cell, read_cells, read_if_there, read_run
+
+NOT_IN_MATRIX = "not in this matrix: kept from an earlier run in the same folder"
+
+Plans = Mapping[str, Planned | Unavailable]
+
+
+def folder_runs(layout: RunLayout) -> tuple[TrainingRun, ...]:
+    """All cells of a run folder as runs; those that its matrix has no more come last and say so."""
+    earlier = frozenset(read_run(layout.root).earlier_cells)
+    return tuple(
+        replace(run, notes=(*run.notes, NOT_IN_MATRIX)) if run.run_id in earlier else run
+        for run in build_runs(layout, read_cells(layout))
+    )
+
+
+def build_runs(layout: RunLayout, cells: Sequence[CellSpec], *, plans: Plans | None = None) -> tuple[TrainingRun, ...]:
+    """One run for every cell, in order, from what lies in the run folder; cells that did not run have one too.
+
+    plans: cell id -> what its registries say; None: worked out here.
+    """
+    if plans is None:
+        plans = {cell.cell_id: plan_of(cell) for cell in cells}
+    runs = [
+        replace(_run(layout, cell, plans.get(cell.cell_id)), varied=varied)
+        for cell, varied in zip(cells, varied_settings(cells), strict=True)
+    ]
+    return with_baselines(labelled(runs), cells)
+
+
+def read_runs(path: Path) -> tuple[TrainingRun, ...]:
+    """The runs of a ``results.jsonl``, also of one that an earlier stepscope wrote."""
+    runs = tuple(codec.decode_lines(read_bytes(path), TrainingRun, source=str(path)))
+    return labelled([replace(run, source=str(path)) for run in runs])
+
+
+def labelled(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
+    """``runs`` of one set with the names that tell them apart in it: model, strategy, label and group."""
+    return tuple(
+        replace(
+            run,
+            model=label.model,
+            strategy=label.mode,
+            label=f"{label.mode} on {counted(run.world_size or 0, 'rank')}",
+            group=_group(run, label.model),
+        )
+        for run, label in zip(runs, cell_labels(runs), strict=True)
+    )
+
+
+def run_of(cell: CellResult, plan: Planned | Unavailable | None = None) -> TrainingRun:
+    """The run that a cell's samples make, as if it were alone: without baseline, not told apart from others."""
+    (run,) = labelled([_measured_run(cell, plan)])
+    return run
+
+
+def _run(layout: RunLayout, spec: CellSpec, plan: Planned | Unavailable | None) -> TrainingRun:
+    """Names that tell it apart are filled in afterwards (:func:`labelled`)."""
+    folder = layout.cell(spec.cell_id)
+    empty = replace(_empty(spec, plan), source=layout.root.name)
+    try:
+        status = read_if_there(folder.status, CellStatus)
+    except DataError as error:
+        return replace(empty, status="error", error=f"status unreadable: {error.what}")
+    if status is None:
+        return replace(empty, status="interrupted", error="not run yet")
+    run = replace(empty, status=status.status, error=_reason(status))
+    try:
+        cell = read_cell(folder)
+    except DataError as error:
+        if status.status != "ok":
+            return replace(run, notes=(f"partial samples unreadable: {error.what}",))
+        return replace(run, status="error", error=f"samples unreadable: {error.what}")
+    return replace(_measured_run(replace(cell, spec=spec, status=status), plan), source=empty.source)
+
+
+def _measured_run(cell: CellResult, plan: Planned | Unavailable | None) -> TrainingRun:
+    run = _empty(cell.spec, plan)
+    if cell.status is not None:
+        run = replace(run, status=cell.status.status, error=_reason(cell.status))
+    run = _facts(run, cell)
+    return _figures(run, cell, plan) if run.status == "ok" else _partial(run, cell)
+
+
+def _empty(spec: CellSpec, plan: Planned | Unavailable | None) -> TrainingRun:
+    return TrainingRun(
+        run_id=spec.cell_id,
+        label="",
+        group="",
+        source="",
+        status="interrupted",
+        world_size=spec.world_size,
+        dataset=spec.dataset,
+        precision=spec.precision,
+        accumulation=spec.accumulation,
+        micro_batch=spec.micro_batch,
+        global_batch=spec.global_batch,
+        scaling="strong" if spec.batch_rule == "global_batch" else "weak",
+        device=spec.device,
+        backend=spec.backend,
+        num_parameters=plan.num_parameters if isinstance(plan, Planned) else None,
+        settings={**settings_of(spec), **{f"strategy_options.{k}": v for k, v in spec.strategy_options.items()}},
+        workload=spec.workload,
+        model_options=spec.model,
+        strategy_key=spec.strategy,
+        strategy_options=spec.strategy_options,
+        epochs_asked=spec.epochs,
+    )
+
+
+def _group(run: TrainingRun, model: str) -> str:
+    parts = [f"{model} on {run.dataset}", run.precision or ""]
+    if (run.accumulation or 1) > 1:
+        parts.append(f"accumulation {run.accumulation}")
+    return ", ".join(parts)
+
+
+def _facts(run: TrainingRun, cell: CellResult) -> TrainingRun:
+    """What the ranks said about the machine, the model and the data, ahead of the spec's word."""
+    run = replace(run, phases=_phases(cell), epochs=_epochs(cell.summaries))
+    if not cell.summaries:
+        return run
+    first = cell.summaries[0]
+    return replace(
+        run,
+        hardware=", ".join(sorted({summary.device_name for summary in cell.summaries})) or None,
+        num_parameters=first.num_parameters,
+        dataset_size=first.train_samples,
+        threads_per_rank=first.num_threads,
+        steps_per_epoch=-(-first.train_samples // cell.spec.global_batch),
+    )
+
+
+def _partial(run: TrainingRun, cell: CellResult) -> TrainingRun:
+    """A cell that did not finish: what it measured is kept and counted, but is no result."""
+    timed = max((sum(not step.warmup for step in rank.steps) for rank in cell.samples), default=0)
+    if not timed:
+        return run
+    note = (
+        f"{counted(timed, 'timed step')} from before it stopped {'is' if timed == 1 else 'are'} kept in "
+        f"cells/{run.run_id}; {'it is' if timed == 1 else 'they are'} not a result"
+    )
+    return replace(run, notes=(note,))
+
+
+def _figures(run: TrainingRun, cell: CellResult, plan: Planned | Unavailable | None) -> TrainingRun:
+    spec = cell.spec
+    common = measured.common_steps(cell.samples, spec.world_size)
+    timed = measured.slowest(common.full, "step_ns")
+    step = _as_measured(measured.estimate(timed))
+    notes = list(_notes(cell, common, step, plan))
+    notes += measured.stability_notes(timed)
+    run = replace(
+        run,
+        step_ns=step,
+        samples_per_s=None if step is None else _rate(spec.global_batch, step),
+        exposed_comm_ns=_as_measured(measured.estimate(measured.slowest(common.full, "exposed_comm_ns"))),
+        comm_bytes_per_step=plan.comm_bytes_per_step if isinstance(plan, Planned) else None,
+        comm_source=cell.samples[0].header.comm_source if cell.samples else None,
+        peak_memory_bytes=measured.peak_memory(cell.summaries),
+        train_loss=measured.mean_loss(common.timed),
+    )
+    if spec.epochs is None:
+        run = _estimated_epoch(run)
+    else:
+        figures = measured.epoch_figures(cell, measured.warmup_epochs(cell.samples))
+        notes += figures.notes
+        run = replace(
+            run,
+            train_loss=figures.train_loss,
+            test_accuracy=figures.test_accuracy,
+            samples_seen_per_rank=figures.samples_seen_per_rank,
+            epoch_ns=_as_measured(figures.estimate),
+            epoch_estimated=None if figures.estimate is None else False,
+        )
+    return replace(run, notes=tuple(dict.fromkeys(notes)))
+
+
+def _as_measured(estimate: Estimate | None) -> Measured | None:
+    if estimate is None:
+        return None
+    return Measured(value=estimate.median, low=estimate.low, high=estimate.high, n=estimate.n)
+
+
+def _rate(batch: int, step: Measured) -> Measured:
+    """samples/s with the step's interval turned over: a long step is a low rate."""
+    if step.low is None or step.high is None:
+        return Measured(value=batch / (step.value / 1e9), n=step.n)
+    low, high = batch / (step.high / 1e9), batch / (step.low / 1e9)
+    return Measured(value=batch / (step.value / 1e9), low=low, high=high, n=step.n)
+
+
+def _estimated_epoch(run: TrainingRun) -> TrainingRun:
+    """Steps per epoch (the tail step counted as a whole one) x median step."""
+    count, step = run.steps_per_epoch, run.step_ns
+    if step is None or count is None:
+        return run
+    epoch = Measured(
+        value=count * step.value,
+        low=None if step.low is None else count * step.low,
+        high=None if step.high is None else count * step.high,
+    )
+    return replace(run, epoch_ns=epoch, epoch_estimated=True)
+
+
+def _phases(cell: CellResult) -> PhaseTimes | None:
+    steps = measured.common_steps(cell.samples, cell.spec.world_size).full
+    if not steps:
+        return None
+    fields = [f"{phase}_ns" for phase in PHASES]
+    of_step = attrgetter(*fields)
+    # [steps, ranks, phases]
+    times = np.array([[of_step(sample) for sample in ranks] for ranks in steps.values()], dtype=np.float64)
+    medians = np.median(times.max(axis=1), axis=0)
+    return PhaseTimes(**dict(zip(fields, map(float, medians), strict=True)))
+
+
+def _epochs(summaries: Sequence[RankSummary]) -> tuple[Epoch, ...]:
+    """Epochs of the last round that all ranks have; times are the slowest rank's."""
+    per_rank = [_last_round(summary.epochs) for summary in summaries]
+    if not per_rank or not all(per_rank):
+        return ()
+    common = sorted(set.intersection(*({e.epoch for e in ranks} for ranks in per_rank)))
+    of = [{e.epoch: e for e in ranks} for ranks in per_rank]
+    return tuple(
+        Epoch(
+            number=number,
+            duration_ns=float(max(ranks[number].epoch_ns for ranks in of)),
+            train_loss=of[0][number].train_loss,
+            validation_accuracy=of[0][number].test_accuracy,
+            samples_seen=sum(ranks[number].samples_seen for ranks in of),
+        )
+        for number in common
+    )
+
+
+def _last_round(epochs: Sequence[EpochResult]) -> list[EpochResult]:
+    last = max((e.round for e in epochs), default=0)
+    return [e for e in epochs if e.round == last]
+
+
+def _notes(
+    cell: CellResult, common: measured.CommonSteps, step: Measured | None, plan: Planned | Unavailable | None
+) -> list[str]:
+    notes = [note for summary in cell.summaries for note in summary.notes]
+    if common.missing_ranks:
+        ranks = ", ".join(map(str, common.missing_ranks))
+        notes.append(f"no step time: rank {ranks} left no samples")
+    elif step is None:
+        notes.append("no step time: no step with a whole global batch was timed after warm-up")
+    if isinstance(plan, Unavailable):
+        notes.append(plan.reason)
+    notes += measured.replica_notes(cell.summaries)
+    return notes
+
+
+def _reason(status: CellStatus) -> str | None:
+    """Why a cell has no result, in one line: rank and host, then the reason or the exception's last line."""
+    if status.status == "ok":
+        return None
+    text = status.reason or _last_line(status.exception) or _last_line(status.stderr_tail)
+    where = "" if status.failing_rank is None else f"rank {status.failing_rank}"
+    if where and status.failing_host:
+        where += f" on {status.failing_host}"
+    if text is None:
+        text = f"in phase {status.phase}" if status.phase else "no reason was left behind"
+    return text if not where or f"rank {status.failing_rank}" in text else f"{where}: {text}"
+
+
+def _last_line(text: str | None) -> str | None:
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    return lines[-1] if lines else None
