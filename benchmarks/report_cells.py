@@ -20,7 +20,8 @@ from benchmarks._report import heading
 from stepscope.records.cell import CellSpec
 from stepscope.records.run import RunRecord
 from stepscope.records.samples import EpochResult, StepSample
-from stepscope.results.bench_rows import build_rows, write_results
+from stepscope.results.bench_document import write_results
+from stepscope.results.runs import build_runs
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_record
 
@@ -66,7 +67,7 @@ def make_run(root: Path, cells: int) -> None:
         fake_runs.write_cell(layout, spec, ranks=ranks, epochs=epochs)
     run = RunRecord(kind="bench", name="many", matrix={}, cells=tuple(s.cell_id for s in specs), argv=())
     write_record(layout.run, run)
-    write_results(layout, build_rows(layout, specs))
+    write_results(layout, build_runs(layout, specs))
 
 
 def _steps(draw: random.Random, spec: CellSpec) -> list[StepSample]:
