@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "numpy", "scipy", "matplotlib", "jinja2")
+HEAVY = ("torch", "numpy", "scipy", "vl_convert", "jinja2")
 OFFLINE_FOLDERS = (
     "core", "records", "config", "hardware", "stats", "environment", "store",
     "strategies", "collectives", "workloads", "datasets", "traces", "predict", "launch", "diagnose", "matrix", "report",

@@ -102,7 +102,7 @@ def test_hostile_names_run_nothing(watched: Watched, tmp_path: Path) -> None:
     path = write_page(tmp_path / "bad.html", title=bad, evidence=evidence, diagnosis=diagnosis)
     page = watched.open(path)
     page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
-    for name in ("#timeline-canvas", "figure.chart > svg"):
+    for name in ("#timeline-canvas", "figure.chart svg"):
         page.locator(name).first.hover()
     page.locator("#timeline-job").select_option("1")
     page.locator("#timeline-canvas").press("ArrowDown")
@@ -235,22 +235,35 @@ def test_everything_is_reached_by_tab_with_a_visible_focus(watched: Watched, pag
     assert {"A", "BUTTON", "CANVAS", "INPUT", "SUMMARY", "svg", "SELECT"} <= kinds
 
 
-def test_charts_tell_values_by_keys_hide_lines_and_zoom(watched: Watched, page_file: Path) -> None:
+def test_charts_tell_values_by_keys_and_under_the_pointer(watched: Watched, page_file: Path) -> None:
     page = watched.open(page_file)
     chart = page.locator("figure.chart").first
-    chart.locator("> svg").focus()
+    tip = chart.locator(".tip")
+    chart.locator("svg").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    assert chart.locator(".tip").inner_text() == "ddp on 2 ranks: 1.74x, 87 %"
-    before = chart.locator(".ticks.x text").all_inner_texts()
-    page.keyboard.press("+")
-    assert chart.locator(".reset").is_visible()
-    assert chart.locator(".ticks.x text").all_inner_texts() != before
+    assert tip.inner_text() == "ddp on 2 ranks: 1.74x, efficiency 87 %"
     page.keyboard.press("Escape")
-    assert not chart.locator(".reset").is_visible()
-    assert chart.locator(".ticks.x text").all_inner_texts() == before
-    chart.locator(".legend button").first.click()
-    assert chart.locator(".series").first.get_attribute("class") == "series s0 off"
+    assert not tip.is_visible()
+    chart.locator("svg [aria-label]").last.hover(force=True)
+    assert tip.inner_text() == "ddp on 8 ranks: 5.28x, efficiency 66 %"
+
+
+def test_charts_have_the_pages_colours(chromium: Any, page_file: Path) -> None:
+    line = "getComputedStyle(document.querySelector('figure.chart svg [stroke=\"var(--c0)\"]')).stroke"
+    for scheme, expected in (("light", "rgb(0, 114, 178)"), ("dark", "rgb(74, 168, 232)")):
+        found = Watched(chromium, color_scheme=scheme)
+        assert found.open(page_file).evaluate(line) == expected
+        found.context.close()
+
+
+def test_charts_tell_values_where_no_script_runs(chromium: Any, page_file: Path) -> None:
+    found = Watched(chromium, java_script_enabled=False)
+    page = found.open(page_file)
+    titles = page.locator("figure.chart").first.locator("svg title")
+    assert titles.nth(1).text_content() == "ddp on 2 ranks: 1.74x, efficiency 87 %"
+    assert page.locator("figure.chart svg").first.is_visible()
+    found.context.close()
 
 
 def test_colours_follow_the_system_and_the_switch(chromium: Any, page_file: Path) -> None:
@@ -270,7 +283,7 @@ def test_without_scripts_text_and_tables_are_there(chromium: Any, page_file: Pat
     page = found.open(page_file)
     assert page.locator(".finding h3").first.is_visible()
     assert page.locator("#table-runs").is_visible()
-    assert page.locator("figure.chart .line").first.is_visible()
+    assert page.locator("figure.chart svg").first.is_visible()
     assert not page.locator("#theme").is_visible()
     assert not page.locator(".filter").first.is_visible()
     assert page.locator("p.no-js").is_visible()

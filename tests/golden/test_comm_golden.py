@@ -103,30 +103,17 @@ def test_document_001_reads_as_agreed() -> None:
     _check("document-001.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
-def test_prepared_charts_read_as_agreed() -> None:
-    from stepscope.records.codec import plain
-    from stepscope.report.charts import REGISTRY
-    from stepscope.report.charts._common import given
+def test_charts_are_described_as_agreed() -> None:
+    from stepscope.report.figures import figures
 
     measured = rows()
     fit = comm_rows.fit(measured[: len(SIZES)], alpha_us=60, rate=2.1e9, wiggle=0.04)
     records = {"rows": measured, "calibration": comm_rows.calibration(fit)}
-    prepared = {}
-    for key in REGISTRY.names():
-        chart = REGISTRY.load(key)
-        keywords = given(chart, records)
-        if keywords is None:  # charts of training runs
-            continue
-        prepared[key] = [
-            {"caption": chart.caption(datum), **_rounded(plain(datum))} for datum in chart.prepare(**keywords)
-        ]
-    _check("charts.json", json.dumps(prepared, indent=1, allow_nan=False) + "\n")
-
-
-def _rounded(value):
-    """Ten digits: what the last ones are depends on the machine's mathematics library."""
-    if isinstance(value, float):
-        return float(f"{value:.10g}")
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
+    described = {
+        figure.stem: {
+            "caption": figure.caption,
+            **{k: v for k, v in figure.spec.items() if k not in ("$schema", "config")},
+        }
+        for figure in figures(records)[0]
+    }
+    _check("charts.json", json.dumps(described, indent=1, allow_nan=False) + "\n")

@@ -13,7 +13,7 @@ from stepscope.predict.calibration import calibrate, machine_of
 from stepscope.records import codec
 from stepscope.records.calibration import Machine
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.report.charts import draw_charts
+from stepscope.report.figures import draw_charts
 from stepscope.report.render import terminal
 from stepscope.report.tables.calibration import build
 from stepscope.results.comm_rows import read_comm_rows

@@ -110,7 +110,7 @@ def _finish(layout: RunLayout, options: Comm, *, charts: bool, printed: bool) ->
     rows = derive_comm_rows(layout)
     write_bytes(layout.results_csv, rows_csv(rows).encode())
     if charts:
-        from stepscope.report.charts import draw_charts
+        from stepscope.report.figures import draw_charts
 
         draw_charts(rows, layout.report)
     if not printed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,17 +21,14 @@ from stepscope.core.words import counted
 
 if TYPE_CHECKING:
     from stepscope.records.finding import Diagnosis
+    from stepscope.report.figures import Drawing
     from stepscope.results.evidence import Evidence
 
-CHART_FORMATS = ("png", "svg")
+CHART_FORMATS = ("png", "svg", "pdf")
 TABLE_FORMATS = ("csv", "tex", "md", "txt")
 ALL_FORMATS = frozenset({"html", *CHART_FORMATS, *TABLE_FORMATS})
 MOST_DRAWING = 4
-DRAWING_MODULES = (
-    "stepscope.report.render.figure",
-    "matplotlib.backends.backend_agg",
-    "matplotlib.backends.backend_svg",
-)
+DRAWING_MODULES = ("stepscope.report.render.picture", "vl_convert")
 """Processes that draw, from two on; what they import first, while results are read."""
 
 SHOWN = 3
@@ -42,9 +39,8 @@ def run(options: Report) -> int:
     """Write the report; the exit code. Raises StepscopeError."""
     from stepscope.diagnose.engine import diagnose
 
-    formats = frozenset(name for name in ALL_FORMATS if getattr(options, name)) or ALL_FORMATS
-    charted = tuple(name for name in CHART_FORMATS if name in formats)
-    drawers = min(usable_cores(), MOST_DRAWING) if charted else 0
+    formats = frozenset(name for name in ALL_FORMATS if getattr(options, name)) or ALL_FORMATS - {"pdf"}
+    drawers = min(usable_cores(), MOST_DRAWING) if formats.intersection(("html", *CHART_FORMATS)) else 0
     if drawers > 1:
         get_ready(DRAWING_MODULES)
     evidence = read_evidence(options, spans="html" in formats)
@@ -52,9 +48,9 @@ def run(options: Report) -> int:
     if datasets:
         evidence = _only(evidence, datasets, drop_epochs=options.drop_epochs)
     folder = options.output or default_folder(evidence)
-    with _drawing(evidence, folder, charted, drawers, drop_epochs=options.drop_epochs) as charts:
+    with _drawing(evidence, formats, drawers, drop_epochs=options.drop_epochs) as drawing:
         diagnosis = diagnose(evidence)
-        files = (*_write_texts(evidence, diagnosis, folder, options, formats), *charts())
+        files = _write(evidence, diagnosis, folder, options, formats, drawing)
     if options.json:
         from stepscope.records.codec import encode_document
         from stepscope.report.diagnose_document import document
@@ -75,53 +71,53 @@ def run(options: Report) -> int:
 
 @contextmanager
 def _drawing(
-    evidence: Evidence, folder: Path, formats: tuple[str, ...], drawers: int, *, drop_epochs: int
-) -> Iterator[Callable[[], tuple[Path, ...]]]:
-    """Charts begin; what is given waits for them. Other processes draw while this one diagnoses, where it has cores."""
-    from stepscope.report.charts import begin
-
-    if not formats:
-        yield tuple
+    evidence: Evidence, formats: frozenset[str], drawers: int, *, drop_epochs: int
+) -> Iterator[Drawing | None]:
+    """Charts begin. Other processes draw while this one diagnoses, where it has cores."""
+    if not drawers:
+        yield None
         return
-    records = {
-        "rows": evidence.comm or None,
-        "calibration": evidence.calibration,
-        "runs": evidence.runs or None,
-        "scaling": evidence.scaling or None,
-        "cells": evidence.cells or None,
-        "traces": evidence.traces or None,
-        "drop_epochs": drop_epochs,
-    }
+    from stepscope.report.figures import begin, records_of
+
+    charted = tuple(name for name in CHART_FORMATS if name in formats)
+    records = records_of(evidence, drop_epochs=drop_epochs)
     if drawers < 2:
-        yield begin(records, folder, formats)
+        yield begin(records, charted)
         return
     with side_by_side(drawers, prepared=True) as executor:
-        yield begin(records, folder, formats, executor=executor)
+        yield begin(records, charted, executor=executor)
 
 
-def _write_texts(
-    evidence: Evidence, diagnosis: Diagnosis, folder: Path, options: Report, formats: frozenset[str]
+def _write(
+    evidence: Evidence,
+    diagnosis: Diagnosis,
+    folder: Path,
+    options: Report,
+    formats: frozenset[str],
+    drawing: Drawing | None,
 ) -> tuple[Path, ...]:
-    """The page and the tables, below ``folder``."""
+    """Tables, charts and the page, below ``folder``."""
+    from stepscope.report.figures import write
     from stepscope.report.page import write_page
     from stepscope.report.paper_files import write_tables
 
     drop = options.drop_epochs
-    files: list[Path] = []
+    tables = tuple(name for name in TABLE_FORMATS if name in formats)
+    written = write_tables(evidence, diagnosis, folder, tables, drop_epochs=drop) if tables else ()
+    page: tuple[Path, ...] = ()
     if "html" in formats:
-        page = write_page(
+        path = write_page(
             folder / "report.html",
             title=options.title or _title(evidence),
             evidence=evidence,
             diagnosis=diagnosis,
             made_by=tuple(sys.argv),
             drop_epochs=drop,
+            drawing=drawing,
         )
-        files.append(page)
-    tables = tuple(name for name in TABLE_FORMATS if name in formats)
-    if tables:
-        files += write_tables(evidence, diagnosis, folder, tables, drop_epochs=drop)
-    return tuple(files)
+        page = (path,)
+    charts = write(drawing, folder) if drawing is not None and drawing.formats else ()
+    return (*page, *written, *charts)
 
 
 def default_folder(evidence: Evidence) -> Path:

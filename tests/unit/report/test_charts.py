@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests import comm_rows, training_records
 from tests.comm_rows import MIB, SIZES, collective, pairs, row, sweep
 
 from stepscope.core.errors import UsageError
-from stepscope.report.charts import REGISTRY, draw_charts
-from stepscope.report.charts._common import given
-from stepscope.report.charts._style import plain_number, size_tick, style
-from stepscope.report.render.figure import render
+from stepscope.report import vega
+from stepscope.report.figures import draw_charts
+from stepscope.report.render import picture
+from stepscope.report.vega import plain_number, size_tick
+from stepscope.report.views import REGISTRY
 
 UNIT = re.compile(
     r"\((µs|ms|s|GB/s|bytes.*|MiB|GiB|rank|host, rank|x|%|(1000 )?samples/s|epochs/h)\)$"
@@ -37,40 +40,74 @@ def records() -> dict[str, object]:
     return {**measured, **training_records.everything()}
 
 
+CHARTS = tuple(key for key in REGISTRY.names() if REGISTRY.load(key).figures is not None)
+
+
 def prepared(key: str, found: dict[str, object] | None = None):
-    chart = REGISTRY.load(key)
-    keywords = given(chart, records() if found is None else found)
-    return chart, () if keywords is None else chart.prepare(**keywords)
+    chart = REGISTRY.load(key).figures
+    return chart, chart.data(records() if found is None else found)
 
 
-@pytest.mark.parametrize("key", REGISTRY.names())
+def rendered(key: str, datum: object, *formats: str) -> tuple[bytes, ...]:
+    chart = REGISTRY.load(key).figures
+    return picture.pictures((json.dumps(chart.chart(datum), allow_nan=False), "a title", "a caption", formats))
+
+
+def axes(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """The encodings of every panel's axes."""
+    panels = spec.get("hconcat") or spec.get("vconcat") or [spec]
+    return [panel["encoding"][channel] for panel in panels for channel in ("x", "y")]
+
+
+@pytest.mark.parametrize("key", CHARTS)
 def test_a_chart_is_called_as_its_file_and_prepares_frozen_data(key: str) -> None:
-    chart, data = prepared(key)
-    assert chart.key == key
+    _, data = prepared(key)
+    assert REGISTRY.load(key).key == key
     assert data
     assert len({datum.key for datum in data}) == len(data)
     assert all(hash(datum) == hash(again) for datum, again in zip(data, prepared(key)[1], strict=True))
     assert all(re.fullmatch(r"[\w.-]+", datum.key) for datum in data)
 
 
-@pytest.mark.parametrize("key", REGISTRY.names())
+@pytest.mark.parametrize("key", CHARTS)
 def test_axes_carry_units_and_a_title(key: str) -> None:
-    from matplotlib.figure import Figure
-
     chart, data = prepared(key)
     for datum in data:
-        with style():
-            figure = Figure(figsize=chart.size_inches(datum))
-            chart.draw(datum, figure.add_subplot())
-            labels = [a.get_ylabel() for a in figure.axes] + [a.get_xlabel() for a in figure.axes]
-        labels = [label for label in labels if label]
+        spec = chart.chart(datum)
+        labels = [axis["title"] for axis in axes(spec) if axis["title"]]
         assert labels
         assert all(UNIT.search(label) for label in labels), labels
-        above = figure.axes[0].get_title(loc="left") or figure.get_suptitle()
-        assert above.replace("\n", " ") == datum.title
+        assert " ".join(spec["title"]["text"]) == datum.title
 
 
-@pytest.mark.parametrize("key", REGISTRY.names())
+@pytest.mark.parametrize("key", CHARTS)
+def test_marks_tell_their_figures(key: str) -> None:
+    """A mark with ``said`` has a title in the picture, for the pointer and for screen readers; the others are silent."""
+    chart, data = prepared(key)
+    said = re.findall(r'"said": "([^"]+)"', json.dumps(chart.chart(data[0]), ensure_ascii=False))
+    drawn = rendered(key, data[0])[0].decode()
+    titles = re.findall(r"<title>([^<]*)</title>", drawn)
+    assert len(titles) == len(said) or key == "stragglers"
+    assert all(re.search(r"\d", text) for text in said)
+    assert "aria-label" not in drawn
+
+
+@pytest.mark.parametrize("key", CHARTS)
+def test_colours_are_the_pages_and_resolved_in_files(key: str) -> None:
+    _, data = prepared(key)
+    page, svg = rendered(key, data[0], "svg")
+    assert b"var(--" in page
+    assert b"var(--" not in svg
+    assert b"style=" not in page  # the page's content policy allows no style of its own
+
+
+def test_the_palette_is_the_pages_light_one() -> None:
+    css = (Path(vega.__file__).parent / "templates" / "page.css").read_text()
+    light = dict(re.findall(r"--([\w-]+): (#\w+)", css[: css.index("}")]))
+    assert {name: light[name] for name in vega.PALETTE} == vega.PALETTE
+
+
+@pytest.mark.parametrize("key", CHARTS)
 def test_captions_say_what_is_seen(key: str) -> None:
     chart, data = prepared(key)
     for datum in data:
@@ -80,41 +117,49 @@ def test_captions_say_what_is_seen(key: str) -> None:
         assert re.search(r"\d", text)
 
 
-@pytest.mark.parametrize("key", REGISTRY.names())
+@pytest.mark.parametrize("key", CHARTS)
 def test_the_same_data_give_the_same_file(key: str) -> None:
-    chart, data = prepared(key)
-    png = render(chart, data[0])
-    assert png.startswith(b"\x89PNG")
-    assert render(chart, data[0]) == png
-    svg = render(chart, data[0], format_="svg")
-    assert render(chart, data[0], format_="svg") == svg
-    assert b"<dc:description>" in svg
+    _, data = prepared(key)
+    found = rendered(key, data[0], "png", "svg")
+    assert found[1].startswith(b"\x89PNG")
+    assert rendered(key, data[0], "png", "svg") == found
+    assert b"<title>a title</title><desc>a caption</desc>" in found[2]
 
 
-@pytest.mark.parametrize("key", REGISTRY.names())
+def test_pngs_hold_who_they_are_of() -> None:
+    import io
+
+    from PIL import Image
+
+    _, (datum, *_) = prepared("comm_time")
+    image = Image.open(io.BytesIO(rendered("comm_time", datum, "png")[1]))
+    assert image.text["Title"] == "a title"
+    assert image.text["Description"] == "a caption"
+    assert image.width == pytest.approx(3.5 * 300, abs=2)
+
+
+def test_pdfs_are_a_column_wide() -> None:
+    _, (datum, *_) = prepared("comm_time")
+    pdf = rendered("comm_time", datum, "pdf")[1]
+    assert pdf.startswith(b"%PDF")
+    width = float(re.search(rb"/MediaBox \[\S+ \S+ (\S+)", pdf)[1])
+    assert width == pytest.approx(252, abs=1)
+
+
+@pytest.mark.parametrize("key", CHARTS)
 def test_a_chart_without_what_it_needs_is_not_drawn(key: str) -> None:
     chart, _ = prepared(key)
     for name in chart.needs:
-        assert given(chart, {**records(), name: None}) is None
+        assert chart.given({**records(), name: None}) is None
 
 
-def test_importing_the_charts_loads_no_matplotlib() -> None:
+def test_importing_the_views_loads_nothing_that_draws() -> None:
     code = (
-        "import sys\nfrom stepscope.report.charts import REGISTRY, draw_charts\n"
-        "[REGISTRY.load(n) for n in REGISTRY.names()]\nimport stepscope.report.render.figure\n"
-        "assert 'matplotlib' not in sys.modules"
+        "import sys\nfrom stepscope.report.views import REGISTRY\nimport stepscope.report.figures\n"
+        "[REGISTRY.load(n) for n in REGISTRY.names()]\n"
+        "assert not {'vl_convert', 'altair', 'jinja2', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_a_users_own_matplotlib_settings_change_nothing() -> None:
-    import matplotlib as mpl
-
-    chart, data = prepared("comm_time")
-    plain = render(chart, data[0])
-    with mpl.rc_context({"font.size": 20, "axes.grid": False, "lines.linewidth": 9}):
-        assert render(chart, data[0]) == plain
-        assert mpl.rcParams["font.size"] == 20
 
 
 def test_time_lines_hold_median_and_spread_in_ns() -> None:
@@ -204,10 +249,10 @@ def test_odd_data_are_drawn_without_a_warning(shape: str) -> None:
         "barrier": [*sweep("barrier", sizes=(0,)), *sweep(sizes=SIZES[:2])],
     }[shape]
     drawn = 0
-    for key in REGISTRY.names():
+    for key in CHARTS:
         chart, data = prepared(key, {"rows": rows})
         for datum in data:
-            assert render(chart, datum).startswith(b"\x89PNG")
+            assert rendered(key, datum, "png")[1].startswith(b"\x89PNG")
             assert chart.caption(datum)
             drawn += 1
     assert drawn
@@ -219,7 +264,11 @@ def test_charts_are_written_with_their_captions(tmp_path: Path) -> None:
     assert all(path.exists() for path in paths)
     assert paths[-1].name == "charts.md"
     names = {path.name for path in paths}
-    assert {"comm_time-all_reduce-cpu-gloo.png", "comm_time-all_reduce-cpu-gloo.svg"} <= names
+    stem = "comm_time-all_reduce-cpu-gloo"
+    assert {f"{stem}.png", f"{stem}.svg", f"{stem}.vl.json"} <= names
+    described = json.loads((tmp_path / "report" / f"{stem}.vl.json").read_text())
+    assert described["$schema"].startswith("https://vega.github.io/schema/vega-lite/")
+    assert "var(--" not in json.dumps(described)
     page = paths[-1].read_text()
     assert "(comm_busbw-all_reduce-cpu-gloo.png)" in page
     assert "Bus bandwidth of all_reduce" in page

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from tests.training_records import scaled, trained
 
-from stepscope.report.charts._style import style
-from stepscope.report.charts.speedup_efficiency import CHART
+from stepscope.report.render import picture
+from stepscope.report.views.speedup_efficiency import VIEW
 
 
 @pytest.mark.parametrize("times", [0.3, 1.0, 40.0])
@@ -18,12 +19,14 @@ def test_names_of_reference_lines_stay_apart(times: float) -> None:
         trained("one", 100.0),
         trained("two", 100.0 / (2 * times), ranks=2, strategy="ddp", baseline_id="one"),
     )
-    (datum,) = CHART.prepare(runs=runs, scaling=scaled(runs))
-    with style():
-        figure = Figure(figsize=CHART.size_inches(datum), dpi=200)
-        canvas = FigureCanvasAgg(figure)
-        CHART.draw(datum, figure.add_subplot())
-        canvas.draw()
-        found = {text.get_text(): text.get_window_extent() for text in figure.axes[1].texts}
-    gap_points = (found["0.9"].x0 - found["0.8"].x1) * 72 / 200
-    assert gap_points > 2
+    (datum,) = VIEW.figures.prepare(runs=runs, scaling=scaled(runs))
+    svg = picture.page_svg(json.dumps(VIEW.figures.chart(datum)))
+    found = {
+        text: (anchor, float(x))
+        for anchor, x, text in re.findall(
+            r'<text text-anchor="(\w+)" transform="translate\(([\d.]+),-[^>]*>(0\.[89])<', svg
+        )
+    }
+    assert found["0.8"][0] == "end"
+    assert found["0.9"][0] == "start"
+    assert found["0.9"][1] - found["0.8"][1] >= 2

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.comm_rows import MIB, collective, sweep
-from tests.evidence import evidence
 
 from stepscope.records.comm import CommRow
-from stepscope.report.charts import comm_busbw
-from stepscope.report.page.charts import line_charts
 from stepscope.report.tables import comm, comm_overview
+from stepscope.report.views import comm_busbw
 from stepscope.results.comm_facts import by_sweep
 from stepscope.results.comm_labels import origins
 from stepscope.results.evidence import Evidence, Source
@@ -43,8 +41,6 @@ def test_a_chart_has_a_line_for_each_log() -> None:
     for line in chart.lines:
         sizes = [point.size_bytes for point in line.points]
         assert sizes == sorted(set(sizes))
-    (drawn,) = line_charts(evidence(comm=logs()))
-    assert [line.name for line in drawn.lines] == ["8 ranks, a100.log", "8 ranks, h100.log"]
 
 
 def test_tables_keep_logs_apart() -> None:

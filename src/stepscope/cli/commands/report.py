@@ -26,6 +26,7 @@ class Report(EvidenceOptions):
     html: Annotated[bool, typer.Option("--html", help="One self-contained HTML page.")] = False
     png: Annotated[bool, typer.Option("--png", help="Charts as PNG.")] = False
     svg: Annotated[bool, typer.Option("--svg", help="Charts as SVG.")] = False
+    pdf: Annotated[bool, typer.Option("--pdf", help="Charts as PDF, only where asked for.")] = False
     csv: Annotated[bool, typer.Option("--csv", help="Tables as CSV, in base units.")] = False
     tex: Annotated[bool, typer.Option("--tex", help="Tables as LaTeX (booktabs).")] = False
     md: Annotated[bool, typer.Option("--md", help="Tables as Markdown.")] = False
@@ -39,7 +40,7 @@ class Report(EvidenceOptions):
 
 
 def report(options: Report) -> int:
-    """Write charts, tables, a text report and an HTML page; every format, unless some are named.
+    """Write charts, tables, a text report and an HTML page; every format but PDF, unless some are named.
 
     Works on what `bench`, `comm` and the profiler left, and on results of other tools; several paths make one report.
     """

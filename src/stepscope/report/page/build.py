@@ -12,9 +12,9 @@ from typing import Any
 
 from stepscope import __version__
 from stepscope.records.finding import Diagnosis
-from stepscope.report.page import charts, facts, tables
+from stepscope.report.figures import Drawing, Figure, begin, records_of
+from stepscope.report.page import facts, tables
 from stepscope.report.page.overview import headline, key_figures, shown_findings
-from stepscope.report.page.plot import drawn, drawn_bars
 from stepscope.report.page.timeline import embedded, timeline
 from stepscope.results.evidence import Evidence
 from stepscope.store.writer import write_bytes
@@ -23,6 +23,20 @@ _PACKAGE = "stepscope.report"
 _FOLDER = "templates"
 _STYLES = ("page.css", "tables.css", "charts.css", "print.css")
 _SCRIPTS = ("page.js", "tables.js", "charts.js", "spans.js", "timeline.js")
+_SCALING = ("scaling", "speedup_efficiency")
+"""Views whose charts stand beside the table of scaling."""
+_FIRST = (
+    "step_budget",
+    "comm_share",
+    "throughput",
+    "strategies",
+    "precision",
+    "epoch_time",
+    "accuracy",
+    "loss",
+    "memory",
+)
+"""Views whose charts come first, in this order."""
 
 
 def write_page(
@@ -33,9 +47,14 @@ def write_page(
     diagnosis: Diagnosis,
     made_by: tuple[str, ...] = (),
     drop_epochs: int = 1,
+    drawing: Drawing | None = None,
 ) -> Path:
-    """Write the page to ``path``, which is returned. made_by: the command line. drop_epochs: as in ``evidence.scaling``."""
-    text = page_text(title=title, evidence=evidence, diagnosis=diagnosis, made_by=made_by, drop_epochs=drop_epochs)
+    """Write the page to ``path``, which is returned. made_by: the command line. drop_epochs: as in ``evidence.scaling``.
+    drawing: its charts, where they are being drawn already.
+    """
+    text = page_text(
+        title=title, evidence=evidence, diagnosis=diagnosis, made_by=made_by, drop_epochs=drop_epochs, drawing=drawing
+    )
     write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
     return path
 
@@ -47,6 +66,7 @@ def page_text(
     diagnosis: Diagnosis,
     made_by: tuple[str, ...] = (),
     drop_epochs: int = 1,
+    drawing: Drawing | None = None,
 ) -> str:
     """The whole page. Every string from outside is escaped; scripts and style are allowed by their hashes alone."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -71,7 +91,20 @@ def page_text(
         jobs=data["jobs"],
         timeline_data=embedded(data),
         **_content(evidence, diagnosis, drop_epochs),
+        **_charts(drawing or begin(records_of(evidence, drop_epochs=drop_epochs), ())),
     )
+
+
+def _charts(drawing: Drawing) -> dict[str, Any]:
+    def place(pair: tuple[Figure, str]) -> int:
+        return _FIRST.index(pair[0].view) if pair[0].view in _FIRST else len(_FIRST)
+
+    drawn = sorted(drawing.for_page(), key=place)
+    return {
+        "scaling_charts": [pair for pair in drawn if pair[0].view in _SCALING],
+        "charts": [pair for pair in drawn if pair[0].view not in _SCALING],
+        "charts_left_out": [figure.full_title for figure in drawing.left_out],
+    }
 
 
 def _content(evidence: Evidence, diagnosis: Diagnosis, drop_epochs: int) -> dict[str, Any]:
@@ -83,9 +116,6 @@ def _content(evidence: Evidence, diagnosis: Diagnosis, drop_epochs: int) -> dict
         "quiet": diagnosis.quiet,
         "figures": key_figures(evidence),
         "scaling": tables.shown(scaling) if scaling is not None else None,
-        "scaling_charts": [drawn(chart) for chart in charts.scaling_charts(evidence)],
-        "line_charts": [drawn(chart) for chart in charts.line_charts(evidence)],
-        "bar_charts": [drawn_bars(chart) for chart in charts.bar_charts(evidence)],
         "tables": tables.all_tables(evidence),
         "trace_tables": tables.trace_tables(evidence),
         "rows_left_out": tables.rows_left_out,

@@ -12,7 +12,7 @@ from stepscope.records.samples import PHASES, StepSample
 from stepscope.records.trace_collectives import ClockFit
 from stepscope.records.trace_summary import RankPass
 from stepscope.records.trace_timeline import KindSpans, NamedSpan, RankSpans
-from stepscope.report.page.charts import PHASE_NAMES
+from stepscope.report.views.step_budget import PHASE_NAMES
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.stats.measured import common_steps
 from stepscope.traces.alignment import corrected

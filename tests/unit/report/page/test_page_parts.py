@@ -6,68 +6,13 @@ import base64
 import json
 
 from tests import pages
-from tests.comm_rows import sweep
-from tests.evidence import epochs, run
+from tests.evidence import run
 
 from stepscope.records.finding import Diagnosis
-from stepscope.report.page import charts, facts, tables, timeline
+from stepscope.report.page import facts, tables, timeline
 from stepscope.report.page.overview import headline, key_figures, shown_findings
-from stepscope.report.page.plot import SLOTS
-from stepscope.results.evidence import Evidence, derived
+from stepscope.results.evidence import Evidence
 from stepscope.traces.timeline_spans import unpack
-
-
-def test_scaling_has_speedup_and_efficiency_with_the_baseline_in_every_line() -> None:
-    speedup, efficiency = charts.scaling_charts(pages.evidence())
-    assert [mark.x for mark in speedup.lines[0].marks] == [1, 2, 4, 8]
-    assert speedup.lines[0].marks[0].y == 1.0
-    assert speedup.references[0].points == ((1, 1.0), (8, 8.0))
-    assert efficiency.lines[0].marks[-1].y == speedup.lines[0].marks[-1].y / 8
-    assert [r.name for r in efficiency.references] == ["0.8", "0.9", "ideal"]
-    assert "8 ranks" in speedup.lines[0].marks[-1].text
-
-
-def test_no_scaling_chart_of_one_number_of_ranks() -> None:
-    assert charts.scaling_charts(Evidence(sources=())) == ()
-
-
-def test_more_runs_than_colours_make_more_charts() -> None:
-    many = tuple(run(f"r{n}", ranks=1, epochs=epochs(seconds=[2.0, 1.0], loss=[2.0, 1.0])) for n in range(SLOTS + 2))
-    found = charts.line_charts(Evidence(sources=(), runs=many))
-    losses = [chart for chart in found if chart.key.startswith("loss")]
-    assert [len(chart.lines) for chart in losses] == [SLOTS, 2]
-    assert losses[0].title.endswith("(1 of 2)")
-    assert {line.slot for line in losses[0].lines} == set(range(SLOTS))
-
-
-def test_figures_that_are_no_numbers_are_left_out_of_curves() -> None:
-    odd = run("odd", ranks=1, epochs=epochs(seconds=[1.0, 1.0, 1.0], loss=[1.0, float("nan"), 0.5]))
-    losses, _ = charts.line_charts(Evidence(sources=(), runs=(odd,)))
-    assert [mark.y for mark in losses.lines[0].marks] == [1.0, 0.5]
-
-
-def test_collectives_are_drawn_over_size_and_wrong_ones_are_not() -> None:
-    rows = (*sweep("all_reduce", rate=10e9), *sweep("all_gather", correct=False))
-    (chart,) = charts.line_charts(Evidence(sources=(), comm=tuple(rows)))
-    assert (chart.x.scale, chart.x.unit, chart.y.scale) == ("log2", "bytes", "log10")
-    assert "all_reduce" in chart.title
-    assert len(chart.lines[0].marks) == 9
-
-
-def test_bars_name_failed_runs() -> None:
-    found = {chart.key: chart for chart in charts.bar_charts(pages.evidence())}
-    assert found["rate-0"].bars[-1].failure == "out of GPU memory: rank 3 on node-b: 2.1 GiB over"
-    phases = found["phases-0"]
-    assert [segment.slot for segment in phases.bars[0].segments] == [
-        0,
-        1,
-        2,
-        4,
-        5,
-    ]  # one rank: nothing exposed
-    memory = found["memory-0"]
-    assert memory.parts == ("parameters", "activations", "other")
-    assert sum(s.value for s in memory.bars[0].segments) == 200 * 2**20
 
 
 def test_tables_leave_out_what_nobody_knows_and_say_what_failed() -> None:
@@ -184,14 +129,6 @@ def test_configurations_are_the_resolved_matrix_as_yaml() -> None:
 def test_notes_are_said_once() -> None:
     given = pages.evidence(notes=("torn", "torn", "other"))
     assert facts.notes(given) == ("torn", "other")
-
-
-def test_baselines_are_not_charted_as_a_strategy_of_their_own() -> None:
-    base = run("base", ranks=1, strategy="single", samples_per_s=pages.rate(100.0))
-    many = run("many", ranks=4, strategy="ddp", samples_per_s=pages.rate(300.0), baseline_id="base")
-    speedup, _ = charts.scaling_charts(derived(Evidence(sources=(), runs=(base, many))))
-    assert [line.name for line in speedup.lines] == ["ddp"]
-    assert [mark.y for mark in speedup.lines[0].marks] == [1.0, 3.0]
 
 
 def test_a_failed_run_is_told_without_its_path() -> None:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.records.training import PhaseTimes, TrainingRun
-from stepscope.report.charts._common import Chart
-from stepscope.report.charts._runs import by_dataset, failure, names, time_unit
-from stepscope.report.charts._stacks import MAX_ROWS, StackRow, Stacks, draw_stacks, failed_text, size_stacks
-from stepscope.report.charts._style import COLORS, FAINT
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from stepscope.report.vega import MAX_ROWS, StackRow, Stacks, color, failed_text, stacks_chart
+from stepscope.report.views._common import Figures, View
+from stepscope.report.views._runs import by_dataset, failure, names, time_unit
 
 PHASES = (
-    ("data_wait_ns", "waiting for data", COLORS[3]),
-    ("forward_ns", "forward", COLORS[0]),
-    ("backward_compute_ns", "backward", COLORS[5]),
-    ("exposed_comm_ns", "exposed communication", COLORS[1]),
-    ("optimizer_ns", "optimizer", COLORS[2]),
-    ("other_ns", "other", FAINT),
+    ("data_wait_ns", "waiting for data", color("k-wait")),
+    ("forward_ns", "forward", color("k-forward")),
+    ("backward_compute_ns", "backward", color("k-compute")),
+    ("exposed_comm_ns", "exposed communication", color("k-exposed")),
+    ("optimizer_ns", "optimizer", color("k-copies")),
+    ("other_ns", "other", color("k-other")),
 )
+
+PHASE_NAMES = tuple(name for _, name, _ in PHASES)
 
 
 def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
@@ -40,7 +37,7 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
             Stacks(
                 key=part.key,
                 title=part.title,
-                kinds=tuple(name for _, name, _ in PHASES),
+                kinds=PHASE_NAMES,
                 colors=tuple(color for _, _, color in PHASES),
                 rows=tuple(_row(run, name) for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)),
                 axis=f"time per step ({unit})",
@@ -61,10 +58,6 @@ def _row(run: TrainingRun, name: str) -> StackRow:
     return StackRow(name=name, parts=parts, text=format_duration(sum(parts)))
 
 
-def draw(data: Stacks, axes: Axes) -> None:
-    draw_stacks(data, axes)
-
-
 def caption(data: Stacks) -> str:
     said = []
     for row in [row for row in data.rows if row.failure is None][:5]:
@@ -79,12 +72,13 @@ def caption(data: Stacks) -> str:
     )
 
 
-CHART = Chart(
+VIEW = View(
     key="step_budget",
     title="Time budget of a step",
-    needs=("runs",),
-    prepare=prepare,
-    draw=draw,
-    caption=caption,
-    size_inches=size_stacks,
+    figures=Figures(
+        needs=("runs",),
+        prepare=prepare,
+        chart=stacks_chart,
+        caption=caption,
+    ),
 )

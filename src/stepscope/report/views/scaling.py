@@ -4,32 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import ScalingRow, TrainingRun
-from stepscope.report.charts._common import Chart
-from stepscope.report.charts._curves import (
-    MAX_CURVES,
+from stepscope.report.names import file_part
+from stepscope.report.vega import (
+    COLUMN,
+    CURVES_HEIGHT,
+    FAINT,
+    MAX_LINES,
     Curve,
     CurvePoint,
     Curves,
-    draw_curves,
-    ideal_line,
+    Spec,
+    curve_layers,
+    doubling_axis,
+    layer,
+    number_axis,
+    sig,
+    whole_axis,
 )
-from stepscope.report.charts._runs import facets, grouped, model_on, names, parts, scaled
-from stepscope.report.charts._style import (
-    COLUMN_INCHES,
-    legend_below,
-    legend_below_inches,
-    plain_number,
-    title_inches,
-)
-from stepscope.report.charts._text import file_part
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from stepscope.report.vega import chart as chart_
+from stepscope.report.views._common import Figures, View
+from stepscope.report.views._runs import facets, grouped, model_on, names, parts, scaled
 
 _RULES = {
     "strong": ("strong scaling", " Strong: the same global batch (or data) on more ranks."),
@@ -76,7 +74,7 @@ def prepare(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple
         curves = [curve for curve in curves if len(curve.points) > 1]
         models = {facets(run)["model"] for run, _ in mine}
         where = model_on(models.pop() if len(models) == 1 else "", dataset) or "all runs"
-        split = parts(curves, MAX_CURVES) if curves else []
+        split = parts(curves, MAX_LINES) if curves else []
         for number, part in enumerate(split, start=1):
             several_charts = f" ({number} of {len(split)})" if len(split) > 1 else ""
             of = [where, machine if machines else "", _RULES[rule][0]]
@@ -119,29 +117,33 @@ def _points(
     return tuple(sorted(points, key=lambda p: p.x))
 
 
-def draw(data: ScalingChart, axes: Axes) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    draw_curves(data.lines, axes, legend=False)
+def chart(data: ScalingChart) -> Spec:
+    """Lines of speed-up with the one that nothing beats; over a wide range both axes double at each step."""
     ranks = sorted({p.x for curve in data.lines.curves for p in curve.points})
-    ideal_line(axes, (ranks[0], ranks[-1]), data.base)
+    ends = [p for curve in data.lines.curves for p in curve.points]
+    ideal = [{"x": x, "y": sig(x / data.base)} for x in (ranks[0], ranks[-1])]
+    top = max(ranks[-1] / data.base, *(p.high or p.y for p in ends)) * 1.05
     if ranks[-1] / ranks[0] >= LOG_FROM:
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log", base=2)
-        low = min(min(p.y for p in curve.points) for curve in data.lines.curves)
+        low = min(p.y for p in ends)
         doublings = [2.0**n for n in range(-6, 12) if low / 2 < 2.0**n <= 2 * ranks[-1] / data.base]
-        axes.yaxis.set_major_locator(FixedLocator(doublings))
+        x = doubling_axis("x", "ranks", ranks, (ranks[0] / 1.1, ranks[-1] * 1.1))
+        y = doubling_axis("y", data.lines.y_axis, doublings, (min(low, ranks[0] / data.base) / 1.1, top))
     else:
-        axes.set_ylim(bottom=0)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda x, _: plain_number(x)))
-        axis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_locator(FixedLocator(ranks))
-    legend_below(axes, _entries(data), COLUMN_INCHES)
+        x = whole_axis("x", "ranks", ranks)
+        x["axis"]["values"] = ranks
+        y = number_axis("y", data.lines.y_axis, low=0.0, top=top)
 
+    def said(curve: Curve, point: CurvePoint) -> str:
+        share = format_percent(point.y * data.base / point.x, digits=0)
+        return f"{curve.name} on {counted(int(point.x), 'rank')}: {point.y:.2f}x, efficiency {share}"
 
-def _entries(data: ScalingChart) -> tuple[str, ...]:
-    return (*(curve.name for curve in data.lines.curves), IDEAL)
+    words = [{**ideal[1], "text": IDEAL}]
+    layers = [
+        layer("line", ideal, color=FAINT, strokeDash=[5, 2], strokeWidth=0.9),
+        layer("text", words, {"text": {"field": "text"}}, color=FAINT, align="right", dx=-8, dy=-1, baseline="bottom"),
+        *curve_layers(data.lines, of=said),
+    ]
+    return chart_(data.title, layers, width=COLUMN, height=CURVES_HEIGHT, x=x, y=y)
 
 
 def caption(data: ScalingChart) -> str:
@@ -157,17 +159,13 @@ def caption(data: ScalingChart) -> str:
     )
 
 
-def size_inches(data: ScalingChart) -> tuple[float, float]:
-    extra = legend_below_inches(_entries(data), COLUMN_INCHES) + title_inches(data.title, COLUMN_INCHES)
-    return COLUMN_INCHES, 2.45 + extra
-
-
-CHART = Chart(
+VIEW = View(
     key="scaling",
     title="Scaling",
-    needs=("runs", "scaling"),
-    prepare=prepare,
-    draw=draw,
-    caption=caption,
-    size_inches=size_inches,
+    figures=Figures(
+        needs=("runs", "scaling"),
+        prepare=prepare,
+        chart=chart,
+        caption=caption,
+    ),
 )

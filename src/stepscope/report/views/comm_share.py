@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
-from stepscope.report.charts._common import Chart
-from stepscope.report.charts._runs import by_dataset, failure, names
-from stepscope.report.charts._stacks import MAX_ROWS, StackRow, Stacks, draw_stacks, failed_text, size_stacks
-from stepscope.report.charts._style import COLORS
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from stepscope.report.vega import MAX_ROWS, StackRow, Stacks, color, failed_text, stacks_chart
+from stepscope.report.views._common import Figures, View
+from stepscope.report.views._runs import by_dataset, failure, names
 
 
 def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
@@ -31,12 +26,11 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
                 key=part.key,
                 title=part.title,
                 kinds=("computation and the rest", "exposed communication"),
-                colors=(COLORS[0], COLORS[1]),
+                colors=(color("k-compute"), color("k-exposed")),
                 rows=tuple(_row(run, name) for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)),
                 axis="share of the step (%)",
                 scale=100.0,
                 whole=1.0,
-                whisker_at=1,
             )
         )
     return tuple(charts)
@@ -63,10 +57,6 @@ def _row(run: TrainingRun, name: str) -> StackRow:
     )
 
 
-def draw(data: Stacks, axes: Axes) -> None:
-    draw_stacks(data, axes)
-
-
 def caption(data: Stacks) -> str:
     done = sorted((row for row in data.rows if row.failure is None), key=lambda row: -row.parts[1])
     text = (
@@ -80,12 +70,13 @@ def caption(data: Stacks) -> str:
     return text + failed_text(data.rows)
 
 
-CHART = Chart(
+VIEW = View(
     key="comm_share",
     title="Computation against communication",
-    needs=("runs",),
-    prepare=prepare,
-    draw=draw,
-    caption=caption,
-    size_inches=size_stacks,
+    figures=Figures(
+        needs=("runs",),
+        prepare=prepare,
+        chart=stacks_chart,
+        caption=caption,
+    ),
 )

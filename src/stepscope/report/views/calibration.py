@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.records.calibration import Calibration, CollectiveFit
-from stepscope.report.charts._common import Chart
-from stepscope.report.charts._style import BAD, COLORS, COLUMN_INCHES, FAINT, log_axis, size_tick
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
+from stepscope.report.names import file_part
+from stepscope.report.vega import (
+    COLORS,
+    COLUMN,
+    FAINT,
+    Spec,
+    by_series,
+    doubling_axis,
+    head,
+    layer,
+    log_axis,
+    shape_by_series,
+    sig,
+    size_tick,
+)
+from stepscope.report.views._common import Figures, View
 
 NEAR = 1.1
 """A straight line within this factor of every measured time is not said to fail anywhere."""
@@ -70,69 +81,58 @@ def prepare(calibration: Calibration) -> tuple[FitChart, ...]:
     )
 
 
-def draw(data: FitChart, axes: Axes) -> None:
-    """Above: predicted over measured time; below: their ratio. ``axes`` is a subplot and shares its place with a second."""
-    place = axes.get_subplotspec()
-    assert place is not None, "a chart is drawn on a subplot"
-    above_below = place.subgridspec(2, 1, height_ratios=(1.7, 1.0))
-    axes.set_subplotspec(above_below[0])
-    below = axes.figure.add_subplot(above_below[1], sharex=axes)
-    measured = [p.measured for p in data.points]
-    ends = [min(measured) / 1.3 / 1e3, max(measured) * 1.3 / 1e3]
-    us = [m / 1e3 for m in measured]
-    models = (
-        ("straight line", [p.line for p in data.points], BAD, "s", data.line_mean, data.line_max),
-        ("curve", [p.curve for p in data.points], COLORS[0], "o", data.curve_mean, data.curve_max),
-    )
-    axes.plot(ends, ends, color=FAINT, linewidth=0.9, zorder=1, label="as measured")
-    below.axhline(1.0, color=FAINT, linewidth=0.9, zorder=1)
-    if data.band is not None:
-        low, high = 1 / (1 + data.band), 1 + data.band
-        for panel, at in ((axes, ends), (below, [1.0, 1.0])):
-            panel.fill_between(
-                ends, [y * low for y in at], [y * high for y in at], color=COLORS[0], alpha=0.15, linewidth=0
-            )
-    for name, predicted, color, marker, mean, largest in models:
-        said = f"{name}: mean error {_percent(mean)}, largest {_percent(largest)}"
-        inner = "white" if name == "straight line" else color
-        axes.plot(
-            us,
-            [p / 1e3 for p in predicted],
-            color=color,
-            marker=marker,
-            label=said,
-            linewidth=0.9,
-            markerfacecolor=inner,
-        )
-        ratios = [p / m for p, m in zip(predicted, measured, strict=True)]
-        below.plot(us, ratios, color=color, marker=marker, linewidth=0.9, markerfacecolor=inner)
-    axes.set_xlim(*ends)
-    log_axis(axes)
-    log_axis(axes, which="x")
-    _ratio_axis(below)
-    axes.tick_params(labelbottom=False)
-    axes.set_ylabel("predicted (µs)")
-    below.set_ylabel("pred. / meas. (x)")
-    below.set_xlabel("measured time per call (µs)")
-    axes.set_title(data.title)
-    axes.legend(loc="upper left", fontsize=6.5)
+def chart(data: FitChart) -> Spec:
+    """Above: predicted over measured time; below: their ratio, half and double as far away."""
+    measured = [p.measured / 1e3 for p in data.points]
+    ends = [sig(min(measured) / 1.3), sig(max(measured) * 1.3)]
+    line = f"straight line: mean error {_percent(data.line_mean)}, largest {_percent(data.line_max)}"
+    curve = f"curve: mean error {_percent(data.curve_mean)}, largest {_percent(data.curve_max)}"
+    rows: list[dict[str, Any]] = [
+        {
+            "measured": sig(p.measured / 1e3),
+            "predicted": sig(time / 1e3),
+            "ratio": sig(time / p.measured),
+            "series": name,
+            "said": f"{size_tick(p.size_bytes)}, {name.partition(':')[0]}: {format_duration(time)} predicted,"
+            f" {format_duration(p.measured)} measured",
+        }
+        for p in data.points
+        for name, time in ((line, p.line), (curve, p.curve))
+    ]
+    hue = by_series((line, curve), (COLORS[1], COLORS[0]))
+    hue["legend"] = {"title": None, "columns": 1}
+    shape = shape_by_series((line, curve))
+    shape["scale"] = {"domain": [line, curve], "range": ["square", "circle"]}
+    across = log_axis("measured", "measured time per call (µs)", ends)
 
+    def panel(field: str, y: Spec, height: int, x: Spec, same: Sequence[float]) -> Spec:
+        along = {"y": {"field": field, "type": "quantitative"}}
+        exact = [{"measured": x_, field: y_} for x_, y_ in zip(ends, same, strict=True)]
+        layers = [layer("line", exact, along, color=FAINT, strokeWidth=0.9)]
+        if data.band is not None:
+            low, high = 1 / (1 + data.band), 1 + data.band
+            band = [{**row, "low": sig(row[field] * low), "high": sig(row[field] * high)} for row in exact]
+            span = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
+            layers.insert(0, layer("area", band, span, color=COLORS[0], opacity=0.15, clip=True))
+        bare = [{k: v for k, v in row.items() if k != "said"} for row in rows]
+        layers.append(layer("line", bare, {**along, "color": hue}, strokeWidth=0.9))
+        layers.append(layer("point", rows, {**along, "color": hue, "shape": shape}, filled=True, size=16, opacity=1))
+        return {"width": COLUMN - 60, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
 
-def _ratio_axis(below: Axes) -> None:
-    """A logarithmic axis around 1: half and double are as far away."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
-
-    below.set_yscale("log")
-    low, high = below.get_ylim()
-    reach = max(1.25, high, 1 / low)
-    below.set_ylim(1 / reach / 1.05, reach * 1.05)
+    reach = max(1.25, *(max(row["ratio"], 1 / row["ratio"]) for row in rows))
     steps = (
         (1.2,) if reach < 1.5 else (1.5,) if reach < 2.2 else (2, 4) if reach < 6 else (2, 10) if reach < 30 else (10,)
     )
-    below.yaxis.set_major_locator(FixedLocator(sorted({1.0, *steps, *(1 / s for s in steps)})))
-    below.yaxis.set_minor_locator(NullLocator())
-    below.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.2g}"))
-    below.yaxis.set_minor_formatter(NullFormatter())
+    ticks = [sig(tick) for tick in sorted({1.0, *steps, *(1 / s for s in steps)})]
+    ratio = doubling_axis("ratio", "pred. / meas. (x)", ticks, (1 / reach / 1.05, reach * 1.05), format=".2~g")
+    ratio["axis"].pop("labelExpr")
+    above = log_axis("predicted", "predicted (µs)", [*ends, *(row["predicted"] for row in rows)])
+    bare = {**across, "title": None, "axis": {**across["axis"], "labels": False}}
+    return {
+        **head(data.title, COLUMN),
+        "spacing": 8,
+        "vconcat": [panel("predicted", above, 110, bare, ends), panel("ratio", ratio, 60, across, (1.0, 1.0))],
+    }
 
 
 def caption(data: FitChart) -> str:
@@ -170,20 +170,16 @@ def _key(fit: CollectiveFit) -> str:
     parts = [fit.op, fit.pattern, f"{fit.world_size}-ranks", fit.placement if "+" in fit.placement else None]
     parts += [fit.dtype, "in-place" if fit.in_place else None, fit.device, fit.backend, fit.network]
     text = "-".join(part for part in parts if part)
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in text)
+    return file_part(text)
 
 
-def size_inches(data: FitChart) -> tuple[float, float]:
-    del data
-    return COLUMN_INCHES, 3.5
-
-
-CHART = Chart(
+VIEW = View(
     key="calibration",
     title="Calibration: predicted against measured",
-    needs=("calibration",),
-    prepare=prepare,
-    draw=draw,
-    caption=caption,
-    size_inches=size_inches,
+    figures=Figures(
+        needs=("calibration",),
+        prepare=prepare,
+        chart=chart,
+        caption=caption,
+    ),
 )

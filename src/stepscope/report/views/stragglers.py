@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.report.charts._common import Chart
-from stepscope.report.charts._runs import time_unit
-from stepscope.report.charts._style import COLUMN_INCHES, title_above, title_inches
-from stepscope.report.charts._text import clean, file_part
+from stepscope.report.names import clean, file_part
+from stepscope.report.vega import COLUMN, Spec, layer, name_axis, number_axis, sig
+from stepscope.report.vega import chart as chart_
+from stepscope.report.views._common import Figures, View
+from stepscope.report.views._runs import time_unit
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.slow_ranks import OwnTimes, own_times
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MIN_STEPS = 10
 MAX_STEPS = 120
@@ -77,38 +74,42 @@ def _chart(cell: CellEvidence, times: OwnTimes) -> StragglerChart:
     )
 
 
-def draw(data: StragglerChart, axes: Axes) -> None:
-    import numpy as np
-    from matplotlib.colors import TwoSlopeNorm
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    values = np.array(data.excess)
-    scale, unit = time_unit(float(np.abs(values).max()))
-    reach = float(np.quantile(np.abs(values), 0.98)) * scale or 1.0
-    image = axes.imshow(
-        values * scale,
-        cmap="PuOr_r",
-        norm=TwoSlopeNorm(0.0, -reach, reach),
-        aspect="auto",
-        interpolation="nearest",
-        extent=(0, data.steps, len(values) - 0.5, -0.5),
-    )
-    axes.grid(visible=False)
-    ranks = len(values)
-    every = max(1, -(-ranks // 16))
-    shown = range(0, ranks, every)
-    axes.set_yticks(shown, [f"{rank}  {_percent(data.medians[rank])}" for rank in shown])
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    axes.tick_params(length=0)
-    axes.set_xlabel("step after warm-up")
-    axes.set_ylabel("rank, median excess (%)")
-    title_above(axes, data.title, COLUMN_INCHES)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    bar = axes.figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02, extend="both")
-    bar.set_label(f"longer than the others ({unit})")
-    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:+.3g}" if y else "0"))
-    bar.outline.set_visible(False)
+def chart(data: StragglerChart) -> Spec:
+    """A row for each rank, a column for each stretch of steps; colours from shorter (purple) to longer (orange)."""
+    scale, unit = time_unit(max(abs(value) for rank in data.excess for value in rank))
+    sizes = sorted(abs(value) * scale for rank in data.excess for value in rank)
+    reach = sig(sizes[min(len(sizes) - 1, int(0.98 * len(sizes)))] or 1.0)
+    called = [f"{rank}  {_percent(share)}" for rank, share in enumerate(data.medians)]
+    cells = [
+        {
+            "rank": called[rank],
+            "from": at * data.width,
+            "to": min(data.steps, (at + 1) * data.width),
+            "value": sig(value * scale),
+        }
+        for rank, values in enumerate(data.excess)
+        for at, value in enumerate(values)
+    ]
+    hue = {
+        "field": "value",
+        "type": "quantitative",
+        "scale": {"scheme": "purpleorange", "domain": [-reach, reach], "domainMid": 0, "clamp": True},
+        "legend": {
+            "title": f"longer than the others ({unit})",
+            "orient": "bottom",
+            "gradientLength": 140,
+            "gradientThickness": 6,
+            "tickCount": 4,
+            "format": "+~g",
+        },
+    }
+    span = {"x": {"field": "from", "type": "quantitative"}, "x2": {"field": "to"}, "color": hue}
+    x = number_axis("from", "step after warm-up", low=0.0, top=data.steps, grid=False)
+    every = max(1, -(-len(called) // 16))
+    y = name_axis("rank", called, "rank, median excess (%)", values=called[::every])
+    y["scale"] = {"domain": called, "padding": 0}
+    height = min(220, 17 * max(6, len(called)))
+    return chart_(data.title, [layer("rect", cells, span)], width=COLUMN, height=height, x=x, y=y)
 
 
 def _percent(share: float) -> str:
@@ -127,16 +128,13 @@ def caption(data: StragglerChart) -> str:
     )
 
 
-def size_inches(data: StragglerChart) -> tuple[float, float]:
-    return COLUMN_INCHES, min(4.2, 1.1 + 0.24 * max(4, len(data.excess))) + title_inches(data.title, COLUMN_INCHES)
-
-
-CHART = Chart(
+VIEW = View(
     key="stragglers",
     title="Own time of ranks",
-    needs=("cells",),
-    prepare=prepare,
-    draw=draw,
-    caption=caption,
-    size_inches=size_inches,
+    figures=Figures(
+        needs=("cells",),
+        prepare=prepare,
+        chart=chart,
+        caption=caption,
+    ),
 )

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 from stepscope.records.training import TrainingRun
-from stepscope.report.charts._common import Chart
-from stepscope.report.charts._groups import (
+from stepscope.report.names import clean
+from stepscope.report.views._common import Figures, View
+from stepscope.report.views._groups import (
     BarGroups,
     Comparison,
     compare,
-    draw_groups,
     faster,
     groups_caption,
-    size_groups,
+    groups_chart,
 )
-from stepscope.report.charts._runs import facets, grouped
-from stepscope.report.charts._text import clean
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from stepscope.report.views._runs import facets, grouped
 
 
 def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[BarGroups, ...]:
@@ -48,21 +43,18 @@ def _file(run: TrainingRun) -> str:
     return name if colon and line.isdigit() else PurePath(run.source).name
 
 
-def draw(data: BarGroups, axes: Axes) -> None:
-    draw_groups(data, axes)
-
-
 def caption(data: BarGroups) -> str:
     return groups_caption(data, "Machines compared")
 
 
-CHART = Chart(
+VIEW = View(
     key="hardware",
     title="Hardware",
-    needs=("runs",),
-    wants=("drop_epochs",),
-    prepare=prepare,
-    draw=draw,
-    caption=caption,
-    size_inches=size_groups,
+    figures=Figures(
+        needs=("runs",),
+        wants=("drop_epochs",),
+        prepare=prepare,
+        chart=groups_chart,
+        caption=caption,
+    ),
 )

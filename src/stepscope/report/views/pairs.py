@@ -5,20 +5,18 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from stepscope.core.words import counted
 from stepscope.records.comm import CommRow
-from stepscope.report.charts._common import Chart
-from stepscope.report.charts._style import BAD, COLUMN_INCHES, INK, size_tick
+from stepscope.report.vega import COLORS, COLUMN, Spec, layer, name_axis, sig, size_tick
+from stepscope.report.vega import chart as chart_
+from stepscope.report.views._common import Figures, View
 from stepscope.results.comm_labels import LATENCY_BYTES, cells_of, device_label
 from stepscope.results.slow_pairs import PairsVerdict, slow_pairs
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-_SHOWN = {"busbw": (1e-9, "cividis", "busbw (GB/s)"), "time": (1e-3, "cividis_r", "time (µs)")}
-"""Quantity -> scale for people, colours (dark: bad), label."""
+_SHOWN = {"busbw": (1e-9, "dark is small", "busbw (GB/s)"), "time": (1e-3, "dark is large", "time (µs)")}
+"""Quantity -> scale for people, which end of it is dark (the bad one), label."""
 
 MAX_WRITTEN = 8
 """Up to this many ranks the figures stand in the cells."""
@@ -87,67 +85,51 @@ def _end_name(host: str | None, ranks: Sequence[int], direction: str) -> str:
     return f"{who} {'in and out' if direction == 'both' else 'out' if direction == 'egress' else 'in'}"
 
 
-def draw(data: PairsChart, axes: Axes) -> None:
-    import numpy as np
-    from matplotlib.colors import Normalize
-    from matplotlib.patches import Rectangle
-
-    scale, cmap, label = _SHOWN[data.quantity]
-    values = np.array([[np.nan if v is None else v * scale for v in line] for line in data.values])
+def chart(data: PairsChart) -> Spec:
+    """A cell for each sender (down) and receiver (across); few ranks have the figures written in them."""
+    scale, scheme, label = _SHOWN[data.quantity]
     ranks = len(data.values)
-    norm = Normalize(0.0, float(np.nanmax(values)))
-    image = axes.imshow(np.ma.masked_invalid(values), cmap=cmap, norm=norm, zorder=1)
-    axes.grid(visible=False)
-    for sender in range(ranks):
-        axes.add_patch(Rectangle((sender - 0.5, sender - 0.5), 1, 1, facecolor="#EEEEEE", edgecolor="none", zorder=2))
-    for sender, receiver in data.slow:
-        axes.add_patch(
-            Rectangle(
-                (receiver - 0.44, sender - 0.44),
-                0.88,
-                0.88,
-                fill=False,
-                edgecolor=BAD,
-                linewidth=1.4,
-                zorder=4,
-            )
-        )
-    if ranks <= MAX_WRITTEN:
-        for (sender, receiver), value in np.ndenumerate(values):
-            if np.isfinite(value):
-                dark = norm(value) < 0.55 if data.quantity == "busbw" else norm(value) > 0.45
-                color = "white" if dark else INK
-                text = _short(float(value), float(np.nanmax(values)))
-                axes.text(receiver, sender, text, ha="center", va="center", fontsize=5.5, color=color, zorder=5)
-    _host_lines(data, axes)
-    step = max(1, -(-ranks // 16))
-    labels = [str(rank) for rank in range(0, ranks, step)]
     several = len(set(data.hosts)) > 1 and ranks <= MAX_WRITTEN and max(map(len, data.hosts)) <= 12
-    axes.set_xticks(range(0, ranks, step), labels)
-    axes.set_yticks(range(0, ranks, step), [f"{data.hosts[int(r)]} {r}" for r in labels] if several else labels)
-    axes.tick_params(length=0)
-    axes.set_xlabel("receiver (rank)")
-    axes.set_ylabel("sender (host, rank)" if several else "sender (rank)")
-    axes.set_title(data.title)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    bar = axes.figure.colorbar(image, ax=axes, shrink=0.85, pad=0.02)
-    bar.set_label(label)
-    bar.outline.set_visible(False)
-    if data.slow:
-        axes.plot([], [], marker="s", markerfacecolor="none", markeredgecolor=BAD, linestyle="none", label="slow")
-        axes.legend(loc="upper right", bbox_to_anchor=(1.0, -0.1), handletextpad=0.1)
-
-
-def _host_lines(data: PairsChart, axes: Axes) -> None:
-    """White lines where one host's ranks end and the next one's begin, when hosts have several."""
-    hosts = data.hosts
-    if not 1 < len(set(hosts)) < len(hosts):
-        return
-    for rank in range(1, len(hosts)):
-        if hosts[rank] != hosts[rank - 1]:
-            axes.axhline(rank - 0.5, color="white", linewidth=1.5, zorder=3)
-            axes.axvline(rank - 0.5, color="white", linewidth=1.5, zorder=3)
+    called = [f"{data.hosts[rank]} {rank}" if several else str(rank) for rank in range(ranks)]
+    unit = label.partition("(")[2].rstrip(")")
+    known = [value * scale for line in data.values for value in line if value is not None]
+    largest = max(known)
+    slow = set(data.slow)
+    cells = [
+        {
+            "sender": called[sender],
+            "receiver": str(receiver),
+            "value": sig(value * scale),
+            "text": _short(value * scale, largest),
+            "said": f"{called[sender]} to {receiver}: {value * scale:.3g} {unit}"
+            + (", slow" if (sender, receiver) in slow else ""),
+        }
+        for sender, line in enumerate(data.values)
+        for receiver, value in enumerate(line)
+        if value is not None
+    ]
+    hue = {
+        "field": "value",
+        "type": "quantitative",
+        "scale": {"scheme": "cividis", "domain": [0, sig(largest)], "reverse": scheme == "dark is large"},
+        "legend": {"title": label, "orient": "right", "gradientLength": 120, "gradientThickness": 8, "tickCount": 4},
+    }
+    layers = [layer("rect", cells, {"color": hue})]
+    if ranks <= MAX_WRITTEN:
+        dark = f"datum.value / {sig(largest)} {'<' if data.quantity == 'busbw' else '>'} 0.5"
+        ink = {"condition": {"test": dark, "value": "white"}, "value": "#1c2126"}
+        bare = [{k: v for k, v in cell.items() if k != "said"} for cell in cells]
+        layers.append(layer("text", bare, {"text": {"field": "text"}, "color": ink}, fontSize=5.5))
+    framed = [{"sender": called[a], "receiver": str(b)} for a, b in data.slow]
+    if framed:
+        layers.append(layer("rect", framed, color="transparent", stroke=COLORS[1], strokeWidth=1.6))
+    every = max(1, -(-ranks // 16))
+    down = name_axis("sender", called, "sender (host, rank)" if several else "sender (rank)", values=called[::every])
+    numbers = [str(rank) for rank in range(ranks)]
+    across = name_axis("receiver", numbers, "receiver (rank)", values=numbers[::every])
+    for axis in (down, across):
+        axis["scale"] = {"domain": axis["scale"]["domain"], "padding": 0.04 if ranks <= 32 else 0}
+    return chart_(data.title, layers, width=COLUMN, height=150, x=across, y=down)
 
 
 def _short(value: float, largest: float) -> str:
@@ -175,17 +157,13 @@ def caption(data: PairsChart) -> str:
     )
 
 
-def size_inches(data: PairsChart) -> tuple[float, float]:
-    del data
-    return COLUMN_INCHES, 2.85
-
-
-CHART = Chart(
+VIEW = View(
     key="pairs",
     title="Pairs of ranks",
-    needs=("rows",),
-    prepare=prepare,
-    draw=draw,
-    caption=caption,
-    size_inches=size_inches,
+    figures=Figures(
+        needs=("rows",),
+        prepare=prepare,
+        chart=chart,
+        caption=caption,
+    ),
 )

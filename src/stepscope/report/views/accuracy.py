@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
-from stepscope.report.charts._common import Chart
-from stepscope.report.charts._curves import (
-    MAX_CURVES,
-    Curve,
-    CurvePoint,
-    Curves,
-    draw_curves,
-    plain_values,
-    size_curves,
-    whole_numbers,
-)
-from stepscope.report.charts._runs import by_dataset, names
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from stepscope.report.vega import MAX_LINES, Curve, CurvePoint, Curves, Spec, curves_chart, known
+from stepscope.report.views._common import Figures, View
+from stepscope.report.views._runs import by_dataset, names
 
 
 def prepare(runs: Sequence[TrainingRun]) -> tuple[Curves, ...]:
     """Share of right answers over epochs, of runs that validated at least two."""
-    known = [run for run in runs if sum(e.validation_accuracy is not None for e in run.epochs) > 1]
+    learnt = [run for run in runs if sum(known(e.validation_accuracy) for e in run.epochs) > 1]
     charts = []
-    for part in by_dataset(known, MAX_CURVES):
+    for part in by_dataset(learnt, MAX_LINES):
         mine = part.runs
         charts.append(
             Curves(
@@ -41,7 +28,7 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Curves, ...]:
                         points=tuple(
                             CurvePoint(x=e.number, y=e.validation_accuracy)
                             for e in run.epochs
-                            if e.validation_accuracy is not None
+                            if known(e.validation_accuracy)
                         ),
                     )
                     for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)
@@ -54,10 +41,8 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Curves, ...]:
     return tuple(charts)
 
 
-def draw(data: Curves, axes: Axes) -> None:
-    draw_curves(data, axes, over=True)
-    whole_numbers(axes)
-    plain_values(axes)
+def chart(data: Curves) -> Spec:
+    return curves_chart(data, over=True)
 
 
 def caption(data: Curves) -> str:
@@ -76,13 +61,14 @@ def stem(data: Curves) -> str:
     return f"{data.key}_accuracy"
 
 
-CHART = Chart(
+VIEW = View(
     key="accuracy",
     title="Validation accuracy",
-    needs=("runs",),
-    prepare=prepare,
-    draw=draw,
-    caption=caption,
-    size_inches=size_curves,
-    stem=stem,
+    figures=Figures(
+        needs=("runs",),
+        prepare=prepare,
+        chart=chart,
+        caption=caption,
+        stem=stem,
+    ),
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from stepscope.core.words import counted
 from stepscope.records.training import Measured, TrainingRun
-from stepscope.report.charts._common import Chart
-from stepscope.report.charts._runs import (
+from stepscope.report.vega import COLORS, MAX_ROWS, StackRow, Stacks, failed_text, short, stacks_chart
+from stepscope.report.views._common import Figures, View
+from stepscope.report.views._runs import (
     INTERVAL,
     by_dataset,
     epoch_time,
@@ -17,11 +17,6 @@ from stepscope.report.charts._runs import (
     on_their_machines,
     rate_unit,
 )
-from stepscope.report.charts._stacks import MAX_ROWS, StackRow, Stacks, draw_stacks, failed_text, size_stacks
-from stepscope.report.charts._style import COLORS, plain_number
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Stacks, ...]:
@@ -59,12 +54,7 @@ def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Stacks, 
 def _row(run: TrainingRun, name: str, rate: Measured | None, scale: float) -> StackRow:
     if rate is None:
         return StackRow(name=name, failure=failure(run))
-    return StackRow(name=name, parts=(rate.value,), low=rate.low, high=rate.high, text=_short(rate.value * scale))
-
-
-def _short(value: float) -> str:
-    """Three digits: ``1 230``, ``12.3``."""
-    return plain_number(round(value)) if value >= 100 else f"{value:.3g}"
+    return StackRow(name=name, parts=(rate.value,), low=rate.low, high=rate.high, text=short(rate.value * scale))
 
 
 def _rate(run: TrainingRun, drop_epochs: int) -> Measured | None:
@@ -95,10 +85,6 @@ def _passes(run: TrainingRun, drop_epochs: int) -> Measured | None:
     )
 
 
-def draw(data: Stacks, axes: Axes) -> None:
-    draw_stacks(data, axes)
-
-
 def caption(data: Stacks) -> str:
     done = sorted((row for row in data.rows if row.failure is None), key=lambda row: -sum(row.parts))
     best, worst = done[0], done[-1]
@@ -119,14 +105,15 @@ def stem(data: Stacks) -> str:
     return f"{data.key}_throughput"
 
 
-CHART = Chart(
+VIEW = View(
     key="throughput",
     title="Throughput",
-    needs=("runs",),
-    wants=("drop_epochs",),
-    prepare=prepare,
-    draw=draw,
-    caption=caption,
-    size_inches=size_stacks,
-    stem=stem,
+    figures=Figures(
+        needs=("runs",),
+        wants=("drop_epochs",),
+        prepare=prepare,
+        chart=stacks_chart,
+        caption=caption,
+        stem=stem,
+    ),
 )

@@ -4,34 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import ScalingRow, TrainingRun
-from stepscope.report.charts._common import Chart
-from stepscope.report.charts._runs import by_dataset, facets, names, scaled
-from stepscope.report.charts._style import (
-    BAD,
-    BEHIND,
+from stepscope.report.names import lines
+from stepscope.report.vega import (
     COLORS,
-    COLUMN_INCHES,
+    COLUMN,
     FAINT,
     INK,
-    PAGE_INCHES,
-    boxes,
-    from_zero,
-    text_at,
-    tick_lines,
-    title_above,
-    title_inches,
+    NAME_CHARS,
+    PAGE,
+    WIDE,
+    Spec,
+    apart,
+    head,
+    layer,
+    name_axis,
+    number_axis,
+    sig,
     whiskers,
+    words,
 )
-from stepscope.report.charts._text import lines
+from stepscope.report.views._common import Figures, View
+from stepscope.report.views._runs import by_dataset, facets, names, scaled
 from stepscope.stats.scaling import EXCELLENT, GOOD
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MAX_ROWS = 20
 
@@ -102,63 +101,62 @@ def _scaled_run(run: TrainingRun, row: ScalingRow, name: str) -> ScaledRun:
     )
 
 
-def draw(data: SpeedupChart, axes: Axes) -> None:
+def chart(data: SpeedupChart) -> Spec:
     """Left: speed-up, a tick at what it can be at most; right: efficiency, lines at 0.8 and 0.9."""
-    place = axes.get_subplotspec()
-    assert place is not None, "a chart is drawn on a subplot"
-    left_right = place.subgridspec(1, 2, width_ratios=(1.0, 1.0))
-    axes.set_subplotspec(left_right[0])
-    right = axes.figure.add_subplot(left_right[1], sharey=axes)
-    slow = [run.speedup < 1 for run in data.runs]
-    top = max(max(run.ratio, run.speedup, run.high or 0.0) for run in data.runs)
-    values = ([run.speedup for run in data.runs], [run.efficiency for run in data.runs])
-    for panel, found, color in zip((axes, right), values, (COLORS[0], COLORS[2]), strict=True):
-        bars = [(0.0, at - 0.33, value, 0.66) for at, value in enumerate(found)]
-        boxes(panel, [bar for bar, bad in zip(bars, slow, strict=True) if not bad], color=color)
-        boxes(panel, [bar for bar, bad in zip(bars, slow, strict=True) if bad], color=BAD)
-    ranged = [
-        (float(at), run.low, run.high)
-        for at, run in enumerate(data.runs)
-        if run.low is not None and run.high is not None
-    ]
-    shares = [run.efficiency / run.speedup for run in data.runs]
-    whiskers(axes, ranged, across=True, cap=0.3)
-    whiskers(
-        right,
-        [(at, low * shares[int(at)], high * shares[int(at)]) for at, low, high in ranged],
-        across=True,
-        cap=0.3,
-    )
-    for at, run in enumerate(data.runs):
-        axes.plot([run.ratio] * 2, [at - 0.38, at + 0.38], color=INK, linewidth=1.1, zorder=3)
+    longest = max(len(run.name) for run in data.runs)
+    width, wrap = (COLUMN, NAME_CHARS) if longest <= NAME_CHARS else (PAGE, 2 * NAME_CHARS)
+    names = apart([lines(run.name, wrap) for run in data.runs])
+    beside = WIDE * max(len(line) for name in names for line in name.split("\n")) + 20
+    speedups, shares, ideal, low_high, low_high_shares = [], [], [], [], []
+    for run, name in zip(data.runs, names, strict=True):
+        share = run.efficiency / run.speedup
         end = max(run.speedup, run.high or 0.0)
-        past = run.ratio if end < run.ratio < end + 0.3 * top else end  # beside the tick, not on it
-        text_at(axes, past, at, f"{run.speedup:.2f}x", dx=2, va="center", bbox=BEHIND)
-        text_at(
-            right,
-            end * shares[at],
-            at,
-            format_percent(run.efficiency, digits=1),
-            dx=2,
-            va="center",
-            bbox=BEHIND,
-        )
-    room = 1.2 if size_inches(data)[0] > COLUMN_INCHES else 1.5
-    ticks = 5 if room < 1.5 else 3
-    from_zero(axes, top * room, which="x", ticks=ticks)
-    from_zero(right, max(1.02, *(room * r.efficiency for r in data.runs)), which="x", ticks=ticks)
-    for level, side, away in ((GOOD, "right", -1.5), (EXCELLENT, "left", 1.5)):
-        right.axvline(level, color=FAINT, linewidth=0.9, linestyle=(0, (4, 2)), zorder=3)
-        text_at(right, level, -0.55, f"{level:g}", dx=away, dy=1.5, ha=side, va="bottom", color=FAINT, room=True)
-    wrap = 24 if size_inches(data)[0] == COLUMN_INCHES else 48
-    axes.set_yticks(range(len(data.runs)), [lines(run.name, wrap) for run in data.runs])
-    axes.set_ylim(len(data.runs) - 0.45, -0.55)
-    right.tick_params(labelleft=False)
-    for panel in (axes, right):
-        tick_lines(panel, "x")
-    axes.set_xlabel("speed-up (x)")
-    right.set_xlabel("efficiency")
-    title_above(axes, data.title, size_inches(data)[0], edge=True)
+        text = f"{run.speedup:.2f}x of {run.ratio:g}x, efficiency {format_percent(run.efficiency, digits=1)}"
+        at = {"run": name, "slower": run.speedup < 1, "said": f"{run.name}: {text}"}
+        speedups.append({**at, "x": sig(run.speedup), "end": sig(end), "text": f"{run.speedup:.2f}x"})
+        percent = format_percent(run.efficiency, digits=1)
+        shares.append({**at, "x": sig(run.efficiency), "end": sig(end * share), "text": percent})
+        ideal.append({"run": name, "x": sig(run.ratio)})
+        if run.low is not None and run.high is not None:
+            low_high.append({"run": name, "low": sig(run.low), "high": sig(run.high)})
+            low_high_shares.append({"run": name, "low": sig(run.low * share), "high": sig(run.high * share)})
+    room = 1.2 if width > COLUMN else 1.5
+    down = name_axis("run", names)
+    bare = {**down, "axis": None}
+    most = max(max(run.ratio, run.speedup, run.high or 0.0) for run in data.runs) * room
+    most_share = max(1.02, *(room * run.efficiency for run in data.runs))
+    ticks = 5 if width > COLUMN else 3
+    left = number_axis("x", "speed-up (x)", low=0.0, top=most, tickCount=ticks)
+    right = number_axis("x", "efficiency", low=0.0, top=most_share, tickCount=ticks)
+    levels = [{"x": GOOD, "text": f"{GOOD:g}"}, {"x": EXCELLENT, "text": f"{EXCELLENT:g}"}]
+    height = max(36, sum(14 if "\n" not in name else 19 for name in names))
+
+    def panel(
+        bars: list[dict[str, Any]], color: str, ranged: list[dict[str, Any]], marks: Sequence[Spec]
+    ) -> list[Spec]:
+        hue = {"condition": {"test": "datum.slower", "value": COLORS[1]}, "value": color}
+        bare = [{k: v for k, v in bar.items() if k != "said"} for bar in bars]
+        at_end = words(bare, {"x": {"field": "end", "type": "quantitative"}}, align="left", dx=3)
+        return [layer("bar", bars, {"color": hue}), *whiskers(ranged, across=True), *marks, *at_end]
+
+    best = layer("tick", ideal, color=INK, thickness=1.2, orient="vertical", size=12)
+    above = {"y": {"value": -1}, "text": {"field": "text"}}
+    good = (
+        layer("rule", levels, {"y": None}, color=FAINT, strokeDash=[4, 2], strokeWidth=0.9),
+        layer("text", levels[:1], above, color=FAINT, align="right", dx=-1, baseline="bottom"),
+        layer("text", levels[1:], above, color=FAINT, align="left", dx=1, baseline="bottom"),
+    )
+    size = {"width": max(60, round((width - beside - 24) / 2)), "height": height}
+    first = panel(speedups, COLORS[0], low_high, (best,))
+    second = panel(shares, COLORS[2], low_high_shares, good)
+    return {
+        **head(data.title, width),
+        "spacing": 12,
+        "hconcat": [
+            {**size, "encoding": {"x": left, "y": down}, "layer": first},
+            {**size, "encoding": {"x": right, "y": bare}, "layer": second},
+        ],
+    }
 
 
 def caption(data: SpeedupChart) -> str:
@@ -183,26 +181,19 @@ def caption(data: SpeedupChart) -> str:
     )
 
 
-def size_inches(data: SpeedupChart) -> tuple[float, float]:
-    longest = max(len(run.name) for run in data.runs)
-    width = COLUMN_INCHES if longest <= 24 else PAGE_INCHES
-    wrap = 24 if width == COLUMN_INCHES else 48
-    rows = sum(0.27 if len(run.name) > wrap else 0.22 for run in data.runs)
-    return width, 0.85 + title_inches(data.title, width, edge=True) + max(0.5, rows)
-
-
 def stem(data: SpeedupChart) -> str:
     """``IMDB_speedup_efficiency``."""
     return f"{data.key}_speedup_efficiency"
 
 
-CHART = Chart(
+VIEW = View(
     key="speedup_efficiency",
     title="Speed-up and efficiency",
-    needs=("runs", "scaling"),
-    prepare=prepare,
-    draw=draw,
-    caption=caption,
-    size_inches=size_inches,
-    stem=stem,
+    figures=Figures(
+        needs=("runs", "scaling"),
+        prepare=prepare,
+        chart=chart,
+        caption=caption,
+        stem=stem,
+    ),
 )

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from stepscope.core.words import counted
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
-from stepscope.report.charts._text import clean, file_part
+from stepscope.report.names import clean, file_part
 from stepscope.results.labels import STATUS_LABELS
 from stepscope.results.scaling import steady_epochs
 

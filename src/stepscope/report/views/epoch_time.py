@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration
 from stepscope.records.training import TrainingRun
-from stepscope.report.charts._common import Chart
-from stepscope.report.charts._curves import (
-    MAX_CURVES,
-    Curve,
-    CurvePoint,
-    Curves,
-    draw_curves,
-    size_curves,
-    whole_numbers,
-)
-from stepscope.report.charts._runs import by_dataset, names, time_unit
-from stepscope.report.charts._style import from_zero
 from stepscope.report.tables._scaling import first_epochs
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from stepscope.report.vega import MAX_LINES, Curve, CurvePoint, Curves, Spec, curves_chart, known
+from stepscope.report.views._common import Figures, View
+from stepscope.report.views._runs import by_dataset, names, time_unit
 
 
 def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Curves, ...]:
     """ns over epochs, of runs that timed at least two."""
-    timed = [run for run in runs if sum(e.duration_ns is not None for e in run.epochs) > 1]
+    timed = [run for run in runs if sum(known(e.duration_ns) for e in run.epochs) > 1]
     charts = []
-    for part in by_dataset(timed, MAX_CURVES):
+    for part in by_dataset(timed, MAX_LINES):
         mine = part.runs
         curves = tuple(
             Curve(
                 name=name,
-                points=tuple(CurvePoint(x=e.number, y=e.duration_ns) for e in run.epochs if e.duration_ns is not None),
+                points=tuple(CurvePoint(x=e.number, y=e.duration_ns) for e in run.epochs if known(e.duration_ns)),
             )
             for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)
         )
@@ -53,11 +40,8 @@ def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Curves, 
     return tuple(charts)
 
 
-def draw(data: Curves, axes: Axes) -> None:
-    draw_curves(data, axes)
-    top = max(p.y for curve in data.curves for p in curve.points) * data.scale
-    from_zero(axes, top * 1.08)
-    whole_numbers(axes)
+def chart(data: Curves) -> Spec:
+    return curves_chart(data, zero=True)
 
 
 def caption(data: Curves) -> str:
@@ -81,14 +65,15 @@ def stem(data: Curves) -> str:
     return f"{data.key}_epoch_time_detailed"
 
 
-CHART = Chart(
+VIEW = View(
     key="epoch_time",
     title="Epoch time",
-    needs=("runs",),
-    wants=("drop_epochs",),
-    prepare=prepare,
-    draw=draw,
-    caption=caption,
-    size_inches=size_curves,
-    stem=stem,
+    figures=Figures(
+        needs=("runs",),
+        wants=("drop_epochs",),
+        prepare=prepare,
+        chart=chart,
+        caption=caption,
+        stem=stem,
+    ),
 )

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from stepscope.records.training import TrainingRun
-from stepscope.report.charts._common import Chart
-from stepscope.report.charts._groups import (
+from stepscope.report.views._common import Figures, View
+from stepscope.report.views._groups import (
     BarGroups,
     Comparison,
     compare,
-    draw_groups,
     faster,
     groups_caption,
-    size_groups,
+    groups_chart,
 )
-from stepscope.report.charts._runs import facets
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from stepscope.report.views._runs import facets
 
 
 def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[BarGroups, ...]:
@@ -38,10 +33,6 @@ def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[BarGroup
     return compare(runs, how, drop_epochs=drop_epochs)
 
 
-def draw(data: BarGroups, axes: Axes) -> None:
-    draw_groups(data, axes)
-
-
 def caption(data: BarGroups) -> str:
     return (
         f"{groups_caption(data, 'Gradient accumulation')} GA n: gradients are reduced once every n micro-steps,"
@@ -49,13 +40,14 @@ def caption(data: BarGroups) -> str:
     )
 
 
-CHART = Chart(
+VIEW = View(
     key="accumulation",
     title="Gradient accumulation",
-    needs=("runs",),
-    wants=("drop_epochs",),
-    prepare=prepare,
-    draw=draw,
-    caption=caption,
-    size_inches=size_groups,
+    figures=Figures(
+        needs=("runs",),
+        wants=("drop_epochs",),
+        prepare=prepare,
+        chart=groups_chart,
+        caption=caption,
+    ),
 )

@@ -1,50 +1,37 @@
-"""What a chart is, and lines over message sizes that several charts draw."""
+"""Sweeps over message size, one line each, with what calls scatter, a fitted curve and the link's peak."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from stepscope.core.words import counted
 from stepscope.predict.curve_shape import curve_time_ns
 from stepscope.records.calibration import Calibration, CollectiveFit
 from stepscope.records.comm import CommRow
+from stepscope.report.names import file_part
+from stepscope.report.vega import (
+    COLORS,
+    COLUMN,
+    FAINT,
+    INK,
+    MAX_LINES,
+    Spec,
+    apart,
+    by_series,
+    chart,
+    layer,
+    log_axis,
+    shape_by_series,
+    sig,
+    size_axis,
+    size_tick,
+)
 from stepscope.results.comm_labels import device_label, op_label, ranks_label, sweep_names, sweeps
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-MAX_LINES = 7
-"""Lines of one chart: as many as there are colours that everybody tells apart."""
-
 
 CURVE_STEPS = 48
 """Steps of a fitted curve between the smallest and the largest size."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """A registered chart. One file may draw several figures: ``prepare`` gives one frozen datum for each.
-
-    needs: keywords of ``prepare`` without which there is nothing to draw (``rows``, ``calibration``); wants: those that
-    it uses where they are there. prepare: pure; data have ``key`` (part of a file name) and ``title``. draw: one datum
-    on an empty matplotlib ``Axes``. caption: what is seen, in sentences that need no chart. size_inches: (width, height).
-    stem: name of a datum's file without its ending; None: ``KEY-DATUM``.
-    """
-
-    key: str
-    title: str
-    needs: tuple[str, ...]
-    prepare: Callable[..., tuple[Any, ...]]
-    draw: Callable[[Any, Axes], None]
-    caption: Callable[[Any], str]
-    wants: tuple[str, ...] = ()
-    size_inches: Callable[[Any], tuple[float, float]]
-    stem: Callable[[Any], str] | None = None
-
-    def file_stem(self, datum: Any) -> str:
-        """Name of the file of one datum, without its ending."""
-        return f"{self.key}-{datum.key}" if self.stem is None else self.stem(datum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +91,7 @@ def size_charts(
             several = f" ({number} of {len(parts)})" if len(parts) > 1 else ""
             charts.append(
                 SizeChart(
-                    key=_file_part(f"{op}-{device}" + (f"-{number}" if several else "")),
+                    key=file_part(f"{op}-{device}" + (f"-{number}" if several else "")),
                     title=f"{op}, {device}{ranks}{several}",
                     lines=tuple(
                         _line(sweep, called(sweep[0]) or ranks_label(sweep[0]), calibration, value) for sweep in part
@@ -182,12 +169,69 @@ def _pacing(part: Sequence[Sequence[CommRow]]) -> str:
     return "an untimed barrier before each call" if "barrier" in paced else "calls back to back"
 
 
-def _file_part(text: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in text)
+FITTED = "fitted curve"
 
 
-def given(chart: Chart, records: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The keywords for ``chart.prepare`` out of ``records``; None where one that it needs is missing."""
-    if any(records.get(name) is None for name in chart.needs):
-        return None
-    return {n: records[n] for n in (*chart.needs, *chart.wants) if records.get(n) is not None}
+def size_chart(data: SizeChart, *, label: str, scale: float) -> Spec:
+    """All lines of ``data``, values times ``scale``; ``label`` names the value and its unit."""
+    names = apart([line.name for line in data.lines])
+    unit = label.partition("(")[2].rstrip(")")
+    points: list[dict[str, Any]] = []
+    bands: list[dict[str, Any]] = []
+    fitted: list[dict[str, Any]] = []
+    for line, name in zip(data.lines, names, strict=True):
+        for p in line.points:
+            said = f"{name}, {size_tick(p.size_bytes)}: {p.value * scale:.4g} {unit}"
+            points.append({"size": p.size_bytes, "y": sig(p.value * scale), "series": name, "said": said})
+            if p.fast is not None and p.slow is not None:
+                low, high = sorted((p.fast * scale, p.slow * scale))
+                bands.append({"size": p.size_bytes, "low": sig(low), "high": sig(high), "series": name})
+        fitted += [{"size": sig(size), "y": sig(value * scale), "of": name} for size, value in line.fitted]
+    shown = [*names, FITTED] if fitted else names
+    hue = by_series(shown, (*COLORS[: len(names)], INK))
+    layers = []
+    if data.peak is not None:
+        peak = [{"y": sig(data.peak * scale), "text": f"link peak {data.peak * scale:.4g} GB/s"}]
+        at = {"y": {"field": "y", "type": "quantitative"}}
+        layers.append(layer("rule", peak, {**at, "x": None}, color=FAINT, strokeDash=[5, 2], strokeWidth=0.9))
+        words = {**at, "x": {"value": 2}, "text": {"field": "text"}}
+        layers.append(layer("text", peak, words, color=FAINT, align="left", dy=-5))
+    if bands:
+        span = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}, "color": hue}
+        layers.append(layer("area", bands, span, opacity=0.18))
+    bare = [{k: v for k, v in point.items() if k != "said"} for point in points]
+    layers.append(layer("line", bare, {"color": hue}, strokeWidth=1.3))
+    if fitted:
+        of = {"detail": {"field": "of"}, "color": {"datum": FITTED, **{k: v for k, v in hue.items() if k != "field"}}}
+        layers.append(layer("line", fitted, of, strokeWidth=0.9, strokeDash=[3, 2]))
+    dots = {"color": hue, "shape": shape_by_series(shown)}
+    layers.append(layer("point", points, dots, filled=True, size=16, opacity=1))
+    reach = [point["y"] for point in points] + [band[end] for band in bands for end in ("low", "high")]
+    reach += [] if data.peak is None else [sig(data.peak * scale * 1.3)]
+    return chart(
+        data.title,
+        layers,
+        width=COLUMN,
+        height=140,
+        x=size_axis("size", [point["size"] for point in points]),
+        y=log_axis("y", label, [value for value in reach if value > 0]),
+    )
+
+
+def lines_caption(chart: SizeChart, what: str) -> str:
+    """Which operation, sizes and sweeps, what points and bands are, where the values end."""
+    points = [p for line in chart.lines for p in line.points]
+    sizes = [p.size_bytes for p in points]
+    ranged = f"{size_tick(min(sizes))} to {size_tick(max(sizes))}" if len(set(sizes)) > 1 else size_tick(sizes[0])
+    names = "; ".join(line.name for line in chart.lines)
+    parts = [
+        f"{what} of {chart.title} over message size, {ranged}; {counted(len(chart.lines), 'line')}: {names}.",
+        "Points: means over the calls, as imported."
+        if chart.means
+        else f"Points: median over the calls, each as long as on its slowest rank; {chart.pacing}.",
+    ]
+    if any(p.fast is not None and p.slow is not None for p in points):
+        parts.append("Bands: from the fastest call to the 90th percentile of the calls.")
+    if any(line.fitted for line in chart.lines):
+        parts.append("Dashed: the calibrated curve.")
+    return " ".join(parts)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_bandwidth
 from stepscope.records.calibration import Calibration
 from stepscope.records.comm import CommRow
-from stepscope.report.charts._common import Chart, SizeChart, size_charts
-from stepscope.report.charts._lines import draw_lines, lines_caption, size_inches
-from stepscope.report.charts._style import size_tick
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from stepscope.report.vega import Spec, size_tick
+from stepscope.report.views._common import Figures, View
+from stepscope.report.views._sizes import SizeChart, lines_caption, size_chart, size_charts
 
 
 def prepare(rows: Sequence[CommRow], calibration: Calibration | None = None) -> tuple[SizeChart, ...]:
@@ -21,8 +17,8 @@ def prepare(rows: Sequence[CommRow], calibration: Calibration | None = None) -> 
     return size_charts(rows, calibration, _busbw, with_peak=True)
 
 
-def draw(data: SizeChart, axes: Axes) -> None:
-    draw_lines(data, axes, label="busbw (GB/s)", scale=1e-9, inside="lower right")
+def chart(data: SizeChart) -> Spec:
+    return size_chart(data, label="busbw (GB/s)", scale=1e-9)
 
 
 def caption(data: SizeChart) -> str:
@@ -44,13 +40,14 @@ def _busbw(row: CommRow, time_ns: float) -> float | None:
     return row.busbw_bytes_per_s * row.time_ns / time_ns
 
 
-CHART = Chart(
+VIEW = View(
     key="comm_busbw",
     title="Bus bandwidth against size",
-    needs=("rows",),
-    wants=("calibration",),
-    prepare=prepare,
-    draw=draw,
-    caption=caption,
-    size_inches=size_inches,
+    figures=Figures(
+        needs=("rows",),
+        wants=("calibration",),
+        prepare=prepare,
+        chart=chart,
+        caption=caption,
+    ),
 )

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
-from stepscope.report.charts._runs import (
+from stepscope.report.names import file_part, in_words, lines
+from stepscope.report.vega import (
+    COLUMN,
+    FAILED,
+    PAGE,
+    Spec,
+    apart,
+    by_series,
+    chart,
+    layer,
+    name_axis,
+    number_axis,
+    sig,
+    whiskers,
+    words,
+)
+from stepscope.report.views._runs import (
     FACETS,
     Quantity,
     facets,
@@ -18,26 +34,6 @@ from stepscope.report.charts._runs import (
     parts,
     quantity,
 )
-from stepscope.report.charts._style import (
-    BEHIND,
-    COLORS,
-    COLUMN_INCHES,
-    PAGE_INCHES,
-    boxes,
-    failed_boxes,
-    from_zero,
-    legend_below,
-    legend_below_inches,
-    text_at,
-    tick_lines,
-    title_above,
-    title_inches,
-    whiskers,
-)
-from stepscope.report.charts._text import file_part, in_words, lines
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MAX_SERIES = 7
 MAX_BARS = 28
@@ -242,61 +238,52 @@ def times(gain: float) -> str:
     return f"{gain + 1:.2f}x"
 
 
-def draw_groups(data: BarGroups, axes: Axes) -> None:
-    count = len(data.series)
-    width = 0.82 / count
-    several = sum(bar is not None for c in data.clusters for bar in c.bars) > 4
-    ends = [(b.high or b.value or 0.0) * data.scale for c in data.clusters for b in c.bars if b is not None]
-    top = max(ends)
-    ranged: list[tuple[float, float, float]] = []
-    lost: list[tuple[float, float, float, float]] = []
-    for number, name in enumerate(data.series):
-        found = []
-        for at, cluster in enumerate(data.clusters):
-            bar = cluster.bars[number]
-            place = at + (number - (count - 1) / 2) * width
+def groups_chart(data: BarGroups) -> Spec:
+    """Bars of a cluster side by side, each with its label; what failed has a dashed outline and its reason."""
+    shown = [bar for c in data.clusters for bar in c.bars if bar is not None]
+    width = PAGE if len(shown) > NARROW_BARS or len(data.clusters) > 5 else COLUMN
+    upright = len(shown) > 4
+    top = max((bar.high or bar.value or 0.0) * data.scale for bar in shown) or 1.0
+    fits = max(6, int(width / 72 * 14 / max(1, len(data.clusters))))
+    names = apart([lines(cluster.name, fits, 3) for cluster in data.clusters])
+    unit = data.axis.partition("(")[2].rstrip(")")
+    bars, lost, ranged, labels, reasons = [], [], [], [], []
+    for cluster, name in zip(data.clusters, names, strict=True):
+        for series, bar in zip(data.series, cluster.bars, strict=True):
             if bar is None:
                 continue
+            at = {"cluster": name, "series": series}
+            called = named(cluster, series)
             if bar.value is None:
-                lost.append((place - 0.45 * width, 0.0, 0.9 * width, 0.42 * top))
-                text_at(
-                    axes,
-                    place,
-                    0.03 * top,
-                    bar.failure or "",
-                    rotation=90,
-                    ha="center",
-                    va="bottom",
-                    bbox=BEHIND,
-                )
+                lost.append({**at, "y": sig(0.42 * top), "said": f"{called}: {bar.failure}"})
+                reasons.append({**at, "y": 0, "text": bar.failure or ""})
                 continue
-            found.append((place - 0.45 * width, 0.0, 0.9 * width, bar.value * data.scale))
+            said = f"{called}: {bar.value * data.scale:.4g} {unit}" + (f", {bar.label}" if bar.label else "")
+            bars.append({**at, "y": sig(bar.value * data.scale), "said": said})
             if bar.low is not None and bar.high is not None:
-                ranged.append((place, bar.low * data.scale, bar.high * data.scale))
+                ranged.append({**at, "low": sig(bar.low * data.scale), "high": sig(bar.high * data.scale)})
             if bar.label:
-                end = max(bar.value, bar.high or 0.0) * data.scale
-                text_at(axes, place, end, bar.label, dy=2, ha="center", va="bottom", rotation=90 if several else 0)
-        boxes(axes, found, color=COLORS[number % len(COLORS)], label=name)
-    failed_boxes(axes, lost)
-    whiskers(axes, ranged, cap=0.3 * width)
-    labelled = max((len(b.label) for c in data.clusters for b in c.bars if b is not None), default=0)
-    room = 1.05 + (0.032 * labelled if several else 0.09 if labelled else 0.0)
-    from_zero(axes, top * room)
-    width_inches = size_groups(data)[0]
-    fits = max(6, int(width_inches * 14 / max(1, len(data.clusters))))
-    axes.set_xticks(range(len(data.clusters)), [lines(cluster.name, fits, 3) for cluster in data.clusters])
-    axes.set_xlim(-0.6, len(data.clusters) - 0.4)
-    tick_lines(axes, "y")
-    axes.set_ylabel(data.axis)
-    title_above(axes, data.title, width_inches)
-    legend_below(axes, data.series, width_inches)
-
-
-def size_groups(data: BarGroups) -> tuple[float, float]:
-    bars = sum(bar is not None for c in data.clusters for bar in c.bars)
-    wide = bars > NARROW_BARS or len(data.clusters) > 5
-    width = PAGE_INCHES if wide else COLUMN_INCHES
-    return width, 2.6 + legend_below_inches(data.series, width) + title_inches(data.title, width)
+                labels.append({**at, "y": sig(max(bar.value, bar.high or 0.0) * data.scale), "text": bar.label})
+    longest = max((len(bar.label) for bar in shown), default=0)
+    room = 1.05 + (0.032 * longest if upright else 0.09 if longest else 0.0)
+    offset: dict[str, Any] = {
+        "xOffset": {"field": "series", "type": "nominal", "sort": None, "scale": {"domain": list(data.series)}}
+    }
+    along: dict[str, Any] = {"angle": 270, "align": "left", "baseline": "middle", "dx": 3} if upright else {"dy": -6}
+    return chart(
+        data.title,
+        [
+            layer("bar", bars, {"color": by_series(data.series, width=width), **offset}),
+            *([layer("bar", lost, offset, **FAILED)] if lost else []),
+            *whiskers(ranged, **offset),
+            *words(labels, offset, **along),
+            *words(reasons, offset, angle=270, align="left", baseline="middle", dx=3),
+        ],
+        width=width,
+        height=150,
+        x=name_axis("cluster", names),
+        y=number_axis("y", data.axis, low=0.0, top=top * room),
+    )
 
 
 def groups_caption(data: BarGroups, what: str) -> str:
@@ -316,7 +303,7 @@ def groups_caption(data: BarGroups, what: str) -> str:
     if any(b.low is not None for _, _, b in bars):
         text.append(f"Whiskers: {data.ends}.")
     if failed:
-        text.append(f"Hatched, without a result: {in_words(failed)}.")
+        text.append(f"Dashed outline, without a result: {in_words(failed)}.")
     return " ".join(text)
 
 

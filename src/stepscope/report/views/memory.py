@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_bytes_binary
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
-from stepscope.report.charts._common import Chart
-from stepscope.report.charts._runs import by_dataset, facets, failure, names
-from stepscope.report.charts._stacks import MAX_ROWS, StackRow, Stacks, draw_stacks, failed_text, size_stacks
-from stepscope.report.charts._style import COLORS, FAINT
-from stepscope.report.charts._text import clean
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from stepscope.report.names import clean
+from stepscope.report.vega import COLORS, FAINT, MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
+from stepscope.report.views._common import Figures, View
+from stepscope.report.views._runs import by_dataset, facets, failure, names
 
 KINDS = {
     "parameters": COLORS[0],
@@ -92,10 +87,6 @@ def _row(run: TrainingRun, name: str, kinds: Sequence[str]) -> StackRow:
     )
 
 
-def draw(data: Stacks, axes: Axes) -> None:
-    draw_stacks(data, axes)
-
-
 def caption(data: Stacks) -> str:
     done = sorted((row for row in data.rows if row.failure is None), key=lambda row: -sum(row.parts))
     parts = f"by kind ({', '.join(data.kinds)})" if len(data.kinds) > 1 else "as a whole"
@@ -107,12 +98,13 @@ def caption(data: Stacks) -> str:
     )
 
 
-CHART = Chart(
+VIEW = View(
     key="memory",
     title="Peak memory",
-    needs=("runs",),
-    prepare=prepare,
-    draw=draw,
-    caption=caption,
-    size_inches=size_stacks,
+    figures=Figures(
+        needs=("runs",),
+        prepare=prepare,
+        chart=stacks_chart,
+        caption=caption,
+    ),
 )

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.trace_summary import RankPass
-from stepscope.report.charts._common import Chart
-from stepscope.report.charts._stacks import MAX_ROWS, StackRow, Stacks, draw_stacks, size_stacks
-from stepscope.report.charts._style import COLORS, GRID
-from stepscope.report.charts._text import clean, file_part
+from stepscope.report.names import clean, file_part
+from stepscope.report.vega import MAX_ROWS, StackRow, Stacks, color, stacks_chart
+from stepscope.report.views._common import Figures, View
 from stepscope.results.evidence import TraceEvidence
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 KINDS = (
-    ("computation", COLORS[0]),
-    ("exposed communication", COLORS[1]),
-    ("exposed copies", COLORS[3]),
-    ("idle", GRID),
+    ("computation", color("k-compute")),
+    ("exposed communication", color("k-exposed")),
+    ("exposed copies", color("k-copies")),
+    ("idle", color("k-idle")),
 )
 
 
@@ -63,10 +58,6 @@ def _row(each: RankPass) -> StackRow | None:
     return StackRow(name=f"rank {each.facts.rank}", parts=shares, text=format_percent(shares[0], digits=0))
 
 
-def draw(data: Stacks, axes: Axes) -> None:
-    draw_stacks(data, axes)
-
-
 def caption(data: Stacks) -> str:
     count = len(data.rows)
     means = [sum(row.parts[n] for row in data.rows) / count for n in range(len(KINDS))]
@@ -79,12 +70,13 @@ def caption(data: Stacks) -> str:
     )
 
 
-CHART = Chart(
+VIEW = View(
     key="trace_budget",
     title="Time budget of a trace",
-    needs=("traces",),
-    prepare=prepare,
-    draw=draw,
-    caption=caption,
-    size_inches=size_stacks,
+    figures=Figures(
+        needs=("traces",),
+        prepare=prepare,
+        chart=stacks_chart,
+        caption=caption,
+    ),
 )

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
-from stepscope.report.charts._common import Chart
-from stepscope.report.charts._curves import (
-    MAX_CURVES,
-    Curve,
-    CurvePoint,
-    Curves,
-    draw_curves,
-    plain_values,
-    size_curves,
-    whole_numbers,
-)
-from stepscope.report.charts._runs import facets, grouped, names, parts
-from stepscope.report.charts._text import file_part
+from stepscope.report.names import file_part
+from stepscope.report.vega import MAX_LINES, Curve, CurvePoint, Curves, Spec, curves_chart, known
+from stepscope.report.views._common import Figures, View
+from stepscope.report.views._runs import facets, grouped, names, parts
 from stepscope.results.evidence import CellEvidence
 from stepscope.stats.measured import common_steps
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MAX_POINTS = 100
 """Steps of one line; more are drawn as means of neighbours."""
@@ -49,7 +36,7 @@ def prepare(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ()) -> 
     charts: list[LossChart] = []
     for about, mine in _alike(done):
         lines = _lines(mine, by_cell)
-        split = parts(lines, MAX_CURVES)
+        split = parts(lines, MAX_LINES)
         for number, part in enumerate(split, start=1):
             if len(part) < 2:
                 continue
@@ -104,7 +91,7 @@ def _lines(runs: Sequence[TrainingRun], cells: dict[str, CellEvidence]) -> list[
     epochs: list[Line] = []
     steps: list[Line] = []
     for run in runs:
-        found = tuple(CurvePoint(x=e.number, y=e.train_loss) for e in run.epochs if e.train_loss is not None)
+        found = tuple(CurvePoint(x=e.number, y=e.train_loss) for e in run.epochs if known(e.train_loss))
         if len(found) > 1:
             epochs.append((run, found, "epoch"))
         elif run.run_id in cells and len(walked := _step_losses(cells[run.run_id])) > 1:
@@ -119,9 +106,9 @@ def _step_losses(cell: CellEvidence) -> tuple[CurvePoint, ...]:
     losses: list[tuple[int, float]] = []
     for (number, step), ranks in steps.items():
         sums = [sample.loss_sum for sample in ranks]
-        known = [value for value in sums if value is not None]
-        if number == first and ranks[0].global_samples and len(known) == len(sums):
-            losses.append((step, sum(known) / ranks[0].global_samples))
+        told = [value for value in sums if known(value)]
+        if number == first and ranks[0].global_samples and len(told) == len(sums):
+            losses.append((step, sum(told) / ranks[0].global_samples))
     width = -(-len(losses) // MAX_POINTS)
     windows = [losses[at : at + width] for at in range(0, len(losses), width)] if width else []
     return tuple(CurvePoint(x=sum(s for s, _ in w) / len(w), y=sum(value for _, value in w) / len(w)) for w in windows)
@@ -134,10 +121,8 @@ def _difference(lines: Sequence[tuple[CurvePoint, ...]]) -> tuple[float, float]:
     return max(found, default=(0.0, 0.0))
 
 
-def draw(data: LossChart, axes: Axes) -> None:
-    draw_curves(data.lines, axes, over=True)
-    whole_numbers(axes)
-    plain_values(axes)
+def chart(data: LossChart) -> Spec:
+    return curves_chart(data.lines, over=True)
 
 
 def caption(data: LossChart) -> str:
@@ -156,17 +141,14 @@ def caption(data: LossChart) -> str:
     )
 
 
-def size_inches(data: LossChart) -> tuple[float, float]:
-    return size_curves(data.lines)
-
-
-CHART = Chart(
+VIEW = View(
     key="loss",
     title="Training loss",
-    needs=("runs",),
-    wants=("cells",),
-    prepare=prepare,
-    draw=draw,
-    caption=caption,
-    size_inches=size_inches,
+    figures=Figures(
+        needs=("runs",),
+        wants=("cells",),
+        prepare=prepare,
+        chart=chart,
+        caption=caption,
+    ),
 )

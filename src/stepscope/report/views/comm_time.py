@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration
 from stepscope.records.calibration import Calibration
 from stepscope.records.comm import CommRow
-from stepscope.report.charts._common import Chart, SizeChart, size_charts
-from stepscope.report.charts._lines import draw_lines, lines_caption, size_inches
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from stepscope.report.vega import Spec
+from stepscope.report.views._common import Figures, View
+from stepscope.report.views._sizes import SizeChart, lines_caption, size_chart, size_charts
 
 
 def prepare(rows: Sequence[CommRow], calibration: Calibration | None = None) -> tuple[SizeChart, ...]:
@@ -20,8 +17,8 @@ def prepare(rows: Sequence[CommRow], calibration: Calibration | None = None) -> 
     return size_charts(rows, calibration, _time, with_peak=False)
 
 
-def draw(data: SizeChart, axes: Axes) -> None:
-    draw_lines(data, axes, label="time per call (µs)", scale=1e-3, inside="upper left")
+def chart(data: SizeChart) -> Spec:
+    return size_chart(data, label="time per call (µs)", scale=1e-3)
 
 
 def caption(data: SizeChart) -> str:
@@ -37,13 +34,14 @@ def _time(row: CommRow, time_ns: float) -> float | None:
     return time_ns
 
 
-CHART = Chart(
+VIEW = View(
     key="comm_time",
     title="Time against size",
-    needs=("rows",),
-    wants=("calibration",),
-    prepare=prepare,
-    draw=draw,
-    caption=caption,
-    size_inches=size_inches,
+    figures=Figures(
+        needs=("rows",),
+        wants=("calibration",),
+        prepare=prepare,
+        chart=chart,
+        caption=caption,
+    ),
 )

@@ -1,0 +1,209 @@
+"""All charts of some records: which there are, and as files, with a page of their captions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.errors import UsageError
+from stepscope.core.suggest import unknown
+from stepscope.core.words import counted
+from stepscope.report.names import clean
+from stepscope.report.render import picture
+from stepscope.report.render.markdown import plain_text
+from stepscope.report.vega import COLUMN, Spec, resolved
+from stepscope.report.views import REGISTRY
+from stepscope.store.writer import write_bytes
+
+if TYPE_CHECKING:
+    from stepscope.records.calibration import Calibration
+    from stepscope.records.comm import CommRow
+    from stepscope.results.evidence import Evidence
+
+CAPTIONS = "charts.md"
+
+MAX_FIGURES = 36
+"""Figures of one report: nobody looks at more."""
+
+MANY_RUNS, FEW_FIGURES = 100, 14
+"""From so many runs on, so many figures: the first of each chart say most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One figure, described. view: its key. about: the view's title. stem: of its files, unique among all."""
+
+    view: str
+    about: str
+    stem: str
+    title: str
+    caption: str
+    spec: Spec
+
+    @property
+    def full_title(self) -> str:
+        return f"{self.about}: {self.title}"
+
+    @property
+    def wide(self) -> bool:
+        """Whether it takes a page's whole width."""
+        return bool(self.spec.get("width", 0) > COLUMN or "hconcat" in self.spec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """Figures to show, those beyond the limit, and their pictures as they become ready: the SVG with the page's colours
+    first, then a file for each of ``formats``.
+    """
+
+    figures: tuple[Figure, ...]
+    left_out: tuple[Figure, ...]
+    formats: tuple[picture.Format, ...]
+    pictures: Callable[[], tuple[tuple[bytes, ...], ...]]
+
+    def for_page(self) -> tuple[tuple[Figure, str], ...]:
+        """Each figure with its SVG, whose colours the page gives; names inside one SVG are its own."""
+        return tuple(
+            (figure, picture.inside(found[0].decode(), f"f{number}", figure.full_title))
+            for number, (figure, found) in enumerate(zip(self.figures, self.pictures(), strict=True))
+        )
+
+
+def records_of(evidence: Evidence, *, drop_epochs: int = 1) -> dict[str, Any]:
+    """What charts need and want, by the names that they use."""
+    return {
+        "rows": evidence.comm or None,
+        "calibration": evidence.calibration,
+        "runs": evidence.runs or None,
+        "scaling": evidence.scaling or None,
+        "cells": evidence.cells or None,
+        "traces": evidence.traces or None,
+        "drop_epochs": drop_epochs,
+    }
+
+
+def figures(records: Mapping[str, Any], limit: int | None = None) -> tuple[tuple[Figure, ...], tuple[Figure, ...]]:
+    """(to be drawn, left out): charts in the order of their names; of too many, every chart's first ones are kept."""
+    found: list[list[tuple[str, Any]]] = []
+    stems: dict[str, int] = {}
+    keys = REGISTRY.names()
+    for key in keys:
+        shown = REGISTRY.load(key).figures
+        mine = []
+        for datum in () if shown is None else shown.data(records):
+            stem = f"{key}-{datum.key}" if shown is None or shown.stem is None else shown.stem(datum)
+            stems[stem] = stems.get(stem, 0) + 1
+            mine.append((stem + (f"-{stems[stem]}" if stems[stem] > 1 else ""), datum))
+        found.append(mine)
+    every = [(number, place) for number, mine in enumerate(found) for place in range(len(mine))]
+    turns = sorted(every, key=lambda at: (at[1], at[0]))
+    kept = set(turns[:limit])
+    made = {at: _figure(keys[at[0]], *found[at[0]][at[1]], drawn=at in kept) for at in every}
+    return tuple(made[at] for at in every if at in kept), tuple(made[at] for at in every if at not in kept)
+
+
+def _figure(key: str, stem: str, datum: Any, *, drawn: bool) -> Figure:
+    view = REGISTRY.load(key)
+    assert view.figures is not None
+    return Figure(
+        view=key,
+        about=view.title,
+        stem=stem,
+        title=datum.title,
+        caption=view.figures.caption(datum) if drawn else "",
+        spec=view.figures.chart(datum) if drawn else {},
+    )
+
+
+def begin(
+    records: Mapping[str, Any],
+    formats: Sequence[str] = ("png",),
+    *,
+    limit: int | None = -1,
+    executor: Executor | None = None,
+) -> Drawing:
+    """Describe what ``records`` allow and begin to draw it, in the processes of ``executor`` where one is given.
+
+    records: as of :func:`records_of`; None or absent: there is none. formats: png, svg, pdf; none: the page alone.
+    limit: most figures, of every chart the first ones; None: all; -1: as many as a report should have. Raises
+    UsageError for an unknown format.
+    """
+    for name in formats:
+        if name not in picture.FORMATS:
+            raise UsageError(unknown("chart format", name, picture.FORMATS))
+    if limit == -1:
+        limit = MAX_FIGURES if len(records.get("runs") or ()) < MANY_RUNS else FEW_FIGURES
+    wanted = tuple(name for name in picture.FORMATS if name in formats)
+    drawn, left_out = figures(records, limit)
+    work = [(json.dumps(f.spec), clean(f.full_title, 400), clean(f.caption, 4000), wanted) for f in drawn]
+    coming = map(picture.pictures, work) if executor is None else executor.map(picture.pictures, work)
+    ready: list[tuple[bytes, ...]] = []
+
+    def pictures() -> tuple[tuple[bytes, ...], ...]:
+        ready.extend(coming)
+        return tuple(ready)
+
+    return Drawing(figures=drawn, left_out=left_out, formats=wanted, pictures=pictures)
+
+
+def write(drawing: Drawing, folder: Path) -> tuple[Path, ...]:
+    """Write each figure in its formats and as ``*.vl.json``, then ``charts.md``; the files written, it last.
+
+    Nothing where there is no figure. Raises WriteError where files cannot be written.
+    """
+    written: list[Path] = []
+    page = ["# Charts", ""]
+    for figure, found in zip(drawing.figures, drawing.pictures(), strict=True):
+        paths = [folder / f"{figure.stem}.{name}" for name in drawing.formats]
+        for path, data in zip(paths, found[1:], strict=True):
+            write_bytes(path, data)
+        described = folder / f"{figure.stem}.vl.json"
+        write_bytes(described, resolved(described_json(figure.spec)).encode(errors="replace"))
+        written += [*paths, described]
+        title = plain_text(figure.full_title)
+        shown = [f"![{title}]({paths[0].name})", ""] if paths else []
+        page += [f"## {title}", "", *shown, plain_text(figure.caption), ""]
+    page += _left_out(drawing)
+    if written:
+        write_bytes(folder / CAPTIONS, "\n".join(page).encode(errors="replace"))
+        written.append(folder / CAPTIONS)
+    return tuple(written)
+
+
+def described_json(spec: Spec) -> str:
+    """A description to read and to change; nothing in it is markup, whoever shows it."""
+    return json.dumps(spec, indent=1, allow_nan=False).replace("<", "\\u003c") + "\n"
+
+
+def _left_out(drawing: Drawing) -> Iterable[str]:
+    if not drawing.left_out:
+        return ()
+    return (
+        f"## Left out: {counted(len(drawing.left_out), 'more figure')}",
+        "",
+        f"Reports hold {len(drawing.figures)} figures; `--cell`, `--datasets` or a smaller matrix show others. Not drawn:",
+        "",
+        *(f"- {plain_text(figure.full_title)}" for figure in drawing.left_out),
+        "",
+    )
+
+
+def draw(
+    records: Mapping[str, Any], folder: Path, formats: Sequence[str] = ("png",), *, limit: int | None = -1
+) -> tuple[Path, ...]:
+    """Draw what ``records`` allow into ``folder`` as ``begin`` and ``write`` do; the files written, ``charts.md`` last."""
+    return write(begin(records, formats, limit=limit), folder)
+
+
+def draw_charts(
+    rows: Sequence[CommRow],
+    folder: Path,
+    calibration: Calibration | None = None,
+    formats: Sequence[str] = ("png",),
+) -> tuple[Path, ...]:
+    """Draw every chart that collectives and their fits allow; the files written, ``charts.md`` (captions) last."""
+    return draw({"rows": rows or None, "calibration": calibration}, folder, formats, limit=None)

@@ -1,0 +1,99 @@
+"""A described chart as SVG, PNG or PDF; the same description gives the same bytes. Nothing is loaded before it is drawn."""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from typing import Literal
+from xml.sax.saxutils import escape, quoteattr
+
+from stepscope.report.vega import resolved
+
+Format = Literal["png", "svg", "pdf"]
+FORMATS: tuple[Format, ...] = ("png", "svg", "pdf")
+
+DPI = 300
+
+VEGA_LITE = "6.4"
+"""The version of vl-convert's own that draws."""
+
+_MARK = re.compile(
+    r'<(path|rect|line)([^>]*?) aria-label="([^"]*)" role="[^"]*" aria-roledescription="[^"]*"([^>]*?)/>'
+)
+_NOISE = re.compile(
+    r' (?:aria-hidden="true"|pointer-events="none"|role="graphics-[^"]*"|aria-roledescription="[^"]*"'
+    r'|class="(?:mark|role|background|foreground|marks)[^"]*"|opacity="1"|aria-label="[^"]*"|xmlns:xlink="[^"]*"'
+    r'|stroke-miterlimit="10"|version="1.1")'
+)
+_NOTHING = re.compile(r'<path(?: aria-hidden="true")?(?: class="[^"]*")?(?: aria-hidden="true")? d=""[^>]*/>')
+_GROUND = re.compile(r'<path[^>]*class="background"[^>]*d="M0(?:\.5)?,0(?:\.5)?h0v0h0Z"[^>]*/>')
+_EMPTY = re.compile(r"<g(?: [^>]*)?></g>")
+
+
+def pictures(work: tuple[str, str, str, tuple[Format, ...]]) -> tuple[bytes, ...]:
+    """The SVG with the page's colours, then a file for each format. work: (spec as JSON, title, caption, formats)."""
+    spec, title, caption, formats = work
+    drawn = page_svg(spec)
+    alone = resolved(drawn)
+    return (drawn.encode(), *(_file(alone, name, title, caption) for name in formats))
+
+
+def page_svg(spec: str) -> str:
+    """The description as an SVG whose colours are CSS variables and whose marks have ``<title>``s."""
+    import vl_convert
+
+    return _plain(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
+
+
+def inside(svg: str, prefix: str, title: str) -> str:
+    """``svg`` for a page that holds others: as wide as its place, with names of its own."""
+    svg = re.sub(r'(id="|url\(#)', rf"\1{prefix}", svg)
+    svg = re.sub(r' (?:width|height)="[\d.]+"', "", svg, count=2)
+    return svg.replace("<svg ", f'<svg role="group" tabindex="0" aria-label={quoteattr(title)} ', 1)
+
+
+def _plain(svg: str) -> str:
+    """Without what says nothing; what a mark tells is its ``<title>``: shown under the pointer, read by screen readers."""
+    svg = _GROUND.sub("", _NOTHING.sub("", svg))
+    svg = _MARK.sub(r"<\1\2\4><title>\3</title></\1>", svg)
+    svg = _NOISE.sub("", svg)
+    for number, name in enumerate(
+        dict.fromkeys(re.findall(r'\bid="([^"]*)"', svg))
+    ):  # they count on from picture to picture
+        svg = svg.replace(f'id="{name}"', f'id="n{number}"').replace(f"url(#{name})", f"url(#n{number})")
+    before = ""
+    while before != svg:
+        before, svg = svg, _EMPTY.sub("", svg)
+    return svg
+
+
+def _file(svg: str, format_: Format, title: str, caption: str) -> bytes:
+    """With title and caption for whoever cannot see it or finds it alone."""
+    import vl_convert
+
+    if format_ == "pdf":
+        found: bytes = vl_convert.svg_to_pdf(svg)
+        return found
+    if format_ == "png":
+        drawn: bytes = vl_convert.svg_to_png(_on_white(svg), scale=1.0, ppi=DPI)
+        return _with_texts(drawn, {"Title": title, "Description": caption})
+    head, ground, rest = _on_white(svg).partition(">")
+    head = re.sub(r'\b(width|height)="([\d.]+)"', r'\1="\2pt"', head, count=2)
+    return f'{head} role="img"{ground}<title>{escape(title)}</title><desc>{escape(caption)}</desc>{rest}'.encode()
+
+
+def _on_white(svg: str) -> str:
+    """A picture alone may be shown on anything."""
+    head, end, rest = svg.partition(">")
+    return f'{head}{end}<rect width="100%" height="100%" fill="white"/>{rest}'
+
+
+def _with_texts(png: bytes, texts: dict[str, str]) -> bytes:
+    """``png`` with keyword -> text (UTF-8) behind its header."""
+    after = 8 + 12 + 13  # signature; length, name and sum of the header; its fields
+    chunks = (
+        b"iTXt" + key.encode("latin-1") + b"\0\0\0\0\0" + text.encode(errors="replace") for key, text in texts.items()
+    )
+    made = b"".join(struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in chunks)
+    return png[:after] + made + png[after:]

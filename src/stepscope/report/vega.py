@@ -1,0 +1,510 @@
+"""What all charts have in common, in the words of Vega-Lite: one description for the page, for pictures and for papers.
+
+Lengths are points (1/72 inch). Colours are the page's CSS variables: in the page they follow light, dark and print, in files
+:func:`resolved` puts the light ones in their place. Colours of series: after Okabe and Ito, "Color Universal Design", 2008,
+without yellow, which is lost on white.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, TypeGuard
+
+from stepscope.core.units import format_bytes_binary
+from stepscope.report.names import lines, shortened
+
+Spec = dict[str, Any]
+"""A Vega-Lite description, or a part of one."""
+
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+
+PALETTE = {
+    "ink": "#1c2126", "faint": "#5a646e", "rule": "#d5dae0", "ground": "#ffffff", "panel": "#f6f7f8", "bad": "#b3261e",
+    "c0": "#0072b2", "c1": "#c24a00", "c2": "#00805e", "c3": "#b0528a", "c4": "#a86c00", "c5": "#2b8fcf", "c6": "#444c55",
+    "k-compute": "#0072b2", "k-exposed": "#d55e00", "k-copies": "#009e73", "k-idle": "#e4e8ec", "k-wait": "#cc79a7",
+    "k-forward": "#56b4e9", "k-other": "#9aa4ae",
+}  # fmt: skip
+"""Light colours by the names that templates/page.css gives them."""
+
+
+def color(name: str) -> str:
+    """The colour ``name`` of the page."""
+    assert name in PALETTE, name
+    return f"var(--{name})"
+
+
+COLORS = tuple(color(f"c{n}") for n in range(7))
+INK, FAINT, RULE, BAD = color("ink"), color("faint"), color("rule"), color("bad")
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-left")
+DASHES = ([1, 0], [4, 1.5], [1, 1], [6, 1.5, 1, 1.5], [2, 2], [8, 2], [3, 1, 1, 1])
+
+COLUMN, PAGE = 252, 515
+"""Width of a text column of a two-column page, and of both columns with the space between them."""
+
+MAX_LINES = 7
+"""Lines of one chart: as many as there are colours that everybody tells apart."""
+
+FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+
+_CONFIG: Spec = {
+    "font": FONT,
+    "background": None,
+    "view": {"stroke": None},
+    "title": {"anchor": "start", "frame": "bounds", "fontSize": 8, "fontWeight": "bold", "color": INK, "offset": 6},
+    "axis": {
+        "labelFontSize": 7, "titleFontSize": 7.5, "titleFontWeight": "normal", "labelColor": INK, "titleColor": INK,
+        "domainColor": FAINT, "tickColor": FAINT, "gridColor": RULE, "gridWidth": 0.5, "domainWidth": 0.6,
+        "tickWidth": 0.6, "tickSize": 3, "titlePadding": 4, "labelLimit": 400, "titleLimit": 0,
+    },
+    "legend": {
+        "labelFontSize": 7, "titleFontSize": 7.5, "titleFontWeight": "normal", "labelColor": INK, "titleColor": INK,
+        "orient": "bottom", "symbolSize": 35, "symbolStrokeWidth": 0, "symbolOpacity": 1, "symbolDash": [1, 0],
+        "labelLimit": 0, "offset": 4, "rowPadding": 1,
+        "columnPadding": 8, "titleLimit": 0,
+    },
+    "text": {"fontSize": 6.5, "color": INK},
+    "range": {"category": list(COLORS)},
+    "aria": True,
+}  # fmt: skip
+
+
+def resolved(text: str) -> str:
+    """``text`` with the light colours in place of the page's variables: what stands alone has no page."""
+    return re.sub(r"var\(--([\w-]+)\)", lambda found: PALETTE[found[1]], text)
+
+
+def chart(title: str, layers: Sequence[Spec], *, width: int, height: float, x: Spec, y: Spec, **more: Any) -> Spec:
+    """Layers over the same axes. width: of the whole picture; height: of the plot alone."""
+    return {
+        **head(title, width),
+        "width": width,
+        "height": round(height, 1),
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "encoding": {"x": x, "y": y},
+        "layer": list(layers),
+        **more,
+    }
+
+
+def head(title: str, width: int) -> Spec:
+    """What every description begins with."""
+    return {
+        "$schema": SCHEMA,
+        "config": _CONFIG,
+        "padding": 4,
+        "title": {"text": lines(title, int(width / 72 * 14)).split("\n")},
+    }
+
+
+def layer(
+    mark: str, values: Iterable[Mapping[str, Any]], encoding: Mapping[str, Any] | None = None, **how: Any
+) -> Spec:
+    """One kind of mark over its own data; ``said`` of a value is what the mark tells. how: of the mark."""
+    found = [dict(value) for value in values]
+    told = any("said" in value for value in found)
+    mark_ = {"type": mark, **({} if told else {"aria": False}), **how}
+    said = {"description": {"field": "said", "type": "nominal"}} if told else {}
+    return {"data": {"values": found}, "mark": mark_, "encoding": {**(encoding or {}), **said}}
+
+
+def by_series(names: Sequence[str], colors: Sequence[str] = COLORS, *, width: int = COLUMN) -> Spec:
+    """Colour by ``series``, with a legend below in as many columns as fit; none for a single entry."""
+    fits = int(width / 72 * 16)
+    longest = max((min(len(name), fits - 8) for name in names), default=0) + 6
+    columns = max(1, min(len(names), fits // longest))
+    legend = (
+        None
+        if len(names) < 2
+        else {
+            "title": None,
+            "columns": columns,
+            "columnPadding": round(6 + 0.7 * longest),
+            "labelLimit": width - 30,
+        }
+    )
+    return {
+        "field": "series",
+        "type": "nominal",
+        "scale": {"domain": list(names), "range": [colors[n % len(colors)] for n in range(len(names))]},
+        "legend": legend,
+    }
+
+
+def shape_by_series(names: Sequence[str]) -> Spec:
+    """Marker by ``series``; its legend joins that of the colours."""
+    return {
+        "field": "series",
+        "type": "nominal",
+        "scale": {"domain": list(names), "range": [SHAPES[n % len(SHAPES)] for n in range(len(names))]},
+        "legend": None if len(names) < 2 else {"title": None},
+    }
+
+
+PLAIN = r"datum.value >= 1000 ? replace(format(datum.value, ',.0f'), /,/g, '\u2009') : format(datum.value, '~g')"
+"""Numbers of an axis: 0.001, 20, 10 000; no exponents, thin groups of thousands."""
+
+_SIZES = (
+    "datum.value < 1024 ? datum.value + ' B' : datum.value < 1048576 ? format(datum.value / 1024, '~r') + ' KiB'"
+    " : datum.value < 1073741824 ? format(datum.value / 1048576, '~r') + ' MiB'"
+    " : format(datum.value / 1073741824, '~r') + ' GiB'"
+)
+
+
+def number_axis(field: str, title: str, *, low: float | None = None, top: float | None = None, **axis: Any) -> Spec:
+    """A linear axis with plain numbers. low: where it begins; None: near the data. top: where it ends; None: after them."""
+    scale: Spec = {"nice": False} if top is not None else {"nice": True}
+    scale["zero"] = low == 0.0
+    domain = {name: sig(end) for name, end in (("domainMin", low), ("domainMax", top)) if end is not None}
+    return {
+        "field": field,
+        "type": "quantitative",
+        "title": title,
+        "scale": {**scale, **domain},
+        "axis": {"tickCount": 5, "labelExpr": PLAIN, **axis},
+    }
+
+
+def whole_axis(field: str, title: str, values: Iterable[float]) -> Spec:
+    """Whole numbers of what is drawn only: there is no epoch 2.5, nor one before the first."""
+    known = sorted({float(value) for value in values})
+    low, high = known[0], known[-1]
+    step = next(s * 10**p for p in range(12) for s in (1, 2, 5) if (high - low) / (s * 10**p) <= 7)
+    first = -(-low // step) * step
+    ticks = [first + n * step for n in range(int((high - first) // step) + 1)] or [low]
+    room = 0.5 if low == high else (high - low) * 0.03
+    return {
+        "field": field,
+        "type": "quantitative",
+        "title": title,
+        "scale": {"domain": [sig(low - room), sig(high + room)], "nice": False, "zero": False},
+        "axis": {"values": ticks, "grid": True, "labelExpr": PLAIN},
+    }
+
+
+def log_axis(field: str, title: str, values: Iterable[float], **axis: Any) -> Spec:
+    """A logarithmic axis around ``values`` with plain numbers: 0.01, 1, 100; 2 and 5 between them in a short range."""
+    low, high = min(values := list(values)), max(values)
+    if high / low < 3:  # so little differs that the whole axis should not go into it
+        low, high = low / 1.7, high * 1.7
+    low, high = low / 1.15, high * 1.15
+    subs = (1,) if high / low > 50 else (1, 2, 5)
+    ticks = [s * 10.0**p for p in range(-12, 19) for s in subs if low <= s * 10.0**p <= high]
+    return {
+        "field": field,
+        "type": "quantitative",
+        "title": title,
+        "scale": {"type": "log", "domain": [sig(low), sig(high)], "nice": False},
+        "axis": {"values": [sig(tick) for tick in ticks[:: max(1, -(-len(ticks) // 7))]], "labelExpr": PLAIN, **axis},
+    }
+
+
+def doubling_axis(field: str, title: str, ticks: Sequence[float], domain: tuple[float, float], **axis: Any) -> Spec:
+    """An axis on which each doubling is as far as the next."""
+    return {
+        "field": field,
+        "type": "quantitative",
+        "title": title,
+        "scale": {"type": "log", "base": 2, "domain": [sig(end) for end in domain], "nice": False},
+        "axis": {"values": list(ticks), "labelExpr": PLAIN, **axis},
+    }
+
+
+def size_axis(field: str, sizes: Iterable[int]) -> Spec:
+    """Message sizes across, ticks at sizes that were measured."""
+    known = sorted(set(sizes))
+    step = max(1, -(-len(known) // 5))
+    ends = (known[0] / 2, known[0] * 2) if len(known) == 1 else (known[0] / 1.2, known[-1] * 1.2)
+    title = "message size (bytes, 1 KiB = 1024)"
+    return doubling_axis(field, title, known[::-1][::step][::-1], ends, labelExpr=_SIZES)
+
+
+WIDE = 4.2
+"""Width of a character of an axis in the widest of the usual fonts: the page is shown in whichever is there."""
+
+DOWN = ("row", "run", "rank", "sender")
+"""Fields whose names stand below each other."""
+
+
+def name_axis(field: str, names: Sequence[str], title: str | None = None, **axis: Any) -> Spec:
+    """Names in their order; each may have several lines."""
+    second = {
+        "test": "indexof(datum.label, '\\n') >= 0",
+        "value": -4,
+    }  # lines grow downwards from the first one's middle
+    longest = max((len(line) for name in names for line in name.split("\n")), default=0)
+    more: Spec = {"labelOffset": {"condition": second, "value": 0}, "minExtent": round(WIDE * longest + 4)}
+    more = more if field in DOWN else {}
+    return {
+        "field": field,
+        "type": "ordinal",
+        "title": title,
+        "sort": None,
+        "scale": {"domain": list(names), "paddingInner": 0.3, "paddingOuter": 0.25},
+        "axis": {
+            "ticks": False,
+            "grid": False,
+            "labelExpr": "split(datum.label, '\\n')",
+            "labelAngle": 0,
+            **more,
+            **axis,
+        },
+    }
+
+
+def apart(names: Sequence[str]) -> list[str]:
+    """``names`` with a number where one came before: rows of one name are two rows."""
+    return [f"{name} ({names[: n + 1].count(name)})" if name in names[:n] else name for n, name in enumerate(names)]
+
+
+def sig(value: float) -> float:
+    """Six digits: what the last ones are depends on the machine's mathematics library."""
+    return float(f"{value:.6g}")
+
+
+def known(value: float | None) -> TypeGuard[float]:
+    """Whether there is a figure to draw: a loss may have become no number."""
+    return value is not None and isfinite(value)
+
+
+def plain_number(value: float) -> str:
+    """``0.001``, ``20``, ``10 000``: no exponents, thin groups of thousands."""
+    if value >= 1000:
+        return f"{value:,.0f}".replace(",", "\u2009")
+    return f"{value:.10f}".rstrip("0").rstrip(".") if value < 1 else f"{value:g}"
+
+
+def size_tick(size_bytes: float) -> str:
+    """``64 KiB``; no decimals that are zero."""
+    figure, _, unit = format_bytes_binary(size_bytes).partition(" ")
+    return f"{figure.rstrip('0').rstrip('.') if '.' in figure else figure} {unit}"
+
+
+def short(value: float) -> str:
+    """Three digits: ``1 230``, ``12.3``."""
+    return plain_number(round(value)) if value >= 100 else f"{value:.3g}"
+
+
+def whiskers(values: Sequence[Mapping[str, Any]], *, across: bool = False, **encoding: Any) -> list[Spec]:
+    """Intervals from ``low`` to ``high`` with ends; other fields say where they stand."""
+    if not values:
+        return []
+    along = "x" if across else "y"
+    ends = [{**value, "end": value[end]} for value in values for end in ("low", "high")]
+    place = {"field": "low", "type": "quantitative"}
+    return [
+        layer("rule", values, {along: place, f"{along}2": {"field": "high"}, **encoding}, color=INK, strokeWidth=0.8),
+        layer(
+            "tick",
+            ends,
+            {along: {"field": "end", "type": "quantitative"}, **encoding},
+            color=INK,
+            thickness=0.8,
+            size=4,
+            orient="vertical" if across else "horizontal",
+        ),
+    ]
+
+
+def words(values: Sequence[Mapping[str, Any]], encoding: Mapping[str, Any], **how: Any) -> list[Spec]:
+    """``text`` of each value on a ground of its own, so that it is read where it lies on something."""
+    shown = {**encoding, "text": {"field": "text"}}
+    ground = layer("text", values, shown, stroke=color("ground"), strokeWidth=2, strokeOpacity=0.85, **how)
+    return [ground, layer("text", values, shown, **how)] if values else []
+
+
+# Curves: over epochs, steps or ranks.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """x as drawn, y in base units; low, high None: no interval."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One run, or one series of runs."""
+
+    name: str
+    points: tuple[CurvePoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """dropped: first epochs that means leave out (shaded)."""
+
+    key: str
+    title: str
+    curves: tuple[Curve, ...]
+    x_axis: str
+    y_axis: str
+    scale: float = 1.0
+    dropped: int = 0
+
+
+CURVES_HEIGHT = 140
+
+
+def curves_chart(data: Curves, *, over: bool = False, zero: bool = False) -> Spec:
+    """Lines over whole numbers. over: each line thinner than the one below it, so that lines on each other all show."""
+    xs = [p.x for curve in data.curves for p in curve.points]
+    top = max(p.y for curve in data.curves for p in curve.points) * data.scale * 1.08 if zero else None
+    y = number_axis("y", data.y_axis, low=0.0 if zero else None, top=top)
+    layers = curve_layers(data, over=over)
+    if data.dropped:
+        first = min(xs)
+        shade = {"x": sig(first - 0.5), "end": sig(first + data.dropped - 0.5)}
+        band = layer("rect", [shade], {"x2": {"field": "end"}, "y": {"value": 0}, "y2": {"value": "height"}})
+        band["mark"] |= {"color": RULE, "opacity": 0.4, "clip": True}
+        layers.insert(0, band)
+    return chart(
+        data.title, layers, width=COLUMN, height=CURVES_HEIGHT, x=whole_axis("x", data.x_axis, xs), y=y
+    )  # fmt: skip
+
+
+def curve_layers(
+    data: Curves, *, over: bool = False, of: Callable[[Curve, CurvePoint], str] | None = None
+) -> list[Spec]:
+    """Lines, points and intervals of ``data``. of: what a point tells."""
+    names = apart([shortened(curve.name, 60) for curve in data.curves])
+    most = max(len(curve.points) for curve in data.curves)
+    every = max(1, most // 8) if over else 1
+    rows, ranged = [], []
+    for number, (curve, name) in enumerate(zip(data.curves, names, strict=True)):
+        for at, p in enumerate(curve.points):
+            said = of(curve, p) if of else f"{name}, {data.x_axis} {p.x:g}: {_said(p.y * data.scale, data.y_axis)}"
+            shown = (at - number * every // max(1, len(names))) % every == 0 or len(curve.points) == 1
+            rows.append({"x": sig(p.x), "y": sig(p.y * data.scale), "series": name, "said": said, "shown": shown})
+            if p.low is not None and p.high is not None:
+                ends = {"low": sig(p.low * data.scale), "high": sig(p.high * data.scale)}
+                ranged.append({"x": sig(p.x), "series": name, **ends})
+    hue = by_series(names)
+    bare = [{k: v for k, v in row.items() if k not in ("said", "shown")} for row in rows]
+    under: list[Spec] = [layer("line", bare, {"color": hue}, strokeWidth=1.3)]
+    if over:
+        under = [
+            layer(
+                "line",
+                [row for row in bare if row["series"] == name],
+                {"color": hue},
+                strokeWidth=1.0 + 0.75 * (len(names) - 1 - n),
+                strokeDash=list(DASHES[n % len(DASHES)]),
+            )
+            for n, name in enumerate(names)
+        ]
+    dots = [{k: v for k, v in row.items() if k != "shown"} for row in rows if row["shown"]]
+    return [
+        *under,
+        layer("point", dots, {"color": hue, "shape": shape_by_series(names)}, filled=True, size=16, opacity=1),
+        *whiskers(ranged),
+    ]
+
+
+def _said(value: float, axis: str) -> str:
+    """A figure with the unit of its axis: ``time (ms)`` -> ``12.3 ms``."""
+    unit = axis.partition("(")[2].rstrip(")")
+    figure = f"{value:.4g}"
+    return f"{figure}{unit}" if unit == "x" else f"{figure} {unit}".rstrip()
+
+
+# Bars across, one a run, of parts that add up; names of any length stand at their left.
+
+MAX_ROWS = 20
+NAME_CHARS = 24
+"""Characters of a name's line in a chart of one column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackRow:
+    """One bar. parts: base units, in the order of ``kinds``. low, high: interval of their sum, or at ``whisker_at``.
+
+    text: stands at its end. failure: why it has no parts.
+    """
+
+    name: str
+    parts: tuple[float, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    text: str = ""
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stacks:
+    """kinds: what the parts are. whole: end of the axis; None: open."""
+
+    key: str
+    title: str
+    kinds: tuple[str, ...]
+    colors: tuple[str, ...]
+    rows: tuple[StackRow, ...]
+    axis: str
+    scale: float
+    whole: float | None = None
+
+
+def stacks_chart(data: Stacks) -> Spec:
+    """The bars, the first row on top; what failed has a dashed outline and its reason."""
+    longest = max((len(row.name) for row in data.rows), default=0)
+    width, wrap = (COLUMN, NAME_CHARS) if longest <= 2 * NAME_CHARS else (PAGE, 2 * NAME_CHARS)
+    names = apart([lines(row.name, wrap) for row in data.rows])
+    ends = [max(sum(row.parts), row.high or 0.0) for row in data.rows]
+    top = (data.whole if data.whole is not None else max(ends, default=0.0)) * data.scale or 1.0
+    bars, texts, lost, ranged = [], [], [], []
+    for row, name, end in zip(data.rows, names, ends, strict=True):
+        if row.failure is not None:
+            lost.append({"row": name, "from": 0, "to": sig(0.14 * top), "said": f"{row.name}: {row.failure}"})
+            texts.append({"row": name, "from": sig(0.14 * top), "text": row.failure})
+            continue
+        at = 0.0
+        for kind, part in zip(data.kinds, row.parts, strict=True):
+            if part > 0:
+                ends_ = {"from": sig(at * data.scale), "to": sig((at + part) * data.scale)}
+                said = f"{row.name}: {kind} {_said(part * data.scale, data.axis)}"
+                bars.append({"row": name, "series": kind, **ends_, "said": said})
+            at += part
+        if row.low is not None and row.high is not None:
+            ranged.append({"row": name, "low": sig(row.low * data.scale), "high": sig(row.high * data.scale)})
+        if row.text:
+            texts.append(
+                {"row": name, "from": sig(top if data.whole is not None else end * data.scale), "text": row.text}
+            )
+    chars = max((len(row.text or row.failure or "") for row in data.rows), default=0)
+    room = 1.02 + 0.055 * chars / (width / 72 - 1.6)
+    axis: Spec = {"values": [sig(top * part) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]} if data.whole is not None else {}
+    span = {"x": {"field": "from", "type": "quantitative"}, "x2": {"field": "to"}}
+    beside = WIDE * max((len(line) for name in names for line in name.split("\n")), default=0)
+    hue = by_series(data.kinds, data.colors, width=int(width - beside))
+    return chart(
+        data.title,
+        [
+            layer("bar", bars, {**span, "color": hue}),
+            *([layer("bar", lost, span, **FAILED)] if lost else []),
+            *whiskers(ranged, across=True),
+            *words(texts, {}, align="left", dx=3),
+        ],
+        width=width,
+        height=max(36, sum(22 if "\n" in name else 14 for name in names)),
+        x=number_axis("from", data.axis, low=0.0, top=top * room, **axis),
+        y=name_axis("row", names),
+    )
+
+
+FAILED = {"color": "transparent", "stroke": BAD, "strokeDash": [3, 2], "strokeWidth": 0.8}
+"""What stands where a run failed."""
+
+
+def failed_text(rows: Sequence[StackRow]) -> str:
+    """A sentence that names rows without a result; empty where there are none."""
+    failed = [f"{row.name} ({row.failure})" for row in rows if row.failure is not None]
+    if not failed:
+        return ""
+    more = f" and {len(failed) - 8} more" if len(failed) > 8 else ""
+    return f" Dashed outline, without a result: {'; '.join(failed[:8])}{more}."

@@ -1,0 +1,47 @@
+"""What a view is: the one place that says how a topic is told, as a table and as a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope.report.vega import Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """The charts of a view. One view may draw several: ``prepare`` gives one frozen datum for each.
+
+    needs: keywords of ``prepare`` without which there is nothing to draw (``rows``, ``calibration``); wants: those that
+    it uses where they are there. prepare: pure; data have ``key`` (part of a file name) and ``title``. chart: the
+    Vega-Lite description of a datum. caption: what is seen, in sentences that need no chart. stem: name of a datum's
+    file without its ending; None: ``VIEW-DATUM``.
+    """
+
+    needs: tuple[str, ...]
+    prepare: Callable[..., tuple[Any, ...]]
+    chart: Callable[[Any], Spec]
+    caption: Callable[[Any], str]
+    wants: tuple[str, ...] = ()
+    stem: Callable[[Any], str] | None = None
+
+    def given(self, records: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The keywords for ``prepare`` out of ``records``; None where one that it needs is missing."""
+        if any(records.get(name) is None for name in self.needs):
+            return None
+        return {n: records[n] for n in (*self.needs, *self.wants) if records.get(n) is not None}
+
+    def data(self, records: Mapping[str, Any]) -> tuple[Any, ...]:
+        """What there is to draw of ``records``."""
+        keywords = self.given(records)
+        return () if keywords is None else self.prepare(**keywords)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A registered topic, with the file's stem as its key: a table, charts, or both."""
+
+    key: str
+    title: str
+    figures: Figures | None = None
