@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,35 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         f"try:\n    main({arguments!r})\nexcept SystemExit as stop:\n    assert not stop.code, stop.code"
     )
     assert loaded_after(code).isdisjoint(HEAVY)
+
+
+TRACE_START = """
+import os, sys
+def opened(event, arguments):
+    if event == "open" and arguments[0] == {trace!r}:
+        print()
+        import json
+        print(json.dumps(sorted(sys.modules)), flush=True)
+        os._exit(0)
+sys.addaudithook(opened)
+from stepscope.cli.main import main
+main(["trace", {trace!r}, *{options!r}])
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--show", "budget,overlap"], ["--json"]])
+def test_trace_opens_its_file_before_it_loads_what_shows_the_answer(tmp_path: Path, options: list[str]) -> None:
+    trace = tmp_path / "trace.json"
+    trace.write_text('{"traceEvents": []}')
+    script = TRACE_START.format(trace=str(trace), options=options)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert "numpy" in loaded
+    late = ("typer", "pydantic", "rich", "jinja2", "yaml", "scipy", "numpy.ma", "numpy.random", "importlib.metadata",
+            "multiprocessing", "concurrent.futures", "stepscope.traces.sections", "stepscope.records.run",
+            "stepscope.report.tables", "stepscope.report.views", "stepscope.cli.commands.bench")  # fmt: skip
+    assert loaded.isdisjoint(late), loaded.intersection(late)
+    assert sum(name.startswith("stepscope") for name in loaded) <= 50
 
 
 def test_no_module_of_the_offline_half_loads_torch() -> None:

@@ -1,15 +1,18 @@
 """What a command file exports: a function of one argument, and the class of that argument, whose fields are options.
 
 A field is written as typer writes a parameter: ``name: Annotated[type, typer.Option(...)] = default``, or
-``typer.Argument``. ``tuple[T, ...]`` is what may be given several times.
+``typer.Argument``. ``tuple[T, ...]`` is what may be given several times. ``plain.Option`` and ``plain.Argument`` in
+place of typer's let a command start without typer.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, dataclass_transform, get_args, get_origin, get_type_hints
+
+from stepscope.cli.plain import Argument, Option
+from stepscope.core.dataclass import dataclass
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -52,7 +55,7 @@ class Command:
             several = {name: tuple(given[name] or ()) for name in repeated}
             return self.run(self.options(**given | several))
 
-        hints = get_type_hints(self.options, include_extras=True)
+        hints = {name: _typed(hint) for name, hint in get_type_hints(self.options, include_extras=True).items()}
         repeated = frozenset(name for name in _fields(self.options) if _item(hints[name]) is not None)
         parameters = [self._parameter(name, hints[name]) for name in _fields(self.options)]
         called.__doc__ = self.run.__doc__
@@ -74,6 +77,12 @@ def _fields(options: type[Options]) -> tuple[str, ...]:
     """Names in the order of help: those of a base class first."""
     names = (name for each in reversed(options.__mro__) for name in vars(each).get("__annotations__", {}))
     return tuple(dict.fromkeys(names))
+
+
+def _typed(hint: Any) -> Any:
+    """The hint in typer's own words."""
+    inner, said = get_args(hint)[:2]
+    return Annotated[inner, said.for_typer()] if isinstance(said, Option | Argument) else hint
 
 
 def _item(hint: Any) -> Any:

@@ -59,11 +59,19 @@ def _is_ours(error: Exception) -> bool:
 
 
 def _command(argv: list[str] | None) -> int:
-    from stepscope.cli.app import build_app
+    from stepscope.cli.commands import REGISTRY
+    from stepscope.cli.plain import read
     from stepscope.core.errors import ExitCode
 
     arguments = sys.argv[1:] if argv is None else argv
-    code = build_app(arguments)(args=arguments, standalone_mode=False)
+    named = REGISTRY.load(arguments[0]) if arguments and arguments[0] in REGISTRY.shipped else None
+    options = None if named is None else read(named.options, arguments[1:])
+    if named is not None and options is not None:
+        code = named.run(options)
+    else:
+        from stepscope.cli.app import build_app
+
+        code = build_app(arguments)(args=arguments, standalone_mode=False)
     sys.stdout.flush()
     return code if isinstance(code, int) else ExitCode.OK
 

@@ -8,28 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.blocks import print_block
-from stepscope.cli.commands.trace import Trace
 from stepscope.cli.console import err, out, print_json
-from stepscope.cli.findings import print_findings, say_unchecked
-from stepscope.cli.ranges import parse_ranges
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.signals import stop_signals_raise
 from stepscope.core.units import format_bytes
 from stepscope.core.words import counted
-from stepscope.records.codec import encode_document
 from stepscope.report import trace_sections
-from stepscope.report.conditions import parse_condition, refuse_failed
-from stepscope.report.render import csv as csv_render
-from stepscope.report.render import terminal
-from stepscope.report.tables._common import Table
-from stepscope.report.trace_document import METRICS, document, metrics
 from stepscope.store.layout import RunLayout
-from stepscope.store.writer import make_dir, write_bytes
 
 if TYPE_CHECKING:
+    from stepscope.cli.commands.trace import Trace
     from stepscope.records.finding import Diagnosis
     from stepscope.records.trace_summary import TraceSummary
+    from stepscope.report.conditions import Condition
+    from stepscope.report.tables._common import Table
 
 PROGRESS_AFTER_S = 2.0
 BYTES_PER_S = 25e6
@@ -41,15 +33,11 @@ FINDINGS_SHOWN = 3
 
 def run(options: Trace) -> int:
     """Analyse and show; returns the exit code. Raises StepscopeError."""
-    from stepscope.diagnose.trace_findings import diagnose_traces, trace_rules
-    from stepscope.traces.job import analyse_job
     from stepscope.traces.rank_pass import Wanted
 
-    rules = trace_rules() if options.fail_if else ()
     sections = trace_sections.chosen(options.show.split(","))
-    conditions = [parse_condition(c, metrics=METRICS, rules=[rule.name for rule in rules]) for c in options.fail_if]
-    ranks = parse_ranges(options.rank, "--rank")
-    steps = parse_ranges(options.steps, "--steps")
+    conditions, rules_asked = _conditions(options.fail_if) if options.fail_if else ((), False)
+    ranks, steps = _numbers(options.rank, "--rank"), _numbers(options.steps, "--steps")
     wanted = Wanted(
         sections=_wanted(sections, options),
         sort=options.sort,
@@ -63,7 +51,9 @@ def run(options: Trace) -> int:
 
         return trace_compat.run(options.compat, paths, ranks=stated, as_json=options.json)
 
-    def analyse(files: Sequence[str]) -> TraceSummary:
+    def analyse(files: Sequence[str], wanted: Wanted) -> TraceSummary:
+        from stepscope.traces.job import analyse_job
+
         watch = _Watch()
         with stop_signals_raise("terminated while reading traces"):  # the reading processes end too
             summary = analyse_job(
@@ -82,25 +72,55 @@ def run(options: Trace) -> int:
         from stepscope.cli import trace_diff
 
         wanted = replace(wanted, sections=frozenset({"profile"}))
-        after = analyse(paths)
-        before = after if options.diff is None else analyse(_traces_of(options.diff, options.cell))
+        after = analyse(paths, wanted)
+        before = after if options.diff is None else analyse(_traces_of(options.diff, options.cell), wanted)
         pairs = trace_diff.pairs(before, after, ranks=ranks, steps=options.diff_steps)
         return trace_diff.show(pairs, limit=options.limit, as_json=options.json)
-    summary = analyse(paths)
+    summary = analyse(paths, wanted)
     if options.merge is not None:
         _merge(summary, options.merge)
-    diagnosis = diagnose_traces(summary, name=_name(paths))
+    diagnosis = _diagnosed(summary, paths, rules_asked=rules_asked)
     shown = _selected(summary, ranks=ranks, steps=steps)
     if options.csv is not None:
         _write_csv(shown, options.csv)
     if options.json:
+        from stepscope.records.codec import encode_document
+        from stepscope.report.trace_document import document
+
         print_json(encode_document(document(shown, diagnosis)))
     else:
         _show(shown, diagnosis, sections, limit=options.limit)
-    values = metrics(summary)
-    say_unchecked(conditions, values, diagnosis)
-    refuse_failed(conditions, values, diagnosis)
+    if conditions:
+        from stepscope.cli.findings import say_unchecked
+        from stepscope.report.conditions import refuse_failed
+        from stepscope.report.trace_document import metrics
+
+        values = metrics(summary)
+        say_unchecked(conditions, values, diagnosis)
+        refuse_failed(conditions, values, diagnosis)
     return 0
+
+
+def _conditions(texts: Sequence[str]) -> tuple[Sequence[Condition], bool]:
+    """What ``--fail-if`` asks, and whether it names a rule."""
+    from stepscope.diagnose.trace_findings import trace_rules
+    from stepscope.report.conditions import parse_condition
+    from stepscope.report.trace_document import METRICS
+
+    rules = [rule.name for rule in trace_rules()]
+    conditions = [parse_condition(text, metrics=METRICS, rules=rules) for text in texts]
+    return conditions, any(condition.op is None for condition in conditions)
+
+
+def _diagnosed(summary: TraceSummary, paths: Sequence[str], *, rules_asked: bool) -> Diagnosis:
+    """What the rules say; nothing where device events alone were read, of which none can tell, and none is asked for."""
+    if not rules_asked and all(p.partial for p in summary.ranks):
+        from stepscope.records.finding import Diagnosis
+
+        return Diagnosis(findings=(), skipped=(), quiet=())
+    from stepscope.diagnose.trace_findings import diagnose_traces
+
+    return diagnose_traces(summary, name=_name(paths))
 
 
 def _merge(summary: TraceSummary, output: Path) -> None:
@@ -119,11 +139,22 @@ def _merge(summary: TraceSummary, output: Path) -> None:
 
 def _wanted(sections: Sequence[str], options: Trace) -> frozenset[str]:
     """The sections to compute: with what the findings read, unless --show names what to read."""
-    from stepscope.diagnose.trace_findings import SECTIONS
-
     if options.json or options.csv is not None:
         return frozenset(trace_sections.SECTIONS)
-    return frozenset(sections if options.show else {*sections, "idle", *SECTIONS})
+    if options.show:
+        in_full = options.steps is not None or options.merge is not None
+        return frozenset({*sections, *(("steps",) if in_full else ())})
+    from stepscope.traces.rank_pass import FOR_FINDINGS
+
+    return frozenset({*sections, "idle", *FOR_FINDINGS})
+
+
+def _numbers(text: str | None, option: str) -> frozenset[int] | None:
+    if text is None:
+        return None
+    from stepscope.cli.ranges import parse_ranges
+
+    return parse_ranges(text, option)
 
 
 def _name(paths: Sequence[str]) -> str:
@@ -233,6 +264,9 @@ def _selected(summary: TraceSummary, *, ranks: frozenset[int] | None, steps: fro
 
 
 def _write_csv(summary: TraceSummary, folder: Path) -> None:
+    from stepscope.report.render import csv as csv_render
+    from stepscope.store.writer import make_dir, write_bytes
+
     make_dir(folder)
     for section in trace_sections.SECTIONS:
         table = trace_sections.table_kind(section).build(summary)
@@ -241,6 +275,9 @@ def _write_csv(summary: TraceSummary, folder: Path) -> None:
 
 
 def _show(summary: TraceSummary, diagnosis: Diagnosis, sections: Sequence[str], *, limit: int) -> None:
+    from stepscope.cli.blocks import print_block
+    from stepscope.report.render import terminal
+
     console = out()
     console.print(_headline(summary), style="bold", soft_wrap=True)
     _show_findings(summary, diagnosis)
@@ -260,11 +297,13 @@ def _show(summary: TraceSummary, diagnosis: Diagnosis, sections: Sequence[str], 
 
 def _show_findings(summary: TraceSummary, diagnosis: Diagnosis) -> None:
     """The first that matter, good news where there is room, and the names of what is left."""
+    from stepscope.cli.findings import print_findings
+
     console = out()
     grave = [f for f in diagnosis.findings if f.severity != "info"]
     print_findings(diagnosis.findings[:FINDINGS_SHOWN])
     if any(p.partial for p in summary.ranks):
-        console.print("read in part, for the budget alone: without --show budget there is more", style="dim")
+        console.print("device events alone were read: without --show there is more", style="dim")
     elif len(grave) > FINDINGS_SHOWN:
         more = ", ".join(dict.fromkeys(f.rule for f in grave[FINDINGS_SHOWN:]))
         console.print(f"more: {more}; `stepscope diagnose` explains all of them", style="dim", soft_wrap=True)

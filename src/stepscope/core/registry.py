@@ -7,14 +7,16 @@ add entries through the entry-point group ``stepscope.<folder>`` (``stepscope.ra
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import pkgutil
 from functools import cache
-from typing import Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.core.suggest import unknown
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
@@ -33,11 +35,11 @@ class Registry(Generic[T]):
 
     def names(self) -> tuple[str, ...]:
         """All keys, sorted; imports the package itself and none of its files."""
-        return tuple(sorted({*self._own(), *self._foreign()}))
+        return tuple(sorted({*self.shipped, *self._foreign()}))
 
     def load(self, key: str) -> T:
         """Import the file behind ``key`` and return its symbol. Unknown key: UsageError with did-you-mean."""
-        if key in self._own():
+        if key in self.shipped:
             module = f"{self.package}.{key}"
             return cast(T, getattr(importlib.import_module(module), self.symbol))
         entry = self._foreign().get(key)
@@ -62,11 +64,15 @@ class Registry(Generic[T]):
             fix=f"write that file, or register the implementation under the entry-point group {self.package!r}",
         )
 
-    def _own(self) -> frozenset[str]:
+    @property
+    def shipped(self) -> frozenset[str]:
+        """The keys of the package's own files."""
         return _files_of(self.package)
 
-    def _foreign(self) -> dict[str, importlib.metadata.EntryPoint]:
-        return {e.name: e for e in importlib.metadata.entry_points(group=self.package)}
+    def _foreign(self) -> dict[str, EntryPoint]:
+        from importlib.metadata import entry_points  # takes longer than most commands need to start
+
+        return {e.name: e for e in entry_points(group=self.package)}
 
 
 @cache

@@ -13,10 +13,6 @@ from stepscope.records.finding import Diagnosis
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import Evidence, Source, TraceEvidence
 
-SECTIONS = frozenset({"copies", "buckets"})
-"""What the rules read beyond the budget, steps, idle causes and collectives of any full reading; the rest of the sections
-only adds to their evidence."""
-
 OWN = (
     "clock_skew", "compute_bound", "data_loading", "exposed_communication", "exposed_memcpy", "exposed_tail_bucket",
     "fp32_matmul", "host_sync", "impossible_figures", "launch_bound", "memory_bandwidth_bound", "naive_synchronisation",

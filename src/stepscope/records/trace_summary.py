@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from stepscope.core.dataclass import dataclass
-from stepscope.records.trace_buckets import BucketRow
-from stepscope.records.trace_budget import (
-    GroupBudget,
-    IdleCause,
-    OutsideWork,
-    PhaseBudget,
-    RankBudget,
-    StepBudget,
-    Verdict,
-)
-from stepscope.records.trace_collectives import JobCollectives, RankCommunication
-from stepscope.records.trace_conformance import ConformanceCheck
-from stepscope.records.trace_diff import WorkProfile
-from stepscope.records.trace_memory import DeviceMemory
-from stepscope.records.trace_path import CriticalPath, CrossRankPath, RankLegs
-from stepscope.records.trace_rules import GradientSync, HostLateness, KernelMix
-from stepscope.records.trace_stragglers import StragglerReport
-from stepscope.records.trace_timeline import RankSpans
-from stepscope.records.trace_utilisation import Utilisation
-from stepscope.records.trace_work import (
-    AnnotationRow,
-    CopyTable,
-    KernelTable,
-    LaunchStatistics,
-    OperatorTable,
-    SequenceRow,
-)
+
+if TYPE_CHECKING:  # a trace is read for some of them at a time
+    from stepscope.records.trace_buckets import BucketRow
+    from stepscope.records.trace_budget import (
+        GroupBudget,
+        IdleCause,
+        OutsideWork,
+        PhaseBudget,
+        RankBudget,
+        StepBudget,
+        Verdict,
+    )
+    from stepscope.records.trace_collectives import JobCollectives, RankCommunication
+    from stepscope.records.trace_conformance import ConformanceCheck
+    from stepscope.records.trace_diff import WorkProfile
+    from stepscope.records.trace_memory import DeviceMemory
+    from stepscope.records.trace_path import CriticalPath, CrossRankPath, RankLegs
+    from stepscope.records.trace_rules import GradientSync, HostLateness, KernelMix
+    from stepscope.records.trace_stragglers import StragglerReport
+    from stepscope.records.trace_timeline import RankSpans
+    from stepscope.records.trace_utilisation import Utilisation
+    from stepscope.records.trace_work import (
+        AnnotationRow,
+        CopyTable,
+        KernelTable,
+        LaunchStatistics,
+        OperatorTable,
+        SequenceRow,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

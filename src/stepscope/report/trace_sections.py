@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
-from stepscope.records.trace_summary import TraceSummary
-from stepscope.report.tables._common import Table, TableKind
+
+if TYPE_CHECKING:
+    from stepscope.records.trace_summary import TraceSummary
+    from stepscope.report.tables._common import Table, TableKind
 
 SECTIONS: dict[str, str] = {
     "budget": "trace_budget",

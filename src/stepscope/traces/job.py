@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.core.errors import MissingError, Unavailable
-from stepscope.core.pool import side_by_side, usable_cores
-from stepscope.records.trace_collectives import JobCollectives
-from stepscope.records.trace_path import CrossRankPath
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary
-from stepscope.traces.cross_path import cross_rank_path
 from stepscope.traces.load import one_per_rank, trace_files
 from stepscope.traces.rank_pass import Wanted, pass_file
-from stepscope.traces.stragglers import find_stragglers
-from stepscope.traces.verdict import verdict_of
-from stepscope.traces.waiting import job_collectives
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from stepscope.records.trace_collectives import JobCollectives
+    from stepscope.records.trace_path import CrossRankPath
 
 PARALLEL_FROM_BYTES = 40 << 20
 """Below this much text one process is quicker than starting more."""
@@ -62,12 +60,22 @@ def analyse_job(
 
 def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> TraceSummary:
     """What the ranks say together; ``passes`` ascending by rank."""
+    world = next((p.facts.world_size for p in passes if p.facts.world_size is not None), None)
+    notes = (*notes, *_differences(passes, world))
+    if all(p.partial or p.budget is None for p in passes):
+        return TraceSummary(world_size=world, ranks=tuple(passes), verdicts=(), notes=notes)
+    from stepscope.traces.verdict import verdict_of
+    from stepscope.traces.waiting import job_collectives
+
     communication = [p.communication for p in passes if p.communication is not None]
     collectives = job_collectives(communication) if communication else None
-    stragglers = find_stragglers(communication, collectives) if collectives is not None else None
+    stragglers = None
+    if collectives is not None:
+        from stepscope.traces.stragglers import find_stragglers
+
+        stragglers = find_stragglers(communication, collectives)
     path = _job_path(passes, collectives)
     waiting = _exposed_waiting(collectives)
-    world = next((p.facts.world_size for p in passes if p.facts.world_size is not None), None)
     return TraceSummary(
         world_size=world,
         ranks=tuple(passes),
@@ -76,7 +84,7 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
             for p in passes
             if p.budget is not None and not p.partial
         ),
-        notes=(*notes, *_differences(passes, world)),
+        notes=notes,
         collectives=collectives,
         stragglers=stragglers,
         path=None if isinstance(path, Unavailable) else path,
@@ -115,6 +123,8 @@ def _job_path(passes: Sequence[RankPass], job: JobCollectives | None) -> CrossRa
                 return Unavailable(
                     f"rank {p.facts.rank} shows {shown} communication events and {counted_as} collectives"
                 )
+    from stepscope.traces.cross_path import cross_rank_path
+
     return cross_rank_path(legs, job.instances)
 
 
@@ -136,12 +146,15 @@ def _map(
     workers: Executor | int | None,
     done: Callable[[Path], None],
 ) -> list[RankPass]:
-    if isinstance(workers, Executor):
+    if workers is not None and not isinstance(workers, int):
         return _submit(workers, work, files, done)
-    count = min(workers or usable_cores(), len(files))
-    if count > 1 and text_bytes(files) >= PARALLEL_FROM_BYTES:
-        with side_by_side(count) as pool:
-            return _submit(pool, work, files, done)
+    if len(files) > 1 and workers != 1 and text_bytes(files) >= PARALLEL_FROM_BYTES:
+        from stepscope.core.pool import side_by_side, usable_cores
+
+        count = min(workers or usable_cores(), len(files))
+        if count > 1:
+            with side_by_side(count) as pool:
+                return _submit(pool, work, files, done)
     passes = []
     for file in files:
         passes.append(work(file))
@@ -153,6 +166,9 @@ def _submit(
     executor: Executor, work: Callable[[Path], RankPass], files: Sequence[Path], done: Callable[[Path], None]
 ) -> list[RankPass]:
     """Largest files first, so that no worker starts a long one last."""
+    from concurrent.futures import as_completed
+    from concurrent.futures.process import BrokenProcessPool
+
     order = sorted(files, key=lambda f: f.stat().st_size, reverse=True)
     futures = {executor.submit(work, file): file for file in order}
     for future in as_completed(futures):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from stepscope.cli.command import Command, Options
+from stepscope.cli.plain import Argument, Option
 
 
 class Trace(Options):
@@ -15,69 +14,61 @@ class Trace(Options):
 
     paths: Annotated[
         tuple[str, ...],
-        typer.Argument(
+        Argument(
             help="Trace files, folders or globs (.json, .gz, .zst, nsys .sqlite), or a run folder.",
             metavar="PATHS",
         ),
     ]
-    show: Annotated[str, typer.Option(help="Sections to show, or all.", metavar="SECTION,...", show_default=False)] = ""
-    steps: Annotated[
-        str | None, typer.Option(help="Only these steps in the step table: 12, 10-14.", metavar="N,A-B")
-    ] = None
-    rank: Annotated[str | None, typer.Option(help="Only these ranks in the tables: 0,3 or 0-7.", metavar="N,A-B")] = (
-        None
-    )
-    limit: Annotated[int, typer.Option(help="Longest list shown; 0: everything.", min=0)] = 24
+    show: Annotated[str, Option(help="Sections to show, or all.", metavar="SECTION,...", show_default=False)] = ""
+    steps: Annotated[str | None, Option(help="Only these steps in the step table: 12, 10-14.", metavar="N,A-B")] = None
+    rank: Annotated[str | None, Option(help="Only these ranks in the tables: 0,3 or 0-7.", metavar="N,A-B")] = None
+    limit: Annotated[int, Option(help="Longest list shown; 0: everything.", min=0)] = 24
     sort: Annotated[
-        str, typer.Option(help="Order of operators: host_self, host_total, device_self, device_total, calls.")
+        str, Option(help="Order of operators: host_self, host_total, device_self, device_total, calls.")
     ] = "device_self"
-    cell: Annotated[str | None, typer.Option(help="Which cell of a run folder.", metavar="ID")] = None
+    cell: Annotated[str | None, Option(help="Which cell of a run folder.", metavar="ID")] = None
     rank_of: Annotated[
         tuple[str, ...],
-        typer.Option("--rank-of", help="State the rank of a file that records none.", metavar="FILE=N"),
+        Option("--rank-of", help="State the rank of a file that records none.", metavar="FILE=N"),
     ] = ()
     flop: Annotated[
         float | None,
-        typer.Option(help="Model FLOP per step and rank (forward and backward), for MFU.", metavar="FLOP"),
+        Option(help="Model FLOP per step and rank (forward and backward), for MFU.", metavar="FLOP"),
     ] = None
     hardware_flop: Annotated[
         float | None,
-        typer.Option(help="The same with recomputation, for HFU.", metavar="FLOP"),
+        Option(help="The same with recomputation, for HFU.", metavar="FLOP"),
     ] = None
     merge: Annotated[
         Path | None,
-        typer.Option(help="Write all ranks on one aligned timeline, for Perfetto.", metavar="OUT.json.gz"),
+        Option(help="Write all ranks on one aligned timeline, for Perfetto.", metavar="OUT.json.gz"),
     ] = None
     diff: Annotated[
         str | None,
-        typer.Option(help="Compare with another trace (folder or file): what got slower.", metavar="OTHER"),
+        Option(help="Compare with another trace (folder or file): what got slower.", metavar="OTHER"),
     ] = None
     diff_steps: Annotated[
         str | None,
-        typer.Option("--diff-steps", help="Compare steps of the same traces: 10-13:20-23.", metavar="A-B:C-D"),
+        Option("--diff-steps", help="Compare steps of the same traces: 10-13:20-23.", metavar="A-B:C-D"),
     ] = None
     compat: Annotated[
         str | None,
-        typer.Option(help="hta: the numbers of HolisticTraceAnalysis 0.5.0, filters included.", metavar="hta"),
+        Option(help="hta: the numbers of HolisticTraceAnalysis 0.5.0, filters included.", metavar="hta"),
     ] = None
     processes: Annotated[
-        int | None, typer.Option(help="Ranks read at a time; without it one per core.", min=1, metavar="N")
+        int | None, Option(help="Ranks read at a time; without it one per core.", min=1, metavar="N")
     ] = None
-    cache: Annotated[
-        bool, typer.Option("--cache", help="Keep what was read (~/.cache/stepscope) for the next time.")
-    ] = False
-    csv: Annotated[Path | None, typer.Option(help="Also write every section's table there as CSV.", metavar="DIR")] = (
-        None
-    )
+    cache: Annotated[bool, Option("--cache", help="Keep what was read (~/.cache/stepscope) for the next time.")] = False
+    csv: Annotated[Path | None, Option(help="Also write every section's table there as CSV.", metavar="DIR")] = None
     fail_if: Annotated[
         tuple[str, ...],
-        typer.Option(
+        Option(
             "--fail-if",
             help="Exit 6 when this holds: 'exposed_comm_fraction > 0.2', or a rule's name.",
             metavar="CONDITION",
         ),
     ] = ()
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+    json: Annotated[bool, Option("--json", help="Print one JSON document.")] = False
 
 
 def trace(options: Trace) -> int:

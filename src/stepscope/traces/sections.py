@@ -1,0 +1,131 @@
+"""What only a trace read in full can tell of one rank: steps, causes, collectives, and the sections asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from stepscope.core.dataclass import dataclass
+from stepscope.core.errors import Unavailable
+from stepscope.records.trace_summary import Missing, RankPass
+from stepscope.stats.spans import Spans
+from stepscope.traces.activity import Activity
+from stepscope.traces.collectives import communication
+from stepscope.traces.conformance import check_plan
+from stepscope.traces.events import RankTrace
+from stepscope.traces.group_budget import group_budgets
+from stepscope.traces.idle import idle_causes, idle_gaps
+from stepscope.traces.links import Launches, launches_of
+from stepscope.traces.phases import phase_budgets, phase_spans
+from stepscope.traces.rule_facts import gradient_sync, host_lateness, kernel_mix
+from stepscope.traces.steps import StepWindows, outside_work, step_budgets, step_windows
+
+if TYPE_CHECKING:
+    from stepscope.traces.rank_pass import Wanted
+
+T = TypeVar("T")
+
+
+def with_sections(result: RankPass, trace: RankTrace, activity: Activity, wanted: Wanted) -> RankPass:
+    """``result``, which holds the budget, with everything else that is wanted."""
+    events = trace.events
+    launches = launches_of(events, activity.indices)
+    windows = step_windows(events, activity, launches)
+    phases = phase_spans(events)
+    gaps = idle_gaps(events, activity, launches, phases)
+    calls = communication(trace, activity, launches, windows, gaps)
+    result = replace(
+        result,
+        steps=step_budgets(trace, activity, windows),
+        outside=outside_work(trace, activity, launches, windows),
+        phases=phase_budgets(trace, activity, launches, phases),
+        idle=idle_causes(gaps, rank=trace.rank, source=activity.source),
+        communication=calls,
+        groups=group_budgets(trace.rank, activity, calls.collectives),
+        conformance=check_plan(trace, calls.collectives),
+        mix=kernel_mix(trace),
+        host_lateness=host_lateness(trace, gaps),
+        gradient_sync=gradient_sync(trace, calls.collectives),
+    )
+    shared = _Shared(activity=activity, launches=launches, windows=windows, phases=phases)
+    return _details(result, trace, shared, wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shared:
+    """What several sections of one rank are made from."""
+
+    activity: Activity
+    launches: Launches
+    windows: StepWindows
+    phases: dict[str, Spans]
+
+
+def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted) -> RankPass:
+    """The sections that are computed, and imported, only where asked for."""
+    activity, launches = shared.activity, shared.launches
+    asked = wanted.sections
+    missing: list[Missing] = []
+
+    def known(section: str, value: T | Unavailable) -> T | None:
+        if isinstance(value, Unavailable):
+            missing.append(Missing(section=section, reason=value.reason))
+            return None
+        return value
+
+    if "operators" in asked:
+        from stepscope.traces.operators import operator_table
+
+        result = replace(result, operators=operator_table(trace, launches, sort=wanted.sort, limit=wanted.limit))
+    if "kernels" in asked:
+        from stepscope.traces.kernels import kernel_table
+
+        result = replace(result, kernels=kernel_table(trace, limit=wanted.limit))
+    if "launches" in asked:
+        from stepscope.traces.launches import launch_statistics
+
+        result = replace(result, launches=launch_statistics(trace, launches))
+    if "copies" in asked:
+        from stepscope.traces.copies import copy_table
+
+        result = replace(result, copies=copy_table(trace))
+    if "annotations" in asked:
+        from stepscope.traces.annotations import annotation_rows
+
+        result = replace(result, annotations=annotation_rows(trace, launches, limit=wanted.limit))
+    if "sequences" in asked:
+        from stepscope.traces.sequences import sequence_rows
+
+        result = replace(result, sequences=sequence_rows(trace))
+    if "buckets" in asked and result.communication is not None:
+        from stepscope.traces.buckets import bucket_rows
+
+        rows = bucket_rows(trace, activity, launches, result.communication.collectives)
+        result = replace(result, buckets=rows)
+    if "memory" in asked:
+        from stepscope.traces.memory import memory_timeline
+
+        result = replace(result, memory=known("memory", memory_timeline(trace, phases=shared.phases)) or ())
+    if "utilisation" in asked:
+        from stepscope.traces.utilisation import utilisation
+
+        used = utilisation(trace, result.steps, model_flop=wanted.model_flop, hardware_flop=wanted.hardware_flop)
+        result = replace(result, utilisation=used)
+    if "path" in asked:
+        from stepscope.traces.critical_path import Walk, critical_path, rank_legs
+
+        walk = Walk(trace.events, activity, launches)
+        result = replace(
+            result,
+            path=known("path", critical_path(trace, activity, launches, walk=walk)),
+            legs=known("job_path", rank_legs(trace, activity, launches, walk=walk)),
+        )
+    if "profile" in asked:
+        from stepscope.traces.diff import work_profile
+
+        result = replace(result, profile=known("profile", work_profile(trace, activity, shared.windows)))
+    if "spans" in asked:
+        from stepscope.traces.timeline_spans import timeline_spans
+
+        result = replace(result, spans=timeline_spans(trace.rank, trace.events, activity))
+    return replace(result, unavailable=tuple(dict.fromkeys(missing)))

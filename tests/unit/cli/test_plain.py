@@ -1,0 +1,75 @@
+"""A command line read without typer is the one that typer reads; the rest is left to typer."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from stepscope.cli.command import Command
+from stepscope.cli.commands.trace import Trace
+from stepscope.cli.plain import read
+
+
+def by_typer(words: list[str]) -> Any:
+    seen = []
+
+    def note(options: Trace) -> int:
+        """Note them."""
+        seen.append(options)
+        return 0
+
+    app = typer.Typer(add_completion=False)
+    app.command("trace")(Command(run=note, options=Trace).typer_function())
+    app(args=words, standalone_mode=False)
+    return seen[0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["a.json"],
+        ["a.json", "b c.json", "--json", "--cache"],
+        ["--show", "budget,overlap", "a"],
+        ["--show=budget", "a", "--limit=0", "--flop", "1e12", "--hardware-flop", "2.5"],
+        ["a", "--rank-of", "x=1", "--rank-of=y=2", "--fail-if", "idle_fraction > 0.1", "--processes", "2"],
+        ["a", "--merge", "out.json.gz", "--csv", "folder", "--steps", "1-3", "--rank", "0", "--diff-steps", "1:2"],
+    ],
+)
+def test_a_plain_command_line_means_what_typer_makes_of_it(words: list[str]) -> None:
+    plain = read(Trace, words)
+    assert plain is not None
+    assert vars(plain) == vars(by_typer(words))
+
+
+def test_types_and_defaults_are_those_of_the_fields() -> None:
+    options = read(Trace, ["a", "--csv", "x", "--limit", "7"])
+    assert options is not None
+    assert vars(options) == vars(Trace(paths=("a",), csv=Path("x"), limit=7))
+    assert options.show == ""
+    assert options.rank_of == ()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],  # PATHS are required
+        ["--json"],
+        ["a", "--help"],
+        ["a", "-h"],
+        ["a", "--shwo", "budget"],
+        ["a", "--show"],
+        ["a", "--show", "--json"],
+        ["a", "--limit", "-1"],
+        ["a", "--limit", "many"],
+        ["a", "--processes", "0"],
+        ["a", "--flop", "1e"],
+        ["a", "--json=yes"],
+        ["a", "--json", "--json"],
+        ["a", "--show", "budget", "--show", "overlap"],
+        ["a", "--", "--json"],
+        ["a", "-"],
+    ],
+)
+def test_whatever_is_not_plain_is_left_to_typer(words: list[str]) -> None:
+    assert read(Trace, words) is None
