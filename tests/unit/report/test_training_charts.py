@@ -186,8 +186,8 @@ def test_epoch_times_leave_out_the_first_epochs_that_are_asked_for() -> None:
 def test_the_interval_of_a_mean_is_students() -> None:
     times = [10.0, 11.0, 12.0, 13.0, 14.0, 15.0]
     found = epoch_time(run("a", epochs=epochs(seconds=times)), 0)
-    half = 2.5706 * 1.8708 / 6**0.5  # t(5) and the standard deviation
-    assert (found.high - found.value) / 1e9 == pytest.approx(half, rel=0.01)
+    half = 2.570582 * 3.5**0.5 / 6**0.5  # t(5) and the standard deviation
+    assert (found.high - found.value) / 1e9 == pytest.approx(half, rel=1e-6)
     assert epoch_time(run("a", epochs=epochs(seconds=[10.0, 11.0])), 0).low is None
 
 

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.stats import mannwhitneyu
 
 from stepscope.core.errors import StepscopeError, Unavailable
 from stepscope.stats.compare import MannWhitney, compare_rounds, mann_whitney
@@ -86,3 +87,13 @@ def test_three_rounds_give_a_ratio_but_no_interval() -> None:
 def test_rounds_that_do_not_pair_up_are_refused() -> None:
     with pytest.raises(StepscopeError):
         compare_rounds([[1.0]], [[1.0], [1.0]], rng=np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(("n", "m"), [(4, 4), (5, 9), (12, 20)])
+def test_without_ties_p_is_scipys_exact_one(n: int, m: int) -> None:
+    rng = np.random.default_rng(n * m)
+    first, second = rng.normal(0.7, 1, n), rng.normal(0, 1, m)
+    expected = mannwhitneyu(first, second, method="exact")
+    found = mann_whitney(first, second)
+    assert isinstance(found, MannWhitney)
+    assert (found.u, found.p_value) == pytest.approx((expected.statistic, expected.pvalue), rel=1e-9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TypeVar
 
 from stepscope.core.words import counted
@@ -13,6 +13,7 @@ from stepscope.records.training import Measured, ScalingRow, TrainingRun
 from stepscope.report.names import clean, file_part
 from stepscope.results.labels import STATUS_LABELS
 from stepscope.results.scaling import steady_epochs
+from stepscope.stats.student import mean_interval
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -226,19 +227,13 @@ def epoch_time(run: TrainingRun, drop_epochs: int) -> Measured | None:
     times = _from_epochs(run, drop_epochs)
     if not times:
         return run.epoch_ns
-    middle = fmean(times)
-    half = None if len(times) < 3 else _student(len(times) - 1) * stdev(times) / len(times) ** 0.5
+    interval = mean_interval(times)
     return Measured(
-        value=middle,
-        low=None if half is None else middle - half,
-        high=None if half is None else middle + half,
+        value=fmean(times),
+        low=None if interval is None else interval.low,
+        high=None if interval is None else interval.high,
         n=len(times),
     )
-
-
-def _student(freedom: int) -> float:
-    """97.5 % quantile of Student's t, within 4 % from 2 degrees of freedom on (Cornish and Fisher's expansion)."""
-    return 1.96 + 2.37 / freedom + 2.82 / freedom**2 + 2.56 / freedom**3
 
 
 def _from_epochs(run: TrainingRun, drop_epochs: int) -> tuple[float, ...]:
