@@ -77,7 +77,12 @@ def _read(options: Compare) -> list[Side]:
     for option, value in (("-o", options.output), ("--set", options.set_)):
         if value:
             raise UsageError(f"{option} goes with --run", fix="leave it out, or add --run and two matrix files")
-    given = EvidenceOptions(paths=options.paths, world_size=options.world_size, drop_epochs=options.drop_epochs)
+    given = EvidenceOptions(
+        paths=options.paths,
+        world_size=options.world_size,
+        columns=options.columns,
+        drop_epochs=options.drop_epochs,
+    )
     names = telling_names(options.paths)
     return [Side(name=name, rounds=(evidence,)) for name, evidence in zip(names, read_each(given), strict=True)]
 

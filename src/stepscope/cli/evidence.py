@@ -56,13 +56,14 @@ def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
 
 def _stated(options: EvidenceOptions) -> Stated:
     from stepscope.records.imported import Stated
-    from stepscope.store.stated import parse_world_sizes
+    from stepscope.store.stated import parse_columns, parse_world_sizes
 
     if options.scaling is not None and options.scaling not in SCALINGS:
         raise UsageError(unknown("--scaling", options.scaling, SCALINGS))
     return Stated(
         world_size={} if options.world_size is None else parse_world_sizes(options.world_size),
         scaling=cast("Scaling | None", options.scaling),
+        columns={} if options.columns is None else parse_columns(options.columns),
     )
 
 

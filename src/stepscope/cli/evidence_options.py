@@ -13,11 +13,17 @@ WorldSize = Annotated[
     str | None,
     typer.Option("--world-size", help="Ranks of runs that do not tell: exp021=4,exp044=4.", metavar="RUN=N,..."),
 ]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        help="What a table's columns are: tok_s=tokens_per_s; NAME=- leaves one out.", metavar="NAME=MEANING,..."
+    ),
+]
 DropEpochs = Annotated[int, typer.Option("--drop-epochs", help="First epochs left out of epoch times.", min=0)]
 Paths = Annotated[
     tuple[Path, ...],
     typer.Argument(
-        help="Run folders, traces, or results of other tools (nccl-tests, metrics.csv, ...).",
+        help="Run folders, traces, or results of other tools (tables, logs, nccl-tests, ...).",
         metavar="PATHS",
         show_default=False,
     ),
@@ -25,7 +31,7 @@ Paths = Annotated[
 
 
 class EvidenceOptions(Options):
-    """What is read, and what the user states of it: ``world_size`` and ``target_accuracy`` as typed."""
+    """What is read, and what the user states of it: ``world_size``, ``columns`` and ``target_accuracy`` as typed."""
 
     paths: Paths
     world_size: WorldSize = None
@@ -33,6 +39,7 @@ class EvidenceOptions(Options):
         str | None,
         typer.Option(help="What is kept as ranks are added, where files do not tell.", metavar="strong|weak"),
     ] = None
+    columns: Columns = None
     target_accuracy: Annotated[
         str | None,
         typer.Option("--target-accuracy", help="Also the time to these validation accuracies.", metavar="A,..."),

@@ -15,10 +15,14 @@ from stepscope.records.training import Scaling, TrainingRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
-    """Facts that files leave open and the user states. world_size: run's name (or a part that no other has) -> ranks."""
+    """Facts that files leave open and the user states. world_size: run's name (or a part that no other has) -> ranks.
+
+    columns: a table's column -> the name to read it under (``tok_s`` -> ``tokens_per_s``), ``-`` to leave it out.
+    """
 
     world_size: Mapping[str, int] = field(default_factory=dict)
     scaling: Scaling | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

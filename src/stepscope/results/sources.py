@@ -37,6 +37,8 @@ NAMED = 5
 MAX_NAME = 200
 """Characters of a path that a message repeats where the path itself is what is wrong."""
 
+_AS_TABLE = "figures in free text: write a row a run as CSV, with columns such as gpus,strategy,step_time_ms"
+
 LOSSES = ("truncated", "skipped", "missing", "dropped")
 """Kinds of notes on a trace that say what was not looked at."""
 
@@ -113,7 +115,7 @@ def load_source(
         return rows
     if _is_calibration(path):
         return Evidence(sources=(Source(path=path, kind="calibration"),), calibration=read_record(path, Calibration))
-    found = detect(path)
+    found = detect(path, stated)
     if found is not None:
         return _imported(path, found[1].read(path, stated))
     return _traced(path, read)
@@ -150,7 +152,7 @@ def _traced(path: Path, read: ReadTraces) -> Evidence:
             why="it holds nothing but zero bytes"
             if not head_of(path, 4096).strip(b"\0")
             else "it is no trace of torch.profiler or nsys, and no importer knows it",
-            fix="docs/reference/importers.md lists the results of other tools that are read",
+            fix=f"{_AS_TABLE}; docs/reference/importers.md lists what is read",
         )
     summary = read(path)
     return Evidence(
@@ -175,7 +177,7 @@ def _inside(folder: Path) -> str:
     inner = [each for each in sorted(folder.iterdir()) if each.is_dir()]
     known = [each.name for each in inner if RunLayout(each).run.is_file() or _holds_traces(each)]
     if not known:
-        return "name a run folder, a folder of traces, or results of another tool (docs/reference/importers.md)"
+        return f"name a run folder, traces, or results of another tool (docs/reference/importers.md); {_AS_TABLE}"
     more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
     return f"name one of the folders in it: {', '.join(known[:NAMED])}{more}"
 

@@ -10,9 +10,9 @@ from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers import REGISTRY
 
 
-def detect(path: Path) -> tuple[str, Importer] | None:
+def detect(path: Path, stated: Stated | None = None) -> tuple[str, Importer] | None:
     """(key, importer) that knows this path; None: no importer does. Specific formats are asked before general ones."""
-    candidate = Candidate(path)
+    candidate = Candidate(path, stated or Stated())
     known = sorted(((key, REGISTRY.load(key)) for key in REGISTRY.names()), key=lambda each: each[1].rank)
     return next(((key, each) for key, each in known if each.recognises(candidate)), None)
 
@@ -21,7 +21,7 @@ def read_foreign(path: Path, stated: Stated | None = None) -> Imported:
     """What a path of another tool holds. Raises DataError where nothing is there, or no importer knows it."""
     if not path.exists():
         raise DataError(f"{path} does not exist", fix="check the path")
-    found = detect(path)
+    found = detect(path, stated)
     if found is None:
         known = ", ".join(REGISTRY.load(key).title for key in REGISTRY.names())
         raise DataError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -16,9 +16,10 @@ HEAD_BYTES = 64 << 10
 
 @dataclass(frozen=True)
 class Candidate:
-    """A path that some importer may know. A folder has no ``head``; look at ``files``."""
+    """A path that some importer may know. A folder has no ``head``; look at ``files``. stated: what the user says of it."""
 
     path: Path
+    stated: Stated = field(default_factory=Stated)
 
     @cached_property
     def is_folder(self) -> bool:

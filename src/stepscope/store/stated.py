@@ -35,6 +35,19 @@ def parse_world_sizes(text: str) -> dict[str, int]:
     return found
 
 
+def parse_columns(text: str) -> dict[str, str]:
+    """Meaning by column from ``gpus=world_size,tok_s=tokens_per_s``. Raises UsageError: no NAME=MEANING, a name twice."""
+    fix = "write COLUMN=MEANING, several with commas: --columns gpus=world_size,tok_s=tokens_per_s; COLUMN=- leaves it out"
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, meaning = (piece.strip() for piece in part.strip().rpartition("="))
+        if not equals or not name or not meaning:
+            raise UsageError(f"--columns {text!r}: {part.strip()!r} is not COLUMN=MEANING", fix=fix)
+        if found.setdefault(name, meaning) != meaning:
+            raise UsageError(f"--columns gives {name} twice: {found[name]} and {meaning}", fix="leave one of them out")
+    return found
+
+
 def stated_world_sizes(names: Mapping[str, Sequence[str]], stated: Stated) -> dict[str, int]:
     """Ranks of those runs of one source that the user named.
 

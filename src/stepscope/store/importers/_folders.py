@@ -29,6 +29,11 @@ def recognises_any(candidate: Candidate, knows: Knows, *, suffixes: Container[st
     return any(knows(Candidate(file)) for file in islice(likely, LOOKED_AT))
 
 
+def is_about(path: Path) -> bool:
+    """Whether a file of a folder only describes it."""
+    return path.stem.lower() in _ABOUT
+
+
 def read_each(
     path: Path, knows: Knows, read: Callable[[Path], T], *, suffixes: Container[str]
 ) -> tuple[list[T], tuple[str, ...]]:
@@ -43,7 +48,7 @@ def read_each(
     damaged: list[DataError] = []
     for file in Candidate(path).files:
         if file.suffix.lower() not in suffixes or not knows(Candidate(file)):
-            others += [str(file.relative_to(path))] if file.stem.lower() not in _ABOUT else []
+            others += [str(file.relative_to(path))] if not is_about(file) else []
             continue
         try:
             found.append(read(file))

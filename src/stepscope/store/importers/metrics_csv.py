@@ -21,9 +21,11 @@ from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.store.importer import Candidate, Importer
+from stepscope.store.importers._columns import columns_of
 from stepscope.store.importers._epoch_table import EpochTable, is_epoch_table, read_epoch_table
 from stepscope.store.importers._experiment_config import Facts, config_files, facts_of, read_configs
 from stepscope.store.importers._experiment_names import NameFacts, name_facts, readable_dataset, short_ids
+from stepscope.store.importers._tables import headers
 from stepscope.store.importers._training import label
 from stepscope.store.stated import with_stated
 
@@ -48,7 +50,17 @@ def _recognises(candidate: Candidate) -> bool:
         return any(file.name.lower() == FILE for file in candidate.files)
     if candidate.path.name.lower() == FILE:
         return True
-    return candidate.path.suffix.lower() in _TABLES and is_epoch_table(candidate.text)
+    return (
+        candidate.path.suffix.lower() in _TABLES and is_epoch_table(candidate.text) and not _of_several_runs(candidate)
+    )
+
+
+def _of_several_runs(candidate: Candidate) -> bool:
+    """Whether columns tell runs apart: then it is a table of runs by epoch."""
+    return any(
+        columns_of(names, candidate.stated.columns).has("world_size", "strategy", "model", "hardware", "run")
+        for names in headers(candidate.path.suffix.lower(), candidate.text)
+    )
 
 
 def _read(path: Path, stated: Stated) -> Imported:

@@ -19,7 +19,11 @@ DATA = ROOT.parent / "shared" / "data"
 FOLDERS = ("topo", "nccl_tests", "nccl_debug", "memory_snapshots", "flight_recorder", "results")
 REFUSED = (
     "environment.txt",
-    "pytorch-train-bs-fp16.csv",
+    "pytorch-train-*.csv",
+    "benchmark_16gpu.json",
+    "shallowspeed_*.txt",
+    "tensor_parallel_2gpu.txt",
+    "speedup_table.txt",
     "*.yaml",
     "*.xml",
     "fault_injection.log",
@@ -75,6 +79,7 @@ class TestRealFiles:
             with pytest.raises(DataError) as caught:
                 read_foreign(path)
             assert caught.value.why
+            assert caught.value.fix
             return
         if path.parent.name == "exp003_ddp_multinode":  # a header without rows
             assert [run.status for run in read_foreign(path).runs] == ["interrupted"]

@@ -1,0 +1,216 @@
+"""What the columns of a table mean, by the names and units that people give them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+NAMES: Mapping[str, str] = {
+    "world_size": "world_size gpus n_gpus ngpus num_gpus num_gpu n_gpu gpu_count total_gpus number_of_gpus ranks n_ranks "
+    "nranks num_ranks workers n_workers devices n_devices num_devices processes n_procs nproc nprocs num_procs "
+    "num_processes np accelerators n_accelerators",
+    "step_ns": "step_time avg_step_time mean_step_time median_step_time time_per_step step step_duration iteration_time "
+    "iter_time avg_iter_time time_per_iteration time_per_iter iteration iter batch_time time_per_batch",
+    "epoch_ns": "epoch_time avg_epoch_time mean_epoch_time avg_epoch time_per_epoch epoch epoch_duration per_epoch",
+    "time_ns": "latency time train_time wall wall_time walltime wall_clock elapsed elapsed_time duration runtime t_par",
+    "samples_per_s": "samples_per_s throughput speed training_speed",
+    "train_loss": "train_loss training_loss train_loss_epoch final_loss final_train_loss loss",
+    "validation_loss": "val_loss valid_loss validation_loss eval_loss test_loss val_loss_epoch",
+    "train_accuracy": "train_acc train_accuracy training_accuracy train_acc_epoch",
+    "validation_accuracy": "val_acc val_accuracy valid_acc validation_accuracy eval_acc eval_accuracy val_acc_epoch "
+    "test_acc test_accuracy accuracy acc top1 top1_acc",
+    "peak_memory": "peak_memory peak_mem max_memory max_mem max_peak_memory memory mem memory_per_gpu peak_memory_per_gpu "
+    "gpu_memory gpu_mem max_cuda_memory cuda_memory peak_gpu_memory memory_allocated max_memory_allocated "
+    "peak_memory_allocated vram peak_vram",
+    "micro_batch": "micro_batch micro_batch_size mbs batch_size_per_gpu batch_per_gpu bs_per_gpu batch_size_per_rank "
+    "batch_size_per_device per_gpu_batch_size per_device_batch_size per_device_train_batch_size local_batch "
+    "local_batch_size",
+    "global_batch": "global_batch global_batch_size gbs effective_batch effective_batch_size total_batch_size",
+    "batch_size": "batch_size batch bs train_batch_size",
+    "accumulation": "accumulation grad_accum grad_accum_steps gradient_accumulation gradient_accumulation_steps "
+    "accumulation_steps accumulate_grad_batches",
+    "sequence_length": "sequence_length seq_length seq_len context_length context max_seq_len",
+    "precision": "precision compute_dtype data_type dtype mixed_precision",
+    "strategy": "strategy mode method parallelism parallel_strategy distributed_strategy",
+    "model": "model model_name arch architecture network",
+    "dataset": "dataset dataset_name data",
+    "dataset_size": "dataset_size num_train_samples train_samples n_train n_samples num_samples",
+    "hardware": "hardware gpu_name gpu_model gpu_type device_name gpu accelerator machine cluster system",
+    "backend": "backend",
+    "device": "device",
+    "parameters": "parameters num_parameters n_parameters params num_params n_params model_params",
+    "steps": "steps num_steps n_steps iters iterations num_iters",
+    "status": "status state",
+    "run": "run run_name run_id name experiment_name job_id",
+    "epoch": "epoch",
+    "step": "step global_step iteration iter",
+    "op": "op operation collective coll",
+    "size": "size_bytes bytes size message_size msg_size payload size_per_rank",
+    "bandwidth": "bandwidth bw busbw algbw bus_bw alg_bw bus_bandwidth throughput_bandwidth",
+}
+"""Role -> names, the first that a table has counts. A name may have its unit at its end or in brackets."""
+
+_ROLE_OF: Mapping[str, tuple[str, ...]] = {
+    name: tuple(role for role, names in NAMES.items() if name in names.split())
+    for name in {name for names in NAMES.values() for name in names.split()}
+}
+
+TIMES = {
+    "ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "msec": 1e6, "millis": 1e6, "s": 1e9, "sec": 1e9, "secs": 1e9,
+    "second": 1e9, "seconds": 1e9, "min": 60e9, "mins": 60e9, "minutes": 60e9, "h": 3600e9, "hours": 3600e9,
+}  # fmt: skip
+SIZES = {
+    "b": 1.0, "bytes": 1.0, "kb": 2.0**10, "kib": 2.0**10, "mb": 2.0**20, "mib": 2.0**20, "gb": 2.0**30, "gib": 2.0**30,
+}  # fmt: skip
+"""Memory: torch and nvidia-smi print MiB and GiB and call them MB and GB."""
+COUNTS = {"k": 1e3, "m": 1e6, "b": 1e9}
+_FIGURES = ("step_ns", "epoch_ns", "time_ns")
+_ITEMS = {
+    "samples": "samples", "sample": "samples", "examples": "samples", "sequences": "sequences", "seqs": "sequences",
+    "sentences": "sequences", "images": "images", "image": "images", "imgs": "images", "img": "images",
+    "tokens": "tokens", "token": "tokens", "toks": "tokens", "tok": "tokens", "words": "tokens", "items": "items",
+}  # fmt: skip
+_RATE = re.compile(
+    rf"(?:^|_)({'|'.join(_ITEMS)})_?(?:per|/)_?(?:s|sec|secs|second|seconds)(_?(?:per|/)_?(?:gpu|rank|device))?$"
+)
+_STEP_RATE = re.compile(r"(?:^|_)(?:steps|step|it|its|iters|iterations|batches)_?(?:per|/)_?(?:s|sec|second)$")
+_STEP_TIME = re.compile(r"(?:^|_)(s|sec|secs|seconds|ms)_?(?:per|/)_?(?:step|it|iter|iteration|batch)$")
+_BRACKETS = re.compile(r"^(.*\S)\s*[(\[]([^()\[\]]*)[)\]]\s*$")
+_GPU_COLUMN = re.compile(r"\d+_?x?_?(?:gpus?|ranks?|workers?|devices?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """role: see ``NAMES``, or ``steps_per_s``. scale: to base units; None: the name has no unit and its role needs one.
+
+    item: what a rate counts. per_rank: a rate of one rank.
+    """
+
+    role: str
+    scale: float | None = 1.0
+    item: str | None = None
+    per_rank: bool = False
+    unit: str = ""
+
+
+def plain(name: str) -> str:
+    """``Step Time`` -> ``step_time``: what names are compared by."""
+    return re.sub(r"[^a-z0-9/%µ]+", "_", name.strip().lower()).strip("_")
+
+
+def meanings_of(name: str) -> tuple[Meaning, ...]:
+    """What a column's name can mean, the likeliest first; empty: not known."""
+    text = name.strip().lower()
+    bracket = _BRACKETS.match(text)
+    base, unit = (plain(bracket[1]), plain(bracket[2])) if bracket else (plain(text), "")
+    if rate := _rate(unit) or _rate(base):
+        return (rate,)
+    found = list(_named(base, unit))
+    for tail in _tails(base) if not unit else ():
+        found += _named(base.removesuffix(f"_{tail}"), tail)
+    return tuple(found)
+
+
+def _tails(base: str) -> Iterable[str]:
+    """``ms`` of ``step_ms``, ``gb_s`` of ``busbw_gb_s``."""
+    words = base.split("_")
+    return ("_".join(words[-count:]) for count in (1, 2) if len(words) > count)
+
+
+def _named(base: str, unit: str) -> Iterable[Meaning]:
+    for role in _ROLE_OF.get(base, ()):
+        meaning = _with_unit(role, base, unit)
+        if meaning is not None:
+            yield meaning
+
+
+def _with_unit(role: str, base: str, unit: str) -> Meaning | None:
+    """The meaning of a role with this unit; None: it cannot have it."""
+    if role in _FIGURES or role in ("peak_memory", "size"):
+        scale = (TIMES if role in _FIGURES else SIZES).get(unit)
+        if not unit and base == "bytes":
+            scale = 1.0
+        if not unit and role == "epoch_ns" and base != "epoch":
+            scale = TIMES["s"]
+        return None if unit and scale is None else Meaning(role, scale, unit=unit)
+    if role == "samples_per_s":
+        return None if unit else Meaning(role, None)
+    if role == "parameters":
+        return Meaning(role, COUNTS.get(unit, 1.0) if unit in ("", *COUNTS) else None)
+    if role == "bandwidth":
+        return Meaning(role, unit=unit) if unit in ("", "gbps", "gb/s", "gb_s", "gbit/s") else None
+    accuracy = role.endswith("accuracy")
+    if accuracy and unit in ("%", "pct", "percent"):
+        return Meaning(role, 0.01, unit="%")
+    return Meaning(role) if not unit else None
+
+
+def _rate(text: str) -> Meaning | None:
+    if found := _RATE.search(text):
+        return Meaning("samples_per_s", item=_ITEMS[found[1]], per_rank=found[2] is not None)
+    if _STEP_RATE.search(text):
+        return Meaning("steps_per_s")
+    if found := _STEP_TIME.search(text):
+        return Meaning("step_ns", TIMES[found[1]], unit=found[1])
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """names: the header. by_role: role -> (index, meaning). unclear: index -> why a column that looks like a figure is not
+    read. others: indices without a meaning.
+    """
+
+    names: tuple[str, ...]
+    by_role: Mapping[str, tuple[int, Meaning]]
+    unclear: Mapping[int, str]
+    others: tuple[int, ...]
+
+    def has(self, *roles: str) -> bool:
+        return any(role in self.by_role for role in roles)
+
+
+def columns_of(names: Sequence[str], stated: Mapping[str, str] | None = None) -> Columns:
+    """The meaning of every column. stated: column -> the name to read it under, ``-`` to leave it out."""
+    wanted = {plain(name): target for name, target in (stated or {}).items()}
+    possible: dict[int, tuple[Meaning, ...]] = {}
+    left_out = set()
+    for index, name in enumerate(names):
+        target = wanted.get(plain(name))
+        if target == "-":
+            left_out.add(index)
+        else:
+            possible[index] = meanings_of(name if target is None else target)
+    by_role: dict[str, tuple[int, Meaning]] = {}
+    per_epoch = any(meaning.role == "epoch" for meanings in possible.values() for meaning in meanings)
+    stated_columns = {index for index, name in enumerate(names) if plain(name) in wanted}
+    for index in sorted(possible, key=lambda i: (i not in stated_columns, _priority(possible[i], names[i]), i)):
+        for meaning in possible[index]:
+            if meaning.role == "time_ns" and meaning.scale is None and per_epoch:
+                meaning = replace(meaning, scale=TIMES["s"])
+            if meaning.role not in by_role and meaning.scale is not None:
+                by_role[meaning.role] = (index, meaning)
+                break
+    unclear = {
+        index: f"{names[index]}: unit not known"
+        for index, meanings in possible.items()
+        if meanings and all(index != at for at, _ in by_role.values()) and all(m.scale is None for m in meanings)
+    }
+    used = {index for index, _ in by_role.values()} | left_out | set(unclear)
+    return Columns(tuple(names), by_role, unclear, tuple(i for i in range(len(names)) if i not in used))
+
+
+def _priority(meanings: Sequence[Meaning], name: str) -> int:
+    """How early a name stands among those of its role."""
+    if not meanings:
+        return 0
+    names = NAMES.get(meanings[0].role, "").split()
+    base = plain(_BRACKETS.sub(r"\1", name.strip().lower()))
+    spelled = (base, *(base.removesuffix(f"_{tail}") for tail in _tails(base)))
+    return next((names.index(each) for each in spelled if each in names), len(names))
+
+
+def is_gpu_count(name: str) -> bool:
+    """``4 GPUs``: a column a number of ranks, of a table that is wide."""
+    return _GPU_COLUMN.fullmatch(plain(name)) is not None

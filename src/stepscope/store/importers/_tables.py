@@ -1,0 +1,264 @@
+"""Tables in text: CSV, TSV, Markdown, JSON records, into cells with their places. What columns mean: ``_columns``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from stepscope.core.errors import DataError
+from stepscope.store.importers._json import read_json
+from stepscope.store.reader import read_bytes
+
+MAX_BYTES = 64 << 20
+DELIMITERS = ",;\t"
+_NUMBER = re.compile(r"([-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s].*)?")
+_RULE = re.compile(r":?-+:?")
+_MARKS = re.compile(r"\*\*|__|`|\[([^\]]*)\]\([^)]*\)")
+_PIPE = re.compile(r"(?<!\\)\|")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """where: file and line, or file and place in a JSON document. cells: as many as the header has names."""
+
+    where: str
+    cells: tuple[str, ...]
+
+    def wrong(self, index: int, name: str, expected: str) -> DataError:
+        return DataError(
+            f"{self.where}: {name} is {self.cells[index][:60]!r}",
+            why=f"expected {expected}",
+            fix=f"correct the cell, or leave the column out: --columns {name}=-",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """source: its file. names: the header. rows: under it. single: the file is one record.
+
+    nested: names that stand in an object of their own inside a JSON record.
+    """
+
+    source: Path
+    names: tuple[str, ...]
+    rows: tuple[Row, ...]
+    single: bool = False
+    nested: frozenset[str] = frozenset()
+
+
+def number(text: str) -> tuple[float, str] | None:
+    """(value, unit written behind it) of a cell; thousands may have commas. None: no finite number."""
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None:
+        return None
+    value = float(found[1].replace(",", ""))
+    return (value, (found[2] or "").strip().lower()) if math.isfinite(value) else None
+
+
+def read_tables(path: Path) -> tuple[Table, ...]:
+    """Every table of a file. Raises DataError: damaged, or a row with more or fewer cells than its header."""
+    if path.suffix.lower() == ".json":
+        return (_records(path, read_json(path)),)
+    text = read_text(path)
+    if path.suffix.lower() in (".jsonl", ".ndjson"):
+        return (_json_lines(path, text),)
+    if path.suffix.lower() in (".md", ".markdown"):
+        return tuple(_markdown(path, text))
+    return (_delimited(path, text),)
+
+
+def headers(suffix: str, text: str) -> Iterator[Sequence[str]]:
+    """The headers in a file's beginning, for telling what it is; of JSON none."""
+    if suffix in (".md", ".markdown"):
+        lines = text.splitlines()
+        yield from (_cells(a) for a, b in pairwise(lines) if _is_rule(b))
+    elif suffix in (".csv", ".tsv", ".txt"):
+        first = next((line for line in text.removeprefix("\ufeff").splitlines() if line.strip()), "")
+        yield next(csv.reader([first], delimiter=_delimiter(first)), [])
+
+
+def read_text(path: Path) -> str:
+    """A text file's content. Raises DataError: not readable, empty, not text, or far too large for a table."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise DataError(f"cannot read {path}", why=error.strerror or str(error)) from error
+    if size > MAX_BYTES:
+        raise DataError(f"{path}: {size} bytes", why=f"no table of results is larger than {MAX_BYTES} bytes")
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not a text file", why=f"byte {error.start} is not UTF-8") from error
+    if not text.strip():
+        raise DataError(f"{path}: empty", fix="copy the file again")
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise DataError(f"{path}:{line}: damaged", why="there are zero bytes in it", fix="copy the file again")
+    return text
+
+
+def _delimited(path: Path, text: str) -> Table:
+    first = next(line for line in text.splitlines() if line.strip())
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=_delimiter(first))
+    rows: list[Row] = []
+    try:
+        rows += [Row(f"{path}:{reader.line_num}", tuple(c.strip() for c in row)) for row in reader if any(row)]
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num}: not readable as CSV", why=str(error)) from error
+    return _table(path, rows[0], rows[1:])
+
+
+def _delimiter(line: str) -> str:
+    return max(DELIMITERS, key=line.count)
+
+
+def _markdown(path: Path, text: str) -> Iterator[Table]:
+    lines = text.splitlines()
+    for at, (head, rule) in enumerate(pairwise(lines), start=1):
+        if not _is_rule(rule) or "|" not in head:
+            continue
+        body = [Row(f"{path}:{at + 2 + i}", _cells(raw)) for i, raw in enumerate(_block(lines[at + 1 :]))]
+        yield _table(path, Row(f"{path}:{at}", _cells(head)), body)
+
+
+def _block(lines: Sequence[str]) -> Iterator[str]:
+    for line in lines:
+        if not line.strip().startswith("|"):
+            return
+        yield line
+
+
+def _cells(line: str) -> tuple[str, ...]:
+    inner = line.strip().removeprefix("|")
+    inner = inner[:-1] if inner.endswith("|") and not inner.endswith("\\|") else inner
+    return tuple(_MARKS.sub(r"\1", cell).replace("\\|", "|").strip() for cell in _PIPE.split(inner))
+
+
+def _is_rule(line: str) -> bool:
+    return "|" in line and "-" in line and all(_RULE.fullmatch(cell) for cell in _cells(line))
+
+
+def _table(path: Path, head: Row, body: Sequence[Row]) -> Table:
+    for row in body:
+        if len(row.cells) != len(head.cells):
+            raise DataError(
+                f"{row.where}: {len(row.cells)} cells, and the header has {len(head.cells)}",
+                why="the file was cut or mixed",
+                fix="copy the file again",
+            )
+    twice = next((name for i, name in enumerate(head.cells) if name and name in head.cells[:i]), None)
+    if twice is not None:
+        raise DataError(
+            f"{head.where}: column {twice!r} stands twice in the header",
+            why=f"it is: {', '.join(head.cells)}",
+            fix="name the columns differently",
+        )
+    return Table(path, head.cells, tuple(body))
+
+
+def _json_lines(path: Path, text: str) -> Table:
+    found: list[tuple[str, Any]] = []
+    for line_number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            try:
+                found.append((f"{path}:{line_number}", json.loads(line)))
+            except ValueError as error:
+                raise DataError(
+                    f"{path}:{line_number}: not readable as JSON", why=str(error), fix="copy the file again"
+                ) from error
+    return _of_objects(path, found, {})
+
+
+def _records(path: Path, document: Any) -> Table:
+    """A list of objects; an object with one list of objects, which share the rest; or an object that is one record."""
+    if isinstance(document, list):
+        return _of_objects(path, [(f"{path}: [{i}]", each) for i, each in enumerate(document)], {})
+    if not isinstance(document, dict):
+        raise DataError(f"{path}: no table", why="it holds neither an object nor a list of objects")
+    lists = list(_lists(document, ()))
+    if len(lists) != 1:
+        if lists:
+            names = ", ".join(".".join(way) for way, _ in lists)
+            raise DataError(
+                f"{path}: {len(lists)} lists of records: {names}",
+                why="which of them holds the runs is not clear",
+                fix="write that list alone as a JSON file, or as CSV",
+            )
+        return _of_objects(path, [(str(path), document)], {}, single=True)
+    (way, members) = lists[0]
+    place = ".".join(way)
+    shared = dict(_leaves(document, (), on_way=way))
+    return _of_objects(path, [(f"{path}: {place}[{i}]", each) for i, each in enumerate(members)], shared)
+
+
+def _of_objects(
+    path: Path,
+    objects: Sequence[tuple[str, Any]],
+    shared: Mapping[tuple[str, ...], tuple[int, str]],
+    *,
+    single: bool = False,
+) -> Table:
+    rows: list[tuple[str, dict[str, str]]] = []
+    nested: set[str] = set()
+    for where, each in objects:
+        if not isinstance(each, dict):
+            raise DataError(f"{where}: no record", why="expected an object with a value a name")
+        leaves = {**shared, **dict(_leaves(each, ()))}
+        nested |= {name for way in leaves if len(way) > 1 for name in (way[-1], ".".join(way))}
+        nested -= {way[0] for way in leaves if len(way) == 1}
+        rows.append((where, _named(leaves)))
+    names = tuple(dict.fromkeys(name for _, values in rows for name in values))
+    lines = tuple(Row(where, tuple(values.get(name, "") for name in names)) for where, values in rows)
+    return Table(path, names, lines, single=single, nested=frozenset(nested))
+
+
+def _named(leaves: Mapping[tuple[str, ...], tuple[int, str]]) -> dict[str, str]:
+    """Values by the last part of their path where that is clear: the nearest counts; the others by the whole path."""
+    by_last: dict[str, list[tuple[int, str, tuple[str, ...]]]] = {}
+    for path, (distance, value) in leaves.items():
+        by_last.setdefault(path[-1], []).append((distance, value, path))
+    found: dict[str, str] = {}
+    for last, places in by_last.items():
+        places.sort(key=lambda each: each[0])
+        nearest = [each for each in places if each[0] == places[0][0]]
+        clear = len({value for _, value, _ in nearest}) == 1
+        for index, (_, value, path) in enumerate(places):
+            found[last if clear and index == 0 else ".".join(path)] = value
+    return found
+
+
+def _leaves(
+    value: Mapping[str, Any], path: tuple[str, ...], *, on_way: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], tuple[int, str]]]:
+    """(path, (distance, text)) of every plain value: what lies on the way to the records is nearest, then the least deep."""
+    for key, each in value.items():
+        if isinstance(each, dict):
+            yield from _leaves(each, (*path, key), on_way=on_way)
+        elif not isinstance(each, list):
+            aside = path != on_way[: len(path)]
+            distance = len(path) + 100 if aside and on_way else 50 - len(path) if on_way else len(path)
+            yield (*path, key), (distance, _text(each))
+
+
+def _lists(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], list[Any]]]:
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _lists(each, (*path, str(key)))
+    elif isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
+        yield path, value
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) else repr(value)

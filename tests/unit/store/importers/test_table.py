@@ -1,0 +1,444 @@
+"""Any table of results: names and units of columns, what a row becomes, and every way in which a table is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.store.importers.shared_results import by_id, read, write
+
+from stepscope.collectives import REGISTRY as COLLECTIVES
+from stepscope.core.errors import DataError, UsageError
+from stepscope.records.imported import Stated
+from stepscope.records.training import TrainingRun
+from stepscope.results.evidence import load_evidence
+from stepscope.results.missing import require_stated
+from stepscope.results.scaling import scaling_rows
+from stepscope.store.foreign import detect, read_foreign
+from stepscope.store.importers._collectives import BUS_FACTORS
+from stepscope.store.importers._columns import columns_of, meanings_of
+from stepscope.store.stated import parse_columns
+
+KEY = "table"
+HEAD = "| Benchmark | Framework | Cluster | GPUs | Date | Img/sec |\n|---|---|:--|---|---|---|\n"
+
+
+def runs_of(folder: Path, text: str, *, name: str = "t.csv", **columns: str) -> dict[str, TrainingRun]:
+    return by_id(read(write(folder / name, text), key=KEY, stated=Stated(columns=columns)))
+
+
+def refusal(folder: Path, text: str, *, name: str = "t.csv", **columns: str) -> str:
+    path = write(folder / name, text)
+    with pytest.raises((DataError, UsageError)) as caught:
+        read_foreign(path, Stated(columns=columns))
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def rate(run: TrainingRun) -> float:
+    assert run.samples_per_s is not None
+    return run.samples_per_s.value
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("header", "role", "scale"),
+        [
+            ("step_time_ms", "step_ns", 1e6), ("Step Time (s)", "step_ns", 1e9), ("avg_step_time_us", "step_ns", 1e3),
+            ("s/it", "step_ns", 1e9), ("ms_per_step", "step_ns", 1e6), ("Iteration time [ms]", "step_ns", 1e6),
+            ("step", "step", 1.0), ("epoch", "epoch", 1.0), ("Epoch(s)", "epoch_ns", 1e9), ("epoch_time", "epoch_ns", 1e9),
+            ("peak_memory_gb", "peak_memory", 2**30), ("Max Memory (MiB)", "peak_memory", 2**20),
+            ("accuracy %", "validation_accuracy", 0.01), ("val acc", "validation_accuracy", 1.0),
+            ("# GPUs", "world_size", 1.0),
+            ("num_params_M", "parameters", 1e6), ("size_mb", "size", 2**20), ("bytes", "size", 1.0),
+        ],
+    )  # fmt: skip
+    def test_a_name_with_its_unit(self, header: str, role: str, scale: float) -> None:
+        (index, meaning) = columns_of([header]).by_role[role]
+        assert (index, meaning.scale) == (0, scale)
+
+    @pytest.mark.parametrize(
+        ("header", "item", "per_rank"),
+        [
+            ("samples/s", "samples", False), ("throughput_samples_per_sec", "samples", False), ("Img/sec", "images", False),
+            ("Throughput (tok/s)", "tokens", False), ("tokens_per_s", "tokens", False), ("tok/s/GPU", "tokens", True),
+            ("tokens_per_sec_per_gpu", "tokens", True), ("sequences per second", "sequences", False),
+        ],
+    )  # fmt: skip
+    def test_what_a_rate_counts(self, header: str, item: str, per_rank: bool) -> None:
+        meaning = columns_of([header]).by_role["samples_per_s"][1]
+        assert (meaning.item, meaning.per_rank) == (item, per_rank)
+
+    def test_a_time_without_unit_is_unclear_and_no_number_of_steps(self) -> None:
+        columns = columns_of(["gpus", "step_time", "throughput"])
+        assert not columns.has("step_ns", "samples_per_s", "step")
+        assert list(columns.unclear.values()) == ["step_time: unit not known", "throughput: unit not known"]
+
+    def test_of_several_names_the_first_known_one_counts(self) -> None:
+        columns = columns_of(["loss", "train_loss", "test_acc", "val_acc", "num_workers"])
+        assert columns.by_role["train_loss"][0] == 1
+        assert columns.by_role["validation_accuracy"][0] == 3
+        assert not columns.has("world_size")  # workers of the data loader
+        assert meanings_of("num_workers") == ()
+
+    def test_stated_names_come_first(self) -> None:
+        columns = columns_of(["gpus", "n", "tok_s", "loss"], {"n": "world_size", "Tok s": "tokens_per_s", "loss": "-"})
+        assert (columns.by_role["world_size"][0], columns.by_role["samples_per_s"][0]) == (1, 2)
+        assert not columns.has("train_loss")
+
+
+class TestRuns:
+    def test_a_row_in_base_units(self, tmp_path: Path) -> None:
+        text = (
+            "strategy;gpus;step_time_ms;samples/s;peak_memory_gib;precision;model;dataset;loss;accuracy %;lr\n"
+            "ddp;1;50;640;3.5;bf16;resnet50;ImageNet;2.5;71;0.1\nddp;4;60,5;2000;3.5;bf16;resnet50;ImageNet;2.4;70;0.1\n"
+        )
+        runs = runs_of(tmp_path, text.replace("60,5", "60.5"))
+        run = runs["t-1"]
+        assert run.step_ns is not None
+        assert (run.step_ns.value, rate(run), run.peak_memory_bytes) == (50e6, 640.0, round(3.5 * 2**30))
+        assert (run.model, run.dataset, run.precision, run.strategy) == ("resnet50", "ImageNet", "bf16", "ddp")
+        assert (run.train_loss, run.test_accuracy, run.settings["lr"]) == (2.5, pytest.approx(0.71), 0.1)
+        assert runs["t-4"].baseline_id == "t-1"
+        assert run.group == "resnet50, ImageNet, bf16"
+        assert run.source.endswith("t.csv:2")
+
+    def test_a_rate_of_one_gpu_is_multiplied(self, tmp_path: Path) -> None:
+        runs = runs_of(tmp_path, "gpus,tok/s/gpu\n1,100\n8,90\n")
+        assert [(rate(run), run.unit) for run in runs.values()] == [(100.0, "tokens"), (720.0, "tokens")]
+
+    def test_steps_a_second_are_a_step_time(self, tmp_path: Path) -> None:
+        (run,) = runs_of(tmp_path, "gpus,it/s\n1,4\n").values()
+        assert run.step_ns is not None
+        assert run.step_ns.value == 0.25e9
+
+    def test_units_in_cells_and_thousands(self, tmp_path: Path) -> None:
+        head = "| GPUs | Params | Step time (s) | Tokens/s | Memory |\n|--|--|--|--|--|\n"
+        text = head + "| **2** | 1.5M | 47.9 ms | 1,234.5 | 3 GiB |\n"
+        (run,) = runs_of(tmp_path, text, name="r.md").values()
+        assert run.step_ns is not None
+        assert (run.world_size, run.num_parameters, run.step_ns.value) == (2, 1500000, pytest.approx(47.9e6))
+        assert rate(run) == 1234.5
+
+    def test_scaling_is_what_the_batches_say(self, tmp_path: Path) -> None:
+        for batches, expected in (((2, 4), "weak"), ((4, 4), "strong"), ((4, 6), None)):
+            text = f"gpus,global_batch,step_time_ms\n1,{batches[0]},10\n2,{batches[1]},10\n"
+            (_, two) = runs_of(tmp_path, text).values()
+            assert two.scaling == expected
+
+    def test_what_failed_is_a_result(self, tmp_path: Path) -> None:
+        rows = {"OOM": "oom", "CUDA out of memory": "oom", "ERROR": "error", "0.0": "error", "-": "error", "12.5": "ok"}
+        text = "run,gpus,samples/s\n" + "".join(f"r{i},4,{cell}\n" for i, cell in enumerate(rows))
+        runs = runs_of(tmp_path, text)
+        assert [run.status for run in runs.values()] == list(rows.values())
+        assert [run.samples_per_s is None for run in runs.values()] == [True] * 5 + [False]
+        assert runs["r2"].error == "the table says 'ERROR'"
+
+    def test_a_status_column(self, tmp_path: Path) -> None:
+        text = "gpus,batch_size_per_gpu,status,step_time_ms\n2,8,SUCCESS,5\n2,512,OOM,\n2,1024,TIMEOUT,\n"
+        assert [(r.status, r.error, r.micro_batch) for r in runs_of(tmp_path, text).values()] == [
+            ("ok", None, 8), ("oom", "OOM", 512), ("error", "TIMEOUT", 1024),
+        ]  # fmt: skip
+
+    def test_texts_without_meaning_keep_runs_apart_and_ids_do_not(self, tmp_path: Path) -> None:
+        rows = ("jax,0123456789abcdef,1,10", "torch,1123456789abcdef,1,11", "torch,2123456789abcdef,8,80")
+        text = "\n".join(("framework,job,gpus,samples/s", *rows))
+        runs = runs_of(tmp_path, text)
+        assert [run.group for run in runs.values()] == ["jax", "torch", "torch"]
+        assert [row.speedup for row in scaling_rows(list(runs.values())) if not row.is_baseline] == [
+            pytest.approx(80 / 11)
+        ]
+
+    def test_without_a_number_of_ranks_it_is_asked_for(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "t.csv", "run,samples/s\none,10\ntwo,18\n")
+        with pytest.raises(UsageError, match="number of ranks") as caught:
+            require_stated(load_evidence((path,), stated=Stated()))
+        assert "--world-size one=RANKS,two=RANKS" in str(caught.value)
+        stated = Stated(world_size={"one": 1, "two": 2})
+        assert [r.speedup for r in scaling_rows(read_foreign(path, stated).runs)] == [1.0, 1.8]
+
+    def test_hostile_names_stay_text(self, tmp_path: Path) -> None:
+        text = HEAD + r"| DDP | <script>alert(1)</script> | \input{x} | 2 | 2023 | 5 |"
+        (run,) = runs_of(tmp_path, text, name="r.md").values()
+        assert run.settings["Framework"] == "<script>alert(1)</script>"
+        assert "<" not in run.run_id
+
+
+class TestMarkdown:
+    def test_other_tables_are_passed_over(self, tmp_path: Path) -> None:
+        row = "| DDP, synthetic | PyTorch | puhti | 4 | 2023-05-08 | 390.5 |\n"
+        text = (
+            "# Results\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n"
+            + HEAD
+            + row
+            + "\ntext\n\n| c | d |\n|---|---|\n| 3 | 4 |\n"
+        )
+        (run,) = runs_of(tmp_path, text, name="r.md").values()
+        assert (run.world_size, rate(run), run.unit, run.hardware) == (4, 390.5, "images", "puhti")
+        assert run.source.endswith("r.md:9")
+
+    def test_other_days_and_clusters_are_other_groups(self, tmp_path: Path) -> None:
+        rows = [
+            "DDP | pt | a | 1 | 05-08",
+            "DDP | pt | a | 4 | 05-08",
+            "DDP | pt | b | 4 | 05-08",
+            "DDP | pt | a | 4 | 05-09",
+        ]
+        runs = runs_of(tmp_path, HEAD + "".join(f"| {row} | 5 |\n" for row in rows), name="r.md").values()
+        assert len({run.group for run in runs}) == 3
+
+    def test_the_first_column_may_be_stated(self, tmp_path: Path) -> None:
+        rows = "| DDP | pt | a | 1 | d | 5 |\n| Horovod | pt | a | 1 | d | 5 |\n"
+        runs = runs_of(tmp_path, HEAD + rows, name="r.md", benchmark="strategy").values()
+        assert [run.strategy for run in runs] == ["DDP", "Horovod"]
+
+
+class TestJson:
+    def run(self, gpus: int = 1, **changes: Any) -> dict[str, Any]:
+        return {
+            "mode": "ddp", "model": "resnet50", "num_params_M": 25.6, "batch_size_per_gpu": 32, "num_gpus": gpus,
+            "effective_batch_size": 32 * gpus, "num_steps": 50, "avg_step_time_ms": 50.0, "gpu_name": "L40S",
+            "throughput_samples_per_sec": 640.0 * gpus, "max_peak_memory_gb": 3.5, "per_gpu": [3.5, 3.5],
+            "environment": {"torch": "2.10.0", "config": {"num_gpus": 99}},
+        } | changes  # fmt: skip
+
+    def test_a_file_a_run_is_a_table_too(self, tmp_path: Path) -> None:
+        for gpus in (1, 2):
+            write(tmp_path / f"ddp{gpus}.json", self.run(gpus))
+            write(tmp_path / f"fsdp{gpus}.json", self.run(gpus, mode="fsdp", impl="FSDPStrategy"))
+        runs = by_id(read(tmp_path, key=KEY))
+        assert {name: (run.scaling, run.baseline_id) for name, run in runs.items()} == {
+            "ddp1": (None, "ddp1"), "ddp2": ("weak", "ddp1"), "fsdp1": (None, "fsdp1"), "fsdp2": ("weak", "fsdp1"),
+        }  # fmt: skip
+        two = runs["ddp2"]
+        assert (two.step_ns, two.hardware, two.global_batch) == (runs["ddp1"].step_ns, "L40S", 64)
+        assert two.step_ns is not None
+        assert (two.step_ns.n, two.settings["torch"], two.group) == (50, "2.10.0", "resnet50")
+
+    def test_a_list_inside_shares_what_stands_around_it(self, tmp_path: Path) -> None:
+        line = {
+            "batch_size_per_gpu": 8,
+            "status": "SUCCESS",
+            "avg_step_time_ms": 100.0,
+            "throughput_samples_per_sec": 160.0,
+        }
+        document = {
+            "mode": "fsdp",
+            "num_gpus": 2,
+            "best": {"status": "?"},
+            "sweep": [line, {**line, "batch_size_per_gpu": 16}],
+        }
+        with pytest.raises(DataError, match=r"sweep\[0\]: throughput_samples_per_sec contradicts"):
+            read_foreign(write(tmp_path / "s.json", {**document, "sweep": [line | {"global_batch": 32}]}))
+        runs = by_id(read(write(tmp_path / "s.json", document), key=KEY))
+        assert [(run.run_id, run.strategy, run.world_size, run.status) for run in runs.values()] == [
+            ("s-b8", "fsdp", 2, "ok"), ("s-b16", "fsdp", 2, "ok"),
+        ]  # fmt: skip
+        assert [run.global_batch for run in runs.values()] == [
+            16,
+            None,
+        ]  # the second is no batch of 32 by its own figures
+
+    def test_lines_and_lists(self, tmp_path: Path) -> None:
+        records = [{"gpus": n, "tokens_per_s": 100 * n} for n in (1, 2)]
+        lines = runs_of(tmp_path, "\n".join(map(json.dumps, records)), name="a.jsonl")
+        whole = runs_of(tmp_path, json.dumps(records), name="b.json")
+        assert [rate(run) for run in (*lines.values(), *whole.values())] == [100, 200, 100, 200]
+
+    def test_two_lists_are_not_chosen_from(self, tmp_path: Path) -> None:
+        text = json.dumps({"a": [{"gpus": 1}], "b": {"c": [{"gpus": 2}]}})
+        assert "2 lists of records: a, b.c" in refusal(tmp_path, text, name="x.json")
+
+    def test_a_trace_is_no_table(self, tmp_path: Path) -> None:
+        for text in ('{"traceEvents": [{"gpus": 1, "samples/s": 2}]}', '[{"ph": "X", "ts": 1, "dur": 2, "name": "a"}]'):
+            assert detect(write(tmp_path / "t.json", text)) is None
+            assert detect(tmp_path) is None
+
+    @pytest.mark.parametrize(
+        ("changes", "says"),
+        [
+            ({"throughput_samples_per_sec": 700.0}, "throughput_samples_per_sec contradicts"),
+            ({"effective_batch_size": 33}, "batch_size_per_gpu x num_gpus = 32"),
+            ({"num_gpus": 0}, "num_gpus is '0'"),
+            ({"avg_step_time_ms": float("nan")}, "avg_step_time_ms is 'nan'"),
+            ({"max_peak_memory_gb": -1.0}, "max_peak_memory_gb is '-1.0'"),
+            ({"avg_step_time_ms": "fast 5"}, "avg_step_time_ms is 'fast 5'"),
+        ],
+    )
+    def test_damage_is_refused(self, tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+        assert says in refusal(tmp_path, json.dumps(self.run(**changes)), name="a.json")
+
+    def test_a_cut_file_is_refused_with_its_place(self, tmp_path: Path) -> None:
+        assert "a.json:1:" in refusal(tmp_path, json.dumps(self.run())[:-40], name="a.json")
+        text = '{"gpus": 1, "tokens_per_s": 5}\n{"gpus": 2, "tok'
+        assert "a.jsonl:2: not readable as JSON" in refusal(tmp_path, text, name="a.jsonl")
+
+
+class TestEpochs:
+    TEXT = (
+        "experiment,workers,samples_per_epoch,epoch,wall_sec,val_acc,own\n"
+        "weak,1,100,1,10.0,60,1.0\nweak,1,100,2,12.0,70,NaN\nweak,2,200,1,11.0,60,0.1\nweak,2,200,2,11.0,72,0.1\n"
+    )
+
+    def test_rows_of_a_run_are_its_epochs(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "w.csv", self.TEXT)
+        imported = read(path, key=KEY, stated=Stated(columns={"samples_per_epoch": "dataset_size"}))
+        one, two = imported.runs
+        assert [(e.number, e.duration_ns, e.validation_accuracy) for e in two.epochs] == [
+            (1, 11e9, 0.6),
+            (2, 11e9, 0.72),
+        ]
+        assert (two.world_size, two.dataset_size, two.scaling, two.baseline_id) == (2, 200, "weak", one.run_id)
+        assert [row.speedup for row in scaling_rows(imported.runs)] == [1.0, pytest.approx(2.0)]
+
+    def test_weak_scaling_without_samples_has_no_speedup_and_says_what_it_needs(self, tmp_path: Path) -> None:
+        imported = read(write(tmp_path / "w.csv", self.TEXT), key=KEY)
+        assert [row.speedup for row in scaling_rows(imported.runs) if not row.is_baseline] == []
+        assert any("--columns NAME=dataset_size" in note for note in imported.notes)
+
+    def test_the_kind_of_scaling_is_asked_for_where_only_epochs_are_timed(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "w.csv", "gpus,epoch_time_s\n1,100\n4,30\n")
+        with pytest.raises(UsageError, match="kind of scaling"):
+            require_stated(load_evidence((path,), stated=Stated()))
+        (_, row) = scaling_rows(read_foreign(path, Stated(scaling="strong")).runs)
+        assert row.speedup == pytest.approx(100 / 30)
+
+    @pytest.mark.parametrize(
+        ("old", "new", "says"),
+        [
+            ("weak,1,100,2", "weak,1,100,1", ":3: epoch 1 a second time"),
+            ("weak,2,200,2", "weak,2,300,2", ":5: samples_per_epoch is '300'"),
+            ("10.0", "NaN", ":2: wall_sec is 'NaN'"),
+            ("10.0", "-10.0", ":2: wall_sec is '-10.0'"),
+            ("weak,1,100,1", "weak,1,100,first", ":2: epoch is 'first'"),
+        ],
+    )
+    def test_damage_is_refused(self, tmp_path: Path, old: str, new: str, says: str) -> None:
+        columns = {"samples_per_epoch": "dataset_size"}
+        assert says in refusal(tmp_path, self.TEXT.replace(old, new, 1), **columns)
+
+
+class TestCollectives:
+    def row(self, op: str = "all_reduce", **changes: Any) -> dict[str, Any]:
+        return {
+            "operation": op,
+            "bytes": 4100,
+            "latency_ms": 0.5125,
+            "bandwidth_gbps": 0.008,
+            "world_size": 4,
+        } | changes
+
+    def document(self, *rows: dict[str, Any]) -> dict[str, Any]:
+        return {"backend": "nccl", "device": "cuda:0", "dtype": "float32", "iters": 50, "results": list(rows)}
+
+    @pytest.mark.parametrize(
+        ("rate", "meaning"),
+        [
+            (0.008, "payload bandwidth in GB/s"),
+            (0.012, "bus bandwidth in GB/s"),
+            (0.064, "payload bandwidth in Gbit/s"),
+        ],
+    )
+    def test_what_a_bandwidth_means_is_found_by_its_times(self, tmp_path: Path, rate: float, meaning: str) -> None:
+        (found,) = read(write(tmp_path / "n.json", self.document(self.row(bandwidth_gbps=rate))), key=KEY).comm_rows
+        assert found.algbw_bytes_per_s == pytest.approx(4100 / 0.5125e-3)
+        assert found.busbw_bytes_per_s == pytest.approx(4100 / 0.5125e-3 * 1.5)
+        assert meaning in found.notes[0]
+        assert (found.time_ns_mean, found.iterations, found.numel) == (pytest.approx(0.5125e6), 50, 1025)
+        assert (found.device, found.backend, found.dtype) == ("cuda", "nccl", "float32")
+
+    def test_a_plain_csv(self, tmp_path: Path) -> None:
+        rows = read(
+            write(tmp_path / "n.csv", "op,gpus,size_bytes,time_us\nAllGather,8,1048576,50\n"), key=KEY
+        ).comm_rows
+        assert [(r.op, r.world_size, r.size_bytes, r.time_ns_mean) for r in rows] == [("all_gather", 8, 1048576, 50e3)]
+
+    def test_megabytes_are_what_fits_the_bandwidth(self, tmp_path: Path) -> None:
+        text = "op,world_size,size_mb,time_ms,busbw\nall_reduce,16,100,0.647,304.03\nall_reduce,16,1000,4.52,434.99\n"
+        rows = read(write(tmp_path / "n.csv", text), key=KEY).comm_rows
+        assert [row.size_bytes for row in rows] == [100 * 2**20, 1000 * 2**20]
+
+    def test_uneven_splits_are_left_out(self, tmp_path: Path) -> None:
+        rows = [self.row("all_to_all", split_mode=mode) for mode in ("equal", "uneven")]
+        imported = read(write(tmp_path / "n.json", self.document(*rows)), key=KEY)
+        assert len(imported.comm_rows) == 1
+        assert any("1 row of uneven splits left out" in note for note in imported.notes)
+
+    @pytest.mark.parametrize(
+        ("row", "says"),
+        [
+            ({"bandwidth_gbps": 0.009, "bytes": 8200, "latency_ms": 0.6}, "bandwidths contradict the times"),
+            ({}, "results[1]: all_reduce of this size a second time"),
+            ({"operation": "all_magic"}, "operation is 'all_magic'"),
+            ({"bytes": 0}, "bytes is '0'"),
+        ],
+    )
+    def test_damage_is_refused(self, tmp_path: Path, row: dict[str, Any], says: str) -> None:
+        assert says in refusal(tmp_path, json.dumps(self.document(self.row(), self.row(**row))), name="n.json")
+
+    def test_bus_factors_are_those_of_the_collectives(self) -> None:
+        for op, factor in BUS_FACTORS.items():
+            for n in (2, 3, 8):
+                assert factor(n) == pytest.approx(COLLECTIVES.load(op).bus_factor(n))
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("gpus,samples/s\n", "no rows under the header"),
+            ("gpus,samples/s\n1,10\n4\n", ":3: 1 cells, and the header has 2"),
+            ("gpus,samples/s\n1,NaN\n", ":2: samples/s is 'NaN'"),
+            ("gpus,samples/s\n1,-1\n", ":2: samples/s is '-1'"),
+            ("gpus,samples/s\n1.5,1\n", ":2: gpus is '1.5'"),
+            ("gpus,samples/s\n1,12x\n", ":2: samples/s is '12x'"),
+            ("gpus,gpus,samples/s\n1,2,3\n", ":1: column 'gpus' stands twice"),
+            ('gpus,samples/s\n1,"10\n', "not readable as CSV"),
+            ("gpus,samples/s\n1,10\n\0\0\n", ":3: damaged"),
+            ("gpus,accuracy,samples/s\n1,170,5\n", ":2: accuracy is '170'"),
+        ],
+    )
+    def test_damage_names_line_and_column(self, tmp_path: Path, text: str, says: str) -> None:
+        assert says in refusal(tmp_path, text)
+
+    @pytest.mark.parametrize(
+        ("text", "command"),
+        [
+            ("gpus,t\n1,10\n", "t=samples_per_s"),
+            ("gpus,time\n1,10\n", "time=epoch_time_s"),
+            ("n,tokens_per_s\n1,10\n", "n=world_size"),
+            ("gpus,throughput\n1,10\n", "throughput=samples_per_s"),
+            ("what,ranks,size_bytes,time_us\nall_gather_perf,2,8,5\n", "what=op"),
+        ],
+    )
+    def test_what_to_type_is_named_and_works(self, tmp_path: Path, text: str, command: str) -> None:
+        assert f"--columns {command} " in refusal(tmp_path, text)
+        imported = read_foreign(tmp_path / "t.csv", Stated(columns=parse_columns(command)))
+        assert imported.runs or imported.comm_rows
+
+    def test_a_wide_table_is_to_be_written_long(self, tmp_path: Path) -> None:
+        assert "a row a run as CSV" in refusal(tmp_path, "model,1 GPU,2 GPUs,4 GPUs\nresnet,10,19,37\n")
+        says = refusal(tmp_path, "machine,ssd,gnmt,resnet50\nx_8xH100,10,19,37\n")
+        assert says.index("a row a run as CSV") < says.index("--columns")
+
+    def test_columns_that_are_not_there_or_mean_nothing(self, tmp_path: Path) -> None:
+        text = "gpus,tok_s\n1,10\n"
+        assert "no column 'tok_z'; did you mean 'tok_s'?" in refusal(tmp_path, text, tok_z="tokens_per_s")
+        with pytest.raises(UsageError, match="unknown meaning 'wrld_size'; did you mean 'world_size'"):
+            read_foreign(tmp_path / "t.csv", Stated(columns={"gpus": "wrld_size"}))
+
+    @pytest.mark.parametrize("text", ["", "gpus", "gpus=", "=world_size", "a=b,,c=d", "a=world_size,a=loss"])
+    def test_columns_that_cannot_be_parsed(self, text: str) -> None:
+        with pytest.raises(UsageError, match="--columns"):
+            parse_columns(text)
+
+    def test_a_damaged_file_of_a_folder_is_left_out(self, tmp_path: Path) -> None:
+        write(tmp_path / "a.csv", "gpus,samples/s\n1,10\n")
+        write(tmp_path / "b.csv", "gpus,samples/s\n1,ten 1\n")
+        write(tmp_path / "c.csv", "gpus,samples/s\n1,10,3\n")
+        with pytest.raises(DataError, match=r"b\.csv:2"):
+            read_foreign(tmp_path)
+        (tmp_path / "b.csv").unlink()
+        assert any("c.csv:2" in note for note in read(tmp_path, key=KEY).notes)
