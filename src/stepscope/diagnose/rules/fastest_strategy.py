@@ -25,30 +25,26 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome, Rule
-from stepscope.records.finding import Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule
+from stepscope.records.finding import Finding, Skipped
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.results.evidence import NEEDS, Evidence
 
-NAME = "fastest-strategy"
 
-
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     alike: dict[tuple[object, ...], list[tuple[TrainingRun, Measured]]] = {}
     for run in evidence.runs:
         if run.status == "ok" and run.step_ns is not None and (run.world_size or 0) > 1:
             alike.setdefault(_same_but_strategy(run), []).append((run, run.step_ns))
     groups = [sorted(group, key=lambda each: each[1].value) for group in alike.values() if _several(group)]
     if not groups:
-        return Skipped(rule=NAME, reason="no two runs differ in the strategy alone", command=NEEDS["cells"][1])
+        return Skipped(reason="no two runs differ in the strategy alone", command=NEEDS["cells"][1])
     found = [_finding(group) for group in groups if _apart(group[0][1], group[-1][1])]
     if found:
         return tuple(found)
     names = [run.label for run, _ in groups[0]]
-    return Quiet(
-        rule=NAME,
-        looked_at=f"{groups[0][0][0].group}: no significant difference between {_listed(names)}",
-    )
+    return f"{groups[0][0][0].group}: no significant difference between {_listed(names)}"
 
 
 def _several(group: Sequence[tuple[TrainingRun, Measured]]) -> bool:
@@ -78,7 +74,6 @@ def _finding(group: Sequence[tuple[TrainingRun, Measured]]) -> Finding:
     gain = format_percent(slow_step.value / fast_step.value - 1)
     tied = [run.label for run, step in group[1:] if not _apart(fast_step, step)]
     return Finding(
-        rule=NAME,
         severity="info",
         title=f"{fast.strategy} is {gain} faster than {slow.strategy} on {counted(fast.world_size or 0, 'rank')}"
         if fast.strategy != slow.strategy
@@ -87,18 +82,16 @@ def _finding(group: Sequence[tuple[TrainingRun, Measured]]) -> Finding:
             f"step: {', '.join(f'{run.label} {format_duration(step.value)}' for run, step in group[:6])}",
             *((f"not told apart from the fastest: {', '.join(tied)}",) if tied else ()),
         ),
-        stake_fraction=None,
         confidence="measured: the 95 % intervals do not overlap",
-        advice=(),
         subject=fast.group,
     )
 
 
 RULE = Rule(
-    name=NAME,
+    name="fastest-strategy",
     symptom="the fastest of several strategies",
     needs=("runs",),
-    check=check,
+    look=check,
     protocol=5,
     good_news=True,
 )
