@@ -60,12 +60,13 @@ def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def _left(threads: set[threading.Thread], children: set[psutil.Process]) -> list[object]:
     new_threads = [t for t in threading.enumerate() if t not in threads and not t.daemon]
-    new_children = [p for p in psutil.Process().children() if p not in children and "resource_tracker" not in _line(p)]
+    new_children = [p for p in psutil.Process().children() if p not in children and not _serves_all_tests(p)]
     return [*new_threads, *new_children]
 
 
-def _line(process: psutil.Process) -> str:
+def _serves_all_tests(process: psutil.Process) -> bool:
     try:
-        return " ".join(process.cmdline())
+        line = " ".join(process.cmdline())
     except psutil.Error:
-        return "resource_tracker"  # it has just ended
+        return True  # it has just ended
+    return "resource_tracker" in line or "torch_forks.py" in line

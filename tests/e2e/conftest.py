@@ -16,6 +16,14 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
     line.close()
 
 
+@pytest.fixture
+def fresh_cli(tmp_path: Path) -> Iterator[Cli]:
+    """Every process starts and imports torch as a user's does: for a test of each way in which ranks are started."""
+    line = Cli(tmp_path, fresh=True)
+    yield line
+    line.close()
+
+
 @pytest.fixture(scope="module")
 def shared_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     line = Cli(tmp_path_factory.mktemp("shared"))

@@ -12,10 +12,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+
+from tests.torch_forks import ForkedPopen, shared_server
 
 from stepscope.environment.collect import collect
 from stepscope.results.bench_document import bench_rows
@@ -50,10 +53,15 @@ def torch_facts() -> Path:
 
 
 class Cli:
-    """``stepscope`` in a folder of its own, with the faulty workload installed and warnings as errors in ranks."""
+    """``stepscope`` in a folder of its own, with the faulty workload installed and warnings as errors in ranks.
 
-    def __init__(self, folder: Path) -> None:
+    Processes are forks of one that has imported torch (tests/torch_forks.py), unless ``fresh``: then they start as a
+    user's do.
+    """
+
+    def __init__(self, folder: Path, *, fresh: bool = False) -> None:
         self.folder = folder
+        self._fresh = fresh
         self._running: list[subprocess.Popen[str]] = []
         plugins = folder / "plugins"
         info = plugins / "faulty_plugin-1.0.dist-info"
@@ -73,8 +81,17 @@ class Cli:
         }
 
     def start(self, *arguments: str, **extra: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "stepscope.cli", *arguments],
+        return self._start("stepscope.cli", arguments, extra)
+
+    def under_torchrun(self, *arguments: str, ranks: int = 2) -> Done:
+        """``torchrun -m stepscope.cli ...``: the command joins a world that exists."""
+        line = ["--standalone", "--nproc-per-node", str(ranks), "-m", "stepscope.cli", *arguments]
+        return self._done(self._start("torch.distributed.run", line, {"OMP_NUM_THREADS": "1"}))
+
+    def _start(self, module: str, arguments: Sequence[str], extra: Mapping[str, str]) -> subprocess.Popen[str]:
+        fresh = self._fresh or "PYTHONPATH" in extra
+        process = (subprocess.Popen if fresh else partial(ForkedPopen, server=shared_server()))(
+            [sys.executable, "-m", module, *arguments],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=self.environ | extra, cwd=self.folder, start_new_session=True,
         )  # fmt: skip
@@ -82,7 +99,9 @@ class Cli:
         return process
 
     def __call__(self, *arguments: str, **extra: str) -> Done:
-        process = self.start(*arguments, **extra)
+        return self._done(self.start(*arguments, **extra))
+
+    def _done(self, process: subprocess.Popen[str]) -> Done:
         out, err = process.communicate(timeout=TIMEOUT_S)
         return Done(process.returncode, out, err)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -137,11 +135,11 @@ def test_the_same_cells_in_another_order_give_bitwise_the_same_losses(shared_cli
         assert first[key]["cell_id"] == second[key]["cell_id"]
 
 
-def test_rounds_repeat_the_cells_in_turn_and_give_the_same_losses(cli: Cli) -> None:
-    name = cli.matrix("include: [{strategy: bucketed, steps: null, epochs: 2}]", rounds=2)
-    done = cli("bench", name, "-o", "run")
+def test_rounds_repeat_the_cells_in_turn_and_give_the_same_losses(fresh_cli: Cli) -> None:
+    name = fresh_cli.matrix("include: [{strategy: bucketed, steps: null, epochs: 2}]", rounds=2)
+    done = fresh_cli("bench", name, "-o", "run")
     assert done.code == 0, done.err
-    run = cli.folder / "run"
+    run = fresh_cli.folder / "run"
     for row in results(run):
         samples = samples_of(run, row, 0)
         first = [s["loss_sum"] for s in samples if s["round"] == 0]
@@ -286,32 +284,25 @@ def test_list_and_show_need_no_torch(cli: Cli) -> None:
     assert "version: 1" in cli("bench", "--preset", "quick", "--show", PYTHONPATH=path).out
 
 
-def _under_torchrun(cli: Cli, name: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-               "-m", "stepscope.cli", "bench", name, "-o", "joined", "--json"]  # fmt: skip
-    environ = cli.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=cli.folder, env=environ, capture_output=True, text=True, timeout=200)
-
-
 def test_inside_a_torchrun_world_the_command_joins_it(cli: Cli) -> None:
     """No second launcher: the ranks that exist run the cells, rank 0 keeps the folder and prints."""
     name = cli.matrix("include: [{strategy: single, world_size: 1}]")
-    done = _under_torchrun(cli, name)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["schema"] == "stepscope.bench/1"
+    done = cli.under_torchrun("bench", name, "-o", "joined", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["schema"] == "stepscope.bench/1"
     found = by_cell(cli.folder / "joined")
     assert found["mlp-naive-w2"]["status"] == "ok"
     assert found["mlp-single-w1"]["status"] == "unsupported"
-    again = _under_torchrun(cli, name)
-    assert again.returncode == 0, again.stderr
-    assert "0 cells to run, 2 kept" in again.stderr, "and with nothing left to do no rank is kept waiting"
+    again = cli.under_torchrun("bench", name, "-o", "joined", "--json")
+    assert again.code == 0, again.err
+    assert "0 cells to run, 2 kept" in again.err, "and with nothing left to do no rank is kept waiting"
 
 
-def test_a_rank_that_fails_in_a_joined_world_is_named(cli: Cli) -> None:
-    name = cli.matrix("include: [{workload: faulty, model: {kind: raise}, strategy: naive}, {strategy: ddp}]")
-    done = _under_torchrun(cli, name)
-    assert done.returncode != 0
-    found = by_cell(cli.folder / "joined")
+def test_a_rank_that_fails_in_a_joined_world_is_named(fresh_cli: Cli) -> None:
+    name = fresh_cli.matrix("include: [{workload: faulty, model: {kind: raise}, strategy: naive}, {strategy: ddp}]")
+    done = fresh_cli.under_torchrun("bench", name, "-o", "joined", "--json")
+    assert done.code != 0
+    found = by_cell(fresh_cli.folder / "joined")
     assert found["mlp-naive-w2"]["status"] == "ok"
     assert found["raise"]["status"] == "error"
     assert "planted failure" in found["raise"]["error"]

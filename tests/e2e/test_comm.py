@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -107,8 +105,8 @@ def test_sizes_that_cannot_be_sent_are_skipped_with_the_reason(cli: Cli) -> None
     assert all(rows[size]["error"] for size in (0, 3, 64 << 40))
 
 
-def test_one_rank_alone_is_measured_too(cli: Cli) -> None:
-    done = cli(
+def test_one_rank_alone_is_measured_too(fresh_cli: Cli) -> None:
+    done = fresh_cli(
         "comm",
         "--ops",
         "all_reduce,all_gather",
@@ -198,14 +196,7 @@ def test_a_rank_that_hangs_is_named_with_the_collective(cli: Cli) -> None:
 
 
 def test_inside_a_torchrun_world_the_command_joins_it(cli: Cli) -> None:
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        "-m", "stepscope.cli", "comm", "--ops", "all_reduce", "--sizes", "4K", *QUICK, "-o", "joined", "--json",
-    ]  # fmt: skip
-    environ = cli.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=cli.folder, env=environ, capture_output=True, text=True, timeout=200, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)["rows"]
+    done = cli.under_torchrun("comm", "--ops", "all_reduce", "--sizes", "4K", *QUICK, "-o", "joined", "--json")
+    assert done.code == 0, done.err
+    (row,) = done.json()["rows"]
     assert (row["status"], row["world_size"]) == ("ok", 2)

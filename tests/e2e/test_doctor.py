@@ -24,8 +24,8 @@ def by_key(document: dict[str, list[dict[str, str]]]) -> dict[str, dict[str, str
     return {check["key"]: check for check in document["checks"]}
 
 
-def test_doctor_prints_every_section_and_ends_with_0(stepscope: Callable) -> None:
-    done = stepscope("doctor")
+def test_doctor_prints_every_section_and_ends_with_0(fresh_cli: Callable) -> None:
+    done = fresh_cli("doctor")
     assert done.code == 0, done.err
     for title in ("environment", "GPUs", "links", "network", "launcher", "checks"):
         assert f"\n{title}\n" in f"\n{done.out}"

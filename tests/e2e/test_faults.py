@@ -199,17 +199,17 @@ def test_ctrl_c_flushes_says_how_to_resume_and_leaves_no_process(signum: int, co
     assert samples_of(run, found["hang"], 0), "partial samples are kept"
 
 
-def test_a_killed_controller_leaves_no_ranks_and_the_run_resumes(cli: Cli) -> None:
-    name = cli.matrix(faulty("hang"))
-    process, ranks = _start_and_reach_the_hang(cli, name)
+def test_a_killed_controller_leaves_no_ranks_and_the_run_resumes(fresh_cli: Cli) -> None:
+    name = fresh_cli.matrix(faulty("hang"))
+    process, ranks = _start_and_reach_the_hang(fresh_cli, name)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     limit = time.monotonic() + 60
     while (left := [pid for pid in ranks if psutil.pid_exists(pid)]) and time.monotonic() < limit:
         time.sleep(0.2)
     assert not left
-    path = cli.folder / name
+    path = fresh_cli.folder / name
     path.write_text(path.read_text().replace('"hang"', '"none"'))
-    done = cli("bench", name, "-o", "run")
+    done = fresh_cli("bench", name, "-o", "run")
     assert done.code == 0, done.err
     assert "2 cells to run, 1 kept" in done.err

@@ -12,23 +12,21 @@ import msgspec
 from stepscope.cli import bench_plan
 from stepscope.cli.commands.bench import Bench
 from stepscope.cli.console import OutputError, ReaderGone, out, print_json
-from stepscope.cli.findings import print_headlines
 from stepscope.cli.progress import progress
 from stepscope.cli.run_place import stopped_by_the_disk, take_place
-from stepscope.core.errors import Interrupted, UsageError
+from stepscope.core.errors import UsageError
 from stepscope.core.places import cache_dir
-from stepscope.diagnose.engine import diagnose
+from stepscope.matrix.finishing import run_to_the_end
 from stepscope.matrix.resolved import resolved_matrix
-from stepscope.matrix.runner import RunRequest, run_matrix
+from stepscope.matrix.runner import RunRequest
 from stepscope.matrix.session import Plan, derive_results, exit_code, make_plan
-from stepscope.records.finding import Diagnosis
 from stepscope.records.run import RunRecord
 from stepscope.records.training import TrainingRun
+from stepscope.report.findings import findings
 from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
 from stepscope.report.tables.summary import build as summary_table
 from stepscope.results.bench_document import bench_document
-from stepscope.results.evidence import load_evidence
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_run
 from stepscope.store.writer import WriteError
@@ -76,43 +74,44 @@ def run_plan(plan: Plan, options: Bench, *, printed: bool = True) -> int:
         environment=plan.environment,
     )
     try:
-        try:
-            with progress() as show:
-                run_matrix(request, show)
-        except Interrupted:
-            with suppress(OutputError, ReaderGone):  # what stopped the run may have taken the terminal with it
-                _finish(layout, json=options.json, printed=printed)
-            raise
-        runs = _finish(layout, json=options.json, printed=printed)
+        with progress() as show:
+            runs, stopped = run_to_the_end(
+                request, show, renew=lambda: derive_results(layout), finish=lambda: _derive_all(layout)
+            )
     except WriteError as error:
         raise stopped_by_the_disk(layout, error) from error
+    if stopped is not None:
+        with suppress(OutputError, ReaderGone):  # what stopped the run may have taken the terminal with it
+            _show(layout, runs, json=options.json, printed=printed)
+        raise stopped
+    _show(layout, runs, json=options.json, printed=printed)
     ours = {cell.spec.cell_id for cell in plan.cells}
     return exit_code([run for run in runs if run.run_id in ours])
 
 
-def _finish(layout: RunLayout, *, json: bool, printed: bool) -> tuple[TrainingRun, ...]:
-    """Derive everything from the run folder and print it: JSON on stdout, or the table and where the rest is."""
+def _derive_all(layout: RunLayout) -> tuple[TrainingRun, ...]:
     runs = derive_results(layout)
-    run = read_run(layout.root)
-    diagnosis = diagnose(load_evidence([layout.root], traces=False))
-    write_summary(layout, runs, run=run, findings=diagnosis.findings)
-    if not printed:
-        return runs
-    try:
-        _print(layout, runs, run=run, diagnosis=diagnosis, json=json)
-    except OutputError as error:
-        saved = f"the results are saved: {layout.results_jsonl} and {layout.summary_md}"
-        raise OutputError(error.what, why=error.why, fix=saved) from error
+    write_summary(layout, runs, run=read_run(layout.root))
     return runs
 
 
-def _print(
-    layout: RunLayout, runs: tuple[TrainingRun, ...], *, run: RunRecord, diagnosis: Diagnosis, json: bool
-) -> None:
+def _show(layout: RunLayout, runs: tuple[TrainingRun, ...], *, json: bool, printed: bool) -> None:
+    """JSON on stdout, or the table and where the rest is."""
+    if not printed:
+        return
+    try:
+        _print(layout, runs, run=read_run(layout.root), json=json)
+    except OutputError as error:
+        saved = f"the results are saved: {layout.results_jsonl} and {layout.summary_md}"
+        raise OutputError(error.what, why=error.why, fix=saved) from error
+
+
+def _print(layout: RunLayout, runs: tuple[TrainingRun, ...], *, run: RunRecord, json: bool) -> None:
     if json:
         print_json(msgspec.json.format(msgspec.json.encode(bench_document(run, runs)), indent=2))
         return
     console = out()
     console.print(terminal.render(summary_table(runs), width=console.width), soft_wrap=True)
-    print_headlines(layout.root, diagnosis)
+    for finding in findings(runs):
+        console.print(finding, markup=False, soft_wrap=True)
     console.print(f"\nresults  {layout.results_jsonl}\nreport   {layout.summary_md}", markup=False, soft_wrap=True)

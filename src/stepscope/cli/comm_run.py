@@ -12,13 +12,14 @@ from stepscope.cli.commands.comm import Comm
 from stepscope.cli.console import OutputError, ReaderGone, out, print_json
 from stepscope.cli.progress import progress
 from stepscope.cli.run_place import stopped_by_the_disk, take_place
-from stepscope.core.errors import ExitCode, Interrupted, UsageError
+from stepscope.core.errors import ExitCode, UsageError
 from stepscope.core.places import cache_dir
 from stepscope.core.suggest import unknown
 from stepscope.core.units import format_size
 from stepscope.matrix.comm_cells import COMM
 from stepscope.matrix.comm_session import CommPlan, derive_comm_rows, make_comm_plan
-from stepscope.matrix.runner import RunRequest, run_matrix
+from stepscope.matrix.finishing import run_to_the_end
+from stepscope.matrix.runner import RunRequest
 from stepscope.records import codec
 from stepscope.records.cell import MeasureSettings
 from stepscope.records.comm import CommMeasure, CommRow
@@ -69,16 +70,19 @@ def run(options: Comm, *, printed: bool = True) -> int:
         comm_measure=measure,
     )
     try:
-        try:
-            with progress() as show:
-                run_matrix(request, show)
-        except Interrupted:
-            with suppress(OutputError, ReaderGone):  # what stopped the run may have taken the terminal with it
-                _finish(layout, options, charts=False, printed=printed)
-            raise
-        rows = _finish(layout, options, charts=options.charts, printed=printed)
+        with progress() as show:
+            rows, stopped = run_to_the_end(request, show, renew=lambda: _derive(layout), finish=lambda: _derive(layout))
+        if stopped is None and options.charts:
+            from stepscope.report.figures import draw_charts
+
+            draw_charts(rows, layout.report)
     except WriteError as error:
         raise stopped_by_the_disk(layout, error) from error
+    if stopped is not None:
+        with suppress(OutputError, ReaderGone):  # what stopped the run may have taken the terminal with it
+            _show(layout, rows, options, printed=printed)
+        raise stopped
+    _show(layout, rows, options, printed=printed)
     ours = {cell.spec.cell_id for cell in planned.cells}
     return exit_code([row for row in rows if row.cell_id in ours])
 
@@ -104,22 +108,21 @@ def _debug_variables(layout: RunLayout, measure: CommMeasure) -> dict[str, str]:
     return variables | {"NCCL_DEBUG_SUBSYS": measure.nccl_debug or NCCL_SUBSYSTEMS}
 
 
-def _finish(layout: RunLayout, options: Comm, *, charts: bool, printed: bool) -> tuple[CommRow, ...]:
+def _derive(layout: RunLayout) -> tuple[CommRow, ...]:
     from stepscope.report.comm_document import rows_csv
 
     rows = derive_comm_rows(layout)
     write_bytes(layout.results_csv, rows_csv(rows).encode())
-    if charts:
-        from stepscope.report.figures import draw_charts
+    return rows
 
-        draw_charts(rows, layout.report)
+
+def _show(layout: RunLayout, rows: tuple[CommRow, ...], options: Comm, *, printed: bool) -> None:
     if not printed:
-        return rows
+        return
     try:
         _print(layout, rows, format_=options.format_, json=options.json)
     except OutputError as error:
         raise OutputError(error.what, why=error.why, fix=f"the results are saved: {layout.results_jsonl}") from error
-    return rows
 
 
 def _print(layout: RunLayout, rows: tuple[CommRow, ...], *, format_: str, json: bool) -> None:

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from stepscope.core.errors import DataError
 from stepscope.core.units import format_bytes_binary
 from stepscope.core.words import counted, plural
-from stepscope.diagnose.headlines import headline
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.finding import Finding
 from stepscope.records.run import CellStatus, RunRecord
 from stepscope.records.samples import RankSummary
 from stepscope.records.training import TrainingRun
+from stepscope.report.findings import findings
 from stepscope.report.render import markdown
 from stepscope.report.tables import summary as table
 from stepscope.results.labels import cell_labels, failure_label
@@ -22,13 +21,7 @@ from stepscope.store.reader import read_if_there
 from stepscope.store.writer import write_bytes
 
 
-def write_summary(
-    layout: RunLayout,
-    rows: Sequence[TrainingRun],
-    *,
-    run: RunRecord | None = None,
-    findings: Sequence[Finding] = (),
-) -> None:
+def write_summary(layout: RunLayout, rows: Sequence[TrainingRun], *, run: RunRecord | None = None) -> None:
     """Write ``report/summary.md`` of a run folder; ``run`` None: read from it, where it is there."""
     run = run or read_if_there(layout.run, RunRecord)
     environment = read_if_there(layout.environment, EnvironmentRecord)
@@ -40,7 +33,6 @@ def write_summary(
         environment=environment,
         statuses=statuses,
         ranks=_first_summaries(layout, rows),
-        findings=findings,
     )
     write_bytes(layout.summary_md, text.encode())
 
@@ -53,7 +45,6 @@ def summary_markdown(
     environment: EnvironmentRecord | None,
     statuses: dict[str, CellStatus | None],
     ranks: Sequence[RankSummary],
-    findings: Sequence[Finding] = (),
 ) -> str:
     """The text of ``report/summary.md``; file links are relative to the ``report`` folder."""
     parts = [f"# Results: {run.name if run else layout.root.name}", ""]
@@ -67,8 +58,9 @@ def summary_markdown(
             "",
         ]
     parts += [_environment_text(environment, rows, ranks), ""]
-    if findings:
-        parts += ["## Findings", "", *(f"- {headline(finding)}" for finding in findings), ""]
+    said = findings(rows)
+    if said:
+        parts += ["## In short", "", *(f"- {text}" for text in said), ""]
     parts += ["## Table", "", markdown.render(table.build(rows)), *_failed(layout, rows, statuses)]
     parts += [
         "## Files",

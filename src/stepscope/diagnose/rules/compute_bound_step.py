@@ -25,11 +25,12 @@ from __future__ import annotations
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Said
-from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.results.cell_facts import TimedCell, by_model, measured, timed_cells
 from stepscope.results.evidence import Evidence
+
+NAME = "compute-bound-step"
 
 MIN_COMPUTE = Threshold(
     value=0.90,
@@ -43,20 +44,22 @@ MAX_OTHER = Threshold(
 )
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Outcome:
     cells = timed_cells(evidence, least_ranks=2)
     if not cells:
         return Skipped(
+            rule=NAME,
             reason="no finished cell on several ranks has step times",
             command="stepscope bench --preset strong-scaling",
         )
     good = [each for each in cells if _is_bound(each)]
     if not good:
         best = max(cells, key=_compute)
-        return (
-            f"{best.name}: {format_percent(_compute(best))} of the step computes, limit "
+        return Quiet(
+            rule=NAME,
+            looked_at=f"{best.name}: {format_percent(_compute(best))} of the step computes, limit "
             f"{format_percent(MIN_COMPUTE.value)}; "
-            f"exposed communication {format_percent(best.share('exposed_comm'))}, limit {format_percent(MAX_OTHER.value)}"
+            f"exposed communication {format_percent(best.share('exposed_comm'))}, limit {format_percent(MAX_OTHER.value)}",
         )
     groups = by_model(good)
     return tuple(_finding(evidence, max(group, key=lambda e: (e.world_size, _compute(e)))) for group in groups)
@@ -88,10 +91,12 @@ def _finding(evidence: Evidence, cell: TimedCell) -> Finding:
     if row is not None and row.rating is not None:
         said.append(f"efficiency {format_percent(row.efficiency)}, {row.rating}")
     return Finding(
+        rule=NAME,
         severity="info",
         title=f"compute-bound: {format_percent(min(1.0, _compute(cell)))} of the step computes on "
         f"{counted(cell.world_size, 'rank')}",
         evidence=tuple(said),
+        stake_fraction=None,
         confidence=measured(cell),
         advice=(
             Advice(
@@ -104,10 +109,10 @@ def _finding(evidence: Evidence, cell: TimedCell) -> Finding:
 
 
 RULE = Rule(
-    name="compute-bound-step",
+    name=NAME,
     symptom="the step computes nearly all of the time (good news)",
     needs=("cells",),
-    look=check,
+    check=check,
     good_news=True,
     protocol=2,
     thresholds={"compute": MIN_COMPUTE, "other": MAX_OTHER},

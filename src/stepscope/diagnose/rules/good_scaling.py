@@ -23,23 +23,26 @@ METRICS, Scaling: good above 0.80, excellent above 0.90.
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.outcome import Said
-from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.records.finding import Finding, Skipped
+from stepscope.diagnose.capped import capped
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.results.data_use import duplicated
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, by_group, pairs
 from stepscope.stats.scaling import GOOD, IMPOSSIBLE
+
+NAME = "good-scaling"
 
 MIN_EFFICIENCY = Threshold(value=GOOD, unit="efficiency", source="METRICS, Scaling; document 001 of the sources")
 
 _RATED = ("good", "excellent")
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Outcome:
     found = [pair for pair in pairs(evidence) if pair.relative > 1]
     if not found:
         return Skipped(
+            rule=NAME,
             reason="no run on several ranks has a baseline on fewer",
             command="stepscope bench --preset strong-scaling",
         )
@@ -48,12 +51,13 @@ def check(evidence: Evidence) -> Said:
         pair for pair in found if pair.row.rating in _RATED and pair.base.run_id not in wrong and not duplicated(pair)
     ]
     if good:
-        return [_finding(group) for group in by_group(good).values()]
+        return capped(_finding(group) for group in by_group(good).values())
     best = max(found, key=lambda pair: pair.row.efficiency)
     rating = best.row.rating or "cannot be"
-    return (
-        f"best efficiency {format_percent(best.row.efficiency)} ({rating}), {best.name}; good above"
-        f" {format_percent(MIN_EFFICIENCY.value)}"
+    return Quiet(
+        rule=NAME,
+        looked_at=f"best efficiency {format_percent(best.row.efficiency)} ({rating}), {best.name}; good above"
+        f" {format_percent(MIN_EFFICIENCY.value)}",
     )
 
 
@@ -70,10 +74,13 @@ def _finding(group: list[Pair]) -> Finding:
             f"an epoch only: to validation accuracy {slower[0].accuracy:.2f} it is {slower[0].speedup:.2f}x"
         )
     return Finding(
+        rule=NAME,
         severity="info",
         title=f"{row.rating} scaling: {row.speedup:.2f}x on {best.ranks}, {_efficiency(best)} efficiency",
         evidence=tuple(evidence),
+        stake_fraction=None,
         confidence="measured" + ("" if row.low is not None else ", without an interval"),
+        advice=(),
         subject=best.name,
     )
 
@@ -84,11 +91,10 @@ def _efficiency(pair: Pair) -> str:
 
 
 RULE = Rule(
-    name="good-scaling",
+    name=NAME,
     symptom="scaling is good",
     needs=("scaling",),
-    look=check,
-    folded=True,
+    check=check,
     good_news=True,
     protocol=1,
     thresholds={"efficiency": MIN_EFFICIENCY},

@@ -32,14 +32,15 @@ from dataclasses import dataclass
 from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.commands import again, profiled
-from stepscope.diagnose.outcome import Said
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Outcome, Rule, Threshold
 from stepscope.predict.run_buckets import naive_twin
 from stepscope.predict.specs import specs_of
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.results.cell_facts import TimedCell, by_model, exposed, measured, others, timed_cells
 from stepscope.results.comm_costs import CommCosts, comm_costs, command_for
 from stepscope.results.evidence import Evidence
+
+NAME = "poor-overlap"
 
 MIN_EXPOSED = Threshold(
     value=0.10,
@@ -76,10 +77,11 @@ class _Judged:
         return min(self.exposed_ns, self.cell.phases.backward_compute_ns) / self.cell.step_ns
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Outcome:
     cells = [each for each in timed_cells(evidence, least_ranks=2) if _overlaps(each)]
     if not cells:
         return Skipped(
+            rule=NAME,
             reason="no finished cell on several ranks overlaps communication with backward",
             command="stepscope bench --preset overlap",
         )
@@ -90,8 +92,8 @@ def check(evidence: Evidence) -> Said:
         return tuple(_findings(evidence, firing))
     worst = max(judged, key=lambda each: each.share, default=None)
     if worst is None:
-        return Skipped(reason="no cell has steps that all ranks recorded")
-    return _quiet(worst)
+        return Skipped(rule=NAME, reason="no cell has steps that all ranks recorded")
+    return Quiet(rule=NAME, looked_at=_quiet(worst))
 
 
 def _overlaps(each: TimedCell) -> bool:
@@ -186,6 +188,7 @@ def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findi
             ),
         )
     return Finding(
+        rule=NAME,
         severity="problem" if known and worst.avoidable > 0.2 else "warning",
         title=title,
         evidence=(*said, *rest),
@@ -212,10 +215,10 @@ def _quiet(worst: _Judged) -> str:
 
 
 RULE = Rule(
-    name="poor-overlap",
+    name=NAME,
     symptom="communication is exposed although it could hide under the backward pass",
     needs=("cells",),
-    look=check,
+    check=check,
     protocol=3,
     thresholds={"exposed": MIN_EXPOSED, "avoidable": MIN_AVOIDABLE},
 )

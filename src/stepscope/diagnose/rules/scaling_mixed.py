@@ -23,20 +23,23 @@ METRICS, Scaling: always say which. Gustafson, Reevaluating Amdahl's law, CACM 3
 
 from __future__ import annotations
 
-from stepscope.diagnose.outcome import Said
-from stepscope.diagnose.rule import Rule
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.diagnose.capped import capped
+from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.records.training import Scaling
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, pairs
 
+NAME = "scaling-mixed"
 
-def check(evidence: Evidence) -> Said:
+
+def check(evidence: Evidence) -> Outcome:
     found = [pair for pair in pairs(evidence) if pair.relative > 1]
     kinds = {pair.run.run_id: _by_batches(pair) for pair in found}
     told = [p for p in found if p.row.scaling is not None or kinds[p.run.run_id] is not None]
     if not told:
         return Skipped(
+            rule=NAME,
             reason="no run with a baseline tells its batches or which scaling it is",
             command="stepscope bench --preset strong-scaling",
         )
@@ -47,9 +50,9 @@ def check(evidence: Evidence) -> Said:
             by_base.setdefault(pair.base.run_id, []).append(pair)
     findings += [_mixed(group) for group in by_base.values() if len({pair.row.scaling for pair in group} - {None}) > 1]
     if findings:
-        return findings
+        return capped(findings)
     shown = sorted({pair.row.scaling or "unknown" for pair in told})
-    return f"{len(told)} runs, {' and '.join(shown)} scaling, never two on one baseline"
+    return Quiet(rule=NAME, looked_at=f"{len(told)} runs, {' and '.join(shown)} scaling, never two on one baseline")
 
 
 def _by_batches(pair: Pair) -> Scaling | str | None:
@@ -80,9 +83,11 @@ def _contradiction(pair: Pair) -> Finding:
         title = f"called {pair.row.scaling} scaling, and its batches are those of {by_batches} scaling"
         said = (batches,)
     return Finding(
+        rule=NAME,
         severity="warning",
         title=title,
         evidence=(*said, f"the speed-up of {pair.speedup_text} mixes more ranks with another batch"),
+        stake_fraction=None,
         confidence="certain: from the batches",
         advice=(
             Advice(
@@ -98,9 +103,11 @@ def _mixed(group: list[Pair]) -> Finding:
     base = group[0].base
     said = [f"{pair.run.label}: {pair.row.scaling}, {pair.row.speedup:.2f}x" for pair in group[:6]]
     return Finding(
+        rule=NAME,
         severity="warning",
         title=f"strong and weak scaling in one comparison: {len(group)} runs against {base.label}",
         evidence=tuple(said),
+        stake_fraction=None,
         confidence="certain: from the batches or as stated",
         advice=(Advice(text="draw and rate them apart, each kind against its own baseline"),),
         subject=base.group,
@@ -108,10 +115,9 @@ def _mixed(group: list[Pair]) -> Finding:
 
 
 RULE = Rule(
-    name="scaling-mixed",
+    name=NAME,
     symptom="strong and weak scaling are mixed up in one comparison",
     needs=("scaling",),
-    look=check,
-    folded=True,
+    check=check,
     protocol=1,
 )
