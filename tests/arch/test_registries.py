@@ -1,5 +1,6 @@
 """Folders as registries: every file exports its symbol, both halves have the same stems, names cost no import."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import stepscope
 from stepscope.cli.commands import REGISTRY as COMMANDS
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import UsageError
@@ -82,3 +84,16 @@ def test_the_contract_of_importers_names_every_one() -> None:
     contracts = {each["name"]: each for each in project["tool"]["importlinter"]["contracts"]}
     modules = contracts["importers never import each other"]["modules"]
     assert [name.rpartition(".")[2] for name in modules] == list(IMPORTERS.names())
+
+
+def test_a_folders_private_modules_are_read_in_that_folder_only() -> None:
+    """What others need of a folder of plugins, its ``__init__`` gives; report/tables is no folder of plugins."""
+    source = Path(stepscope.__file__).parent
+    pattern = re.compile(r"(?:from|import) stepscope\.((?:\w+\.)*)(_[a-z]\w*)\b")
+    strange = []
+    for path in source.rglob("*.py"):
+        for match in pattern.finditer(path.read_text()):
+            folder = source.joinpath(*match[1].strip(".").split("."))
+            if path.parent != folder and "report" not in match[1]:
+                strange.append(f"{path.relative_to(source)}: {match[0]}")
+    assert not strange

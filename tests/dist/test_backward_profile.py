@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from stepscope.core.errors import Unavailable
-from stepscope.datasets._common import Split
+from stepscope.datasets import Split
 from stepscope.instrument.regions import Regions
 from stepscope.instrument.timer import GradientReadiness, NoTimer
 from stepscope.predict.timeline import slowest_of, step_timeline

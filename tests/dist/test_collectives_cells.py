@@ -23,7 +23,7 @@ from stepscope.rank.comm.cell import run_comm
 from stepscope.rank.control import Control
 from stepscope.rank.heartbeat import Pulse
 from stepscope.rank.mesh import Mesh
-from stepscope.rank.startup import Place
+from stepscope.rank.startup import RankPlace
 from stepscope.records.cell import GroupSpec, MeasureSettings
 from stepscope.records.comm import CommMeasure, CommSample, CommSpec, CommSummary
 from stepscope.records.samples import Heartbeat
@@ -76,7 +76,7 @@ def context_of(mesh: Mesh, cell: CommSpec, measure: CommMeasure, folder: str, na
     )
     return RankContext(
         group=group,
-        place=Place(mesh.rank, mesh.rank, mesh.world_size),
+        place=RankPlace(mesh.rank, mesh.rank, mesh.world_size),
         mesh=mesh,
         control=Control(store, rank=mesh.rank, world_size=mesh.world_size, timeout_s=30),
         pulse=pulse,

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from stepscope.collectives import REGISTRY as SPECS
-from stepscope.collectives._common import REDUCE_OPS
+from stepscope.collectives import REDUCE_OPS
 from stepscope.rank.collectives import REGISTRY as IMPLEMENTATIONS
-from stepscope.rank.collectives._common import Exchange, Setup
-from stepscope.rank.collectives._values import Values, fill, first_wrong
+from stepscope.rank.collectives import Exchange, Setup
+from stepscope.rank.comm.values import Values, fill, first_wrong
 from stepscope.rank.comm.calls import BackendLacksError, combine
 from stepscope.rank.mesh import Mesh
 from stepscope.records.comm import Mode

@@ -18,7 +18,7 @@ from stepscope.core.errors import Unavailable
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import ObservedOp, check, observe
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
-from stepscope.rank.strategies._common import Session
+from stepscope.rank.strategies import Session
 from stepscope.records.plan import CommOp, ModelFacts, ParameterFact, Setting
 from stepscope.strategies import REGISTRY as SPECS
 

@@ -10,8 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from stepscope.config.options import OptionsModel
-from stepscope.workloads import mlp
-from stepscope.workloads._common import Workload
+from stepscope.workloads import Workload, mlp
 
 Kind = Literal[
     "none",

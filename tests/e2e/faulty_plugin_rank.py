@@ -13,8 +13,7 @@ import faulty_plugin
 import torch
 import torch.distributed as dist
 
-from stepscope.rank.workloads import mlp
-from stepscope.rank.workloads._common import Task
+from stepscope.rank.workloads import Task, mlp
 from stepscope.records.plan import InputNeeds
 
 

@@ -18,7 +18,7 @@ RUNS = Path("stepscope-runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RunPlace:
     """group: id of the worker group when the ranks exist already, None when this command starts them.
 
     cores_factor: hosts of such a world.
@@ -34,7 +34,7 @@ def default_run_dir(name: str) -> Path:
     return RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def take_place(output: Path | None, *, name: str, env_source: str, env: tuple[str, ...]) -> Place:
+def take_place(output: Path | None, *, name: str, env_source: str, env: tuple[str, ...]) -> RunPlace:
     """The run folder of this command. Inside a started world, ranks other than 0 turn into the rank half: no return.
 
     env_source, env: option that sets environment variables, and those it sets: they come too late for ranks that exist.
@@ -48,7 +48,7 @@ def take_place(output: Path | None, *, name: str, env_source: str, env: tuple[st
         )
     layout = RunLayout(output or default_run_dir(name))
     if joined is None:
-        return Place(layout=layout, group=None, cores_factor=1)
+        return RunPlace(layout=layout, group=None, cores_factor=1)
     group = group_id(os.environ)
     if joined[0] != 0:
         become_rank_half(layout.group(group).spec)
@@ -57,7 +57,7 @@ def take_place(output: Path | None, *, name: str, env_source: str, env: tuple[st
             f"{env_source} ({', '.join(sorted(env))}) cannot be set in ranks that exist already",
             fix=f"export these variables in your launcher and leave {env_source} out",
         )
-    return Place(layout=layout, group=group, cores_factor=_hosts(joined[1]))
+    return RunPlace(layout=layout, group=group, cores_factor=_hosts(joined[1]))
 
 
 def _hosts(world_size: int) -> int:

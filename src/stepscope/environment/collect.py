@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.errors import Unavailable
-from stepscope.environment.probes import REGISTRY
-from stepscope.environment.probes._common import Facts, ProbeContext
+from stepscope.environment.probes import REGISTRY, Facts, ProbeContext
 from stepscope.records.environment import EnvironmentRecord
 
 _FIELDS = frozenset(field.name for field in dataclasses.fields(EnvironmentRecord)) - {"unavailable", "extra"}

@@ -9,7 +9,7 @@ from itertools import groupby
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bandwidth, format_bytes_binary
 from stepscope.core.words import counted
-from stepscope.environment.checks._common import listed, no_gpu_reason, topology_of
+from stepscope.environment.checks import listed, no_gpu_reason, topology_of
 from stepscope.environment.checks.gpu_in_use import FREE_BYTES
 from stepscope.environment.checks.gpu_links import nvlinks_per_gpu
 from stepscope.environment.topology import LINK_KINDS, Topology, has_nvswitch

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stepscope.environment.checks import REGISTRY
-from stepscope.environment.checks._common import Outcome, Status
+from stepscope.environment.checks import REGISTRY, Outcome, Status
 from stepscope.records.environment import EnvironmentRecord
 
 SECTIONS = ("environment", "gpus", "links", "network", "launcher")
@@ -14,7 +13,7 @@ SECTIONS = ("environment", "gpus", "links", "network", "launcher")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class CheckVerdict:
     """One check's outcome; ``key`` is the check's file name."""
 
     key: str
@@ -23,16 +22,17 @@ class Verdict:
     outcome: Outcome
 
 
-def judge(record: EnvironmentRecord) -> tuple[Verdict, ...]:
+def judge(record: EnvironmentRecord) -> tuple[CheckVerdict, ...]:
     """A verdict of every check, in the order they are shown. Pure: the same record gives the same verdicts anywhere."""
     checks = [(key, REGISTRY.load(key)) for key in REGISTRY.names()]
     checks.sort(key=lambda item: (_place(item[1].section), item[1].section, item[1].order, item[0]))
     return tuple(
-        Verdict(key=key, section=check.section, title=check.title, outcome=check.run(record)) for key, check in checks
+        CheckVerdict(key=key, section=check.section, title=check.title, outcome=check.run(record))
+        for key, check in checks
     )
 
 
-def tally(verdicts: tuple[Verdict, ...]) -> Mapping[str, int]:
+def tally(verdicts: tuple[CheckVerdict, ...]) -> Mapping[str, int]:
     """How many checks ended in each status: ``{"pass": 12, "warn": 2, "fail": 0, "skip": 9}``."""
     return {status.value: sum(v.outcome.status is status for v in verdicts) for status in Status}
 

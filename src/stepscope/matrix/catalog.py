@@ -10,10 +10,10 @@ from stepscope.config.options import OptionsModel
 from stepscope.config.precision import parameter_dtype
 from stepscope.config.vocabulary import Family, Vocabulary
 from stepscope.core.errors import UsageError
-from stepscope.datasets._common import Dataset
+from stepscope.datasets import Dataset
 from stepscope.records.plan import ModelFacts
-from stepscope.strategies._common import Strategy
-from stepscope.workloads._common import Workload
+from stepscope.strategies import Strategy
+from stepscope.workloads import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal
 
+from stepscope.collectives import REDUCE_OPS, Collective
 from stepscope.collectives import REGISTRY as COLLECTIVES
-from stepscope.collectives._common import REDUCE_OPS, Collective
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.core.words import counted

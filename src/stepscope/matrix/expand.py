@@ -21,7 +21,7 @@ from stepscope.matrix.machine import Backend, Device, Machine, choose_device
 from stepscope.predict.specs import setting_of
 from stepscope.records.cell import CellSpec
 from stepscope.records.plan import CommOp, ModelFacts, Setting
-from stepscope.strategies._common import Strategy
+from stepscope.strategies import Strategy
 
 DigestOf = Callable[[str, OptionsModel], str]
 """Dataset name and its options to the identity of its content. May raise DataError."""

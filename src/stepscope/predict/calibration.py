@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isqrt
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
-from stepscope.collectives._common import Collective
+from stepscope.collectives import Collective
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from stepscope.config.options import OptionsModel
 from stepscope.config.precision import parameter_dtype
 from stepscope.datasets import REGISTRY as DATASETS
-from stepscope.datasets._common import Dataset
+from stepscope.datasets import Dataset
 from stepscope.records.cell import CellSpec
 from stepscope.records.plan import CommOp, InputNeeds, ModelFacts, Setting
 from stepscope.strategies import REGISTRY as STRATEGIES
-from stepscope.strategies._common import Strategy
+from stepscope.strategies import Strategy
 from stepscope.workloads import REGISTRY as WORKLOADS
 
 

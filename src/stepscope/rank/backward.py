@@ -22,9 +22,9 @@ from stepscope.instrument.timer import ClockName, StepTimes
 from stepscope.rank.loading import Batch
 from stepscope.rank.precision import Numerics
 from stepscope.rank.sampling import Window
-from stepscope.rank.strategies._common import Session
+from stepscope.rank.strategies import Session
 from stepscope.rank.training import Training
-from stepscope.rank.workloads._common import Task
+from stepscope.rank.workloads import Task
 from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.cell import CellSpec
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.words import counted
-from stepscope.datasets._common import Prepared
+from stepscope.datasets import Prepared
 from stepscope.instrument import memory
 from stepscope.instrument.regions import Regions
 from stepscope.instrument.timer import GradientReadiness, step_timer
@@ -32,12 +32,12 @@ from stepscope.rank.precision import Numerics, open_numerics
 from stepscope.rank.recorder import Recorder, StepFacts
 from stepscope.rank.reset import reset
 from stepscope.rank.sampling import Sampling, Window
-from stepscope.rank.startup import Place
+from stepscope.rank.startup import RankPlace
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
-from stepscope.rank.strategies._common import Session
+from stepscope.rank.strategies import Session
 from stepscope.rank.training import Training
 from stepscope.rank.workloads import REGISTRY as MODULES
-from stepscope.rank.workloads._common import Task
+from stepscope.rank.workloads import Task
 from stepscope.records.cell import CellSpec, GroupSpec
 from stepscope.records.plan import ModelFacts
 from stepscope.records.samples import EpochResult, RankSummary, SamplesHeader
@@ -50,7 +50,7 @@ class RankContext:
     """What all cells of a group share on this rank."""
 
     group: GroupSpec
-    place: Place
+    place: RankPlace
     mesh: Mesh
     control: Control
     pulse: Pulse

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from stepscope.datasets._common import Split
+from stepscope.datasets import Split
 from stepscope.rank.loading import eval_batches
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.precision import Numerics
-from stepscope.rank.workloads._common import Task
+from stepscope.rank.workloads import Task
 
 MIN_BATCH = 256
 

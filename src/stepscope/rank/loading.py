@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from stepscope.datasets._common import Split
+from stepscope.datasets import Split
 from stepscope.rank.sampling import Indices, Sampling, Window, plan_epoch, share
 
 Batch = tuple[Tensor, Tensor]

@@ -16,7 +16,7 @@ from stepscope.rank.failure import Terminated
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """Where the launcher put this process."""
 
     rank: int
@@ -24,7 +24,7 @@ class Place:
     world_size: int
 
 
-def read_place(environ: Mapping[str, str]) -> Place:
+def read_place(environ: Mapping[str, str]) -> RankPlace:
     """RANK, LOCAL_RANK and WORLD_SIZE as torchrun sets them. Raises UsageError naming the one that is wrong."""
 
     def number(name: str) -> int:
@@ -38,13 +38,13 @@ def read_place(environ: Mapping[str, str]) -> Place:
             )
         return int(text)
 
-    place = Place(number("RANK"), number("LOCAL_RANK"), number("WORLD_SIZE"))
+    place = RankPlace(number("RANK"), number("LOCAL_RANK"), number("WORLD_SIZE"))
     if place.rank >= place.world_size:
         raise UsageError(f"RANK is {place.rank} but WORLD_SIZE is {place.world_size}", fix="check your launcher")
     return place
 
 
-def pick_device(kind: str, place: Place, environ: Mapping[str, str]) -> torch.device:
+def pick_device(kind: str, place: RankPlace, environ: Mapping[str, str]) -> torch.device:
     """This rank's device; refuses before any process group exists, so that no other rank is left waiting."""
     if kind == "cpu":
         return torch.device("cpu")

@@ -25,8 +25,8 @@ from stepscope.instrument.timer import (
 from stepscope.rank.loading import Batch
 from stepscope.rank.precision import Numerics
 from stepscope.rank.sampling import Window
-from stepscope.rank.strategies._common import Session
-from stepscope.rank.workloads._common import Task
+from stepscope.rank.strategies import Session
+from stepscope.rank.workloads import Task
 from stepscope.records.cell import CellSpec
 
 

@@ -48,7 +48,7 @@ def main(spec_path: Path) -> int:
     return _run(group, place) if group.work else 0
 
 
-def _run(group: GroupSpec, place: startup.Place) -> int:
+def _run(group: GroupSpec, place: startup.RankPlace) -> int:
     layout = RunLayout(Path(group.run_dir))
     group_files = layout.group(group.group_id)
     make_dir(group_files.root)
@@ -102,7 +102,7 @@ def _run(group: GroupSpec, place: startup.Place) -> int:
     return 0
 
 
-def _open(group: GroupSpec, place: startup.Place, layout: RunLayout, pulse: Pulse) -> RankContext:
+def _open(group: GroupSpec, place: startup.RankPlace, layout: RunLayout, pulse: Pulse) -> RankContext:
     pulse.enter("init")
     policy = startup.use_batch_scheduling() if group.backend == "gloo" else "SCHED_OTHER"
     device = startup.pick_device(group.device, place, os.environ)

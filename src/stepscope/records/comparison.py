@@ -7,7 +7,7 @@ from typing import Literal
 from stepscope.core.dataclass import dataclass
 from stepscope.records.training import Measured
 
-Verdict = Literal["better", "worse", "no significant difference", "not tested"]
+ComparisonVerdict = Literal["better", "worse", "no significant difference", "not tested"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class ComparedFigure:
     p_value: float | None
     untested: str | None
     replicate: str | None
-    verdict: Verdict
+    verdict: ComparisonVerdict
 
     @property
     def change(self) -> float:

@@ -124,7 +124,7 @@ class OutsideWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class BudgetVerdict:
     """What bounds the step, in one line, with the numbers that decided it."""
 
     kind: str  # compute | communication | waiting | input | launch | memory | balanced | overhead | idle | unknown

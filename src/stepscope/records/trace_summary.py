@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # a trace is read for some of them at a time
         PhaseBudget,
         RankBudget,
         StepBudget,
-        Verdict,
+        BudgetVerdict,
     )
     from stepscope.records.trace_collectives import JobCollectives, RankCommunication
     from stepscope.records.trace_conformance import ConformanceCheck
@@ -104,7 +104,7 @@ class RankPass:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankVerdict:
     rank: int
-    verdict: Verdict
+    verdict: BudgetVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

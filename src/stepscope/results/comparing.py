@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.core.errors import Unavailable
-from stepscope.records.comparison import ComparedFigure, Comparison, Replicates, Verdict
+from stepscope.records.comparison import ComparedFigure, Comparison, Replicates, ComparisonVerdict
 from stepscope.records.trace_budget import Parts
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.results.differences import differences
@@ -228,7 +228,7 @@ def _interval(
 
 def _verdict(
     ratio: float, low: float | None, high: float | None, p_value: float | None, *, higher_is_better: bool
-) -> Verdict:
+) -> ComparisonVerdict:
     """Different only where the test and the interval agree; without a test, where intervals do not overlap."""
     if low is None or high is None:
         return "not tested"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_percent
-from stepscope.records.trace_budget import IdleCause, Parts, RankBudget, Verdict
+from stepscope.records.trace_budget import IdleCause, Parts, RankBudget, BudgetVerdict
 
 BALANCED_RATIO = 1.2
 """Compute and communication within this factor of each other count as balanced."""
@@ -26,7 +26,7 @@ _TEXTS = {
 }
 
 
-def verdict_of(budget: RankBudget, idle: Sequence[IdleCause], *, waiting_ns: int | None = None) -> Verdict:
+def verdict_of(budget: RankBudget, idle: Sequence[IdleCause], *, waiting_ns: int | None = None) -> BudgetVerdict:
     """The largest exposed part of the window decides; ``waiting_ns`` (from matching ranks) is taken off
     communication, None where other ranks' traces are missing.
 
@@ -35,7 +35,7 @@ def verdict_of(budget: RankBudget, idle: Sequence[IdleCause], *, waiting_ns: int
     """
     parts = budget.parts
     if parts.window_ns == 0:
-        return Verdict(kind="unknown", text="no device activity", share=None, compute_to_comm_ratio=None)
+        return BudgetVerdict(kind="unknown", text="no device activity", share=None, compute_to_comm_ratio=None)
     waiting = min(waiting_ns or 0, parts.exposed_comm_ns)
     causes = {cause.cause: cause.idle_ns for cause in idle}
     on_cpu = budget.source == "cpu_spans"
@@ -57,12 +57,12 @@ def verdict_of(budget: RankBudget, idle: Sequence[IdleCause], *, waiting_ns: int
     share = exposed[kind] / parts.window_ns
     if kind in ("compute", "communication") and ratio is not None and 1 / BALANCED_RATIO <= ratio <= BALANCED_RATIO:
         text = f"balanced: computing and communicating take about as long (ratio {ratio:.2f})"
-        return Verdict(kind="balanced", text=text, share=share, compute_to_comm_ratio=ratio)
+        return BudgetVerdict(kind="balanced", text=text, share=share, compute_to_comm_ratio=ratio)
     text = _TEXTS[kind].format(share=format_percent(share, digits=0))
     if kind == "communication" and waiting_ns is None:
         text += " (how much of it is waiting for other ranks, their traces would tell)"
     kind = "launch" if kind == "sync" else kind
-    return Verdict(kind=kind, text=text, share=share, compute_to_comm_ratio=ratio)
+    return BudgetVerdict(kind=kind, text=text, share=share, compute_to_comm_ratio=ratio)
 
 
 def compute_to_comm(parts: Parts, *, waiting_ns: int | None) -> float | None:

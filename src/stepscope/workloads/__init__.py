@@ -4,6 +4,8 @@ One file per family; the implementation (the module) lies under ``rank/workloads
 """
 
 from stepscope.core.registry import Registry
-from stepscope.workloads._common import Workload
+from stepscope.workloads._common import TransformerOptions, Workload
+
+__all__ = ["REGISTRY", "TransformerOptions", "Workload"]
 
 REGISTRY: Registry[Workload] = Registry("stepscope.workloads", "WORKLOAD", "workload")

@@ -7,8 +7,7 @@ import math
 import pytest
 from tests import collective_schedules as play
 
-from stepscope.collectives import REGISTRY
-from stepscope.collectives._common import REDUCE_OPS
+from stepscope.collectives import REDUCE_OPS, REGISTRY
 from stepscope.collectives.all_to_all_v import part_sizes
 from stepscope.core.errors import UsageError
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from stepscope.datasets._common import Prepared
+from stepscope.datasets import Prepared
 from stepscope.datasets.synthetic import DATASET, STREAM_BYTES
 from stepscope.records.plan import InputNeeds
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from stepscope.core.errors import DataError, UsageError
-from stepscope.datasets import REGISTRY, ag_news, imdb
-from stepscope.datasets._common import Prepared
+from stepscope.datasets import REGISTRY, Prepared, ag_news, imdb
 from stepscope.records.plan import InputNeeds
 
 TOKENS = InputNeeds(kind="tokens", seq_len=8, vocab_size=100)

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.environment.checks import REGISTRY
-from stepscope.environment.checks._common import Outcome, Status
+from stepscope.environment.checks import REGISTRY, Outcome, Status
 from stepscope.environment.checks.socket_interface import nccl_choice
 from stepscope.environment.overview import overview
 from stepscope.environment.probes import REGISTRY as PROBES

@@ -13,6 +13,8 @@ from stepscope.environment.cgroups import CgroupLimits, cgroup_limits
 from stepscope.environment.collect import assemble, collect
 from stepscope.environment.probes import (
     REGISTRY,
+    Facts,
+    ProbeContext,
     cpu,
     gpus,
     host,
@@ -23,7 +25,6 @@ from stepscope.environment.probes import (
     torch,
     variables,
 )
-from stepscope.environment.probes._common import Facts, ProbeContext
 from stepscope.records.codec import decode, encode
 from stepscope.records.environment import EnvironmentRecord
 

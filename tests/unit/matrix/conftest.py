@@ -12,15 +12,15 @@ from stepscope.config.matrix import Matrix
 from stepscope.config.options import OptionsModel
 from stepscope.config.yaml_loader import parse_yaml
 from stepscope.core.errors import UsageError
-from stepscope.datasets._common import Dataset
+from stepscope.datasets import Dataset
 from stepscope.matrix import networks
 from stepscope.matrix.catalog import Catalog
 from stepscope.matrix.expand import PlannedCell, expand
 from stepscope.matrix.load import matrix_of
 from stepscope.matrix.machine import Machine
 from stepscope.records.plan import CommOp, InputNeeds, MemoryPlan, ModelFacts, ParameterFact, Setting
-from stepscope.strategies._common import Strategy
-from stepscope.workloads._common import Workload
+from stepscope.strategies import Strategy
+from stepscope.workloads import Workload
 
 CPU = Machine(num_gpus=0, usable_cores=2, gloo=True, nccl=False, no_gpu_reason="no driver")
 GPUS = Machine(num_gpus=4, usable_cores=32, gloo=True, nccl=True, compute_capability="9.0")

@@ -8,8 +8,7 @@ import pytest
 
 from stepscope.core.errors import UsageError
 from stepscope.predict.collectives import OPS, achieved, predict_collective, tuning_nccl
-from stepscope.predict.collectives.algorithms import REGISTRY, halving_doubling, nvls, ring, tree
-from stepscope.predict.collectives.algorithms._common import Candidate
+from stepscope.predict.collectives.algorithms import REGISTRY, Candidate, halving_doubling, nvls, ring, tree
 from stepscope.predict.collectives.choose import candidates, known_gpu
 from stepscope.predict.collectives.fabrics import FABRICS, find_fabric, read_fabric
 from stepscope.predict.collectives.machine import Place, place

@@ -7,7 +7,7 @@ import torch
 
 from stepscope.collectives import REGISTRY
 from stepscope.rank.collectives import REGISTRY as IMPLEMENTATIONS
-from stepscope.rank.collectives._common import Setup
+from stepscope.rank.collectives import Setup
 from stepscope.rank.collectives.send_recv import peers
 from stepscope.rank.comm.matmul import rows_of
 from stepscope.rank.comm.pairs import all_pairs

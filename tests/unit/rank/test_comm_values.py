@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepscope.rank.collectives._common import REDUCED, Exchange, Piece, idle
-from stepscope.rank.collectives._values import BLOCK_ROWS, PERIOD, Values, fill, first_wrong
+from stepscope.rank.collectives import REDUCED, Exchange, Piece, idle
+from stepscope.rank.comm.values import BLOCK_ROWS, PERIOD, Values, fill, first_wrong
 
 DTYPES = [
     torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.int8, torch.uint8,

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from stepscope.datasets._common import Split
+from stepscope.datasets import Split
 from stepscope.rank.loading import Loader, eval_batches, open_loader
 from stepscope.rank.sampling import Sampling, plan_epoch
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from stepscope.core.errors import MissingError, UsageError
-from stepscope.rank.startup import Place, pick_device, read_place
+from stepscope.rank.startup import RankPlace, pick_device, read_place
 
 
 def test_torchruns_variables_are_read() -> None:
     environ = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
-    assert read_place(environ) == Place(rank=3, local_rank=1, world_size=4)
+    assert read_place(environ) == RankPlace(rank=3, local_rank=1, world_size=4)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_wrong_variable_is_named(environ: dict[str, str], words: str) -> None:
 
 
 def test_cpu_ranks_need_no_gpu() -> None:
-    assert pick_device("cpu", Place(7, 7, 8), {}) == torch.device("cpu")
+    assert pick_device("cpu", RankPlace(7, 7, 8), {}) == torch.device("cpu")
 
 
 @pytest.mark.parametrize(
@@ -43,5 +43,5 @@ def test_a_rank_without_a_gpu_names_the_variable_or_the_launcher(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(MissingError, match="rank 5: GPU 2 does not exist") as caught:
-        pick_device("cuda", Place(rank=5, local_rank=2, world_size=6), environ)
+        pick_device("cuda", RankPlace(rank=5, local_rank=2, world_size=6), environ)
     assert words in str(caught.value)

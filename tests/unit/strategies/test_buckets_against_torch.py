@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from stepscope.strategies._common import assign_buckets
+from stepscope.strategies import assign_buckets
 
 torch = pytest.importorskip("torch", reason="compares with torch's reducer")
 

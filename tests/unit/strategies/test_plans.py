@@ -12,8 +12,7 @@ from pydantic import ValidationError
 import stepscope
 from stepscope.core.errors import UsageError
 from stepscope.records.plan import CommOp, ModelFacts, ParameterFact, Setting
-from stepscope.strategies import REGISTRY
-from stepscope.strategies._common import MIB, assign_buckets
+from stepscope.strategies import MIB, REGISTRY, assign_buckets
 
 SETTING = Setting(device="cpu", backend="gloo", world_size=2, precision="fp32", optimizer="sgd")
 

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from stepscope.rank.workloads import REGISTRY as IMPLEMENTATIONS
-from stepscope.rank.workloads._common import Task
+from stepscope.rank.workloads import Task
 from stepscope.records.plan import InputNeeds, ModelFacts
 from stepscope.workloads import REGISTRY as SPECS
 

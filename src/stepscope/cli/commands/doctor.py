@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from stepscope.environment.overview import Section
     from stepscope.environment.topology import Topology
-    from stepscope.environment.verdicts import Verdict
+    from stepscope.environment.verdicts import CheckVerdict
     from stepscope.records.environment import EnvironmentRecord
 
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
@@ -89,11 +89,11 @@ def doctor(options: Doctor) -> None:
         )
 
 
-def document(record: EnvironmentRecord, verdicts: tuple[Verdict, ...]) -> dict[str, Any]:
+def document(record: EnvironmentRecord, verdicts: tuple[CheckVerdict, ...]) -> dict[str, Any]:
     """``doctor --json``: schema stepscope.doctor/1."""
     from stepscope import __version__
     from stepscope.core.clock import utc_now
-    from stepscope.environment.checks._common import topology_of
+    from stepscope.environment.checks import topology_of
     from stepscope.environment.checks.gpu_links import nvlinks_per_gpu
     from stepscope.environment.verdicts import tally
     from stepscope.records.codec import to_builtins
@@ -155,8 +155,8 @@ def links_document(topology: Topology, links_per_gpu: int | None) -> dict[str, A
     }
 
 
-def _show(console: Console, record: EnvironmentRecord, verdicts: tuple[Verdict, ...]) -> None:
-    from stepscope.environment.checks._common import topology_of
+def _show(console: Console, record: EnvironmentRecord, verdicts: tuple[CheckVerdict, ...]) -> None:
+    from stepscope.environment.checks import topology_of
     from stepscope.environment.overview import overview
 
     for section in overview(record):
@@ -214,7 +214,7 @@ def _show_matrix(console: Console, topology: Topology) -> None:
     print_block(console, table)
 
 
-def _show_checks(console: Console, verdicts: tuple[Verdict, ...]) -> None:
+def _show_checks(console: Console, verdicts: tuple[CheckVerdict, ...]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -254,7 +254,7 @@ def _mark(status: str) -> Any:
     return Text(f"  {status.upper()}", style=_STYLES[status])
 
 
-def _skipped(verdicts: tuple[Verdict, ...]) -> dict[str, list[str]]:
+def _skipped(verdicts: tuple[CheckVerdict, ...]) -> dict[str, list[str]]:
     """Reason -> titles of the checks that were skipped for it."""
     groups: dict[str, list[str]] = {}
     for verdict in verdicts:

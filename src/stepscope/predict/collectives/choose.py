@@ -10,7 +10,7 @@ from stepscope.hardware import Accelerator, find
 from stepscope.hardware.lookup import family
 from stepscope.predict.collectives import achieved, tuning_nccl, tuning_rccl
 from stepscope.predict.collectives.algorithms import REGISTRY as ALGORITHMS
-from stepscope.predict.collectives.algorithms._common import Algorithm, Candidate, collective
+from stepscope.predict.collectives.algorithms import Algorithm, Candidate, collective
 from stepscope.predict.collectives.fabrics import Fabric, find_fabric
 from stepscope.predict.collectives.interval import interval
 from stepscope.predict.collectives.machine import Caller, Place, launched_by_one, place

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from stepscope.core.errors import DataError, UsageError
-from stepscope.predict.collectives.algorithms._common import collective
+from stepscope.predict.collectives.algorithms import collective
 from stepscope.predict.collectives.choose import itemsize, known_op
 from stepscope.predict.collectives.fabrics import read_fabric
 from stepscope.predict.collectives.measured_logs import read_log

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from stepscope.rank.collectives._common import Exchange, Issue, Waitable
+from stepscope.rank.collectives import Exchange, Issue, Waitable
 from stepscope.rank.mesh import Mesh
 from stepscope.records.comm import Mode
 

@@ -11,15 +11,14 @@ import torch
 import torch.distributed as dist
 
 from stepscope.collectives import REGISTRY as SPECS
-from stepscope.collectives._common import Collective
+from stepscope.collectives import Collective
 from stepscope.rank import failure
 from stepscope.rank.collectives import REGISTRY as IMPLEMENTATIONS
-from stepscope.rank.collectives import Build
-from stepscope.rank.collectives._common import Exchange, Setup
-from stepscope.rank.collectives._values import Values, fill, first_wrong
+from stepscope.rank.collectives import Build, Exchange, Setup
 from stepscope.rank.comm.calls import BackendLacksError, Call, first_line, leave_coalescing
 from stepscope.rank.comm.loop import clock_of, time_calls
 from stepscope.rank.comm.samples import SampleWriter
+from stepscope.rank.comm.values import Values, fill, first_wrong
 from stepscope.rank.control import Control
 from stepscope.rank.heartbeat import Pulse
 from stepscope.rank.mesh import Mesh

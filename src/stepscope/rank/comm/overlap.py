@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stepscope.rank.collectives._common import Exchange, Waitable
+from stepscope.rank.collectives import Exchange, Waitable
 from stepscope.rank.collectives.send_recv import Batch
 from stepscope.rank.comm.calls import Call
 from stepscope.rank.comm.job import Job

@@ -10,14 +10,14 @@ from itertools import combinations, permutations
 import torch
 from torch import Tensor
 
-from stepscope.rank.collectives._common import Exchange, Setup
-from stepscope.rank.collectives._values import Values, fill
+from stepscope.rank.collectives import Exchange, Setup
 from stepscope.rank.collectives.send_recv import between
 from stepscope.rank.comm.calls import Call, combine
 from stepscope.rank.comm.job import Job
 from stepscope.rank.comm.loop import StopReason
 from stepscope.rank.comm.sizes import Size, allocate, no_room
 from stepscope.rank.comm.sweep import planned, refused, skipped
+from stepscope.rank.comm.values import Values, fill
 from stepscope.records.comm import CommSample
 
 MIN_CALLS, MOST_CALLS = 2, 20

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from stepscope.collectives._common import Collective
+from stepscope.collectives import Collective
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
-from stepscope.rank.collectives import Build
-from stepscope.rank.collectives._common import Setup
+from stepscope.rank.collectives import Build, Setup
 from stepscope.rank.comm.job import Job
 from stepscope.rank.heartbeat import host_memory_left
 

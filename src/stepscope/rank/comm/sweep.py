@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from stepscope.rank.collectives._common import Exchange
+from stepscope.rank.collectives import Exchange
 from stepscope.rank.comm.calls import Call, combine
 from stepscope.rank.comm.job import Job
 from stepscope.rank.comm.loop import measure

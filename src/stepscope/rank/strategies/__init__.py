@@ -11,4 +11,6 @@ from stepscope.rank.strategies._common import Session
 
 Open = Callable[[nn.Module, Mesh, Any], Session]
 
+__all__ = ["REGISTRY", "Open", "Session"]
+
 REGISTRY: Registry[Open] = Registry("stepscope.rank.strategies", "open", "strategy", "stepscope.strategies")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.strategies._common import PlainSession, Session, dtype_name, flat_with_views, when_ready
-from stepscope.strategies._common import assign_buckets, bucket_bytes
+from stepscope.strategies import assign_buckets, bucket_bytes
 from stepscope.strategies.bucketed import BucketedOptions
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.strategies._common import PlainSession, Session, when_ready
-from stepscope.strategies._common import NoOptions
+from stepscope.strategies import NoOptions
 
 
 class InterleavedSession(PlainSession):

@@ -6,7 +6,7 @@ from torch import nn
 
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.strategies._common import PlainSession, Session
-from stepscope.strategies._common import NoOptions
+from stepscope.strategies import NoOptions
 
 
 def open(module: nn.Module, mesh: Mesh, options: NoOptions) -> Session:  # noqa: A001

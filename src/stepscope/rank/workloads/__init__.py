@@ -9,4 +9,6 @@ from stepscope.records.plan import InputNeeds
 
 Build = Callable[[Any, InputNeeds, str], Task]  # options, resolved needs, loss (ce | mse)
 
+__all__ = ["REGISTRY", "Build", "Task"]
+
 REGISTRY: Registry[Build] = Registry("stepscope.rank.workloads", "build", "workload", "stepscope.workloads")

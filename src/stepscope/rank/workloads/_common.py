@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 
-from stepscope.workloads._common import TransformerOptions
+from stepscope.workloads import TransformerOptions
 
 INIT_STD = 0.02
 """Standard deviation of initial Transformer weights (Radford et al. 2019, GPT-2)."""

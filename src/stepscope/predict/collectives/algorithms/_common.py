@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
-from stepscope.collectives._common import Collective
+from stepscope.collectives import Collective
 from stepscope.predict.collectives import achieved, tuning_nccl, tuning_rccl
 from stepscope.predict.collectives.machine import Place
 from stepscope.predict.collectives.tuning_nccl import PROTOCOLS, Latencies

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stepscope.rank.collectives._common import REDUCED, Exchange, Piece
+from stepscope.rank.collectives import REDUCED, Exchange, Piece
 
 PERIOD = 1009
 BLOCK_ROWS = 1024
