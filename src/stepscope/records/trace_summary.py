@@ -9,13 +9,13 @@ from stepscope.core.dataclass import dataclass
 if TYPE_CHECKING:  # a trace is read for some of them at a time
     from stepscope.records.trace_buckets import BucketRow
     from stepscope.records.trace_budget import (
+        BudgetVerdict,
         GroupBudget,
         IdleCause,
         OutsideWork,
         PhaseBudget,
         RankBudget,
         StepBudget,
-        BudgetVerdict,
     )
     from stepscope.records.trace_collectives import JobCollectives, RankCommunication
     from stepscope.records.trace_conformance import ConformanceCheck

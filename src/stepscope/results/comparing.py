@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.core.errors import Unavailable
-from stepscope.records.comparison import ComparedFigure, Comparison, Replicates, ComparisonVerdict
+from stepscope.records.comparison import ComparedFigure, Comparison, ComparisonVerdict, Replicates
 from stepscope.records.trace_budget import Parts
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.results.differences import differences

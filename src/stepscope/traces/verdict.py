@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_percent
-from stepscope.records.trace_budget import IdleCause, Parts, RankBudget, BudgetVerdict
+from stepscope.records.trace_budget import BudgetVerdict, IdleCause, Parts, RankBudget
 
 BALANCED_RATIO = 1.2
 """Compute and communication within this factor of each other count as balanced."""
