@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stepscope.diagnose.engine import diagnose
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.run import CellStatus, RunRecord
 from stepscope.records.training import TrainingRun
@@ -18,6 +19,7 @@ from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
 from stepscope.report.tables.summary import build
 from stepscope.results.bench_document import rows_csv, write_results
+from stepscope.results.evidence import load_evidence
 from stepscope.results.planned import Planned
 from stepscope.results.runs import build_runs
 from stepscope.store.layout import RunLayout
@@ -101,7 +103,9 @@ def test_the_terminal_table_reads_as_agreed(run: tuple[RunLayout, tuple[Training
 
 def test_the_summary_file_reads_as_agreed(run: tuple[RunLayout, tuple[TrainingRun, ...]]) -> None:
     layout, rows = run
-    write_summary(layout, rows)
+    write_results(layout, rows)
+    found = diagnose(load_evidence([layout.root])).findings
+    write_summary(layout, rows, findings=found)
     _check("summary.md", layout.summary_md.read_text())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 import msgspec
@@ -12,21 +12,24 @@ import msgspec
 from stepscope.cli import bench_plan
 from stepscope.cli.commands.bench import Bench
 from stepscope.cli.console import OutputError, ReaderGone, out, print_json
+from stepscope.cli.findings import print_headlines
 from stepscope.cli.progress import progress
 from stepscope.cli.run_place import stopped_by_the_disk, take_place
 from stepscope.core.errors import UsageError
 from stepscope.core.places import cache_dir
+from stepscope.diagnose.engine import diagnose
 from stepscope.matrix.finishing import run_to_the_end
 from stepscope.matrix.resolved import resolved_matrix
 from stepscope.matrix.runner import RunRequest
 from stepscope.matrix.session import Plan, derive_results, exit_code, make_plan
+from stepscope.records.finding import Diagnosis
 from stepscope.records.run import RunRecord
 from stepscope.records.training import TrainingRun
-from stepscope.report.findings import findings
 from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
 from stepscope.report.tables.summary import build as summary_table
 from stepscope.results.bench_document import bench_document
+from stepscope.results.evidence import load_evidence
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_run
 from stepscope.store.writer import WriteError
@@ -75,43 +78,45 @@ def run_plan(plan: Plan, options: Bench, *, printed: bool = True) -> int:
     )
     try:
         with progress() as show:
-            runs, stopped = run_to_the_end(
+            (runs, diagnosis), stopped = run_to_the_end(
                 request, show, renew=lambda: derive_results(layout), finish=lambda: _derive_all(layout)
             )
     except WriteError as error:
         raise stopped_by_the_disk(layout, error) from error
-    if stopped is not None:
-        with suppress(OutputError, ReaderGone):  # what stopped the run may have taken the terminal with it
-            _show(layout, runs, json=options.json, printed=printed)
+    if printed:
+        # What stopped the run may have taken the terminal with it.
+        with suppress(OutputError, ReaderGone) if stopped else nullcontext():
+            _show(layout, runs, diagnosis, json=options.json)
+    if stopped:
         raise stopped
-    _show(layout, runs, json=options.json, printed=printed)
     ours = {cell.spec.cell_id for cell in plan.cells}
     return exit_code([run for run in runs if run.run_id in ours])
 
 
-def _derive_all(layout: RunLayout) -> tuple[TrainingRun, ...]:
+def _derive_all(layout: RunLayout) -> tuple[tuple[TrainingRun, ...], Diagnosis]:
+    """Everything that follows from the run folder, written; the runs, and what the rules say of them."""
     runs = derive_results(layout)
-    write_summary(layout, runs, run=read_run(layout.root))
-    return runs
+    diagnosis = diagnose(load_evidence([layout.root], traces=False))
+    write_summary(layout, runs, run=read_run(layout.root), findings=diagnosis.findings)
+    return runs, diagnosis
 
 
-def _show(layout: RunLayout, runs: tuple[TrainingRun, ...], *, json: bool, printed: bool) -> None:
-    """JSON on stdout, or the table and where the rest is."""
-    if not printed:
-        return
+def _show(layout: RunLayout, runs: tuple[TrainingRun, ...], diagnosis: Diagnosis, *, json: bool) -> None:
+    """JSON on stdout, or the table, findings and where the rest is."""
     try:
-        _print(layout, runs, run=read_run(layout.root), json=json)
+        _print(layout, runs, run=read_run(layout.root), diagnosis=diagnosis, json=json)
     except OutputError as error:
         saved = f"the results are saved: {layout.results_jsonl} and {layout.summary_md}"
         raise OutputError(error.what, why=error.why, fix=saved) from error
 
 
-def _print(layout: RunLayout, runs: tuple[TrainingRun, ...], *, run: RunRecord, json: bool) -> None:
+def _print(
+    layout: RunLayout, runs: tuple[TrainingRun, ...], *, run: RunRecord, diagnosis: Diagnosis, json: bool
+) -> None:
     if json:
         print_json(msgspec.json.format(msgspec.json.encode(bench_document(run, runs)), indent=2))
         return
     console = out()
     console.print(terminal.render(summary_table(runs), width=console.width), soft_wrap=True)
-    for finding in findings(runs):
-        console.print(finding, markup=False, soft_wrap=True)
+    print_headlines(layout.root, diagnosis)
     console.print(f"\nresults  {layout.results_jsonl}\nreport   {layout.summary_md}", markup=False, soft_wrap=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from stepscope.cli import comm_options
 from stepscope.cli.blocks import print_block
@@ -78,11 +78,12 @@ def run(options: Comm, *, printed: bool = True) -> int:
             draw_charts(rows, layout.report)
     except WriteError as error:
         raise stopped_by_the_disk(layout, error) from error
-    if stopped is not None:
-        with suppress(OutputError, ReaderGone):  # what stopped the run may have taken the terminal with it
-            _show(layout, rows, options, printed=printed)
+    if printed:
+        # What stopped the run may have taken the terminal with it.
+        with suppress(OutputError, ReaderGone) if stopped else nullcontext():
+            _show(layout, rows, options)
+    if stopped:
         raise stopped
-    _show(layout, rows, options, printed=printed)
     ours = {cell.spec.cell_id for cell in planned.cells}
     return exit_code([row for row in rows if row.cell_id in ours])
 
@@ -116,9 +117,7 @@ def _derive(layout: RunLayout) -> tuple[CommRow, ...]:
     return rows
 
 
-def _show(layout: RunLayout, rows: tuple[CommRow, ...], options: Comm, *, printed: bool) -> None:
-    if not printed:
-        return
+def _show(layout: RunLayout, rows: tuple[CommRow, ...], options: Comm) -> None:
     try:
         _print(layout, rows, format_=options.format_, json=options.json)
     except OutputError as error:

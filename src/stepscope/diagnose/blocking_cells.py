@@ -6,16 +6,16 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Outcome
+from stepscope.diagnose.outcome import Said
 from stepscope.predict.run_buckets import same_work
 from stepscope.predict.specs import specs_of
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.plan import CommOp
 from stepscope.results.cell_facts import TimedCell, by_model, exposed, others, timed_cells
 from stepscope.results.evidence import Evidence
 
 
-def blocking_cells(rule: str, evidence: Evidence, *, least_share: float, least_gain: float) -> Outcome:
+def blocking_cells(evidence: Evidence, *, least_share: float, least_gain: float) -> Said:
     """Findings on cells whose collectives all come after backward and take more than ``least_share`` of the step there.
 
     least_gain: share of the step that an overlapping cell of the same run has to save, where one was measured.
@@ -25,18 +25,18 @@ def blocking_cells(rule: str, evidence: Evidence, *, least_share: float, least_g
     blocking = [c for c in cells if _blocks(plans[c.cell.cell_id])]
     if not blocking:
         if not cells:
-            return Skipped(rule=rule, reason="no finished cell on several ranks", command=None)
-        return Quiet(rule=rule, looked_at=f"{counted(len(cells), 'cell')}: all reduce during the backward pass")
+            return Skipped(reason="no finished cell on several ranks", command=None)
+        return f"{counted(len(cells), 'cell')}: all reduce during the backward pass"
     overlapping = [c for c in cells if c not in blocking]
     stakes = {id(c): _stake(c, overlapping, least_share=least_share, least_gain=least_gain) for c in blocking}
     firing = [c for c in blocking if stakes[id(c)][0] > 0]
     if not firing:
         worst = max(blocking, key=lambda c: stakes[id(c)][1])
-        return Quiet(rule=rule, looked_at=f"{worst.name}: {stakes[id(worst)][2]}")
+        return f"{worst.name}: {stakes[id(worst)][2]}"
     found = []
     for group in by_model(firing):
         ranked = sorted(group, key=lambda c: -stakes[id(c)][0])
-        found.append(_finding(rule, evidence, ranked, stakes[id(ranked[0])], plans[ranked[0].cell.cell_id]))
+        found.append(_finding(evidence, ranked, stakes[id(ranked[0])], plans[ranked[0].cell.cell_id]))
     return tuple(found)
 
 
@@ -82,7 +82,6 @@ def _gain(fast: TimedCell, slow: TimedCell) -> float | None:
 
 
 def _finding(
-    rule: str,
     evidence: Evidence,
     ranked: list[TimedCell],
     stake: tuple[float, float, str],
@@ -93,7 +92,6 @@ def _finding(
     sure = "measured" in said
     size = "gradient by gradient" if len(plan) > 1 else "in one piece"
     return Finding(
-        rule=rule,
         severity="problem" if most > 0.2 else "warning",
         title=f"gradients are reduced after backward: {format_percent(share)} of the step is communication that "
         "nothing hides",

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import replace
 from typing import Any
 
-from stepscope.diagnose.rule import Outcome
+from stepscope.diagnose.outcome import Outcome
 from stepscope.records.finding import Advice, Skipped
 from stepscope.records.run import RunRecord
 from stepscope.results.evidence import CellEvidence, Evidence

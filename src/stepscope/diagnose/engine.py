@@ -6,7 +6,8 @@ import importlib
 from collections.abc import Iterable
 
 from stepscope.diagnose.commands import concrete
-from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.diagnose.outcome import Outcome
+from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.rules import REGISTRY
 from stepscope.records.finding import Diagnosis, Finding, Quiet, Skipped
 from stepscope.results.evidence import NEEDS, Evidence
@@ -52,7 +53,7 @@ def check(rule: Rule, evidence: Evidence) -> Outcome:
 
 def page_of(rule: Rule) -> str:
     """The rule's page: what its file says of it."""
-    return (importlib.import_module(rule.check.__module__).__doc__ or "").strip()
+    return (importlib.import_module(rule.module).__doc__ or "").strip()
 
 
 def _order(finding: Finding) -> tuple[bool, float, int]:

@@ -6,12 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stepscope.records.finding import Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Outcome, Said, each_job, folded, named, outcome_of
 
 if TYPE_CHECKING:
-    from stepscope.results.evidence import Evidence
-
-Outcome = tuple[Finding, ...] | Quiet | Skipped
+    from stepscope.results.evidence import Evidence, TraceEvidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +27,37 @@ class Rule:
 
     name: as users write it (``launch-bound``), the file's stem with hyphens. symptom: one line for tables of rules.
     needs: attributes of :class:`Evidence` that must be there (not None, not empty), else it is skipped with the reason and
-    the command of ``evidence.NEEDS``. protocol: the step of the investigation (1 to 5, ``diagnose/protocol.py``) it serves.
-    check: pure. Findings (never an empty tuple), Quiet with the number that decided, or Skipped for data that ``needs``
-    cannot name. any_of: attributes of which at least one must be there (a rule that reads steps as well as traces).
-    good_news: it fires for what is well, so that its silence is no praise.
+    the command of ``evidence.NEEDS``. any_of: attributes of which at least one must be there (a rule that reads steps as
+    well as traces). protocol: the step of the investigation (1 to 5, ``diagnose/protocol.py``) it serves.
+    look, or look_at_job for one traced job after the other: pure. A finding or several (never none), a text with the number
+    that decided where there is nothing to say, or Skipped for data that ``needs`` cannot name.
+    folded: from the fifth finding on a line each. good_news: it fires for what is well, so that its silence is no praise.
     """
 
     name: str
     symptom: str
     needs: tuple[str, ...] = ()
-    check: Callable[[Evidence], Outcome]
+    look: Callable[[Evidence], Said] | None = None
+    look_at_job: Callable[[TraceEvidence], Said] | None = None
     protocol: int
     thresholds: Mapping[str, Threshold] = field(default_factory=dict)
     any_of: tuple[str, ...] = ()
     good_news: bool = False
+    folded: bool = False
+
+    def check(self, evidence: Evidence) -> Outcome:
+        """What the rule says of evidence that has what it needs."""
+        if self.look_at_job is not None:
+            outcome = each_job(evidence.traces, self.look_at_job)
+        else:
+            assert self.look is not None
+            outcome = outcome_of(self.look(evidence))
+        outcome = named(self.name, outcome)
+        return folded(outcome) if self.folded and isinstance(outcome, tuple) else outcome
+
+    @property
+    def module(self) -> str:
+        """Where it is written; the docstring there is its page."""
+        look = self.look or self.look_at_job
+        assert look is not None
+        return look.__module__

@@ -1,21 +1,18 @@
-"""What rules on traces share: one job after the other, shares of the window, commands, words."""
+"""What rules on traces share: shares of the window, commands, words."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Finding, Quiet, Severity, Skipped
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Severity, Skipped
 from stepscope.records.trace_rules import KernelMix
 from stepscope.records.trace_summary import RankPass, TraceSummary
-from stepscope.results.evidence import Evidence, TraceEvidence
-
-JOBS_NAMED = 3
+from stepscope.results.evidence import TraceEvidence
 
 WORTH = 0.1
 GRAVE = 0.2
@@ -38,40 +35,6 @@ def reads_traces(rule: Rule) -> bool:
     return set(rule.needs) <= {"traces"} and "traces" in (*rule.needs, *rule.any_of)
 
 
-def each_job(evidence: Evidence, look: Callable[[TraceEvidence], Outcome]) -> Outcome:
-    """``look`` on every traced job: all findings, else what was quiet, else why none could be looked at.
-
-    With several jobs a finding's subject says which. Of more than ``JOBS_NAMED`` jobs with findings the one with most at
-    stake speaks for all.
-    """
-    outcomes = [(job.name, look(job)) for job in evidence.traces]
-    several = len(outcomes) > 1
-    found = [(name, outcome) for name, outcome in outcomes if isinstance(outcome, tuple)]
-    if found:
-        shown = found if len(found) <= JOBS_NAMED else [_worst(found)]
-        return tuple(
-            replace(f, subject=", ".join(filter(None, (name, f.subject)))) if several else f
-            for name, findings in shown
-            for f in findings
-        )
-    quiet = [(name, o) for name, o in outcomes if isinstance(o, Quiet)]
-    if quiet:
-        said = [f"{name}: {o.looked_at}" if several else o.looked_at for name, o in quiet[:JOBS_NAMED]]
-        more = [f"and {len(quiet) - JOBS_NAMED} more jobs"] if quiet[JOBS_NAMED:] else []
-        return Quiet(rule=quiet[0][1].rule, looked_at="; ".join([*said, *more]))
-    return next(o for _, o in outcomes if isinstance(o, Skipped))
-
-
-def _worst(found: Sequence[tuple[str, tuple[Finding, ...]]]) -> tuple[str, tuple[Finding, ...]]:
-    """The job with most at stake, its first finding saying how many others there are and how bad."""
-    stakes = [max(f.stake_fraction or 0.0 for f in findings) for _, findings in found]
-    name, findings = found[stakes.index(max(stakes))]
-    low = f", from {format_percent(min(stakes))} of the time" if min(stakes) > 0 else ""
-    others = f"the same in {len(found) - 1} more of the traced jobs{low}"
-    first = replace(findings[0], evidence=(*findings[0].evidence, others))
-    return name, (first, *findings[1:])
-
-
 def read_in_full(summary: TraceSummary) -> list[RankPass]:
     """Ranks of which more than the device events was read."""
     return [p for p in summary.ranks if p.budget is not None and not p.partial]
@@ -82,7 +45,7 @@ def on_device(summary: TraceSummary) -> list[RankPass]:
     return [p for p in read_in_full(summary) if p.budget is not None and p.budget.source == "device"]
 
 
-def unread(rule: str, summary: TraceSummary, otherwise: str) -> Skipped:
+def unread(summary: TraceSummary, otherwise: str) -> Skipped:
     """Why a rule found no rank to look at; ``otherwise``: what the traces lack when they were read in full."""
     if not any(p.budget for p in summary.ranks):
         reason = "nothing was recorded: neither device work nor operators or communication"
@@ -90,7 +53,7 @@ def unread(rule: str, summary: TraceSummary, otherwise: str) -> Skipped:
         reason = "only device events were read (--show budget)"
     else:
         reason = otherwise
-    return Skipped(rule=rule, reason=reason)
+    return Skipped(reason=reason)
 
 
 def window_ns(each: RankPass) -> int:
@@ -146,14 +109,3 @@ def cut(name: str, at: int = 90) -> str:
 def kinds_ns(mix: KernelMix, *kinds: str) -> int:
     """Time of the rank's compute kernels of these kinds."""
     return sum(each.total_ns for each in mix.kinds if each.kind in kinds)
-
-
-def together(outcomes: Sequence[Outcome]) -> Outcome:
-    """One outcome of several of one rule, at least one: findings win over quiet, quiet over skipped."""
-    found = tuple(f for outcome in outcomes if isinstance(outcome, tuple) for f in outcome)
-    if found:
-        return found
-    quiet = [outcome for outcome in outcomes if isinstance(outcome, Quiet)]
-    if quiet:
-        return Quiet(rule=quiet[0].rule, looked_at="; ".join(q.looked_at for q in quiet))
-    return outcomes[0]

@@ -6,9 +6,9 @@ from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome
+from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.trace_facts import WORTH, read_in_full, severity_of, trace_command, unread, window_ns
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_rules import GradientSync
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
@@ -23,41 +23,35 @@ HIDDEN = 0.05
 """Reductions inside the backward pass of which less than this is hidden do not overlap."""
 
 
-def traced_sync(rule: str, job: TraceEvidence) -> Outcome:
+def traced_sync(job: TraceEvidence) -> Said:
     """A finding where gradients are reduced after backward, or inside it and waited for one by one."""
     ranks = [(p, p.gradient_sync) for p in read_in_full(job.summary) if p.gradient_sync is not None]
     if not ranks:
-        return unread(rule, job.summary, "no step with a backward pass and reductions of gradients was recorded")
+        return unread(job.summary, "no step with a backward pass and reductions of gradients was recorded")
     total = {place: sum(getattr(s, place).total_ns for _, s in ranks) for place in ("before", "inside", "after")}
     everything = sum(total.values())
     if not everything:
-        return Skipped(rule=rule, reason="reductions were recorded without a length")
+        return Skipped(reason="reductions were recorded without a length")
     exposed = median((s.inside.exposed_ns + s.after.exposed_ns) / window_ns(p) for p, s in ranks)
     before, after = total["before"] / everything, total["after"] / everything
     if before > FORWARD:
-        return Quiet(rule=rule, looked_at=f"{format_percent(before)} of the reductions belong to the forward pass")
+        return f"{format_percent(before)} of the reductions belong to the forward pass"
     if exposed < WORTH:
-        return Quiet(
-            rule=rule,
-            looked_at=f"exposed reductions take {format_percent(exposed)} of the time, limit {format_percent(WORTH)}",
-        )
+        return f"exposed reductions take {format_percent(exposed)} of the time, limit {format_percent(WORTH)}"
     if after >= MOSTLY:
-        return (_finding(rule, job, ranks, exposed, late=True),)
+        return _finding(job, ranks, exposed, late=True)
     hidden = 1 - sum(s.inside.exposed_ns for _, s in ranks) / max(1, total["inside"])
     several = all(s.inside.calls >= 2 * s.steps for _, s in ranks)
     if total["inside"] >= MOSTLY * everything and hidden < HIDDEN and several:
-        return (_finding(rule, job, ranks, exposed, late=False),)
-    return Quiet(
-        rule=rule,
-        looked_at=f"{format_percent(after)} of the reductions come after backward; "
+        return _finding(job, ranks, exposed, late=False)
+    return (
+        f"{format_percent(after)} of the reductions come after backward; "
         f"{format_percent(max(0.0, hidden))} of those inside "
-        "it is hidden",
+        "it is hidden"
     )
 
 
-def _finding(
-    rule: str, job: TraceEvidence, ranks: list[tuple[RankPass, GradientSync]], exposed: float, *, late: bool
-) -> Finding:
+def _finding(job: TraceEvidence, ranks: list[tuple[RankPass, GradientSync]], exposed: float, *, late: bool) -> Finding:
     backward = median(_backward(p) for p, _ in ranks)
     calls = sum(s.after.calls if late else s.inside.calls for _, s in ranks)
     steps = sum(s.steps for _, s in ranks)
@@ -73,7 +67,6 @@ def _finding(
         else "start reductions with async_op=True and wait for all of them once, after backward, as DDP does"
     )
     return Finding(
-        rule=rule,
         severity=severity_of(exposed),
         title=f"{where}: {format_percent(exposed)} of the time is communication that nothing hides",
         evidence=(

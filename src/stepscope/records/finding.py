@@ -21,6 +21,7 @@ class Advice:
 class Finding:
     """One thing that matters: symptom, numbers, what to do.
 
+    rule: its name; the engine writes it, a rule need not.
     severity: ``problem``: costs a lot or makes results wrong; ``warning``; ``info``: good news, or worth knowing.
     evidence: sentences with the numbers that led here, strongest first. stake_fraction: share of the step (or of the
     window of a trace) that fixing it returns at most; None: not a matter of time, or unknown.
@@ -28,13 +29,13 @@ class Finding:
     subject: what it is about where a diagnosis covers several things (a run, a group of runs, a rank, an operation).
     """
 
-    rule: str
+    rule: str = ""
     severity: Severity
     title: str
     evidence: tuple[str, ...]
-    stake_fraction: float | None
+    stake_fraction: float | None = None
     confidence: str
-    advice: tuple[Advice, ...]
+    advice: tuple[Advice, ...] = ()
     subject: str | None = None
 
 
@@ -42,7 +43,7 @@ class Finding:
 class Skipped:
     """A rule that could not look. command: what to run so that it can; None: nothing can be run for that."""
 
-    rule: str
+    rule: str = ""
     reason: str
     command: str | None = None
 
@@ -51,7 +52,7 @@ class Skipped:
 class Quiet:
     """A rule that looked and found nothing. looked_at: at what, and what decided (``3 % exposed, limit 10 %``)."""
 
-    rule: str
+    rule: str = ""
     looked_at: str
 
 

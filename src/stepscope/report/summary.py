@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from stepscope.core.errors import DataError
 from stepscope.core.units import format_bytes_binary
 from stepscope.core.words import counted, plural
+from stepscope.diagnose.headlines import headline
 from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.finding import Finding
 from stepscope.records.run import CellStatus, RunRecord
 from stepscope.records.samples import RankSummary
 from stepscope.records.training import TrainingRun
-from stepscope.report.findings import findings
 from stepscope.report.render import markdown
 from stepscope.report.tables import summary as table
 from stepscope.results.labels import cell_labels, failure_label
@@ -21,7 +22,13 @@ from stepscope.store.reader import read_if_there
 from stepscope.store.writer import write_bytes
 
 
-def write_summary(layout: RunLayout, rows: Sequence[TrainingRun], *, run: RunRecord | None = None) -> None:
+def write_summary(
+    layout: RunLayout,
+    rows: Sequence[TrainingRun],
+    *,
+    run: RunRecord | None = None,
+    findings: Sequence[Finding] = (),
+) -> None:
     """Write ``report/summary.md`` of a run folder; ``run`` None: read from it, where it is there."""
     run = run or read_if_there(layout.run, RunRecord)
     environment = read_if_there(layout.environment, EnvironmentRecord)
@@ -33,6 +40,7 @@ def write_summary(layout: RunLayout, rows: Sequence[TrainingRun], *, run: RunRec
         environment=environment,
         statuses=statuses,
         ranks=_first_summaries(layout, rows),
+        findings=findings,
     )
     write_bytes(layout.summary_md, text.encode())
 
@@ -45,6 +53,7 @@ def summary_markdown(
     environment: EnvironmentRecord | None,
     statuses: dict[str, CellStatus | None],
     ranks: Sequence[RankSummary],
+    findings: Sequence[Finding] = (),
 ) -> str:
     """The text of ``report/summary.md``; file links are relative to the ``report`` folder."""
     parts = [f"# Results: {run.name if run else layout.root.name}", ""]
@@ -58,9 +67,8 @@ def summary_markdown(
             "",
         ]
     parts += [_environment_text(environment, rows, ranks), ""]
-    said = findings(rows)
-    if said:
-        parts += ["## In short", "", *(f"- {text}" for text in said), ""]
+    if findings:
+        parts += ["## Findings", "", *(f"- {headline(finding)}" for finding in findings), ""]
     parts += ["## Table", "", markdown.render(table.build(rows)), *_failed(layout, rows, statuses)]
     parts += [
         "## Files",

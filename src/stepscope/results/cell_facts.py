@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.cell_result import CellResult
-from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.training import Measured, PhaseTimes
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.stats.measured import common_steps
@@ -105,20 +103,3 @@ def measured(each: TimedCell) -> str:
     if each.step.low is not None:
         return "measured"
     return f"likely: it rests on {counted(each.step.n or 0, 'timed step')}, too few for an interval"
-
-
-def over_share(
-    evidence: Evidence, phase: str, limit: float, *, rule: str, spent: str
-) -> tuple[list[TimedCell], ...] | Quiet | Skipped:
-    """Cells in which ``phase`` takes more than ``limit`` of the step: a list a model, the worst first.
-
-    Quiet names the worst of those below it; spent: what the step does there (``of the step waits for data``).
-    """
-    cells = timed_cells(evidence)
-    if not cells:
-        return Skipped(rule=rule, reason="no finished cell has step times", command="stepscope bench MATRIX.yaml")
-    ranked = sorted(cells, key=lambda each: -each.share(phase))
-    if found := by_model(each for each in ranked if each.share(phase) > limit):
-        return found
-    most = f"{ranked[0].name}: {format_percent(ranked[0].share(phase))} {spent}"
-    return Quiet(rule=rule, looked_at=f"{most}, limit {format_percent(limit)}")

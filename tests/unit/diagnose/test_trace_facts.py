@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from tests.trace_evidence import by_hand, generated, kernels, traced
 
-from stepscope.diagnose.rule import Outcome, Rule
-from stepscope.diagnose.trace_facts import cut, each_job, over_ranks, reads_traces, together, trace_command
+from stepscope.diagnose.outcome import Outcome, each_job, named, together
+from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.trace_facts import cut, over_ranks, reads_traces, trace_command
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.results.evidence import TraceEvidence
 from stepscope.results.matrix_units import has_matrix_units, has_tf32, peak_ratio
@@ -29,7 +30,7 @@ def jobs(count: int) -> tuple[TraceEvidence, ...]:
 def looked(count: int, *outcomes: Outcome) -> Outcome:
     evidence = traced(*(j.summary for j in jobs(count)))
     answers = {f"job{i}": outcome for i, outcome in enumerate(outcomes)}
-    return each_job(evidence, lambda job: answers[job.name])
+    return named("r", each_job(evidence.traces, lambda job: answers[job.name]))
 
 
 def test_one_job_needs_no_subject_and_several_do() -> None:
@@ -50,8 +51,8 @@ def test_quiet_wins_over_skipped_and_findings_over_quiet() -> None:
     quiet, skipped = Quiet(rule="r", looked_at="q"), Skipped(rule="r", reason="s")
     assert looked(2, skipped, quiet) == Quiet(rule="r", looked_at="job1: q")
     assert looked(2, skipped, skipped) == skipped
-    assert together([skipped, quiet]) == quiet
-    assert together([quiet, (fires(0.1),)]) == (fires(0.1),)
+    assert together([skipped, "q"]) == Quiet(looked_at="q")
+    assert together(["q", fires(0.1)]) == (fires(0.1),)
     assert looked(5, *[quiet] * 5) == Quiet(rule="r", looked_at="job0: q; job1: q; job2: q; and 2 more jobs")
 
 
@@ -71,7 +72,7 @@ def test_rules_that_need_more_than_traces_are_not_asked_by_trace() -> None:
             symptom="s",
             needs=needs,
             any_of=any_of,
-            check=lambda _: Quiet(rule="r", looked_at=""),
+            look=lambda _: "",
             protocol=1,
         )
 

@@ -30,12 +30,11 @@ from pathlib import Path
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.memory_snapshot import MemorySnapshot
 from stepscope.results.evidence import Evidence
-
-NAME = "allocator-pressure"
 
 MOST_SHARE = Threshold(
     value=0.01,
@@ -47,11 +46,10 @@ MOST_RETRIES = Threshold(value=0, unit="late retries", source="each empties the 
 LEAST = Threshold(value=200, unit="late requests", source="fewer are less than one training step of a small model")
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     looked = [m for m in evidence.memory if m.late_allocations >= LEAST.value]
     if not looked:
         return Skipped(
-            rule=NAME,
             reason="no snapshot has a history long enough to show a settled loop",
             command="torch.cuda.memory._record_memory_history(max_entries=200000)",
         )
@@ -59,10 +57,7 @@ def check(evidence: Evidence) -> Outcome:
     if pressed:
         return tuple(map(_finding, sorted(pressed, key=lambda m: (-m.late_retries, -_share(m)))))
     worst = max(looked, key=_share)
-    return Quiet(
-        rule=NAME,
-        looked_at=f"{worst.late_driver_allocations} of {worst.late_allocations} late requests went to the driver",
-    )
+    return f"{worst.late_driver_allocations} of {worst.late_allocations} late requests went to the driver"
 
 
 def _share(memory: MemorySnapshot) -> float:
@@ -85,11 +80,9 @@ def _finding(memory: MemorySnapshot) -> Finding:
         else f"{memory.late_driver_allocations} late requests went to the driver, not to the pool: it was still growing"
     )
     return Finding(
-        rule=NAME,
         severity="problem" if memory.late_retries else "warning",
         title=title,
         evidence=tuple(said),
-        stake_fraction=None,
         confidence="measured; a retry and a call of empty_cache() look alike in the history"
         if memory.late_retries
         else "likely: if the recorded part is after the first steps",
@@ -111,10 +104,10 @@ def _finding(memory: MemorySnapshot) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="allocator-pressure",
     symptom="the allocator goes to the driver in steady state",
     needs=("memory",),
-    check=check,
+    look=check,
     protocol=3,
     thresholds={"share": MOST_SHARE, "retries": MOST_RETRIES, "requests": LEAST},
 )

@@ -28,12 +28,11 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_bytes, format_duration, format_percent
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.cell_facts import TimedCell, exposed, timed_cells
 from stepscope.results.evidence import CellEvidence, Evidence
-
-NAME = "amp-communication"
 
 SAVED = Threshold(
     value=0.95,
@@ -46,20 +45,19 @@ MATTERS = Threshold(
 FP32_BYTES = 4
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     cells = [c for c in timed_cells(evidence, least_ranks=2) if c.cell.spec.precision.startswith("amp_")]
     known = [(c, ratio) for c in cells if (ratio := _ratio(c, evidence.cells)) is not None]
     if not known:
         return Skipped(
-            rule=NAME,
             reason="no finished cell on several ranks uses AMP",
             command="stepscope bench --preset precision",
         )
     same = [c for c, ratio in known if ratio > SAVED.value]
     if not same:
         cell, ratio = known[0]
-        return Quiet(rule=NAME, looked_at=f"{cell.name}: {format_percent(ratio)} of the bytes of FP32")
-    return (_finding(evidence, sorted(same, key=_share, reverse=True)),)
+        return f"{cell.name}: {format_percent(ratio)} of the bytes of FP32"
+    return _finding(evidence, sorted(same, key=_share, reverse=True))
 
 
 def _ratio(cell: TimedCell, cells: Sequence[CellEvidence]) -> float | None:
@@ -114,7 +112,6 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         said.append("so do " + ", ".join(f"{c.cell.run.group}" for c in ranked[1:4]))
     matters = share > MATTERS.value
     return Finding(
-        rule=NAME,
         severity="warning" if matters else "info",
         title=f"AMP does not make the all-reduce smaller: {sent} a step, as in FP32",
         evidence=tuple(said),
@@ -135,10 +132,10 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="amp-communication",
     symptom="mixed precision that leaves communication as it was",
     needs=("cells",),
-    check=check,
+    look=check,
     protocol=3,
     thresholds={"saved": SAVED, "matters": MATTERS},
 )

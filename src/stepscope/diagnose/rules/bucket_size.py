@@ -33,16 +33,15 @@ from dataclasses import dataclass
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.predict.run_buckets import bucket_kinds, measured_steps
 from stepscope.records.cell_result import CellResult
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.timeline import BucketChoice, Timeline
 from stepscope.results.cell_facts import TimedCell, timed_cells
 from stepscope.results.comm_costs import comm_costs, command_for
 from stepscope.results.evidence import Evidence
-
-NAME = "bucket-size"
 
 MIN_GAIN = Threshold(
     value=0.03,
@@ -88,20 +87,18 @@ class _Judged:
         return named is not None and named >= self.cell.step_ns
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     timed = {each.cell.cell_id: each for each in timed_cells(evidence, least_ranks=2)}
     results = tuple(each.cell.result for each in timed.values())
     kinds = bucket_kinds(results)
     if not kinds:
         return Skipped(
-            rule=NAME,
             reason="no finished cell on several ranks has buckets (ddp, bucketed)",
             command="stepscope bench --preset bucket-size",
         )
     costs = comm_costs(evidence)
     if costs is None:
         return Skipped(
-            rule=NAME,
             reason="no measured collectives here",
             command=command_for(next(iter(kinds.values()))[0].spec, run=evidence.cells[0].run.source),
         )
@@ -121,11 +118,11 @@ def check(evidence: Evidence) -> Outcome:
         )
     if not judged:
         reason, command = reasons[0]
-        return Skipped(rule=NAME, reason=reason, command=command)
+        return Skipped(reason=reason, command=command)
     found = [f for kind in judged for f in _findings(evidence, kind)]
     if found:
         return tuple(found)
-    return Quiet(rule=NAME, looked_at="; ".join(_quiet(kind) for kind in judged[:3]))
+    return "; ".join(_quiet(kind) for kind in judged[:3])
 
 
 def _judge(cell: TimedCell, choice: BucketChoice, measured: dict[str, float]) -> _Judged:
@@ -162,7 +159,6 @@ def _finding(evidence: Evidence, worst: _Judged) -> Finding:
     word = "large" if worst.too_large else "small"
     what = "torch's default bucket size (25 MiB)" if cap is None else f"a bucket size of {cap:g} MiB"
     return Finding(
-        rule=NAME,
         severity="problem" if worst.gain > 0.2 else "warning",
         title=f"{what} is too {word}: {named:g} MiB is {format_percent(worst.gain)} faster (predicted)",
         evidence=_evidence(worst),
@@ -229,10 +225,10 @@ def _quiet(kind: list[_Judged]) -> str:
 
 
 RULE = Rule(
-    name=NAME,
+    name="bucket-size",
     symptom="gradient buckets are too small or too large",
     needs=("cells",),
-    check=check,
+    look=check,
     protocol=4,
     thresholds={"gain": MIN_GAIN},
 )

@@ -23,13 +23,12 @@ nccl-tests, doc/PERFORMANCE.md: bus bandwidth does not depend on the size once l
 from __future__ import annotations
 
 from stepscope.core.units import format_bandwidth, format_percent, format_size
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_facts import by_sweep, size_of
 from stepscope.results.evidence import NEEDS, Evidence
-
-NAME = "busbw-drop"
 
 MIN_DROP = Threshold(
     value=0.10,
@@ -39,24 +38,23 @@ MIN_DROP = Threshold(
 LEAST_SIZES = Threshold(value=3, unit="sizes of a sweep", source="with two, one is always the lower")
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     judged = []
     for name, rows in by_sweep(evidence.comm):
         rated = [row for row in rows if row.busbw_bytes_per_s]
         if len(rated) >= LEAST_SIZES.value:
             judged.append((name, max(rated, key=_busbw), rated[-1]))
     if not judged:
-        return Skipped(rule=NAME, reason="no sweep has three sizes with a bus bandwidth", command=NEEDS["comm"][1])
+        return Skipped(reason="no sweep has three sizes with a bus bandwidth", command=NEEDS["comm"][1])
     found = [(_drop(best, last), name, best, last) for name, best, last in judged]
     found.sort(key=lambda each: -each[0])
     fired = [each for each in found if each[0] >= MIN_DROP.value and _clear(each[2], each[3])]
     if fired:
         return tuple(_finding(*each) for each in fired)
     drop, name, best, last = found[0]
-    return Quiet(
-        rule=NAME,
-        looked_at=f"{name}: {format_percent(drop)} lower at {format_size(size_of(last))} than at "
-        f"{format_size(size_of(best))}, limit {format_percent(MIN_DROP.value)} and clear of noise",
+    return (
+        f"{name}: {format_percent(drop)} lower at {format_size(size_of(last))} than at "
+        f"{format_size(size_of(best))}, limit {format_percent(MIN_DROP.value)} and clear of noise"
     )
 
 
@@ -81,7 +79,6 @@ def _finding(drop: float, name: str, best: CommRow, last: CommRow) -> Finding:
     reason = ("large messages no longer fit the CPU's caches",) if cpu else ()
     sizes = f"{size_of(best)}:{size_of(last)}:2"
     return Finding(
-        rule=NAME,
         severity="info" if cpu else "warning",
         title=f"{name}: busbw is {format_percent(drop)} lower at {format_size(size_of(last))} than at "
         f"{format_size(size_of(best))}",
@@ -90,7 +87,6 @@ def _finding(drop: float, name: str, best: CommRow, last: CommRow) -> Finding:
             f"{format_size(size_of(last))}",
             *(f"often on CPU ranks: {text}" for text in reason),
         ),
-        stake_fraction=None,
         confidence="measured; the reason is not known",
         advice=(
             Advice(
@@ -103,10 +99,10 @@ def _finding(drop: float, name: str, best: CommRow, last: CommRow) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="busbw-drop",
     symptom="bus bandwidth drops at large sizes",
     needs=("comm",),
-    check=check,
+    look=check,
     protocol=3,
     thresholds={"drop": MIN_DROP, "sizes": LEAST_SIZES},
 )

@@ -26,13 +26,12 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.diagnose.trace_facts import each_job, trace_command, unread
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.trace_facts import trace_command, unread
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_collectives import ClockFit
-from stepscope.results.evidence import Evidence, TraceEvidence
-
-_NAME = "clock-skew"
+from stepscope.results.evidence import TraceEvidence
 
 _APART = Threshold(
     value=20_000,
@@ -45,12 +44,12 @@ _BASE = "its file counts from another base time"
 _CONTRADICTS = "correcting it would make collectives impossible"
 
 
-def _look(job: TraceEvidence) -> Outcome:
+def _look(job: TraceEvidence) -> Said:
     if len(job.summary.ranks) < 2:
-        return Skipped(rule=_NAME, reason="the trace of one rank: no clock to compare with")
+        return Skipped(reason="the trace of one rank: no clock to compare with")
     collectives = job.summary.collectives
     if collectives is None or collectives.clocks.reference_rank is None:
-        return unread(_NAME, job.summary, "no collective was seen on two ranks, so that no clock can be compared")
+        return unread(job.summary, "no collective was seen on two ranks, so that no clock can be compared")
     fits, reference = collectives.clocks.fits, collectives.clocks.reference_rank
     contradicting = [f for f in fits if f.status == "unknown" and f.reason == _CONTRADICTS]
     moved = [f for f in fits if f.status == "corrected" and not _only_base(f)]
@@ -61,12 +60,9 @@ def _look(job: TraceEvidence) -> Outcome:
     unknown = [f for f in fits if f.status == "unknown"]
     compared = len(fits) - 1 - len(unknown)
     if not compared and unknown:
-        return Skipped(rule=_NAME, reason=unknown[0].reason)
+        return Skipped(reason=unknown[0].reason)
     more = f"; {counted(len(unknown), 'clock')} not compared ({unknown[0].reason})" if unknown else ""
-    return Quiet(
-        rule=_NAME,
-        looked_at=f"{counted(compared, 'clock')} within {format_duration(_APART.value)} of rank {reference}'s{more}",
-    )
+    return f"{counted(compared, 'clock')} within {format_duration(_APART.value)} of rank {reference}'s{more}"
 
 
 def _only_base(fit: ClockFit) -> bool:
@@ -86,11 +82,9 @@ def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Finding:
     if steep.drift:
         evidence.append(f"rank {steep.rank} drifts by {steep.drift * 1e6:+.1f} ppm")
     return Finding(
-        rule=_NAME,
         severity="warning" if drifts else "info",
         title=f"the clocks of {len(moved)} of {ranks} ranks differ from rank {reference}'s by up to {apart}; corrected",
         evidence=tuple(evidence),
-        stake_fraction=None,
         confidence="measured on the ends of collectives",
         advice=(
             Advice(
@@ -106,11 +100,9 @@ def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Finding:
 def _contradiction(job: TraceEvidence, fits: list[ClockFit]) -> Finding:
     ranks = ", ".join(str(f.rank) for f in fits[:8])
     return Finding(
-        rule=_NAME,
         severity="warning",
         title=f"the clocks of {counted(len(fits), 'rank')} contradict the collectives and could not be corrected",
         evidence=(f"ranks {ranks}: {fits[0].reason}; waiting and skew with them may be wrong",),
-        stake_fraction=None,
         confidence="certain that something does not fit: clocks, or which collectives belong together",
         advice=(
             Advice(
@@ -121,15 +113,11 @@ def _contradiction(job: TraceEvidence, fits: list[ClockFit]) -> Finding:
     )
 
 
-def _check(evidence: Evidence) -> Outcome:
-    return each_job(evidence, _look)
-
-
 RULE = Rule(
-    name=_NAME,
+    name="clock-skew",
     symptom="the clocks of the ranks' traces differ",
     needs=("traces",),
-    check=_check,
+    look_at_job=_look,
     protocol=1,
     thresholds={"offset": _APART, "drift": _DRIFT},
 )

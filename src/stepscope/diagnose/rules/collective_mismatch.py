@@ -24,13 +24,12 @@ the same errors in MPI.
 from __future__ import annotations
 
 from stepscope.core.words import counted, plural
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.flight import MISMATCHES, FlightFinding, Kind
 from stepscope.results.comm_facts import listed
 from stepscope.results.evidence import NEEDS, Evidence
-
-NAME = "collective-mismatch"
 
 MOST_DIFFERENT = Threshold(value=0, unit="calls that differ", source="all ranks of a group must make the same calls")
 
@@ -42,14 +41,14 @@ _DIFFERENCE: dict[Kind, str] = {
 }
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     found = [f for f in evidence.flight if f.kind in MISMATCHES and f.cause]
     if found:
         return tuple(map(_finding, found))
     if evidence.flight or any(source.format == "flight_recorder" for source in evidence.sources):
-        return Quiet(rule=NAME, looked_at="calls that at least two ranks kept: all the same")
+        return "calls that at least two ranks kept: all the same"
     reason, command = NEEDS["flight"]
-    return Skipped(rule=NAME, reason=reason, command=command)
+    return Skipped(reason=reason, command=command)
 
 
 def _finding(each: FlightFinding) -> Finding:
@@ -60,11 +59,9 @@ def _finding(each: FlightFinding) -> Finding:
     if each.waiting:
         said.append(f"{counted(len(each.waiting), 'rank')} did not get out: {listed(each.waiting)}")
     return Finding(
-        rule=NAME,
         severity="problem",
         title=f"{who} called {place} of {group} {_DIFFERENCE[each.kind]}",
         evidence=tuple(said),
-        stake_fraction=None,
         confidence="certain: both calls are recorded",
         advice=(
             Advice(text=_where(each.kind)),
@@ -89,10 +86,10 @@ def _where(kind: Kind) -> str:
 
 
 RULE = Rule(
-    name=NAME,
+    name="collective-mismatch",
     symptom="ranks called collectives that do not match",
     needs=(),
-    check=check,
+    look=check,
     protocol=3,
     thresholds={"different": MOST_DIFFERENT},
 )

@@ -35,19 +35,17 @@ from dataclasses import dataclass
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.capped import capped
 from stepscope.diagnose.commands import again, profiled
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.predict.calibrated import time_of
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.cell_facts import exposed
 from stepscope.results.comm_costs import CommCosts, comm_costs
 from stepscope.results.data_use import duplicated
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, cell_of, name_of, pairs, setting
-
-NAME = "communication-bound"
 
 MAX_EXPOSED = Threshold(value=0.20, unit="share of the step", source="METRICS, Scaling: efficiency is good above 0.80")
 MAX_EFFICIENCY = Threshold(
@@ -106,14 +104,13 @@ class _Known:
     pairs: tuple[Pair, ...]
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     known = _Known(evidence=evidence, costs=comm_costs(evidence), pairs=pairs(evidence))
     found = [
         cost for run in _fastest(evidence.runs) if (cost := _measured(known, run) or _inferred(known, run)) is not None
     ]
     if not found:
         return Skipped(
-            rule=NAME,
             reason="no run on several ranks tells its exposed communication, or its speed-up and batch",
             command="stepscope bench MATRIX.yaml",
         )
@@ -123,16 +120,13 @@ def check(evidence: Evidence) -> Outcome:
         groups: dict[str, list[_Cost]] = {}
         for cost in sorted(firing, key=lambda c: -c.share):
             groups.setdefault(cost.run.group, []).append(cost)
-        return capped(_finding(evidence, costs) for costs in groups.values())
+        return [_finding(evidence, costs) for costs in groups.values()]
     left = [c for c in found if c.run.run_id not in explained]
     if not left:
-        return Quiet(rule=NAME, looked_at=f"{name_of(found[0].run)}: duplicated data explains its epoch time")
+        return f"{name_of(found[0].run)}: duplicated data explains its epoch time"
     worst = max(left, key=lambda c: c.share)
     what = "exposed" if worst.measured else "of the step is lost, and nothing says to communication"
-    return Quiet(
-        rule=NAME,
-        looked_at=f"{name_of(worst.run)}: {format_percent(worst.share)} {what}, limit {format_percent(MAX_EXPOSED.value)}",
-    )
+    return f"{name_of(worst.run)}: {format_percent(worst.share)} {what}, limit {format_percent(MAX_EXPOSED.value)}"
 
 
 def _fastest(runs: Iterable[TrainingRun]) -> list[TrainingRun]:
@@ -289,7 +283,6 @@ def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
     rest = [f"{c.run.label}: {format_percent(c.share)}" for c in costs[1:4]]
     lost = "exposed communication" if worst.measured else "lost, most likely to communication"
     return Finding(
-        rule=NAME,
         severity="problem",
         title=f"communication-bound: {format_percent(worst.share)} of the step on {counted(run.world_size or 0, 'rank')}"
         f" is {lost}; {named}",
@@ -377,10 +370,11 @@ def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
 
 
 RULE = Rule(
-    name=NAME,
+    name="communication-bound",
     symptom="exposed communication takes too much of the step: model, batch or sequence too small for so many ranks",
     needs=("runs",),
-    check=check,
+    look=check,
+    folded=True,
     protocol=2,
     thresholds={
         "exposed": MAX_EXPOSED,

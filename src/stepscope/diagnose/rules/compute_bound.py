@@ -25,13 +25,12 @@ from __future__ import annotations
 from statistics import median
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.diagnose.trace_facts import each_job, on_device, read_in_full, trace_command, unread
-from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.trace_facts import on_device, read_in_full, trace_command, unread
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass
-from stepscope.results.evidence import Evidence, TraceEvidence
-
-_NAME = "compute-bound"
+from stepscope.results.evidence import TraceEvidence
 
 _MOSTLY = Threshold(
     value=0.8,
@@ -40,31 +39,24 @@ _MOSTLY = Threshold(
 )
 
 
-def _look(job: TraceEvidence) -> Outcome:
+def _look(job: TraceEvidence) -> Said:
     ranks = read_in_full(job.summary)
     if not ranks:
-        return unread(_NAME, job.summary, "no rank has anything to measure")
+        return unread(job.summary, "no rank has anything to measure")
     share = median(_share(p) for p in ranks)
     if share < _MOSTLY.value:
-        return Quiet(
-            rule=_NAME,
-            looked_at=f"computation takes {format_percent(share)} of the time, from {format_percent(_MOSTLY.value)} on",
-        )
-    return (
-        Finding(
-            rule=_NAME,
-            severity="info",
-            title=f"compute-bound: computation takes {format_percent(share)} of the time"
-            + (" (median rank)" if len(ranks) > 1 else "")
-            + ", which is what the device is for",
-            evidence=(_rest(ranks), *_used(ranks)),
-            stake_fraction=None,
-            confidence="measured" if on_device(job.summary) else "measured from operators on CPUs",
-            advice=(
-                Advice(
-                    text="how good the computation itself is, MFU tells: give the model's FLOP per step and rank",
-                    command=trace_command(job, "--show utilisation,kernels --flop FLOP"),
-                ),
+        return f"computation takes {format_percent(share)} of the time, from {format_percent(_MOSTLY.value)} on"
+    return Finding(
+        severity="info",
+        title=f"compute-bound: computation takes {format_percent(share)} of the time"
+        + (" (median rank)" if len(ranks) > 1 else "")
+        + ", which is what the device is for",
+        evidence=(_rest(ranks), *_used(ranks)),
+        confidence="measured" if on_device(job.summary) else "measured from operators on CPUs",
+        advice=(
+            Advice(
+                text="how good the computation itself is, MFU tells: give the model's FLOP per step and rank",
+                command=trace_command(job, "--show utilisation,kernels --flop FLOP"),
             ),
         ),
     )
@@ -94,15 +86,11 @@ def _used(ranks: list[RankPass]) -> tuple[str, ...]:
     return (f"{name} {format_percent(value or 0.0)} of the {dtype} peak",)
 
 
-def _check(evidence: Evidence) -> Outcome:
-    return each_job(evidence, _look)
-
-
 RULE = Rule(
-    name=_NAME,
+    name="compute-bound",
     symptom="the device computes nearly all the time (good news)",
     needs=("traces",),
-    check=_check,
+    look_at_job=_look,
     good_news=True,
     protocol=2,
     thresholds={"computation": _MOSTLY},

@@ -25,12 +25,11 @@ from __future__ import annotations
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.cell_facts import TimedCell, by_model, measured, timed_cells
 from stepscope.results.evidence import Evidence
-
-NAME = "compute-bound-step"
 
 MIN_COMPUTE = Threshold(
     value=0.90,
@@ -44,22 +43,20 @@ MAX_OTHER = Threshold(
 )
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     cells = timed_cells(evidence, least_ranks=2)
     if not cells:
         return Skipped(
-            rule=NAME,
             reason="no finished cell on several ranks has step times",
             command="stepscope bench --preset strong-scaling",
         )
     good = [each for each in cells if _is_bound(each)]
     if not good:
         best = max(cells, key=_compute)
-        return Quiet(
-            rule=NAME,
-            looked_at=f"{best.name}: {format_percent(_compute(best))} of the step computes, limit "
+        return (
+            f"{best.name}: {format_percent(_compute(best))} of the step computes, limit "
             f"{format_percent(MIN_COMPUTE.value)}; "
-            f"exposed communication {format_percent(best.share('exposed_comm'))}, limit {format_percent(MAX_OTHER.value)}",
+            f"exposed communication {format_percent(best.share('exposed_comm'))}, limit {format_percent(MAX_OTHER.value)}"
         )
     groups = by_model(good)
     return tuple(_finding(evidence, max(group, key=lambda e: (e.world_size, _compute(e)))) for group in groups)
@@ -91,12 +88,10 @@ def _finding(evidence: Evidence, cell: TimedCell) -> Finding:
     if row is not None and row.rating is not None:
         said.append(f"efficiency {format_percent(row.efficiency)}, {row.rating}")
     return Finding(
-        rule=NAME,
         severity="info",
         title=f"compute-bound: {format_percent(min(1.0, _compute(cell)))} of the step computes on "
         f"{counted(cell.world_size, 'rank')}",
         evidence=tuple(said),
-        stake_fraction=None,
         confidence=measured(cell),
         advice=(
             Advice(
@@ -109,10 +104,10 @@ def _finding(evidence: Evidence, cell: TimedCell) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="compute-bound-step",
     symptom="the step computes nearly all of the time (good news)",
     needs=("cells",),
-    check=check,
+    look=check,
     good_news=True,
     protocol=2,
     thresholds={"compute": MIN_COMPUTE, "other": MAX_OTHER},

@@ -25,11 +25,11 @@ of the steps that `stepscope bench` times.
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
-    each_job,
     idle_share,
     mean,
     over_ranks,
@@ -38,53 +38,41 @@ from stepscope.diagnose.trace_facts import (
     trace_command,
     unread,
 )
-from stepscope.records.finding import Advice, Finding, Quiet
-from stepscope.results.evidence import Evidence, TraceEvidence
-
-_NAME = "data-loading"
+from stepscope.records.finding import Advice, Finding
+from stepscope.results.evidence import TraceEvidence
 
 
-def _look(job: TraceEvidence) -> Outcome:
+def _look(job: TraceEvidence) -> Said:
     ranks = read_in_full(job.summary)
     if not ranks:
-        return unread(_NAME, job.summary, "no rank has anything to measure")
+        return unread(job.summary, "no rank has anything to measure")
     shares = [idle_share(p, "data") for p in ranks]
     share = mean(shares)
     on_cpu = all(p.budget is not None and p.budget.source == "cpu_spans" for p in ranks)
     idles = "no operator runs" if on_cpu else "the device idles"
     if share < WORTH:
-        return Quiet(
-            rule=_NAME,
-            looked_at=f"{idles} {format_percent(share)} while the host loads data, limit {format_percent(WORTH)}",
-        )
-    return (
-        Finding(
-            rule=_NAME,
-            severity=severity_of(share),
-            title=f"{idles} {format_percent(share)} of the time while the host loads data",
-            evidence=over_ranks(shares) or ("idle time inside the data loader's annotation",),
-            stake_fraction=share,
-            confidence="measured from launches and their kernels" if not on_cpu else "measured from operators",
-            advice=(
-                Advice(
-                    text="more DataLoader workers, persistent_workers=True, pin_memory=True, prefetch_factor",
-                    command=trace_command(job, "--show phases,idle"),
-                ),
-                Advice(text="decode and augment once beforehand, or on the device"),
+        return f"{idles} {format_percent(share)} while the host loads data, limit {format_percent(WORTH)}"
+    return Finding(
+        severity=severity_of(share),
+        title=f"{idles} {format_percent(share)} of the time while the host loads data",
+        evidence=over_ranks(shares) or ("idle time inside the data loader's annotation",),
+        stake_fraction=share,
+        confidence="measured from launches and their kernels" if not on_cpu else "measured from operators",
+        advice=(
+            Advice(
+                text="more DataLoader workers, persistent_workers=True, pin_memory=True, prefetch_factor",
+                command=trace_command(job, "--show phases,idle"),
             ),
+            Advice(text="decode and augment once beforehand, or on the device"),
         ),
     )
 
 
-def _check(evidence: Evidence) -> Outcome:
-    return each_job(evidence, _look)
-
-
 RULE = Rule(
-    name=_NAME,
+    name="data-loading",
     symptom="nothing is computed while the host loads data",
     needs=("traces",),
-    check=_check,
+    look_at_job=_look,
     protocol=2,
     thresholds=SHARES,
 )

@@ -30,15 +30,13 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_count, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.capped import capped
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.data_use import LOSS_LOWER, SEEN_TOO_OFTEN, TIME_KEPT, Curves, curves, times_seen
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, name_of, pairs
-
-NAME = "duplicated-data"
 
 _ADVICE = (
     Advice(
@@ -57,7 +55,7 @@ class _Said:
     text: str
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     by_run = {pair.run.run_id: pair for pair in pairs(evidence)}
     findings: list[Finding] = []
     looked: list[_Said] = []
@@ -72,11 +70,10 @@ def check(evidence: Evidence) -> Outcome:
             looked.append(_curves_text(pair, shown))
             findings += [_by_curves(pair, shown)] if looked[-1].fires else []
     if findings:
-        return capped(findings)
+        return findings
     if looked:
-        return Quiet(rule=NAME, looked_at=looked[0].text)
+        return looked[0].text
     return Skipped(
-        rule=NAME,
         reason="no run on several ranks tells its samples per epoch and the data set's size, nor losses by epoch to compare",
         command="stepscope bench MATRIX.yaml --set base.epochs=2",
     )
@@ -110,7 +107,6 @@ def _by_count(run: TrainingRun, pair: Pair | None, seen: float) -> Finding:
     if pair is not None:
         evidence.append(_speed(pair))
     return Finding(
-        rule=NAME,
         severity="problem",
         title=f"{ranks} train on the same data: each sample {seen:.1f} times an epoch",
         evidence=tuple(evidence),
@@ -137,7 +133,6 @@ def _by_curves(pair: Pair, shown: Curves) -> Finding:
         _speed(pair),
     ]
     return Finding(
-        rule=NAME,
         severity="problem",
         title=f"{pair.ranks} train on the same data: the first epoch's loss is "
         f"{format_percent(shown.loss_lower)} lower than on"
@@ -155,10 +150,11 @@ def _speed(pair: Pair) -> str:
 
 
 RULE = Rule(
-    name=NAME,
+    name="duplicated-data",
     symptom="every rank trains on all the data instead of its part",
     needs=("runs",),
-    check=check,
+    look=check,
+    folded=True,
     protocol=1,
     thresholds={
         "seen": Threshold(

@@ -27,49 +27,42 @@ from __future__ import annotations
 from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Outcome, Rule
-from stepscope.diagnose.trace_facts import SHARES, WORTH, each_job, severity_of, trace_command, unread
-from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.trace_facts import SHARES, WORTH, severity_of, trace_command, unread
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.results.evidence import Evidence, TraceEvidence
-
-_NAME = "exposed-communication"
+from stepscope.results.evidence import TraceEvidence
 
 MAINLY_WAITING = 0.5
 """From this share of waiting on, sending less is no advice."""
 
 
-def _look(job: TraceEvidence) -> Outcome:
+def _look(job: TraceEvidence) -> Said:
     measured = [p.budget.parts for p in job.summary.ranks if p.budget is not None]
     if not measured:
-        return unread(_NAME, job.summary, "no rank has anything to measure")
+        return unread(job.summary, "no rank has anything to measure")
     parts = [each for each in measured if each.comm_ns]
     if not parts:
-        return Quiet(rule=_NAME, looked_at="no communication")
+        return "no communication"
     share = median(p.exposed_comm_fraction for p in parts)
     if share < WORTH:
-        return Quiet(
-            rule=_NAME,
-            looked_at=f"{format_percent(share)} of the time is exposed communication, limit {format_percent(WORTH)}",
-        )
+        return f"{format_percent(share)} of the time is exposed communication, limit {format_percent(WORTH)}"
     waiting = _waiting_share(job.summary)
     evidence = [_hidden(parts), _room(parts, waiting or 0.0)]
     if waiting is not None:
         evidence.append(
             f"{format_percent(waiting)} of the time in collectives is waiting for the last rank, the rest transfer"
         )
-    return (
-        Finding(
-            rule=_NAME,
-            severity=severity_of(share),
-            title=f"communication that nothing hides takes {format_percent(share)} of the time"
-            + (" (median rank)" if len(parts) > 1 else ""),
-            evidence=tuple(evidence),
-            stake_fraction=share * (1 - (waiting or 0.0)),
-            confidence="measured" if waiting is not None else "measured; waiting for late ranks is not taken off",
-            advice=_advice(job, waiting),
-        ),
+    return Finding(
+        severity=severity_of(share),
+        title=f"communication that nothing hides takes {format_percent(share)} of the time"
+        + (" (median rank)" if len(parts) > 1 else ""),
+        evidence=tuple(evidence),
+        stake_fraction=share * (1 - (waiting or 0.0)),
+        confidence="measured" if waiting is not None else "measured; waiting for late ranks is not taken off",
+        advice=_advice(job, waiting),
     )
 
 
@@ -120,15 +113,11 @@ def _waiting_share(summary: TraceSummary) -> float | None:
     return sum(i.waiting_ns or 0 for i in split) / total if total else None
 
 
-def _check(evidence: Evidence) -> Outcome:
-    return each_job(evidence, _look)
-
-
 RULE = Rule(
-    name=_NAME,
+    name="exposed-communication",
     symptom="communication that no computation hides",
     needs=("traces",),
-    check=_check,
+    look_at_job=_look,
     protocol=2,
     thresholds=SHARES,
 )

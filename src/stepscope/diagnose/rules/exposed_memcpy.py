@@ -25,11 +25,11 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bandwidth, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     GRAVE,
     GRAVE_SOURCE,
-    each_job,
     mean,
     on_device,
     over_ranks,
@@ -38,12 +38,10 @@ from stepscope.diagnose.trace_facts import (
     unread,
     window_ns,
 )
-from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass
 from stepscope.records.trace_work import CopyRow
-from stepscope.results.evidence import Evidence, TraceEvidence
-
-_NAME = "exposed-memcpy"
+from stepscope.results.evidence import TraceEvidence
 
 _WORTH = Threshold(
     value=0.05,
@@ -61,35 +59,29 @@ _SAID = {
 }
 
 
-def _look(job: TraceEvidence) -> Outcome:
+def _look(job: TraceEvidence) -> Said:
     ranks = on_device(job.summary)
     if not ranks:
-        return unread(_NAME, job.summary, "no device work: a CPU job copies nothing")
+        return unread(job.summary, "no device work: a CPU job copies nothing")
     shares = [_share(p) for p in ranks]
     share = mean(shares)
     if share < _WORTH.value:
-        return Quiet(
-            rule=_NAME,
-            looked_at=f"exposed copies take {format_percent(share)} of the time, limit {format_percent(_WORTH.value)}",
-        )
+        return f"exposed copies take {format_percent(share)} of the time, limit {format_percent(_WORTH.value)}"
     rows = [row for p in ranks if p.copies is not None for row in p.copies.rows]
     kinds = _by_kind(rows)
     pageable = any(memory == "pageable" for _, memory in kinds)
     back = max(kinds, key=lambda k: sum(r.exposed_ns for r in kinds[k]))[0] == "DtoH" if kinds else False
-    return (
-        Finding(
-            rule=_NAME,
-            severity=severity_of(share),
-            title=f"copies that nothing hides take {format_percent(share)} of the time"
-            + (", among them copies of pageable host memory" if pageable else ""),
-            evidence=(
-                *over_ranks(shares),
-                *(_row(kind, memory, r) for (kind, memory), r in list(kinds.items())[:3]),
-            ),
-            stake_fraction=share,
-            confidence="measured",
-            advice=_advice(job, pageable=pageable, back=back),
+    return Finding(
+        severity=severity_of(share),
+        title=f"copies that nothing hides take {format_percent(share)} of the time"
+        + (", among them copies of pageable host memory" if pageable else ""),
+        evidence=(
+            *over_ranks(shares),
+            *(_row(kind, memory, r) for (kind, memory), r in list(kinds.items())[:3]),
         ),
+        stake_fraction=share,
+        confidence="measured",
+        advice=_advice(job, pageable=pageable, back=back),
     )
 
 
@@ -127,15 +119,11 @@ def _advice(job: TraceEvidence, *, pageable: bool, back: bool) -> tuple[Advice, 
     return Advice(text=text), show
 
 
-def _check(evidence: Evidence) -> Outcome:
-    return each_job(evidence, _look)
-
-
 RULE = Rule(
-    name=_NAME,
+    name="exposed-memcpy",
     symptom="copies that nothing hides",
     needs=("traces",),
-    check=_check,
+    look_at_job=_look,
     protocol=4,
     thresholds={
         "warning": _WORTH,

@@ -30,14 +30,13 @@ from statistics import median
 
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.diagnose.trace_facts import each_job, severity_of, trace_command, unread
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.trace_facts import severity_of, trace_command, unread
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.results.evidence import Evidence, TraceEvidence
-
-_NAME = "exposed-tail-bucket"
+from stepscope.results.evidence import TraceEvidence
 
 _HALF = Threshold(
     value=0.5, unit="of the buckets' exposed time", source="stepscope's choice, 2026-11: it is most of it"
@@ -50,25 +49,24 @@ Step = dict[int, list[BucketRow]]
 """The buckets of one step by index, one row a rank."""
 
 
-def _look(job: TraceEvidence) -> Outcome:
+def _look(job: TraceEvidence) -> Said:
     steps = _steps(job.summary)
     if not steps:
-        return unread(_NAME, job.summary, "no bucket was launched by gradient hooks (or --show left buckets out)")
+        return unread(job.summary, "no bucket was launched by gradient hooks (or --show left buckets out)")
     several = {number: step for number, step in steps.items() if len(step) > 1}
     if not several:
-        return Skipped(rule=_NAME, reason="one bucket a step: there is no last one among several")
+        return Skipped(reason="one bucket a step: there is no last one among several")
     tail = sum(_exposed(step[max(step)]) for step in several.values())
     exposed = sum(_exposed(rows) for step in several.values() for rows in step.values())
     whole = _steps_ns(job.summary, several)
     of_all, share = tail / exposed if exposed else 0.0, min(1.0, tail / whole) if whole else 0.0
     said = f"the last of {median(len(s) for s in several.values()):.0f} buckets"
     if of_all < _HALF.value or share < _WORTH.value:
-        return Quiet(
-            rule=_NAME,
-            looked_at=f"{said}: {format_percent(of_all)} of the exposed time, {format_percent(share)} of the step, limits "
-            f"{format_percent(_HALF.value)} and {format_percent(_WORTH.value)}",
+        return (
+            f"{said}: {format_percent(of_all)} of the exposed time, {format_percent(share)} of the step, limits "
+            f"{format_percent(_HALF.value)} and {format_percent(_WORTH.value)}"
         )
-    return (_finding(job, list(several.values()), of_all=of_all, share=share, said=said),)
+    return _finding(job, list(several.values()), of_all=of_all, share=share, said=said)
 
 
 def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: float, said: str) -> Finding:
@@ -95,7 +93,6 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
             )
         ]
     return Finding(
-        rule=_NAME,
         severity=severity_of(share),
         title=f"{said} is {format_percent(of_all)} of what buckets expose: {format_percent(share)} of the step",
         evidence=tuple(evidence),
@@ -125,15 +122,11 @@ def _steps_ns(summary: TraceSummary, chosen: Collection[int | None]) -> float:
     return float(median(marked or windows or [0]))
 
 
-def _check(evidence: Evidence) -> Outcome:
-    return each_job(evidence, _look)
-
-
 RULE = Rule(
-    name=_NAME,
+    name="exposed-tail-bucket",
     symptom="the last gradient bucket is most of the exposed communication",
     needs=("traces",),
-    check=_check,
+    look_at_job=_look,
     protocol=3,
     thresholds={"of exposed": _HALF, "of the step": _WORTH},
 )

@@ -27,15 +27,13 @@ from collections.abc import Sequence
 
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Outcome, Rule
-from stepscope.diagnose.trace_facts import together
-from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.diagnose.outcome import Said, together
+from stepscope.diagnose.rule import Rule
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.run import Status
 from stepscope.results.comm_labels import op_label, sweep_names
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.labels import STATUS_LABELS
-
-NAME = "failed-cells"
 
 FAILED = ("error", "timeout", "killed", "interrupted")
 LEFT_OUT = ("unsupported", "skipped")
@@ -43,43 +41,35 @@ NO_REASON = "no reason was left behind"
 _SHOWN = 5
 
 
-def check(evidence: Evidence) -> Outcome:
-    outcomes: list[Outcome] = []
-    if evidence.cells:
-        outcomes.append(_cells(evidence))
-    if evidence.comm:
-        outcomes.append(_sweeps(evidence))
-    return together(outcomes)
+def check(evidence: Evidence) -> Said:
+    asked = ((evidence.cells, _cells), (evidence.comm, _sweeps))
+    return together(look(evidence) for there, look in asked if there)
 
 
-def _sweeps(evidence: Evidence) -> Outcome:
+def _sweeps(evidence: Evidence) -> Said:
     """Sweeps of `comm`, by the cell that measured them; sizes left out within one are no failure."""
     ends = {
         row.cell_id: row for row in evidence.comm if row.status not in ("ok", *LEFT_OUT) and row.correct is not False
     }
     total = len({row.cell_id for row in evidence.comm})
     if not ends:
-        return Quiet(rule=NAME, looked_at=f"{counted(total, 'sweep')}: all finished")
+        return f"{counted(total, 'sweep')}: all finished"
     called = sweep_names(evidence.comm)
     reasons = [
         f"{STATUS_LABELS.get(row.status, row.status)}: {op_label(row)} on {called(row)}: {row.error or NO_REASON}"
         for row in ends.values()
     ]
     more = (f"and {counted(len(reasons) - _SHOWN, 'other sweep')}",) if len(reasons) > _SHOWN else ()
-    return (
-        Finding(
-            rule=NAME,
-            severity="problem",
-            title=f"{len(ends)} of {counted(total, 'sweep')} failed: {_listed(Counter(r.status for r in ends.values()))}",
-            evidence=(*reasons[:_SHOWN], *more),
-            stake_fraction=None,
-            confidence="certain: recorded",
-            advice=(Advice(text="run the same command with the same -o again: finished sweeps are kept"),),
-        ),
+    return Finding(
+        severity="problem",
+        title=f"{len(ends)} of {counted(total, 'sweep')} failed: {_listed(Counter(r.status for r in ends.values()))}",
+        evidence=(*reasons[:_SHOWN], *more),
+        confidence="certain: recorded",
+        advice=(Advice(text="run the same command with the same -o again: finished sweeps are kept"),),
     )
 
 
-def _cells(evidence: Evidence) -> Outcome:
+def _cells(evidence: Evidence) -> Said:
     failed = [cell for cell in evidence.cells if cell.run.status in FAILED]
     empty = [cell for cell in evidence.cells if cell.run.status == "ok" and cell.run.step_ns is None]
     left_out = [cell for cell in evidence.cells if cell.run.status in LEFT_OUT]
@@ -92,10 +82,7 @@ def _cells(evidence: Evidence) -> Outcome:
         found.append(_left_out(left_out, len(evidence.cells)))
     if found:
         return tuple(found)
-    return Quiet(
-        rule=NAME,
-        looked_at=f"{counted(len(evidence.cells), 'cell')}: none failed for another reason than memory",
-    )
+    return f"{counted(len(evidence.cells), 'cell')}: none failed for another reason than memory"
 
 
 def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
@@ -116,11 +103,9 @@ def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
             )
         )
     return Finding(
-        rule=NAME,
         severity="warning" if stopped else "problem",
         title=f"{len(cells)} of {counted(len(evidence.cells), 'cell')} failed: {_listed(kinds)}",
         evidence=_reasons(cells),
-        stake_fraction=None,
         confidence="certain: recorded",
         advice=tuple(advice),
     )
@@ -128,7 +113,6 @@ def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
 
 def _empty(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"{counted(len(cells), 'cell')} ended well and has no step time"
         if len(cells) == 1
@@ -137,7 +121,6 @@ def _empty(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
             f"{cell.run.group}, {cell.run.label}: {next((n for n in cell.run.notes if 'step time' in n), 'no timed step')}"
             for cell in cells[:_SHOWN]
         ),
-        stake_fraction=None,
         confidence="certain: recorded",
         advice=(
             Advice(
@@ -151,13 +134,10 @@ def _empty(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
 def _left_out(cells: list[CellEvidence], total: int) -> Finding:
     kinds = Counter(cell.run.status for cell in cells)
     return Finding(
-        rule=NAME,
         severity="info",
         title=f"{len(cells)} of {counted(total, 'cell')} did not run: {_listed(kinds)}",
         evidence=_reasons(cells),
-        stake_fraction=None,
         confidence="certain: recorded",
-        advice=(),
     )
 
 
@@ -180,9 +160,9 @@ def _listed(kinds: Counter[Status]) -> str:
 
 
 RULE = Rule(
-    name=NAME,
+    name="failed-cells",
     symptom="cells or sweeps without a result",
     any_of=("cells", "comm"),
-    check=check,
+    look=check,
     protocol=1,
 )

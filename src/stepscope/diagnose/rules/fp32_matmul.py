@@ -24,13 +24,13 @@ PyTorch, CUDA semantics, TensorFloat-32 on Ampere devices; NVIDIA A100 whitepape
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
     cut,
     device_name,
-    each_job,
     kinds_ns,
     mean,
     on_device,
@@ -40,70 +40,59 @@ from stepscope.diagnose.trace_facts import (
     unread,
     window_ns,
 )
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
-from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.results.evidence import TraceEvidence
 from stepscope.results.matrix_units import has_tf32, peak_ratio
 from stepscope.traces.kernel_kinds import MATRIX, MATRIX_FP32
 
-_NAME = "fp32-matmul"
 
-
-def _look(job: TraceEvidence) -> Outcome:
+def _look(job: TraceEvidence) -> Said:
     ranks = [(p, p.mix) for p in on_device(job.summary) if p.mix is not None]
     if not ranks:
-        return unread(_NAME, job.summary, "no compute kernels: a CPU job has none")
+        return unread(job.summary, "no compute kernels: a CPU job has none")
     fp32 = [kind for _, mix in ranks for kind in mix.kinds if kind.kind == MATRIX_FP32]
     shares = [kinds_ns(mix, MATRIX_FP32) / window_ns(p) for p, mix in ranks]
     share = mean(shares)
     device = device_name(job.summary)
     if share < WORTH:
-        return Quiet(
-            rule=_NAME,
-            looked_at=f"FP32 products on the vector units take {format_percent(share)} of the time, limit "
-            f"{format_percent(WORTH)}",
+        return (
+            f"FP32 products on the vector units take {format_percent(share)} of the time, limit {format_percent(WORTH)}"
         )
     tf32 = has_tf32(device, [kind.largest for _, mix in ranks for kind in mix.kinds])
     if tf32 is None:
-        return Skipped(rule=_NAME, reason="neither the device's name nor its kernels' tell whether it has TF32")
+        return Skipped(reason="neither the device's name nor its kernels' tell whether it has TF32")
     if not tf32:
-        return Quiet(rule=_NAME, looked_at=f"{device}: no TF32 on this device")
+        return f"{device}: no TF32 on this device"
     ratio = peak_ratio(device, "fp32", "tf32")
     products = sum(kinds_ns(mix, *MATRIX) for _, mix in ranks)
     largest = max(fp32, key=lambda kind: kind.largest_ns)
     peak = f"; TF32 has {1 / ratio:.1f} times the peak" if ratio else ""
-    return (
-        Finding(
-            rule=_NAME,
-            severity=severity_of(share),
-            title=f"FP32 matrix products without TF32 take {format_percent(share)} of the time",
-            evidence=(
-                *over_ranks(shares),
-                f"{format_percent(sum(k.total_ns for k in fp32) / products)} of the time of all matrix products{peak}",
-                f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
+    return Finding(
+        severity=severity_of(share),
+        title=f"FP32 matrix products without TF32 take {format_percent(share)} of the time",
+        evidence=(
+            *over_ranks(shares),
+            f"{format_percent(sum(k.total_ns for k in fp32) / products)} of the time of all matrix products{peak}",
+            f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
+        ),
+        stake_fraction=min(1.0, share * (1 - (ratio or 0.0))),
+        confidence="likely: by the kernels' names; products bound by memory gain less",
+        advice=(
+            Advice(
+                text="allow TF32 for FP32 products: before the first step",
+                command="torch.set_float32_matmul_precision('high'); torch.backends.cudnn.allow_tf32 = True",
             ),
-            stake_fraction=min(1.0, share * (1 - (ratio or 0.0))),
-            confidence="likely: by the kernels' names; products bound by memory gain less",
-            advice=(
-                Advice(
-                    text="allow TF32 for FP32 products: before the first step",
-                    command="torch.set_float32_matmul_precision('high'); torch.backends.cudnn.allow_tf32 = True",
-                ),
-                Advice(text="or bf16 autocast, which also halves what activations take and move"),
-                Advice(text="see which kernels", command=trace_command(job, "--show kernels,operators")),
-            ),
+            Advice(text="or bf16 autocast, which also halves what activations take and move"),
+            Advice(text="see which kernels", command=trace_command(job, "--show kernels,operators")),
         ),
     )
 
 
-def _check(evidence: Evidence) -> Outcome:
-    return each_job(evidence, _look)
-
-
 RULE = Rule(
-    name=_NAME,
+    name="fp32-matmul",
     symptom="FP32 matrix products without TF32 on a GPU that has it",
     needs=("traces",),
-    check=_check,
+    look_at_job=_look,
     protocol=4,
     thresholds=SHARES,
 )

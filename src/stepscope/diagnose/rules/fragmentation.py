@@ -28,12 +28,11 @@ from pathlib import Path
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.memory_snapshot import MemorySnapshot
 from stepscope.results.evidence import Evidence
-
-NAME = "fragmentation"
 
 MOST_SHARE = Threshold(
     value=0.20,
@@ -44,16 +43,15 @@ MOST_SHARE = Threshold(
 LEAST_BYTES = Threshold(value=256 << 20, unit="inactive split bytes", source="13 segments of the 20 MiB minimum")
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     bad = [m for m in evidence.memory if _fires(m)]
     if bad:
         return tuple(map(_finding, sorted(bad, key=lambda m: -m.inactive_split_bytes)))
     worst = max(evidence.memory, key=lambda m: m.fragmentation_fraction or 0.0)
-    return Quiet(
-        rule=NAME,
-        looked_at=f"{format_percent(worst.fragmentation_fraction or 0.0)} of "
+    return (
+        f"{format_percent(worst.fragmentation_fraction or 0.0)} of "
         f"{format_bytes_binary(worst.segment_bytes)} reserved "
-        f"is split ({format_bytes_binary(worst.inactive_split_bytes)}), limit {format_percent(MOST_SHARE.value)}",
+        f"is split ({format_bytes_binary(worst.inactive_split_bytes)}), limit {format_percent(MOST_SHARE.value)}"
     )
 
 
@@ -81,12 +79,10 @@ def _finding(memory: MemorySnapshot) -> Finding:
         )
     failed = bool(memory.oom_events)
     return Finding(
-        rule=NAME,
         severity="problem" if failed else "warning",
         title=f"{format_percent(memory.fragmentation_fraction or 0.0)} of reserved memory ({split}) is split "
         "into unusable pieces",
         evidence=tuple(said),
-        stake_fraction=None,
         confidence="measured at the time of the snapshot",
         advice=(
             Advice(
@@ -106,10 +102,10 @@ def _finding(memory: MemorySnapshot) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="fragmentation",
     symptom="reserved memory is split into pieces that no request fits",
     needs=("memory",),
-    check=check,
+    look=check,
     protocol=3,
     thresholds={"share": MOST_SHARE, "bytes": LEAST_BYTES},
 )

@@ -23,26 +23,23 @@ METRICS, Scaling: good above 0.80, excellent above 0.90.
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.capped import capped
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Finding, Skipped
 from stepscope.results.data_use import duplicated
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, by_group, pairs
 from stepscope.stats.scaling import GOOD, IMPOSSIBLE
-
-NAME = "good-scaling"
 
 MIN_EFFICIENCY = Threshold(value=GOOD, unit="efficiency", source="METRICS, Scaling; document 001 of the sources")
 
 _RATED = ("good", "excellent")
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     found = [pair for pair in pairs(evidence) if pair.relative > 1]
     if not found:
         return Skipped(
-            rule=NAME,
             reason="no run on several ranks has a baseline on fewer",
             command="stepscope bench --preset strong-scaling",
         )
@@ -51,13 +48,12 @@ def check(evidence: Evidence) -> Outcome:
         pair for pair in found if pair.row.rating in _RATED and pair.base.run_id not in wrong and not duplicated(pair)
     ]
     if good:
-        return capped(_finding(group) for group in by_group(good).values())
+        return [_finding(group) for group in by_group(good).values()]
     best = max(found, key=lambda pair: pair.row.efficiency)
     rating = best.row.rating or "cannot be"
-    return Quiet(
-        rule=NAME,
-        looked_at=f"best efficiency {format_percent(best.row.efficiency)} ({rating}), {best.name}; good above"
-        f" {format_percent(MIN_EFFICIENCY.value)}",
+    return (
+        f"best efficiency {format_percent(best.row.efficiency)} ({rating}), {best.name}; good above"
+        f" {format_percent(MIN_EFFICIENCY.value)}"
     )
 
 
@@ -74,13 +70,10 @@ def _finding(group: list[Pair]) -> Finding:
             f"an epoch only: to validation accuracy {slower[0].accuracy:.2f} it is {slower[0].speedup:.2f}x"
         )
     return Finding(
-        rule=NAME,
         severity="info",
         title=f"{row.rating} scaling: {row.speedup:.2f}x on {best.ranks}, {_efficiency(best)} efficiency",
         evidence=tuple(evidence),
-        stake_fraction=None,
         confidence="measured" + ("" if row.low is not None else ", without an interval"),
-        advice=(),
         subject=best.name,
     )
 
@@ -91,10 +84,11 @@ def _efficiency(pair: Pair) -> str:
 
 
 RULE = Rule(
-    name=NAME,
+    name="good-scaling",
     symptom="scaling is good",
     needs=("scaling",),
-    check=check,
+    look=check,
+    folded=True,
     good_news=True,
     protocol=1,
     thresholds={"efficiency": MIN_EFFICIENCY},

@@ -26,28 +26,27 @@ ranks with two broken on purpose, both found (read 2026-11).
 from __future__ import annotations
 
 from stepscope.core.words import counted, plural
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.flight import MISMATCHES, FlightFinding
 from stepscope.results.comm_facts import listed
 from stepscope.results.evidence import NEEDS, Evidence
 
-NAME = "hang"
-
 MOST_WAITING = Threshold(value=0, unit="ranks that wait for a call of another", source="a finished job has none")
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     if not evidence.flight:
         if any(source.format == "flight_recorder" for source in evidence.sources):
-            return Quiet(rule=NAME, looked_at="flight recorders of all ranks: nobody waits for a call of another")
+            return "flight recorders of all ranks: nobody waits for a call of another"
         reason, command = NEEDS["flight"]
-        return Skipped(rule=NAME, reason=reason, command=command)
+        return Skipped(reason=reason, command=command)
     waits = [f for f in evidence.flight if f.kind not in MISMATCHES]
     causes = _causes([f for f in waits if f.cause])
     if not causes:
         what = "ranks called different things" if len(waits) < len(evidence.flight) else "no cause stands out"
-        return Quiet(rule=NAME, looked_at=f"{counted(len(evidence.flight), 'difference')} between ranks: {what}")
+        return f"{counted(len(evidence.flight), 'difference')} between ranks: {what}"
     return tuple(_finding(each, evidence.flight) for each in causes)
 
 
@@ -72,11 +71,9 @@ def _finding(cause: FlightFinding, every: tuple[FlightFinding, ...]) -> Finding:
             f"{counted(others, 'other wait')} in other groups or later calls {'follow' if others > 1 else 'follows'}"
         )
     return Finding(
-        rule=NAME,
         severity="problem",
         title=_title(cause),
         evidence=tuple(said),
-        stake_fraction=None,
         confidence=_confidence(cause),
         advice=_advice(cause),
         subject=None if not cause.ranks else f"{plural(len(cause.ranks), 'rank')} {listed(cause.ranks)}",
@@ -137,10 +134,10 @@ def _advice(cause: FlightFinding) -> tuple[Advice, ...]:
 
 
 RULE = Rule(
-    name=NAME,
+    name="hang",
     symptom="ranks wait in a collective that others never enter or never leave",
     needs=(),
-    check=check,
+    look=check,
     protocol=3,
     thresholds={"waiting": MOST_WAITING},
 )

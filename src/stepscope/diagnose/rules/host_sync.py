@@ -23,11 +23,11 @@ PyTorch performance tuning guide, Avoid unnecessary CPU-GPU synchronization; `to
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
-    each_job,
     idle_share,
     mean,
     on_device,
@@ -36,59 +36,46 @@ from stepscope.diagnose.trace_facts import (
     trace_command,
     unread,
 )
-from stepscope.records.finding import Advice, Finding, Quiet
-from stepscope.results.evidence import Evidence, TraceEvidence
-
-_NAME = "host-sync"
+from stepscope.records.finding import Advice, Finding
+from stepscope.results.evidence import TraceEvidence
 
 
-def _look(job: TraceEvidence) -> Outcome:
+def _look(job: TraceEvidence) -> Said:
     ranks = on_device(job.summary)
     if not ranks:
-        return unread(_NAME, job.summary, "no device work: on a CPU job there is nothing to wait for")
+        return unread(job.summary, "no device work: on a CPU job there is nothing to wait for")
     shares = [idle_share(p, "sync") for p in ranks]
     share = mean(shares)
     if share < WORTH:
-        return Quiet(
-            rule=_NAME,
-            looked_at=f"the device idles {format_percent(share)} after the host waited for it, limit "
-            f"{format_percent(WORTH)}",
-        )
+        return f"the device idles {format_percent(share)} after the host waited for it, limit {format_percent(WORTH)}"
     gaps = [i for p in ranks for i in p.idle if i.cause == "sync"]
     count, longest = sum(i.gap_count for i in gaps), max(i.largest_ns for i in gaps)
-    return (
-        Finding(
-            rule=_NAME,
-            severity=severity_of(share),
-            title=f"the device idles {format_percent(share)} of the time after the host waited for it",
-            evidence=(
-                *over_ranks(shares),
-                f"{count:,} gaps after such waits on {len(ranks)} rank{'s' * (len(ranks) > 1)}, "
-                f"the longest {format_duration(longest)}",
+    return Finding(
+        severity=severity_of(share),
+        title=f"the device idles {format_percent(share)} of the time after the host waited for it",
+        evidence=(
+            *over_ranks(shares),
+            f"{count:,} gaps after such waits on {len(ranks)} rank{'s' * (len(ranks) > 1)}, "
+            f"the longest {format_duration(longest)}",
+        ),
+        stake_fraction=share,
+        confidence="measured from launches and their kernels",
+        advice=(
+            Advice(
+                text="look for .item(), .cpu(), print(loss) and blocking copies inside the step; "
+                'torch.cuda.set_sync_debug_mode("warn") names the lines',
+                command=trace_command(job, "--show idle,operators --sort host_self"),
             ),
-            stake_fraction=share,
-            confidence="measured from launches and their kernels",
-            advice=(
-                Advice(
-                    text="look for .item(), .cpu(), print(loss) and blocking copies inside the step; "
-                    'torch.cuda.set_sync_debug_mode("warn") names the lines',
-                    command=trace_command(job, "--show idle,operators --sort host_self"),
-                ),
-                Advice(text="keep losses on the device and read them every N steps"),
-            ),
+            Advice(text="keep losses on the device and read them every N steps"),
         ),
     )
 
 
-def _check(evidence: Evidence) -> Outcome:
-    return each_job(evidence, _look)
-
-
 RULE = Rule(
-    name=_NAME,
+    name="host-sync",
     symptom="the device idles after the host waited for it",
     needs=("traces",),
-    check=_check,
+    look_at_job=_look,
     protocol=4,
     thresholds=SHARES,
 )

@@ -29,16 +29,14 @@ from collections.abc import Iterable, Iterator
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.capped import capped
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, name_of, pairs, setting
 from stepscope.stats.scaling import IMPOSSIBLE
 from stepscope.stats.stopping import MIN_STEPS
-
-NAME = "impossible-figures"
 
 MAX_EFFICIENCY = Threshold(
     value=IMPOSSIBLE,
@@ -53,7 +51,7 @@ MAX_CONTRADICTION = Threshold(
 )
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     finished = [run for run in evidence.runs if run.status == "ok"]
     found = pairs(evidence)
     findings = [
@@ -62,15 +60,14 @@ def check(evidence: Evidence) -> Outcome:
         *(finding for run in finished for finding in _of_run(run)),
     ]
     if findings:
-        return capped(findings)
+        return findings
     best = max((pair.row.efficiency for pair in found), default=None)
     looked = counted(len(finished), "run") if finished else "utilisation in traces"
-    said = looked + (
+    return looked + (
         ""
         if best is None
         else f", highest efficiency {format_percent(best)}, limit {format_percent(MAX_EFFICIENCY.value)}"
     )
-    return Quiet(rule=NAME, looked_at=said)
 
 
 def _too_fast(found: Iterable[Pair]) -> Iterator[Finding]:
@@ -213,11 +210,9 @@ def _reason(run: TrainingRun, ratio: float) -> str:
 
 def _finding(subject: str, title: str, evidence: list[str], fix: str) -> Finding:
     return Finding(
-        rule=NAME,
         severity="warning",
         title=title,
         evidence=tuple(evidence),
-        stake_fraction=None,
         confidence="certain: such a figure does not exist; which error made it is likely only",
         advice=(Advice(text=fix),),
         subject=subject,
@@ -225,10 +220,11 @@ def _finding(subject: str, title: str, evidence: list[str], fix: str) -> Finding
 
 
 RULE = Rule(
-    name=NAME,
+    name="impossible-figures",
     symptom="figures that cannot be: speed-up above the ranks, MFU above 1, throughput that contradicts its step",
     any_of=("runs", "traces"),
-    check=check,
+    look=check,
+    folded=True,
     protocol=1,
     thresholds={"efficiency": MAX_EFFICIENCY, "mfu": MAX_MFU, "contradiction": MAX_CONTRADICTION},
 )

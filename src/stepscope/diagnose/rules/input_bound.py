@@ -23,13 +23,13 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.diagnose.cell_shares import over_share
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
-from stepscope.results.cell_facts import TimedCell, measured, others, over_share
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding
+from stepscope.results.cell_facts import TimedCell, measured, others
 from stepscope.results.evidence import Evidence
-
-NAME = "input-bound"
 
 MIN_SHARE = Threshold(
     value=0.10, unit="share of the step", source="as for communication: less is worth less than 11 % of speed"
@@ -37,11 +37,8 @@ MIN_SHARE = Threshold(
 PROBLEM = Threshold(value=0.30, unit="share of the step", source="the job could run 1.4 times as fast")
 
 
-def check(evidence: Evidence) -> Outcome:
-    found = over_share(evidence, "data_wait", MIN_SHARE.value, rule=NAME, spent="of the step waits for data")
-    if isinstance(found, (Quiet, Skipped)):
-        return found
-    return tuple(_finding(evidence, ranked) for ranked in found)
+def check(evidence: Evidence) -> Said:
+    return over_share(evidence, "data_wait", MIN_SHARE.value, _finding, spent="of the step waits for data")
 
 
 def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
@@ -54,7 +51,6 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         f"pin_memory {_on(spec.pin_memory)}",
     ]
     return Finding(
-        rule=NAME,
         severity="problem" if share > PROBLEM.value else "warning",
         title=f"{format_percent(share)} of the step waits for data",
         evidence=(*said, *others(ranked, lambda each: f"({format_percent(each.share('data_wait'))})")),
@@ -112,10 +108,10 @@ def _on(value: bool) -> str:
 
 
 RULE = Rule(
-    name=NAME,
+    name="input-bound",
     symptom="ranks wait for their next batch",
     needs=("cells",),
-    check=check,
+    look=check,
     protocol=2,
     thresholds={"share": MIN_SHARE, "problem": PROBLEM},
 )

@@ -25,11 +25,11 @@ PyTorch performance tuning guide; A. Gray, Getting Started with CUDA Graphs, NVI
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.rule import Outcome, Rule
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
-    each_job,
     idle_share,
     mean,
     on_device,
@@ -38,10 +38,8 @@ from stepscope.diagnose.trace_facts import (
     trace_command,
     unread,
 )
-from stepscope.records.finding import Advice, Finding, Quiet
-from stepscope.results.evidence import Evidence, TraceEvidence
-
-_NAME = "launch-bound"
+from stepscope.records.finding import Advice, Finding
+from stepscope.results.evidence import TraceEvidence
 
 _SAID = {
     "host_late": "not yet launched",
@@ -50,47 +48,37 @@ _SAID = {
 }
 
 
-def _look(job: TraceEvidence) -> Outcome:
+def _look(job: TraceEvidence) -> Said:
     ranks = on_device(job.summary)
     if not ranks:
-        return unread(_NAME, job.summary, "no device work: a CPU job launches nothing")
+        return unread(job.summary, "no device work: a CPU job launches nothing")
     shares = [idle_share(p, *_SAID) for p in ranks]
     share = mean(shares)
     if share < WORTH:
-        return Quiet(
-            rule=_NAME,
-            looked_at=f"the device idles {format_percent(share)} for want of launches, limit {format_percent(WORTH)}",
-        )
+        return f"the device idles {format_percent(share)} for want of launches, limit {format_percent(WORTH)}"
     split = ", ".join(f"{said} {format_percent(mean([idle_share(p, c) for p in ranks]))}" for c, said in _SAID.items())
-    return (
-        Finding(
-            rule=_NAME,
-            severity=severity_of(share),
-            title=f"launch-bound: the device idles {format_percent(share)} of the time because the host launches "
-            "work too late",
-            evidence=(*over_ranks(shares), split),
-            stake_fraction=share,
-            confidence="measured from launches and their kernels; the profiler itself slows launches",
-            advice=(
-                Advice(
-                    text="fewer, larger kernels: a larger micro-batch, fused optimizers (fused=True), torch.compile",
-                    command=trace_command(job, "--show launches,idle,sequences"),
-                ),
-                Advice(text='CUDA graphs where shapes are constant: torch.compile(model, mode="reduce-overhead")'),
+    return Finding(
+        severity=severity_of(share),
+        title=f"launch-bound: the device idles {format_percent(share)} of the time because the host launches "
+        "work too late",
+        evidence=(*over_ranks(shares), split),
+        stake_fraction=share,
+        confidence="measured from launches and their kernels; the profiler itself slows launches",
+        advice=(
+            Advice(
+                text="fewer, larger kernels: a larger micro-batch, fused optimizers (fused=True), torch.compile",
+                command=trace_command(job, "--show launches,idle,sequences"),
             ),
+            Advice(text='CUDA graphs where shapes are constant: torch.compile(model, mode="reduce-overhead")'),
         ),
     )
 
 
-def _check(evidence: Evidence) -> Outcome:
-    return each_job(evidence, _look)
-
-
 RULE = Rule(
-    name=_NAME,
+    name="launch-bound",
     symptom="the device idles because the host launches work too late",
     needs=("traces",),
-    check=_check,
+    look_at_job=_look,
     protocol=2,
     thresholds=SHARES,
 )

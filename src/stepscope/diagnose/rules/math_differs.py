@@ -31,16 +31,14 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.capped import capped
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.curves import losses
 from stepscope.results.data_use import SEEN_TOO_OFTEN, times_seen
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import learning_rate, name_of, setting
-
-NAME = "math-differs"
 
 MAX_APART = Threshold(
     value=0.02,
@@ -70,25 +68,23 @@ class _Apart:
         return abs(self.loss - self.other_loss) / max(abs(self.other_loss), 1e-12)
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     finished = [run for run in evidence.runs if run.status == "ok"]
     findings = [_replicas(run, note) for run in finished for note in run.notes if note.startswith(_REPLICAS)]
     compared = [each for members in _alike(finished).values() for each in _apart(members)]
     findings += [_finding(each) for each in compared if each.relative > each.limit]
     if findings:
-        return capped(findings)
+        return findings
     if not compared:
         return Skipped(
-            rule=NAME,
             reason="no two runs with losses by epoch whose mathematics is known to be the same (global batch, settings)",
             command="stepscope bench MATRIX.yaml --set base.epochs=2",
         )
     worst = max(compared, key=lambda each: each.relative / each.limit)
-    return Quiet(
-        rule=NAME,
-        looked_at=f"{counted(len(compared), 'pair')} of runs: first losses at most "
+    return (
+        f"{counted(len(compared), 'pair')} of runs: first losses at most "
         f"{format_percent(worst.relative)} apart, limit"
-        f" {format_percent(worst.limit)}",
+        f" {format_percent(worst.limit)}"
     )
 
 
@@ -140,11 +136,9 @@ def _finding(apart: _Apart) -> Finding:
     if last > 0:
         evidence.insert(1, f"after {counted(last + 1, 'epoch')}: {mine[last]:.4f} and {theirs[last]:.4f}")
     return Finding(
-        rule=NAME,
         severity="problem",
         title=f"{run.label} does not learn as {other.label} does: losses {format_percent(apart.relative)} apart",
         evidence=tuple(evidence),
-        stake_fraction=None,
         confidence="likely: settings that are not told may differ, and dropout is not the same on other ranks",
         advice=(
             Advice(
@@ -161,11 +155,9 @@ def _finding(apart: _Apart) -> Finding:
 
 def _replicas(run: TrainingRun, note: str) -> Finding:
     return Finding(
-        rule=NAME,
         severity="problem",
         title=f"the replicas of {run.label} are not the same model any more",
         evidence=(note,),
-        stake_fraction=None,
         confidence="measured: checksums of all parameters after the last step",
         advice=(
             Advice(
@@ -178,10 +170,11 @@ def _replicas(run: TrainingRun, note: str) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="math-differs",
     symptom="loss curves that should coincide do not",
     needs=("runs",),
-    check=check,
+    look=check,
+    folded=True,
     protocol=5,
     thresholds={"apart": MAX_APART, "apart_unseeded": MAX_APART_UNSEEDED},
 )

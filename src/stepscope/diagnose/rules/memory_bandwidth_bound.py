@@ -28,12 +28,12 @@ Roofline, 2009. Document 004, "Memory bandwidth limited?".
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
     cut,
-    each_job,
     kinds_ns,
     mean,
     on_device,
@@ -43,11 +43,9 @@ from stepscope.diagnose.trace_facts import (
     unread,
     window_ns,
 )
-from stepscope.records.finding import Advice, Finding, Quiet
-from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.records.finding import Advice, Finding
+from stepscope.results.evidence import TraceEvidence
 from stepscope.traces.kernel_kinds import BANDWIDTH, MATRIX
-
-_NAME = "memory-bandwidth-bound"
 
 _DOMINATES = Threshold(
     value=0.4,
@@ -56,58 +54,50 @@ _DOMINATES = Threshold(
 )
 
 
-def _look(job: TraceEvidence) -> Outcome:
+def _look(job: TraceEvidence) -> Said:
     ranks = [(p, p.mix) for p in on_device(job.summary) if p.mix is not None]
     if not ranks:
-        return unread(_NAME, job.summary, "no compute kernels: a CPU job has none")
+        return unread(job.summary, "no compute kernels: a CPU job has none")
     total = sum(mix.total_ns for _, mix in ranks)
     moved = sum(kinds_ns(mix, BANDWIDTH) for _, mix in ranks)
     shares = [kinds_ns(mix, BANDWIDTH) / window_ns(p) for p, mix in ranks]
     share, of_kernels = mean(shares), moved / total if total else 0.0
     if of_kernels < _DOMINATES.value or share < WORTH:
-        return Quiet(
-            rule=_NAME,
-            looked_at=f"{format_percent(of_kernels)} of the kernels' time and {format_percent(share)} of the window, limits "
-            f"{format_percent(_DOMINATES.value)} and {format_percent(WORTH)}",
+        return (
+            f"{format_percent(of_kernels)} of the kernels' time and {format_percent(share)} of the window, limits "
+            f"{format_percent(_DOMINATES.value)} and {format_percent(WORTH)}"
         )
     kinds = [kind for _, mix in ranks for kind in mix.kinds if kind.kind == BANDWIDTH]
     largest = max(kinds, key=lambda kind: kind.largest_ns)
     products = sum(kinds_ns(mix, *MATRIX) for _, mix in ranks) / total
-    return (
-        Finding(
-            rule=_NAME,
-            severity=severity_of(share),
-            title=f"memory-bandwidth-bound: kernels that only move memory take {format_percent(of_kernels)} of "
+    return Finding(
+        severity=severity_of(share),
+        title=f"memory-bandwidth-bound: kernels that only move memory take {format_percent(of_kernels)} of "
+        "the computation",
+        evidence=(
+            f"elementwise, normalisation and the like: {format_percent(share)} of the window, in "
+            f"{sum(kind.calls for kind in kinds):,} kernels; matrix products: {format_percent(products)} of "
             "the computation",
-            evidence=(
-                f"elementwise, normalisation and the like: {format_percent(share)} of the window, in "
-                f"{sum(kind.calls for kind in kinds):,} kernels; matrix products: {format_percent(products)} of "
-                "the computation",
-                *over_ranks(shares),
-                f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
+            *over_ranks(shares),
+            f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
+        ),
+        stake_fraction=min(1.0, share),
+        confidence="likely: by the kernels' names; fusing returns a part of it",
+        advice=(
+            Advice(
+                text="fuse them: torch.compile, fused optimizers (fused=True), fused norms and attention",
+                command=trace_command(job, "--show sequences,kernels"),
             ),
-            stake_fraction=min(1.0, share),
-            confidence="likely: by the kernels' names; fusing returns a part of it",
-            advice=(
-                Advice(
-                    text="fuse them: torch.compile, fused optimizers (fused=True), fused norms and attention",
-                    command=trace_command(job, "--show sequences,kernels"),
-                ),
-                Advice(text="channels_last for convolutions, bf16 activations: half the bytes"),
-            ),
+            Advice(text="channels_last for convolutions, bf16 activations: half the bytes"),
         ),
     )
 
 
-def _check(evidence: Evidence) -> Outcome:
-    return each_job(evidence, _look)
-
-
 RULE = Rule(
-    name=_NAME,
+    name="memory-bandwidth-bound",
     symptom="kernels that only move memory dominate the computation",
     needs=("traces",),
-    check=_check,
+    look_at_job=_look,
     protocol=4,
     thresholds={"kernels": _DOMINATES, **SHARES},
 )

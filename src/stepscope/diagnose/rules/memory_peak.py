@@ -31,13 +31,12 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.predict.specs import specs_of
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.evidence import CellEvidence, Evidence
-
-NAME = "memory-peak"
 
 NEAR = Threshold(
     value=0.90,
@@ -47,7 +46,7 @@ NEAR = Threshold(
 OUT = ("oom", "host_oom")
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     out = [cell for cell in evidence.cells if cell.run.status in OUT]
     groups: dict[str, list[CellEvidence]] = {}
     for cell in out:
@@ -60,12 +59,11 @@ def check(evidence: Evidence) -> Outcome:
     if found:
         return tuple(found)
     if not shares:
-        return Skipped(rule=NAME, reason="no peak of memory, or no capacity to compare it with, was recorded")
+        return Skipped(reason="no peak of memory, or no capacity to compare it with, was recorded")
     cell, share = max(shares, key=lambda each: each[1])
-    return Quiet(
-        rule=NAME,
-        looked_at=f"{cell.run.group}, {cell.run.label}: {format_percent(share)} of the memory at its peak, limit "
-        f"{format_percent(NEAR.value)}",
+    return (
+        f"{cell.run.group}, {cell.run.label}: {format_percent(share)} of the memory at its peak, limit "
+        f"{format_percent(NEAR.value)}"
     )
 
 
@@ -108,11 +106,9 @@ def _ran_out(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
             + (f" ({format_bytes_binary(peak)} at the peak)" if peak is not None else "")
         )
     return Finding(
-        rule=NAME,
         severity="problem",
         title=f"out of {what} memory: {counted(len(cells), 'cell')} of {cell.run.group}",
         evidence=tuple(said),
-        stake_fraction=None,
         confidence="certain: it failed",
         advice=_remedies(evidence, cell, state, capacity),
         subject=f"{cell.run.group}: {cell.run.label}",
@@ -130,11 +126,9 @@ def _near(evidence: Evidence, cell: CellEvidence, share: float, *, count: int) -
     if count > 1:
         said.append(f"{count} cells come this close")
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"{format_percent(share)} of the memory is in use at the peak",
         evidence=tuple(said),
-        stake_fraction=None,
         confidence="measured",
         advice=_remedies(evidence, cell, state, capacity),
         subject=f"{cell.run.group}: {cell.run.label}",
@@ -186,10 +180,10 @@ def _remedies(evidence: Evidence, cell: CellEvidence, state: int | None, capacit
 
 
 RULE = Rule(
-    name=NAME,
+    name="memory-peak",
     symptom="a cell ran out of memory, or nearly",
     needs=("cells",),
-    check=check,
+    look=check,
     protocol=3,
     thresholds={"near": NEAR},
 )

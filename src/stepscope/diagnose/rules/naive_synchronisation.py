@@ -27,15 +27,11 @@ Li et al., PyTorch Distributed, VLDB 13(12), 2020, section 3.2.1 (the naive solu
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE, each_job, together
+from stepscope.diagnose.outcome import Said, each_job, together
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE
 from stepscope.diagnose.traced_sync import traced_sync
 from stepscope.results.evidence import Evidence
-
-NAME = "naive-synchronisation"
 
 MIN_SHARE = Threshold(
     value=0.10, unit="share of the step", source="as for poor-overlap: less is worth less than 11 % of speed"
@@ -47,28 +43,28 @@ MIN_GAIN = Threshold(
 )
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     """Cells by their plan and phases; traces of other jobs by where their reductions are launched.
 
     What reads cells is imported where there are some: `trace` starts without it.
     """
     measured = {cell.cell_id for cell in evidence.cells}
     traces = tuple(t for t in evidence.traces if t.cell_id not in measured)
-    outcomes: list[Outcome] = []
+    outcomes: list[Said] = []
     if evidence.cells:
         from stepscope.diagnose.blocking_cells import blocking_cells
 
-        outcomes.append(blocking_cells(NAME, evidence, least_share=MIN_SHARE.value, least_gain=MIN_GAIN.value))
+        outcomes.append(blocking_cells(evidence, least_share=MIN_SHARE.value, least_gain=MIN_GAIN.value))
     if traces:
-        outcomes.append(each_job(replace(evidence, traces=traces), partial(traced_sync, NAME)))
+        outcomes.append(each_job(traces, traced_sync))
     return together(outcomes)
 
 
 RULE = Rule(
-    name=NAME,
+    name="naive-synchronisation",
     symptom="gradients are reduced after the backward pass instead of during it",
     any_of=("cells", "traces"),
-    check=check,
+    look=check,
     protocol=3,
     thresholds={
         "share": MIN_SHARE,

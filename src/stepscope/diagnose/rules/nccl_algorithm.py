@@ -27,15 +27,14 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nccl_debug import NcclChoice
 from stepscope.results.comm_facts import size_of
 from stepscope.results.comm_labels import env_label, op_label, ranks_label
 from stepscope.results.comm_winners import Winner, winners
 from stepscope.results.evidence import NEEDS, Evidence
-
-NAME = "nccl-algorithm"
 
 MIN_GAIN = Threshold(
     value=1.05,
@@ -46,21 +45,20 @@ _SWEEP = "stepscope comm --ops all_reduce --sizes 64K:256M:4 --env NCCL_ALGO=Rin
 _SHOWN = 4
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     if not evidence.comm:
-        return Skipped(rule=NAME, reason=NEEDS["comm"][0], command=_SWEEP)
+        return Skipped(reason=NEEDS["comm"][0], command=_SWEEP)
     swept = [w for w in winners(evidence.comm) if _is_nccl(w)]
     with_default = [w for w in swept if w.default is not None]
     if not with_default:
         why = "the sweep has no run without settings to compare with" if swept else "no sweep over NCCL's settings"
-        return Skipped(rule=NAME, reason=why, command=_SWEEP)
+        return Skipped(reason=why, command=_SWEEP)
     beaten = [w for w in with_default if _beaten(w)]
     if not beaten:
         worst = max(with_default, key=lambda w: w.over_default or 1.0)
-        return Quiet(
-            rule=NAME,
-            looked_at=f"{counted(len(with_default), 'size')}: the default takes at most {worst.over_default or 1.0:.2f}x "
-            f"the fastest, limit {MIN_GAIN.value}x and clear of noise",
+        return (
+            f"{counted(len(with_default), 'size')}: the default takes at most {worst.over_default or 1.0:.2f}x "
+            f"the fastest, limit {MIN_GAIN.value}x and clear of noise"
         )
     groups: dict[tuple[str, str, str], list[Winner]] = {}
     for winner in beaten:
@@ -96,11 +94,9 @@ def _finding(op: str, ranks: str, env: str, some: list[Winner], evidence: Eviden
     if chosen := _choice(evidence, best.row.op, size):
         said.append(f"NCCL's own choice at {format_size(size)}: {chosen.algorithm}, {chosen.protocol}")
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"{op} on {ranks}: {env} is {format_percent(ratio - 1)} faster than NCCL's choice at {format_size(size)}",
         evidence=tuple(said),
-        stake_fraction=None,
         confidence="measured: 95 % intervals of the medians do not overlap; alone, not beside computation",
         advice=(
             Advice(text="try it in the training job, whose sizes and overlap decide", command=f"export {env}"),
@@ -128,10 +124,10 @@ def _choice(evidence: Evidence, op: str, size: int) -> NcclChoice | None:
 
 
 RULE = Rule(
-    name=NAME,
+    name="nccl-algorithm",
     symptom="NCCL's choice of algorithm or protocol is not the fastest one measured",
     needs=(),
-    check=check,
+    look=check,
     protocol=3,
     thresholds={"gain": MIN_GAIN},
 )

@@ -26,14 +26,13 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bandwidth, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nccl_debug import NcclCommunicator, NcclDebug
 from stepscope.results.comm_facts import by_sweep, size_of
 from stepscope.results.evidence import NEEDS, Evidence
-
-NAME = "nccl-net-plugin"
 
 SOCKET_RATE = Threshold(
     value=10e9,
@@ -48,22 +47,21 @@ _RATED = frozenset(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", 
 _OFF = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     several = [(log, c) for log in evidence.nccl for c in log.communicators if _hosts(c) > 1]
     on_sockets = [(log, c) for log, c in several if _sockets(c)]
     if on_sockets:
         return tuple(_from_log(evidence, log, c) for log, c in _one_each(on_sockets))
     if several:
         networks = sorted({n for _, c in several for n in (c.networks or _transports(c))})
-        return Quiet(rule=NAME, looked_at=f"{counted(_hosts(several[0][1]), 'host')} over {', '.join(networks) or '?'}")
+        return f"{counted(_hosts(several[0][1]), 'host')} over {', '.join(networks) or '?'}"
     rated = [(name, _largest(rows)) for name, rows in by_sweep(evidence.comm) if _judged(rows)]
     if rated:
         return _from_rates(rated)
     if evidence.nccl:
-        return Quiet(rule=NAME, looked_at="NCCL's log is of one host: no network is used")
+        return "NCCL's log is of one host: no network is used"
     reason, command = NEEDS["nccl"]
     return Skipped(
-        rule=NAME,
         reason=f"{reason}, and no large collective over several hosts was measured",
         command=command,
     )
@@ -117,11 +115,9 @@ def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator
     )
     hosts = counted(_hosts(communicator), "host")
     return Finding(
-        rule=NAME,
         severity="problem" if rdma or switched else "warning",
         title=f"NCCL goes over TCP sockets between {hosts}" + (" though RDMA devices are there" if rdma else ""),
         evidence=tuple(said),
-        stake_fraction=None,
         confidence="certain: NCCL's own log" + ("" if rdma else "; whether there is a faster network is not known"),
         advice=_advice(switched),
         subject=f"communicator of {communicator.nranks} ranks" if communicator.nranks else None,
@@ -164,41 +160,36 @@ def _largest(rows: list[CommRow]) -> CommRow:
     return max((r for r in rows if size_of(r) >= LARGE.value), key=lambda r: r.busbw_bytes_per_s or 0.0)
 
 
-def _from_rates(rated: list[tuple[str, CommRow]]) -> Outcome:
+def _from_rates(rated: list[tuple[str, CommRow]]) -> Said:
     slow = [(name, row) for name, row in rated if (row.busbw_bytes_per_s or 0.0) < SOCKET_RATE.value]
     if not slow:
         name, row = min(rated, key=lambda each: each[1].busbw_bytes_per_s or 0.0)
-        return Quiet(
-            rule=NAME,
-            looked_at=f"{name}: busbw {format_bandwidth(row.busbw_bytes_per_s or 0.0)} across hosts, sockets stay below "
-            f"{format_bandwidth(SOCKET_RATE.value)}",
+        return (
+            f"{name}: busbw {format_bandwidth(row.busbw_bytes_per_s or 0.0)} across hosts, sockets stay below "
+            f"{format_bandwidth(SOCKET_RATE.value)}"
         )
     name, row = min(slow, key=lambda each: each[1].busbw_bytes_per_s or 0.0)
     rate = format_bandwidth(row.busbw_bytes_per_s or 0.0)
     more = [f"{other}: {format_bandwidth(r.busbw_bytes_per_s or 0.0)}" for other, r in slow if other != name]
-    return (
-        Finding(
-            rule=NAME,
-            severity="warning",
-            title=f"{name} has {rate} across hosts: as slow as TCP sockets",
-            evidence=(
-                f"busbw {rate} at {format_size(size_of(row))}; RDMA networks of GPU machines reach "
-                f"{format_bandwidth(SOCKET_RATE.value)} and more",
-                *more[:3],
-            ),
-            stake_fraction=None,
-            confidence="likely: NCCL's log would say which network it uses",
-            advice=_advice([]),
-            subject=name,
+    return Finding(
+        severity="warning",
+        title=f"{name} has {rate} across hosts: as slow as TCP sockets",
+        evidence=(
+            f"busbw {rate} at {format_size(size_of(row))}; RDMA networks of GPU machines reach "
+            f"{format_bandwidth(SOCKET_RATE.value)} and more",
+            *more[:3],
         ),
+        confidence="likely: NCCL's log would say which network it uses",
+        advice=_advice([]),
+        subject=name,
     )
 
 
 RULE = Rule(
-    name=NAME,
+    name="nccl-net-plugin",
     symptom="NCCL uses TCP sockets between hosts",
     needs=(),
-    check=check,
+    look=check,
     protocol=3,
     thresholds={"rate": SOCKET_RATE, "size": LARGE},
 )

@@ -26,11 +26,10 @@ import re
 from dataclasses import dataclass
 
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.evidence import Evidence
-
-NAME = "nccl-old-version"
 
 Version = tuple[int, int, int]
 
@@ -74,14 +73,14 @@ BUGS = (
 MOST_KNOWN = Threshold(value=0, unit="documented bugs", source="one is enough to lose a job")
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     said = [v for log in evidence.nccl for v in log.versions]
     torch = evidence.environment.torch if evidence.environment is not None else None
     if torch is not None and torch.nccl_version and torch.hip_version is None:
         said.append(torch.nccl_version)
     versions = {version: text for text in dict.fromkeys(said) if (version := _parsed(text)) is not None}
     if not versions:
-        return Skipped(rule=NAME, reason="no version of NCCL is known here", command="export NCCL_DEBUG=VERSION")
+        return Skipped(reason="no version of NCCL is known here", command="export NCCL_DEBUG=VERSION")
     hardware = " ".join([*evidence.hardware, *(torch.device_names if torch is not None else ())])
     found = [
         _finding(bug, text)
@@ -91,10 +90,7 @@ def check(evidence: Evidence) -> Outcome:
     ]
     if found:
         return tuple(found)
-    return Quiet(
-        rule=NAME,
-        looked_at=f"{', '.join(versions.values())}: none of {counted(len(BUGS), 'listed bug')} is in it",
-    )
+    return f"{', '.join(versions.values())}: none of {counted(len(BUGS), 'listed bug')} is in it"
 
 
 def _parsed(text: str) -> Version | None:
@@ -105,14 +101,12 @@ def _parsed(text: str) -> Version | None:
 def _finding(bug: _Bug, version: str) -> Finding:
     before = ".".join(map(str, bug.before))
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"NCCL {version}: {bug.what}",
         evidence=(
             f"where: {bug.when}",
             f"in {'.'.join(map(str, bug.first))} and later, before {before} ({bug.source})",
         ),
-        stake_fraction=None,
         confidence="likely: the version has the bug; whether this job meets it depends on the machine",
         advice=(
             Advice(text=f"update NCCL ({before} or later): it comes with torch"),
@@ -123,10 +117,10 @@ def _finding(bug: _Bug, version: str) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="nccl-old-version",
     symptom="the NCCL version has a documented hang or wrong result",
     needs=(),
-    check=check,
+    look=check,
     protocol=1,
     thresholds={"known": MOST_KNOWN},
 )

@@ -30,14 +30,13 @@ from pathlib import Path
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.hardware import find
-from stepscope.records.finding import Advice, Finding, Quiet, Severity, Skipped
+from stepscope.records.finding import Advice, Finding, Severity, Skipped
 from stepscope.records.memory_snapshot import MemoryHolder
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
-
-NAME = "near-oom"
 
 MOST_SHARE = Threshold(
     value=0.90,
@@ -63,7 +62,7 @@ class _Full:
         return self.peak_bytes / self.capacity_bytes
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     runs = _foreign(evidence)
     failed = [run for run in runs if run.status in ("oom", "host_oom")]
     known = [*_runs(runs), *_snapshots(evidence)]
@@ -92,13 +91,11 @@ def check(evidence: Evidence) -> Outcome:
         return tuple(found)
     if known:
         worst = max(known, key=lambda each: each.share)
-        return Quiet(
-            rule=NAME,
-            looked_at=f"{worst.name}: {format_percent(worst.share)} of {format_bytes_binary(worst.capacity_bytes)}, limit "
-            f"{format_percent(MOST_SHARE.value)}",
+        return (
+            f"{worst.name}: {format_percent(worst.share)} of {format_bytes_binary(worst.capacity_bytes)}, limit "
+            f"{format_percent(MOST_SHARE.value)}"
         )
     return Skipped(
-        rule=NAME,
         reason="no run or snapshot has both a peak and a device of known capacity"
         + ("; cells of bench are for memory-peak" if evidence.cells else ""),
     )
@@ -221,11 +218,9 @@ def _finding(
     host: bool = False,
 ) -> Finding:
     return Finding(
-        rule=NAME,
         severity=severity,
         title=title,
         evidence=said,
-        stake_fraction=None,
         confidence=confidence,
         advice=_remedies(run, host=host),
         subject=subject,
@@ -263,10 +258,10 @@ def _remedies(run: TrainingRun | None, *, host: bool) -> tuple[Advice, ...]:
 
 
 RULE = Rule(
-    name=NAME,
+    name="near-oom",
     symptom="the peak is close to what the device holds, or over it",
     needs=(),
-    check=check,
+    look=check,
     protocol=3,
     thresholds={"share": MOST_SHARE},
 )

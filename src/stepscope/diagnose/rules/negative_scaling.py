@@ -23,33 +23,30 @@ METRICS, Scaling: speed-up < 1 is negative scaling.
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.capped import capped
 from stepscope.diagnose.commands import profiled
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import trace_command
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.data_use import duplicated
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, by_group, cell_of, pairs
 
-NAME = "negative-scaling"
-
 MIN_SPEEDUP = Threshold(value=1.0, unit="speed-up", source="METRICS, Scaling")
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     found = [pair for pair in pairs(evidence) if pair.relative > 1]
     if not found:
         return Skipped(
-            rule=NAME,
             reason="no run on several ranks has a baseline on fewer",
             command="stepscope bench --preset strong-scaling",
         )
     slower = [pair for pair in found if pair.row.speedup < MIN_SPEEDUP.value]
     if slower:
-        return capped(_finding(evidence, group) for group in by_group(slower).values())
+        return [_finding(evidence, group) for group in by_group(slower).values()]
     least = min(found, key=lambda pair: pair.row.speedup)
-    return Quiet(rule=NAME, looked_at=f"least speed-up {least.row.speedup:.2f}x, {least.name}; limit 1")
+    return f"least speed-up {least.row.speedup:.2f}x, {least.name}; limit 1"
 
 
 def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
@@ -67,7 +64,6 @@ def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
         )
     unsure = row.high is not None and row.high >= MIN_SPEEDUP.value
     return Finding(
-        rule=NAME,
         severity="problem",
         title=f"{worst.ranks} are slower than {worst.base_ranks}: {row.speedup:.2f}x",
         evidence=tuple(said),
@@ -104,10 +100,11 @@ def _look_inside(evidence: Evidence, pair: Pair) -> Advice:
 
 
 RULE = Rule(
-    name=NAME,
+    name="negative-scaling",
     symptom="more ranks are slower than fewer",
     needs=("scaling",),
-    check=check,
+    look=check,
+    folded=True,
     protocol=1,
     thresholds={"speedup": MIN_SPEEDUP},
 )

@@ -31,14 +31,13 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.results.comm_facts import LARGE_BYTES, by_sweep, size_of
 from stepscope.results.evidence import Evidence
-
-NAME = "network-contention"
 
 TAIL = Threshold(
     value=1.5,
@@ -67,20 +66,16 @@ class _Varying:
     measured: bool
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     looked = [*_from_comm(evidence), *_from_traces(evidence)]
     if not looked:
         return Skipped(
-            rule=NAME,
             reason=f"no collective over a network with {LEAST_CALLS.value:.0f} calls of {format_size(LARGE_BYTES)} and more",
             command="stepscope comm --ops all_reduce --sizes 4M,64M --iters 50    # on several hosts",
         )
     worst = max(looked, key=lambda each: each.ratio)
     if worst.ratio < TAIL.value:
-        return Quiet(
-            rule=NAME,
-            looked_at=f"{worst.name}: slowest tenth {worst.ratio:.2f}x the median, limit {TAIL.value}x",
-        )
+        return f"{worst.name}: slowest tenth {worst.ratio:.2f}x the median, limit {TAIL.value}x"
     firing = sorted((v for v in looked if v.ratio >= TAIL.value), key=lambda v: -v.ratio)
     best: dict[bool, _Varying] = {}
     for each in firing:
@@ -174,7 +169,6 @@ def _of_instances(name: str, instances: list[MatchedCollective], window_ns: int)
 def _finding(worst: _Varying, firing: list[_Varying]) -> Finding:
     others = [f"{v.name}: {v.ratio:.1f}x" for v in firing if v is not worst and v.measured == worst.measured]
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"{worst.name}: the slowest tenth of the calls takes {worst.ratio:.1f}x the median",
         evidence=(*worst.said, *others[:3]),
@@ -195,10 +189,10 @@ def _finding(worst: _Varying, firing: list[_Varying]) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="network-contention",
     symptom="collectives vary though ranks arrive together: the network is shared",
     needs=(),
-    check=check,
+    look=check,
     protocol=3,
     thresholds={"tail": TAIL, "spread": MOST_SPREAD, "calls": LEAST_CALLS, "skew": SKEW_SHARE},
 )

@@ -26,53 +26,43 @@ from statistics import median
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome, Rule
-from stepscope.diagnose.trace_facts import each_job, unread
-from stepscope.records.finding import Advice, Finding, Quiet
-from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.trace_facts import unread
+from stepscope.records.finding import Advice, Finding
+from stepscope.results.evidence import TraceEvidence
 
-_NAME = "no-communication"
 
-
-def _look(job: TraceEvidence) -> Outcome:
+def _look(job: TraceEvidence) -> Said:
     ranks = job.summary.ranks
     world = job.summary.world_size or len(ranks)
     known = [p.budget.parts for p in ranks if p.budget is not None]
     if not known:
-        return unread(_NAME, job.summary, "no rank has anything to measure")
+        return unread(job.summary, "no rank has anything to measure")
     if world < 2:
-        return Quiet(rule=_NAME, looked_at="a job of one rank has nobody to talk to")
+        return "a job of one rank has nobody to talk to"
     silent = sum(parts.comm_ns == 0 for parts in known)
     if silent < len(ranks):
         usual = format_duration(median(parts.comm_ns for parts in known))
-        return Quiet(rule=_NAME, looked_at=f"{usual} of communication on the median of {counted(len(known), 'rank')}")
-    return (
-        Finding(
-            rule=_NAME,
-            severity="warning",
-            title=f"no communication in the trace of a job of {counted(world, 'rank')}",
-            evidence=(f"{counted(silent, 'trace')} without a single communication event",),
-            stake_fraction=None,
-            confidence="certain for these files",
-            advice=(
-                Advice(
-                    text="was the capture taken outside the optimizer step, or with gradient synchronisation off "
-                    "(no_sync)?"
-                ),
-                Advice(text="record communication: ProfilerActivity.CUDA on GPUs, ProfilerActivity.CPU on gloo"),
+        return f"{usual} of communication on the median of {counted(len(known), 'rank')}"
+    return Finding(
+        severity="warning",
+        title=f"no communication in the trace of a job of {counted(world, 'rank')}",
+        evidence=(f"{counted(silent, 'trace')} without a single communication event",),
+        confidence="certain for these files",
+        advice=(
+            Advice(
+                text="was the capture taken outside the optimizer step, or with gradient synchronisation off (no_sync)?"
             ),
+            Advice(text="record communication: ProfilerActivity.CUDA on GPUs, ProfilerActivity.CPU on gloo"),
         ),
     )
 
 
-def _check(evidence: Evidence) -> Outcome:
-    return each_job(evidence, _look)
-
-
 RULE = Rule(
-    name=_NAME,
+    name="no-communication",
     symptom="a job of several ranks whose traces hold no communication",
     needs=("traces",),
-    check=_check,
+    look_at_job=_look,
     protocol=1,
 )

@@ -25,13 +25,13 @@ Mixed Precision; document 004's checklist, "Tensor Cores used?" and "Mixed preci
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
     cut,
     device_name,
-    each_job,
     kinds_ns,
     mean,
     on_device,
@@ -41,12 +41,10 @@ from stepscope.diagnose.trace_facts import (
     unread,
     window_ns,
 )
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
-from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.results.evidence import TraceEvidence
 from stepscope.results.matrix_units import has_matrix_units, has_tf32, peak_ratio
 from stepscope.traces.kernel_kinds import MATRIX, MATRIX_FP32, MATRIX_TENSOR, MATRIX_UNKNOWN
-
-_NAME = "no-tensor-cores"
 
 _NONE = Threshold(
     value=0.05,
@@ -55,70 +53,57 @@ _NONE = Threshold(
 )
 
 
-def _look(job: TraceEvidence) -> Outcome:
+def _look(job: TraceEvidence) -> Said:
     ranks = [(p, p.mix) for p in on_device(job.summary) if p.mix is not None]
     if not ranks:
-        return unread(_NAME, job.summary, "no compute kernels: a CPU job has none")
+        return unread(job.summary, "no compute kernels: a CPU job has none")
     shares = [kinds_ns(mix, *MATRIX) / window_ns(p) for p, mix in ranks]
     share = mean(shares)
     if share < WORTH:
-        return Quiet(
-            rule=_NAME,
-            looked_at=f"matrix products take {format_percent(share)} of the time, limit {format_percent(WORTH)}",
-        )
+        return f"matrix products take {format_percent(share)} of the time, limit {format_percent(WORTH)}"
     total = sum(kinds_ns(mix, *MATRIX) for _, mix in ranks)
     part = {kind: sum(kinds_ns(mix, kind) for _, mix in ranks) / total for kind in MATRIX}
     if part[MATRIX_TENSOR] >= _NONE.value:
-        return Quiet(rule=_NAME, looked_at=f"{format_percent(part[MATRIX_TENSOR])} of the products' time uses them")
+        return f"{format_percent(part[MATRIX_TENSOR])} of the products' time uses them"
     if part[MATRIX_UNKNOWN] > 0.5:
-        return Quiet(
-            rule=_NAME,
-            looked_at=f"{format_percent(part[MATRIX_UNKNOWN])} of the products' time is in kernels of unknown kind",
-        )
+        return f"{format_percent(part[MATRIX_UNKNOWN])} of the products' time is in kernels of unknown kind"
     device, names = device_name(job.summary), [kind.largest for _, mix in ranks for kind in mix.kinds]
     there = has_matrix_units(device, names)
     if there is None:
-        return Skipped(rule=_NAME, reason="neither the device's name nor its kernels' tell whether it has tensor cores")
+        return Skipped(reason="neither the device's name nor its kernels' tell whether it has tensor cores")
     if not there:
-        return Quiet(rule=_NAME, looked_at=f"{device} has none")
+        return f"{device} has none"
     if part[MATRIX_FP32] >= 0.5 and has_tf32(device, names):
-        return Quiet(rule=_NAME, looked_at="FP32 products without TF32: see fp32-matmul")
+        return "FP32 products without TF32: see fp32-matmul"
     ratio = peak_ratio(device, "fp32", "fp16")
     largest = max((k for _, mix in ranks for k in mix.kinds if k.kind in MATRIX), key=lambda kind: kind.largest_ns)
-    return (
-        Finding(
-            rule=_NAME,
-            severity=severity_of(share),
-            title=f"no matrix product uses the tensor cores; products take {format_percent(share)} of the time",
-            evidence=(
-                *over_ranks(shares),
-                f"{format_percent(part[MATRIX_FP32])} of the products' time is FP32 on the vector units"
-                + (f"; FP16 has {1 / ratio:.1f} times the peak on {device}" if ratio else ""),
-                f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
+    return Finding(
+        severity=severity_of(share),
+        title=f"no matrix product uses the tensor cores; products take {format_percent(share)} of the time",
+        evidence=(
+            *over_ranks(shares),
+            f"{format_percent(part[MATRIX_FP32])} of the products' time is FP32 on the vector units"
+            + (f"; FP16 has {1 / ratio:.1f} times the peak on {device}" if ratio else ""),
+            f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
+        ),
+        stake_fraction=min(1.0, share * (1 - (ratio or 0.0))),
+        confidence="likely: by the kernels' names; products bound by memory gain less",
+        advice=(
+            Advice(
+                text="mixed precision: torch.autocast with fp16 and GradScaler, bf16 from Ampere on; dimensions in "
+                "multiples of 8",
+                command="stepscope bench --preset precision",
             ),
-            stake_fraction=min(1.0, share * (1 - (ratio or 0.0))),
-            confidence="likely: by the kernels' names; products bound by memory gain less",
-            advice=(
-                Advice(
-                    text="mixed precision: torch.autocast with fp16 and GradScaler, bf16 from Ampere on; dimensions in "
-                    "multiples of 8",
-                    command="stepscope bench --preset precision",
-                ),
-                Advice(text="see which kernels", command=trace_command(job, "--show kernels,operators")),
-            ),
+            Advice(text="see which kernels", command=trace_command(job, "--show kernels,operators")),
         ),
     )
 
 
-def _check(evidence: Evidence) -> Outcome:
-    return each_job(evidence, _look)
-
-
 RULE = Rule(
-    name=_NAME,
+    name="no-tensor-cores",
     symptom="no matrix product uses the tensor cores",
     needs=("traces",),
-    check=_check,
+    look_at_job=_look,
     protocol=4,
     thresholds={"tensor cores": _NONE, **SHARES},
 )

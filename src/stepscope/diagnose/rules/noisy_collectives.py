@@ -27,14 +27,13 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_facts import interval_share, measured, size_of
 from stepscope.results.comm_labels import op_label, sweep_names
 from stepscope.results.evidence import NEEDS, Evidence
-
-NAME = "noisy-collectives"
 
 MAX_REACH = Threshold(
     value=0.10, unit="interval's reach / median", source="5 times the half-width that a measurement aims at (2 %)"
@@ -44,12 +43,12 @@ MEAN_OVER_MEDIAN = Threshold(
 )
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     shown = measured(evidence.comm)
     wide = [(reach, row) for row in shown if (reach := interval_share(row)) is not None]
     tails = [(row.time_ns_mean / row.time_ns_median, row) for row in shown if row.time_ns_mean and row.time_ns_median]
     if not (wide or tails):
-        return Skipped(rule=NAME, reason="no collective has an interval or a mean", command=NEEDS["comm"][1])
+        return Skipped(reason="no collective has an interval or a mean", command=NEEDS["comm"][1])
     called = sweep_names(shown)
 
     def name(row: CommRow) -> str:
@@ -67,20 +66,15 @@ def check(evidence: Evidence) -> Outcome:
     if found:
         return tuple(found)
     reach, worst = max(wide, key=lambda each: each[0], default=(0.0, shown[0]))
-    return Quiet(
-        rule=NAME,
-        looked_at=f"widest interval ±{format_percent(reach)} ({name(worst)}), limit ±{format_percent(MAX_REACH.value)}",
-    )
+    return f"widest interval ±{format_percent(reach)} ({name(worst)}), limit ±{format_percent(MAX_REACH.value)}"
 
 
 def _noisy(count: int, total: int, reach: float, worst: str) -> Finding:
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"{count} of {counted(total, 'size')}: the median is known to no better than "
         f"±{format_percent(MAX_REACH.value)}",
         evidence=(f"worst: ±{format_percent(reach)}, {worst}", "smaller differences mean nothing there"),
-        stake_fraction=None,
         confidence="measured",
         advice=(Advice(text="measure longer, with nothing else on the machine: --budget gives each size more time"),),
     )
@@ -88,11 +82,9 @@ def _noisy(count: int, total: int, reach: float, worst: str) -> Finding:
 
 def _tails(count: int, total: int, ratio: float, worst: str) -> Finding:
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"{count} of {counted(total, 'size')} with long tails: the mean is up to {ratio:.1f}x the median",
         evidence=(f"worst: {worst}", "a step that waits for every call pays the mean"),
-        stake_fraction=None,
         confidence="measured",
         advice=(Advice(text="look at p99 and max in results.csv; other work on the cores or the network makes tails"),),
     )
@@ -100,24 +92,22 @@ def _tails(count: int, total: int, ratio: float, worst: str) -> Finding:
 
 def _policy(rows: Sequence[CommRow]) -> Finding:
     return Finding(
-        rule=NAME,
         severity="info",
         title="gloo ranks ran under the default scheduler policy, SCHED_OTHER",
         evidence=(
             f"{counted(len(rows), 'size')}; where ranks share cores, waking threads preempt each other, and small messages "
             "take several times as long on average as under SCHED_BATCH",
         ),
-        stake_fraction=None,
         confidence="likely: the policy is recorded, its cost depends on the kernel",
         advice=(Advice(text="see whether SCHED_BATCH is allowed here", command="stepscope doctor"),),
     )
 
 
 RULE = Rule(
-    name=NAME,
+    name="noisy-collectives",
     symptom="times of collectives are noisy, or their mean is far above the median",
     needs=("comm",),
-    check=check,
+    look=check,
     protocol=1,
     thresholds={"reach": MAX_REACH, "tails": MEAN_OVER_MEDIAN},
 )

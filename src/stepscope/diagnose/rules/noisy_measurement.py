@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, plural
 from stepscope.diagnose.commands import ANY_MATRIX, again
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.pairs import cell_of, name_of
@@ -36,8 +37,6 @@ from stepscope.stats.measured import common_steps, slowest
 from stepscope.stats.order import MIN_INTERVAL_SAMPLES
 from stepscope.stats.stopping import MIN_STEPS
 from stepscope.stats.warmup import drift_fraction
-
-NAME = "noisy-measurement"
 
 MIN_STEP_COUNT = Threshold(
     value=MIN_STEPS, unit="timed steps", source="bench's own least before it may stop (stats/stopping)"
@@ -67,25 +66,21 @@ class _Noisy:
     worse: float
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     timed = [run for run in evidence.runs if run.status == "ok" and _count(run) is not None]
     if not timed:
         return Skipped(
-            rule=NAME,
             reason="no run tells how many steps or epochs were timed",
             command=ANY_MATRIX,
         )
     noisy = sorted((n for run in timed if (n := _noisy(evidence, run)) is not None), key=lambda n: -n.worse)
     if noisy:
-        return (_finding(evidence, noisy, len(timed)),)
+        return _finding(evidence, noisy, len(timed))
     reaches = [(reach, run) for run in timed if (reach := _reach(run.step_ns)) is not None]
     if not reaches:
-        return Quiet(rule=NAME, looked_at=f"{counted(len(timed), 'run')} with enough epochs each")
+        return f"{counted(len(timed), 'run')} with enough epochs each"
     worst, run = max(reaches, key=lambda each: each[0])
-    return Quiet(
-        rule=NAME,
-        looked_at=f"widest interval ±{format_percent(worst)} ({name_of(run)}), limit ±{format_percent(MAX_REACH.value)}",
-    )
+    return f"widest interval ±{format_percent(worst)} ({name_of(run)}), limit ±{format_percent(MAX_REACH.value)}"
 
 
 def _count(run: TrainingRun) -> tuple[int, str] | None:
@@ -141,11 +136,9 @@ def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
     if cell is not None:
         command = f"{again(evidence, cell)} --set measure.budget_s=120 --set measure.rounds=3"
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"{len(noisy)} of {timed} {plural(timed, 'run')} {'is' if alone else 'are'} too noisy to build on",
         evidence=tuple(shown),
-        stake_fraction=None,
         confidence="measured",
         advice=(
             Advice(text="measure longer and in several rounds, with nothing else on the machine", command=command),
@@ -156,10 +149,10 @@ def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="noisy-measurement",
     symptom="too few samples, too wide intervals or drifting step times",
     needs=("runs",),
-    check=check,
+    look=check,
     protocol=1,
     thresholds={"steps": MIN_STEP_COUNT, "epochs": MIN_EPOCH_COUNT, "reach": MAX_REACH, "drift": MIN_DRIFT},
 )

@@ -23,13 +23,13 @@ from __future__ import annotations
 
 from stepscope.core.units import format_count, format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.diagnose.cell_shares import over_share
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
-from stepscope.results.cell_facts import TimedCell, measured, others, over_share
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding
+from stepscope.results.cell_facts import TimedCell, measured, others
 from stepscope.results.evidence import Evidence
-
-NAME = "optimizer-heavy"
 
 MIN_SHARE = Threshold(
     value=0.20,
@@ -38,11 +38,8 @@ MIN_SHARE = Threshold(
 )
 
 
-def check(evidence: Evidence) -> Outcome:
-    found = over_share(evidence, "optimizer", MIN_SHARE.value, rule=NAME, spent="of the step")
-    if isinstance(found, (Quiet, Skipped)):
-        return found
-    return tuple(_finding(evidence, ranked) for ranked in found)
+def check(evidence: Evidence) -> Said:
+    return over_share(evidence, "optimizer", MIN_SHARE.value, _finding, spent="of the step")
 
 
 def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
@@ -76,7 +73,6 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
             )
         )
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"the optimizer takes {format_percent(share)} of the step",
         evidence=(*said, *others(ranked, lambda each: f"({format_percent(each.share('optimizer'))})")),
@@ -92,10 +88,10 @@ def _name(optimizer: str) -> str:
 
 
 RULE = Rule(
-    name=NAME,
+    name="optimizer-heavy",
     symptom="the optimizer takes a large share of the step",
     needs=("cells",),
-    check=check,
+    look=check,
     protocol=2,
     thresholds={"share": MIN_SHARE},
 )

@@ -32,12 +32,11 @@ from dataclasses import dataclass
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.evidence import CellEvidence, Evidence
-
-NAME = "oversubscription"
 
 CORES = Threshold(value=1.0, unit="threads per usable core", source="one thread runs on a core at a time")
 GLOO_THREADS = Threshold(
@@ -62,22 +61,19 @@ class _Load:
         return self.ranks * self.threads + self.workers
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     environment = evidence.environment
     if environment is None:
-        return Skipped(rule=NAME, reason="the machine was not recorded, or the sources ran on different ones")
+        return Skipped(reason="the machine was not recorded, or the sources ran on different ones")
     loads = [load for cell in evidence.cells if (load := _load(cell)) is not None]
     if not loads:
-        return Skipped(rule=NAME, reason="no rank told how many threads it had")
+        return Skipped(reason="no rank told how many threads it had")
     found = [f for f in (_threads(evidence, environment, loads), _gpus(environment, loads), _gloo(environment, loads))
              if f is not None]  # fmt: skip
     if found:
         return tuple(found)
     fullest = max(loads, key=lambda load: load.wanted)
-    return Quiet(
-        rule=NAME,
-        looked_at=f"at most {counted(fullest.wanted, 'thread')} on {counted(environment.usable_cores, 'usable core')}",
-    )
+    return f"at most {counted(fullest.wanted, 'thread')} on {counted(environment.usable_cores, 'usable core')}"
 
 
 def _load(cell: CellEvidence) -> _Load | None:
@@ -136,11 +132,9 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
             )
         )
     return Finding(
-        rule=NAME,
         severity="problem" if worst.ranks * worst.threads > cores else "warning",
         title=f"{worst.wanted} threads share {counted(cores, 'core')}: step times measure the scheduler",
         evidence=tuple(said),
-        stake_fraction=None,
         confidence="certain: counted; what it costs is not known",
         advice=tuple(advice),
         subject=f"{worst.cell.run.group}: {worst.cell.run.label}",
@@ -154,11 +148,9 @@ def _gpus(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
         return None
     worst = max(over, key=lambda load: load.ranks)
     return Finding(
-        rule=NAME,
         severity="problem",
         title=f"{counted(worst.ranks, 'rank')} of one host share {counted(gpus, 'GPU')}",
         evidence=(f"{worst.cell.run.group}, {worst.cell.run.label}: {worst.ranks} ranks, {gpus} visible to torch",),
-        stake_fraction=None,
         confidence="certain: counted",
         advice=(
             Advice(
@@ -192,11 +184,9 @@ def _gloo(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
     if worst.cell.run.exposed_comm_ns is not None:
         said.append(f"exposed communication: {format_duration(worst.cell.run.exposed_comm_ns.value)} a step")
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"gloo's threads preempt each other: {threads} on {counted(cores, 'core')} with the ordinary scheduler",
         evidence=tuple(said),
-        stake_fraction=None,
         confidence="likely: the policy is certain, its cost depends on the kernel",
         advice=(
             Advice(
@@ -210,10 +200,10 @@ def _gloo(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
 
 
 RULE = Rule(
-    name=NAME,
+    name="oversubscription",
     symptom="more threads than cores, or more ranks than GPUs",
     needs=("cells",),
-    check=check,
+    look=check,
     protocol=1,
     thresholds={"cores": CORES, "gloo_threads": GLOO_THREADS},
 )

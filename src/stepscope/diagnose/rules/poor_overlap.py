@@ -32,15 +32,14 @@ from dataclasses import dataclass
 from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.commands import again, profiled
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.predict.run_buckets import naive_twin
 from stepscope.predict.specs import specs_of
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.cell_facts import TimedCell, by_model, exposed, measured, others, timed_cells
 from stepscope.results.comm_costs import CommCosts, comm_costs, command_for
 from stepscope.results.evidence import Evidence
-
-NAME = "poor-overlap"
 
 MIN_EXPOSED = Threshold(
     value=0.10,
@@ -77,11 +76,10 @@ class _Judged:
         return min(self.exposed_ns, self.cell.phases.backward_compute_ns) / self.cell.step_ns
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     cells = [each for each in timed_cells(evidence, least_ranks=2) if _overlaps(each)]
     if not cells:
         return Skipped(
-            rule=NAME,
             reason="no finished cell on several ranks overlaps communication with backward",
             command="stepscope bench --preset overlap",
         )
@@ -92,8 +90,8 @@ def check(evidence: Evidence) -> Outcome:
         return tuple(_findings(evidence, firing))
     worst = max(judged, key=lambda each: each.share, default=None)
     if worst is None:
-        return Skipped(rule=NAME, reason="no cell has steps that all ranks recorded")
-    return Quiet(rule=NAME, looked_at=_quiet(worst))
+        return Skipped(reason="no cell has steps that all ranks recorded")
+    return _quiet(worst)
 
 
 def _overlaps(each: TimedCell) -> bool:
@@ -188,7 +186,6 @@ def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findi
             ),
         )
     return Finding(
-        rule=NAME,
         severity="problem" if known and worst.avoidable > 0.2 else "warning",
         title=title,
         evidence=(*said, *rest),
@@ -215,10 +212,10 @@ def _quiet(worst: _Judged) -> str:
 
 
 RULE = Rule(
-    name=NAME,
+    name="poor-overlap",
     symptom="communication is exposed although it could hide under the backward pass",
     needs=("cells",),
-    check=check,
+    look=check,
     protocol=3,
     thresholds={"exposed": MIN_EXPOSED, "avoidable": MIN_AVOIDABLE},
 )

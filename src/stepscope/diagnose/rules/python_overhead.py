@@ -25,11 +25,11 @@ overhead?".
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
-    each_job,
     idle_share,
     mean,
     over_ranks,
@@ -39,11 +39,9 @@ from stepscope.diagnose.trace_facts import (
     unread,
     window_ns,
 )
-from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass
-from stepscope.results.evidence import Evidence, TraceEvidence
-
-_NAME = "python-overhead"
+from stepscope.results.evidence import TraceEvidence
 
 _MAINLY = Threshold(
     value=0.5,
@@ -52,41 +50,37 @@ _MAINLY = Threshold(
 )
 
 
-def _look(job: TraceEvidence) -> Outcome:
+def _look(job: TraceEvidence) -> Said:
     ranks = [p for p in read_in_full(job.summary) if _known(p)]
     if not ranks:
-        return unread(_NAME, job.summary, "no operators were recorded: profile with ProfilerActivity.CPU")
+        return unread(job.summary, "no operators were recorded: profile with ProfilerActivity.CPU")
     shares = [_share(p) for p in ranks]
     share = mean(shares)
     on_cpu = _on_cpu(ranks[0])
     said = "no operator runs" if on_cpu else "the device waits for Python between operators"
     if share < WORTH:
-        return Quiet(rule=_NAME, looked_at=f"{said} {format_percent(share)} of the time, limit {format_percent(WORTH)}")
+        return f"{said} {format_percent(share)} of the time, limit {format_percent(WORTH)}"
     of_late = _of_late(ranks)
     if of_late is not None and of_late < _MAINLY.value:
-        return Quiet(
-            rule=_NAME,
-            looked_at=f"{said} {format_percent(share)} of the time, {format_percent(of_late)} of what the host is late: "
+        return (
+            f"{said} {format_percent(share)} of the time, {format_percent(of_late)} of what the host is late: "
             "mostly it is inside "
-            "operators",
+            "operators"
         )
-    return (
-        Finding(
-            rule=_NAME,
-            severity=severity_of(share),
-            title=f"{said} {format_percent(share)} of the time" + (": Python between operators" if on_cpu else ""),
-            evidence=(*over_ranks(shares), *_split(ranks)),
-            stake_fraction=share,
-            confidence="measured; whether it is Python or another process on that core, a sampling profiler tells",
-            advice=(
-                Advice(
-                    text="see which lines: sample the process while it trains",
-                    command="py-spy record --native --duration 30 -o profile.svg --pid PID",
-                ),
-                Advice(
-                    text="take logging, metrics and hooks out of the step, gc.freeze() after the first steps, torch.compile",
-                    command=trace_command(job, "--show phases,annotations,operators --sort host_self"),
-                ),
+    return Finding(
+        severity=severity_of(share),
+        title=f"{said} {format_percent(share)} of the time" + (": Python between operators" if on_cpu else ""),
+        evidence=(*over_ranks(shares), *_split(ranks)),
+        stake_fraction=share,
+        confidence="measured; whether it is Python or another process on that core, a sampling profiler tells",
+        advice=(
+            Advice(
+                text="see which lines: sample the process while it trains",
+                command="py-spy record --native --duration 30 -o profile.svg --pid PID",
+            ),
+            Advice(
+                text="take logging, metrics and hooks out of the step, gc.freeze() after the first steps, torch.compile",
+                command=trace_command(job, "--show phases,annotations,operators --sort host_self"),
             ),
         ),
     )
@@ -126,15 +120,11 @@ def _split(ranks: list[RankPass]) -> tuple[str, ...]:
     )
 
 
-def _check(evidence: Evidence) -> Outcome:
-    return each_job(evidence, _look)
-
-
 RULE = Rule(
-    name=_NAME,
+    name="python-overhead",
     symptom="nothing runs because the host is in Python between operators",
     needs=("traces",),
-    check=_check,
+    look_at_job=_look,
     protocol=4,
     thresholds={"of late": _MAINLY, **SHARES},
 )

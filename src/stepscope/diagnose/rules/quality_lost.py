@@ -31,18 +31,16 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.capped import capped
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TargetTime, TrainingRun
 from stepscope.results.curves import accuracy_noise, losses
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, cell_of, learning_rate, pairs, setting
 from stepscope.results.scaling import MADE_UP
 from stepscope.results.targets import best_accuracy
-
-NAME = "quality-lost"
 
 MIN_NOISES = Threshold(
     value=2.0,
@@ -73,22 +71,20 @@ class _Lost:
         return max(MIN_LOST.value, MIN_NOISES.value * self.noise)
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     judged = [lost for pair in pairs(evidence) if (lost := _lost(pair)) is not None]
     if not judged:
         return Skipped(
-            rule=NAME,
             reason="no run and its baseline have validation accuracies over enough epochs (10) to tell loss from noise",
             command="stepscope bench MATRIX.yaml --set base.epochs=10",
         )
     firing = [each for each in judged if each.lost > each.limit]
     if firing:
-        return capped(_finding(evidence, each) for each in firing)
+        return [_finding(evidence, each) for each in firing]
     worst = max(judged, key=lambda each: each.lost - each.limit)
-    return Quiet(
-        rule=NAME,
-        looked_at=f"{worst.pair.name}: best accuracy {worst.best:.4f} against {worst.base_best:.4f} in {worst.epochs}"
-        f" epochs, limit {worst.limit:.4f} lower",
+    return (
+        f"{worst.pair.name}: best accuracy {worst.best:.4f} against {worst.base_best:.4f} in {worst.epochs}"
+        f" epochs, limit {worst.limit:.4f} lower"
     )
 
 
@@ -126,11 +122,9 @@ def _finding(evidence: Evidence, lost: _Lost) -> Finding:
         *_settings_text(pair),
     ]
     return Finding(
-        rule=NAME,
         severity="problem",
         title=f"{pair.ranks}: {faster}{to_target}{never}",
         evidence=tuple(said),
-        stake_fraction=None,
         confidence=f"likely: {lost.lost / lost.noise:.1f} times the noise between epochs, of one run each"
         if lost.noise > 0
         else "likely: of one run each",
@@ -218,10 +212,11 @@ def _settings_text(pair: Pair) -> list[str]:
 
 
 RULE = Rule(
-    name=NAME,
+    name="quality-lost",
     symptom="faster per epoch, but accuracy at equal epochs is lower",
     needs=("scaling",),
-    check=check,
+    look=check,
+    folded=True,
     protocol=5,
     thresholds={"noise": MIN_NOISES, "accuracy": MIN_LOST},
 )

@@ -23,23 +23,20 @@ METRICS, Scaling: always say which. Gustafson, Reevaluating Amdahl's law, CACM 3
 
 from __future__ import annotations
 
-from stepscope.diagnose.capped import capped
-from stepscope.diagnose.rule import Outcome, Rule
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import Scaling
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, pairs
 
-NAME = "scaling-mixed"
 
-
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     found = [pair for pair in pairs(evidence) if pair.relative > 1]
     kinds = {pair.run.run_id: _by_batches(pair) for pair in found}
     told = [p for p in found if p.row.scaling is not None or kinds[p.run.run_id] is not None]
     if not told:
         return Skipped(
-            rule=NAME,
             reason="no run with a baseline tells its batches or which scaling it is",
             command="stepscope bench --preset strong-scaling",
         )
@@ -50,9 +47,9 @@ def check(evidence: Evidence) -> Outcome:
             by_base.setdefault(pair.base.run_id, []).append(pair)
     findings += [_mixed(group) for group in by_base.values() if len({pair.row.scaling for pair in group} - {None}) > 1]
     if findings:
-        return capped(findings)
+        return findings
     shown = sorted({pair.row.scaling or "unknown" for pair in told})
-    return Quiet(rule=NAME, looked_at=f"{len(told)} runs, {' and '.join(shown)} scaling, never two on one baseline")
+    return f"{len(told)} runs, {' and '.join(shown)} scaling, never two on one baseline"
 
 
 def _by_batches(pair: Pair) -> Scaling | str | None:
@@ -83,11 +80,9 @@ def _contradiction(pair: Pair) -> Finding:
         title = f"called {pair.row.scaling} scaling, and its batches are those of {by_batches} scaling"
         said = (batches,)
     return Finding(
-        rule=NAME,
         severity="warning",
         title=title,
         evidence=(*said, f"the speed-up of {pair.speedup_text} mixes more ranks with another batch"),
-        stake_fraction=None,
         confidence="certain: from the batches",
         advice=(
             Advice(
@@ -103,11 +98,9 @@ def _mixed(group: list[Pair]) -> Finding:
     base = group[0].base
     said = [f"{pair.run.label}: {pair.row.scaling}, {pair.row.speedup:.2f}x" for pair in group[:6]]
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"strong and weak scaling in one comparison: {len(group)} runs against {base.label}",
         evidence=tuple(said),
-        stake_fraction=None,
         confidence="certain: from the batches or as stated",
         advice=(Advice(text="draw and rate them apart, each kind against its own baseline"),),
         subject=base.group,
@@ -115,9 +108,10 @@ def _mixed(group: list[Pair]) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="scaling-mixed",
     symptom="strong and weak scaling are mixed up in one comparison",
     needs=("scaling",),
-    check=check,
+    look=check,
+    folded=True,
     protocol=1,
 )

@@ -28,17 +28,15 @@ from dataclasses import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.capped import capped
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.data_use import duplicated
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, pairs
 from stepscope.stats.order import Interval
 from stepscope.stats.scaling import GOOD
 from stepscope.stats.scaling_laws import MIN_SIZES, ScalingLaw, SizePoint, fit_amdahl, fit_usl
-
-NAME = "serial-fraction"
 
 MAX_LOST = Threshold(value=GOOD, unit="fitted efficiency at the most ranks", source="METRICS, Scaling: good above 0.80")
 
@@ -57,7 +55,7 @@ class _Series:
         return max(point.world_size for point in self.points)
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     found = [
         pair
         for pair in pairs(evidence)
@@ -66,7 +64,6 @@ def check(evidence: Evidence) -> Outcome:
     ]
     if not found:
         return Skipped(
-            rule=NAME,
             reason="no strong scaling here: weak scaling hides what does not shrink",
             command=_COMMAND,
         )
@@ -75,19 +72,17 @@ def check(evidence: Evidence) -> Outcome:
     if not laws:
         most = max(len({p.world_size for p in series.points}) for series, _ in fitted)
         return Skipped(
-            rule=NAME,
             reason=f"{counted(most, 'number')} of ranks measured: a scaling law needs at least {MIN_SIZES}",
             command=_COMMAND,
         )
     firing = [(s, law) for s, law in laws if law.efficiency(s.most) <= MAX_LOST.value]
     if firing:
-        return capped(_finding(series, law) for series, law in firing)
+        return [_finding(series, law) for series, law in firing]
     series, law = max(laws, key=lambda each: each[1].serial_fraction)
-    return Quiet(
-        rule=NAME,
-        looked_at=f"{series.name}: serial fraction {format_percent(law.serial_fraction)}, "
+    return (
+        f"{series.name}: serial fraction {format_percent(law.serial_fraction)}, "
         f"{format_percent(law.efficiency(series.most))}"
-        f" of ideal on {series.most} ranks; limit {format_percent(MAX_LOST.value)}",
+        f" of ideal on {series.most} ranks; limit {format_percent(MAX_LOST.value)}"
     )
 
 
@@ -125,7 +120,6 @@ def _finding(series: _Series, law: ScalingLaw) -> Finding:
     limit = law.most_speedup
     bound = "" if limit is None else f": never more than {limit:.1f}x"
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"{format_percent(law.serial_fraction)} of the work does not shrink with the ranks{bound}",
         evidence=tuple(evidence),
@@ -160,10 +154,11 @@ def _interval(interval: Interval) -> str:
 
 
 RULE = Rule(
-    name=NAME,
+    name="serial-fraction",
     symptom="a part of the step does not shrink with the ranks (Amdahl, USL)",
     needs=("scaling",),
-    check=check,
+    look=check,
+    folded=True,
     protocol=4,
     thresholds={
         "efficiency": MAX_LOST,

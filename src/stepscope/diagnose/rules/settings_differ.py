@@ -27,14 +27,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepscope.core.words import counted
-from stepscope.diagnose.capped import capped
-from stepscope.diagnose.rule import Outcome, Rule
-from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, pairs
-
-NAME = "settings-differ"
 
 _FACTS = (
     "model", "dataset", "dataset_size", "precision", "accumulation", "device", "hardware", "num_parameters", "unit",
@@ -50,11 +48,11 @@ _SETTINGS = frozenset({
 _SECTIONS = ("model.", "optimizer.", "dataset_options.")
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     found = [(pair, differing) for pair in pairs(evidence) if (differing := _differing(pair))]
     if found:
-        return capped(_finding(pair, differing) for pair, differing in _once_each(found))
-    return Quiet(rule=NAME, looked_at=f"{counted(len(pairs(evidence)), 'run')}: as its baseline but for the ranks")
+        return [_finding(pair, differing) for pair, differing in _once_each(found)]
+    return f"{counted(len(pairs(evidence)), 'run')}: as its baseline but for the ranks"
 
 
 def _differing(pair: Pair) -> dict[str, tuple[Any, Any]]:
@@ -100,11 +98,9 @@ def _finding(pair: Pair, differing: dict[str, tuple[Any, Any]]) -> Finding:
     names = list(differing)
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"{pair.run.label} and its baseline differ in more than ranks: {shown}",
         evidence=tuple(f"{name}: {mine} against {theirs}" for name, (mine, theirs) in list(differing.items())[:8]),
-        stake_fraction=None,
         confidence="certain: as both sources tell; whether it matters is for the reader",
         advice=(Advice(text="measure the baseline again with the run's settings"),),
         subject=pair.name,
@@ -112,9 +108,10 @@ def _finding(pair: Pair, differing: dict[str, tuple[Any, Any]]) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="settings-differ",
     symptom="a run and its baseline differ in more than ranks",
     needs=("scaling",),
-    check=check,
+    look=check,
+    folded=True,
     protocol=1,
 )

@@ -29,14 +29,13 @@ from __future__ import annotations
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.units import format_bandwidth, format_percent, format_size
 from stepscope.core.words import counted, plural
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_facts import by_sweep, listed, size_of, time_of, topology_of
 from stepscope.results.evidence import Evidence
 from stepscope.results.slow_pairs import SLOW, PairsVerdict, SlowEnd, SlowPair, slow_pairs
-
-NAME = "slow-link"
 
 MIN_FRACTION = Threshold(
     value=0.6,
@@ -57,7 +56,7 @@ START_UP = Threshold(
 _NIC = ("its NIC, cable and switch port: ethtool or ibstat for the rate, errors and drops on the counters",)
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     verdicts = slow_pairs(evidence.comm)
     found = [f for verdict in verdicts for f in _of_pairs(verdict)]
     judged = [(name, rows[-1], share) for name, rows in by_sweep(evidence.comm) if (share := _share(rows))]
@@ -67,15 +66,13 @@ def check(evidence: Evidence) -> Outcome:
     compared = sum(v.compared for v in verdicts)
     if judged:
         name, row, share = min(judged, key=lambda each: each[2])
-        return Quiet(
-            rule=NAME,
-            looked_at=f"{name}: {format_percent(share)} of the link's peak at {format_size(size_of(row))}, "
-            f"limit {format_percent(MIN_FRACTION.value)}",
+        return (
+            f"{name}: {format_percent(share)} of the link's peak at {format_size(size_of(row))}, "
+            f"limit {format_percent(MIN_FRACTION.value)}"
         )
     if compared:
-        return Quiet(rule=NAME, looked_at=f"{counted(compared, 'pair')}: none {SLOW:.1f}x its like")
+        return f"{counted(compared, 'pair')}: none {SLOW:.1f}x its like"
     return Skipped(
-        rule=NAME,
         reason=_why_not(evidence, verdicts),
         command="stepscope comm --ops none --pairs",
     )
@@ -119,11 +116,9 @@ def _of_sweep(name: str, row: CommRow, share: float, evidence: Evidence) -> Find
             f"NVLink joins {joined} of {counted(len(topology.gpu_pairs()), 'GPU pair')}; the others go over PCIe"
         )
     return Finding(
-        rule=NAME,
         severity="problem" if share < MIN_FRACTION.value / 2 else "warning",
         title=f"{name} reaches {format_percent(share)} of the link's peak",
         evidence=tuple(said),
-        stake_fraction=None,
         confidence="measured; that every rank can use the whole link is assumed",
         advice=(
             Advice(
@@ -159,14 +154,12 @@ def _of_end(end: SlowEnd, verdict: PairsVerdict) -> Finding:
     who = ranks if end.host is None else f"host {end.host} ({ranks})"
     what = {"egress": "sends", "ingress": "receives", "both": "sends and receives"}[end.direction]
     return Finding(
-        rule=NAME,
         severity="problem",
         title=f"{who} {what} {end.ratio:.1f}x as slowly as the others",
         evidence=(
             f"{end.slow} of its {counted(end.of, 'pair')} that way are slow, among {counted(verdict.world_size, 'rank')}",
             "pairs among the others are not alike slow: it is this end, not its links to single peers",
         ),
-        stake_fraction=None,
         confidence="measured",
         advice=(
             Advice(text=f"look at {_NIC[0]}"),
@@ -184,14 +177,12 @@ def _of_pair(pair: SlowPair) -> Finding:
     a, b = pair.peer
     where = f" ({pair.path})" if pair.path else ""
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"messages between ranks {a} and {b}{where} take {pair.ratio:.1f}x as long as between other pairs",
         evidence=(
             f"{pair.time_ns / 1e3:.0f} us at {format_size(pair.size_bytes)}; like pairs {pair.typical_ns / 1e3:.0f} us",
             "seen in more than one measurement of this pair",
         ),
-        stake_fraction=None,
         confidence="measured",
         advice=(
             Advice(
@@ -204,10 +195,10 @@ def _of_pair(pair: SlowPair) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="slow-link",
     symptom="a link between ranks is slower than it can be, or than its like",
     needs=("comm",),
-    check=check,
+    look=check,
     protocol=3,
     thresholds={"fraction": MIN_FRACTION, "pair": PAIR_RATIO, "start_up": START_UP},
 )

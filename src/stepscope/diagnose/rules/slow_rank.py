@@ -32,8 +32,9 @@ from collections.abc import Sequence
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again, profiled
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Quiet, Severity, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Severity, Skipped
 from stepscope.results.cell_facts import TimedCell, among, by_model, timed_cells
 from stepscope.results.evidence import Evidence
 from stepscope.results.slow_ranks import (
@@ -48,8 +49,6 @@ from stepscope.results.slow_ranks import (
     own_times,
     slow_ranks,
 )
-
-NAME = "slow-rank"
 
 STEPS = Threshold(value=LEAST_STEPS, unit="common timed steps", source="METRICS, Stragglers")
 EXCESS = Threshold(
@@ -72,14 +71,13 @@ OUTLIER = Threshold(
 )
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     cells = timed_cells(evidence, least_ranks=2)
     times = {id(cell): each for cell in cells if (each := own_times(cell.cell.result)) is not None}
     enough = [cell for cell in cells if id(cell) in times and times[id(cell)].steps >= LEAST_STEPS]
     if not enough:
         most = max((each.steps for each in times.values()), default=0)
         return Skipped(
-            rule=NAME,
             reason=f"{LEAST_STEPS} timed steps on several ranks are needed"
             + (f", the most of any cell is {most}" if times else ", no cell has any"),
             command=f"stepscope bench MATRIX.yaml --steps {2 * LEAST_STEPS}",
@@ -96,7 +94,7 @@ def check(evidence: Evidence) -> Outcome:
         ]
     if found:
         return tuple(found)
-    return Quiet(rule=NAME, looked_at=_quiet(enough, [times[id(cell)] for cell in enough]))
+    return _quiet(enough, [times[id(cell)] for cell in enough])
 
 
 def _finding(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes, rest: tuple[str, ...]) -> Finding:
@@ -105,7 +103,6 @@ def _finding(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes, r
     if slow.kind == "chronic" and whole > 0.2:
         severity = "problem"
     return Finding(
-        rule=NAME,
         severity=severity,
         title=_title(slow),
         evidence=(*_evidence(slow, times), *rest),
@@ -239,10 +236,10 @@ def _quiet(cells: Sequence[TimedCell], times: Sequence[OwnTimes]) -> str:
 
 
 RULE = Rule(
-    name=NAME,
+    name="slow-rank",
     symptom="a rank is slower than the others, who wait for it",
     needs=("cells",),
-    check=check,
+    look=check,
     protocol=2,
     thresholds={
         "steps": STEPS,

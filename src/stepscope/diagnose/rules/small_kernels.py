@@ -24,11 +24,11 @@ operations; document 004's checklist, "Batch size sufficient?".
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
-    each_job,
     idle_share,
     mean,
     on_device,
@@ -38,12 +38,10 @@ from stepscope.diagnose.trace_facts import (
     unread,
     window_ns,
 )
-from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_rules import KernelMix
 from stepscope.records.trace_summary import RankPass
-from stepscope.results.evidence import Evidence, TraceEvidence
-
-_NAME = "small-kernels"
+from stepscope.results.evidence import TraceEvidence
 
 _MOST = Threshold(
     value=0.5,
@@ -52,36 +50,32 @@ _MOST = Threshold(
 )
 
 
-def _look(job: TraceEvidence) -> Outcome:
+def _look(job: TraceEvidence) -> Said:
     ranks = [(p, p.mix) for p in on_device(job.summary) if p.mix is not None]
     if not ranks:
-        return unread(_NAME, job.summary, "no compute kernels: a CPU job has none")
+        return unread(job.summary, "no compute kernels: a CPU job has none")
     short, calls = sum(m.short_calls for _, m in ranks), sum(m.calls for _, m in ranks)
     shares = [_share(p, m) for p, m in ranks]
     share = mean(shares)
     limit = format_duration(ranks[0][1].short_limit_ns)
     said = f"{format_percent(short / calls)} of {calls:,} compute kernels are over within {limit}"
     if short / calls < _MOST.value or share < WORTH:
-        return Quiet(
-            rule=_NAME,
-            looked_at=f"{said} and take {format_percent(share)} of the time with their gaps, limits "
-            f"{format_percent(_MOST.value)} and {format_percent(WORTH)}",
+        return (
+            f"{said} and take {format_percent(share)} of the time with their gaps, limits "
+            f"{format_percent(_MOST.value)} and {format_percent(WORTH)}"
         )
-    return (
-        Finding(
-            rule=_NAME,
-            severity=severity_of(share),
-            title=f"{said}: they and the gaps between kernels take {format_percent(share)} of the time",
-            evidence=(*over_ranks(shares), *_per_step(ranks)),
-            stake_fraction=share,
-            confidence="measured; how much of it fusing returns depends on what can be fused",
-            advice=(
-                Advice(
-                    text="look which sequences repeat, and fuse them: torch.compile, fused or foreach optimizers",
-                    command=trace_command(job, "--show sequences,kernels,launches"),
-                ),
-                Advice(text="a larger micro-batch makes every kernel longer at the same number of launches"),
+    return Finding(
+        severity=severity_of(share),
+        title=f"{said}: they and the gaps between kernels take {format_percent(share)} of the time",
+        evidence=(*over_ranks(shares), *_per_step(ranks)),
+        stake_fraction=share,
+        confidence="measured; how much of it fusing returns depends on what can be fused",
+        advice=(
+            Advice(
+                text="look which sequences repeat, and fuse them: torch.compile, fused or foreach optimizers",
+                command=trace_command(job, "--show sequences,kernels,launches"),
             ),
+            Advice(text="a larger micro-batch makes every kernel longer at the same number of launches"),
         ),
     )
 
@@ -100,15 +94,11 @@ def _per_step(ranks: list[tuple[RankPass, KernelMix]]) -> tuple[str, ...]:
     return (f"{sum(m.calls for p, m in ranks if p.steps) / steps:,.0f} kernels a step and rank; {lengths}",)
 
 
-def _check(evidence: Evidence) -> Outcome:
-    return each_job(evidence, _look)
-
-
 RULE = Rule(
-    name=_NAME,
+    name="small-kernels",
     symptom="most kernels are shorter than their launch",
     needs=("traces",),
-    check=_check,
+    look_at_job=_look,
     protocol=4,
     thresholds={"number": _MOST, **SHARES},
 )

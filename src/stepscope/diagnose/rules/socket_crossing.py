@@ -25,13 +25,12 @@ nccl-tests issue 178: 208 GB/s on two GPUs with NVLink, 20 GB/s on three of whic
 from __future__ import annotations
 
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.environment.topology import Topology
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_facts import topology_of
 from stepscope.results.evidence import NEEDS, Evidence
-
-NAME = "socket-crossing"
 
 MOST_PAIRS = Threshold(
     value=0, unit="GPU pairs across", source="one crossing is enough: a ring moves at its slowest link's pace"
@@ -39,13 +38,13 @@ MOST_PAIRS = Threshold(
 _SHOWN = 6
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     topology = topology_of(evidence)
     if topology is None:
         reason, command = NEEDS["topology"]
-        return Skipped(rule=NAME, reason=reason, command=command)
+        return Skipped(reason=reason, command=command)
     if len(topology.gpus) < 2:
-        return Quiet(rule=NAME, looked_at="one GPU: nothing crosses")
+        return "one GPU: nothing crosses"
     across = topology.socket_crossing_pairs()
     found = []
     if len(across) > MOST_PAIRS.value:
@@ -58,7 +57,7 @@ def check(evidence: Evidence) -> Outcome:
     pairs = topology.gpu_pairs()
     unknown = len(topology.unknown_pairs())
     more = f"; {counted(unknown, 'pair')} not readable" if unknown else ""
-    return Quiet(rule=NAME, looked_at=f"0 of {counted(len(pairs), 'GPU pair')} cross sockets (SYS){more}")
+    return f"0 of {counted(len(pairs), 'GPU pair')} cross sockets (SYS){more}"
 
 
 def _sides(topology: Topology, across: tuple[tuple[str, str], ...]) -> list[tuple[str, ...]]:
@@ -89,11 +88,9 @@ def _pairs(topology: Topology, across: tuple[tuple[str, str], ...], transports: 
     if transports:
         evidence.append(f"NCCL copies through host memory there: {', '.join(transports)}")
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"{len(across)} of {counted(len(pairs), 'GPU pair')} reach each other only across the socket interconnect",
         evidence=tuple(evidence),
-        stake_fraction=None,
         confidence="certain for the machine: its link matrix; which of these GPUs the job uses is not recorded",
         advice=(
             Advice(
@@ -140,11 +137,9 @@ def _far_from_nics(topology: Topology) -> tuple[str, ...]:
 def _nics(topology: Topology, far: tuple[str, ...]) -> Finding:
     nics = ", ".join(nic.label or nic.name for nic in topology.nics)
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"{len(far)} of {counted(len(topology.gpus), 'GPU')} have every network card on the other socket",
         evidence=(f"{', '.join(far)}: nearest cards are SYS", f"cards: {nics}"),
-        stake_fraction=None,
         confidence="certain for the machine; it matters to jobs on several hosts only",
         advice=(
             Advice(
@@ -160,10 +155,10 @@ def _nics(topology: Topology, far: tuple[str, ...]) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="socket-crossing",
     symptom="traffic of the job's GPUs crosses the socket interconnect",
     needs=(),
-    check=check,
+    look=check,
     protocol=3,
     thresholds={"pairs": MOST_PAIRS},
 )

@@ -28,13 +28,12 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
-from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE, each_job, trace_command, unread
-from stepscope.records.finding import Advice, Finding, Quiet
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE, trace_command, unread
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_stragglers import Straggler, StragglerReport
-from stepscope.results.evidence import Evidence, TraceEvidence
-
-_NAME = "straggler"
+from stepscope.results.evidence import TraceEvidence
 
 _CAUSE_ADVICE = {
     "launch-bound": "its host launches late: look at this host's CPU (other jobs, governor, pinning, Python work)",
@@ -45,20 +44,20 @@ _CAUSE_ADVICE = {
 }
 
 
-def _look(job: TraceEvidence) -> Outcome:
+def _look(job: TraceEvidence) -> Said:
     report = job.summary.stragglers
     if report is None:
-        return unread(_NAME, job.summary, "no collective was recorded")
+        return unread(job.summary, "no collective was recorded")
     if not report.instances:
-        return unread(_NAME, job.summary, "no collective was seen on two ranks: give the traces of all ranks")
+        return unread(job.summary, "no collective was seen on two ranks: give the traces of all ranks")
     windows = [p.budget.parts.window_ns for p in job.summary.ranks if p.budget is not None]
     waiting = report.waiting_ns / sum(windows) if any(windows) else 0.0
     if report.stragglers:
         typical_ns = sum(windows) / len(windows) if windows else 0.0
         return tuple(_named(job, each, typical_ns) for each in report.stragglers)
     if waiting >= WORTH and report.pattern in ("rotating", "one-off"):
-        return (_nobody(job, report, waiting),)
-    return Quiet(rule=_NAME, looked_at=f"{report.text}; waiting takes {format_percent(waiting)} of the time")
+        return _nobody(job, report, waiting)
+    return f"{report.text}; waiting takes {format_percent(waiting)} of the time"
 
 
 def _named(job: TraceEvidence, each: Straggler, window_ns: float) -> Finding:
@@ -75,7 +74,6 @@ def _named(job: TraceEvidence, each: Straggler, window_ns: float) -> Finding:
         advice.append(Advice(text=f"late run after run and nothing explains it: leave its host out{away}"))
     advice.append(Advice(text="a faster network would not help: this time is waiting, not transfer"))
     return Finding(
-        rule=_NAME,
         severity="problem",
         title=f"{place} is a straggler: the others wait for it ({each.cause})",
         evidence=(
@@ -94,7 +92,6 @@ def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Find
     once = report.pattern == "one-off"
     when = "in one collective above all" if once else "for another one each time"
     return Finding(
-        rule=_NAME,
         severity="warning",
         title=f"ranks wait for each other {format_percent(waiting)} of the time, {when}",
         evidence=(
@@ -114,15 +111,11 @@ def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Find
     )
 
 
-def _check(evidence: Evidence) -> Outcome:
-    return each_job(evidence, _look)
-
-
 RULE = Rule(
-    name=_NAME,
+    name="straggler",
     symptom="a rank that the others wait for, in the traces of a job",
     needs=("traces",),
-    check=_check,
+    look_at_job=_look,
     protocol=2,
     thresholds={
         "share of skew": Threshold(value=0.20, unit="share of all skew", source="FORMATS, Trace JSON"),

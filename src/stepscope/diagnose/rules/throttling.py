@@ -29,13 +29,12 @@ from collections import Counter
 
 from stepscope.core.units import format_duration, format_flops, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import GpuFact
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.evidence import Evidence
-
-NAME = "throttling"
 
 MOST_SPREAD = Threshold(
     value=0.10,
@@ -51,7 +50,7 @@ LEAST_LIMIT = Threshold(value=0.98, unit="of the default power limit", source="a
 _MATMUL = "stepscope comm --ops none --matmul"
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     products = [row for row in evidence.comm if _is_product(row)]
     capped = [gpu for gpu in _gpus(evidence) if _is_capped(gpu)]
     found = [_capped(capped)] if capped else []
@@ -62,15 +61,14 @@ def check(evidence: Evidence) -> Outcome:
         return tuple(found)
     if products:
         worst = max(products, key=lambda row: row.rank_spread or 0.0)
-        return Quiet(
-            rule=NAME,
-            looked_at=f"no rank is {format_percent(MOST_SPREAD.value)} behind at half of "
+        return (
+            f"no rank is {format_percent(MOST_SPREAD.value)} behind at half of "
             f"{counted(len(products), 'size')}; most "
-            f"at one: {format_percent(worst.rank_spread or 0.0)}",
+            f"at one: {format_percent(worst.rank_spread or 0.0)}"
         )
     if any(gpu.power_limit_w is not None for gpu in _gpus(evidence)):
-        return Quiet(rule=NAME, looked_at="power limits at their default; no matrix products were measured")
-    return Skipped(rule=NAME, reason="no matrix products were measured on every rank", command=_MATMUL)
+        return "power limits at their default; no matrix products were measured"
+    return Skipped(reason="no matrix products were measured on every rank", command=_MATMUL)
 
 
 def _slow_rank(products: list[CommRow]) -> list[CommRow]:
@@ -99,12 +97,10 @@ def _capped(gpus: list[GpuFact]) -> Finding:
     lowest = min(gpus, key=lambda g: (g.power_limit_w or 0.0) / (g.power_limit_default_w or 1.0))
     said = [f"GPU {g.index} ({g.name}): {g.power_limit_w:.0f} W of {g.power_limit_default_w:.0f} W" for g in gpus[:8]]
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"power limit lowered on {counted(len(gpus), 'GPU')}: GPU {lowest.index} may draw "
         f"{lowest.power_limit_w:.0f} of {lowest.power_limit_default_w:.0f} W",
         evidence=tuple(said),
-        stake_fraction=None,
         confidence="certain: the driver says so; how far clocks drop depends on the work",
         advice=(
             Advice(text="ask the operator, or as root", command="nvidia-smi -pl WATTS"),
@@ -124,7 +120,6 @@ def _slow(slow: list[CommRow], products: list[CommRow]) -> Finding:
     time = "" if worst.time_ns is None else f" ({format_duration(worst.time_ns)} a product{rate})"
     cpu = worst.device == "cpu"
     return Finding(
-        rule=NAME,
         severity="warning",
         title=f"rank {worst.slowest_rank} computes {format_percent(spread)} slower than the fastest rank on the "
         "same product",
@@ -153,10 +148,10 @@ def _slow(slow: list[CommRow], products: list[CommRow]) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="throttling",
     symptom="a device computes slower than its like",
     needs=(),
-    check=check,
+    look=check,
     protocol=3,
     thresholds={"spread": MOST_SPREAD, "sizes": LEAST_SIZES, "limit": LEAST_LIMIT},
 )

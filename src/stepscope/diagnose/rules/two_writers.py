@@ -26,24 +26,22 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from stepscope.core.words import counted
-from stepscope.diagnose.capped import capped
-from stepscope.diagnose.rule import Outcome, Rule
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import name_of
 
-NAME = "two-writers"
 
-
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     with_epochs = [run for run in evidence.runs if run.epochs or run.settings.get("duplicate_epochs")]
     if not with_epochs:
-        return Skipped(rule=NAME, reason="no run has epochs", command="stepscope bench MATRIX.yaml --set base.epochs=2")
+        return Skipped(reason="no run has epochs", command="stepscope bench MATRIX.yaml --set base.epochs=2")
     findings = [finding for run in with_epochs if (finding := _finding(run)) is not None]
     if findings:
-        return capped(findings)
-    return Quiet(rule=NAME, looked_at=f"{counted(len(with_epochs), 'run')}: epochs in order, each once")
+        return findings
+    return f"{counted(len(with_epochs), 'run')}: epochs in order, each once"
 
 
 def _finding(run: TrainingRun) -> Finding | None:
@@ -62,11 +60,9 @@ def _finding(run: TrainingRun) -> Finding | None:
     cause, fix = _cause(run, counts, backwards)
     what = f"{counted(len(doubled), 'epoch')} twice" if doubled else "epochs that go backwards"
     return Finding(
-        rule=NAME,
         severity="problem",
         title=f"{run.run_id}: {what} in one metrics file: {cause}",
         evidence=tuple(said),
-        stake_fraction=None,
         confidence="certain: from the epochs' numbers; who wrote them is likely only",
         advice=(Advice(text=fix),),
         subject=name_of(run),
@@ -102,9 +98,10 @@ def _cause(run: TrainingRun, counts: Counter[int], backwards: Sequence[tuple[int
 
 
 RULE = Rule(
-    name=NAME,
+    name="two-writers",
     symptom="two jobs or several ranks wrote one metrics file",
     needs=("runs",),
-    check=check,
+    look=check,
+    folded=True,
     protocol=1,
 )

@@ -25,25 +25,24 @@ from __future__ import annotations
 
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Outcome, Rule, Threshold
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_labels import op_label, sweep_names, sweeps
 from stepscope.results.evidence import NEEDS, Evidence
-
-NAME = "wrong-results"
 
 MOST_WRONG = Threshold(value=0, unit="wrong elements", source="a collective is exact up to rounding")
 _SHOWN = 4
 
 
-def check(evidence: Evidence) -> Outcome:
+def check(evidence: Evidence) -> Said:
     checked = [row for row in evidence.comm if row.correct is not None]
     wrong = [row for row in checked if row.correct is False]
     if not checked:
-        return Skipped(rule=NAME, reason="no result of a collective was checked", command=f"{NEEDS['comm'][1]} --check")
+        return Skipped(reason="no result of a collective was checked", command=f"{NEEDS['comm'][1]} --check")
     if not wrong:
-        return Quiet(rule=NAME, looked_at=f"{counted(len(checked), 'size')} checked, all right")
+        return f"{counted(len(checked), 'size')} checked, all right"
     called = sweep_names(evidence.comm)
     return tuple(_finding(f"{op_label(rows[0])} on {called(rows[0])}", rows) for rows in sweeps(wrong).values())
 
@@ -55,11 +54,9 @@ def _finding(name: str, wrong: list[CommRow]) -> Finding:
     ]
     more = [f"{counted(len(wrong) - _SHOWN, 'more size')}"] if len(wrong) > _SHOWN else []
     return Finding(
-        rule=NAME,
         severity="problem",
         title=f"{name} gives wrong results at {counted(len(wrong), 'size')}",
         evidence=(*shown, *more),
-        stake_fraction=None,
         confidence="measured: the result was compared with the expected one",
         advice=(
             Advice(text="use no result of this machine until this is gone; models trained on it may be damaged"),
@@ -78,10 +75,10 @@ def _finding(name: str, wrong: list[CommRow]) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="wrong-results",
     symptom="a collective's result is wrong",
     needs=("comm",),
-    check=check,
+    look=check,
     protocol=1,
     thresholds={"wrong": MOST_WRONG},
 )

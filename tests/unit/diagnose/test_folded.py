@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from stepscope.diagnose.capped import IN_FULL, capped
+from stepscope.diagnose.outcome import IN_FULL, folded
 from stepscope.records.finding import Advice, Diagnosis, Finding
 from stepscope.report.diagnose_document import metrics
 from stepscope.results.evidence import Evidence
@@ -20,12 +20,12 @@ def finding(number: int, stake: float | None = None) -> Finding:
 
 
 def test_few_stay_as_they_are_largest_stake_first() -> None:
-    found = capped(finding(n, stake=n / 10) for n in range(IN_FULL + 1))
+    found = folded(finding(n, stake=n / 10) for n in range(IN_FULL + 1))
     assert [f.title for f in found] == ["case 4", "case 3", "case 2", "case 1", "case 0"]
 
 
 def test_many_are_folded_into_lines_that_name_them() -> None:
-    found = capped(finding(n, stake=1 - n / 100) for n in range(IN_FULL + 30))
+    found = folded(finding(n, stake=1 - n / 100) for n in range(IN_FULL + 30))
     assert [f.title for f in found[:IN_FULL]] == ["case 0", "case 1", "case 2", "case 3"]
     assert len(found) == IN_FULL + 1
     last = found[-1]
@@ -37,6 +37,6 @@ def test_many_are_folded_into_lines_that_name_them() -> None:
 
 def test_what_is_folded_counts_once() -> None:
     """``--fail-if 'problem_count > N'`` counts what is shown: four in full and the fold, however many are in it."""
-    found = capped(finding(n, stake=1 - n / 100) for n in range(IN_FULL + 30))
+    found = folded(finding(n, stake=1 - n / 100) for n in range(IN_FULL + 30))
     counted = metrics(Evidence(sources=()), Diagnosis(findings=found, skipped=(), quiet=()))
     assert counted["problem_count"] == counted["finding_count"] == IN_FULL + 1

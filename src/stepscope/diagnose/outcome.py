@@ -1,0 +1,103 @@
+"""What a rule says of its evidence, and how several such sayings become one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from stepscope.core.units import format_percent
+from stepscope.core.words import counted
+from stepscope.records.finding import Finding, Quiet, Skipped
+from stepscope.results.evidence import TraceEvidence
+
+Said = Finding | Iterable[Finding] | str | Quiet | Skipped
+"""As rules return it. A text is a rule that looked and found nothing: at what, and what decided."""
+
+Outcome = tuple[Finding, ...] | Quiet | Skipped
+"""The same as everybody else reads it; findings are never an empty tuple."""
+
+JOBS_NAMED = 3
+
+IN_FULL = 4
+"""Findings of one rule that a reader gets in full."""
+
+_LINES = 12
+
+
+def outcome_of(said: Said) -> Outcome:
+    if isinstance(said, str):
+        return Quiet(looked_at=said)
+    if isinstance(said, Finding):
+        return (said,)
+    return said if isinstance(said, (Quiet, Skipped)) else tuple(said)
+
+
+def named(rule: str, outcome: Outcome) -> Outcome:
+    """``outcome`` as this rule's."""
+    if isinstance(outcome, tuple):
+        return tuple(replace(finding, rule=rule) for finding in outcome)
+    return replace(outcome, rule=rule)
+
+
+def together(said: Iterable[Said]) -> Outcome:
+    """One outcome of several of one rule, at least one: findings win over quiet, quiet over skipped."""
+    outcomes = [outcome_of(each) for each in said]
+    found = tuple(f for outcome in outcomes if isinstance(outcome, tuple) for f in outcome)
+    if found:
+        return found
+    quiet = [outcome.looked_at for outcome in outcomes if isinstance(outcome, Quiet)]
+    return Quiet(looked_at="; ".join(quiet)) if quiet else outcomes[0]
+
+
+def each_job(jobs: Sequence[TraceEvidence], look: Callable[[TraceEvidence], Said]) -> Outcome:
+    """``look`` on every traced job: all findings, else what was quiet, else why none could be looked at.
+
+    With several jobs a finding's subject says which. Of more than ``JOBS_NAMED`` jobs with findings the one with most at
+    stake speaks for all.
+    """
+    outcomes = [(job.name, outcome_of(look(job))) for job in jobs]
+    several = len(outcomes) > 1
+    found = [(name, outcome) for name, outcome in outcomes if isinstance(outcome, tuple)]
+    if found:
+        shown = found if len(found) <= JOBS_NAMED else [_worst(found)]
+        return tuple(
+            replace(f, subject=", ".join(filter(None, (name, f.subject)))) if several else f
+            for name, findings in shown
+            for f in findings
+        )
+    quiet = [(name, o) for name, o in outcomes if isinstance(o, Quiet)]
+    if quiet:
+        said = [f"{name}: {o.looked_at}" if several else o.looked_at for name, o in quiet[:JOBS_NAMED]]
+        more = [f"and {len(quiet) - JOBS_NAMED} more jobs"] if quiet[JOBS_NAMED:] else []
+        return Quiet(looked_at="; ".join([*said, *more]))
+    return next(o for _, o in outcomes if isinstance(o, Skipped))
+
+
+def folded(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """``findings`` of one rule, largest stake first; from the fifth on as lines of one finding without a stake."""
+    ranked = sorted(findings, key=lambda finding: -(finding.stake_fraction or 0.0))
+    rest = ranked[IN_FULL:]
+    if len(rest) < 2:
+        return tuple(ranked)
+    lines = [f"{finding.subject}: {finding.title}" for finding in rest[:_LINES]]
+    if len(rest) > _LINES:
+        lines.append(f"and {len(rest) - _LINES} more")
+    others = replace(
+        rest[0],
+        title=f"{rest[0].rule}: {counted(len(rest), 'more case')} of the same kind",
+        evidence=tuple(lines),
+        stake_fraction=None,
+        advice=(),
+        subject=None,
+    )
+    return (*ranked[:IN_FULL], others)
+
+
+def _worst(found: Sequence[tuple[str, tuple[Finding, ...]]]) -> tuple[str, tuple[Finding, ...]]:
+    """The job with most at stake, its first finding saying how many others there are and how bad."""
+    stakes = [max(f.stake_fraction or 0.0 for f in findings) for _, findings in found]
+    name, findings = found[stakes.index(max(stakes))]
+    low = f", from {format_percent(min(stakes))} of the time" if min(stakes) > 0 else ""
+    others = f"the same in {len(found) - 1} more of the traced jobs{low}"
+    first = replace(findings[0], evidence=(*findings[0].evidence, others))
+    return name, (first, *findings[1:])

@@ -1,0 +1,97 @@
+"""Which strategy is the fastest where runs differ in nothing else.
+
+What
+----
+Runs on the same number of ranks that share model, data, batch, precision and every setting, and differ in the strategy or
+its options: the fastest is named with its gain over the slowest, where the 95 % intervals of the two step times do not
+overlap (stricter than a test).
+
+Why
+---
+It is the question that a matrix of strategies asks. Anything else that differs between two cells would answer another one.
+
+Known problems
+--------------
+Runs without an interval are not ranked. On CPU ranks that share cores the order says little about GPUs.
+
+References
+----------
+docs/reference/metrics.md, Scaling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule
+from stepscope.records.finding import Finding, Skipped
+from stepscope.records.training import Measured, TrainingRun
+from stepscope.results.evidence import NEEDS, Evidence
+
+
+def check(evidence: Evidence) -> Said:
+    alike: dict[tuple[object, ...], list[tuple[TrainingRun, Measured]]] = {}
+    for run in evidence.runs:
+        if run.status == "ok" and run.step_ns is not None and (run.world_size or 0) > 1:
+            alike.setdefault(_same_but_strategy(run), []).append((run, run.step_ns))
+    groups = [sorted(group, key=lambda each: each[1].value) for group in alike.values() if _several(group)]
+    if not groups:
+        return Skipped(reason="no two runs differ in the strategy alone", command=NEEDS["cells"][1])
+    found = [_finding(group) for group in groups if _apart(group[0][1], group[-1][1])]
+    if found:
+        return tuple(found)
+    names = [run.label for run, _ in groups[0]]
+    return f"{groups[0][0][0].group}: no significant difference between {_listed(names)}"
+
+
+def _several(group: Sequence[tuple[TrainingRun, Measured]]) -> bool:
+    """Whether the labels tell the runs apart: what differs besides the strategy shows nowhere else."""
+    strategies = {(run.strategy, repr(sorted(run.strategy_options.items()))) for run, _ in group}
+    return len(strategies) == len(group) > 1
+
+
+def _same_but_strategy(run: TrainingRun) -> tuple[object, ...]:
+    rest = {key: value for key, value in run.settings.items() if not key.startswith("strategy")}
+    return (
+        run.source, run.group, run.model, run.dataset, run.precision, run.accumulation, run.world_size, run.global_batch,
+        run.device, run.backend, run.hardware, repr(sorted(rest.items())), repr(sorted(run.varied.items())),
+    )  # fmt: skip
+
+
+def _apart(fast: Measured, slow: Measured) -> bool:
+    return fast.high is not None and slow.low is not None and fast.high < slow.low
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= 4 else f"{len(names)} strategies"
+
+
+def _finding(group: Sequence[tuple[TrainingRun, Measured]]) -> Finding:
+    (fast, fast_step), (slow, slow_step) = group[0], group[-1]
+    gain = format_percent(slow_step.value / fast_step.value - 1)
+    tied = [run.label for run, step in group[1:] if not _apart(fast_step, step)]
+    return Finding(
+        severity="info",
+        title=f"{fast.strategy} is {gain} faster than {slow.strategy} on {counted(fast.world_size or 0, 'rank')}"
+        if fast.strategy != slow.strategy
+        else f"{fast.label} is {gain} faster than {slow.label}",
+        evidence=(
+            f"step: {', '.join(f'{run.label} {format_duration(step.value)}' for run, step in group[:6])}",
+            *((f"not told apart from the fastest: {', '.join(tied)}",) if tied else ()),
+        ),
+        confidence="measured: the 95 % intervals do not overlap",
+        subject=fast.group,
+    )
+
+
+RULE = Rule(
+    name="fastest-strategy",
+    symptom="the fastest of several strategies",
+    needs=("runs",),
+    look=check,
+    protocol=5,
+    good_news=True,
+)
