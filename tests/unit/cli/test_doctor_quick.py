@@ -6,12 +6,13 @@ import pytest
 from tests.bench_evidence import Own, bench, environment, failed, made
 
 from stepscope.cli.commands.doctor import Doctor
-from stepscope.cli.doctor_quick import QuickCheck, assess, document, matrix_text, run_quick, summary
+from stepscope.cli.doctor_quick import document, run
 from stepscope.cli.main import main
 from stepscope.config.yaml_loader import parse_yaml
 from stepscope.core.errors import UsageError
 from stepscope.matrix.load import matrix_of
 from stepscope.matrix.machine import Machine
+from stepscope.matrix.quick_check import QuickCheck, assess, matrix_text, summary
 from stepscope.records import codec
 from stepscope.records.plan import CommOp
 
@@ -25,7 +26,7 @@ def quick(*, own: Own | None = None, world_size: int = 2, comm_ms: float = 3.0, 
 
 
 def status(found: QuickCheck) -> dict[str, str]:
-    return {v.title: v.status for v in found.verdicts}
+    return {v.title: v.outcome.status for v in found.verdicts}
 
 
 def test_even_ranks_are_healthy_and_the_collective_has_its_rate() -> None:
@@ -106,7 +107,7 @@ def test_inside_a_launcher_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     }.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match="starts its own ranks"):
-        run_quick(Doctor(torch_timeout=1))
+        run(Doctor(torch_timeout=1))
 
 
 def test_ranks_without_quick_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:

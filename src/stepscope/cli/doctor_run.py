@@ -1,0 +1,148 @@
+"""What ``stepscope doctor`` does: look at the machine, judge, print."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from json import dumps
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stepscope.cli.blocks import print_block
+from stepscope.cli.commands.doctor import Doctor
+from stepscope.cli.console import err, out, print_json
+from stepscope.core.errors import CheckFailed, Unavailable, UsageError
+from stepscope.core.words import plural
+from stepscope.environment.checks import topology_of
+from stepscope.environment.collect import collect
+from stepscope.environment.document import doctor_document
+from stepscope.environment.overview import Section, overview
+from stepscope.environment.topology import Topology
+from stepscope.environment.verdicts import CheckVerdict, judge, tally
+from stepscope.records.environment import EnvironmentRecord
+
+_STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
+
+
+def run(options: Doctor) -> int:
+    """Look, judge and print. Raises CheckFailed under ``--strict`` when a check fails."""
+    if options.ranks is not None:
+        raise UsageError("--ranks belongs to --quick", fix="stepscope doctor --quick --ranks N")
+    local_rank = os.environ.get("LOCAL_RANK", "0")
+    if local_rank != "0":
+        err().print(
+            f"LOCAL_RANK={local_rank}: local rank 0 reports for this host (outside a launcher: unset LOCAL_RANK)",
+            markup=False,
+            soft_wrap=True,
+        )
+        return 0
+    shown = err().status("looking at this machine ...") if err().is_terminal and not options.json else nullcontext()
+    with shown:
+        record = collect(torch_timeout_s=options.torch_timeout)
+    verdicts = judge(record)
+    if options.json:
+        print_json(dumps(doctor_document(record, verdicts), indent=2, ensure_ascii=False))
+    else:
+        _show(out(), record, verdicts)
+    broken = [verdict.title for verdict in verdicts if verdict.outcome.status == "fail"]
+    if options.strict and broken:
+        raise CheckFailed(
+            f"{tally(verdicts)['fail']} failed: {', '.join(broken)}",
+            fix="follow the fix lines above, or drop --strict",
+        )
+    return 0
+
+
+def _show(console: Console, record: EnvironmentRecord, verdicts: tuple[CheckVerdict, ...]) -> None:
+    for section in overview(record):
+        _show_facts(console, section)
+        if section.title == "links":
+            topology = topology_of(record)
+            if not isinstance(topology, Unavailable) and len(topology.gpus) > 1:
+                _show_matrix(console, topology)
+        console.print()
+    _show_checks(console, verdicts)
+
+
+def _show_facts(console: Console, section: Section) -> None:
+
+    console.print(Text(section.title, style="bold"))
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style="cyan")
+    grid.add_column(overflow="fold")
+    for line in section.lines:
+        grid.add_row(
+            Text(f"  {line.label}"),
+            Text(line.text if line.known else f"unknown: {line.text}", style="" if line.known else "dim"),
+        )
+    print_block(console, grid)
+
+
+def _show_matrix(console: Console, topology: Topology) -> None:
+    """GPU to GPU; columns without the word GPU so that eight of them fit a narrow terminal."""
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1), show_edge=False)
+    table.add_column("  ", style="cyan", no_wrap=True)
+    for gpu in topology.gpus:
+        table.add_column(gpu.name.removeprefix("GPU"), justify="right", no_wrap=True)
+    for row in topology.gpus:
+        cells = [Text(f"  {row.name}")]
+        for column in topology.gpus:
+            link = topology.link(row.name, column.name)
+            if row is column:
+                cells.append(Text("·", style="dim"))
+            elif link is None:
+                cells.append(Text("?", style="red"))
+            else:
+                style = "green" if link.is_nvlink else "yellow" if link.crosses_socket else ""
+                cells.append(Text(link.label, style=style))
+        table.add_row(*cells)
+    print_block(console, table)
+
+
+def _show_checks(console: Console, verdicts: tuple[CheckVerdict, ...]) -> None:
+    console.print(Text("checks", style="bold"))
+    show_verdicts(console, verdicts)
+    counts = tally(verdicts)
+    console.print()
+    warnings = plural(counts["warn"], "warning")
+    words = (("pass", "passed"), ("warn", warnings), ("fail", "failed"), ("skip", "skipped"))
+    parts = [Text(f"{counts[key]} {word}", style=_STYLES[key] if counts[key] else "dim") for key, word in words]
+    console.print(Text(", ").join(parts))
+
+
+def show_verdicts(console: Console, verdicts: Sequence[CheckVerdict]) -> None:
+    """A line each, and its fix below; what was skipped last, once for each reason."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, style="cyan")
+    grid.add_column(overflow="fold")
+    for verdict in verdicts:
+        outcome = verdict.outcome
+        if outcome.status == "skip":
+            continue
+        grid.add_row(_mark(outcome.status.value), Text(verdict.title), Text(outcome.message))
+        if outcome.fix:
+            grid.add_row(Text(""), Text(""), Text(f"fix: {outcome.fix}", style="italic"))
+    for reason, titles in _skipped(verdicts).items():
+        alone = len(titles) == 1
+        title = titles[0] if alone else f"{len(titles)} checks"
+        text = reason if alone else f"{reason} ({', '.join(titles)})"
+        grid.add_row(_mark("skip"), Text(title, style="dim"), Text(text, style="dim"))
+    print_block(console, grid)
+
+
+def _mark(status: str) -> Text:
+    return Text(f"  {status.upper()}", style=_STYLES[status])
+
+
+def _skipped(verdicts: Sequence[CheckVerdict]) -> dict[str, list[str]]:
+    """Reason -> titles of the checks that were skipped for it."""
+    groups: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        if verdict.outcome.status == "skip":
+            groups.setdefault(verdict.outcome.message, []).append(verdict.title)
+    return groups

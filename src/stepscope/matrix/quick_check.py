@@ -1,0 +1,276 @@
+"""``stepscope doctor --quick``: a few seconds of training on this machine, and what they say of its ranks."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepscope.collectives import REGISTRY as COLLECTIVES
+from stepscope.config.yaml_loader import parse_yaml
+from stepscope.core.errors import Interrupted, MissingError, UsageError
+from stepscope.core.units import format_bandwidth, format_bytes, format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.diagnose.engine import check as apply_rule
+from stepscope.diagnose.rules import REGISTRY as RULES
+from stepscope.environment.checks import Outcome, Status, failed, passed, skipped, warned
+from stepscope.environment.collect import collect
+from stepscope.environment.verdicts import CheckVerdict
+from stepscope.launch.join import joined_world
+from stepscope.matrix.expand import PlannedCell, expand
+from stepscope.matrix.load import digest_lookup, matrix_of
+from stepscope.matrix.machine import Machine, machine_of
+from stepscope.matrix.resolved import resolved_matrix
+from stepscope.matrix.runner import OnEvent, RunRequest, run_matrix
+from stepscope.matrix.session import derive_results
+from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.finding import Quiet, Skipped
+from stepscope.records.plan import CommOp
+from stepscope.results.evidence import CellEvidence, Evidence, Source
+from stepscope.results.slow_ranks import LEAST_STEPS, OwnTimes, own_times
+from stepscope.store.layout import RunLayout
+from stepscope.store.reader import read_cell
+
+BUDGET_S = 5
+TIMEOUT_S = 25
+VARIES = 2.0
+"""p90 / median of the collective from which it is said to vary. Loopback with a free core per rank: 1.1 to 1.6 (2026-11)."""
+
+_SIZES = {"cpu": (4, 512, 64), "cuda": (8, 4096, 256)}
+"""(layers, width, samples a rank): 4 MB of gradients and about 0.4 GFLOP a step on a CPU, 0.5 GB and 0.2 TFLOP on a GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """The all-reduce of all gradients on the rank that came last in each step. busbw None: one rank."""
+
+    op: str
+    size_bytes: int
+    time_ns: float
+    p90_ns: float
+    busbw_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuickCheck:
+    """Everything that was found. times, collective: None where no step was timed, or on one rank."""
+
+    cell: CellEvidence
+    times: OwnTimes | None
+    collective: Collective | None
+    verdicts: tuple[CheckVerdict, ...]
+    wall_ns: int
+
+    @property
+    def broken(self) -> tuple[CheckVerdict, ...]:
+        return tuple(v for v in self.verdicts if v.outcome.status is Status.FAIL)
+
+
+def quick_check(*, ranks: int | None, torch_timeout_s: float, show: OnEvent) -> QuickCheck:
+    """Train for a few seconds on ``ranks`` (None: all GPUs, or 2 on the CPU) and judge. Leaves nothing behind."""
+    if joined_world(os.environ) is not None:
+        raise UsageError(
+            "doctor --quick starts its own ranks and cannot do so inside a world that a launcher started",
+            fix="run it on the host itself, without torchrun; in the launcher: `stepscope bench --preset quick -o DIR`",
+        )
+    started = time.monotonic_ns()
+    environment = collect(torch_timeout_s=torch_timeout_s, remember=True)
+    planned, request_of = _plan(environment, ranks)
+    with tempfile.TemporaryDirectory(prefix="stepscope-quick-") as folder:
+        layout = RunLayout(Path(folder) / "run")
+        try:
+            run_matrix(request_of(layout, Path(folder) / "cache"), show)
+        except Interrupted as stop:
+            raise Interrupted("interrupted; nothing is left behind", signum=stop.exit_code - 128) from None
+        (run,) = derive_results(layout)
+        cell = CellEvidence(run=replace(run, source="doctor --quick"), result=read_cell(layout.cell(run.run_id)))
+    return assess(cell, environment, planned.comm_plan, wall_ns=time.monotonic_ns() - started)
+
+
+def assess(cell: CellEvidence, environment: EnvironmentRecord, plan: Sequence[CommOp], *, wall_ns: int) -> QuickCheck:
+    """What the steps of ``cell`` say of the machine. Pure. plan: its collectives in a step; wall_ns: of the whole check."""
+    times = own_times(cell.result)
+    collective = _collective(plan, times)
+    return QuickCheck(
+        cell=cell,
+        times=times,
+        collective=collective,
+        verdicts=tuple(_verdicts(cell, times, collective, environment)),
+        wall_ns=wall_ns,
+    )
+
+
+class _Requests:
+    """Makes the request of a run once its folder is known."""
+
+    def __init__(self, matrix: Any, cells: tuple[PlannedCell, ...], environment: EnvironmentRecord) -> None:
+        self._matrix, self._cells, self._environment = matrix, cells, environment
+
+    def __call__(self, layout: RunLayout, cache_dir: Path) -> RunRequest:
+        return RunRequest(
+            layout=layout,
+            name="doctor-quick",
+            matrix=resolved_matrix(self._matrix),
+            cells=self._cells,
+            measure=self._matrix.measure,
+            usable_cores=self._environment.usable_cores,
+            argv=("stepscope", "doctor", "--quick"),
+            cache_dir=cache_dir,
+            env={"TMPDIR": str(cache_dir.parent)},  # torch leaves folders there
+            environment=self._environment,
+        )
+
+
+def _plan(environment: EnvironmentRecord, ranks: int | None) -> tuple[PlannedCell, _Requests]:
+    if environment.torch is None:
+        raise MissingError(
+            "doctor --quick trains for a few seconds, and torch does not answer",
+            why=environment.unavailable.get("torch"),
+            fix="`stepscope doctor` says what is there; install torch with `pip install 'stepscope[torch]'`",
+        )
+    machine = machine_of(environment)
+    matrix = matrix_of(parse_yaml(matrix_text(machine, ranks), source="doctor --quick"), name="doctor-quick")
+    cells = expand(matrix, machine=machine, digest_of=digest_lookup(None))
+    refused = next((cell.unsupported for cell in cells if cell.unsupported), None)
+    if refused is not None:
+        raise MissingError(refused, fix="ask for fewer: --ranks N")
+    return cells[0], _Requests(matrix, cells, environment)
+
+
+def matrix_text(machine: Machine, ranks: int | None) -> str:
+    """The matrix of the check: one model, blocking all-reduce of all gradients in one piece after each step."""
+    world = ranks or machine.num_gpus or 2
+    depth, width, batch = _SIZES["cuda" if machine.num_gpus else "cpu"]
+    strategy = "naive, strategy_options: {flat: true}" if world > 1 else "single"
+    return (
+        "version: 1\n"
+        f"base: {{workload: deep_mlp, model: {{depth: {depth}, width: {width}}}, loss: mse, dataset: synthetic,\n"
+        f"       dataset_options: {{samples: {4 * batch * world}}}, optimizer: sgd, lr: 1e-4, micro_batch: {batch},\n"
+        f"       steps: auto, world_size: {world}, strategy: {strategy}}}\n"
+        # An interval that is never reached: the budget decides, so that there are as many steps as it allows.
+        f"measure: {{budget_s: {BUDGET_S}, ci: 0.0005, timeout_s: {TIMEOUT_S}}}\n"
+    )
+
+
+def _collective(plan: Sequence[CommOp], times: OwnTimes | None) -> Collective | None:
+    if times is None or len(plan) != 1:
+        return None
+    op = plan[0]
+    net = times.exposed_ns.min(axis=0)
+    time_ns = float(np.median(net))
+    if time_ns <= 0:
+        return None
+    factor = COLLECTIVES.load(op.op).bus_factor(times.ranks)
+    return Collective(
+        op=op.op,
+        size_bytes=op.size_bytes,
+        time_ns=time_ns,
+        p90_ns=float(np.quantile(net, 0.9)),
+        busbw_bytes_per_s=op.size_bytes / time_ns * 1e9 * factor,
+    )
+
+
+def _verdicts(
+    cell: CellEvidence,
+    times: OwnTimes | None,
+    collective: Collective | None,
+    environment: EnvironmentRecord,
+) -> Iterator[CheckVerdict]:
+    run, ranks = cell.run, cell.spec.world_size
+    if run.status != "ok" or run.step_ns is None:
+        fix = "`stepscope doctor` looks at torch, links and network; `stepscope bench --preset quick` keeps its logs"
+        yield _verdict("training", failed(f"{run.status}: {run.error}", fix=fix))
+        return
+    steps = f"{run.step_ns.n} steps of {format_duration(run.step_ns.value)}"
+    yield _verdict("training", passed(f"{counted(ranks, 'rank')}: {steps}, replicas equal"))
+    evidence = Evidence(
+        sources=(Source(path=Path("doctor --quick"), kind="bench"),),
+        runs=(cell.run,),
+        cells=(cell,),
+        environment=environment,
+    )
+    if ranks == 1:
+        yield _verdict("ranks", skipped("one rank: there is nobody to compare it with"))
+    else:
+        yield from _by_rule("slow_rank", "ranks", evidence, _ranks_message(times))
+    if collective is not None:
+        yield _steady(collective)
+    yield from _by_rule("oversubscription", "threads", evidence, None)
+
+
+def _by_rule(key: str, title: str, evidence: Evidence, good: str | None) -> Iterator[CheckVerdict]:
+    outcome = apply_rule(RULES.load(key), evidence)
+    if isinstance(outcome, Skipped):
+        yield _verdict(title, skipped(outcome.reason))
+    elif isinstance(outcome, Quiet):
+        yield _verdict(title, passed(good or outcome.looked_at))
+    else:
+        for finding in outcome:
+            advice = finding.advice[0] if finding.advice else None
+            # Too many threads are a way to run, which was chosen; a slow rank is a fault of the machine.
+            broken = finding.severity == "problem" and key == "slow_rank"
+            status = Status.FAIL if broken else Status.WARN
+            fix = None if advice is None else advice.text
+            yield _verdict(title, Outcome(status=status, message=finding.title, fix=fix))
+
+
+def _ranks_message(times: OwnTimes | None) -> str | None:
+    if times is None:
+        return None
+    return f"none is slow: the slowest takes {format_percent(times.largest_excess_fraction)} more than the others"
+
+
+def _steady(collective: Collective) -> CheckVerdict:
+    ratio = collective.p90_ns / collective.time_ns
+    size = format_bytes(collective.size_bytes)
+    said = (
+        f"{collective.op} of {size}: {format_duration(collective.time_ns)}, p90 {format_duration(collective.p90_ns)}, "
+    )
+    said += f"busbw {format_bandwidth(collective.busbw_bytes_per_s)}"
+    if ratio <= VARIES:
+        return _verdict("collective", passed(said))
+    varies = f"{said}: it varies ({ratio:.1f} times the median in one of ten steps)"
+    fix = "look for other traffic or other jobs: `stepscope comm --pairs` names a slow link"
+    return _verdict("collective", warned(varies, fix=fix))
+
+
+def _verdict(title: str, outcome: Outcome) -> CheckVerdict:
+    return CheckVerdict(key=title, section="quick", title=title, outcome=outcome)
+
+
+def summary(found: QuickCheck) -> str:
+    """The verdict in one line."""
+    if found.broken:
+        return f"not healthy: {'; '.join(v.outcome.message for v in found.broken)}"
+    warned = sum(v.outcome.status is Status.WARN for v in found.verdicts)
+    text = "healthy" if not warned else f"healthy, {counted(warned, 'warning')}"
+    if found.times is not None and found.times.steps < LEAST_STEPS:
+        return f"{text}; too few steps to name slow ranks"
+    return text
+
+
+def rank_figures(found: QuickCheck, rank: int) -> dict[str, Any]:
+    """Own time of a rank (ns), what it takes beyond the others, how long it waits: medians over the steps."""
+    times = found.times
+    assert times is not None
+    excess = float(np.median(times.excess_ns[rank]))
+    return {
+        "rank": rank,
+        "host": times.hosts[rank],
+        "device": _devices(found).get(rank),
+        "own_ns_median": float(np.median(times.own_ns[rank])),
+        "own_ns_p90": float(np.quantile(times.own_ns[rank], 0.9)),
+        "excess_ns_median": excess,
+        "excess_fraction": times.excess_fraction(rank),
+        "waiting_ns_median": float(np.median(times.exposed_ns[rank] - times.exposed_ns.min(axis=0))),
+    }
+
+
+def _devices(found: QuickCheck) -> dict[int, str]:
+    return {summary.rank: summary.device_name for summary in found.cell.result.summaries}
