@@ -29,7 +29,8 @@ class Measured:
 class Epoch:
     """One epoch of training. number: as the source counts, from 0 or 1. duration_ns: training only, slowest rank.
 
-    samples_seen: by all ranks together, where every rank's was counted.
+    samples_seen: by all ranks together, where every rank's was counted. warmup: whether steps from before the end of
+    warm-up lie in it; None: not told.
     """
 
     number: int
@@ -40,6 +41,7 @@ class Epoch:
     validation_accuracy: float | None = None
     samples_per_s: float | None = None
     samples_seen: int | None = None
+    warmup: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from stepscope.report.render import latex, markdown
 from stepscope.report.tables import comm, findings, runs, scaling
 from stepscope.report.tables._common import Table
 from stepscope.results.evidence import Evidence
+from stepscope.results.figures import best_accuracy, dropped_epochs, epoch_time, train_loss
 from stepscope.store.writer import write_bytes
 
 FORMATS = ("csv", "tex", "md", "txt")
@@ -108,16 +109,16 @@ def _line(run: TrainingRun, row: ScalingRow | None, drop_epochs: int) -> dict[st
         "hardware": run.hardware,
         "num_parameters": run.num_parameters,
         "epochs": len(run.epochs) or None,
-        "dropped_epochs": runs.dropped(run, drop_epochs) if run.epochs else None,
-        **_measured("epoch_ns", runs.epoch(run, drop_epochs)),
+        "dropped_epochs": dropped_epochs(run, drop_epochs) if run.epochs else None,
+        **_measured("epoch_ns", epoch_time(run, drop_epochs)),
         "epoch_estimated": run.epoch_estimated,
         **_measured("step_ns", run.step_ns),
         **_measured("samples_per_s", run.samples_per_s),
         "unit": run.unit,
         **_measured("exposed_comm_ns", run.exposed_comm_ns),
         "comm_bytes_per_step": run.comm_bytes_per_step,
-        "train_loss": runs.train_loss(run),
-        "best_accuracy": runs.best_accuracy(run),
+        "train_loss": train_loss(run),
+        "best_accuracy": best_accuracy(run),
         "test_accuracy": run.test_accuracy,
         "peak_memory_bytes": run.peak_memory_bytes,
         "baseline_run_id": None if row is None else row.baseline_id,

@@ -13,6 +13,7 @@ from stepscope.report.summary import environment_lines
 from stepscope.report.tables import runs, scaling
 from stepscope.report.tables._scaling import first_epochs
 from stepscope.results.evidence import Evidence
+from stepscope.results.figures import too_short
 
 MAX_RUNS = 60
 """Lines of the table of runs; more stand in ``comprehensive_summary.csv``."""
@@ -40,9 +41,9 @@ def _heading(text: str, mark: str = "-") -> str:
 def _title(evidence: Evidence, drop_epochs: int) -> str:
     names = ", ".join(source.path.resolve().name for source in evidence.sources)
     kept = (
-        f"Means over epochs leave {first_epochs(drop_epochs)} out (--drop-epochs {drop_epochs})."
+        f"Figures over epochs leave {first_epochs(drop_epochs)} out (--drop-epochs {drop_epochs})."
         if drop_epochs
-        else "Means over epochs leave no epoch out (--drop-epochs 0)."
+        else "Figures over epochs leave no epoch out (--drop-epochs 0)."
     )
     lines = [
         _heading("Performance report", "="),
@@ -50,7 +51,7 @@ def _title(evidence: Evidence, drop_epochs: int) -> str:
     ]
     with_epochs = [run for run in evidence.runs if run.epochs]
     if with_epochs:
-        short = [run for run in with_epochs if runs.dropped(run, drop_epochs) < drop_epochs]
+        short = [run for run in with_epochs if too_short(run, drop_epochs)]
         all_kept = f" {counted(len(short), 'run')} with no more epochs than that: all are kept." if short else ""
         lines.append(paragraph(kept + all_kept))
     return "\n".join([*lines, ""])

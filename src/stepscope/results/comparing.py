@@ -13,7 +13,7 @@ from stepscope.records.trace_budget import Parts
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.results.differences import differences
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
-from stepscope.results.scaling import steady_epochs
+from stepscope.results.figures import epoch_time, steady_times, train_loss
 from stepscope.stats.bootstrap import block_length, percentile_interval
 from stepscope.stats.compare import MIN_REPLICATES, mann_whitney
 from stepscope.stats.measured import common_steps, slowest
@@ -40,7 +40,7 @@ class Metric:
 
     key: str
     higher_is_better: bool
-    of: Callable[[TrainingRun], Measured | None]
+    of: Callable[[TrainingRun, int], Measured | None]
 
 
 def _plain(value: float | None) -> Measured | None:
@@ -48,13 +48,15 @@ def _plain(value: float | None) -> Measured | None:
 
 
 METRICS = (
-    Metric(key="samples_per_s", higher_is_better=True, of=lambda r: r.samples_per_s),
-    Metric(key="step_ns", higher_is_better=False, of=lambda r: r.step_ns),
-    Metric(key="epoch_ns", higher_is_better=False, of=lambda r: None if r.epoch_estimated else r.epoch_ns),
-    Metric(key="exposed_comm_ns", higher_is_better=False, of=lambda r: r.exposed_comm_ns),
-    Metric(key="peak_memory_bytes", higher_is_better=False, of=lambda r: _plain(r.peak_memory_bytes)),
-    Metric(key="train_loss", higher_is_better=False, of=lambda r: _plain(r.train_loss)),
-    Metric(key="test_accuracy", higher_is_better=True, of=lambda r: _plain(r.test_accuracy)),
+    Metric(key="samples_per_s", higher_is_better=True, of=lambda r, _: r.samples_per_s),
+    Metric(key="step_ns", higher_is_better=False, of=lambda r, _: r.step_ns),
+    Metric(
+        key="epoch_ns", higher_is_better=False, of=lambda r, drop: None if r.epoch_estimated else epoch_time(r, drop)
+    ),
+    Metric(key="exposed_comm_ns", higher_is_better=False, of=lambda r, _: r.exposed_comm_ns),
+    Metric(key="peak_memory_bytes", higher_is_better=False, of=lambda r, _: _plain(r.peak_memory_bytes)),
+    Metric(key="train_loss", higher_is_better=False, of=lambda r, _: _plain(train_loss(r))),
+    Metric(key="test_accuracy", higher_is_better=True, of=lambda r, _: _plain(r.test_accuracy)),
 )
 """In the order they are shown; times are medians of the slowest rank."""
 
@@ -140,9 +142,7 @@ def _figures(
     before: TrainingRun, after: TrainingRun, first: Side, second: Side, drop_epochs: int
 ) -> Iterable[ComparedFigure]:
     for metric in METRICS:
-        a, b = metric.of(before), metric.of(after)
-        if metric.key == "epoch_ns" and a is None and b is None:
-            a, b = _epoch(before, drop_epochs), _epoch(after, drop_epochs)
+        a, b = (metric.of(run, drop_epochs) for run in (before, after))
         if a is None or b is None or a.value == 0:
             continue
         mine = theirs = None
@@ -159,11 +159,6 @@ def _figures(
             replicates=None if mine is None or theirs is None else (mine, theirs),
             paired=len(first.rounds) == len(second.rounds) > 1,
         )
-
-
-def _epoch(run: TrainingRun, drop_epochs: int) -> Measured | None:
-    steady = steady_epochs(run, drop_epochs)
-    return Measured(value=float(np.median(steady)), n=len(steady)) if steady else None
 
 
 def figure(
@@ -241,7 +236,7 @@ def _verdict(
 def _replicates(side: Side, run: TrainingRun, metric: Metric, drop_epochs: int) -> Replicates | None:
     if len(side.rounds) > 1:
         same = [r for evidence in side.rounds for r in evidence.runs if r.run_id == run.run_id]
-        values = tuple(m.value for r in same if (m := metric.of(r)) is not None)
+        values = tuple(m.value for r in same if (m := metric.of(r, drop_epochs)) is not None)
         return Replicates(kind="round", values=values) if values else None
     cell = next((c for c in side.rounds[0].cells if c.run.run_id == run.run_id), None)
     if cell is not None and metric.key in ("step_ns", "samples_per_s"):
@@ -249,7 +244,7 @@ def _replicates(side: Side, run: TrainingRun, metric: Metric, drop_epochs: int) 
         if steps is None or metric.key == "step_ns" or run.global_batch is None:
             return steps if metric.key == "step_ns" else None
         return replace(steps, values=tuple(run.global_batch / (v / 1e9) for v in steps.values))
-    epochs = steady_epochs(run, drop_epochs)
+    epochs = steady_times(run, drop_epochs)
     return Replicates(kind="epoch", values=epochs) if metric.key == "epoch_ns" and epochs else None
 
 

@@ -16,9 +16,10 @@ from stepscope.records import codec
 from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult
 from stepscope.records.run import CellStatus
-from stepscope.records.samples import PHASES, EpochResult, RankSummary
+from stepscope.records.samples import PHASES, EpochResult
 from stepscope.records.training import Epoch, Measured, PhaseTimes, TrainingRun
 from stepscope.results.bench_scaling import with_baselines
+from stepscope.results.figures import epoch_time
 from stepscope.results.labels import cell_labels
 from stepscope.results.planned import Planned, plan_of
 from stepscope.stats import measured
@@ -143,7 +144,7 @@ def _group(run: TrainingRun, model: str) -> str:
 
 def _facts(run: TrainingRun, cell: CellResult) -> TrainingRun:
     """What the ranks said about the machine, the model and the data, ahead of the spec's word."""
-    run = replace(run, phases=_phases(cell), epochs=_epochs(cell.summaries))
+    run = replace(run, phases=_phases(cell), epochs=_epochs(cell))
     if not cell.summaries:
         return run
     first = cell.summaries[0]
@@ -191,13 +192,14 @@ def _figures(run: TrainingRun, cell: CellResult, plan: Planned | Unavailable | N
     else:
         figures = measured.epoch_figures(cell, measured.warmup_epochs(cell.samples))
         notes += figures.notes
+        epoch = epoch_time(run)
         run = replace(
             run,
             train_loss=figures.train_loss,
             test_accuracy=figures.test_accuracy,
             samples_seen_per_rank=figures.samples_seen_per_rank,
-            epoch_ns=_as_measured(figures.estimate),
-            epoch_estimated=None if figures.estimate is None else False,
+            epoch_ns=epoch,
+            epoch_estimated=None if epoch is None else False,
         )
     return replace(run, notes=tuple(dict.fromkeys(notes)))
 
@@ -241,11 +243,12 @@ def _phases(cell: CellResult) -> PhaseTimes | None:
     return PhaseTimes(**dict(zip(fields, map(float, medians), strict=True)))
 
 
-def _epochs(summaries: Sequence[RankSummary]) -> tuple[Epoch, ...]:
+def _epochs(cell: CellResult) -> tuple[Epoch, ...]:
     """Epochs of the last round that all ranks have; times are the slowest rank's."""
-    per_rank = [_last_round(summary.epochs) for summary in summaries]
-    if not per_rank or not all(per_rank):
+    per_rank = [_last_round(summary.epochs) for summary in cell.summaries]
+    if len(per_rank) < cell.spec.world_size or not all(per_rank):
         return ()
+    warmup = measured.warmup_epochs(cell.samples)
     common = sorted(set.intersection(*({e.epoch for e in ranks} for ranks in per_rank)))
     of = [{e.epoch: e for e in ranks} for ranks in per_rank]
     return tuple(
@@ -255,6 +258,7 @@ def _epochs(summaries: Sequence[RankSummary]) -> tuple[Epoch, ...]:
             train_loss=of[0][number].train_loss,
             validation_accuracy=of[0][number].test_accuracy,
             samples_seen=sum(ranks[number].samples_seen for ranks in of),
+            warmup=number in warmup,
         )
         for number in common
     )

@@ -10,7 +10,8 @@ from statistics import fmean, median
 import numpy as np
 
 from stepscope.records.training import Epoch, Measured, Scaling, ScalingRow, TrainingRun
-from stepscope.results.targets import best_accuracy, target_times
+from stepscope.results.figures import best_accuracy, steady_epochs, steady_times
+from stepscope.results.targets import target_times
 from stepscope.stats.bootstrap import ratio_of_means
 from stepscope.stats.measured import BOOTSTRAP_SEED
 from stepscope.stats.scaling import rate
@@ -86,16 +87,6 @@ def same_data(run: TrainingRun, base: TrainingRun) -> bool:
         return False
     real = run.dataset is not None and not run.dataset.lower().startswith(MADE_UP)
     return real or scaling_of(run, base) != "weak"
-
-
-def steady_epochs(run: TrainingRun, drop_epochs: int) -> tuple[float, ...]:
-    """Durations (ns) of the epochs after the first ``drop_epochs``; of all, where none would remain."""
-    return tuple(e.duration_ns for e in _steady(run, drop_epochs) if e.duration_ns is not None)
-
-
-def _steady(run: TrainingRun, drop_epochs: int) -> list[Epoch]:
-    timed = [e for e in run.epochs if e.duration_ns is not None and e.duration_ns > 0]
-    return timed[drop_epochs:] or timed
 
 
 def _comparable(run: TrainingRun, other: TrainingRun) -> bool:
@@ -197,7 +188,7 @@ def _reach(*ends: float | None) -> float | None:
 
 def _of_epochs(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> _Speedup | None:
     """Ratio of mean epoch times, with a block bootstrap over the epochs (None: fewer than 6 on a side)."""
-    mine, theirs = steady_epochs(run, drop_epochs), steady_epochs(base, drop_epochs)
+    mine, theirs = steady_times(run, drop_epochs), steady_times(base, drop_epochs)
     if not mine or not theirs:
         return None
     ratio = ratio_of_means(theirs, mine, rng=np.random.default_rng(BOOTSTRAP_SEED))
@@ -212,7 +203,7 @@ def _of_epochs(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> _Speedu
 
 
 def _basis(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> str:
-    mine, theirs = _span(_steady(run, drop_epochs)), _span(_steady(base, drop_epochs))
+    mine, theirs = _span(steady_epochs(run, drop_epochs)), _span(steady_epochs(base, drop_epochs))
     return f"mean of {mine}" if mine == theirs else f"mean of {mine}, of the baseline's {theirs}"
 
 

@@ -6,20 +6,13 @@ import math
 from collections.abc import Sequence
 
 from stepscope.records.training import TargetTime, TrainingRun
+from stepscope.results.figures import best_accuracy
 
 _ROUND, _FINE = (
     20,
     100,
 )  # targets are multiples of 1/20 and 1/100: no run is picked by the last digit of its luck
 _TINY = 1e-9
-
-
-def best_accuracy(run: TrainingRun, *, epochs: int | None = None) -> float | None:
-    """Best validation accuracy of the first ``epochs`` epochs (None: all); without epochs that of the end, if known."""
-    if not run.epochs:
-        return run.test_accuracy if epochs is None else None
-    known = [e.validation_accuracy for e in run.epochs[:epochs] if e.validation_accuracy is not None]
-    return max(known, default=None)
 
 
 def target_times(run: TrainingRun, base: TrainingRun, targets: Sequence[float] = ()) -> tuple[TargetTime, ...]:

@@ -102,9 +102,8 @@ def mean_loss(steps: Mapping[StepKey, Sequence[StepSample]]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFigures:
-    """Figures of an epochs cell; ``estimate`` is the epoch's time (training only, slowest rank)."""
+    """Figures of an epochs cell's last epoch, and what there is to say of its epochs."""
 
-    estimate: Estimate | None
     train_loss: float | None
     test_accuracy: float | None
     samples_seen_per_rank: tuple[int, ...] | None
@@ -112,15 +111,10 @@ class EpochFigures:
 
 
 def epoch_figures(cell: CellResult, warmup_epochs: frozenset[int]) -> EpochFigures:
-    """Time of an epoch, and loss, accuracy and samples of the last one.
-
-    Epochs in which warm-up steps lie are left out of the time as long as another epoch remains. Below six
-    epochs the interval is their range: a median of so few has no 95 % interval.
-    """
+    """Loss, accuracy and samples of the last epoch that all ranks finished."""
     per_rank = [_last_round(summary.epochs) for summary in _by_rank(cell.summaries)]
     if len(per_rank) < cell.spec.world_size or not all(per_rank):
         return EpochFigures(
-            estimate=None,
             train_loss=None,
             test_accuracy=None,
             samples_seen_per_rank=None,
@@ -128,9 +122,6 @@ def epoch_figures(cell: CellResult, warmup_epochs: frozenset[int]) -> EpochFigur
         )
     notes: list[str] = []
     epochs = sorted(set.intersection(*({e.epoch for e in ranks} for ranks in per_rank)))
-    time_ns = {
-        epoch: max(next(e.epoch_ns for e in ranks if e.epoch == epoch) for ranks in per_rank) for epoch in epochs
-    }
     steady = [epoch for epoch in epochs if epoch not in warmup_epochs] or epochs
     if not warmup_epochs.isdisjoint(steady):
         notes.append("the epoch time includes warm-up steps: no epoch is free of them")
@@ -141,7 +132,6 @@ def epoch_figures(cell: CellResult, warmup_epochs: frozenset[int]) -> EpochFigur
         notes.append("the training loss of the last epoch is not finite (NaN or infinity)")
     notes += _sampling_notes(cell, last)
     return EpochFigures(
-        estimate=_epoch_estimate([time_ns[e] for e in steady]),
         train_loss=last[0].train_loss,
         test_accuracy=last[0].test_accuracy,
         samples_seen_per_rank=tuple(e.samples_seen for e in last),
@@ -199,18 +189,6 @@ def _last_round(epochs: Sequence[EpochResult]) -> list[EpochResult]:
         return []
     last = max(e.round for e in epochs)
     return sorted((e for e in epochs if e.round == last), key=lambda e: e.epoch)
-
-
-def _epoch_estimate(times_ns: Sequence[int]) -> Estimate:
-    interval = median_interval(times_ns)
-    if interval is None and len(times_ns) > 1:
-        interval = Interval(float(min(times_ns)), float(max(times_ns)))
-    return Estimate(
-        median=median(times_ns),
-        low=None if interval is None else interval.low,
-        high=None if interval is None else interval.high,
-        n=len(times_ns),
-    )
 
 
 def _sampling_notes(cell: CellResult, last: Sequence[EpochResult]) -> list[str]:

@@ -23,7 +23,7 @@ from stepscope.report.figures import FEW_FIGURES, draw, figures
 from stepscope.report.names import clean, file_part, lines
 from stepscope.report.views import REGISTRY
 from stepscope.report.views._groups import UNCLEAR
-from stepscope.report.views._runs import epoch_time, names, quantity
+from stepscope.report.views._runs import names, quantity
 
 TRAINING = (
     "precision", "scaling", "accumulation", "comm_share", "loss", "strategies", "throughput", "speedup_efficiency",
@@ -172,23 +172,11 @@ def test_files_of_a_data_set_are_called_as_document_002_says() -> None:
 
 
 def test_epoch_times_leave_out_the_first_epochs_that_are_asked_for() -> None:
-    one, _ = imported()
-    assert epoch_time(one, 1).value == pytest.approx(sum(11.0 + 0.1 * (n % 3) for n in range(9)) / 9 * 1e9)
-    assert epoch_time(one, 0).value > epoch_time(one, 1).value
-    assert epoch_time(one, 1).low < epoch_time(one, 1).value < epoch_time(one, 1).high
     (datum,) = prepared("epoch_time", runs=imported(), drop_epochs=2)
     assert datum.dropped == 2
     assert "--drop-epochs 2" in caption("epoch_time", datum)
     (datum,) = prepared("epoch_time", runs=imported(), drop_epochs=0)
     assert datum.dropped == 0
-
-
-def test_the_interval_of_a_mean_is_students() -> None:
-    times = [10.0, 11.0, 12.0, 13.0, 14.0, 15.0]
-    found = epoch_time(run("a", epochs=epochs(seconds=times)), 0)
-    half = 2.570582 * 3.5**0.5 / 6**0.5  # t(5) and the standard deviation
-    assert (found.high - found.value) / 1e9 == pytest.approx(half, rel=1e-6)
-    assert epoch_time(run("a", epochs=epochs(seconds=[10.0, 11.0])), 0).low is None
 
 
 def test_accuracy_and_speedup_show_the_run_that_is_fast_and_learns_worse() -> None:

@@ -38,9 +38,9 @@ from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TargetTime, TrainingRun
 from stepscope.results.curves import accuracy_noise, losses
 from stepscope.results.evidence import Evidence
+from stepscope.results.figures import best_accuracy
 from stepscope.results.pairs import Pair, cell_of, learning_rate, pairs, setting
 from stepscope.results.scaling import MADE_UP
-from stepscope.results.targets import best_accuracy
 
 MIN_NOISES = Threshold(
     value=2.0,

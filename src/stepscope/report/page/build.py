@@ -116,7 +116,7 @@ def _content(evidence: Evidence, diagnosis: Diagnosis, drop_epochs: int) -> dict
         "quiet": diagnosis.quiet,
         "figures": key_figures(evidence),
         "scaling": tables.shown(scaling) if scaling is not None else None,
-        "tables": tables.all_tables(evidence),
+        "tables": tables.all_tables(evidence, drop_epochs),
         "trace_tables": tables.trace_tables(evidence),
         "rows_left_out": tables.rows_left_out,
         "environment": facts.environment_sections(evidence),

@@ -15,6 +15,7 @@ from stepscope.report.tables._common import Column, Row, Table, Tone, Value, unk
 from stepscope.report.tables.summary import time_value
 from stepscope.report.trace_sections import table as trace_table
 from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.results.figures import best_accuracy, epoch_time, train_loss
 from stepscope.results.labels import STATUS_LABELS
 
 N = TypeVar("N", int, float)
@@ -85,11 +86,11 @@ def _said_once(column: Column, value: Value) -> str:
     return value.text if column.role == "group" else f"{column.title} {value.text}"
 
 
-def all_tables(evidence: Evidence) -> tuple[Shown, ...]:
+def all_tables(evidence: Evidence, drop_epochs: int = 1) -> tuple[Shown, ...]:
     """Every table of the page but scaling's, which stands with its charts."""
     found = []
     if evidence.runs:
-        found.append(shown(runs_table(evidence.runs, evidence.scaling)))
+        found.append(shown(runs_table(evidence.runs, evidence.scaling, drop_epochs=drop_epochs)))
     found += [shown(table, fold=len(table.rows) > 200) for table in build_all(evidence.comm)]
     if any(run.epochs for run in evidence.runs):
         found.append(shown(epochs_table(evidence.runs), fold=True))
@@ -107,14 +108,14 @@ def _sections(trace: TraceEvidence, sections: Sequence[str]) -> list[Shown]:
     return [shown(table) for table in tables if table.rows]
 
 
-def runs_table(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> Table:
+def runs_table(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow], *, drop_epochs: int = 1) -> Table:
     """One row a run, failed ones with their reason."""
     against = {row.run_id: row for row in scaling}
     return Table(
         key="runs",
         title="Runs",
         columns=_RUN_COLUMNS,
-        rows=tuple(_run_row(run, against.get(run.run_id)) for run in runs),
+        rows=tuple(_run_row(run, against.get(run.run_id), drop_epochs) for run in runs),
         footnotes=(
             "±: 95 % interval, its larger side; none where there are too few samples. Unknown: –.",
             *(
@@ -151,7 +152,7 @@ _RUN_COLUMNS = (
 )
 
 
-def _run_row(run: TrainingRun, scaled: ScalingRow | None) -> Row:
+def _run_row(run: TrainingRun, scaled: ScalingRow | None, drop_epochs: int) -> Row:
     values = {
         "run": _name(run.label),
         "group": _name(run.group),
@@ -166,11 +167,11 @@ def _run_row(run: TrainingRun, scaled: ScalingRow | None) -> Row:
         "step_ns": _time(run.step_ns),
         "exposed_comm_ns": _exposed(run),
         "samples_per_s": _known(None if run.samples_per_s is None else run.samples_per_s.value, sample_rate),
-        "epoch_ns": _time(run.epoch_ns, estimated=bool(run.epoch_estimated)),
+        "epoch_ns": _time(epoch_time(run, drop_epochs), estimated=bool(run.epoch_estimated)),
         "speedup": _known(None if scaled is None else scaled.speedup, lambda x: f"{x:.2f}x"),
         "efficiency": _efficiency(scaled),
-        "train_loss": _known(run.train_loss if run.train_loss is not None else _last_loss(run), _decimals),
-        "accuracy": _known(_best_accuracy(run), _decimals),
+        "train_loss": _known(train_loss(run), _decimals),
+        "accuracy": _known(best_accuracy(run), _decimals),
         "peak_memory_bytes": _known(run.peak_memory_bytes, format_bytes_binary),
         "run_id": _name(run.run_id),
     }
@@ -329,15 +330,6 @@ def _time(measured: Measured | None, *, estimated: bool = False) -> Value:
     if measured is None:
         return unknown()
     return time_value(measured.value, measured.low, measured.high, estimated=estimated)
-
-
-def _last_loss(run: TrainingRun) -> float | None:
-    return next((e.train_loss for e in reversed(run.epochs) if e.train_loss is not None), None)
-
-
-def _best_accuracy(run: TrainingRun) -> float | None:
-    known = [e.validation_accuracy for e in run.epochs if e.validation_accuracy is not None]
-    return run.test_accuracy if run.test_accuracy is not None else max(known, default=None)
 
 
 def _decimals(value: float) -> str:

@@ -10,8 +10,8 @@ from stepscope.core.words import counted
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
 from stepscope.report.tables._common import Column, Row, Table, TableKind, Value, unknown
 from stepscope.report.tables._scaling import efficiency_value, first_epochs, speedup_value
+from stepscope.results.figures import best_accuracy, epoch_time, exposed_fraction, too_short, train_loss
 from stepscope.results.labels import STATUS_LABELS
-from stepscope.results.scaling import steady_epochs
 
 N = TypeVar("N", int, float)
 
@@ -58,18 +58,16 @@ TABLE = TableKind(key="runs", title="Training runs", needs=("runs", "scaling"), 
 
 
 def _row(run: TrainingRun, scaled: ScalingRow | None, drop_epochs: int) -> Row:
-    step, comm = run.step_ns, run.exposed_comm_ns
-    exposed = None if step is None or comm is None or step.value <= 0 else comm.value / step.value
     values = (
         Value(text=run.group, raw=run.group),
         Value(text=run.label, raw=run.label),
         known(run.world_size, str),
         known(run.global_batch, str),
         known(len(run.epochs) or None, str),
-        measured(epoch(run, drop_epochs), format_duration),
+        measured(epoch_time(run, drop_epochs), format_duration),
         measured(run.step_ns, format_duration),
         measured(run.samples_per_s, lambda x: f"{x:,.0f}".replace(",", " ") if x >= 100 else f"{x:.3g}"),
-        known(exposed, lambda x: format_percent(x, digits=0)),
+        known(exposed_fraction(run), lambda x: format_percent(x, digits=0)),
         speedup_value(scaled),
         efficiency_value(scaled),
         known(train_loss(run), lambda x: f"{x:.4g}"),
@@ -85,33 +83,6 @@ def failure(run: TrainingRun) -> str | None:
         return None
     label = STATUS_LABELS.get(run.status, run.status)
     return f"{label}: {run.error.removeprefix(f'{run.source}: ')}" if run.error else label
-
-
-def epoch(run: TrainingRun, drop_epochs: int) -> Measured | None:
-    """Epoch time in ns: ``bench``'s own figure, else the mean of the epochs after the first ``drop_epochs``."""
-    times = steady_epochs(run, drop_epochs) if run.step_ns is None else ()
-    if not times:
-        return run.epoch_ns
-    return Measured(value=sum(times) / len(times), n=len(times))
-
-
-def dropped(run: TrainingRun, drop_epochs: int) -> int:
-    """How many first epochs the mean really leaves out: none where no timed epoch would remain."""
-    timed = steady_epochs(run, 0) if run.step_ns is None else ()
-    return 0 if timed and len(timed) <= drop_epochs else drop_epochs
-
-
-def best_accuracy(run: TrainingRun) -> float | None:
-    """Best validation accuracy of any epoch, else the accuracy at the end; None where neither is known."""
-    found = [e.validation_accuracy for e in run.epochs if e.validation_accuracy is not None]
-    return max(found) if found else run.test_accuracy
-
-
-def train_loss(run: TrainingRun) -> float | None:
-    """Training loss of the run, else of its last epoch that has one."""
-    if run.train_loss is not None:
-        return run.train_loss
-    return next((e.train_loss for e in reversed(run.epochs) if e.train_loss is not None), None)
 
 
 def known(value: N | None, form: Callable[[N], str]) -> Value:
@@ -132,18 +103,21 @@ def measured(value: Measured | None, form: Callable[[float], str]) -> Value:
 
 def _footnotes(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow], drop_epochs: int) -> tuple[str, ...]:
     notes = []
-    if any(run.step_ns is None and len(run.epochs) > 1 for run in runs):
-        few = any(dropped(run, drop_epochs) < drop_epochs for run in runs)
+    several = [run for run in runs if len(run.epochs) > 1]
+    if any(each.warmup is None for run in several for each in run.epochs):
+        few = any(too_short(run, drop_epochs) for run in runs)
         kept = "; none where there are no more than that" if few else ""
         notes.append(
-            f"epoch: mean over epochs, {first_epochs(drop_epochs)} left out (--drop-epochs {drop_epochs}){kept}."
+            f"epoch: median over epochs, {first_epochs(drop_epochs)} left out (--drop-epochs {drop_epochs}){kept}."
             if drop_epochs
-            else "epoch: mean over all epochs (--drop-epochs 0)."
+            else "epoch: median over all epochs (--drop-epochs 0)."
         )
+    elif several:
+        notes.append("epoch: median over the epochs without warm-up steps.")
     if any(run.epoch_estimated for run in runs):
         notes.append("epoch of runs by steps: steps per epoch x median step; no whole epoch was run.")
     if any(m is not None and m.low is not None for run in runs for m in (run.step_ns, run.epoch_ns)):
-        notes.append("±: 95 % interval, its larger side.")
+        notes.append("±: 95 % interval, its larger side; of fewer than 6 epochs their range.")
     if any(not row.is_baseline for row in scaling):
         bases = ", ".join(dict.fromkeys(row.basis for row in scaling if not row.is_baseline))
         notes.append(f"speed-up: throughput over the baseline's, from {bases}; efficiency: speed-up / ranks.")

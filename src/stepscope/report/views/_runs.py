@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import TypeVar
 
 from stepscope.core.words import counted
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
 from stepscope.report.names import clean, file_part
+from stepscope.results.figures import epoch_time, timed_epochs
 from stepscope.results.labels import STATUS_LABELS
-from stepscope.results.scaling import steady_epochs
-from stepscope.stats.student import mean_interval
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -175,7 +173,8 @@ def quantity(runs: Sequence[TrainingRun], drop_epochs: int, *, steps_alike: bool
     rates = {run.run_id: run.samples_per_s for run in done if run.samples_per_s is not None}
     if not steps_alike or len({run.global_batch for run in done}) > 1:
         steps = {}
-    best = max((steps, epochs, rates), key=len)
+    timed = any(run.step_ns is not None for run in done)  # then rates rest on more samples than epochs do
+    best = max((steps, rates, epochs) if timed else (steps, epochs, rates), key=len)
     if not best:
         return None
     largest = max(measured.value for measured in best.values())
@@ -201,7 +200,7 @@ def quantity(runs: Sequence[TrainingRun], drop_epochs: int, *, steps_alike: bool
         )
     estimated = any(run.epoch_estimated for run in done)
     said = "epoch time, from steps" if estimated else "epoch time"
-    whole = any(_from_epochs(run, drop_epochs) for run in done)
+    whole = any(timed_epochs(run) for run in done)
     return Quantity(
         name=said,
         axis=f"{said} ({unit})",
@@ -219,25 +218,7 @@ def epochs_kept(drop_epochs: int) -> str:
     """What an epoch time of whole epochs is made of, for captions."""
     first = "the first" if drop_epochs == 1 else f"the first {drop_epochs}"
     left_out = f", {first} left out" if drop_epochs else ""
-    return f"95 % interval of the mean over epochs{left_out}"
-
-
-def epoch_time(run: TrainingRun, drop_epochs: int) -> Measured | None:
-    """Time of one epoch in ns: as measured by ``bench``, else the mean of the epochs after the first ``drop_epochs``."""
-    times = _from_epochs(run, drop_epochs)
-    if not times:
-        return run.epoch_ns
-    interval = mean_interval(times)
-    return Measured(
-        value=fmean(times),
-        low=None if interval is None else interval.low,
-        high=None if interval is None else interval.high,
-        n=len(times),
-    )
-
-
-def _from_epochs(run: TrainingRun, drop_epochs: int) -> tuple[float, ...]:
-    return steady_epochs(run, drop_epochs) if run.step_ns is None else ()
+    return f"95 % interval of the median over epochs{left_out} (of fewer than 6: their range)"
 
 
 def time_unit(largest_ns: float) -> tuple[float, str]:

@@ -11,12 +11,12 @@ from stepscope.report.views._common import Figures, View
 from stepscope.report.views._runs import (
     INTERVAL,
     by_dataset,
-    epoch_time,
     failure,
     names,
     on_their_machines,
     rate_unit,
 )
+from stepscope.results.figures import epoch_time
 
 
 def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Stacks, ...]:

@@ -87,7 +87,7 @@ def _read(path: Path, stated: Stated) -> Imported:
     if any(run.epoch_ns is not None for run in runs):
         notes = (
             *notes,
-            "epoch times: mean of the epochs after the first, as the process that wrote them timed them",
+            "epoch times: as the process that wrote them timed them",
         )
     return Imported(format="metrics_csv", path=str(path), runs=_labelled(runs), notes=notes)
 

@@ -1,0 +1,87 @@
+"""The figures of one run: what an epoch takes, the best accuracy, the loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.evidence import epochs, run, step
+
+from stepscope.records.training import Epoch, Measured, TrainingRun
+from stepscope.results.figures import (
+    best_accuracy,
+    dropped_epochs,
+    epoch_time,
+    exposed_fraction,
+    steady_times,
+    too_short,
+    train_loss,
+)
+
+S = 1e9
+
+
+def of(*seconds: float) -> TrainingRun:
+    return run("a", epochs=epochs(seconds=list(seconds)))
+
+
+def test_an_epoch_takes_the_median_of_those_after_the_first() -> None:
+    found = epoch_time(of(50.0, 10.0, 12.0, 11.0, 13.0, 10.5, 30.0, 11.5))
+    assert found is not None
+    assert (found.value, found.n) == (11.5 * S, 7)
+    assert found.low is not None
+    assert found.high is not None
+    assert 10 * S <= found.low < 11.5 * S < found.high <= 30 * S
+
+
+def test_of_fewer_than_six_epochs_the_interval_is_their_range_and_of_one_there_is_none() -> None:
+    assert epoch_time(of(9.0, 1.0, 2.0, 4.0)) == Measured(value=2 * S, low=1 * S, high=4 * S, n=3)
+    assert epoch_time(of(9.0, 2.0)) == Measured(value=2 * S, n=1)
+
+
+def test_what_is_dropped_can_be_chosen_and_never_leaves_nothing() -> None:
+    some = of(9.0, 2.0, 3.0)
+    assert [steady_times(some, n) for n in (0, 1, 2, 3)] == [
+        (9 * S, 2 * S, 3 * S), (2 * S, 3 * S), (3 * S,), (9 * S, 2 * S, 3 * S)
+    ]  # fmt: skip
+    assert [dropped_epochs(some, n) for n in (0, 1, 2, 3)] == [0, 1, 2, 0]
+    assert [too_short(some, n) for n in (0, 2, 3)] == [False, False, True]
+
+
+def test_a_source_that_knows_its_warmup_decides_itself() -> None:
+    told = tuple(
+        Epoch(number=n, duration_ns=t * S, train_loss=None, warmup=w)
+        for n, (t, w) in enumerate([(9.0, True), (7.0, True), (2.0, False), (3.0, False)])
+    )
+    assert steady_times(run("a", epochs=told), 0) == (2 * S, 3 * S)
+    none = tuple(replace(e, warmup=False) for e in told)
+    assert len(steady_times(run("a", epochs=none), 2)) == 4
+    every = tuple(replace(e, warmup=True) for e in told)
+    assert len(steady_times(run("a", epochs=every), 2)) == 4
+
+
+def test_epochs_without_a_time_do_not_count_and_without_any_the_source_is_believed() -> None:
+    untimed = tuple(replace(e, duration_ns=None) for e in of(1.0, 2.0).epochs)
+    own = Measured(value=5 * S, n=3)
+    assert epoch_time(run("a", epochs=untimed, epoch_ns=own)) == own
+    assert epoch_time(run("a", epochs=of(1.0, 2.0).epochs, epoch_ns=own)) == Measured(value=2 * S, n=1)
+    assert epoch_time(run("a")) is None
+
+
+def test_the_best_accuracy_is_of_any_epoch_else_of_the_end() -> None:
+    learnt = run("a", epochs=epochs(seconds=[1, 1, 1], accuracy=[0.4, 0.8, 0.7]), test_accuracy=0.7)
+    assert best_accuracy(learnt) == 0.8
+    assert best_accuracy(learnt, epochs=1) == 0.4
+    assert best_accuracy(run("b", epochs=of(1.0).epochs, test_accuracy=0.6)) == 0.6
+    assert best_accuracy(run("b", test_accuracy=0.6), epochs=2) is None
+
+
+def test_the_loss_is_the_runs_own_else_of_the_last_epoch_that_has_one() -> None:
+    found = epochs(seconds=[1, 1, 1], loss=[2.0, 1.0, 0.5])
+    assert train_loss(run("a", epochs=found)) == 0.5
+    assert train_loss(run("a", epochs=(*found[:2], replace(found[2], train_loss=None)))) == 1.0
+    assert train_loss(run("a", epochs=found, train_loss=3.0)) == 3.0
+
+
+def test_exposed_communication_is_a_share_of_the_step() -> None:
+    assert exposed_fraction(run("a", step_ns=step(10), exposed_comm_ns=step(2))) == 0.2
+    assert exposed_fraction(run("a", step_ns=step(10))) is None
