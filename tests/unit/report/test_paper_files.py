@@ -99,7 +99,8 @@ def test_epoch_times_follow_what_is_dropped() -> None:
     one = imported()[:1]
     first = replace(one[0], epochs=(replace(one[0].epochs[0], duration_ns=90e9), *one[0].epochs[1:4]))
     times = [
-        float(next(csv.DictReader(comprehensive_csv((first,), (), drop_epochs=n).splitlines()))["epoch_ns"]) for n in (0, 1)
+        float(next(csv.DictReader(comprehensive_csv((first,), (), drop_epochs=n).splitlines()))["epoch_ns"])
+        for n in (0, 1)
     ]
     assert times[0] > times[1]
     said = [runs.build(one, (), drop_epochs=n).footnotes[0] for n in (0, 1, 2)]
