@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -12,20 +11,16 @@ from statistics import median
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.imported import Imported, Stated
-from stepscope.records.run import Status
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.store.files import head_of
 from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
+from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of
 from stepscope.store.importers._training import MIB, MS, with_unique_ids
 from stepscope.store.stated import with_stated
 
-_SUFFIXES = (".out", ".log", ".txt", ".err", "")
 _HEAD = 1 << 20
 """Launch scripts that echo themselves put up to 100 KB before the job's first line."""
-
-_LINE = 1 << 16
-"""A longer line is read in pieces: a log of progress bars may have no line ends at all."""
 
 _MEMORY_RANKS = 1 << 17
 _WORLD = re.compile(
@@ -46,11 +41,6 @@ _PARAMETERS = re.compile(
 _MEMORY = re.compile(rb"\[Rank (\d{1,7})\][^\[|]*memory \(MB\) \|[^\[]*?\bmax allocated: ([\d.]{1,20})")
 _VALIDATION = re.compile(rb"validation loss at (?:the end of training|iteration \d+)[^|]*\| lm loss value: (\S{1,30})")
 _GPU = re.compile(rb"^\|\s+\d+\s+((?:NVIDIA|Tesla|Quadro|GeForce) [\w. -]{1,40}?)\.*\s+(?:On|Off)\s")
-_STOPPED = re.compile(rb"received SIGTERM|CANCELLED AT|DUE TO (?:TIME LIMIT|PREEMPTION)")
-_NO_MEMORY = re.compile(rb"CUDA out of memory|OutOfMemoryError")
-_TRACEBACK = b"Traceback (most recent call last)"
-_ENDINGS = (b"SIGTERM", b"CANCELLED", b"DUE TO", b"emory", b"Traceback")
-"""A line that none of these is in says nothing of how the job ended."""
 _KEPT = (
     "hidden_size", "num_layers", "num_attention_heads", "ffn_hidden_size", "optimizer", "lr",
     "checkpoint_activations", "recompute_granularity", "num_layers_per_virtual_pipeline_stage", "seed",
@@ -80,9 +70,7 @@ class _Job:
     parameters: dict[tuple[int, int], int] = field(default_factory=dict)
     peak_mib: float = 0.0
     memory_ranks: set[int] = field(default_factory=set)
-    stopped: str | None = None
-    out_of_memory: bool = False
-    failed: bool = False
+    ending: Ending = field(default_factory=Ending)
 
 
 def _knows(candidate: Candidate) -> bool:
@@ -96,11 +84,11 @@ def _has_job(text: bytes) -> bool:
 
 
 def _recognises(candidate: Candidate) -> bool:
-    return recognises_any(candidate, _knows, suffixes=_SUFFIXES)
+    return recognises_any(candidate, _knows, suffixes=SUFFIXES)
 
 
 def _read(path: Path, stated: Stated) -> Imported:
-    parts, notes = read_each(path, _knows, _read_file, suffixes=_SUFFIXES)
+    parts, notes = read_each(path, _knows, _read_file, suffixes=SUFFIXES)
     runs = with_unique_ids(run for part in parts for run in part)
     hardware = sorted({run.hardware for run in runs if run.hardware})
     several = len({run.group for run in runs}) > 1
@@ -144,14 +132,14 @@ def _why_none(jobs: list[_Job], lines: int) -> str:
         return "the file is empty"
     if not jobs:
         return f"none of its {lines} lines says `using world size`"
-    return jobs[-1].stopped or f"the job on {jobs[-1].world_size} ranks ended before, or the log was cut"
+    return jobs[-1].ending.stopped or f"the job on {jobs[-1].world_size} ranks ended before, or the log was cut"
 
 
 def _jobs(path: Path) -> tuple[list[_Job], str | None, int]:
     """(jobs, name of the GPU from nvidia-smi's table, number of lines)."""
     jobs: list[_Job] = []
     gpu, number = None, 0
-    for number, line in _lines(path):
+    for number, line in lines_of(path):
         if b"using world size" in line and _WORLD.search(line):
             jobs.append(_new_job(path, number, line))
         elif jobs:
@@ -165,19 +153,6 @@ def _jobs(path: Path) -> tuple[list[_Job], str | None, int]:
         elif gpu is None and (found := _GPU.match(line)):
             gpu = found[1].decode("ascii", errors="replace").strip()
     return jobs, gpu, number
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(line number from 1, line or a piece of it); never more than a piece is held."""
-    try:
-        with path.open("rb") as file:
-            number, fresh = 0, True
-            while line := file.readline(_LINE):
-                number += fresh
-                fresh = line.endswith(b"\n")
-                yield number, line.rstrip(b"\r\n")
-    except OSError as error:
-        raise DataError(f"cannot read {path}", why=error.strerror or str(error)) from error
 
 
 def _new_job(path: Path, number: int, line: bytes) -> _Job:
@@ -198,7 +173,7 @@ def _read_line(job: _Job, path: Path, number: int, line: bytes) -> None:
         for memory in _MEMORY.finditer(line):
             if len(job.memory_ranks) < _MEMORY_RANKS:
                 job.memory_ranks.add(int(memory[1]))
-            job.peak_mib = max(job.peak_mib, _float(memory[2]) or 0.0)
+            job.peak_mib = max(job.peak_mib, finite(memory[2]) or 0.0)
     if b"elapsed time per iteration" in line:
         _iteration(job, path, number, line)
     elif b"..." in line and (found := _ARGUMENT.match(line)):
@@ -210,24 +185,9 @@ def _read_line(job: _Job, path: Path, number: int, line: bytes) -> None:
             if place[0] < job.tensor and place[1] < job.pipeline:
                 job.parameters[place] = int(part[3])
     elif b"validation loss at" in line and (found := _VALIDATION.search(line)):
-        job.validation_loss = _float(found[1])
+        job.validation_loss = finite(found[1])
     else:
-        _ending(job, line)
-
-
-def _ending(job: _Job, line: bytes) -> None:
-    """What a line says of the job's end, mostly nothing."""
-    for mark in _ENDINGS:
-        if mark in line:
-            break
-    else:
-        return
-    if job.stopped is None and _STOPPED.search(line):
-        job.stopped = line.decode("utf-8", errors="replace").strip()[:200]
-    elif _NO_MEMORY.search(line):
-        job.out_of_memory = True
-    elif _TRACEBACK in line:
-        job.failed = True
+        job.ending.read(line)
 
 
 def _iteration(job: _Job, path: Path, number: int, line: bytes) -> None:
@@ -242,7 +202,7 @@ def _iteration(job: _Job, path: Path, number: int, line: bytes) -> None:
             why=line.decode("utf-8", errors="replace").strip()[:120],
             fix="copy the file again",
         )
-    time_ms = (_float(elapsed[2]) or 0.0) * (1.0 if elapsed[1] == b"ms" else 1e3)
+    time_ms = (finite(elapsed[2]) or 0.0) * (1.0 if elapsed[1] == b"ms" else 1e3)
     if time_ms <= 0:
         raise DataError(
             f"{path}:{number}: elapsed time per iteration is {elapsed[2].decode()}",
@@ -254,7 +214,7 @@ def _iteration(job: _Job, path: Path, number: int, line: bytes) -> None:
     job.skipped += _counted(_SKIPPED, line)
     job.nan += _counted(_NAN, line)
     if loss := _LOSS.search(line):
-        job.loss = _float(loss[1])
+        job.loss = finite(loss[1])
 
 
 def _counted(pattern: re.Pattern[bytes], line: bytes) -> int:
@@ -262,21 +222,13 @@ def _counted(pattern: re.Pattern[bytes], line: bytes) -> int:
     return int(found[1]) if found else 0
 
 
-def _float(text: bytes) -> float | None:
-    """A finite number; None for what is none (``nan`` in a loss)."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if abs(value) < float("inf") else None
-
-
 def _run(path: Path, job: _Job, gpu: str | None, *, alone: bool) -> TrainingRun:
     steady = job.elapsed_ms[1:] or job.elapsed_ms
     step_ms, interval = median(steady), _whole(job, "log_interval")
     batch = next(iter(job.batches)) if len(job.batches) == 1 else None
     sequence, micro = _whole(job, "seq_length"), _whole(job, "micro_batch_size")
-    status, error = _status(job)
+    done = f"after iteration {job.iteration} of {job.iterations}"
+    status, error = job.ending.status(done, complete=job.iteration >= job.iterations)
     model = f"GPT {job.arguments.get('num_layers', '?')} x {job.arguments.get('hidden_size', '?')}"
     layout = f"dp{job.data} tp{job.tensor} pp{job.pipeline}"
     precision = _precision(job)
@@ -322,22 +274,11 @@ def _accumulation(batch: int | None, micro: int | None, data: int) -> int | None
     return batch // (micro * data)
 
 
-def _status(job: _Job) -> tuple[Status, str | None]:
-    done = f"after iteration {job.iteration} of {job.iterations}"
-    if job.out_of_memory:
-        return "oom", f"out of memory {done}"
-    if job.stopped is not None:
-        return "interrupted", f"{done}: {job.stopped}"
-    if job.failed and job.iteration < job.iterations:
-        return "error", f"a traceback {done}"
-    return "ok", None
-
-
 def _notes(job: _Job, interval: int | None) -> tuple[str, ...]:
     each = f"means of {interval} iterations" if interval and interval > 1 else "iterations"
     kept = max(1, len(job.elapsed_ms) - 1)
     notes = [f"step time is the median of {kept} {each}, the first left out (warm-up)"]
-    if job.stopped is None and job.iteration < job.iterations:
+    if job.ending.stopped is None and job.iteration < job.iterations:
         notes.append(f"the log ends at iteration {job.iteration} of {job.iterations} without saying why")
     if job.skipped:
         notes.append(f"{job.skipped} of {job.iteration} iterations were skipped by the loss scaler")

@@ -1,0 +1,85 @@
+"""Output of jobs, read line by line whatever its length: colours and the prefixes of launchers off, how a job ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.core.errors import DataError
+from stepscope.records.run import Status
+
+SUFFIXES = (".out", ".log", ".txt", ".err", "")
+PIECE = 1 << 16
+"""A longer line is read in pieces: a log of progress bars may have no line ends at all."""
+
+_COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
+_RANK = re.compile(rb"^\s*(?:\[(?:rank|default|Rank )?(\d{1,7})\]:?|(\d{1,7}):)\s?")
+_STOPPED = re.compile(rb"received SIGTERM|CANCELLED AT|DUE TO (?:TIME LIMIT|PREEMPTION)")
+_NO_MEMORY = re.compile(rb"CUDA out of memory|OutOfMemoryError")
+_TRACEBACK = b"Traceback (most recent call last)"
+_MARKS = (b"SIGTERM", b"CANCELLED", b"DUE TO", b"emory", b"Traceback")
+"""A line that none of these is in says nothing of how the job ended."""
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(line number from 1, line or a piece of it); never more than a piece is held."""
+    try:
+        with path.open("rb") as file:
+            number, fresh = 0, True
+            while line := file.readline(PIECE):
+                number += fresh
+                fresh = line.endswith(b"\n")
+                yield number, line.rstrip(b"\r\n")
+    except OSError as error:
+        raise DataError(f"cannot read {path}", why=error.strerror or str(error)) from error
+
+
+def without_prefix(line: bytes) -> tuple[int | None, bytes]:
+    """(rank that a launcher put before the line, the line without that and without colours)."""
+    plain = _COLOURS.sub(b"", line) if b"\x1b" in line else line
+    found = _RANK.match(plain)
+    return (None, plain) if found is None else (int(found[1] or found[2]), plain[found.end() :])
+
+
+def finite(text: bytes) -> float | None:
+    """A finite number, commas between thousands allowed; None for what is none (``nan`` in a loss)."""
+    try:
+        value = float(text.replace(b",", b""))
+    except ValueError:
+        return None
+    return value if abs(value) < float("inf") else None
+
+
+@dataclass(kw_only=True, slots=True)
+class Ending:
+    """What the lines of a job say of its end."""
+
+    stopped: str | None = None
+    out_of_memory: bool = False
+    failed: bool = False
+
+    def read(self, line: bytes) -> None:
+        """Take in one line; mostly it says nothing."""
+        for mark in _MARKS:
+            if mark in line:
+                break
+        else:
+            return
+        if self.stopped is None and _STOPPED.search(line):
+            self.stopped = line.decode("utf-8", errors="replace").strip()[:200]
+        elif _NO_MEMORY.search(line):
+            self.out_of_memory = True
+        elif _TRACEBACK in line:
+            self.failed = True
+
+    def status(self, done: str, *, complete: bool) -> tuple[Status, str | None]:
+        """(status, error) of a job that came as far as ``done`` says. complete: it did all that it was to do."""
+        if self.out_of_memory:
+            return "oom", f"out of memory {done}"
+        if self.stopped is not None:
+            return "interrupted", f"{done}: {self.stopped}"
+        if self.failed and not complete:
+            return "error", f"a traceback {done}"
+        return "ok", None

@@ -1,0 +1,167 @@
+"""Figures by step, as loggers write them (loss, rates, memory), into one training run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from stepscope.core.words import counted
+from stepscope.records.training import Epoch, Measured, TrainingRun
+from stepscope.store.importers._columns import Meaning, meanings_of
+from stepscope.store.importers._training import label
+
+_PARENTS = ("train", "training", "perf", "performance", "metrics", "throughput", "charts", "time", "speed")
+"""Groups whose name says nothing of what a figure is: ``perf/tokens_per_s`` is ``tokens_per_s``."""
+
+_BY_EPOCH = {
+    "train_loss": "train_loss", "train_accuracy": "train_accuracy", "validation_loss": "validation_loss",
+    "validation_accuracy": "validation_accuracy", "epoch_ns": "duration_ns",
+}  # fmt: skip
+_RATES = ("step_ns", "steps_per_s", "samples_per_s")
+NO_RANKS = "the logger does not write on how many ranks it ran"
+_WALL = "step time is the median wall-clock time between logged steps: what happens between two of them is in it"
+
+
+@dataclass(slots=True)
+class Point:
+    """What was logged at one step. wall_s: when. values: figure's name, as logged -> value."""
+
+    step: int
+    wall_s: float | None = None
+    values: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Scalars:
+    """A run as its logger tells it. source, run_id, group, settings, notes: of the run."""
+
+    source: str
+    run_id: str
+    group: str
+    points: list[Point]
+    known: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+def meaning_of(name: str) -> Meaning | None:
+    """What a logged figure is, ``eval/loss`` or ``loss/eval`` as ``eval_loss``; None: not known, or its unit is not."""
+    parent, _, last = name.rpartition("/")
+    spellings = [name.replace("/", "_"), name]
+    if parent:
+        spellings.append(f"{last}_{parent}".replace("/", "_"))
+        spellings += [last] if parent.rpartition("/")[2].lower() in _PARENTS else []
+    for spelling in spellings:
+        found = next((each for each in meanings_of(spelling) if each.scale is not None), None)
+        if found is not None:
+            return found
+    return None
+
+
+def run_of(scalars: Scalars) -> TrainingRun:
+    """The run: last losses, medians of rates after the first (warm-up), epochs where they are numbered."""
+    meanings = {name: meaning_of(name) for name in dict.fromkeys(n for point in scalars.points for n in point.values)}
+    series: dict[str, list[float]] = {}
+    chosen: dict[str, str] = {}
+    for name, meaning in meanings.items():
+        if meaning is not None:
+            chosen.setdefault(meaning.role, name)
+    for role, name in chosen.items():
+        scale = (meanings[name] or Meaning(role)).scale or 1.0
+        values = [point.values[name] * scale for point in scalars.points if name in point.values]
+        series[role] = [value for value in values if math.isfinite(value) and (role not in _RATES or value > 0)]
+    known, notes = dict(scalars.known), list(scalars.notes)
+    world_size, rate, unit = known.get("world_size"), _steady(series.get("samples_per_s", [])), None
+    if rate is not None:
+        meaning = meanings[chosen["samples_per_s"]] or Meaning("samples_per_s")
+        unit = meaning.item
+        if meaning.per_rank:
+            rate = None if world_size is None else Measured(value=rate.value * world_size, n=rate.n)
+            notes.append("the logged rate is of one rank: times the ranks")
+    step = _steady(series.get("step_ns", [])) or _steady([1e9 / each for each in series.get("steps_per_s", [])])
+    if step is None and "step_ns" not in known:
+        step = _by_wall_clock(scalars.points, chosen.get("train_loss"))
+        notes += [_WALL] if step is not None else []
+    epochs = _epochs(scalars.points, chosen, meanings)
+    accuracy = series.get("validation_accuracy") or []
+    losses = series.get("train_loss") or []
+    logged = [point for point in scalars.points if chosen.get("train_loss") in point.values]
+    if len(losses) < len(logged):
+        notes.append(f"the training loss is no finite number at {counted(len(logged) - len(losses), 'logged step')}")
+    made: dict[str, Any] = {
+        "status": "ok",
+        "world_size": None,
+        "step_ns": step,
+        "samples_per_s": rate,
+        "unit": unit or "samples",
+        "epochs": epochs,
+        "train_loss": losses[-1] if losses else None,
+        "test_accuracy": None if epochs or not accuracy else _fraction(accuracy[-1]),
+        "peak_memory_bytes": round(max(series["peak_memory"])) if series.get("peak_memory") else None,
+    }
+    made |= {key: value for key, value in known.items() if value is not None}
+    if made["world_size"] is None:
+        made["missing"] = {"world_size": NO_RANKS}
+    return TrainingRun(
+        run_id=scalars.run_id,
+        label=made.pop("label", label(made.get("strategy"), made["world_size"])),
+        group=scalars.group,
+        source=scalars.source,
+        notes=tuple(dict.fromkeys(notes)),
+        **made,
+    )
+
+
+def _steady(values: Sequence[float]) -> Measured | None:
+    kept = values[1:] or values
+    return Measured(value=median(kept), n=len(kept)) if kept else None
+
+
+def _by_wall_clock(points: Iterable[Point], name: str | None) -> Measured | None:
+    """Median time of a step between two points at which the training loss was logged."""
+    timed = [point for point in points if point.wall_s is not None and (name is None or name in point.values)]
+    found = [
+        (b.wall_s - a.wall_s) / (b.step - a.step) * 1e9
+        for a, b in pairwise(timed)
+        if a.wall_s is not None and b.wall_s is not None and b.step > a.step and b.wall_s > a.wall_s
+    ]
+    return _steady(found)
+
+
+def _epochs(
+    points: Sequence[Point], chosen: Mapping[str, str], meanings: Mapping[str, Meaning | None]
+) -> tuple[Epoch, ...]:
+    """What was last logged in each epoch. Epochs may be whole numbers, or how much of the data was seen (0.5)."""
+    if "epoch" not in chosen:
+        return ()
+    name = chosen["epoch"]
+    whole = all(point.values[name].is_integer() for point in points if name in point.values)
+    found: dict[int, dict[str, Any]] = {}
+    number: int | None = None
+    for point in points:
+        if name in point.values and math.isfinite(point.values[name]):
+            number = round(point.values[name]) if whole else math.ceil(point.values[name] - 1e-6)
+        if number is None:
+            continue
+        values = found.setdefault(number, {})
+        for role, target in _BY_EPOCH.items():
+            value = point.values.get(chosen.get(role, ""), math.nan)
+            if math.isfinite(value):
+                value *= (meanings[chosen[role]] or Meaning(role)).scale or 1.0
+                values[target] = _fraction(value) if role.endswith("accuracy") else value
+    made = [{"duration_ns": None, "train_loss": None, **values} for values in found.values() if values]
+    numbers = [number for number, values in found.items() if values]
+    return tuple(
+        Epoch(number=number, **values) for number, values in sorted(zip(numbers, made, strict=True), key=_first)
+    )
+
+
+def _first(pair: tuple[int, Any]) -> int:
+    return pair[0]
+
+
+def _fraction(value: float) -> float:
+    return value / 100 if 1 < value <= 100 else value

@@ -1,0 +1,197 @@
+"""Output of DeepSpeed: its throughput timer, its pipeline engine's steps, and ``wall_clock_breakdown``, any version.
+
+Samples a second are those of all ranks (the timer counts the batch of the data-parallel world).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from stepscope.core.errors import DataError
+from stepscope.records.imported import Imported, Stated
+from stepscope.records.training import TrainingRun
+from stepscope.store.files import head_of
+from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
+from stepscope.store.importers._folders import read_each, recognises_any
+from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of, without_prefix
+from stepscope.store.importers._scalars import Point, Scalars, run_of
+from stepscope.store.importers._training import GIB, label, with_own_baselines, with_unique_ids
+from stepscope.store.stated import with_stated
+
+_HEAD = 1 << 20
+_TIMER = re.compile(rb"(global_step=|\b\d{1,9}/)(\d{1,12}), (?:RunningAvg)?SamplesPerSec=([\d.e+-]{1,24})")
+"""The old form counts micro-steps behind the slash."""
+_CURRENT = re.compile(rb"CurrSamplesPerSec=([\d.e+-]{1,24})")
+_MEMORY = re.compile(rb"MaxMemAllocated=([\d.]{1,20})GB")
+_PIPELINE = re.compile(
+    rb"\bsteps?: +(\d{1,12})(?: / +(\d{1,12}))? loss: (\S{1,20}) .*?"
+    rb"iter time \(s\): ([\d.]{1,20}) samples/sec: ([\d.]{1,20})"
+)
+_STEP = re.compile(rb"\[Rank 0\] step=(\d{1,12}), skipped=(\d{1,12})")
+_BREAKDOWN = re.compile(rb"time \(ms\) \| (forward: .*)")
+_PART = re.compile(rb"([a-z_]{1,40}): ([\d.]{1,20})")
+_SETTING = re.compile(rb"\[config\.py:\d+:print\]\s+([a-z]\w{0,60}) \.{2,} (\S{1,60})")
+_BEGINS = b"DeepSpeedEngine configuration:"
+_WHEN = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3})\]")
+_KEPT = ("zero_optimization_stage", "gradient_clipping", "steps_per_print", "optimizer_name", "pld_enabled")
+_TIMED = "the log does not name the model: logs of one folder count as one; its timer leaves out the first steps"
+
+
+@dataclass(kw_only=True)
+class _Job:
+    """What one engine printed so far. numbered: lines with the step's own number are among them."""
+
+    line: int
+    settings: dict[str, str] = field(default_factory=dict)
+    points: dict[int, Point] = field(default_factory=dict)
+    parts: dict[str, list[float]] = field(default_factory=dict)
+    total: int | None = None
+    skipped: int = 0
+    peak_gb: float = 0.0
+    last: int = -1
+    numbered: bool = False
+    ending: Ending = field(default_factory=Ending)
+
+
+def _knows(candidate: Candidate) -> bool:
+    return _is_log(candidate.head) or (len(candidate.head) >= HEAD_BYTES and _is_log(head_of(candidate.path, _HEAD)))
+
+
+def _is_log(text: bytes) -> bool:
+    return bool(_TIMER.search(text) or _PIPELINE.search(text) or (b"DeepSpeed" in text and _STEP.search(text)))
+
+
+def _recognises(candidate: Candidate) -> bool:
+    return recognises_any(candidate, _knows, suffixes=SUFFIXES)
+
+
+def _read(path: Path, stated: Stated) -> Imported:
+    parts, notes = read_each(path, _knows, _read_file, suffixes=SUFFIXES)
+    runs = with_own_baselines(with_unique_ids(run for part in parts for run in part))
+    return Imported(format="deepspeed_log", path=str(path), runs=with_stated(runs, stated), notes=notes)
+
+
+def _read_file(path: Path) -> tuple[TrainingRun, ...]:
+    jobs = [_Job(line=1)]
+    for number, raw in lines_of(path):
+        _, line = without_prefix(raw)
+        if _BEGINS in line and jobs[-1].points:
+            jobs.append(_Job(line=number))
+        job = jobs[-1]
+        if found := _SETTING.search(line):
+            job.settings.setdefault(found[1].decode(), found[2].decode(errors="replace"))
+        elif found := _PIPELINE.search(line):
+            job = _at(jobs, number, int(found[1]))
+            job.total = int(found[2]) if found[2] else None
+            _point(job, int(found[1]), line, loss=found[3], step_time_s=found[4], samples_per_s=found[5])
+        elif found := _TIMER.search(line):
+            step = job.last if job.numbered and not found[1].startswith(b"global") else int(found[2])
+            job, current = _at(jobs, number, step), _CURRENT.search(line)
+            cut = current is None and b"RunningAvg" in line
+            _point(job, step, line, **({} if cut else {"samples_per_s": current[1] if current else found[3]}))
+        elif found := _STEP.search(line):
+            job = _at(jobs, number, int(found[1]))
+            job.numbered = True
+            job.skipped = int(found[2])
+            _point(job, int(found[1]), line)
+        elif found := _BREAKDOWN.search(line):
+            for name, value in _PART.findall(found[1]):
+                job.parts.setdefault(name.decode(), []).append(finite(value) or 0.0)
+        else:
+            job.ending.read(line)
+        if memory := _MEMORY.search(line):
+            job.peak_gb = max(job.peak_gb, finite(memory[1]) or 0.0)
+    timed = [job for job in jobs if job.points]
+    if not timed:
+        raise DataError(f"{path}: no step was logged", why="the log was cut, or the job ended before its first step")
+    return tuple(_run(path, job, alone=len(timed) == 1) for job in timed)
+
+
+def _at(jobs: list[_Job], number: int, step: int) -> _Job:
+    """The job that a step is of: one before the last is of a job that was appended to the log."""
+    if step < jobs[-1].last:
+        jobs.append(_Job(line=number, settings=dict(jobs[-1].settings)))
+    jobs[-1].last = step
+    return jobs[-1]
+
+
+def _point(job: _Job, step: int, line: bytes, **values: bytes) -> None:
+    point = job.points.setdefault(step, Point(step))
+    if when := _WHEN.search(line):
+        moment = datetime.strptime(when[1].decode(), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+        point.wall_s = point.wall_s or moment.timestamp() + int(when[2]) / 1e3
+    for name, text in values.items():
+        point.values[name] = value if (value := finite(text)) is not None else float("nan")
+
+
+def _run(path: Path, job: _Job, *, alone: bool) -> TrainingRun:
+    world, batch = _count(job, "world_size"), _count(job, "train_batch_size")
+    status, error = job.ending.status(f"after step {job.last}", complete=job.last == job.total)
+    stage = job.settings.get("zero_optimization_stage")
+    strategy = f"zero-{stage}" if stage and stage != "0" else "deepspeed"
+    points = [job.points[step] for step in sorted(job.points)]
+    micro = _count(job, "train_micro_batch_size_per_gpu")
+    known: dict[str, Any] = {
+        "status": status,
+        "error": error,
+        "world_size": world,
+        "strategy": strategy,
+        "label": label(strategy, world),
+        "precision": _precision(job),
+        "global_batch": batch,
+        "micro_batch": micro,
+        "accumulation": _count(job, "gradient_accumulation_steps"),
+        "device": "cuda",
+        "peak_memory_bytes": round(job.peak_gb * GIB) or None,
+        "settings": {key: job.settings[key] for key in _KEPT if job.settings.get(key, "None") != "None"},
+    }
+    if batch:  # without iter time, a step is its batch over the samples a second
+        for point in points:
+            rate = point.values.get("samples_per_s")
+            if rate and "step_time_s" not in point.values:
+                point.values["step_time_s"] = batch / rate
+    return run_of(
+        Scalars(
+            source=f"{path}:{job.line}",
+            run_id=path.stem if alone else f"{path.stem}-line{job.line}",
+            group=path.absolute().parent.name,
+            points=points,
+            known=known,
+            notes=_notes(job),
+        )
+    )
+
+
+def _notes(job: _Job) -> list[str]:
+    notes = [_TIMED]
+    if job.skipped:
+        notes.append(f"{job.skipped} of {job.last} steps were skipped by the loss scaler")
+    if job.parts:
+        each = ", ".join(f"{name.replace('_', ' ')} {_steady(values):.4g} ms" for name, values in job.parts.items())
+        notes.append(f"parts of its step on rank 0, medians: {each}")
+    return notes
+
+
+def _steady(values: Sequence[float]) -> float:
+    return median(values[1:] or values)
+
+
+def _count(job: _Job, key: str) -> int | None:
+    text = job.settings.get(key, "")
+    return int(text) if text.isdecimal() and len(text) < 16 and int(text) > 0 else None
+
+
+def _precision(job: _Job) -> str | None:
+    for key, name in (("bfloat16_enabled", "bf16"), ("fp16_enabled", "fp16"), ("float16_enabled", "fp16")):
+        if job.settings.get(key) == "True":
+            return name
+    return "fp32" if "fp16_enabled" in job.settings or "bfloat16_enabled" in job.settings else None
+
+
+IMPORTER = Importer(title="log of DeepSpeed", recognises=_recognises, read=_read, rank=45)

@@ -1,0 +1,102 @@
+"""``trainer_state.json`` of the Hugging Face Trainer: its log by step, and what it says of the whole training.
+
+The Trainer's own rates are over the whole runtime, evaluation and saving included.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from stepscope.core.errors import DataError
+from stepscope.records.imported import Imported, Stated
+from stepscope.records.training import Measured, TrainingRun
+from stepscope.store.importer import Candidate, Importer
+from stepscope.store.importers._fields import Fields, read_fields
+from stepscope.store.importers._json import finite
+from stepscope.store.importers._scalars import Point, Scalars, run_of
+from stepscope.store.importers._training import slug, with_unique_ids
+from stepscope.store.stated import with_stated
+
+FILE = "trainer_state.json"
+_CHECKPOINT = re.compile(r"checkpoint-\d+")
+_KEPT = ("num_train_epochs", "max_steps", "logging_steps", "eval_steps", "save_steps", "total_flos", "best_metric")
+_WHOLE = "step time and throughput are the Trainer's own: over the whole runtime, evaluation and saving included"
+
+
+def _recognises(candidate: Candidate) -> bool:
+    if candidate.is_folder:
+        return any(file.name == FILE for file in candidate.files)
+    text = candidate.text
+    return candidate.path.name == FILE or ('"log_history"' in text and text.lstrip().startswith("{"))
+
+
+def _read(path: Path, stated: Stated) -> Imported:
+    files = [file for file in Candidate(path).files if file.name == FILE] if path.is_dir() else [path]
+    runs, notes = [], []
+    for folder, states in _by_run(files).items():
+        read = []
+        for file in states:
+            try:
+                read.append((file, read_fields(file)))
+            except DataError as error:
+                notes.append(f"{error.line}; left out")
+        if not read and len(files) == len(states):
+            raise DataError(notes[0].removesuffix("; left out"), fix="pass the state of another checkpoint")
+        if read:
+            latest = max(read, key=lambda each: finite(each[1].values.get("global_step")) or 0)
+            runs.append(_run(folder, *latest))
+    return Imported(
+        format="hf_trainer", path=str(path), runs=with_stated(with_unique_ids(runs), stated), notes=tuple(notes)
+    )
+
+
+def _by_run(files: list[Path]) -> dict[Path, list[Path]]:
+    """States by the Trainer's output folder: those of its checkpoints are earlier ones of the same run."""
+    found: dict[Path, list[Path]] = {}
+    for file in files:
+        folder = file.absolute().parent
+        found.setdefault(folder.parent if _CHECKPOINT.fullmatch(folder.name) else folder, []).append(file)
+    return found
+
+
+def _run(folder: Path, file: Path, state: Fields) -> TrainingRun:
+    log = state.parts("log_history")
+    points: dict[int, Point] = {}
+    summary: dict[str, Any] = {}
+    for entry in log:
+        step = entry.whole("step")
+        values = {key: float(value) for key, value in entry.values.items() if isinstance(value, int | float)}
+        if "train_runtime" in values:
+            summary = values
+            continue
+        for key in ("step", "eval_samples_per_second", "eval_steps_per_second"):
+            values.pop(key, None)
+        points.setdefault(step, Point(step)).values.update(values)
+    if not points and not summary:
+        raise DataError(f"{file}: log_history is empty", why="the training ended before its first logged step")
+    done, most = state.maybe(state.whole, "global_step") or 0, state.maybe(state.whole, "max_steps") or 0
+    per_s = finite(summary.get("train_steps_per_second"))
+    rate = finite(summary.get("train_samples_per_second"))
+    finished = done >= most > 0
+    return run_of(
+        Scalars(
+            source=str(file),
+            run_id=slug(folder.name) or "run",
+            group=folder.name,
+            points=[points[step] for step in sorted(points)],
+            notes=[] if not summary else [_WHOLE],
+            known={
+                "step_ns": Measured(value=1e9 / per_s) if per_s else None,
+                "samples_per_s": Measured(value=rate) if rate else None,
+                "micro_batch": state.maybe(state.whole, "train_batch_size") or None,
+                "settings": state.plain(*_KEPT),
+                "status": "ok" if finished or summary else "interrupted",
+                "error": None if finished or summary else f"the state is of step {done} of {most}",
+            },
+        )
+    )
+
+
+IMPORTER = Importer(title="trainer_state.json of the Hugging Face Trainer", recognises=_recognises, read=_read, rank=30)

@@ -1,0 +1,85 @@
+"""Event files of TensorBoard (``events.out.tfevents.*``): one run a folder, scalars by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from stepscope.core.errors import DataError
+from stepscope.core.words import counted
+from stepscope.records.imported import Imported, Stated
+from stepscope.records.training import TrainingRun
+from stepscope.store.importer import Candidate, Importer
+from stepscope.store.importers._scalars import Point, Scalars, run_of
+from stepscope.store.importers._tfevents import Scalar, scalars_of
+from stepscope.store.importers._training import slug, with_unique_ids
+from stepscope.store.stated import with_stated
+
+MARK = "tfevents"
+
+
+def _recognises(candidate: Candidate) -> bool:
+    return any(MARK in file.name for file in candidate.files)
+
+
+def _read(path: Path, stated: Stated) -> Imported:
+    folders: dict[Path, list[Path]] = {}
+    for file in Candidate(path).files:
+        if MARK in file.name:
+            folders.setdefault(file.parent, []).append(file)
+    notes: list[str] = []
+    runs = [run for folder, files in folders.items() if (run := _run(path, folder, files, notes)) is not None]
+    if not runs:
+        raise DataError(f"{path}: no scalar in its event files", why="; ".join(notes) or "nothing was logged")
+    return Imported(
+        format="tensorboard",
+        path=str(path),
+        runs=with_stated(with_unique_ids(runs), stated),
+        notes=tuple(notes),
+    )
+
+
+def _run(root: Path, folder: Path, files: Sequence[Path], notes: list[str]) -> TrainingRun | None:
+    """None where the folder's files hold no scalar."""
+    logs = [log for file in files if (log := _scalars(file, notes))]
+    if not logs:
+        return None
+    logs.sort(key=lambda log: log[0].wall_s)
+    name = folder.name if folder == root or root.is_file() else folder.relative_to(root).as_posix()
+    more = (
+        [] if len(logs) == 1 else [f"{counted(len(logs), 'event file')}: the job was started again; later steps count"]
+    )
+    return run_of(
+        Scalars(
+            source=str(folder),
+            run_id=slug(name) or "run",
+            group=root.name if folder != root and root.is_dir() else name,
+            points=_points(logs),
+            notes=more,
+        )
+    )
+
+
+def _scalars(file: Path, notes: list[str]) -> list[Scalar]:
+    found = []
+    for each in scalars_of(file):
+        if isinstance(each, str):
+            notes.append(each)
+        else:
+            found.append(each)
+    return found
+
+
+def _points(logs: Iterable[Sequence[Scalar]]) -> list[Point]:
+    """By step: of a job that was started again, what an earlier one logged at the same steps and later is dropped."""
+    points: dict[int, Point] = {}
+    for log in logs:
+        first = min(scalar.step for scalar in log)
+        points = {step: point for step, point in points.items() if step < first}
+        for scalar in log:
+            point = points.setdefault(scalar.step, Point(scalar.step, scalar.wall_s))
+            point.values[scalar.tag] = scalar.value
+    return [points[step] for step in sorted(points)]
+
+
+IMPORTER = Importer(title="event files of TensorBoard", recognises=_recognises, read=_read, rank=35)

@@ -1,0 +1,196 @@
+"""Output of torchtitan: ``step: 10  loss: 7.1  memory: 40.2GiB(42%)  tps: 7,120  tflops: 300.1  mfu: 30.2%``.
+
+``tps`` (``wps`` before 2025) is tokens a second of one device. Every rank may print; the first one that does counts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepscope.core.errors import DataError
+from stepscope.core.words import counted
+from stepscope.records.imported import Imported, Stated
+from stepscope.records.training import Measured, TrainingRun
+from stepscope.store.importer import Candidate, Importer
+from stepscope.store.importers._folders import read_each, recognises_any
+from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of, without_prefix
+from stepscope.store.importers._scalars import Point, Scalars, run_of
+from stepscope.store.importers._training import label, with_own_baselines, with_unique_ids
+from stepscope.store.stated import with_stated
+
+_STEP = re.compile(rb"\bstep:\s*(\d{1,12})\s+loss:\s*(\S{1,20})")
+_RATE = re.compile(rb"\b(?:tps|wps):\s*([\d,.]{1,20})")
+_MEMORY = re.compile(rb"\bmemory:\s*([\d.]{1,20})GiB\(")
+_MFU = re.compile(rb"\bmfu:\s*([\d.]{1,20})%")
+_STARTS = re.compile(rb"Training starts at step (\d{1,12})")
+_BATCH = re.compile(rb"global batch size:? (\d{1,12})")
+_LOCAL = re.compile(rb"local batch size:? (\d{1,12})")
+_SEQUENCE = re.compile(rb"sequence length:? (\d{1,12})")
+_TOTAL = re.compile(rb"total steps:? (\d{1,12})")
+_MESH = re.compile(rb"Building \d-D device mesh with (\[.*?\]), \[([\d, ]*)\]")
+_PARALLEL = re.compile(rb"Building device mesh with parallelism: (.*)")
+_DEGREE = re.compile(rb"\b(pp|dp_replicate|dp_shard|cp|tp)=(\d{1,7})")
+_GPU = re.compile(rb"(?:CUDA|XPU|HIP|GPU) capacity: (.{1,60}?) with [\d.]+GiB")
+_MODEL = re.compile(rb"Model (.{1,60}?) size: ([\d,]{1,20}) total parameters")
+_PER_DEVICE = "tps is of one device: throughput is that of the rank that printed, times the ranks"
+
+
+@dataclass(kw_only=True)
+class _Job:
+    """What one job printed so far."""
+
+    line: int
+    begun: bool = False
+    rank: int | None = None
+    world_size: int | None = None
+    layout: str = ""
+    numbers: dict[str, int] = field(default_factory=dict)
+    model: str | None = None
+    parameters: int | None = None
+    gpu: str | None = None
+    points: list[Point] = field(default_factory=list)
+    mfu: list[float] = field(default_factory=list)
+    peak_gib: float = 0.0
+    completed: bool = False
+    ending: Ending = field(default_factory=Ending)
+
+
+def _knows(candidate: Candidate) -> bool:
+    head = candidate.head
+    return b"step:" in head and any(
+        _STEP.search(line) and _RATE.search(line) and b"GiB(" in line
+        for line in (without_prefix(each)[1] for each in head.split(b"\n"))
+    )
+
+
+def _recognises(candidate: Candidate) -> bool:
+    return recognises_any(candidate, _knows, suffixes=SUFFIXES)
+
+
+def _read(path: Path, stated: Stated) -> Imported:
+    parts, notes = read_each(path, _knows, _read_file, suffixes=SUFFIXES)
+    runs = with_own_baselines(with_unique_ids(run for part in parts for run in part))
+    hardware = sorted({run.hardware for run in runs if run.hardware})
+    return Imported(
+        format="torchtitan_log",
+        path=str(path),
+        runs=with_stated(runs, stated),
+        hardware=", ".join(hardware) or None,
+        notes=notes,
+    )
+
+
+def _read_file(path: Path) -> tuple[TrainingRun, ...]:
+    jobs = [_Job(line=1)]
+    for number, raw in lines_of(path):
+        rank, line = without_prefix(raw)
+        jobs[-1].ending.read(line)
+        if b"step:" in line and (found := _STEP.search(line)) and (rate := _RATE.search(line)):
+            _step(jobs, number, rank, line, found, rate)
+        elif found := _STARTS.search(line):
+            if jobs[-1].begun and jobs[-1].points and (rank is None or rank == jobs[-1].rank):
+                jobs.append(_Job(line=number, world_size=None))
+            _head(jobs[-1], line)
+            jobs[-1].begun = True
+        elif b"Training completed" in line:
+            jobs[-1].completed = True
+        elif b"Starting job" in line and jobs[-1].points and (rank is None or rank == jobs[-1].rank):
+            jobs.append(_Job(line=number))
+        else:
+            _facts(jobs[-1], line)
+    timed = [job for job in jobs if job.points]
+    if not timed:
+        raise DataError(f"{path}: no step was logged", why="the log was cut, or the job ended before its first step")
+    return tuple(_run(path, job, alone=len(timed) == 1) for job in timed)
+
+
+def _step(
+    jobs: list[_Job], number: int, rank: int | None, line: bytes, found: re.Match[bytes], rate: re.Match[bytes]
+) -> None:
+    job = jobs[-1]
+    if memory := _MEMORY.search(line):
+        job.peak_gib = max(job.peak_gib, finite(memory[1]) or 0.0)
+    if job.points and rank != job.rank:
+        return
+    step, tokens = int(found[1]), finite(rate[1])
+    if job.points and step <= job.points[-1].step:
+        job = _Job(line=number, world_size=job.world_size, layout=job.layout, numbers=job.numbers, gpu=job.gpu)
+        job.model, job.parameters = jobs[-1].model, jobs[-1].parameters
+        jobs.append(job)
+    job.rank = rank
+    values = {"loss": finite(found[2]), "tokens/s/gpu": tokens}
+    job.points.append(Point(step, values={name: math.nan if v is None else v for name, v in values.items()}))
+    if (mfu := _MFU.search(line)) and (share := finite(mfu[1])):
+        job.mfu.append(share)
+
+
+def _head(job: _Job, line: bytes) -> None:
+    for name, pattern in (("batch", _BATCH), ("local", _LOCAL), ("sequence", _SEQUENCE), ("total", _TOTAL)):
+        if found := pattern.search(line):
+            job.numbers[name] = int(found[1])
+
+
+def _facts(job: _Job, line: bytes) -> None:
+    """Lines before the first step: mesh, device and model."""
+    if b"device mesh" in line and job.world_size is None:
+        degrees = {name.decode(): int(value) for name, value in _DEGREE.findall(line)} if _PARALLEL.search(line) else {}
+        if found := _MESH.search(line):
+            names = [name.strip(" '\"[]") for name in found[1].decode().split(",")]
+            degrees = dict(zip(names, (int(each) for each in found[2].split(b",") if each.strip()), strict=False))
+        if degrees:
+            job.world_size = math.prod(degrees.values())
+            job.layout = " ".join(f"{name}{value}" for name, value in degrees.items() if value > 1)
+    elif found := _GPU.search(line):
+        job.gpu = found[1].decode(errors="replace")
+    elif found := _MODEL.search(line):
+        job.model, job.parameters = found[1].decode(errors="replace"), int(found[2].replace(b",", b""))
+
+
+def _run(path: Path, job: _Job, *, alone: bool) -> TrainingRun:
+    last, total = job.points[-1].step, job.numbers.get("total")
+    batch, sequence, world = job.numbers.get("batch"), job.numbers.get("sequence"), job.world_size
+    complete = job.completed or last == total
+    status, error = job.ending.status(f"after step {last}" + (f" of {total}" if total else ""), complete=complete)
+    rates = [point.values["tokens/s/gpu"] for point in job.points if math.isfinite(point.values["tokens/s/gpu"])]
+    steady = sorted(rates[1:] or rates)
+    step_ns = None
+    if batch and sequence and world and steady and steady[len(steady) // 2] > 0:
+        tokens = (steady[len(steady) // 2] + steady[(len(steady) - 1) // 2]) / 2
+        step_ns = Measured(value=batch * sequence / (tokens * world) * 1e9, n=len(steady))
+    parts = (job.model, f"sequences of {sequence}" if sequence else None)
+    known: dict[str, Any] = {
+        "status": status,
+        "error": error,
+        "world_size": world,
+        "model": job.model,
+        "strategy": job.layout or None,
+        "label": label(job.layout or None, world),
+        "global_batch": batch,
+        "micro_batch": job.numbers.get("local"),
+        "hardware": job.gpu,
+        "device": "cuda",
+        "num_parameters": job.parameters,
+        "step_ns": step_ns,
+        "peak_memory_bytes": round(job.peak_gib * 2**30) or None,
+        "settings": {"mfu_percent": sorted(job.mfu)[len(job.mfu) // 2]} if job.mfu else {},
+    }
+    if sequence:
+        known["settings"] = {**known["settings"], "sequence_length": sequence}
+    ends = [] if complete or job.ending.stopped else [f"the log ends at step {last} without saying why"]
+    return run_of(
+        Scalars(
+            source=f"{path}:{job.line}",
+            run_id=path.stem if alone else f"{path.stem}-line{job.line}",
+            group=", ".join(part for part in parts if part) or path.parent.name,
+            points=job.points,
+            known=known,
+            notes=[f"step time and throughput of {counted(len(rates), 'logged step')}: {_PER_DEVICE}", *ends],
+        )
+    )
+
+
+IMPORTER = Importer(title="log of torchtitan", recognises=_recognises, read=_read, rank=40)

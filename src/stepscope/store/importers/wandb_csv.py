@@ -1,0 +1,134 @@
+"""CSV of Weights & Biases: of a chart (``Step``, ``RUN - METRIC``, ``...__MIN``, ``...__MAX``), or a run's history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from stepscope.core.errors import DataError
+from stepscope.records.imported import Imported, Stated
+from stepscope.store.importer import Candidate, Importer
+from stepscope.store.importers._folders import read_each, recognises_any
+from stepscope.store.importers._scalars import Point, Scalars, run_of
+from stepscope.store.importers._tables import Row, Table, headers, number, read_tables
+from stepscope.store.importers._training import slug, with_unique_ids
+from stepscope.store.stated import with_stated
+
+_SUFFIXES = (".csv",)
+_SHADOWS = ("__MIN", "__MAX")
+_STEPS = ("step", "_step", "global_step", "trainer/global_step", "train/global_step")
+_TIMES = ("relative time (wall)", "relative time (process)", "_runtime", "_timestamp")
+_NOTHING = ("", "nan", "none", "null")
+
+
+def _knows(candidate: Candidate) -> bool:
+    return any(
+        _is_chart(names) or _is_history(names) for names in headers(candidate.path.suffix.lower(), candidate.text)
+    )
+
+
+def _is_chart(names: Sequence[str]) -> bool:
+    """The export has every line of the chart three times: its mean, and the least and the greatest of what it stands for."""
+    return any(" - " in name and all(f"{name}{shadow}" in names for shadow in _SHADOWS) for name in names)
+
+
+def _is_history(names: Sequence[str]) -> bool:
+    return "_step" in names and any(name in names for name in ("_runtime", "_timestamp"))
+
+
+def _recognises(candidate: Candidate) -> bool:
+    return recognises_any(candidate, _knows, suffixes=_SUFFIXES)
+
+
+def _read(path: Path, stated: Stated) -> Imported:
+    parts, notes = read_each(path, _knows, _read_file, suffixes=_SUFFIXES)
+    merged: dict[str, Scalars] = {}
+    for scalars in (each for part in parts for each in part):
+        known = merged.setdefault(scalars.run_id, scalars)
+        if known is not scalars:
+            known.points = _together(known.points, scalars.points)
+    runs = [run_of(scalars) for scalars in merged.values()]
+    return Imported(format="wandb_csv", path=str(path), runs=with_stated(with_unique_ids(runs), stated), notes=notes)
+
+
+def _together(one: Sequence[Point], other: Sequence[Point]) -> list[Point]:
+    """Of several charts of one run, by step."""
+    points = {point.step: point for point in one}
+    for point in other:
+        points.setdefault(point.step, Point(point.step, point.wall_s)).values.update(point.values)
+    return [points[step] for step in sorted(points)]
+
+
+def _read_file(path: Path) -> list[Scalars]:
+    (table,) = read_tables(path)
+    at_step = next((i for i, name in enumerate(table.names) if name.lower() in _STEPS), None)
+    at_time = next((i for i, name in enumerate(table.names) if name.lower() in _TIMES), None)
+    if at_step is None and at_time is None:
+        raise DataError(
+            f"{path}: no column of steps or times",
+            why=f"the first column is {table.names[0]!r}",
+            fix="choose Step as the chart's x axis and export it again",
+        )
+    found = []
+    for run, columns in _columns(table):
+        points = [
+            Point(
+                step=index if at_step is None else _step(row, at_step, table),
+                wall_s=None if at_time is None else _cell(row, at_time, table),
+                values=values,
+            )
+            for index, row in enumerate(table.rows)
+            if (values := _values(row, columns, table))
+        ]
+        points.sort(key=lambda point: point.step)
+        note = () if at_step is not None else ("the chart's x axis is time: rows count as steps, no step time",)
+        if at_step is None:
+            for point in points:
+                point.wall_s = None
+        found.append(
+            Scalars(source=str(path), run_id=slug(run) or path.stem, group=path.parent.name, points=points, notes=note)
+        )
+    if not any(scalars.points for scalars in found):
+        raise DataError(f"{path}: no figure under its header", fix="export the chart again")
+    return [scalars for scalars in found if scalars.points]
+
+
+def _columns(table: Table) -> Iterator[tuple[str, dict[int, str]]]:
+    """(run, index -> metric) of every run; a run's name may hold `` - `` itself."""
+    if _is_history(table.names):
+        yield table.source.stem, {i: name for i, name in enumerate(table.names) if not name.startswith("_")}
+        return
+    runs: dict[str, dict[int, str]] = {}
+    for index, name in enumerate(table.names):
+        run, dash, metric = name.rpartition(" - ")
+        if dash and not metric.endswith(_SHADOWS) and metric not in ("_step", "_timestamp", "_runtime"):
+            runs.setdefault(run, {})[index] = metric
+    yield from runs.items()
+
+
+def _values(row: Row, columns: dict[int, str], table: Table) -> dict[str, float]:
+    found = {name: _cell(row, index, table) for index, name in columns.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _cell(row: Row, index: int, table: Table) -> float | None:
+    """None where a run logged nothing at this step, and for texts of a history. Raises DataError for a damaged number."""
+    text = row.cells[index]
+    if text.lower() in _NOTHING or not any(c.isdigit() for c in text):
+        return None
+    found = number(text)
+    if found is None or found[1]:
+        if _is_history(table.names):
+            return None
+        raise row.wrong(index, table.names[index], "a number")
+    return found[0]
+
+
+def _step(row: Row, index: int, table: Table) -> int:
+    value = _cell(row, index, table)
+    if value is None or value != int(value):
+        raise row.wrong(index, table.names[index], "the number of a step")
+    return int(value)
+
+
+IMPORTER = Importer(title="CSV export of Weights & Biases", recognises=_recognises, read=_read, rank=70)
