@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.cli.console import err, out, print_json
-from stepscope.core.errors import DataError, StepscopeError, UsageError
+from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.predict.calibrated import machine_warnings
 from stepscope.predict.calibration import machine_of
 from stepscope.predict.run_buckets import choose_buckets, measured_steps, naive_twin, pick_cell
@@ -47,33 +47,6 @@ def run(folder: Path, *, calibration: Calibration, cell_id: str | None, json: bo
     console.print(f"\n{choice.strategy} with {choice.bucket_cap_mb:g} MiB, as predicted")
     console.print("\n".join(timeline.picture(choice.chosen.timeline, width=width)), markup=False)
     return 0
-
-
-def read_calibration(file: Path) -> Calibration:
-    """Raises DataError when there is none."""
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"cannot read {file}",
-            why=error.strerror or str(error),
-            fix="`stepscope calibrate RUN` writes one",
-        ) from error
-    if file.suffix == ".jsonl":
-        raise DataError(
-            f"{file} is no calibration",
-            why="it holds a run's results",
-            fix=f"`stepscope calibrate {file.parent}` makes {file.parent / 'calib.json'}",
-        )
-    calibration = codec.decode(data, Calibration, source=str(file))
-    for number, fit in enumerate(calibration.fits, start=1):
-        if not fit.curve.knots or any(knot.time_ns <= 0 for knot in fit.curve.knots):
-            raise DataError(
-                f"{file}: fit {number} ({fit.op} on {fit.world_size} ranks) has no curve",
-                why="its knots are missing, or take no time",
-                fix="`stepscope calibrate RUN` writes it anew",
-            )
-    return calibration
 
 
 def _transport(calibration: Calibration, cell: CellResult) -> Transport | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from json import dumps
 from pathlib import Path
 from typing import Any, cast
@@ -11,21 +11,17 @@ from stepscope import __version__
 from stepscope.cli import predict_buckets
 from stepscope.cli.commands.predict import Predict
 from stepscope.cli.console import err, out, print_json
-from stepscope.cli.predict_buckets import read_calibration
-from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.clock import utc_now
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, parse_size_bytes
 from stepscope.core.words import counted
 from stepscope.environment.collect import collect
 from stepscope.matrix.comm_sizes import parse_sizes
-from stepscope.predict.calibrated import Asked, machine_warnings, time_of
+from stepscope.predict.calibrated import Asked, call_of, machine_warnings
 from stepscope.predict.calibration import machine_of
-from stepscope.predict.collectives import predict_collective, read_measured_table, validate
+from stepscope.predict.collectives import predict_collective, read_measured_tables, validate
 from stepscope.predict.collectives.choose import dtype_name, known_gpu, known_op
 from stepscope.predict.collectives.machine import Caller
-from stepscope.predict.collectives.measured_rows import MeasuredRow
-from stepscope.predict.collectives.validate import ErrorGroup
 from stepscope.predict.predicted import Predicted
 from stepscope.report.render import terminal
 from stepscope.report.tables.predicted import (
@@ -34,6 +30,7 @@ from stepscope.report.tables.predicted import (
     build_validation,
     interval_text,
 )
+from stepscope.store.calibration import read_calibration
 
 SCHEMA = "stepscope.predict/1"
 _EXAMPLE = "stepscope predict --collective all_reduce --size 25MiB --gpus 64 --gpu h100-sxm"
@@ -137,18 +134,8 @@ def _calibrated(
         err().print(f"warning: {warning}", style="yellow", soft_wrap=True)
     dtype = None if options.dtype is None else dtype_name(options.dtype)
     asked = Asked(dtype=dtype, network=options.network)
-    predictions = {
-        size: _with_busbw(time_of(calibration, op, size, gpus, asked=asked), op, size, gpus) for size in sizes
-    }
+    predictions = {size: call_of(calibration, op, size, gpus, asked=asked) for size in sizes}
     return predictions, f"{counted(gpus, 'rank')}, from {file}"
-
-
-def _with_busbw(predicted: Predicted, op: str, size: int, ranks: int) -> Predicted:
-    spec = COLLECTIVES.load(op)
-    if not (spec.has_payload and size and predicted.time_ns):
-        return predicted
-    rate = size / (predicted.time_ns / 1e9) * spec.bus_factor(ranks)
-    return replace(predicted, busbw_bytes_per_s=rate)
 
 
 def _named(op: str, size: int) -> str:
@@ -185,16 +172,22 @@ def _entries(predictions: dict[int, Predicted]) -> list[dict[str, Any]]:
 
 
 def _validate(options: Predict, path: Path) -> int:
-    rows, skipped = _measured(path, options)
+    rows, skipped = read_measured_tables(
+        path,
+        gpu=options.gpu,
+        n_gpus=options.gpus,
+        gpus_per_node=options.gpus_per_node,
+        inter_node=options.network,
+    )
     if not rows:
         raise DataError(f"nothing to compare in {path}", why="; ".join(skipped) or "no table of collectives there")
     report = validate(rows, skipped=skipped)
     if options.json:
         _print_json(
             "validation",
-            overall=[_group(group) for group in report.overall],
-            by_op=[_group(group) for group in report.by_op],
-            groups=[_group(group) for group in report.groups],
+            overall=[asdict(group) for group in report.overall],
+            by_op=[asdict(group) for group in report.by_op],
+            groups=[asdict(group) for group in report.groups],
             sources_coverage=report.sources_coverage,
             skipped=list(report.skipped),
         )
@@ -203,39 +196,6 @@ def _validate(options: Predict, path: Path) -> int:
         table = build_validation(report, title=f"Predicted against {counted(len(report.compared), 'measured row')}")
         console.print(terminal.render(table, width=console.width), soft_wrap=True)
     return 0
-
-
-def _measured(path: Path, options: Predict) -> tuple[list[MeasuredRow], list[str]]:
-    """Rows of a table, or of all tables of collectives in a folder; other files are counted, not read."""
-    if not path.exists():
-        raise DataError(f"{path} does not exist")
-    files = [path] if path.is_file() else sorted(path.glob("collectives_*.csv"))
-    chosen = bool(files)
-    if not chosen:
-        files = sorted(file for file in path.iterdir() if file.suffix in (".csv", ".log", ".txt"))
-    rows: list[MeasuredRow] = []
-    skipped: list[str] = []
-    for file in files:
-        try:
-            table = read_measured_table(
-                file,
-                gpu=options.gpu,
-                n_gpus=options.gpus,
-                gpus_per_node=options.gpus_per_node,
-                inter_node=options.network,
-            )
-        except DataError as error:
-            if chosen:
-                raise
-            skipped.append(error.what)
-            continue
-        rows += table.rows
-        skipped += [f"{file.name}: {text}" for text in table.skipped]
-    return rows, skipped
-
-
-def _group(group: ErrorGroup) -> dict[str, Any]:
-    return asdict(group)
 
 
 def _print_json(kind: str, **fields: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +13,7 @@ from stepscope.cli.console import out, print_json
 from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_findings
-from stepscope.core.errors import UsageError
 from stepscope.core.pool import get_ready, side_by_side, usable_cores
-from stepscope.core.suggest import unknown
 from stepscope.core.words import counted
 
 if TYPE_CHECKING:
@@ -46,7 +43,9 @@ def run(options: Report) -> int:
     evidence = read_evidence(options, spans="html" in formats)
     datasets = tuple(name for text in options.datasets for name in text.split(",") if name.strip())
     if datasets:
-        evidence = _only(evidence, datasets, drop_epochs=options.drop_epochs)
+        from stepscope.results.evidence import on_datasets
+
+        evidence = on_datasets(evidence, datasets, drop_epochs=options.drop_epochs)
     folder = options.output or default_folder(evidence)
     with _drawing(evidence, formats, drawers, drop_epochs=options.drop_epochs) as drawing:
         diagnosis = diagnose(evidence)
@@ -132,24 +131,6 @@ def default_folder(evidence: Evidence) -> Path:
 def _title(evidence: Evidence) -> str:
     names = [source.path.resolve().name for source in evidence.sources]
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-
-
-def _only(evidence: Evidence, datasets: tuple[str, ...], *, drop_epochs: int) -> Evidence:
-    """Runs on the data sets named; ``AGNews`` is ``AG News``."""
-    from stepscope.results.evidence import derived
-
-    there = {_plain(run.dataset): run.dataset for run in evidence.runs if run.dataset}
-    for name in datasets:
-        if _plain(name) not in there:
-            raise UsageError(unknown("data set", name, sorted(there.values())))
-    wanted = {_plain(name) for name in datasets}
-    runs = tuple(run for run in evidence.runs if _plain(run.dataset or "") in wanted)
-    cells = tuple(cell for cell in evidence.cells if _plain(cell.run.dataset or "") in wanted)
-    return derived(replace(evidence, runs=runs, cells=cells), drop_epochs=drop_epochs)
-
-
-def _plain(name: str) -> str:
-    return "".join(c for c in name.casefold() if c.isalnum())
 
 
 def _say(evidence: Evidence, diagnosis: Diagnosis, folder: Path, files: tuple[Path, ...]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import UsageError
@@ -75,6 +75,18 @@ def time_of(
     if fit.world_size == world_size:
         return _measured(fit, size, tuple(notes))
     return _scaled(fit, size, world_size, tuple(notes))
+
+
+def call_of(
+    calibration: Calibration, op: str, size_bytes: int, world_size: int, *, asked: Asked | None = None
+) -> Predicted:
+    """As ``time_of``, with the bus bandwidth of that time where there is a payload."""
+    predicted = time_of(calibration, op, size_bytes, world_size, asked=asked)
+    spec = COLLECTIVES.load(op)
+    if not (spec.has_payload and size_bytes and predicted.time_ns):
+        return predicted
+    rate = size_bytes / (predicted.time_ns / 1e9) * spec.bus_factor(world_size)
+    return replace(predicted, busbw_bytes_per_s=rate)
 
 
 def machine_warnings(calibration: Calibration, machine: Machine) -> tuple[str, ...]:

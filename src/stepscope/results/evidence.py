@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepscope.core.errors import UsageError
+from stepscope.core.suggest import unknown
 from stepscope.environment.topology import Topology
 from stepscope.records.calibration import Calibration
 from stepscope.records.cell import CellSpec
@@ -160,3 +161,19 @@ def derived(evidence: Evidence, *, drop_epochs: int = 1, targets: Sequence[float
     from stepscope.results.scaling import scaling_rows
 
     return replace(evidence, scaling=scaling_rows(evidence.runs, drop_epochs=drop_epochs, targets=targets))
+
+
+def on_datasets(evidence: Evidence, names: Sequence[str], *, drop_epochs: int = 1) -> Evidence:
+    """Runs on the data sets named, however they are written: ``AGNews`` is ``AG News``. Raises UsageError."""
+    there = {_plain(run.dataset): run.dataset for run in evidence.runs if run.dataset}
+    for name in names:
+        if _plain(name) not in there:
+            raise UsageError(unknown("data set", name, sorted(there.values())))
+    wanted = {_plain(name) for name in names}
+    runs = tuple(run for run in evidence.runs if _plain(run.dataset or "") in wanted)
+    cells = tuple(cell for cell in evidence.cells if _plain(cell.run.dataset or "") in wanted)
+    return derived(replace(evidence, runs=runs, cells=cells), drop_epochs=drop_epochs)
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.casefold() if c.isalnum())

@@ -23,8 +23,9 @@ from stepscope.records.training import TrainingRun
 from stepscope.results.comm_rows import read_comm_rows
 from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence
 from stepscope.results.runs import folder_runs, read_runs
+from stepscope.store.calibration import read_calibration
 from stepscope.store.layout import RunLayout
-from stepscope.store.reader import read_bytes, read_cell, read_if_there, read_record, read_run
+from stepscope.store.reader import read_bytes, read_cell, read_if_there, read_run
 
 OnTrace = Callable[[Path], None]
 ReadTraces = Callable[[Path | Sequence[Path]], TraceSummary]
@@ -114,7 +115,7 @@ def load_source(
     if path.is_file() and (rows := _results_file(path)) is not None:
         return rows
     if _is_calibration(path):
-        return Evidence(sources=(Source(path=path, kind="calibration"),), calibration=read_record(path, Calibration))
+        return Evidence(sources=(Source(path=path, kind="calibration"),), calibration=read_calibration(path))
     found = detect(path, stated)
     if found is not None:
         return _imported(path, found[1].read(path, stated))

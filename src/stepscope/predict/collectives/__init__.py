@@ -1,7 +1,7 @@
 """Collectives on NCCL and RCCL from the hardware's specification alone. Offline."""
 
 from stepscope.predict.collectives.choose import OPS, predict_collective
-from stepscope.predict.collectives.measured import read_measured_table
+from stepscope.predict.collectives.measured import read_measured_table, read_measured_tables
 from stepscope.predict.collectives.measured_rows import MeasuredRow, MeasuredTable
 from stepscope.predict.collectives.validate import ValidationReport, validate
 
@@ -12,5 +12,6 @@ __all__ = [
     "ValidationReport",
     "predict_collective",
     "read_measured_table",
+    "read_measured_tables",
     "validate",
 ]

@@ -60,6 +60,38 @@ def read_measured_table(
     )
 
 
+def read_measured_tables(
+    path: Path,
+    *,
+    gpu: str | None = None,
+    n_gpus: int | None = None,
+    gpus_per_node: int | None = None,
+    inter_node: str | None = None,
+) -> tuple[list[MeasuredRow], list[str]]:
+    """Rows of a table, or of all tables of collectives in a folder, and why others were not read. Raises DataError."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist")
+    files = [path] if path.is_file() else sorted(path.glob("collectives_*.csv"))
+    chosen = bool(files)
+    if not chosen:
+        files = sorted(file for file in path.iterdir() if file.suffix in (".csv", ".log", ".txt"))
+    rows: list[MeasuredRow] = []
+    skipped: list[str] = []
+    for file in files:
+        try:
+            table = read_measured_table(
+                file, gpu=gpu, n_gpus=n_gpus, gpus_per_node=gpus_per_node, inter_node=inter_node
+            )
+        except DataError as error:
+            if chosen:
+                raise
+            skipped.append(error.what)
+            continue
+        rows += table.rows
+        skipped += [f"{file.name}: {text}" for text in table.skipped]
+    return rows, skipped
+
+
 def _collect(
     file: Path, rows: Iterable[Mapping[str, str]], read: Callable[[Mapping[str, str]], MeasuredRow]
 ) -> MeasuredTable:
