@@ -10,7 +10,6 @@ import msgspec
 from stepscope.cli.blocks import print_block
 from stepscope.cli.commands.bench import Bench
 from stepscope.cli.console import out, print_json
-from stepscope.cli.run_place import default_run_dir
 from stepscope.config.network import parse_network
 from stepscope.config.overrides import Override, Shortcut
 from stepscope.core.units import format_bytes, format_count, format_duration
@@ -19,6 +18,7 @@ from stepscope.matrix.expand import PlannedCell
 from stepscope.matrix.load import load_matrix
 from stepscope.matrix.presets import list_presets
 from stepscope.matrix.resolved import matrix_yaml
+from stepscope.matrix.run_place import default_run_dir
 from stepscope.matrix.session import Outlook, Plan, outlook
 from stepscope.records import codec
 from stepscope.results.labels import STATUS_LABELS, cell_labels

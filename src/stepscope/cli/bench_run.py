@@ -14,12 +14,12 @@ from stepscope.cli.commands.bench import Bench
 from stepscope.cli.console import OutputError, ReaderGone, out, print_json
 from stepscope.cli.findings import print_headlines
 from stepscope.cli.progress import progress
-from stepscope.cli.run_place import stopped_by_the_disk, take_place
 from stepscope.core.errors import UsageError
 from stepscope.core.places import cache_dir
 from stepscope.diagnose.engine import diagnose
 from stepscope.matrix.finishing import run_to_the_end
 from stepscope.matrix.resolved import resolved_matrix
+from stepscope.matrix.run_place import stopped_by_the_disk, take_place
 from stepscope.matrix.runner import RunRequest
 from stepscope.matrix.session import Plan, derive_results, exit_code, make_plan
 from stepscope.records.finding import Diagnosis

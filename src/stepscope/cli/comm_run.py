@@ -11,7 +11,6 @@ from stepscope.cli.blocks import print_block
 from stepscope.cli.commands.comm import Comm
 from stepscope.cli.console import OutputError, ReaderGone, out, print_json
 from stepscope.cli.progress import progress
-from stepscope.cli.run_place import stopped_by_the_disk, take_place
 from stepscope.core.errors import ExitCode, UsageError
 from stepscope.core.places import cache_dir
 from stepscope.core.suggest import unknown
@@ -19,6 +18,7 @@ from stepscope.core.units import format_size
 from stepscope.matrix.comm_cells import COMM
 from stepscope.matrix.comm_session import CommPlan, derive_comm_rows, make_comm_plan
 from stepscope.matrix.finishing import run_to_the_end
+from stepscope.matrix.run_place import stopped_by_the_disk, take_place
 from stepscope.matrix.runner import RunRequest
 from stepscope.records import codec
 from stepscope.records.cell import MeasureSettings

@@ -93,7 +93,7 @@ def _measured(options: Compare) -> tuple[list[Side], int]:
     from stepscope.cli.commands.bench import Bench
     from stepscope.cli.evidence import read_evidence
     from stepscope.cli.evidence_options import EvidenceOptions
-    from stepscope.cli.run_place import default_run_dir
+    from stepscope.matrix.run_place import default_run_dir
     from stepscope.matrix.session import make_plan
     from stepscope.results.comparing import Side
 

@@ -10,8 +10,8 @@ from stepscope.cli.commands.demo import Demo
 from stepscope.cli.commands.report import Report
 from stepscope.cli.console import err, out
 from stepscope.cli.report_run import run as run_report
-from stepscope.cli.run_place import default_run_dir
 from stepscope.core.errors import ExitCode
+from stepscope.matrix.run_place import default_run_dir
 from stepscope.matrix.session import make_plan
 
 
