@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepscope.stats.compare import Comparison, compare_rounds
+from benchmarks._rounds import Comparison, compare_rounds
 
 
 def compare(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], again: Sequence[Sequence[float]]) -> Comparison:

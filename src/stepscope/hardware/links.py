@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.core.errors import Unavailable
-from stepscope.core.suggest import unknown
 
 _PCIE = "PCI-SIG base specifications 1.0 to 6.0: transfer rate x encoding"
 _NVLINK = "NVIDIA Pascal, Volta, Ampere, Hopper and Blackwell architecture whitepapers"
@@ -97,9 +96,3 @@ LINKS: tuple[LinkPeak, ...] = (
     _infiniband("QDR", 32), _infiniband("FDR", 54.3), _infiniband("EDR", 100), _infiniband("HDR", 200),
     _infiniband("NDR", 400), _infiniband("XDR", 800),
 )  # fmt: skip
-
-
-def find_link(key: str) -> LinkPeak | Unavailable:
-    """The link called ``key`` (``pcie5-x16``, ``nvlink4-x18``, ``ethernet-100g``, ``infiniband-ndr``)."""
-    known = {link.key: link for link in LINKS}
-    return known.get(key.lower()) or Unavailable(unknown("link", key, known))

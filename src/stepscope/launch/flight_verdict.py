@@ -34,12 +34,3 @@ def judge_calls(cell: CellLayout, world_size: int) -> CallsVerdict | None:
         differed=summary(f for f in findings if f.kind in MISMATCHES),
         rank=next(iter(culprits(findings)), None),
     )
-
-
-def flight_reason(cell: CellLayout, world_size: int) -> str | None:
-    """One line: which rank never called what, called something else or is stuck; None when the dumps do not tell.
-
-    Ranks that left no dump (killed outright) are named in it.
-    """
-    verdict = judge_calls(cell, world_size)
-    return None if verdict is None else verdict.hung

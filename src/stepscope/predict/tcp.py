@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from stepscope.records.calibration import Line
-
 ETHERNET_MTU = 1500
 
 _IP_AND_TCP = 52  # IPv4 20, TCP 20, its time stamps 12 (RFC 791, 9293, 7323)
@@ -16,11 +14,3 @@ def link_rate_bytes_per_s(payload_bytes_per_s: float, *, mtu: int = ETHERNET_MTU
     Counts a frame as ``tc`` does: without preamble, check sequence and gap (24 bytes more on a real wire).
     """
     return payload_bytes_per_s * (mtu + _ETHERNET) / (mtu - _IP_AND_TCP)
-
-
-def one_way_delay_ns(line: Line) -> float:
-    """Most that the link's one-way delay can be, ns: a gloo step is a rendezvous, request and data, two ways in a row.
-
-    What the processes themselves spend on a step is part of it (0.05 to 0.2 ms on a busy machine).
-    """
-    return line.alpha_ns / 2

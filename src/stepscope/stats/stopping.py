@@ -34,11 +34,3 @@ def checkpoints(*, first: int = FIRST_CHECKPOINT, growth: float = GROWTH) -> Ite
     while True:
         yield count
         count = max(count + 1, int(count * growth))
-
-
-def is_checkpoint(count: int) -> bool:
-    """Whether ``count`` steps is one of the shared :func:`checkpoints`."""
-    for checkpoint in checkpoints():
-        if checkpoint >= count:
-            return checkpoint == count
-    raise AssertionError("checkpoints never end")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.launch.flight_verdict import CallsVerdict, flight_reason, judge_calls
+from stepscope.launch.flight_verdict import CallsVerdict, judge_calls
 from stepscope.launch.verdict import Deadline, Verdict, judge
 from stepscope.records import codec
 from stepscope.records.flight import FlightDump, FlightEntry, FlightGroup
@@ -38,23 +38,23 @@ def cell(tmp_path: Path) -> CellLayout:
 
 
 def test_a_cell_whose_ranks_left_nothing_has_no_reason(cell: CellLayout) -> None:
-    assert flight_reason(cell, 3) is None
+    assert judge_calls(cell, 3) is None
     cell.flights.mkdir()
-    assert flight_reason(cell, 3) is None
+    assert judge_calls(cell, 3) is None
 
 
 def test_damaged_dumps_are_no_reason_and_no_error(cell: CellLayout) -> None:
     write_bytes(cell.flight(0), b'{"schema": "stepscope.flight_dump/1", "rank"')
-    assert flight_reason(cell, 3) is None
+    assert judge_calls(cell, 3) is None
 
 
 def test_the_reason_names_who_is_missing_and_who_left_no_dump(cell: CellLayout) -> None:
     leave(cell, 0, 3, done=2)
     leave(cell, 1, 2, done=2)
-    text = flight_reason(cell, 3)
-    assert text is not None
-    assert text.startswith("rank 1 never called collective 3 of the default group (all_reduce [8] float32)")
-    assert "rank 2 left no flight recorder dump" in text
+    verdict = judge_calls(cell, 3)
+    assert verdict is not None
+    assert verdict.hung.startswith("rank 1 never called collective 3 of the default group (all_reduce [8] float32)")
+    assert "rank 2 left no flight recorder dump" in verdict.hung
 
 
 def test_a_verdict_tells_what_differed_from_what_is_only_missing(cell: CellLayout) -> None:

@@ -15,7 +15,7 @@ from stepscope.predict.line_fit import (
     noise_of,
     wire_time_ns,
 )
-from stepscope.predict.tcp import link_rate_bytes_per_s, one_way_delay_ns
+from stepscope.predict.tcp import link_rate_bytes_per_s
 from stepscope.records.calibration import SizeError
 
 SIZES = np.array([1024.0 * 4**i for i in range(9)])
@@ -94,11 +94,6 @@ def test_a_ramp_towards_the_full_rate_is_not_a_burst() -> None:
     base = times(50_000, 1e9)
     ramp = base + 1.5 * np.sqrt(100_000 * SIZES)
     assert fit_line(SIZES, ramp, steps=2, wire_factor=1.0).credit_bytes == 0
-
-
-def test_a_delay_is_half_of_alpha() -> None:
-    line = fit_line(SIZES, times(2e6, 0.1195e9), steps=2, wire_factor=1.0)
-    assert one_way_delay_ns(line) == pytest.approx(1e6, rel=1e-6)
 
 
 @pytest.mark.parametrize(

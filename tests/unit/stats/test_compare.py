@@ -4,10 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
+from benchmarks._rounds import compare_rounds
 from scipy.stats import mannwhitneyu
 
 from stepscope.core.errors import StepscopeError, Unavailable
-from stepscope.stats.compare import MannWhitney, compare_rounds, mann_whitney
+from stepscope.stats.compare import MannWhitney, mann_whitney
 
 
 def _result(first: list[float], second: list[float]) -> MannWhitney:

@@ -5,16 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
-from stepscope.stats.stopping import checkpoints, is_checkpoint, precise_enough
+from stepscope.stats.stopping import checkpoints, precise_enough
 
 
 def test_every_rank_sees_the_same_checkpoints() -> None:
     assert list(itertools.islice(checkpoints(), 8)) == [10, 15, 22, 33, 49, 73, 109, 163]
-
-
-def test_is_checkpoint_agrees_with_the_list() -> None:
-    listed = set(itertools.takewhile(lambda c: c <= 500, checkpoints()))
-    assert {count for count in range(501) if is_checkpoint(count)} == listed
 
 
 def test_checkpoints_grow_even_where_the_factor_rounds_down_to_nothing() -> None:
