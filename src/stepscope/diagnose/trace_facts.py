@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from stepscope.core.units import format_percent
 from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.records.finding import Severity, Skipped
+from stepscope.records.finding import Advice, Finding, Severity, Skipped
 from stepscope.records.trace_rules import KernelMix
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import TraceEvidence
@@ -75,17 +76,47 @@ def severity_of(share: float) -> Severity:
     return "problem" if share >= GRAVE else "warning"
 
 
-def over_ranks(shares: Sequence[float]) -> tuple[str, ...]:
-    """How a mean over ranks comes about; nothing for one rank."""
-    if len(shares) < 2:
-        return ()
-    if format_percent(min(shares)) == format_percent(max(shares)):
-        return (f"mean of {len(shares)} ranks, all alike",)
-    return (f"mean of {len(shares)} ranks; between {format_percent(min(shares))} and {format_percent(max(shares))}",)
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the window, as its share on each rank; the mean decides."""
 
+    shares: Sequence[float]
 
-def mean(values: Sequence[float]) -> float:
-    return fmean(values)
+    @property
+    def share(self) -> float:
+        return fmean(self.shares)
+
+    def __str__(self) -> str:
+        return format_percent(self.share)
+
+    @property
+    def spread(self) -> tuple[str, ...]:
+        """How the mean over ranks comes about; nothing for one rank."""
+        if len(self.shares) < 2:
+            return ()
+        least, most = format_percent(min(self.shares)), format_percent(max(self.shares))
+        return (
+            f"mean of {len(self.shares)} ranks" + (", all alike" if least == most else f"; between {least} and {most}"),
+        )
+
+    def finding(
+        self,
+        title: str,
+        evidence: Iterable[str],
+        *,
+        confidence: str,
+        advice: tuple[Advice, ...],
+        stake: float | None = None,
+    ) -> Finding:
+        """A finding on this part: as grave as it is large, its spread first; stake: what of it can be won, None: all."""
+        return Finding(
+            severity=severity_of(self.share),
+            title=title,
+            evidence=(*self.spread, *evidence),
+            stake_fraction=self.share if stake is None else stake,
+            confidence=confidence,
+            advice=advice,
+        )
 
 
 def trace_command(job: TraceEvidence, options: str) -> str:

@@ -30,9 +30,8 @@ from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
+    Part,
     idle_share,
-    mean,
-    over_ranks,
     read_in_full,
     severity_of,
     trace_command,
@@ -46,17 +45,16 @@ def _look(job: TraceEvidence) -> Said:
     ranks = read_in_full(job.summary)
     if not ranks:
         return unread(job.summary, "no rank has anything to measure")
-    shares = [idle_share(p, "data") for p in ranks]
-    share = mean(shares)
+    part = Part([idle_share(p, "data") for p in ranks])
     on_cpu = all(p.budget is not None and p.budget.source == "cpu_spans" for p in ranks)
     idles = "no operator runs" if on_cpu else "the device idles"
-    if share < WORTH:
-        return f"{idles} {format_percent(share)} while the host loads data, limit {format_percent(WORTH)}"
+    if part.share < WORTH:
+        return f"{idles} {part} while the host loads data, limit {format_percent(WORTH)}"
     return Finding(
-        severity=severity_of(share),
-        title=f"{idles} {format_percent(share)} of the time while the host loads data",
-        evidence=over_ranks(shares) or ("idle time inside the data loader's annotation",),
-        stake_fraction=share,
+        severity=severity_of(part.share),
+        title=f"{idles} {part} of the time while the host loads data",
+        evidence=part.spread or ("idle time inside the data loader's annotation",),
+        stake_fraction=part.share,
         confidence="measured from launches and their kernels" if not on_cpu else "measured from operators",
         advice=(
             Advice(

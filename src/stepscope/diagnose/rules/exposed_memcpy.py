@@ -30,15 +30,13 @@ from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     GRAVE,
     GRAVE_SOURCE,
-    mean,
+    Part,
     on_device,
-    over_ranks,
-    severity_of,
     trace_command,
     unread,
     window_ns,
 )
-from stepscope.records.finding import Advice, Finding
+from stepscope.records.finding import Advice
 from stepscope.records.trace_summary import RankPass
 from stepscope.records.trace_work import CopyRow
 from stepscope.results.evidence import TraceEvidence
@@ -63,23 +61,17 @@ def _look(job: TraceEvidence) -> Said:
     ranks = on_device(job.summary)
     if not ranks:
         return unread(job.summary, "no device work: a CPU job copies nothing")
-    shares = [_share(p) for p in ranks]
-    share = mean(shares)
-    if share < _WORTH.value:
-        return f"exposed copies take {format_percent(share)} of the time, limit {format_percent(_WORTH.value)}"
+    part = Part([_share(p) for p in ranks])
+    if part.share < _WORTH.value:
+        return f"exposed copies take {part} of the time, limit {format_percent(_WORTH.value)}"
     rows = [row for p in ranks if p.copies is not None for row in p.copies.rows]
     kinds = _by_kind(rows)
     pageable = any(memory == "pageable" for _, memory in kinds)
     back = max(kinds, key=lambda k: sum(r.exposed_ns for r in kinds[k]))[0] == "DtoH" if kinds else False
-    return Finding(
-        severity=severity_of(share),
-        title=f"copies that nothing hides take {format_percent(share)} of the time"
+    return part.finding(
+        f"copies that nothing hides take {part} of the time"
         + (", among them copies of pageable host memory" if pageable else ""),
-        evidence=(
-            *over_ranks(shares),
-            *(_row(kind, memory, r) for (kind, memory), r in list(kinds.items())[:3]),
-        ),
-        stake_fraction=share,
+        [_row(kind, memory, r) for (kind, memory), r in list(kinds.items())[:3]],
         confidence="measured",
         advice=_advice(job, pageable=pageable, back=back),
     )

@@ -29,18 +29,16 @@ from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
+    Part,
     cut,
     device_name,
     kinds_ns,
-    mean,
     on_device,
-    over_ranks,
-    severity_of,
     trace_command,
     unread,
     window_ns,
 )
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Advice, Skipped
 from stepscope.results.evidence import TraceEvidence
 from stepscope.results.matrix_units import has_tf32, peak_ratio
 from stepscope.traces.kernel_kinds import MATRIX, MATRIX_FP32
@@ -51,13 +49,10 @@ def _look(job: TraceEvidence) -> Said:
     if not ranks:
         return unread(job.summary, "no compute kernels: a CPU job has none")
     fp32 = [kind for _, mix in ranks for kind in mix.kinds if kind.kind == MATRIX_FP32]
-    shares = [kinds_ns(mix, MATRIX_FP32) / window_ns(p) for p, mix in ranks]
-    share = mean(shares)
+    part = Part([kinds_ns(mix, MATRIX_FP32) / window_ns(p) for p, mix in ranks])
     device = device_name(job.summary)
-    if share < WORTH:
-        return (
-            f"FP32 products on the vector units take {format_percent(share)} of the time, limit {format_percent(WORTH)}"
-        )
+    if part.share < WORTH:
+        return f"FP32 products on the vector units take {part} of the time, limit {format_percent(WORTH)}"
     tf32 = has_tf32(device, [kind.largest for _, mix in ranks for kind in mix.kinds])
     if tf32 is None:
         return Skipped(reason="neither the device's name nor its kernels' tell whether it has TF32")
@@ -67,15 +62,13 @@ def _look(job: TraceEvidence) -> Said:
     products = sum(kinds_ns(mix, *MATRIX) for _, mix in ranks)
     largest = max(fp32, key=lambda kind: kind.largest_ns)
     peak = f"; TF32 has {1 / ratio:.1f} times the peak" if ratio else ""
-    return Finding(
-        severity=severity_of(share),
-        title=f"FP32 matrix products without TF32 take {format_percent(share)} of the time",
-        evidence=(
-            *over_ranks(shares),
+    return part.finding(
+        f"FP32 matrix products without TF32 take {part} of the time",
+        (
             f"{format_percent(sum(k.total_ns for k in fp32) / products)} of the time of all matrix products{peak}",
             f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
         ),
-        stake_fraction=min(1.0, share * (1 - (ratio or 0.0))),
+        stake=min(1.0, part.share * (1 - (ratio or 0.0))),
         confidence="likely: by the kernels' names; products bound by memory gain less",
         advice=(
             Advice(

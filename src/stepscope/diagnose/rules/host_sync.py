@@ -28,15 +28,13 @@ from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
+    Part,
     idle_share,
-    mean,
     on_device,
-    over_ranks,
-    severity_of,
     trace_command,
     unread,
 )
-from stepscope.records.finding import Advice, Finding
+from stepscope.records.finding import Advice
 from stepscope.results.evidence import TraceEvidence
 
 
@@ -44,21 +42,17 @@ def _look(job: TraceEvidence) -> Said:
     ranks = on_device(job.summary)
     if not ranks:
         return unread(job.summary, "no device work: on a CPU job there is nothing to wait for")
-    shares = [idle_share(p, "sync") for p in ranks]
-    share = mean(shares)
-    if share < WORTH:
-        return f"the device idles {format_percent(share)} after the host waited for it, limit {format_percent(WORTH)}"
+    part = Part([idle_share(p, "sync") for p in ranks])
+    if part.share < WORTH:
+        return f"the device idles {part} after the host waited for it, limit {format_percent(WORTH)}"
     gaps = [i for p in ranks for i in p.idle if i.cause == "sync"]
     count, longest = sum(i.gap_count for i in gaps), max(i.largest_ns for i in gaps)
-    return Finding(
-        severity=severity_of(share),
-        title=f"the device idles {format_percent(share)} of the time after the host waited for it",
-        evidence=(
-            *over_ranks(shares),
+    return part.finding(
+        f"the device idles {part} of the time after the host waited for it",
+        (
             f"{count:,} gaps after such waits on {len(ranks)} rank{'s' * (len(ranks) > 1)}, "
             f"the longest {format_duration(longest)}",
         ),
-        stake_fraction=share,
         confidence="measured from launches and their kernels",
         advice=(
             Advice(

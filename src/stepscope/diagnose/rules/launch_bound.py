@@ -30,15 +30,13 @@ from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
+    Part,
     idle_share,
-    mean,
     on_device,
-    over_ranks,
-    severity_of,
     trace_command,
     unread,
 )
-from stepscope.records.finding import Advice, Finding
+from stepscope.records.finding import Advice
 from stepscope.results.evidence import TraceEvidence
 
 _SAID = {
@@ -52,17 +50,13 @@ def _look(job: TraceEvidence) -> Said:
     ranks = on_device(job.summary)
     if not ranks:
         return unread(job.summary, "no device work: a CPU job launches nothing")
-    shares = [idle_share(p, *_SAID) for p in ranks]
-    share = mean(shares)
-    if share < WORTH:
-        return f"the device idles {format_percent(share)} for want of launches, limit {format_percent(WORTH)}"
-    split = ", ".join(f"{said} {format_percent(mean([idle_share(p, c) for p in ranks]))}" for c, said in _SAID.items())
-    return Finding(
-        severity=severity_of(share),
-        title=f"launch-bound: the device idles {format_percent(share)} of the time because the host launches "
-        "work too late",
-        evidence=(*over_ranks(shares), split),
-        stake_fraction=share,
+    part = Part([idle_share(p, *_SAID) for p in ranks])
+    if part.share < WORTH:
+        return f"the device idles {part} for want of launches, limit {format_percent(WORTH)}"
+    split = ", ".join(f"{said} {Part([idle_share(p, c) for p in ranks])}" for c, said in _SAID.items())
+    return part.finding(
+        f"launch-bound: the device idles {part} of the time because the host launches work too late",
+        (split,),
         confidence="measured from launches and their kernels; the profiler itself slows launches",
         advice=(
             Advice(

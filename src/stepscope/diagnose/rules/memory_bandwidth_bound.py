@@ -33,11 +33,10 @@ from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
+    Part,
     cut,
     kinds_ns,
-    mean,
     on_device,
-    over_ranks,
     severity_of,
     trace_command,
     unread,
@@ -60,28 +59,28 @@ def _look(job: TraceEvidence) -> Said:
         return unread(job.summary, "no compute kernels: a CPU job has none")
     total = sum(mix.total_ns for _, mix in ranks)
     moved = sum(kinds_ns(mix, BANDWIDTH) for _, mix in ranks)
-    shares = [kinds_ns(mix, BANDWIDTH) / window_ns(p) for p, mix in ranks]
-    share, of_kernels = mean(shares), moved / total if total else 0.0
-    if of_kernels < _DOMINATES.value or share < WORTH:
+    part = Part([kinds_ns(mix, BANDWIDTH) / window_ns(p) for p, mix in ranks])
+    of_kernels = moved / total if total else 0.0
+    if of_kernels < _DOMINATES.value or part.share < WORTH:
         return (
-            f"{format_percent(of_kernels)} of the kernels' time and {format_percent(share)} of the window, limits "
+            f"{format_percent(of_kernels)} of the kernels' time and {part} of the window, limits "
             f"{format_percent(_DOMINATES.value)} and {format_percent(WORTH)}"
         )
     kinds = [kind for _, mix in ranks for kind in mix.kinds if kind.kind == BANDWIDTH]
     largest = max(kinds, key=lambda kind: kind.largest_ns)
     products = sum(kinds_ns(mix, *MATRIX) for _, mix in ranks) / total
     return Finding(
-        severity=severity_of(share),
+        severity=severity_of(part.share),
         title=f"memory-bandwidth-bound: kernels that only move memory take {format_percent(of_kernels)} of "
         "the computation",
         evidence=(
-            f"elementwise, normalisation and the like: {format_percent(share)} of the window, in "
+            f"elementwise, normalisation and the like: {part} of the window, in "
             f"{sum(kind.calls for kind in kinds):,} kernels; matrix products: {format_percent(products)} of "
             "the computation",
-            *over_ranks(shares),
+            *part.spread,
             f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
         ),
-        stake_fraction=min(1.0, share),
+        stake_fraction=min(1.0, part.share),
         confidence="likely: by the kernels' names; fusing returns a part of it",
         advice=(
             Advice(

@@ -30,18 +30,16 @@ from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
+    Part,
     cut,
     device_name,
     kinds_ns,
-    mean,
     on_device,
-    over_ranks,
-    severity_of,
     trace_command,
     unread,
     window_ns,
 )
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Advice, Skipped
 from stepscope.results.evidence import TraceEvidence
 from stepscope.results.matrix_units import has_matrix_units, has_tf32, peak_ratio
 from stepscope.traces.kernel_kinds import MATRIX, MATRIX_FP32, MATRIX_TENSOR, MATRIX_UNKNOWN
@@ -57,36 +55,33 @@ def _look(job: TraceEvidence) -> Said:
     ranks = [(p, p.mix) for p in on_device(job.summary) if p.mix is not None]
     if not ranks:
         return unread(job.summary, "no compute kernels: a CPU job has none")
-    shares = [kinds_ns(mix, *MATRIX) / window_ns(p) for p, mix in ranks]
-    share = mean(shares)
-    if share < WORTH:
-        return f"matrix products take {format_percent(share)} of the time, limit {format_percent(WORTH)}"
+    part = Part([kinds_ns(mix, *MATRIX) / window_ns(p) for p, mix in ranks])
+    if part.share < WORTH:
+        return f"matrix products take {part} of the time, limit {format_percent(WORTH)}"
     total = sum(kinds_ns(mix, *MATRIX) for _, mix in ranks)
-    part = {kind: sum(kinds_ns(mix, kind) for _, mix in ranks) / total for kind in MATRIX}
-    if part[MATRIX_TENSOR] >= _NONE.value:
-        return f"{format_percent(part[MATRIX_TENSOR])} of the products' time uses them"
-    if part[MATRIX_UNKNOWN] > 0.5:
-        return f"{format_percent(part[MATRIX_UNKNOWN])} of the products' time is in kernels of unknown kind"
+    kinds = {kind: sum(kinds_ns(mix, kind) for _, mix in ranks) / total for kind in MATRIX}
+    if kinds[MATRIX_TENSOR] >= _NONE.value:
+        return f"{format_percent(kinds[MATRIX_TENSOR])} of the products' time uses them"
+    if kinds[MATRIX_UNKNOWN] > 0.5:
+        return f"{format_percent(kinds[MATRIX_UNKNOWN])} of the products' time is in kernels of unknown kind"
     device, names = device_name(job.summary), [kind.largest for _, mix in ranks for kind in mix.kinds]
     there = has_matrix_units(device, names)
     if there is None:
         return Skipped(reason="neither the device's name nor its kernels' tell whether it has tensor cores")
     if not there:
         return f"{device} has none"
-    if part[MATRIX_FP32] >= 0.5 and has_tf32(device, names):
+    if kinds[MATRIX_FP32] >= 0.5 and has_tf32(device, names):
         return "FP32 products without TF32: see fp32-matmul"
     ratio = peak_ratio(device, "fp32", "fp16")
     largest = max((k for _, mix in ranks for k in mix.kinds if k.kind in MATRIX), key=lambda kind: kind.largest_ns)
-    return Finding(
-        severity=severity_of(share),
-        title=f"no matrix product uses the tensor cores; products take {format_percent(share)} of the time",
-        evidence=(
-            *over_ranks(shares),
-            f"{format_percent(part[MATRIX_FP32])} of the products' time is FP32 on the vector units"
+    return part.finding(
+        f"no matrix product uses the tensor cores; products take {part} of the time",
+        (
+            f"{format_percent(kinds[MATRIX_FP32])} of the products' time is FP32 on the vector units"
             + (f"; FP16 has {1 / ratio:.1f} times the peak on {device}" if ratio else ""),
             f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
         ),
-        stake_fraction=min(1.0, share * (1 - (ratio or 0.0))),
+        stake=min(1.0, part.share * (1 - (ratio or 0.0))),
         confidence="likely: by the kernels' names; products bound by memory gain less",
         advice=(
             Advice(

@@ -30,16 +30,14 @@ from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
+    Part,
     idle_share,
-    mean,
-    over_ranks,
     read_in_full,
-    severity_of,
     trace_command,
     unread,
     window_ns,
 )
-from stepscope.records.finding import Advice, Finding
+from stepscope.records.finding import Advice
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
@@ -54,24 +52,21 @@ def _look(job: TraceEvidence) -> Said:
     ranks = [p for p in read_in_full(job.summary) if _known(p)]
     if not ranks:
         return unread(job.summary, "no operators were recorded: profile with ProfilerActivity.CPU")
-    shares = [_share(p) for p in ranks]
-    share = mean(shares)
+    part = Part([_share(p) for p in ranks])
     on_cpu = _on_cpu(ranks[0])
     said = "no operator runs" if on_cpu else "the device waits for Python between operators"
-    if share < WORTH:
-        return f"{said} {format_percent(share)} of the time, limit {format_percent(WORTH)}"
+    if part.share < WORTH:
+        return f"{said} {part} of the time, limit {format_percent(WORTH)}"
     of_late = _of_late(ranks)
     if of_late is not None and of_late < _MAINLY.value:
         return (
-            f"{said} {format_percent(share)} of the time, {format_percent(of_late)} of what the host is late: "
+            f"{said} {part} of the time, {format_percent(of_late)} of what the host is late: "
             "mostly it is inside "
             "operators"
         )
-    return Finding(
-        severity=severity_of(share),
-        title=f"{said} {format_percent(share)} of the time" + (": Python between operators" if on_cpu else ""),
-        evidence=(*over_ranks(shares), *_split(ranks)),
-        stake_fraction=share,
+    return part.finding(
+        f"{said} {part} of the time" + (": Python between operators" if on_cpu else ""),
+        (*_split(ranks),),
         confidence="measured; whether it is Python or another process on that core, a sampling profiler tells",
         advice=(
             Advice(
@@ -111,11 +106,11 @@ def _split(ranks: list[RankPass]) -> tuple[str, ...]:
     late = [(p.host_lateness, window_ns(p)) for p in ranks if p.host_lateness is not None and not _on_cpu(p)]
     if not late:
         return ("neither an operator nor a collective nor the data loader runs meanwhile",)
-    total = mean([h.late_ns / w for h, w in late])
-    operators = mean([h.operator_ns / w for h, w in late])
+    total = Part([h.late_ns / w for h, w in late])
+    operators = Part([h.operator_ns / w for h, w in late])
     return (
-        f"of {format_percent(total)} that the device idles for a launch not yet made, "
-        f"{format_percent(operators)} the host was inside "
+        f"of {total} that the device idles for a launch not yet made, "
+        f"{operators} the host was inside "
         "operators and calls of the runtime",
     )
 

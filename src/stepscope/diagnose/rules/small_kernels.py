@@ -29,16 +29,14 @@ from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
+    Part,
     idle_share,
-    mean,
     on_device,
-    over_ranks,
-    severity_of,
     trace_command,
     unread,
     window_ns,
 )
-from stepscope.records.finding import Advice, Finding
+from stepscope.records.finding import Advice
 from stepscope.records.trace_rules import KernelMix
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
@@ -55,20 +53,17 @@ def _look(job: TraceEvidence) -> Said:
     if not ranks:
         return unread(job.summary, "no compute kernels: a CPU job has none")
     short, calls = sum(m.short_calls for _, m in ranks), sum(m.calls for _, m in ranks)
-    shares = [_share(p, m) for p, m in ranks]
-    share = mean(shares)
+    part = Part([_share(p, m) for p, m in ranks])
     limit = format_duration(ranks[0][1].short_limit_ns)
     said = f"{format_percent(short / calls)} of {calls:,} compute kernels are over within {limit}"
-    if short / calls < _MOST.value or share < WORTH:
+    if short / calls < _MOST.value or part.share < WORTH:
         return (
-            f"{said} and take {format_percent(share)} of the time with their gaps, limits "
+            f"{said} and take {part} of the time with their gaps, limits "
             f"{format_percent(_MOST.value)} and {format_percent(WORTH)}"
         )
-    return Finding(
-        severity=severity_of(share),
-        title=f"{said}: they and the gaps between kernels take {format_percent(share)} of the time",
-        evidence=(*over_ranks(shares), *_per_step(ranks)),
-        stake_fraction=share,
+    return part.finding(
+        f"{said}: they and the gaps between kernels take {part} of the time",
+        (*_per_step(ranks),),
         confidence="measured; how much of it fusing returns depends on what can be fused",
         advice=(
             Advice(
