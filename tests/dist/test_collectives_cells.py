@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from stepscope.core.errors import UsageError
-from stepscope.rank.cell import RankContext
+from stepscope.rank.context import RankContext
 from stepscope.rank.comm import job as job_module
 from stepscope.rank.comm import sizes, sweep
 from stepscope.rank.comm.cell import run_comm

@@ -19,7 +19,7 @@ from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
 from stepscope.report.tables.summary import build
 from stepscope.results.bench_document import rows_csv, write_results
-from stepscope.results.evidence import load_evidence
+from stepscope.results.open import load_evidence
 from stepscope.results.planned import Planned
 from stepscope.results.runs import build_runs
 from stepscope.store.layout import RunLayout

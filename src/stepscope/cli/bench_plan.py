@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from stepscope.cli.blocks import print_block
-from stepscope.cli.commands.bench import Bench
 from stepscope.cli.console import out, print_json
 from stepscope.config.network import parse_network
 from stepscope.config.overrides import Override, Shortcut
@@ -23,6 +23,9 @@ from stepscope.matrix.session import Outlook, Plan, outlook
 from stepscope.records import codec
 from stepscope.results.labels import STATUS_LABELS, cell_labels
 from stepscope.store.layout import RunLayout
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.bench import Bench
 
 
 def overrides(options: Bench) -> list[Override]:

@@ -6,21 +6,22 @@ import os
 import sys
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from stepscope.cli import bench_plan
-from stepscope.cli.commands.bench import Bench
 from stepscope.cli.console import OutputError, ReaderGone, out, print_json
 from stepscope.cli.findings import print_headlines
 from stepscope.cli.progress import progress
 from stepscope.core.errors import UsageError
 from stepscope.core.places import cache_dir
 from stepscope.diagnose.engine import diagnose
+from stepscope.matrix.bench_cells import BENCH
+from stepscope.matrix.cell_kind import RunRequest
 from stepscope.matrix.finishing import run_to_the_end
 from stepscope.matrix.resolved import resolved_matrix
 from stepscope.matrix.run_place import stopped_by_the_disk, take_place
-from stepscope.matrix.runner import RunRequest
 from stepscope.matrix.session import Plan, derive_results, exit_code, make_plan
 from stepscope.records.finding import Diagnosis
 from stepscope.records.run import RunRecord
@@ -29,10 +30,13 @@ from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
 from stepscope.report.tables.summary import build as summary_table
 from stepscope.results.bench_document import bench_document
-from stepscope.results.evidence import load_evidence
+from stepscope.results.open import load_evidence
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_run
 from stepscope.store.writer import WriteError
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.bench import Bench
 
 
 def run(options: Bench) -> int:
@@ -59,6 +63,7 @@ def run_plan(plan: Plan, options: Bench, *, printed: bool = True) -> int:
     layout = place.layout
     measure = plan.matrix.measure
     request = RunRequest(
+        kind=BENCH,
         layout=layout,
         name=plan.matrix.name,
         matrix=resolved_matrix(plan.matrix),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.cli.blocks import print_block
-from stepscope.cli.commands.calibrate import Calibrate
 from stepscope.cli.console import err, out, print_json
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
@@ -20,6 +20,9 @@ from stepscope.results.comm_rows import read_comm_rows
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_if_there
 from stepscope.store.writer import write_bytes
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.calibrate import Calibrate
 
 FILE = "calib.json"
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from stepscope.cli.commands.comm import Comm
 from stepscope.config.sections import LaunchSettings
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
@@ -18,6 +17,9 @@ from stepscope.matrix.comm_plan import (
 )
 from stepscope.matrix.comm_sizes import parse_sizes
 from stepscope.records.comm import CommKind, CommMeasure, Pacing
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.comm import Comm
 
 MOST_RANKS = 4096
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING
 
 from stepscope.cli import comm_options
 from stepscope.cli.blocks import print_block
-from stepscope.cli.commands.comm import Comm
 from stepscope.cli.console import OutputError, ReaderGone, out, print_json
 from stepscope.cli.progress import progress
 from stepscope.core.errors import ExitCode, UsageError
 from stepscope.core.places import cache_dir
 from stepscope.core.suggest import unknown
 from stepscope.core.units import format_size
+from stepscope.matrix.cell_kind import RunRequest
 from stepscope.matrix.comm_cells import COMM
 from stepscope.matrix.comm_session import CommPlan, derive_comm_rows, make_comm_plan
 from stepscope.matrix.finishing import run_to_the_end
 from stepscope.matrix.run_place import stopped_by_the_disk, take_place
-from stepscope.matrix.runner import RunRequest
 from stepscope.records import codec
 from stepscope.records.cell import MeasureSettings
 from stepscope.records.comm import CommMeasure, CommRow
@@ -28,6 +28,9 @@ from stepscope.report.tables._common import Table
 from stepscope.results.comm_rows import comm_document
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import WriteError, make_dir, write_bytes
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.comm import Comm
 
 NAME = "comm"
 NCCL_SUBSYSTEMS = "INIT,ENV,NET,GRAPH,TUNING"
@@ -142,7 +145,7 @@ def _print_tables(layout: RunLayout, rows: tuple[CommRow, ...]) -> None:
     from stepscope.diagnose.engine import diagnose
     from stepscope.report.comm_tables import build_all
     from stepscope.report.render import terminal
-    from stepscope.results.evidence import load_evidence
+    from stepscope.results.open import load_evidence
 
     console = out()
     tables = build_all(rows)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.blocks import print_block
-from stepscope.cli.commands.compare import Compare
 from stepscope.cli.console import err, out, print_json
 from stepscope.cli.findings import say_not_checked
 from stepscope.core.errors import CheckFailed, DataError, ExitCode, UsageError
@@ -18,6 +17,7 @@ from stepscope.core.words import counted
 from stepscope.stats.compare import MIN_REPLICATES
 
 if TYPE_CHECKING:
+    from stepscope.cli.commands.compare import Compare
     from stepscope.records.comparison import Comparison
     from stepscope.results.comparing import Side
 

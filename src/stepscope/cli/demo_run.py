@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from stepscope.cli.bench_run import run_plan
 from stepscope.cli.comm_run import run as run_comm
 from stepscope.cli.commands.bench import Bench
 from stepscope.cli.commands.comm import Comm
-from stepscope.cli.commands.demo import Demo
 from stepscope.cli.commands.report import Report
 from stepscope.cli.console import err, out
 from stepscope.cli.report_run import run as run_report
 from stepscope.core.errors import ExitCode
 from stepscope.matrix.run_place import default_run_dir
 from stepscope.matrix.session import make_plan
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.demo import Demo
 
 
 def run(options: Demo) -> int:

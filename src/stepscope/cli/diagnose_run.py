@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from stepscope.cli.commands.diagnose import Diagnose
 from stepscope.cli.console import out, print_json
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_findings, say_unchecked
@@ -14,6 +13,7 @@ from stepscope.core.suggest import unknown
 from stepscope.core.words import counted
 
 if TYPE_CHECKING:
+    from stepscope.cli.commands.diagnose import Diagnose
     from stepscope.diagnose.rule import Rule
     from stepscope.records.finding import Diagnosis
     from stepscope.report.conditions import Condition

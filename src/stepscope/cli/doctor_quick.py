@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope import __version__
-from stepscope.cli.commands.doctor import Doctor
 from stepscope.cli.console import err, out, print_json
 from stepscope.cli.doctor_run import show_verdicts
 from stepscope.core.clock import utc_now
@@ -22,6 +21,9 @@ from stepscope.records import codec
 from stepscope.report.render import terminal
 from stepscope.report.tables._common import Column, Row, Table, Value
 from stepscope.results.slow_ranks import MIN_EXCESS
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.doctor import Doctor
 
 SCHEMA = "stepscope.doctor_quick/1"
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from json import dumps
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -13,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.cli.blocks import print_block
-from stepscope.cli.commands.doctor import Doctor
 from stepscope.cli.console import err, out, print_json
 from stepscope.core.errors import CheckFailed, Unavailable, UsageError
 from stepscope.core.words import plural
@@ -24,6 +24,9 @@ from stepscope.environment.overview import Section, overview
 from stepscope.environment.topology import Topology
 from stepscope.environment.verdicts import CheckVerdict, judge, tally
 from stepscope.records.environment import EnvironmentRecord
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.doctor import Doctor
 
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 

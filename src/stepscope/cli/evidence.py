@@ -68,7 +68,7 @@ def _stated(options: EvidenceOptions) -> Stated:
 
 
 def _load(paths: tuple[Path, ...], options: EvidenceOptions, stated: Stated, *, spans: bool = False) -> Evidence:
-    from stepscope.results.evidence import load_evidence
+    from stepscope.results.open import load_evidence
 
     return load_evidence(
         paths,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from stepscope import __version__
 from stepscope.cli import predict_buckets
-from stepscope.cli.commands.predict import Predict
 from stepscope.cli.console import err, out, print_json
 from stepscope.core.clock import utc_now
 from stepscope.core.errors import DataError, UsageError
@@ -31,6 +30,9 @@ from stepscope.report.tables.predicted import (
     interval_text,
 )
 from stepscope.store.calibration import read_calibration
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.predict import Predict
 
 SCHEMA = "stepscope.predict/1"
 _EXAMPLE = "stepscope predict --collective all_reduce --size 25MiB --gpus 64 --gpu h100-sxm"

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.commands.report import Report
 from stepscope.cli.console import out, print_json
 from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence import read_evidence
@@ -17,6 +16,7 @@ from stepscope.core.pool import get_ready, side_by_side, usable_cores
 from stepscope.core.words import counted
 
 if TYPE_CHECKING:
+    from stepscope.cli.commands.report import Report
     from stepscope.records.finding import Diagnosis
     from stepscope.report.figures import Drawing
     from stepscope.results.evidence import Evidence

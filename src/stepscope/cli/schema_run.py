@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.commands.schema import Schema
 from stepscope.cli.console import out, print_json
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
@@ -17,6 +16,9 @@ from stepscope.records.run import RunRecord
 from stepscope.records.schemas import DIALECT, document_schema, object_type, record_schemas
 from stepscope.records.training import ScalingRow
 from stepscope.results.bench_document import FIGURES
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.schema import Schema
 
 _DIAGNOSIS: Mapping[str, Any] = {
     "sources": list[dict[str, str | None]],

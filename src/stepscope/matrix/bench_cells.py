@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stepscope.core.errors import StepscopeError
 from stepscope.launch.supervise import summaries
 from stepscope.matrix.backstop import backstop
-from stepscope.matrix.cell_kind import CellKind, Conclusion, PlannedWork
+from stepscope.matrix.cell_kind import CellKind, Conclusion, PlannedWork, RunRequest
 from stepscope.matrix.data import prepare_data
 from stepscope.matrix.expand import PlannedCell
 from stepscope.records.cell import Cell, CellSpec
 from stepscope.store.layout import RunLayout
-
-if TYPE_CHECKING:
-    from stepscope.matrix.runner import RunRequest
 
 
 def _unusable(

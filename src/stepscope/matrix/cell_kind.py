@@ -1,18 +1,18 @@
-"""What a runner must know of a kind of cells: how they are prepared, sent to ranks, and judged when ranks are through."""
+"""What a runner must know: what is asked of it, and how a kind of cells is prepared, sent to ranks and judged afterwards."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 from stepscope.core.errors import StepscopeError
-from stepscope.records.cell import Cell
+from stepscope.records.cell import Cell, MeasureSettings
+from stepscope.records.comm import CommMeasure
+from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.run import Status
 from stepscope.store.layout import RunLayout
-
-if TYPE_CHECKING:
-    from stepscope.matrix.runner import RunRequest
 
 
 class PlannedWork(Protocol):
@@ -54,3 +54,28 @@ class CellKind:
     group_fields: Callable[[RunRequest, tuple[Cell, ...]], Mapping[str, Any]]
     conclude: Callable[[RunLayout, Cell], Conclusion]
     larger: Callable[[PlannedWork, Iterable[PlannedWork]], Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """Everything a run needs to know. ``matrix`` is the resolved file, saved with the run."""
+
+    layout: RunLayout
+    name: str
+    matrix: Mapping[str, Any]
+    cells: tuple[PlannedWork, ...]
+    measure: MeasureSettings
+    usable_cores: int
+    argv: tuple[str, ...]
+    cache_dir: Path
+    env: Mapping[str, str]
+    environment: EnvironmentRecord
+    kind: CellKind
+    isolate: bool = False
+    joined: str | None = None  # id of the group when the ranks exist already (launch/join.py)
+    retry_failed: bool = False
+    force: bool = False  # resume although the machine or torch is another one
+    data_dir: Path | None = None
+    download: bool = False
+    tensorboard_dir: Path | None = None
+    comm_measure: CommMeasure = field(default_factory=CommMeasure)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_size
-from stepscope.matrix.cell_kind import CellKind, Conclusion, PlannedWork
+from stepscope.matrix.cell_kind import CellKind, Conclusion, PlannedWork, RunRequest
 from stepscope.records.cell import Cell
 from stepscope.records.comm import CommSummary
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_comm_samples, read_record
-
-if TYPE_CHECKING:
-    from stepscope.matrix.runner import RunRequest
 
 
 def _nothing_unusable(

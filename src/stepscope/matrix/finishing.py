@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from stepscope.core.errors import Interrupted, StepscopeError
 from stepscope.core.signals import stop_signals_raise
+from stepscope.matrix.cell_kind import RunRequest
 from stepscope.matrix.events import CellEnded, Event
-from stepscope.matrix.runner import OnEvent, RunRequest, run_matrix
+from stepscope.matrix.runner import OnEvent, run_matrix
 
 T = TypeVar("T")
 

@@ -23,11 +23,13 @@ from stepscope.environment.checks import Outcome, Status, failed, passed, skippe
 from stepscope.environment.collect import collect
 from stepscope.environment.verdicts import CheckVerdict
 from stepscope.launch.join import joined_world
+from stepscope.matrix.bench_cells import BENCH
+from stepscope.matrix.cell_kind import RunRequest
 from stepscope.matrix.expand import PlannedCell, expand
 from stepscope.matrix.load import digest_lookup, matrix_of
 from stepscope.matrix.machine import Machine, machine_of
 from stepscope.matrix.resolved import resolved_matrix
-from stepscope.matrix.runner import OnEvent, RunRequest, run_matrix
+from stepscope.matrix.runner import OnEvent, run_matrix
 from stepscope.matrix.session import derive_results
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Quiet, Skipped
@@ -114,6 +116,7 @@ class _Requests:
 
     def __call__(self, layout: RunLayout, cache_dir: Path) -> RunRequest:
         return RunRequest(
+            kind=BENCH,
             layout=layout,
             name="doctor-quick",
             matrix=resolved_matrix(self._matrix),

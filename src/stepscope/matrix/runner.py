@@ -9,10 +9,8 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from stepscope.config.network import parse_network
 from stepscope.core.errors import Interrupted
@@ -22,45 +20,16 @@ from stepscope.launch.netns import start as netns
 from stepscope.launch.supervise import CellOutcome, RunningGroup
 from stepscope.launch.torchrun import Launched
 from stepscope.matrix import run_folder
-from stepscope.matrix.bench_cells import BENCH
-from stepscope.matrix.cell_kind import CellKind, PlannedWork
+from stepscope.matrix.cell_kind import PlannedWork, RunRequest
 from stepscope.matrix.events import CellEnded, CellMoved, DataStarted, Event, GroupStarted, RunStarted
 from stepscope.matrix.grouping import WorkerGroup, group_cells
 from stepscope.matrix.resume import Resume, plan_resume
-from stepscope.records.cell import Cell, GroupSpec, MeasureSettings
-from stepscope.records.comm import CommMeasure
-from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.cell import Cell, GroupSpec
 from stepscope.records.run import CellStatus, RunRecord
-from stepscope.store.layout import RunLayout
 from stepscope.store.lock import hold_lock
 from stepscope.store.writer import make_dir, write_record
 
 OnEvent = Callable[[Event], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
-    """Everything a run needs to know. ``matrix`` is the resolved file, saved with the run."""
-
-    layout: RunLayout
-    name: str
-    matrix: Mapping[str, Any]
-    cells: tuple[PlannedWork, ...]
-    measure: MeasureSettings
-    usable_cores: int
-    argv: tuple[str, ...]
-    cache_dir: Path
-    env: Mapping[str, str]
-    environment: EnvironmentRecord
-    isolate: bool = False
-    joined: str | None = None  # id of the group when the ranks exist already (launch/join.py)
-    retry_failed: bool = False
-    force: bool = False  # resume although the machine or torch is another one
-    data_dir: Path | None = None
-    download: bool = False
-    tensorboard_dir: Path | None = None
-    kind: CellKind = BENCH
-    comm_measure: CommMeasure = field(default_factory=CommMeasure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

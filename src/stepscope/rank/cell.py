@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,41 +22,24 @@ from stepscope.predict.specs import Specs, specs_of
 from stepscope.rank import flight, plancheck, profiling
 from stepscope.rank.backward import backward_profile
 from stepscope.rank.checksum import parameter_checksum
-from stepscope.rank.control import Control
+from stepscope.rank.context import RankContext
 from stepscope.rank.evaluate import correct_answers
-from stepscope.rank.heartbeat import Pulse
 from stepscope.rank.loading import Batch, Loader, open_loader
-from stepscope.rank.mesh import Mesh
 from stepscope.rank.pace import Pace
 from stepscope.rank.precision import Numerics, open_numerics
 from stepscope.rank.recorder import Recorder, StepFacts
 from stepscope.rank.reset import reset
 from stepscope.rank.sampling import Sampling, Window
-from stepscope.rank.startup import RankPlace
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.strategies import Session
 from stepscope.rank.training import Training
 from stepscope.rank.workloads import REGISTRY as MODULES
 from stepscope.rank.workloads import Task
-from stepscope.records.cell import CellSpec, GroupSpec
+from stepscope.records.cell import CellSpec
 from stepscope.records.plan import ModelFacts
 from stepscope.records.samples import EpochResult, RankSummary, SamplesHeader
-from stepscope.store.layout import CellLayout, RunLayout
+from stepscope.store.layout import CellLayout
 from stepscope.store.writer import write_record
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankContext:
-    """What all cells of a group share on this rank."""
-
-    group: GroupSpec
-    place: RankPlace
-    mesh: Mesh
-    control: Control
-    pulse: Pulse
-    layout: RunLayout
-    scheduler_policy: str
-    epochs: dict[str, list[EpochResult]] = field(default_factory=dict)  # of the rounds so far, by cell id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,12 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from stepscope.instrument.regions import STEP, Regions
+from stepscope.rank.context import RankContext
 from stepscope.rank.loading import Batch
 from stepscope.rank.sampling import Window
 from stepscope.rank.training import Training
@@ -21,9 +21,6 @@ from stepscope.records.cell import CellSpec
 from stepscope.records.plan import CommOp
 from stepscope.store.layout import CellLayout
 from stepscope.store.writer import make_dir, write_error
-
-if TYPE_CHECKING:
-    from stepscope.rank.cell import RankContext
 
 WARMUP_STEPS = 1
 PROFILED_STEPS = 3

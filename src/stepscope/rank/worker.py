@@ -19,8 +19,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from stepscope.core.errors import StepscopeError
 from stepscope.rank import failure, flight, startup, way_out
-from stepscope.rank.cell import RankContext, run_cell
+from stepscope.rank.cell import run_cell
 from stepscope.rank.comm.cell import run_comm
+from stepscope.rank.context import RankContext
 from stepscope.rank.control import Control
 from stepscope.rank.heartbeat import Pulse
 from stepscope.rank.mesh import Mesh

@@ -1,11 +1,8 @@
-"""Everything that rules, reports and comparisons know: from run folders, traces and what importers read.
-
-One door for the three commands: :func:`load_evidence` takes paths of any kind and says what each was.
-"""
+"""Everything that rules, reports and comparisons know: from run folders, traces and what importers read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +15,6 @@ from stepscope.records.cell_result import CellResult
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.flight import FlightFinding
-from stepscope.records.imported import Stated
 from stepscope.records.memory_snapshot import MemorySnapshot
 from stepscope.records.nccl_debug import NcclDebug
 from stepscope.records.run import RunRecord
@@ -106,54 +102,6 @@ NEEDS: Mapping[str, tuple[str, str | None]] = {
     "topology": ("no link matrix here", "nvidia-smi topo -m"),
 }
 """Attribute of :class:`Evidence` -> (why a rule that needs it is skipped, what gets it)."""
-
-
-def load_evidence(
-    paths: Sequence[Path],
-    *,
-    stated: Stated | None = None,
-    cell: str | None = None,
-    drop_epochs: int = 1,
-    targets: Sequence[float] = (),
-    traces: bool = True,
-    spans: bool = False,
-    on_trace: Callable[[Path], None] | None = None,
-) -> Evidence:
-    """What lies at ``paths``: run folders, traces (files, folders), anything an importer knows; several are joined. Trace
-    files of one folder are ranks of one job.
-
-    cell: which cell's traces of a run folder; None: those of all cells. drop_epochs: first epochs left out of epoch times.
-    targets: accuracies to give times to; empty: round ones that tell most.
-    traces: whether traces of cells are read. spans: traces also carry what timelines draw. on_trace: told each trace file as
-    it is finished. Raises DataError for a path that nothing reads.
-    """
-    from stepscope.results.sources import load_sources
-
-    parts = load_sources(
-        [Path(path) for path in paths],
-        stated=stated or Stated(),
-        cell=cell,
-        traces=traces,
-        spans=spans,
-        on_trace=on_trace,
-    )
-    if cell is not None and not any(source.kind == "bench" for part in parts for source in part.sources):
-        raise UsageError(
-            f"--cell {cell}: no cells here",
-            why=f"{', '.join(str(path) for path in paths)}: no run folder of stepscope bench",
-            fix="leave --cell out",
-        )
-    return derived(joined(parts), drop_epochs=drop_epochs, targets=targets)
-
-
-def joined(parts: Iterable[Evidence]) -> Evidence:
-    """Evidence of several sources as one; a run_id that two sources have gets the source's folder name before it."""
-    given = list(parts)
-    if len(given) == 1:
-        return given[0]
-    from stepscope.results.joining import join
-
-    return join(given)
 
 
 def derived(evidence: Evidence, *, drop_epochs: int = 1, targets: Sequence[float] = ()) -> Evidence:

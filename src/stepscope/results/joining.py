@@ -19,10 +19,12 @@ _JOINED = (
 
 
 def join(parts: Sequence[Evidence]) -> Evidence:
-    """All of ``parts``; a run_id or a sweep that two have gets its source's name before it.
+    """All of ``parts``, one alone as it is; a run_id or a sweep that two have gets its source's name before it.
 
     A fact that differs is left out.
     """
+    if len(parts) == 1:
+        return parts[0]
     counts = Counter(run.run_id for part in parts for run in part.runs)
     clashing = {run_id for run_id, number in counts.items() if number > 1}
     sweeps = Counter(cell_id for part in parts for cell_id in {row.cell_id for row in part.comm})

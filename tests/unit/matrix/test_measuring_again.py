@@ -7,11 +7,13 @@ from pathlib import Path
 
 from tests.unit.matrix.test_run_folder import HERE
 
+from stepscope.matrix.bench_cells import BENCH
+from stepscope.matrix.cell_kind import RunRequest
 from stepscope.matrix.events import RunStarted
 from stepscope.matrix.expand import PlannedCell
 from stepscope.matrix.resume import plan_resume
 from stepscope.matrix.run_folder import read_statuses
-from stepscope.matrix.runner import RunRequest, _Run
+from stepscope.matrix.runner import _Run
 from stepscope.records.cell import MeasureSettings
 from stepscope.records.run import CellStatus
 from stepscope.store.layout import RunLayout
@@ -32,7 +34,7 @@ def test_interrupted_before_its_turn_a_cell_keeps_its_result(plan: Plan, tmp_pat
     write_bytes(layout.cell(started.cell_id).summary(0), b"{}")  # of this attempt: rank 1 never got there
     request = RunRequest(
         layout=layout, name="n", matrix={}, cells=cells, measure=MeasureSettings(profile=True), usable_cores=2,
-        argv=(), cache_dir=tmp_path, env={}, environment=HERE,
+        argv=(), cache_dir=tmp_path, env={}, environment=HERE, kind=BENCH,
     )  # fmt: skip
     events: list[object] = []
     run = _Run(request, earlier, frozenset(earlier), events.append)

@@ -10,7 +10,8 @@ from stepscope.diagnose.engine import all_rules, diagnose
 from stepscope.records.finding import Diagnosis, Finding, Quiet
 from stepscope.records.imported import Stated
 from stepscope.records.training import ScalingRow
-from stepscope.results.evidence import Evidence, load_evidence
+from stepscope.results.evidence import Evidence
+from stepscope.results.open import load_evidence
 
 FOLDER = Path(__file__).parents[3].parent / "shared" / "data" / "results" / "codeharris_multi-gpu-ddp"
 RANKS = {"exp001": 1, "exp003": 8, "exp020": 1, "exp021": 4, "exp043": 1, "exp044": 4}

@@ -13,7 +13,8 @@ from stepscope.core.errors import DataError
 from stepscope.records import codec
 from stepscope.records.run import RunRecord
 from stepscope.records.training import Measured
-from stepscope.results.evidence import Evidence, load_evidence
+from stepscope.results.evidence import Evidence
+from stepscope.results.open import load_evidence
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_bytes, write_record
 

@@ -8,7 +8,7 @@ import pytest
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Stated
-from stepscope.results.evidence import load_evidence
+from stepscope.results.open import load_evidence
 from stepscope.store.foreign import detect, read_foreign
 from stepscope.store.importers.topology import IMPORTER
 

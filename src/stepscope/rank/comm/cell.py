@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -17,14 +16,12 @@ from stepscope.rank.comm import matmul, overlap, pairs, sweep
 from stepscope.rank.comm.job import Job
 from stepscope.rank.comm.loop import clock_of
 from stepscope.rank.comm.samples import SampleWriter
+from stepscope.rank.context import RankContext
 from stepscope.rank.control import Control
 from stepscope.rank.reset import reset
 from stepscope.records import codec
 from stepscope.records.comm import CommHeader, CommKind, CommMeasure, CommSpec, CommSummary
 from stepscope.store.writer import write_record
-
-if TYPE_CHECKING:
-    from stepscope.rank.cell import RankContext
 
 KINDS: dict[CommKind, Callable[[Job], str | None]] = {
     "collective": sweep.run,

@@ -142,7 +142,6 @@ def _run(path: Path, at: int, row: Any) -> TrainingRun:
         backend="nccl" if strategy != "single" else None,
         hardware=hardware,
         num_parameters=count(row.get("n_params")),
-        epoch_ns=_mean(timed),
         epoch_estimated=False,
         epochs=epochs,
         train_loss=epochs[-1].train_loss if epochs else None,

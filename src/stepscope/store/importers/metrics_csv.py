@@ -84,7 +84,7 @@ def _read(path: Path, stated: Stated) -> Imported:
     groups = _groups(experiments)
     runs = [_run(each, group, stated) for each, group in zip(experiments, groups, strict=True)]
     runs = list(with_stated(runs, stated))
-    if any(run.epoch_ns is not None for run in runs):
+    if any(e.duration_ns is not None for run in runs for e in run.epochs):
         notes = (
             *notes,
             "epoch times: as the process that wrote them timed them",
@@ -138,7 +138,6 @@ def _run(each: _Experiment, group: str, stated: Stated) -> TrainingRun:
         global_batch=_batch(facts, "global_batch", world_size),
         scaling=stated.scaling or "strong",
         backend=_text(facts, "backend") if ddp else None,
-        epoch_ns=_mean([e.duration_ns for e in epochs]),
         epoch_estimated=False if epochs else None,
         samples_per_s=_mean([e.samples_per_s for e in epochs]),
         epochs=epochs,

@@ -434,7 +434,7 @@ def _run(members: Sequence[_Line], kinds: _Kinds) -> TrainingRun:
         hardware=hardware,
         num_parameters=_whole(line.amount("parameters")),
         step_ns=measured(step_ns, n=steps),
-        epoch_ns=None if epoch_ns is None else Measured(value=epoch_ns, n=len(epochs) or None),
+        epoch_ns=None if epochs or epoch_ns is None else Measured(value=epoch_ns),
         epoch_estimated=False if epoch_ns is not None else None,
         samples_per_s=measured(rate, n=n),
         unit=rate_unit,

@@ -8,7 +8,8 @@ from tests.memory_pickles import MIB, alloc, dump, event, free, live, release, s
 
 from stepscope.diagnose.rules.allocator_pressure import RULE
 from stepscope.records.finding import Quiet, Skipped
-from stepscope.results.evidence import Evidence, load_evidence
+from stepscope.results.evidence import Evidence
+from stepscope.results.open import load_evidence
 
 DATA = Path(__file__).parents[4].parent / "shared" / "data" / "memory_snapshots"
 

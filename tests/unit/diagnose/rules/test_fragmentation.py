@@ -7,7 +7,8 @@ from tests.memory_pickles import MIB, dump, event, free, live, segment
 
 from stepscope.diagnose.rules.fragmentation import RULE
 from stepscope.records.finding import Quiet
-from stepscope.results.evidence import Evidence, load_evidence
+from stepscope.results.evidence import Evidence
+from stepscope.results.open import load_evidence
 
 DATA = Path(__file__).parents[4].parent / "shared" / "data" / "memory_snapshots"
 

@@ -10,7 +10,8 @@ from tests.evidence import evidence
 from stepscope.diagnose.rules.hang import RULE
 from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.records.flight import FlightDump, FlightEntry, FlightGroup
-from stepscope.results.evidence import Evidence, Source, load_evidence
+from stepscope.results.evidence import Evidence, Source
+from stepscope.results.open import load_evidence
 from stepscope.traces.flight import compare
 
 DATA = Path(__file__).parents[4].parent / "shared" / "data" / "flight_recorder"

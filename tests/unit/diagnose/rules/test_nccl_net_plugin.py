@@ -9,7 +9,7 @@ from tests.nccl_tests_log import log
 
 from stepscope.diagnose.rules.nccl_net_plugin import RULE
 from stepscope.records.finding import Quiet, Skipped
-from stepscope.results.evidence import load_evidence
+from stepscope.results.open import load_evidence
 
 DATA = Path(__file__).parents[4].parent / "shared" / "data"
 real = [

@@ -8,7 +8,7 @@ from tests.memory_pickles import MIB, alloc, dump, event, live, segment
 
 from stepscope.diagnose.rules.near_oom import RULE
 from stepscope.records.finding import Quiet, Skipped
-from stepscope.results.evidence import load_evidence
+from stepscope.results.open import load_evidence
 
 H100 = {"device": "cuda", "hardware": "NVIDIA H100 80GB HBM3", "precision": "fp32", "micro_batch": 16}
 

@@ -11,7 +11,7 @@ from stepscope.diagnose.rules.slow_link import RULE
 from stepscope.environment.topology import parse_topology
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Quiet, Skipped
-from stepscope.results.evidence import load_evidence
+from stepscope.results.open import load_evidence
 
 SHARED = Path(__file__).parents[4].parent / "shared" / "data"
 NVLINK = {"device": "cuda", "backend": "nccl", "world_size": 8, "link_peak_bytes_per_s": 450e9}

@@ -9,7 +9,8 @@ from stepscope.core.errors import Unavailable
 from stepscope.diagnose.rules.socket_crossing import RULE
 from stepscope.environment.topology import parse_topology
 from stepscope.records.finding import Finding, Quiet, Skipped
-from stepscope.results.evidence import Evidence, load_evidence
+from stepscope.results.evidence import Evidence
+from stepscope.results.open import load_evidence
 
 TOPO = Path(__file__).parents[4].parent / "shared" / "data" / "topo"
 TWO_SOCKETS = """\

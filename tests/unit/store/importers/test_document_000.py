@@ -69,8 +69,8 @@ def test_each_row_is_a_run(tmp_path: Path) -> None:
     assert (ddp.scaling, ddp.hardware, ddp.backend) == ("strong", "NVIDIA A100 80GB PCIe", "nccl")
     assert [e.duration_ns for e in ddp.epochs] == [5e9, 2.5e9, 2.5e9]
     assert [e.train_loss for e in ddp.epochs] == [2.3, 2.2, 2.1]
-    assert ddp.epoch_ns is not None
-    assert (ddp.epoch_ns.value, ddp.epoch_ns.n) == (2.5e9, 2)
+    assert ddp.epoch_ns is None
+    assert len([e for e in ddp.epochs if e.duration_ns]) == 3
 
 
 def test_speed_up_is_against_the_single_gpu_of_the_same_settings(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records.imported import Stated
 from stepscope.records.training import TrainingRun
-from stepscope.results.evidence import load_evidence
 from stepscope.results.missing import require_stated
+from stepscope.results.open import load_evidence
 from stepscope.results.scaling import scaling_rows
 from stepscope.store.foreign import detect, read_foreign
 from stepscope.store.importers._collectives import BUS_FACTORS

@@ -1,4 +1,7 @@
-"""One path -> evidence: a run folder of ours, a trace, or something that an importer knows."""
+"""Paths -> evidence: run folders of ours, traces, and whatever an importer knows.
+
+One door for diagnose, report and compare: :func:`load_evidence` takes paths of any kind and says what each was.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ from stepscope.records.run import RunRecord
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.training import TrainingRun
 from stepscope.results.comm_rows import read_comm_rows
-from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence
+from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence, derived
+from stepscope.results.joining import join
 from stepscope.results.runs import folder_runs, read_runs
 from stepscope.store.calibration import read_calibration
 from stepscope.store.layout import RunLayout
@@ -42,6 +46,42 @@ _AS_TABLE = "figures in free text: write a row a run as CSV, with columns such a
 
 LOSSES = ("truncated", "skipped", "missing", "dropped")
 """Kinds of notes on a trace that say what was not looked at."""
+
+
+def load_evidence(
+    paths: Sequence[Path],
+    *,
+    stated: Stated | None = None,
+    cell: str | None = None,
+    drop_epochs: int = 1,
+    targets: Sequence[float] = (),
+    traces: bool = True,
+    spans: bool = False,
+    on_trace: Callable[[Path], None] | None = None,
+) -> Evidence:
+    """What lies at ``paths``: run folders, traces (files, folders), anything an importer knows; several are joined. Trace
+    files of one folder are ranks of one job.
+
+    cell: which cell's traces of a run folder; None: those of all cells. drop_epochs: first epochs left out of epoch times.
+    targets: accuracies to give times to; empty: round ones that tell most.
+    traces: whether traces of cells are read. spans: traces also carry what timelines draw. on_trace: told each trace file as
+    it is finished. Raises DataError for a path that nothing reads.
+    """
+    parts = load_sources(
+        [Path(path) for path in paths],
+        stated=stated or Stated(),
+        cell=cell,
+        traces=traces,
+        spans=spans,
+        on_trace=on_trace,
+    )
+    if cell is not None and not any(source.kind == "bench" for part in parts for source in part.sources):
+        raise UsageError(
+            f"--cell {cell}: no cells here",
+            why=f"{', '.join(str(path) for path in paths)}: no run folder of stepscope bench",
+            fix="leave --cell out",
+        )
+    return derived(join(parts), drop_epochs=drop_epochs, targets=targets)
 
 
 def load_sources(
