@@ -28,7 +28,7 @@ from stepscope.records.calibration import Calibration
 from stepscope.records.cell_result import CellResult
 from stepscope.records.timeline import BucketChoice, Timeline
 from stepscope.report.render import terminal
-from stepscope.report.tables import bucket_choice, timeline
+from stepscope.report.views import bucket_choice, timeline
 from stepscope.results.comm_rows import read_comm_rows
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.store.layout import RunLayout

@@ -28,7 +28,7 @@ from stepscope.records.run import RunRecord
 from stepscope.records.training import TrainingRun
 from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
-from stepscope.report.tables.summary import build as summary_table
+from stepscope.report.views.summary import build as summary_table
 from stepscope.results.bench_document import bench_document
 from stepscope.results.open import load_evidence
 from stepscope.store.layout import RunLayout

@@ -15,7 +15,7 @@ from stepscope.records.calibration import Machine
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.report.figures import draw_charts
 from stepscope.report.render import terminal
-from stepscope.report.tables.calibration import build
+from stepscope.report.views.calibration import build
 from stepscope.results.comm_rows import read_comm_rows
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_if_there

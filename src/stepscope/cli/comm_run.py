@@ -24,7 +24,7 @@ from stepscope.records import codec
 from stepscope.records.cell import MeasureSettings
 from stepscope.records.comm import CommMeasure, CommRow
 from stepscope.report.sweep_labels import sweep_labels
-from stepscope.report.tables._common import Table
+from stepscope.report.table import Table
 from stepscope.results.comm_rows import comm_document
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import WriteError, make_dir, write_bytes
@@ -166,7 +166,7 @@ def _nccl_tables(layout: RunLayout) -> tuple[Table, ...]:
     """What NCCL's own log says of algorithms, rings and transports; none without ``--nccl-debug``."""
     if not layout.nccl_debug.is_dir() or not any(layout.nccl_debug.iterdir()):
         return ()
-    from stepscope.report.tables.nccl_debug import build_all
+    from stepscope.report.views.nccl_debug import build_all
     from stepscope.store.importers.nccl_debug import read_nccl_debug
 
     return build_all(read_nccl_debug(layout.nccl_debug))

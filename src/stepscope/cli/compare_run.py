@@ -140,7 +140,7 @@ def _round_folder(folder: Path, side: int, number: int) -> Path:
 
 def _show(comparison: Comparison) -> None:
     from stepscope.report.render import terminal
-    from stepscope.report.tables import comparison as tables
+    from stepscope.report.views import comparison as tables
 
     console = out()
     differences = tables.build_differences(comparison)

@@ -19,7 +19,7 @@ from stepscope.matrix.quick_check import QuickCheck, quick_check, rank_figures, 
 from stepscope.matrix.runner import OnEvent
 from stepscope.records import codec
 from stepscope.report.render import terminal
-from stepscope.report.tables._common import Column, Row, Table, Value
+from stepscope.report.table import Column, Table, Value, duration, said, tabled, whole
 from stepscope.results.slow_ranks import MIN_EXCESS
 
 if TYPE_CHECKING:
@@ -92,47 +92,25 @@ def _print(found: QuickCheck) -> None:
 
 
 def _table(found: QuickCheck) -> Table:
-    rows = []
-    for rank in range(found.cell.spec.world_size):
-        facts = rank_figures(found, rank)
-        excess = facts["excess_fraction"]
-        slow = excess > MIN_EXCESS
-        rows.append(
-            Row(
-                values=(
-                    Value(text=str(rank), raw=rank),
-                    Value(text=facts["host"], raw=facts["host"]),
-                    Value(text=facts["device"] or "?", raw=facts["device"]),
-                    _time(facts["own_ns_median"]),
-                    _time(facts["own_ns_p90"]),
-                    Value(
-                        text=format_percent(excess, digits=1, signed=True),
-                        raw=excess,
-                        tone="warn" if slow else "plain",
-                    ),
-                    _time(facts["waiting_ns_median"]),
-                )
-            )
-        )
-    return Table(
-        key="quick_check",
-        title="Ranks",
-        columns=(
-            Column(key="rank", title="rank", role="identity", lead=True),
-            Column(key="host", title="host", align="left", role="identity"),
-            Column(key="device", title="device", align="left", role="identity", drop=1),
-            Column(key="own_ns", title="own time", unit="ns"),
-            Column(key="own_p90_ns", title="p90", unit="ns", drop=2),
-            Column(key="excess", title="against others"),
-            Column(key="waiting_ns", title="waits", unit="ns"),
+    def excess(facts: dict[str, Any]) -> Value:
+        share = facts["excess_fraction"]
+        return said(format_percent(share, digits=1, signed=True), share, tone="warn" if share > MIN_EXCESS else "plain")
+
+    return tabled(
+        "quick_check",
+        "Ranks",
+        (
+            Column("rank", "rank", lambda each: each[0], whole, role="identity", lead=True),
+            Column("host", "host", lambda each: each[1]["host"], role="identity"),
+            Column("device", "device", lambda each: each[1]["device"] or "?", role="identity", drop=1),
+            Column("own_ns", "own time", lambda each: each[1]["own_ns_median"], duration),
+            Column("own_p90_ns", "p90", lambda each: each[1]["own_ns_p90"], duration, drop=2),
+            Column("excess", "against others", lambda each: excess(each[1]), whole),
+            Column("waiting_ns", "waits", lambda each: each[1]["waiting_ns_median"], duration),
         ),
-        rows=tuple(rows),
+        ((rank, rank_figures(found, rank)) for rank in range(found.cell.spec.world_size)),
         footnotes=("own time: the step before the all-reduce; waits: for the rank that comes last; medians of steps",),
     )
-
-
-def _time(ns: float) -> Value:
-    return Value(text=format_duration(ns), raw=ns)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from stepscope.records.calibration import Calibration
 from stepscope.records.cell_result import CellResult
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.report.render import terminal
-from stepscope.report.tables import bucket_choice, timeline
+from stepscope.report.views import bucket_choice, timeline
 from stepscope.results.comm_rows import read_comm_rows
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_cell, read_if_there, read_run

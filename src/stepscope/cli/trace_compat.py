@@ -8,7 +8,7 @@ from stepscope.cli.blocks import print_block
 from stepscope.cli.console import out, print_json
 from stepscope.core.errors import UsageError
 from stepscope.report.render import terminal
-from stepscope.report.tables import trace_compat
+from stepscope.report.views import trace_compat
 
 TOOLS = ("hta",)
 

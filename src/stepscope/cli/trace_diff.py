@@ -11,7 +11,7 @@ from stepscope.cli.ranges import parse_ranges
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import counted
 from stepscope.report.render import terminal
-from stepscope.report.tables import trace_diff
+from stepscope.report.views import trace_diff
 
 if TYPE_CHECKING:
     from stepscope.records.trace_diff import TraceDiff, WorkProfile

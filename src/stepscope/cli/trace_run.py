@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stepscope.records.finding import Diagnosis
     from stepscope.records.trace_summary import TraceSummary
     from stepscope.report.conditions import Condition
-    from stepscope.report.tables._common import Table
+    from stepscope.report.table import Table
 
 PROGRESS_AFTER_S = 2.0
 BYTES_PER_S = 25e6
@@ -269,7 +269,7 @@ def _write_csv(summary: TraceSummary, folder: Path) -> None:
 
     make_dir(folder)
     for section in trace_sections.SECTIONS:
-        table = trace_sections.table_kind(section).build(summary)
+        table = trace_sections.table(summary, section)
         if table.rows:
             write_bytes(folder / f"{section}.csv", csv_render.render(table).encode())
 
@@ -283,7 +283,7 @@ def _show(summary: TraceSummary, diagnosis: Diagnosis, sections: Sequence[str], 
     _show_findings(summary, diagnosis)
     console.print()
     for section in sections:
-        table = _limited(trace_sections.table_kind(section).build(summary), limit)
+        table = _limited(trace_sections.table(summary, section), limit)
         if not (table.rows or table.footnotes or table.notes):
             continue
         console.print(table.title, style="bold")

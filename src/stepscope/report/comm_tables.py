@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.records.comm import CommRow
-from stepscope.report.tables import (
+from stepscope.report.table import Table
+from stepscope.report.views import (
     comm,
     comm_matmul,
     comm_overlap,
     comm_overview,
-    comm_pairs,
     comm_slow_pairs,
     comm_winners,
+    pairs,
 )
-from stepscope.report.tables._common import Table
 from stepscope.results.comm_labels import sweeps
 
 
@@ -25,7 +25,7 @@ def build_all(rows: Sequence[CommRow]) -> tuple[Table, ...]:
         comm.build(rows),
         *([comm_overview.build(rows)] if several else []),
         comm_winners.build(rows),
-        comm_pairs.build(rows),
+        pairs.build(rows),
         comm_slow_pairs.build(rows),
         comm_overlap.build(rows),
         comm_matmul.build(rows),

@@ -14,8 +14,8 @@ from stepscope.records.training import Measured, ScalingRow, TrainingRun
 from stepscope.report.performance_report import performance_report
 from stepscope.report.render import csv as csv_text
 from stepscope.report.render import latex, markdown
-from stepscope.report.tables import comm, findings, runs, scaling
-from stepscope.report.tables._common import Table
+from stepscope.report.table import Table
+from stepscope.report.views import comm, findings, runs, scaling
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import best_accuracy, dropped_epochs, epoch_time, train_loss
 from stepscope.store.writer import write_bytes

@@ -10,8 +10,8 @@ from stepscope.core.words import counted
 from stepscope.records.finding import Advice, Diagnosis, Finding, Skipped
 from stepscope.report.render.text import ascii_text, paragraph, render
 from stepscope.report.summary import environment_lines
-from stepscope.report.tables import runs, scaling
-from stepscope.report.tables._scaling import first_epochs
+from stepscope.report.views import runs, scaling
+from stepscope.report.views._training import first_epochs
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import too_short
 

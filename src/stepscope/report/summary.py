@@ -15,7 +15,7 @@ from stepscope.records.run import CellStatus, RunRecord
 from stepscope.records.samples import RankSummary
 from stepscope.records.training import TrainingRun
 from stepscope.report.render import markdown
-from stepscope.report.tables import summary as table
+from stepscope.report.views import summary as table
 from stepscope.results.labels import cell_labels, failure_label
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_if_there

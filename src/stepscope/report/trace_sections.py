@@ -11,7 +11,8 @@ from stepscope.core.suggest import unknown
 
 if TYPE_CHECKING:
     from stepscope.records.trace_summary import TraceSummary
-    from stepscope.report.tables._common import Table, TableKind
+    from stepscope.report.table import Table
+    from stepscope.report.views._common import View
 
 SECTIONS: dict[str, str] = {
     "budget": "trace_budget",
@@ -34,7 +35,7 @@ SECTIONS: dict[str, str] = {
     "path": "trace_path",
     "conformance": "trace_conformance",
 }
-"""Section -> module under report/tables."""
+"""Section -> module under report/views."""
 
 DEFAULT = ("budget", "collectives", "stragglers")
 """Shown after the findings when nothing else is asked for."""
@@ -53,13 +54,15 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(s for s in SECTIONS if ALL in asked or s in asked)
 
 
-def table_kind(section: str) -> TableKind:
-    """The table of a section."""
-    module = importlib.import_module(f"stepscope.report.tables.{SECTIONS[section]}")
-    kind: TableKind = module.TABLE
-    return kind
+def view_of(section: str) -> View:
+    """The view of a section."""
+    module = importlib.import_module(f"stepscope.report.views.{SECTIONS[section]}")
+    view: View = module.VIEW
+    return view
 
 
 def table(summary: TraceSummary, section: str) -> Table:
     """One section of a trace as a table (``.to_pandas()``, ``.to_polars()``). Raises UsageError for an unknown one."""
-    return table_kind(chosen([section])[0]).build(summary)
+    build = view_of(chosen([section])[0]).table
+    assert build is not None, section
+    return build(summary)

@@ -9,8 +9,8 @@ from tests.calibration_rows import MACHINE, sweep
 from stepscope.predict.calibration import calibrate
 from stepscope.records.calibration import Calibration
 from stepscope.report.render import terminal
-from stepscope.report.tables._common import Table
-from stepscope.report.tables.calibration import TABLE, build
+from stepscope.report.table import Table
+from stepscope.report.views.calibration import VIEW, build
 
 
 def table(*rows) -> Table:
@@ -52,7 +52,7 @@ def test_it_fits_a_terminal_of_80_characters() -> None:
     lines = terminal.render(made, width=80).plain.splitlines()
     assert max(len(line) for line in lines) <= 80
     assert lines[0].startswith("collective")
-    assert TABLE.needs == ("calibration",)
+    assert VIEW.needs == ("calibration",)
 
 
 def test_a_rate_that_is_hardly_known_shows_its_range() -> None:

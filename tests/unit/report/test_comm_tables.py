@@ -11,8 +11,9 @@ from tests.comm_rows import KIB, MIB, SIZES, collective, pairs, row, sweep
 from stepscope.core.units import format_size
 from stepscope.report.comm_tables import build_all
 from stepscope.report.render import csv, terminal
-from stepscope.report.tables import REGISTRY, comm, comm_overlap, comm_overview, comm_pairs, comm_winners
-from stepscope.report.tables._comm import average_busbw, decimal, microseconds
+from stepscope.report.views import REGISTRY, comm, comm_overlap, comm_overview, comm_winners
+from stepscope.report.views import pairs as pairs_view
+from stepscope.report.views._comm import average_busbw, decimal, microseconds
 
 
 def column(table, key: str) -> list[str]:
@@ -157,23 +158,23 @@ def test_only_tables_with_something_to_show_are_shown() -> None:
 
 
 def test_the_matrix_marks_slow_pairs_and_leaves_the_diagonal_empty() -> None:
-    table = comm_pairs.build(pairs(4, slow_links={(1, 2): 4.0}))
+    table = pairs_view.build(pairs(4, slow_links={(1, 2): 4.0}))
     assert column(table, "to_2")[1].startswith("*")
     assert column(table, "to_1")[1] == "·"
     assert sum(v.text.startswith("*") for r in table.rows for v in r.values) == 1
-    both = comm_pairs.build(pairs(4, bidirectional=True))
+    both = pairs_view.build(pairs(4, bidirectional=True))
     assert column(both, "to_0") == ["·", "", "", ""]
 
 
 def test_of_small_messages_the_matrix_shows_the_time() -> None:
-    table = comm_pairs.build([*pairs(4, size_bytes=4, us=30.0), *pairs(4)])
+    table = pairs_view.build([*pairs(4, size_bytes=4, us=30.0), *pairs(4)])
     assert column(table, "quantity") == ["time (us)"] * 4 + ["busbw (GB/s)"] * 4
     assert column(table, "to_1")[0] == "30.00"
     assert column(table, "to_1")[4] == "0.123"
 
 
 def test_a_matrix_wider_than_eyes_is_left_out_and_said() -> None:
-    table = comm_pairs.build(pairs(33))
+    table = pairs_view.build(pairs(33))
     assert table.rows == ()
     assert table.notes == ("the matrix of 33 ranks is left out: more than 32 columns",)
 
@@ -183,7 +184,7 @@ def test_pairs_that_failed_say_why() -> None:
         *pairs(4)[:3],
         row(kind="pairs", cell_id="pairs", world_size=4, status="killed", error="rank 2 died"),
     ]
-    text = terminal.render(comm_pairs.build(rows), width=100).plain
+    text = terminal.render(pairs_view.build(rows), width=100).plain
     assert "killed: rank 2 died" in text
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from tests.nccl_log import Talk
 
 from stepscope.report.render import terminal
-from stepscope.report.tables import nccl_debug
-from stepscope.report.tables._common import Table
+from stepscope.report.table import Table
+from stepscope.report.views import nccl_debug
 from stepscope.store.importers.nccl_debug import read_nccl_debug
 
 

@@ -20,7 +20,7 @@ from stepscope.report.paper_files import comprehensive_csv, tables, write_tables
 from stepscope.report.performance_report import performance_report
 from stepscope.report.render import latex, markdown
 from stepscope.report.render.text import ascii_text
-from stepscope.report.tables import findings, runs, scaling
+from stepscope.report.views import findings, runs, scaling
 from stepscope.results.evidence import Evidence
 
 NOTHING = Diagnosis(findings=(), skipped=(), quiet=())

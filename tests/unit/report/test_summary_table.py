@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from stepscope.records.training import Measured
 from stepscope.report.render import csv, markdown, terminal
-from stepscope.report.tables import REGISTRY
-from stepscope.report.tables._common import UNKNOWN, Table
-from stepscope.report.tables.summary import build, interval_text, time_value
+from stepscope.report.table import UNKNOWN, Table, duration
+from stepscope.report.views import REGISTRY
+from stepscope.report.views._training import interval_text, measured
+from stepscope.report.views.summary import build
 
 WIDTHS = (80, 100, 120, 160, 200)
 
@@ -65,7 +67,10 @@ def test_an_estimated_epoch_is_marked_in_the_title_or_where_both_kinds_stand_at_
     assert "epoch" in [column.title for column in mixed.columns]
     assert _text(mixed, "epoch_ns") == "400 ms ±5 % est."
     assert _text(mixed, "epoch_ns", 3) == "500 ms"
-    assert time_value(4e8, 3.9e8, 4.2e8, estimated=True).compact == "~400 ms±5%"
+    assert (
+        measured(Measured(value=4e8, low=3.9e8, high=4.2e8, n=9), duration, estimated=True, tight=True).compact
+        == "~400 ms±5%"
+    )
 
 
 def test_the_unknown_is_a_dash_and_never_zero(fakes: Any) -> None:

@@ -10,7 +10,7 @@ from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.plan import CommOp, ModelFacts, ParameterFact, Setting
 from stepscope.records.timeline import BucketChoice, Timeline
 from stepscope.report.render import terminal
-from stepscope.report.tables import bucket_choice, timeline
+from stepscope.report.views import bucket_choice, timeline
 
 MS = 1_000_000
 NAMES = ("a", "b", "c", "d")

@@ -29,9 +29,9 @@ from stepscope.records.trace_work import (
 )
 from stepscope.report import trace_sections
 from stepscope.report.render import csv, markdown, terminal
-from stepscope.report.tables._common import Column, Table, Value
-from stepscope.report.tables._trace import MANY, NOTHING, PARTIAL, most, rank_set
-from stepscope.report.tables.trace_overlap import overlap_efficiency
+from stepscope.report.table import Column, Table, Value
+from stepscope.report.views._trace import MANY, NOTHING, PARTIAL, most, rank_set
+from stepscope.report.views.trace_overlap import overlap_efficiency
 from stepscope.traces.job import analyse_job
 from stepscope.traces.rank_pass import Wanted
 
@@ -45,7 +45,7 @@ LATE = 6
 
 
 def _table(section: str, summary: TraceSummary) -> Table:
-    return trace_sections.table_kind(section).build(summary)
+    return trace_sections.table(summary, section)
 
 
 def _cell(table: Table, key: str, row: int = 0) -> Value:
@@ -144,7 +144,7 @@ def test_csv_has_every_row_and_markdown_every_title(section: str, job: Any) -> N
 
 
 def test_a_table_without_rows_is_shown_as_its_notes() -> None:
-    table = Table(key="k", title="K", columns=(Column(key="a", title="A"),), rows=(), notes=("nothing here",))
+    table = Table(key="k", title="K", columns=(Column("a", "A", str),), rows=(), notes=("nothing here",))
     assert terminal.render(table, width=80).plain == "! nothing here"
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from tests.comm_rows import MIB, collective, sweep
 
 from stepscope.records.comm import CommRow
-from stepscope.report.tables import comm, comm_overview
-from stepscope.report.views import comm_busbw
+from stepscope.report.views import comm, comm_busbw, comm_overview
 from stepscope.results.comm_facts import by_sweep
 from stepscope.results.comm_labels import origins
 from stepscope.results.evidence import Evidence, Source

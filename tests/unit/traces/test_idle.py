@@ -8,7 +8,7 @@ import pytest
 from tests.hand_events import op, trace
 from tests.trace_builder import build, write_job
 
-from stepscope.report.tables import trace_idle
+from stepscope.report.views import trace_idle
 from stepscope.traces.job import analyse_job
 from stepscope.traces.rank_pass import Wanted, analyse
 from stepscope.traces.verdict import verdict_of

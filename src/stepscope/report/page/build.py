@@ -16,6 +16,7 @@ from stepscope.report.figures import Drawing, Figure, begin, records_of
 from stepscope.report.page import facts, tables
 from stepscope.report.page.overview import headline, key_figures, shown_findings
 from stepscope.report.page.timeline import embedded, timeline
+from stepscope.report.views import scaling
 from stepscope.results.evidence import Evidence
 from stepscope.store.writer import write_bytes
 
@@ -108,15 +109,15 @@ def _charts(drawing: Drawing) -> dict[str, Any]:
 
 
 def _content(evidence: Evidence, diagnosis: Diagnosis, drop_epochs: int) -> dict[str, Any]:
-    scaling = tables.scaling_table(evidence) if evidence.scaling else None
+    scaled = scaling.build(evidence.scaling, evidence.runs, drop_epochs=drop_epochs) if evidence.scaling else None
     return {
         "headline": headline(evidence, diagnosis),
         "findings": shown_findings(diagnosis),
         "skipped": diagnosis.skipped,
         "quiet": diagnosis.quiet,
         "figures": key_figures(evidence),
-        "scaling": tables.shown(scaling) if scaling is not None else None,
-        "tables": tables.all_tables(evidence, drop_epochs),
+        "scaling": tables.shown(scaled) if scaled is not None else None,
+        "tables": tables.all_tables(evidence, drop_epochs=drop_epochs),
         "trace_tables": tables.trace_tables(evidence),
         "rows_left_out": tables.rows_left_out,
         "environment": facts.environment_sections(evidence),

@@ -14,7 +14,7 @@ from stepscope.core.units import (
 )
 from stepscope.core.words import counted, plural
 from stepscope.records.finding import Diagnosis, Finding
-from stepscope.report.page.words import sample_rate
+from stepscope.report.views._training import rate
 from stepscope.results.comm_labels import op_label
 from stepscope.results.evidence import Evidence
 
@@ -113,7 +113,7 @@ def _throughput(evidence: Evidence) -> Figure | None:
     value, run = max(rated, key=lambda pair: pair[0])
     return Figure(
         label="highest throughput",
-        value=f"{sample_rate(value)} {run.unit}/s",
+        value=f"{rate.write(value)} {run.unit}/s",
         note=f"{run.group}, {run.label}",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from stepscope.report.tables._common import Table
+from stepscope.report.table import Table
 
 
 def render(table: Table) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 
-from stepscope.report.tables._common import Column, Table
+from stepscope.report.table import Column, Table
 
 GAP = 2
 MIN_NAME = 24

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stepscope.report.render.fit import Layout, cell_text, fit
 from stepscope.report.render.text import ascii_text
-from stepscope.report.tables._common import Row, Table, grouped
+from stepscope.report.table import Row, Table, grouped
 
 WIDTH = 80
 """Characters that a line of \\footnotesize text holds in LaTeX's article class."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from stepscope.report.tables._common import UNKNOWN, Row, Table, grouped, select
+from stepscope.report.table import UNKNOWN, Row, Table, grouped, select
 
 
 def render(table: Table, *, heading_level: int = 3, footnotes: bool = True) -> str:

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from stepscope.report.render.fit import Layout, cell_text, fit
-from stepscope.report.tables._common import Table, grouped
+from stepscope.report.table import Table, grouped
 
 _STYLES = {"plain": "", "good": "green", "warn": "yellow", "bad": "red", "dim": "dim"}
 _MIN_FAILURE = 30

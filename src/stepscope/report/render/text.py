@@ -6,7 +6,7 @@ import textwrap
 import unicodedata
 
 from stepscope.report.render import terminal
-from stepscope.report.tables._common import Table
+from stepscope.report.table import Table
 
 WIDTH = 100
 

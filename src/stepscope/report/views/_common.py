@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stepscope.report.vega import Spec
+if TYPE_CHECKING:
+    from stepscope.report.table import Table
+    from stepscope.report.vega import Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +42,14 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A registered topic, with the file's stem as its key: a table, charts, or both."""
+    """A registered topic, with the file's stem as its key: a table, charts, or both.
+
+    needs: the records that ``table`` (or ``tables``, where a topic has several) takes, in that order.
+    """
 
     key: str
     title: str
+    needs: tuple[str, ...] = ()
+    table: Callable[..., Table] | None = None
+    tables: Callable[..., tuple[Table, ...]] | None = None
     figures: Figures | None = None

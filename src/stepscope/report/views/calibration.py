@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.records.calibration import Calibration, CollectiveFit
+from stepscope.predict.tcp import link_rate_bytes_per_s
+from stepscope.records.calibration import Calibration, CollectiveFit, Curve, Line
 from stepscope.report.names import file_part
+from stepscope.report.table import UNKNOWN, Column, Format, Table, Value, judged, tabled, unknown, whole
 from stepscope.report.vega import (
     COLORS,
     COLUMN,
@@ -173,9 +175,134 @@ def _key(fit: CollectiveFit) -> str:
     return file_part(text)
 
 
+_WORRY = (0.15, 0.30)
+"""Mean relative error from which on a fit is shown in yellow, and in red."""
+
+
+def build(calibration: Calibration) -> Table:
+    """One row a fit, in the order of the calibration; what was not fitted stands in the notes."""
+    over_tcp = any(_over_tcp(fit) for fit in calibration.fits)
+    return tabled(
+        "calibration",
+        "Calibration",
+        (
+            Column("op", "collective", _op, role="identity", lead=True),
+            Column("world_size", "ranks", lambda fit: fit.world_size, whole, role="identity", lead=True),
+            Column("placement", "placement", lambda fit: fit.placement, role="identity"),
+            Column("dtype", "type", lambda fit: fit.dtype, role="identity"),
+            Column("form", "form", _form, role="identity"),
+            Column("device", "device", lambda fit: f"{fit.device}/{fit.backend}", role="identity"),
+            Column("network", "network", lambda fit: fit.network or "real", role="identity"),
+            Column("algorithm", "steps and bytes of", lambda fit: fit.algorithm, short_title="algo", drop=5),
+            Column("steps", "steps", lambda fit: fit.line.steps, whole, drop=4),
+            Column("alpha_ns", "alpha us/step", lambda fit: _alpha(fit.line), whole, unit="ns", short_title="alpha us"),
+            Column("beta_bytes_per_s", "beta GB/s", lambda fit: _beta(fit.line), whole, unit="bytes/s"),
+            *([Column("link_bytes_per_s", "link Gbit/s", _link, whole, unit="bytes/s", drop=3)] if over_tcp else []),
+            Column("r_squared", "R²", lambda fit: fit.line.r_squared, Format("{:.4f}".format), drop=2),
+            Column("line_error", "line off mean / max", lambda f: _errors(f.line), whole, short_title="line off"),
+            Column("curve_error", "curve off mean / max", lambda f: _errors(f.curve), whole, short_title="curve off"),
+            Column(
+                "held_out_error", "at sizes left out", lambda fit: fit.curve.cross_validated_error,
+                Format(format_percent), short_title="left out", drop=1,
+            ),
+            Column("family", "shape", lambda fit: fit.curve.family, drop=6),
+        ),
+        calibration.fits,
+        footnotes=(
+            "time = steps x alpha + wire bytes / beta, fitted on relative error; ± is the 95 % interval; R² of log(time)",
+            "curve: monotone, through the measured sizes; at sizes left out: its error in cross-validation",
+            *(("link: beta with TCP/IP headers on Ethernet, MTU 1500",) if over_tcp else ()),
+        ),
+        notes=(
+            *(f"{_name(fit)}: {text}" for fit in calibration.fits for text in _remarks(fit)),
+            *(f"not fitted: {text}" for text in calibration.skipped),
+        ),
+    )  # fmt: skip
+
+
+def _form(fit: CollectiveFit) -> str:
+    return UNKNOWN if fit.line.wire_factor == 0 else "in place" if fit.in_place else "out of place"
+
+
+def _remarks(fit: CollectiveFit) -> list[str]:
+    return [*([fit.line_fails] if fit.line_fails else []), *fit.notes]
+
+
+def _name(fit: CollectiveFit) -> str:
+    parts = [
+        _op(fit),
+        f"{fit.world_size} ranks",
+        fit.dtype,
+        "in place" if fit.in_place else "",
+        fit.network or "",
+    ]
+    return " ".join(part for part in parts if part)
+
+
+def _op(fit: CollectiveFit) -> str:
+    return fit.op if fit.pattern is None else f"{fit.op} {fit.pattern}"
+
+
+def _over_tcp(fit: CollectiveFit) -> bool:
+    """Whether beta is the rate of a link that carries TCP: gloo between hosts, real or emulated."""
+    between_hosts = fit.network is not None or "+" in fit.placement
+    return fit.backend == "gloo" and between_hosts and fit.line.beta_bytes_per_s is not None
+
+
+def _link(fit: CollectiveFit) -> Value:
+    if fit.line.beta_bytes_per_s is None or not _over_tcp(fit):
+        return unknown()
+    rate = link_rate_bytes_per_s(fit.line.beta_bytes_per_s)
+    return Value(text=f"{rate * 8 / 1e9:.3g}", raw=rate)
+
+
+def _alpha(line: Line) -> Value:
+    return Value(
+        text=_with_interval(line.alpha_ns / 1e3, line.alpha_ns, line.alpha_ns_low, line.alpha_ns_high),
+        compact=_digits(line.alpha_ns / 1e3),
+        raw=line.alpha_ns,
+    )
+
+
+def _beta(line: Line) -> Value:
+    beta = line.beta_bytes_per_s
+    if beta is None:
+        return unknown()
+    text = _with_interval(beta / 1e9, beta, line.beta_bytes_per_s_low, line.beta_bytes_per_s_high)
+    return Value(text=text, compact=_digits(beta / 1e9), raw=beta)
+
+
+def _with_interval(shown: float, value: float, low: float | None, high: float | None) -> str:
+    if low is None or high is None or value <= 0:
+        return _digits(shown)
+    share = max(high - value, value - low) / value
+    if share >= 1:
+        return f"{_digits(shown)} ({_digits(shown * low / value)} to {_digits(shown * high / value)})"
+    return f"{_digits(shown)} ±{share:.1%}".replace("%", " %")
+
+
+def _digits(value: float) -> str:
+    """Three digits, without an exponent."""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
+
+
+def _errors(fit: Line | Curve) -> Value:
+    mean, worst = fit.mean_relative_error, fit.max_relative_error
+    return Value(
+        text=f"{format_percent(mean)} / {format_percent(worst)}",
+        compact=format_percent(mean),
+        raw=mean,
+        tone=judged(mean, *_WORRY),
+    )
+
+
 VIEW = View(
     key="calibration",
     title="Calibration: predicted against measured",
+    needs=("calibration",),
+    table=build,
     figures=Figures(
         needs=("calibration",),
         prepare=prepare,

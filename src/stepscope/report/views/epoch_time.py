@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration
 from stepscope.records.training import TrainingRun
-from stepscope.report.tables._scaling import first_epochs
 from stepscope.report.vega import MAX_LINES, Curve, CurvePoint, Curves, Spec, curves_chart, known
 from stepscope.report.views._common import Figures, View
 from stepscope.report.views._runs import by_dataset, names, time_unit
+from stepscope.report.views._training import first_epochs
 
 
 def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Curves, ...]:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from stepscope.core.words import counted
 from stepscope.records.comm import CommRow
+from stepscope.report.table import UNKNOWN, Column, Table, Value, byte_size, said, tabled, unknown, whole
 from stepscope.report.vega import COLORS, COLUMN, Spec, layer, name_axis, sig, size_tick
 from stepscope.report.vega import chart as chart_
+from stepscope.report.views._comm import gigabytes, microseconds
 from stepscope.report.views._common import Figures, View
-from stepscope.results.comm_labels import LATENCY_BYTES, cells_of, device_label
-from stepscope.results.slow_pairs import PairsVerdict, slow_pairs
+from stepscope.results.comm_labels import (
+    LATENCY_BYTES,
+    cells_of,
+    device_label,
+    failure_label,
+    network_label,
+    ranks_label,
+)
+from stepscope.results.slow_pairs import SLOW, PairsVerdict, slow_pairs
 
 _SHOWN = {"busbw": (1e-9, "dark is small", "busbw (GB/s)"), "time": (1e-3, "dark is large", "time (µs)")}
 """Quantity -> scale for people, which end of it is dark (the bad one), label."""
@@ -157,9 +166,142 @@ def caption(data: PairsChart) -> str:
     )
 
 
+MARK = "*"
+MAX_MATRIX = 32
+"""Wider matrices are not for eyes: the list of slow pairs and the heat map say it."""
+
+
+def build(rows: Sequence[CommRow]) -> Table:
+    """One matrix for each size and direction of the ``pairs`` rows, those of one cell after each other."""
+    verdicts = {verdict.cell_id: verdict for verdict in slow_pairs(rows)}
+    cells = cells_of(rows, "pairs")
+    width = min(max((cell[0].world_size for cell in cells.values()), default=0), MAX_MATRIX)
+    wide = sorted({cell[0].world_size for cell in cells.values() if cell[0].world_size > MAX_MATRIX})
+
+    def receiver(rank: int) -> Column:
+        return Column(f"to_{rank}", str(rank), lambda line: line.value(rank), whole, drop=width - rank)
+
+    table = tabled(
+        "comm_pairs",
+        "Pairs of ranks",
+        (
+            Column("world", "ranks", lambda line: said(line.world, line.cell[0].world_size), role="group"),
+            Column("size_bytes", "size", lambda line: line.size, unit="bytes", role="group"),
+            Column("direction", "direction", lambda line: line.direction, role="group"),
+            Column("quantity", "quantity", lambda line: line.quantity, role="group"),
+            Column("sender", "from \\ to", lambda line: line.sent_by, role="identity", lead=True),
+            *(receiver(rank) for rank in range(width)),
+        ),
+        (
+            line
+            for cell_id, cell in cells.items()
+            if cell[0].world_size <= MAX_MATRIX
+            for line in _lines(cell, verdicts[cell_id])
+        ),
+        failure=lambda line: line.failure,
+        notes=(
+            *(f"the matrix of {counted(n, 'rank')} is left out: more than {MAX_MATRIX} columns" for n in wide),
+            *dict.fromkeys(verdict.unavailable for verdict in verdicts.values() if verdict.unavailable),
+        ),
+    )
+    return replace(table, footnotes=(_FOOTNOTE,) if cells else ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """What one rank sends, at one size and direction; sender None: all pairs of a cell that failed."""
+
+    cell: Sequence[CommRow]
+    size_bytes: int | None = None
+    both: bool = False
+    sender: int | None = None
+    found: Mapping[tuple[int, int], CommRow]
+    slow: frozenset[tuple[int, bool, tuple[int, int]]] = frozenset()
+    failure: str | None = None
+
+    @property
+    def world(self) -> str:
+        first = self.cell[0]
+        ranks = f"{ranks_label(first)}, {device_label(first)}"
+        return f"{ranks}, {network_label(first)}" if first.network else ranks
+
+    @property
+    def size(self) -> Value:
+        return said(UNKNOWN) if self.size_bytes is None else byte_size(self.size_bytes)
+
+    @property
+    def direction(self) -> str:
+        return UNKNOWN if self.sender is None else "both ways at once" if self.both else "one way"
+
+    @property
+    def quantity(self) -> str:
+        return (
+            UNKNOWN if self.size_bytes is None else "time (us)" if self.size_bytes <= LATENCY_BYTES else "busbw (GB/s)"
+        )
+
+    @property
+    def sent_by(self) -> Value:
+        if self.sender is None:
+            return said("all pairs")
+        hosts = max((row.rank_hosts for row in self.cell), key=len)
+        several = self.sender < len(hosts) and len(set(hosts)) > 1
+        return said(f"{self.sender} {hosts[self.sender]}" if several else str(self.sender), self.sender)
+
+    def value(self, receiver: int) -> Value:
+        if self.sender is None or self.size_bytes is None:
+            return unknown()
+        peer = self.sender, receiver
+        return _value(self.found, peer, both=self.both, slow=(self.size_bytes, self.both, peer) in self.slow)
+
+
+def _lines(cell: Sequence[CommRow], verdict: PairsVerdict) -> list[_Line]:
+    slow = frozenset((p.size_bytes, p.bidirectional, p.peer) for p in verdict.pairs)
+    kinds: dict[tuple[int, bool], dict[tuple[int, int], CommRow]] = {}
+    for row in cell:
+        if row.peer is not None and row.size_bytes is not None:
+            kinds.setdefault((row.size_bytes, row.bidirectional), {})[row.peer] = row
+    lines = [
+        _Line(cell=cell, size_bytes=size, both=both, sender=sender, found=found, slow=slow)
+        for (size, both), found in kinds.items()
+        for sender in range(cell[0].world_size)
+    ]
+    failed = next((row for row in cell if row.status != "ok" and row.peer is None), None)
+    if failed is not None:
+        lines.append(_Line(cell=cell, found={}, failure=failure_label(failed)))
+    return lines
+
+
+def _value(found: Mapping[tuple[int, int], CommRow], peer: tuple[int, int], *, both: bool, slow: bool) -> Value:
+    if peer[0] == peer[1]:
+        return Value(text="·", raw=None, tone="dim")
+    row = found.get(peer)
+    if row is None and both and (peer[1], peer[0]) in found:
+        return Value(text="", raw=None)  # stands on the other side of the diagonal
+    value = unknown() if row is None else _quantity(row)
+    if value.raw is None:
+        return value
+    return replace(value, text=f"{MARK}{value.text}", tone="bad") if slow else value
+
+
+def _quantity(row: CommRow) -> Value:
+    """Raw in ns or bytes/s."""
+    if (row.size_bytes or 0) <= LATENCY_BYTES:
+        return microseconds(row.time_ns_median)
+    return gigabytes(row.busbw_bytes_per_s)
+
+
+_FOOTNOTE = (
+    "time: of the slower of the two ranks, median over the calls; busbw = size / time, both ways at once: per direction"
+    f" (GB = 1e9 bytes). {MARK} slow: its best call took at least {SLOW:.2f}x as long as that of its like, and"
+    " longer than their scatter explains."
+)
+
+
 VIEW = View(
     key="pairs",
     title="Pairs of ranks",
+    needs=("comm_rows",),
+    table=build,
     figures=Figures(
         needs=("rows",),
         prepare=prepare,

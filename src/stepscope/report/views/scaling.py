@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.records.training import ScalingRow, TrainingRun
+from stepscope.records.training import ScalingRow, TargetTime, TrainingRun
 from stepscope.report.names import file_part
+from stepscope.report.table import Column, Raw, Table, Value, duration, figure, tabled, times, whole
 from stepscope.report.vega import (
     COLUMN,
     CURVES_HEIGHT,
@@ -28,6 +29,7 @@ from stepscope.report.vega import (
 from stepscope.report.vega import chart as chart_
 from stepscope.report.views._common import Figures, View
 from stepscope.report.views._runs import facets, grouped, model_on, names, parts, scaled
+from stepscope.report.views._training import efficiency_value, first_epochs, speedup_value
 
 _RULES = {
     "strong": ("strong scaling", " Strong: the same global batch (or data) on more ranks."),
@@ -159,9 +161,103 @@ def caption(data: ScalingChart) -> str:
     )
 
 
+NEVER = "never"
+
+
+def build(
+    scaling: Sequence[ScalingRow],
+    runs: Sequence[TrainingRun] = (),
+    *,
+    drop_epochs: int = 1,
+    raw: bool = False,
+) -> Table:
+    """One line a run and target accuracy; groups in order of first appearance.
+
+    raw: for programs, with columns for what people read inside another one (interval, rating).
+    """
+    labels = {run.run_id: run.label for run in runs}
+    blocks: dict[str, list[ScalingRow]] = {}
+    for row in scaling:
+        blocks.setdefault(row.group, []).append(row)
+    ordered = [row for block in blocks.values() for row in block]
+
+    def of_target(get: Callable[[TargetTime], Raw | Value]) -> Callable[[Line], Raw | Value]:
+        return lambda line: None if line[1] is None else get(line[1])
+
+    def reached(get: Callable[[TargetTime], Raw | Value]) -> Callable[[Line], Raw | Value]:
+        never = Value(text=NEVER, raw=None, tone="bad")
+        return of_target(lambda target: never if target.reached_epochs is None else get(target))
+
+    columns = (
+        Column("group", "runs", lambda line: line[0].group, role="group"),
+        Column("label", "run", lambda line: labels.get(line[0].run_id, line[0].run_id), role="identity", lead=True),
+        Column("world_size", "ranks", lambda line: line[0].world_size, whole, role="identity", lead=True),
+        Column(
+            "baseline_world_size", "baseline ranks", lambda line: line[0].baseline_world_size, whole,
+            short_title="base", role="identity", drop=2,
+        ),
+        Column("scaling", "scaling", lambda line: line[0].scaling, role="identity"),
+        Column("basis", "from", lambda line: line[0].basis, role="identity", drop=1),
+        Column("speedup", "speed-up", lambda line: speedup_value(line[0]), times),
+        Column("speedup_low", "low", lambda line: line[0].low, times),
+        Column("speedup_high", "high", lambda line: line[0].high, times),
+        Column("efficiency", "efficiency", lambda line: efficiency_value(line[0]), whole),
+        Column("rating", "rating", lambda line: line[0].rating),
+        Column("best_accuracy", "best accuracy", lambda line: line[0].best_accuracy, figure, short_title="best", drop=4),
+        Column(
+            "baseline_best_accuracy", "baseline's best", lambda line: line[0].baseline_best_accuracy, figure,
+            short_title="base best", drop=3,
+        ),
+        Column("target_accuracy", "to accuracy", of_target(lambda target: target.accuracy), figure),
+        Column("target_epochs", "epochs", reached(lambda target: target.reached_epochs), whole, drop=5),
+        Column("target_ns", "time to it", reached(lambda target: target.time_ns), duration),
+        Column("target_speedup", "speed-up to it", reached(_target_speedup), times),
+    )  # fmt: skip
+    return tabled(
+        "scaling",
+        "Scaling",
+        (column for column in columns if raw or column.key not in _RAW),
+        ((row, target) for row in ordered for target in (row.targets or (None,))),
+        footnotes=_footnotes(ordered, drop_epochs),
+    )
+
+
+_RAW = ("speedup_low", "speedup_high", "rating")
+
+Line = tuple[ScalingRow, TargetTime | None]
+
+
+def _target_speedup(target: TargetTime) -> Value:
+    return times(target.speedup, tone="bad" if target.speedup is not None and target.speedup < 1 else "plain")
+
+
+def _footnotes(rows: Sequence[ScalingRow], drop_epochs: int) -> tuple[str, ...]:
+    if not rows:
+        return ()
+    dropped = first_epochs(drop_epochs) if drop_epochs else "no epoch"
+    notes = [
+        "speed-up: throughput over the baseline's; efficiency: speed-up / (ranks / baseline ranks): excellent above 0.9,"
+        " good above 0.8, fair above 0.5, negative for a speed-up below 1.",
+        f"means over epochs leave {dropped} out (--drop-epochs {drop_epochs}).",
+    ]
+    kinds = {row.scaling for row in rows if not row.is_baseline}
+    if "strong" in kinds:
+        notes.append("strong: the same global batch (or data set) on more ranks.")
+    if "weak" in kinds:
+        notes.append("weak: the same batch a rank on more ranks.")
+    if any(row.targets for row in rows):
+        notes.append(
+            "time to an accuracy: all epochs up to and with the first that reaches it in validation, none left out; never:"
+            " no epoch does. A run that is faster per epoch and never gets there has not scaled."
+        )
+    return tuple(notes)
+
+
 VIEW = View(
     key="scaling",
     title="Scaling",
+    needs=("scaling", "runs"),
+    table=build,
     figures=Figures(
         needs=("runs", "scaling"),
         prepare=prepare,

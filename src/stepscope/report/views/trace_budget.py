@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.records.trace_summary import RankPass
+from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.names import clean, file_part
+from stepscope.report.table import Column, Table, Value, tabled
 from stepscope.report.vega import MAX_ROWS, StackRow, Stacks, color, stacks_chart
 from stepscope.report.views._common import Figures, View
+from stepscope.report.views._trace import many_note, parts_columns, rank_column, standing_out
 from stepscope.results.evidence import TraceEvidence
 
 KINDS = (
@@ -70,9 +73,37 @@ def caption(data: Stacks) -> str:
     )
 
 
+def build(summary: TraceSummary) -> Table:
+    """One row a rank."""
+    known = [(p, p.budget) for p in summary.ranks if p.budget is not None]
+    usual = statistics.median([budget.parts.exposed_comm_fraction for _, budget in known] or [0.0])
+    verdicts = {v.rank: v.verdict.kind for v in summary.verdicts}
+    sources = {budget.source for _, budget in known}
+    return tabled(
+        "budget",
+        "Time budget and overlap",
+        (
+            rank_column(lambda each: each[0].facts.rank),
+            *parts_columns(lambda each: each[1].parts),
+            Column("verdict", "bound by", lambda each: verdicts.get(each[0].facts.rank) or Value(text="", raw=None)),
+        ),
+        standing_out(known, lambda each: abs(each[1].parts.exposed_comm_fraction - usual)),
+        footnotes=(
+            "compute + exposed comm + exposed copies + idle = window; exposed: under no computation",
+            *many_note(len(known), "those farthest from the median share of exposed communication"),
+            *(_CPU_NOTE for source in sources if source == "cpu_spans"),
+        ),
+    )
+
+
+_CPU_NOTE = "no device in this trace: compute = operators, communication = gloo's own spans"
+
+
 VIEW = View(
     key="trace_budget",
     title="Time budget of a trace",
+    needs=("trace",),
+    table=build,
     figures=Figures(
         needs=("traces",),
         prepare=prepare,

@@ -11,6 +11,7 @@ from tests.evidence import run
 from stepscope.records.finding import Diagnosis
 from stepscope.report.page import facts, tables, timeline
 from stepscope.report.page.overview import headline, key_figures, shown_findings
+from stepscope.report.views._training import failure_text
 from stepscope.results.evidence import Evidence
 from stepscope.traces.timeline_spans import unpack
 
@@ -19,8 +20,8 @@ def test_tables_leave_out_what_nobody_knows_and_say_what_failed() -> None:
     shown = tables.all_tables(pages.evidence())[0]
     keys = [shown.table.columns[i].key for i in shown.columns]
     assert "accumulation" not in keys
-    assert {"run", "step_ns", "speedup", "peak_memory_bytes"} <= set(keys)
-    assert shown.throughout == "group toy, data digits, strategy ddp"
+    assert {"label", "step_ns", "speedup", "peak_memory_bytes"} <= set(keys)
+    assert shown.throughout == "toy, data digits, strategy ddp"
     assert "group" not in keys
     assert [bool(row.failure) for row in shown.table.rows] == [False, False, False, False, True]
     roles = [shown.table.columns[i].role for i in shown.columns]
@@ -134,4 +135,4 @@ def test_notes_are_said_once() -> None:
 def test_a_failed_run_is_told_without_its_path() -> None:
     path = "results/a-long-way-down/metrics.csv"
     lost = run("lost", source=path, status="interrupted", error=f"{path}: no finished epoch")
-    assert tables.failure_text(lost) == "interrupted: no finished epoch"
+    assert failure_text(lost) == "interrupted: no finished epoch"

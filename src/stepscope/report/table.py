@@ -1,0 +1,195 @@
+"""What a table is, before anyone decides how it looks: columns that know how to get and to write their values."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
+
+from stepscope.core.errors import MissingError
+from stepscope.core.units import (
+    format_bandwidth,
+    format_bytes,
+    format_bytes_binary,
+    format_duration,
+    format_flops,
+    format_size,
+)
+
+Tone = Literal["plain", "good", "warn", "bad", "dim"]
+Align = Literal["left", "right"]
+Raw = str | int | float | bool | None
+
+UNKNOWN = "–"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """One cell of a table: text for people, its compact form for narrow displays, and the raw value (None: unknown)."""
+
+    text: str
+    raw: Raw
+    compact: str | None = None
+    tone: Tone = "plain"
+
+
+def unknown() -> Value:
+    """Not measured, or not to be had; never 0."""
+    return Value(text=UNKNOWN, raw=None, tone="dim")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a raw value is written. unit: of the raw values (``ns``, ``bytes``, ``1/s``, empty for pure numbers).
+
+    tight: narrow displays leave the blanks out.
+    """
+
+    write: Callable[[Any], str]
+    unit: str = ""
+    align: Align = "right"
+    tight: bool = False
+
+    def __call__(self, raw: Raw, *, tone: Tone = "plain") -> Value:
+        if raw is None:
+            return unknown()
+        written = self.write(raw)
+        return Value(text=written, raw=raw, tone=tone, compact=written.replace(" ", "") if self.tight else None)
+
+
+text = Format(str, align="left")
+whole = Format(str)
+number = Format(lambda value: f"{value:,.0f}")
+percent = Format(lambda fraction: f"{fraction:.0%}")
+times = Format(lambda ratio: f"{ratio:.2f}x")
+figure = Format(lambda value: f"{value:.4g}")
+p_value = Format(lambda value: f"{value:.2g}")
+duration = Format(format_duration, unit="ns")
+size = Format(format_bytes, unit="bytes")
+byte_size = Format(format_size, unit="bytes")
+binary_size = Format(format_bytes_binary, unit="bytes")
+bandwidth = Format(format_bandwidth, unit="1/s")
+flops = Format(format_flops, unit="1/s")
+
+
+def said(words: str | None, raw: Raw = None, *, tone: Tone = "plain", compact: str | None = None) -> Value:
+    """A text; ``raw`` is what stands in CSV where that is not the same. None: unknown."""
+    return (
+        unknown() if words is None else Value(text=words, raw=words if raw is None else raw, tone=tone, compact=compact)
+    )
+
+
+def judged(share: float | None, warn: float, bad: float) -> Tone:
+    """Yellow from ``warn`` on, red from ``bad`` on."""
+    if share is None or share < warn:
+        return "plain"
+    return "bad" if share >= bad else "warn"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    get: a row's item -> its raw value, or a Value where more is to be said than ``format`` knows. format: raw -> Value.
+    role: ``group`` values head a block of rows; ``identity`` values say which row this is; ``measured`` ones are replaced
+    by the reason when a row failed. drop: order in which a narrow display leaves columns out, 1 first; 0 never. Identity
+    columns with one value throughout may always be stated once instead. unit, align: those of the format, unless given.
+    """
+
+    key: str
+    title: str
+    get: Callable[[Any], Raw | Value]
+    format: Format = text
+    _: KW_ONLY
+    unit: str = ""
+    align: Align | Literal[""] = ""
+    role: Literal["group", "identity", "measured"] = "measured"
+    short_title: str | None = None
+    drop: int = 0
+    lead: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unit", self.unit or self.format.unit)
+        object.__setattr__(self, "align", self.align or self.format.align)
+
+    def value(self, item: Any) -> Value:
+        """The cell of one row."""
+        found = self.get(item)
+        return found if isinstance(found, Value) else self.format(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Values in the order of columns; ``failure`` (status and short reason) stands for the measured ones."""
+
+    values: tuple[Value, ...]
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of one table, groups adjacent. footnotes: how to read it; notes: what is odd about single rows."""
+
+    key: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    footnotes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def to_pandas(self) -> Any:
+        """The raw values as a pandas DataFrame (unknown: None). Raises MissingError without pandas."""
+        return _frame_library("pandas").DataFrame(self._raw())
+
+    def to_polars(self) -> Any:
+        """The raw values as a polars DataFrame (unknown: null). Raises MissingError without polars."""
+        return _frame_library("polars").DataFrame(self._raw(), strict=False)
+
+    def _raw(self) -> dict[str, list[Raw]]:
+        return {c.key: [row.values[i].raw for row in self.rows] for i, c in enumerate(self.columns)}
+
+
+def tabled(
+    key: str,
+    title: str,
+    columns: Iterable[Column],
+    items: Iterable[Any],
+    *,
+    failure: Callable[[Any], str | None] | None = None,
+    footnotes: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
+) -> Table:
+    """The table with one row an item. failure: why an item has no measured values; footnotes stand under rows only."""
+    columns = tuple(columns)
+    rows = tuple(
+        Row(values=tuple(c.value(item) for c in columns), failure=None if failure is None else failure(item))
+        for item in items
+    )
+    return Table(key=key, title=title, columns=columns, rows=rows, footnotes=footnotes if rows else (), notes=notes)
+
+
+def _frame_library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingError(
+            f"{name} is not installed", why="tables convert to frames with it", fix=f"pip install {name}"
+        ) from error
+
+
+def grouped(table: Table) -> tuple[tuple[tuple[Value, ...], tuple[Row, ...]], ...]:
+    """Blocks of consecutive rows with equal group values: (group values, rows)."""
+    indices = [i for i, column in enumerate(table.columns) if column.role == "group"]
+    blocks: list[tuple[tuple[Value, ...], list[Row]]] = []
+    for row in table.rows:
+        head = tuple(row.values[i] for i in indices)
+        if not blocks or blocks[-1][0] != head:
+            blocks.append((head, []))
+        blocks[-1][1].append(row)
+    return tuple((head, tuple(rows)) for head, rows in blocks)
+
+
+def select(table: Table, keep: Callable[[Column], bool]) -> tuple[tuple[int, Column], ...]:
+    """Index and column of the columns that ``keep`` accepts."""
+    return tuple((i, c) for i, c in enumerate(table.columns) if keep(c))

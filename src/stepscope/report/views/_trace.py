@@ -1,0 +1,149 @@
+"""What the tables of a trace share: values, names of sets of ranks, figures over many ranks, reasons for gaps."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from stepscope.core.units import format_duration
+from stepscope.records.trace_budget import Parts
+from stepscope.records.trace_summary import RankPass, TraceSummary
+from stepscope.report.table import Column, Tone, Value, duration, judged, percent, unknown, whole
+
+T = TypeVar("T")
+
+MANY = 16
+"""From more ranks than this on, tables of one row a rank show those that stand out first."""
+
+EVEN = 1.1
+"""The rank with most of something is named from this ratio to the median on."""
+
+NOTHING = "nothing to measure: neither device work nor operators or communication were recorded"
+
+PARTIAL = "only device events were read"
+
+
+def shared(ns: float, whole: float) -> Value:
+    """A duration and its share of ``whole``; without a share where ``whole`` is 0."""
+    if not whole:
+        return duration(ns)
+    return Value(text=f"{format_duration(ns)} {ns / whole:4.0%}", raw=ns)
+
+
+def rank_set(ranks: Iterable[int]) -> str:
+    """``0-3, 7``."""
+    parts: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def who(ranks: Collection[int]) -> str:
+    """``rank 3``, ``ranks 0-7``."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {rank_set(ranks)}"
+
+
+def gaps(summary: TraceSummary, section: str, has: Callable[[RankPass], bool], *, otherwise: str) -> tuple[str, ...]:
+    """One line for each reason why ranks have nothing to show in a section; ``otherwise`` where none is recorded."""
+    ranks_by_reason: dict[str, list[int]] = defaultdict(list)
+    for each in summary.ranks:
+        if has(each):
+            continue
+        known = next((m.reason for m in each.unavailable if m.section == section), None)
+        instead = NOTHING if each.budget is None else PARTIAL if each.partial else otherwise
+        reason = known or instead
+        ranks_by_reason[reason].append(each.facts.rank)
+    return tuple(
+        reason if len(ranks) == len(summary.ranks) else f"{who(ranks)}: {reason}"
+        for reason, ranks in ranks_by_reason.items()
+    )
+
+
+def standing_out(rows: Sequence[T], key: Callable[[T], float]) -> Sequence[T]:
+    """``rows`` as they are; when they are many, with those of the largest ``key`` first."""
+    return rows if len(rows) <= MANY else sorted(rows, key=key, reverse=True)
+
+
+def many_note(count: int, first: str) -> tuple[str, ...]:
+    """How a table of many ranks is ordered; nothing for a few."""
+    return (f"{count} ranks, {first} first",) if count > MANY else ()
+
+
+def median_over(values: Mapping[int, float]) -> float:
+    """Median over the ranks that have a value; 0 without any."""
+    return statistics.median(values.values()) if values else 0.0
+
+
+def middle(rows: Iterable[Any], field: str) -> float | None:
+    """Median of a field over the rows of one thing on several ranks; None where it is known of none."""
+    known = [value for row in rows if (value := getattr(row, field)) is not None]
+    return statistics.median(known) if known else None
+
+
+def most(values: Mapping[int, float], ranks: Sequence[int]) -> Value:
+    """The rank with the largest value where it stands out: ``rank 7 1.3x`` the median. Raw: the rank.
+
+    Where not all ``ranks`` have a value: how many do.
+    """
+    if len(ranks) < 2 or not any(values.values()):
+        return unknown()
+    rank = max(values, key=lambda r: (values[r], -r))
+    if len(values) == 1:
+        return Value(text=f"rank {rank} only", raw=rank)
+    if len(values) < len(ranks):
+        return Value(text=f"on {len(values)} of {len(ranks)}", raw=rank)
+    median = median_over(values)
+    if not median:
+        return Value(text=f"rank {rank}", raw=rank, tone="warn")
+    ratio = values[rank] / median
+    if ratio < EVEN:
+        return Value(text="even", raw=rank, tone="dim")
+    tone: Tone = "warn" if ratio >= 1.5 else "plain"
+    return Value(text=f"rank {rank} {ratio:.1f}x" if ratio < 100 else f"rank {rank}", raw=rank, tone=tone)
+
+
+def over_ranks_note(ranks: Sequence[int]) -> tuple[str, ...]:
+    """How to read figures over several ranks; nothing for one."""
+    if len(ranks) < 2:
+        return ()
+    return (
+        f"medians over {len(ranks)} ranks, shares over all; most: the rank with the largest, against the "
+        "median; --rank N shows one rank alone",
+    )
+
+
+def rank_column(get: Callable[[Any], int]) -> Column:
+    """The column that says which rank a row is of."""
+    return Column("rank", "rank", get, whole, role="identity", lead=True)
+
+
+def parts_columns(of: Callable[[Any], Parts]) -> tuple[Column, ...]:
+    """A budget: times with their share of the window. of: a row's item -> its parts."""
+
+    def part(name: str, worry: tuple[float, float] | None = None) -> Callable[[Any], Value]:
+        return lambda item: timed(getattr(of(item), name), of(item).window_ns, worry=worry)
+
+    return (
+        Column("window", "window", lambda item: of(item).window_ns, duration),
+        Column("compute", "compute", part("compute_ns"), duration),
+        Column("exposed_comm", "exposed comm", part("exposed_comm_ns", (0.1, 0.25)), duration, short_title="exp comm"),
+        Column(
+            "exposed_memory", "exposed copies", part("exposed_memory_ns", (0.05, 0.15)), duration,
+            short_title="exp copies", drop=1,
+        ),
+        Column("idle", "idle", part("idle_ns", (0.15, 0.35)), duration),
+        Column("comm", "all comm", lambda item: of(item).comm_ns, duration, drop=2),
+        Column("hidden_fraction", "hidden", lambda item: of(item).hidden_fraction, percent, drop=3),
+    )  # fmt: skip
+
+
+def timed(ns: float, window_ns: float, *, worry: tuple[float, float] | None = None) -> Value:
+    """A duration and its share of the window; from ``worry`` on in yellow and red."""
+    share = ns / window_ns if window_ns else 0.0
+    tone = "plain" if worry is None else judged(share, *worry)
+    return Value(text=f"{format_duration(ns)} {share:4.0%}", raw=ns, compact=f"{share:.0%}", tone=tone)

@@ -1,0 +1,87 @@
+"""One line a sweep: latency of its smallest size, best busbw and where, share of the link, average."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from stepscope.records.comm import CommRow
+from stepscope.report.table import Column, Raw, Table, Value, byte_size, tabled, whole
+from stepscope.report.views._comm import average_busbw, gigabytes, heading, in_groups, microseconds, share
+from stepscope.report.views._common import View
+from stepscope.results.comm_labels import failure_label, op_label, sweeps
+
+
+def build(rows: Sequence[CommRow]) -> Table:
+    """Sweeps over sizes among ``rows``, grouped by everything but the operation and its types."""
+    mine = [row for row in rows if row.kind == "collective"]
+    head = heading(mine, op=False)
+    found = sweeps(in_groups(mine, head))
+    return tabled(
+        "comm_overview",
+        "Collectives at a glance",
+        (
+            *(replace(column, get=_of_first(column)) for column in head),
+            Column("op", "operation", lambda sweep: op_label(sweep[0]), role="identity", lead=True),
+            Column("dtype", "type", lambda sweep: _types(sweep[0]), role="identity"),
+            Column("place", "place", lambda sweep: "in" if sweep[0].in_place else "out", role="identity"),
+            Column("mode", "mode", lambda sweep: _mode(sweep[0]), role="identity"),
+            Column("sizes", "sizes", _sizes, whole, drop=1),
+            Column("latency_ns", "latency (us)", _latency, microseconds, short_title="latency"),
+            Column("busbw", "best busbw (GB/s)", _best("busbw_bytes_per_s"), gigabytes, short_title="best busbw"),
+            Column("at_size", "at size", _best("size_bytes"), byte_size, drop=2),
+            Column("link_fraction", "of link", _best("link_fraction"), share, drop=4),
+            Column("average", "avg busbw (GB/s)", average_busbw, gigabytes, short_title="avg busbw", drop=3),
+        ),
+        found.values(),
+        failure=_failure,
+        footnotes=(
+            "latency: time at the smallest size. best busbw: the largest over the sizes, and the size it is seen at."
+            " avg busbw: plain mean over the sizes, as nccl-tests prints it: which sizes were asked for decides it.",
+        ),
+    )
+
+
+def _of_first(column: Column) -> Callable[[Sequence[CommRow]], Value]:
+    return lambda sweep: column.value(sweep[0])
+
+
+def _failure(sweep: Sequence[CommRow]) -> str | None:
+    failed = next((row for row in sweep if row.status != "ok"), None)
+    return None if failed is None or _measured(sweep) else failure_label(failed)
+
+
+def _measured(sweep: Sequence[CommRow]) -> list[CommRow]:
+    return [row for row in sweep if row.status == "ok" and row.time_ns is not None]
+
+
+def _types(row: CommRow) -> str:
+    return row.dtype if row.reduce_op is None else f"{row.dtype} {row.reduce_op}"
+
+
+def _mode(row: CommRow) -> str:
+    return row.mode if row.in_flight == 1 else f"{row.mode} x{row.in_flight}"
+
+
+def _sizes(sweep: Sequence[CommRow]) -> Value:
+    ok = len(_measured(sweep))
+    return Value(text=f"{ok} of {len(sweep)}" if ok < len(sweep) else str(ok), raw=ok)
+
+
+def _latency(sweep: Sequence[CommRow]) -> float | None:
+    smallest = min(_measured(sweep), key=lambda row: row.size_bytes or 0, default=None)
+    return None if smallest is None else smallest.time_ns
+
+
+def _best(field: str) -> Callable[[Sequence[CommRow]], Raw]:
+    """A field of the size with the best busbw."""
+
+    def get(sweep: Sequence[CommRow]) -> Raw:
+        rated = [row for row in _measured(sweep) if row.busbw_bytes_per_s is not None]
+        best = max(rated, key=lambda row: row.busbw_bytes_per_s or 0.0, default=None)
+        return None if best is None else getattr(best, field)
+
+    return get
+
+
+VIEW = View(key="comm_overview", title="Collectives at a glance", needs=("comm_rows",), table=build)

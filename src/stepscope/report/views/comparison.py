@@ -1,0 +1,131 @@
+"""A/B: figures of every side against the first, and what differs in how they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stepscope.core.units import format_bytes, format_count, format_duration
+from stepscope.records.comparison import ComparedFigure, Comparison, Difference
+from stepscope.records.training import Measured
+from stepscope.report.table import Column, Table, Tone, Value, figure, p_value, said, tabled, unknown, whole
+from stepscope.report.views._common import View
+
+METRIC_NAMES = {
+    "samples_per_s": "samples/s",
+    "step_ns": "step",
+    "epoch_ns": "epoch",
+    "exposed_comm_ns": "exposed communication",
+    "peak_memory_bytes": "peak memory",
+    "train_loss": "training loss",
+    "test_accuracy": "test accuracy",
+    "comm_time_ns": "time",
+    "trace_step_ns": "step",
+    "trace_exposed_comm_ns": "exposed communication",
+    "trace_idle_ns": "idle",
+}
+
+_TONES: dict[str, Tone] = {"better": "good", "worse": "bad"}
+
+
+def build(comparison: Comparison) -> Table:
+    """One row a figure; blocks by what is compared. Changes are shown against the first side."""
+    many = len(comparison.sides) > 2
+    first, second = comparison.sides[0], comparison.sides[1]
+    kinds = dict.fromkeys(f.replicate for f in comparison.figures if f.p_value is not None)
+    footnotes = []
+    if kinds:
+        footnotes.append(f"p: Mann-Whitney U, two-sided; replicates: {', '.join(k for k in kinds if k)}")
+    reasons = dict.fromkeys(f.untested for f in comparison.figures if f.untested and f.replicate)
+    footnotes += [f"not tested: {reason}" for reason in reasons if reason]
+    return tabled(
+        "comparison",
+        f"{second} against {first}" if not many else f"every run against {first}",
+        (
+            Column("what", "", lambda f: f.what, role="group"),
+            *([Column("side", "run", lambda f: f.side, role="identity", lead=True)] if many else []),
+            Column(
+                "metric",
+                "figure",
+                lambda f: said(METRIC_NAMES.get(f.metric, f.metric), f.metric),
+                role="identity",
+                lead=True,
+            ),
+            Column("first", first, lambda f: _figure(f.metric, f.first), figure),
+            Column("second", "value" if many else second, lambda f: _figure(f.metric, f.second), figure),
+            Column("change", "change", lambda f: said(signed_percent(f.change), f.change, tone=_tone(f)), figure),
+            Column("interval", "95 % interval", _interval, whole, drop=3),
+            Column("p_value", "p", lambda f: f.p_value, p_value, drop=2),
+            Column("verdict", "verdict", lambda f: said(f.verdict, tone=_TONES.get(f.verdict, "dim"))),
+        ),
+        comparison.figures,
+        footnotes=tuple(footnotes),
+        notes=comparison.notes,
+    )
+
+
+def build_differences(comparison: Comparison) -> Table:
+    """What is not the same in how the sides were made."""
+
+    def side(number: int) -> Callable[[Difference], Value]:
+        def value(each: Difference) -> Value:
+            found = each.values[number]
+            return unknown() if found is None else said(_short(found), found)
+
+        return value
+
+    return tabled(
+        "differences",
+        "What differs before any figure",
+        (
+            Column("where", "", lambda each: each.where, role="group"),
+            Column("key", "", lambda each: each.key, role="identity", lead=True),
+            *(Column(f"side_{i}", name, side(i)) for i, name in enumerate(comparison.sides)),
+        ),
+        comparison.differences,
+    )
+
+
+def _short(text: str, *, most: int = 60) -> str:
+    """The first line, cut where it is long: a link matrix is a page of text."""
+    line = text.splitlines()[0] if text else ""
+    return line if len(line) <= most and line == text else f"{line[: most - 3]}..."
+
+
+def _metric(compared: ComparedFigure) -> Value:
+    return said(METRIC_NAMES.get(compared.metric, compared.metric), compared.metric)
+
+
+def _tone(compared: ComparedFigure) -> Tone:
+    return _TONES.get(compared.verdict, "plain")
+
+
+def _interval(compared: ComparedFigure) -> str | None:
+    if compared.low is None or compared.high is None:
+        return None
+    return f"{signed_percent(compared.low - 1)} to {signed_percent(compared.high - 1)}"
+
+
+def _figure(metric: str, measured: Measured) -> Value:
+    value = measured.value
+    if metric.endswith("_ns"):
+        text = format_duration(value)
+    elif metric.endswith("_bytes"):
+        text = format_bytes(value)
+    elif metric == "samples_per_s":
+        text = format_count(value)
+    else:
+        text = f"{value:.4g}"
+    return Value(text=text, raw=value)
+
+
+def signed_percent(change: float) -> str:
+    """``+3.1 %``; whole numbers from 100 % on."""
+    return f"{change * 100:+.0f} %" if abs(change) >= 1 else f"{change * 100:+.1f} %"
+
+
+def build_all(comparison: Comparison) -> tuple[Table, ...]:
+    """What differs in how the sides were made, then the figures."""
+    return build_differences(comparison), build(comparison)
+
+
+VIEW = View(key="comparison", title="Comparison", needs=("comparison",), tables=build_all)

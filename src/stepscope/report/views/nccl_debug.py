@@ -1,0 +1,225 @@
+"""What NCCL said in its debug log: communicators, how their ranks are connected, what was chosen, what went wrong."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from stepscope.core.words import counted
+from stepscope.records.nccl_debug import NcclChoice, NcclCommunicator, NcclDebug, NcclLink
+from stepscope.report.table import Column, Table, Value, byte_size, said, tabled, unknown, whole
+from stepscope.report.views._common import View
+from stepscope.report.views._trace import rank_set, who
+
+NICS_SHOWN = 8
+
+
+def build(debug: NcclDebug) -> Table:
+    """One row a communicator."""
+    labels = _labels(debug)
+    return replace(
+        tabled(
+            "nccl_debug",
+            "NCCL communicators",
+            (
+                Column("communicator", "communicator", lambda c: labels[c[0]], role="identity", lead=True),
+                Column("ranks", "ranks", lambda c: _ranks(c[1]), whole),
+                Column("hosts", "hosts", lambda c: len({r.host for r in c[1].ranks}) or None, whole),
+                Column("version", "NCCL", lambda c: _versions(c[1]), drop=3),
+                Column("network", "network", lambda c: ", ".join(c[1].networks) or None),
+                Column("rings", "rings", lambda c: len(c[1].rings) or None, whole, drop=4),
+                Column("trees", "trees", lambda c: len(c[1].trees) or None, whole, drop=5),
+                Column("coll_channels", "channels", lambda c: c[1].coll_channels, whole, drop=2),
+                Column("p2p_channels", "p2p channels", lambda c: c[1].p2p_channels, whole, short_title="p2p", drop=6),
+                Column("nvls", "NVLS", lambda c: _nvls(c[1]), whole, drop=1),
+                Column("state", "state", lambda c: _state(c[1])),
+            ),
+            enumerate(debug.communicators),
+            notes=debug.notes,
+        ),
+        footnotes=tuple(_surroundings(debug)),
+    )
+
+
+def build_links(debug: NcclDebug) -> Table:
+    """One row per communicator and transport, links between hosts apart from those inside one."""
+    labels = _labels(debug)
+    items: list[tuple[str, str, str, list[NcclLink]]] = []
+    for i, each in enumerate(debug.communicators):
+        hosts = {r.rank: r.host for r in each.ranks}
+        ways: dict[tuple[str, str, bool | None], list[NcclLink]] = defaultdict(list)
+        for link in each.links:
+            ways[link.transport, _where(link, hosts), link.gdrdma].append(link)
+        ordered = sorted(ways.items(), key=lambda w: (-len(w[1]), w[0][:2]))
+        items += [(labels[i], transport, where, links) for (transport, where, _), links in ordered]
+
+    def nics(item: tuple[str, str, str, list[NcclLink]]) -> str | None:
+        return rank_set({n for link in item[3] for n in (*link.send_nics, *link.receive_nics)}) or None
+
+    return tabled(
+        "nccl_links",
+        "How the ranks are connected",
+        (
+            Column("communicator", "communicator", lambda item: item[0], role="identity", lead=True),
+            Column(
+                "transport", "transport", lambda item: said(item[1], tone="warn" if item[1] == "NET/Socket" else "plain"),
+                role="identity",
+            ),
+            Column("where", "between", lambda item: item[2]),
+            Column("gdrdma", "GPU direct", lambda item: _gpu_direct(item[3][0].gdrdma)),
+            Column("links", "links", lambda item: len(item[3]), whole),
+            Column("channels", "channels each", lambda i: _span([k.channels for k in i[3]]), whole, short_title="channels"),
+            Column("nics", "NICs", nics, drop=1),
+        ),
+        items,
+        footnotes=("a link: one direction between two ranks; GPU direct: the NIC reads and writes GPU memory",),
+    )  # fmt: skip
+
+
+def build_choices(debug: NcclDebug) -> Table:
+    """One row per operation and range of sizes for which NCCL chose the same."""
+    labels = _labels(debug)
+    items = [(labels[i], mine) for i, each in enumerate(debug.communicators) for mine in _alike(each.choices)]
+    return tabled(
+        "nccl_choices",
+        "What NCCL chose",
+        (
+            Column("communicator", "communicator", lambda item: item[0], role="identity", lead=True),
+            Column("op", "operation", lambda item: item[1][0].op, role="identity"),
+            Column("low_bytes", "from", lambda item: item[1][0].low_bytes, byte_size, role="identity"),
+            Column("high_bytes", "to", lambda item: item[1][-1].high_bytes, byte_size, role="identity"),
+            Column("algorithm", "algorithm", lambda item: item[1][0].algorithm),
+            Column("protocol", "protocol", lambda item: item[1][0].protocol),
+            Column("channels", "channels", lambda item: _channels(item[1][0]), drop=1),
+            Column("calls", "calls", lambda item: sum(c.calls for c in item[1]), whole, drop=2),
+        ),
+        items,
+        footnotes=("from, to: smallest and largest size seen with this choice",),
+    )
+
+
+def build_messages(debug: NcclDebug) -> Table:
+    """Warnings, then errors on their way up; one row per place and process."""
+    return tabled(
+        "nccl_messages",
+        "NCCL's warnings",
+        (
+            Column("rank", "rank", lambda m: m.rank, whole, role="identity", lead=True),
+            Column("host", "host", lambda m: m.host, role="identity"),
+            Column("pid", "pid", lambda m: m.pid, whole, drop=1),
+            Column("place", "place", lambda m: m.place, drop=2),
+            Column("text", "text", lambda m: said(m.text, tone="bad" if m.kind == "warning" else "dim")),
+            Column("count", "times", lambda m: m.count, whole),
+        ),
+        sorted(debug.messages, key=lambda m: (m.kind != "warning", m.rank is None, m.rank or 0)),
+    )
+
+
+def build_all(debug: NcclDebug) -> tuple[Table, ...]:
+    """The tables that have something to show."""
+    tables = (build(debug), build_links(debug), build_choices(debug), build_messages(debug))
+    return tuple(t for t in tables if t.rows or t.notes or t.footnotes)
+
+
+def _labels(debug: NcclDebug) -> list[str]:
+    """NCCL's id; where it states none, a number."""
+    return [
+        each.id or (f"#{i}" if each.nranks is not None else "not stated") for i, each in enumerate(debug.communicators)
+    ]
+
+
+def _versions(each: NcclCommunicator) -> Value:
+    return said(", ".join(each.versions) or None, tone="warn" if len(each.versions) > 1 else "plain")
+
+
+def _ranks(each: NcclCommunicator) -> Value:
+    if each.nranks is None:
+        return unknown()
+    missing = len(each.missing_ranks)
+    text = f"{len(each.ranks)} of {each.nranks}" if missing else str(each.nranks)
+    return Value(text=text, raw=each.nranks, tone="warn" if missing else "plain")
+
+
+def _nvls(each: NcclCommunicator) -> Value:
+    if each.nvls_channels:
+        return said(counted(each.nvls_channels, "channel"), each.nvls_channels)
+    if each.nvls is False or each.nvls_channels == 0:
+        return Value(text="no", raw=each.nvls_channels)
+    return said("yes") if each.nvls else unknown()
+
+
+def _state(each: NcclCommunicator) -> Value:
+    waiting = [r.rank for r in each.ranks if not r.initialised]
+    aborted = [r.rank for r in each.ranks if r.ended == "aborted"]
+    if waiting:
+        return said(f"init not complete on {who(waiting)}", tone="bad")
+    if aborted:
+        return said(f"aborted by {who(aborted)}", tone="bad")
+    if not each.ranks:
+        return unknown()
+    closed = all(r.ended == "destroyed" for r in each.ranks)
+    return said("opened and closed" if closed else "open", tone="dim")
+
+
+def _where(link: NcclLink, hosts: dict[int, str]) -> str:
+    here, there = hosts.get(link.source), hosts.get(link.destination)
+    if here is None or there is None:
+        return "not known"
+    return "one host" if here == there else "hosts"
+
+
+def _gpu_direct(gdrdma: bool | None) -> Value:
+    if gdrdma is None:
+        return unknown()
+    return said("yes" if gdrdma else "no", tone="good" if gdrdma else "warn")
+
+
+def _span(values: Sequence[int]) -> Value:
+    low, high = min(values), max(values)
+    return Value(text=str(low) if low == high else f"{low} to {high}", raw=high)
+
+
+def _channels(choice: NcclChoice) -> Value:
+    if choice.channels is None:
+        return unknown()
+    low, high = choice.channels
+    return said(f"{low} to {high}", high - low + 1)
+
+
+def _alike(choices: Sequence[NcclChoice]) -> Iterator[list[NcclChoice]]:
+    """Runs of neighbouring sizes of one operation with one choice; they come ordered by size."""
+    run: list[NcclChoice] = []
+    for choice in choices:
+        if run and _chosen(run[-1]) != _chosen(choice):
+            yield run
+            run = []
+        run.append(choice)
+    if run:
+        yield run
+
+
+def _chosen(choice: NcclChoice) -> tuple[object, ...]:
+    return choice.op, choice.algorithm, choice.protocol, choice.channels
+
+
+def _surroundings(debug: NcclDebug) -> Iterator[str]:
+    if debug.net_plugins:
+        yield f"network plugin: {', '.join(debug.net_plugins)}"
+    elif debug.no_plugin:
+        yield f"no external network plugin: {debug.no_plugin[0]}"
+    devices: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for host in debug.hosts:
+        devices[host.nics].append(host.host)
+    for nics, hosts in devices.items():
+        if nics:
+            more = f" and {len(nics) - NICS_SHOWN} more" if len(nics) > NICS_SHOWN else ""
+            of = hosts[0] if len(hosts) == 1 else f"{counted(len(hosts), 'host')}, each"
+            yield f"NICs of {of}: {', '.join(nics[:NICS_SHOWN])}{more}"
+    if blind := sorted({n for host in debug.hosts for n in host.no_gdr_nics}):
+        yield f"NICs that cannot reach GPU memory (GPU Direct RDMA disabled): {', '.join(blind[:NICS_SHOWN])}"
+    if debug.settings:
+        yield "set: " + ", ".join(f"{name}={value}" for name, value in debug.settings)
+
+
+VIEW = View(key="nccl_debug", title="NCCL", needs=("nccl_debug",), tables=build_all)

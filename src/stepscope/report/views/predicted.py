@@ -1,0 +1,130 @@
+"""Predicted times of collectives: one row a size, the ways to do one call, and errors against measured tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stepscope.core.units import format_duration
+from stepscope.predict.collectives.validate import ALL, ErrorGroup, ValidationReport
+from stepscope.predict.predicted import Predicted
+from stepscope.report.table import (
+    Column,
+    Format,
+    Table,
+    Tone,
+    Value,
+    bandwidth,
+    binary_size,
+    duration,
+    judged,
+    percent,
+    said,
+    tabled,
+    whole,
+)
+from stepscope.report.views._common import View
+
+_WORRY = (0.3, 0.6)
+"""Median relative error from which on a group is shown in yellow, and in red."""
+
+
+def build_sizes(predictions: Mapping[int, Predicted], *, title: str) -> Table:
+    """One row a size."""
+    notes = dict.fromkeys(note for predicted in predictions.values() for note in predicted.notes)
+    return tabled(
+        "predicted_sizes",
+        title,
+        (
+            Column("size_bytes", "size", lambda item: item[0], binary_size, role="identity", lead=True),
+            Column("time_ns", "time", lambda item: item[1].time_ns, duration),
+            Column("interval_ns", "80 % interval", lambda item: _interval(item[1]), whole, unit="ns"),
+            Column("busbw_bytes_per_s", "busbw", lambda item: item[1].busbw_bytes_per_s, bandwidth, unit="bytes/s"),
+            Column("algorithm", "algorithm", lambda item: item[1].algorithm),
+            Column("protocol", "protocol", lambda item: item[1].protocol),
+            Column("next", "next best", lambda item: _next(item[1]), drop=1),
+        ),
+        predictions.items(),
+        notes=tuple(notes),
+    )
+
+
+def _next(predicted: Predicted) -> str | None:
+    second = next((a for a in predicted.alternatives if a.offered), None)
+    return None if second is None else f"{second.algorithm}/{second.protocol} {format_duration(second.time_ns)}"
+
+
+def interval_text(predicted: Predicted) -> str:
+    """``280 us to 420 us``."""
+    return f"{format_duration(predicted.low_ns)} to {format_duration(predicted.high_ns)}"
+
+
+def _interval(predicted: Predicted) -> Value:
+    return Value(text=interval_text(predicted), raw=f"{predicted.low_ns:.0f} {predicted.high_ns:.0f}")
+
+
+def build_alternatives(predicted: Predicted) -> Table:
+    """The chosen way first, then the others, fastest first."""
+    ways: list[tuple[str, str, float, str, Tone]] = [
+        (predicted.algorithm, predicted.protocol or "", predicted.time_ns, "chosen", "good")
+    ]
+    for other in predicted.alternatives:
+        word = "offered" if other.offered else "for comparison"
+        ways.append((other.algorithm, other.protocol, other.time_ns, word, "plain" if other.offered else "dim"))
+
+    def ratio(time_ns: float) -> float:
+        return time_ns / predicted.time_ns if predicted.time_ns else 1.0
+
+    return tabled(
+        "predicted_alternatives",
+        "",
+        (
+            Column("algorithm", "algorithm", lambda way: said(way[0], tone=way[4]), role="identity", lead=True),
+            Column("protocol", "protocol", lambda way: said(way[1], tone=way[4]), role="identity", lead=True),
+            Column("time_ns", "time", lambda way: duration(way[2], tone=way[4]), duration),
+            Column("ratio", "x chosen", lambda way: Format("{:.2f}".format)(ratio(way[2]), tone=way[4]), whole),
+            Column("status", "", lambda way: said(way[3], tone=way[4])),
+        ),
+        ways,
+    )
+
+
+def build_validation(report: ValidationReport, *, title: str) -> Table:
+    """All rows together by size class, then every source."""
+    groups: Sequence[ErrorGroup] = (*report.overall, *report.groups)
+    coverage = report.sources_coverage
+    signed = Format("{:+.1%}".format)
+    share = Format("{:.1%}".format)
+
+    def error(group: ErrorGroup) -> Value:
+        return share(group.median_error, tone=judged(group.median_error, *_WORRY))
+
+    return tabled(
+        "predicted_validation",
+        title,
+        (
+            Column(
+                "source", "source", lambda g: "all sources" if g.source == ALL else g.source, role="identity", lead=True
+            ),
+            Column("op", "collective", lambda g: "all" if g.op == ALL else g.op, role="identity", lead=True),
+            Column("size_class", "size", lambda g: g.size_class, role="identity"),
+            Column("rows", "rows", lambda g: g.rows, whole),
+            Column(
+                "median_error",
+                "median error",
+                lambda g: share(g.median_error, tone=judged(g.median_error, *_WORRY)),
+                whole,
+            ),
+            Column("p90_error", "90 % error", lambda g: g.p90_error, share),
+            Column("bias", "bias", lambda g: g.bias, signed),
+            Column("coverage", "in 80 % interval", lambda g: g.coverage, percent),
+        ),
+        groups,
+        footnotes=(
+            "error: |predicted - measured| / measured time; bias: median of the signed error, below 0: predicted too fast",
+            *((f"80 % interval: {coverage:.0%} with every source weighing the same",) if coverage is not None else ()),
+        ),
+        notes=tuple(f"not compared: {text}" for text in report.skipped),
+    )
+
+
+VIEW = View(key="predicted", title="Predicted collectives", needs=("predictions",), table=build_sizes)

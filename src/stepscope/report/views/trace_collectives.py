@@ -1,0 +1,280 @@
+"""Collectives by operation, size and group: transfer apart from waiting where several ranks were seen."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from stepscope.core.units import format_bandwidth, format_duration
+from stepscope.core.words import counted
+from stepscope.records.trace_collectives import JobCollectives, MatchedCollective, RankCommunication
+from stepscope.records.trace_summary import TraceSummary
+from stepscope.report.kernel_names import elided
+from stepscope.report.table import (
+    Column,
+    Table,
+    Value,
+    bandwidth,
+    duration,
+    judged,
+    number,
+    percent,
+    said,
+    size,
+    tabled,
+    unknown,
+)
+from stepscope.report.views._common import View
+from stepscope.report.views._trace import gaps, shared, timed
+
+SURE = 0.9
+"""Matches from this confidence on need no word."""
+
+_NONE = "no collective was recorded"
+
+
+def build(summary: TraceSummary) -> Table:
+    """One row per operation, size, type and group, most time first."""
+    job = summary.collectives
+    notes = gaps(
+        summary,
+        "collectives",
+        lambda p: p.communication is not None and bool(p.communication.collectives),
+        otherwise=_NONE,
+    )
+    if job is None or not job.instances:
+        return Table(key="collectives", title="Collectives", columns=_key_columns(()), rows=(), notes=notes)
+    if len(job.clocks.fits) > 1:
+        return _matched(summary, job, notes)
+    return _one_rank(summary, job, notes)
+
+
+Key = tuple[str, str | None, int | None, str | None]
+
+
+def _key(m: MatchedCollective) -> Key:
+    return m.op, m.dtype, m.size_bytes, _group(m)
+
+
+def _group(m: MatchedCollective) -> str | None:
+    if m.group is None:
+        return None
+    name = m.group.description or m.group.name
+    return f"{name} ({m.group.size})" if m.group.size else name
+
+
+def _grouped(instances: Iterable[MatchedCollective]) -> dict[Key, list[MatchedCollective]]:
+    found: dict[Key, list[MatchedCollective]] = defaultdict(list)
+    for m in instances:
+        found[_key(m)].append(m)
+    return found
+
+
+def _spent(instances: Sequence[MatchedCollective]) -> int:
+    return sum(r.end_ns - r.start_ns for m in instances for r in m.ranks)
+
+
+def _by_time(instances: Iterable[MatchedCollective]) -> list[tuple[Key, list[MatchedCollective]]]:
+    return sorted(_grouped(instances).items(), key=lambda item: -_spent(item[1]))
+
+
+Item = tuple[Key, list[MatchedCollective]]
+
+
+def _key_columns(instances: Sequence[MatchedCollective]) -> tuple[Column, ...]:
+    """What tells the rows apart; a group only where one is recorded."""
+    op = Column("op", "operation", lambda item: item[0][0], role="identity", lead=True)
+    if not instances:
+        return (op,)
+    group = Column("group", "group", lambda item: _elided(item[0][3]), role="identity")
+    return (
+        op,
+        Column("dtype", "type", lambda item: item[0][1], role="identity"),
+        Column("size", "size", lambda item: item[0][2], size, role="identity", lead=True),
+        *((group,) if any(m.group for m in instances) else ()),
+        Column("count", "count", lambda item: len(item[1]), number),
+    )
+
+
+def _elided(group: str | None) -> Value | None:
+    return None if group is None else said(elided(group, 20), group)
+
+
+def _matched(summary: TraceSummary, job: JobCollectives, notes: tuple[str, ...]) -> Table:
+    shown = {p.facts.rank for p in summary.ranks}
+    instances = [m for m in job.instances if any(r.rank in shown for r in m.ranks)]
+    window = round(statistics.mean([p.budget.parts.window_ns for p in summary.ranks if p.budget] or [0]))
+    confidences = {round(m.match_confidence, 2) for m in instances if m.match_confidence is not None}
+
+    def exposed(item: Item) -> Value:
+        ns = sum(r.exposed_ns for m in item[1] for r in m.ranks if r.rank in shown)
+        return timed(round(ns / len(shown)), window, worry=(0.05, 0.15))
+
+    def confidence(item: Item) -> float | None:
+        return min((m.match_confidence for m in item[1] if m.match_confidence is not None), default=None)
+
+    # A column that says the same sure thing everywhere is a footnote.
+    sure = confidences and min(confidences) >= SURE
+    return tabled(
+        "collectives",
+        "Collectives",
+        (
+            *_key_columns(instances),
+            Column("transfer", "transfer", lambda item: _median(m.transfer_ns for m in item[1]), duration),
+            Column("waiting", "waiting", lambda item: _waiting(item[1], shown), duration),
+            Column("skew", "skew", lambda item: _median(m.skew_ns for m in item[1]), duration, drop=1),
+            Column("last_rank", "mostly last", lambda item: _last(item[1]), short_title="last"),
+            Column("busbw", "busbw", lambda item: _bus_bandwidth(item[1]), bandwidth),
+            Column("exposed", "exposed", exposed, duration),
+            *(() if sure else (Column("confidence", "match", confidence, percent, drop=2),)),
+        ),
+        _by_time(instances),
+        footnotes=(
+            "transfer, skew: median; from the last rank's arrival to the first exit, from first to last arrival",
+            "waiting, exposed: mean a rank; for later ranks, share of the time inside; "
+            "under no computation, share of the window",
+            *_bandwidth_note(instances),
+            f"{_matching(instances, confidences)}; {job.clocks.text}{_residual(job)}",
+        ),
+        notes=(*notes, *job.notes, *_unsplit(instances)),
+    )
+
+
+def _median(values: Iterable[int | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return statistics.median(known) if known else None
+
+
+def _waiting(instances: Sequence[MatchedCollective], shown: set[int]) -> Value:
+    parts = [r for m in instances if m.waiting_ns is not None for r in m.ranks if r.rank in shown]
+    if not parts:
+        return unknown()
+    waited = sum(r.waiting_ns or 0 for r in parts)
+    inside = sum(r.end_ns - r.start_ns for r in parts)
+    share = waited / inside if inside else 0.0
+    tone = judged(share, 0.3, 0.6)
+    text = f"{format_duration(waited / len(shown))} {min(share, 1.0):4.0%}"
+    return Value(text=text, raw=round(waited / len(shown)), tone=tone)
+
+
+def _last(instances: Sequence[MatchedCollective]) -> Value:
+    """Who came last most often, of the instances in which one rank alone did."""
+    split = [m for m in instances if m.skew_ns is not None]
+    lasts = Counter(m.last_ranks[0] for m in split if len(m.last_ranks) == 1)
+    if not lasts:
+        return unknown()
+    rank, times = min(lasts.items(), key=lambda item: (-item[1], item[0]))
+    return Value(text=f"rank {rank}, {times} of {len(split)}", raw=rank, compact=f"{rank}, {times}/{len(split)}")
+
+
+def _bus_bandwidth(instances: Sequence[MatchedCollective]) -> Value:
+    """Bus bytes of all instances / their time. With waiting inside, or ranks missing, the least it can be."""
+    known = [m for m in instances if m.busbw_bytes_per_s and m.bandwidth_basis is not None]
+    transfers = [m for m in known if m.bandwidth_basis == "transfer"]
+    used = transfers or known
+    seconds = [_basis_ns(m) / 1e9 for m in used]
+    if not used or not sum(seconds):
+        return unknown()
+    moved = sum((m.busbw_bytes_per_s or 0) * s for m, s in zip(used, seconds, strict=True))
+    rate = moved / sum(seconds)
+    bound = any(_is_bound(m) for m in used)
+    return Value(text=f"{'≥ ' if bound else ''}{format_bandwidth(rate)}", raw=rate)
+
+
+def _basis_ns(m: MatchedCollective) -> int:
+    if m.bandwidth_basis == "transfer" and m.transfer_ns is not None:
+        return m.transfer_ns
+    return max(r.end_ns - r.start_ns for r in m.ranks)
+
+
+def _is_bound(m: MatchedCollective) -> bool:
+    return m.bandwidth_basis == "duration" or not m.complete
+
+
+def _bandwidth_note(instances: Sequence[MatchedCollective]) -> tuple[str, ...]:
+    known = [m for m in instances if m.busbw_bytes_per_s]
+    if not known:
+        return ()
+    text = "busbw: as in nccl-tests, GB = 1e9 bytes"
+    if any(_is_bound(m) for m in known):
+        text += "; ≥: the time holds waiting, so the link was at least that fast"
+    return (text,)
+
+
+def _matching(instances: Sequence[MatchedCollective], confidences: set[float]) -> str:
+    methods = Counter(m.match_method for m in instances if m.match_confidence is not None)
+    if not methods:
+        return "no collective was seen on two ranks"
+    how = ", ".join(f"{_METHODS.get(k, k)} {n:,}" if len(methods) > 1 else _METHODS.get(k, k)
+                    for k, n in methods.most_common())  # fmt: skip
+    low, high = min(confidences), max(confidences)
+    sure = f"{low:.0%}" if low == high else f"{low:.0%} to {high:.0%}"
+    return f"matched over ranks by {how}, confidence {sure}"
+
+
+_METHODS = {
+    "sequence": "sequence number",
+    "comms_id": "communicator",
+    "peers": "peers",
+    "order": "order",
+    "order_shifted": "order, shifted windows",
+    "order_and_time": "order and time",
+}
+
+
+def _residual(job: JobCollectives) -> str:
+    worst = max((f.residual_ns for f in job.clocks.fits if f.residual_ns is not None), default=None)
+    return "" if worst is None else f" (ends agree within {format_duration(worst)})"
+
+
+def _unsplit(instances: Sequence[MatchedCollective]) -> tuple[str, ...]:
+    """Why instances were not split; those seen on one rank only the job's own notes count."""
+    reasons = Counter(m.unsplit for m in instances if m.unsplit and len(m.ranks) > 1)
+    return tuple(f"{counted(n, 'collective')} not split: {why}" for why, n in reasons.most_common())
+
+
+def _one_rank(summary: TraceSummary, job: JobCollectives, notes: tuple[str, ...]) -> Table:
+    instances = job.instances
+    rank = next((p for p in summary.ranks if p.communication is not None), None)
+    window = rank.budget.parts.window_ns if rank and rank.budget else 0
+    queued = rank.communication if rank else None
+    return tabled(
+        "collectives",
+        "Collectives",
+        (
+            *_key_columns(instances),
+            Column("total", "total", lambda item: shared(_spent(item[1]), window), duration),
+            Column("median", "median", lambda item: _median(_duration(m) for m in item[1]), duration),
+            Column("largest", "longest", lambda item: max(_duration(m) for m in item[1]), duration, drop=2),
+            Column(
+                "exposed",
+                "exposed",
+                lambda item: timed(sum(m.exposed_ns for m in item[1]), window, worry=(0.05, 0.15)),
+                duration,
+            ),
+            Column("queue", "queued", lambda item: _queue(item[1], queued), duration, drop=1),
+            Column("busbw", "busbw", lambda item: _bus_bandwidth(item[1]), bandwidth),
+        ),
+        _by_time(instances),
+        footnotes=(
+            "one rank's trace: waiting for a late rank cannot be told from transfer; "
+            "give all ranks' traces to split them",
+            "total, exposed: share of the window; queued: median from the host's call to the start",
+            *_bandwidth_note(instances),
+        ),
+        notes=(*notes, *job.notes),
+    )
+
+
+def _duration(m: MatchedCollective) -> int:
+    return max(r.end_ns - r.start_ns for r in m.ranks)
+
+
+def _queue(instances: Sequence[MatchedCollective], own: RankCommunication | None) -> float | None:
+    if own is None:
+        return None
+    return _median(own.collectives[r.position].queue_ns for m in instances for r in m.ranks)
+
+
+VIEW = View(key="trace_collectives", title="Collectives", needs=("trace",), table=build)

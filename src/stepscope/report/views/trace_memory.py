@@ -1,0 +1,104 @@
+"""Memory: the peak of each device, what was going on then, and the peak of each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from stepscope.records.trace_memory import DeviceMemory, MemoryPeak, StepMemory
+from stepscope.records.trace_summary import TraceSummary
+from stepscope.report.kernel_names import elided
+from stepscope.report.table import Column, Raw, Table, Value, binary_size, number, tabled, whole
+from stepscope.report.views._common import View
+from stepscope.report.views._trace import gaps, many_note, rank_column, standing_out
+
+
+def build(summary: TraceSummary) -> Table:
+    """One row per rank and device, then one per step."""
+    devices = [m for p in summary.ranks for m in p.memory]
+    shown = {p.facts.rank: {s.step for s in p.steps} for p in summary.ranks}
+    items: list[Item] = [(m, None) for m in standing_out(devices, lambda m: m.peak.allocated_bytes)]
+    for step in sorted({s.step for m in devices for s in m.steps if s.step in shown[m.rank]}):
+        each: list[Item] = [(m, s) for m in devices for s in m.steps if s.step == step]
+        items += standing_out(each, _peak)
+
+    def device(value: Callable[[DeviceMemory], Raw | Value]) -> Callable[[Item], Raw | Value]:
+        return lambda item: value(item[0]) if item[1] is None else None
+
+    return tabled(
+        "memory",
+        "Memory",
+        (
+            rank_column(lambda item: item[0].rank),
+            Column("device", "device", lambda item: _device(item[0]), role="identity"),
+            Column(
+                "step",
+                "step",
+                lambda item: "all" if item[1] is None else item[1].step,
+                whole,
+                role="identity",
+                lead=True,
+            ),
+            Column("peak", "peak", _peak, binary_size),
+            Column("reserved", "reserved", device(lambda m: m.peak_reserved_bytes), binary_size),
+            Column("slack", "slack", device(lambda m: m.slack_bytes), binary_size, drop=2),
+            Column("end", "left at end", lambda i: _growth(i[0]) if i[1] is None else i[1].end_bytes, binary_size),
+            Column("requested", "requested", device(lambda m: m.requested_bytes), binary_size, drop=3),
+            Column("allocations", "allocations", device(lambda m: m.allocations), number, drop=4),
+            Column("during", "at the peak", device(lambda m: _during(m.peak))),
+        ),
+        items,
+        footnotes=_footnotes(devices),
+        notes=gaps(
+            summary,
+            "memory",
+            lambda p: bool(p.memory),
+            otherwise="the trace records no memory events (profile_memory=True records them)",
+        ),
+    )
+
+
+Item = tuple[DeviceMemory, StepMemory | None]
+"""A device over the whole capture, or in one step."""
+
+
+def _footnotes(devices: list[DeviceMemory]) -> tuple[str, ...]:
+    lines = ["peak: the most allocated at one time; MiB = 2^20 bytes"]
+    if any(m.from_capture_start for m in devices):
+        lines.append("on the CPU the profiler counts from the start of the capture, what was there before is not in it")
+    if any(m.slack_bytes is not None for m in devices):
+        lines.append("slack: reserved by the allocator and not allocated, at the peak")
+    lines.append(
+        "left at end: growth over the capture, or what was allocated when the step ended; "
+        "requested: sum of all allocations"
+    )
+    return (*lines, *many_note(len(devices), "those with the highest peak"))
+
+
+def _peak(item: Item) -> int:
+    return item[0].peak.allocated_bytes if item[1] is None else item[1].peak_bytes
+
+
+def _device(m: DeviceMemory) -> str:
+    return m.device_type if m.device is None else f"{m.device_type} {m.device}"
+
+
+def _growth(m: DeviceMemory) -> Value:
+    value = binary_size(m.growth_bytes)
+    return replace(value, text=f"+{value.text}") if (m.growth_bytes or 0) > 0 else value
+
+
+def _during(peak: MemoryPeak) -> str | None:
+    """``step 12, backward, aten::mm``: as much as is known."""
+    innermost = peak.annotations[-1] if peak.annotations else None
+    if innermost is not None and innermost.startswith("ProfilerStep#"):
+        innermost = None
+    parts = [
+        None if peak.step is None else f"step {peak.step}",
+        peak.phase or innermost,
+        None if peak.operator is None else elided(peak.operator, 32),
+    ]
+    return ", ".join(p for p in parts if p) or None
+
+
+VIEW = View(key="trace_memory", title="Memory", needs=("trace",), table=build)

@@ -1,0 +1,148 @@
+"""Operators by time on the device and the host."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from stepscope.core.units import format_duration
+from stepscope.core.words import counted
+from stepscope.records.trace_summary import TraceSummary
+from stepscope.records.trace_work import OperatorRow, OperatorTable
+from stepscope.report.kernel_names import elided
+from stepscope.report.table import Column, Table, Value, duration, flops, number, said, tabled
+from stepscope.report.views._common import View
+from stepscope.report.views._trace import gaps, middle, most, over_ranks_note, shared, who
+
+NAME = 52
+SHAPES = 30
+
+_SORT_KEYS: tuple[Callable[[OperatorRow], float], ...] = (
+    lambda r: r.device_self_ns,
+    lambda r: r.host_self_ns,
+    lambda r: r.device_total_ns,
+    lambda r: r.host_total_ns,
+    lambda r: r.calls,
+    lambda r: -1 if r.flop is None else r.flop,
+)
+
+
+def build(summary: TraceSummary) -> Table:
+    """One row per operator (and shape, when grouped so), over all ranks, in the order the ranks were sorted by."""
+    tables = [p.operators for p in summary.ranks if p.operators is not None and p.operators.rows]
+    ranks = [t.rank for t in tables]
+    found: dict[tuple[str, str | None], list[OperatorRow]] = defaultdict(list)
+    for row in (r for t in tables for r in t.rows):
+        found[row.name, row.shapes].append(row)
+    key = _order(tables)
+    merged = list(found.values())
+    if key is not None:
+        merged.sort(key=lambda rows: -sum(key(r) for r in rows))
+    device_ns = sum(t.device_ns for t in tables)
+    host_ns = sum(t.host_ns for t in tables)
+    with_shapes = any(shapes is not None for _, shapes in found)
+
+    def largest(rows: Sequence[OperatorRow]) -> Value:
+        on_device = sum(r.device_self_ns for r in rows)
+        return most({r.rank: r.device_self_ns if on_device else r.host_self_ns for r in rows}, ranks)
+
+    shapes = Column("shapes", "shapes", lambda rows: _elided(rows[0].shapes, SHAPES), role="identity", lead=True)
+    return tabled(
+        "operators",
+        "Operators",
+        (
+            Column("operator", "operator", lambda rows: _elided(rows[0].name, NAME), role="identity", lead=True),
+            *((shapes,) if with_shapes else ()),
+            Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
+            Column("device_self", "device self", lambda r: _time(r, "device_self_ns", ranks, device_ns), duration),
+            Column(
+                "device_total", "device total", lambda rows: middle(rows, "device_total_ns") if device_ns else None,
+                duration, drop=3,
+            ),
+            Column("host_self", "host self", lambda r: _time(r, "host_self_ns", ranks, host_ns), duration),
+            Column("host_total", "host total", lambda rows: middle(rows, "host_total_ns"), duration, drop=2),
+            Column("flops", "FLOP/s", lambda rows: _rate(rows, on_device=bool(device_ns)), flops, drop=1),
+            Column("largest_rank", "most", largest),
+        ),
+        merged,
+        footnotes=_footnotes(tables) if tables else (),
+        notes=(
+            *gaps(
+                summary,
+                "operators",
+                lambda p: p.operators is not None and bool(p.operators.rows),
+                otherwise="no operators were recorded (activities without the CPU, or a device-only export)",
+            ),
+            *_notes(tables),
+        ),
+    )  # fmt: skip
+
+
+def _elided(name: str | None, limit: int) -> Value | None:
+    return None if name is None else said(elided(name, limit), name)
+
+
+def _order(tables: Sequence[OperatorTable]) -> Callable[[OperatorRow], float] | None:
+    """The figure by which every rank's rows are sorted; None where it is none (by name)."""
+    for key in _SORT_KEYS:
+        values = [[key(r) for r in t.rows] for t in tables]
+        if any(v[0] > v[-1] for v in values) and all(v == sorted(v, reverse=True) for v in values):
+            return key
+    return None
+
+
+def _time(rows: Sequence[OperatorRow], field: str, ranks: Sequence[int], whole: int) -> Value | None:
+    """Median over the ranks, with the share of the time of all ranks."""
+    if not whole:
+        return None
+    half = middle(rows, field) or 0.0
+    if len(ranks) == 1:
+        return shared(half, whole)
+    share = sum(getattr(r, field) for r in rows) / whole
+    return Value(text=f"{format_duration(half)} {share:4.0%}", raw=half)
+
+
+def _rate(rows: Sequence[OperatorRow], *, on_device: bool) -> float | None:
+    """FLOP of all ranks / the time of all ranks: derived last, never averaged."""
+    known = [r for r in rows if r.flop]
+    ns = sum(r.device_total_ns if on_device else r.host_total_ns for r in known)
+    return sum(r.flop or 0 for r in known) / (ns / 1e9) if known and ns else None
+
+
+def _footnotes(tables: Sequence[OperatorTable]) -> tuple[str, ...]:
+    ranks = [t.rank for t in tables]
+    lines = ["self: without the operators inside, share of the time in all operators"]
+    if any(t.device_ns for t in tables):
+        lines = [
+            "self: without the operators inside, share of all; device: of the work launched, overlapping streams "
+            "each counted"
+        ]
+    if any(r.flop for t in tables for r in t.rows):
+        source = {
+            "recorded": "recorded by the profiler",
+            "shapes": "of matrix products, from recorded shapes",
+        }
+        known = sorted({source.get(t.flop_source, t.flop_source) for t in tables if t.flop_source})
+        lines.append(f"FLOP/s: FLOP ({', '.join(known)}) / total device time")
+    return (*lines, *over_ranks_note(ranks))
+
+
+def _notes(tables: Sequence[OperatorTable]) -> list[str]:
+    notes = []
+    for what, attribute in (
+        ("has no launch in the trace and belongs to no operator", "unlinked_ns"),
+        ("was launched outside any operator", "outside_ns"),
+    ):
+        ns = sum(getattr(t, attribute) for t in tables)
+        device = sum(t.device_ns for t in tables)
+        if device and ns >= 0.01 * device:
+            some = [t.rank for t in tables if getattr(t, attribute)]
+            where = f" on {who(some)}" if len(tables) > 1 else ""
+            notes.append(f"{format_duration(ns)} ({ns / device:.0%}) of device work{where} {what}")
+    left = max((t.left_out_rows for t in tables), default=0)
+    if left:
+        notes.append(f"{counted(left, 'more operator')} left out on a rank")
+    return notes
+
+
+VIEW = View(key="trace_operators", title="Operators", needs=("trace",), table=build)
