@@ -1,12 +1,15 @@
 """What may be loaded when: fails on a module, never on a time."""
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "numpy", "scipy", "vl_convert", "jinja2")
 OFFLINE_FOLDERS = (
     "core", "records", "config", "hardware", "stats", "environment", "store",
@@ -82,3 +85,18 @@ def test_no_module_of_the_offline_half_loads_torch() -> None:
         "            importlib.import_module(module.name)\n"
     )
     assert "torch" not in loaded_after(code)
+
+
+MODULE_OF = {"pyyaml": "yaml", "nvidia-ml-py": "pynvml", "vl-convert-python": "vl_convert"}
+
+
+def test_every_base_dependency_is_imported_by_some_line_of_src() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [re.split(r"[<>=;\s]", text, maxsplit=1)[0].lower() for text in project["dependencies"]]
+    source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    unused = [
+        name
+        for name in names
+        if not re.search(rf"(^|\n)\s*(import|from) {MODULE_OF.get(name, name.replace('-', '_'))}\b", source)
+    ]
+    assert not unused
