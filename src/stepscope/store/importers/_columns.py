@@ -13,7 +13,7 @@ NAMES: Mapping[str, str] = {
     "step_ns": "step_time avg_step_time mean_step_time median_step_time time_per_step step step_duration iteration_time "
     "iter_time avg_iter_time time_per_iteration time_per_iter iteration iter batch_time time_per_batch",
     "epoch_ns": "epoch_time avg_epoch_time mean_epoch_time avg_epoch time_per_epoch epoch epoch_duration per_epoch",
-    "time_ns": "latency time train_time wall wall_time walltime wall_clock elapsed elapsed_time duration runtime t_par",
+    "time_ns": "latency train_time time wall wall_time walltime wall_clock elapsed elapsed_time duration runtime t_par",
     "samples_per_s": "samples_per_s throughput speed training_speed",
     "train_loss": "train_loss training_loss train_loss_epoch final_loss final_train_loss loss",
     "validation_loss": "val_loss valid_loss validation_loss eval_loss test_loss val_loss_epoch",

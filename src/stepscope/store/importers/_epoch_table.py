@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.training import Epoch
+from stepscope.store.importers._columns import Columns, columns_of, plain
 from stepscope.store.importers._epoch_order import EpochOrder, epoch_order
 
 MAX_ROWS = 100_000
@@ -30,22 +31,12 @@ MAX_VALUE = 1e100
 """Losses that run away get large; beyond this their sums overflow."""
 DELIMITERS = ",;\t"
 
-COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "number": ("epoch",),
-    "duration_ns": (
-        "train_time", "train_time_s", "train_time_ms", "epoch_time", "epoch_time_s", "epoch_time_ms", "epoch_seconds",
-        "epoch_duration", "epoch_duration_s", "time_per_epoch",
-    ),
-    "train_loss": ("train_loss", "training_loss", "train_loss_epoch", "loss"),
-    "train_accuracy": ("train_acc", "train_accuracy", "training_accuracy"),
-    "validation_loss": ("val_loss", "valid_loss", "validation_loss", "eval_loss", "test_loss"),
-    "validation_accuracy": (
-        "val_acc", "val_accuracy", "valid_acc", "validation_accuracy", "eval_acc", "eval_accuracy", "test_acc",
-        "test_accuracy",
-    ),
-    "samples_per_s": ("samples_per_s", "samples_per_sec", "samples_per_second", "images_per_sec"),
+ROLES: Mapping[str, tuple[str, ...]] = {
+    "number": ("epoch",), "duration_ns": ("time_ns", "epoch_ns"), "train_loss": ("train_loss",),
+    "train_accuracy": ("train_accuracy",), "validation_loss": ("validation_loss",),
+    "validation_accuracy": ("validation_accuracy",), "samples_per_s": ("samples_per_s",),
 }  # fmt: skip
-"""Field of Epoch -> column names, the first that is there counts. Times are seconds unless the name ends in ``_ms``."""
+"""Field of Epoch -> what its column means, the first that is there counts (``_columns``)."""
 
 _RESULTS = ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
 _PERCENT = ("train_accuracy", "validation_accuracy")
@@ -154,7 +145,7 @@ def _read(path: Path, file: TextIO) -> EpochTable:
             fix="copy the file again; if two programs wrote it, separate their rows",
         )
     empty = None if reading.epochs else f"{path}: no finished epoch: the file holds only its header"
-    return _table(reading, per_step="step" in map(_plain, header.names), empty=empty)
+    return _table(reading, per_step="step" in map(plain, header.names), empty=empty)
 
 
 def _lines(path: Path, file: TextIO, reading: _Reading) -> Iterator[tuple[int, str]]:
@@ -192,7 +183,7 @@ def _first_header(path: Path, number: int, line: str) -> _Header:
         )
     header = _header(line.removeprefix("\ufeff"))
     if header is None or not any(name in header.columns for name in (*_RESULTS, "duration_ns")):
-        known = ", ".join(names[0] for names in COLUMNS.values())
+        known = "epoch, train_time, train_loss, train_acc, val_loss, val_acc, samples_per_s"
         raise DataError(
             f"{path}:{number}: not the header of a table of epochs",
             why=f"it reads {line.strip()[:80]!r}; 'epoch' and a loss, an accuracy or a time are needed",
@@ -205,21 +196,23 @@ def _header(line: str) -> _Header | None:
     """The header that this line is; None: it is none (no column is called ``epoch``)."""
     for delimiter in DELIMITERS:
         names = _split(line, delimiter)
-        plain = [_plain(name) for name in names]
-        if "epoch" not in plain or len(plain) < 2:
+        found = columns_of(names)
+        if len(names) < 2 or not found.has("epoch"):
             continue
         columns = {}
-        for field_name, known in COLUMNS.items():
-            found = next((name for name in known if name in plain), None)
-            if found is not None:
-                seconds = 1e6 if found.endswith("_ms") else 1e9
-                columns[field_name] = (plain.index(found), seconds if field_name == "duration_ns" else 1.0)
+        for field_name, roles in ROLES.items():
+            place = next(
+                (found.by_role[role] for role in roles if role in found.by_role and _counts(role, found)), None
+            )
+            if place is not None:
+                columns[field_name] = (place[0], place[1].scale or 1.0)
         return _Header(names=tuple(names), delimiter=delimiter, columns=columns)
     return None
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"[\s/.-]+", "_", name.strip().lower())
+def _counts(role: str, found: Columns) -> bool:
+    """A column ``time`` may be a clock; ``train_time`` is that of an epoch, and goes before ``epoch_time``."""
+    return role != "time_ns" or plain(found.names[found.by_role[role][0]]).startswith("train_time")
 
 
 def _split(line: str, delimiter: str) -> list[str]:
@@ -316,7 +309,7 @@ def _merged(epochs: Sequence[Epoch]) -> list[Epoch]:
     for epoch in epochs:
         before = found.get(epoch.number, epoch)
         known: dict[str, Any] = {
-            name: value for name in COLUMNS if (value := getattr(epoch, name)) is not None and name != "number"
+            name: value for name in ROLES if (value := getattr(epoch, name)) is not None and name != "number"
         }
         found[epoch.number] = replace(before, **known)
     return list(found.values())

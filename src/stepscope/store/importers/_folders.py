@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container
 from itertools import islice
 from pathlib import Path
@@ -27,6 +28,21 @@ def recognises_any(candidate: Candidate, knows: Knows, *, suffixes: Container[st
         return knows(candidate)
     likely = (file for file in candidate.files if file.suffix.lower() in suffixes)
     return any(knows(Candidate(file)) for file in islice(likely, LOOKED_AT))
+
+
+_TRACES = (".pt.trace.json", ".json.gz", ".sqlite", ".nsys-rep")
+_TRACE_KEYS = re.compile(rb'"(?:traceEvents|ph|schemaVersion|deviceProperties)"\s*:')
+
+
+def holds_traces(candidate: Candidate) -> bool:
+    """Whether traces or run folders of ours lie in a folder: then they are what it is for, whatever lies beside them."""
+    names = [file.name for file in candidate.files]
+    likely = (file for file in candidate.files if file.suffix == ".json")
+    return (
+        "run.json" in names
+        or any(name.endswith(_TRACES) for name in names)
+        or any(_TRACE_KEYS.search(Candidate(file).head) for file in islice(likely, LOOKED_AT))
+    )
 
 
 def is_about(path: Path) -> bool:

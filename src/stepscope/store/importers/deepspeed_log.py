@@ -18,7 +18,7 @@ from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import TrainingRun
 from stepscope.store.files import head_of
 from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
-from stepscope.store.importers._folders import read_each, recognises_any
+from stepscope.store.importers._folders import holds_traces, read_each, recognises_any
 from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of, without_prefix
 from stepscope.store.importers._scalars import Point, Scalars, run_of
 from stepscope.store.importers._training import GIB, label, with_own_baselines, with_unique_ids
@@ -68,7 +68,7 @@ def _is_log(text: bytes) -> bool:
 
 
 def _recognises(candidate: Candidate) -> bool:
-    return recognises_any(candidate, _knows, suffixes=SUFFIXES)
+    return recognises_any(candidate, _knows, suffixes=SUFFIXES) and not holds_traces(candidate)
 
 
 def _read(path: Path, stated: Stated) -> Imported:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,7 +33,7 @@ from stepscope.store.importers._columns import (
     plain,
 )
 from stepscope.store.importers._comm_table import comm_rows_of
-from stepscope.store.importers._folders import LOOKED_AT, is_about, read_each
+from stepscope.store.importers._folders import LOOKED_AT, holds_traces, is_about, read_each
 from stepscope.store.importers._tables import Row, Table, headers, number, read_tables
 from stepscope.store.importers._training import (
     label,
@@ -51,6 +52,7 @@ MOST_JSON_BYTES = 4 << 20
 _FOREIGN_JSON = re.compile(r'"(?:traceEvents|ph|schemaVersion|deviceProperties|schema)"\s*:')
 _KEY = re.compile(r'"([^"\\]{1,60})"\s*:')
 _FIGURES = ("step_ns", "steps_per_s", "samples_per_s", "epoch_ns", "peak_memory")
+_RESULTS = ("train_loss", "validation_loss", "train_accuracy", "validation_accuracy")
 _TIMED = ("step_ns", "steps_per_s", "samples_per_s", "epoch_ns", "time_ns")
 _KEYS = (
     "world_size",
@@ -84,9 +86,8 @@ _NO_GROUP = re.compile(
     r"(?:^|_)(?:notes?|comments?|remarks?|description|timestamp|command|path|file|url|fingerprint|hash|sha\d*)$"
 )
 _AN_ID = re.compile(r"[0-9a-f]{12,}|\d{4}-\d\d-\d\d[T ]\d\d:.*|.{41,}|.*[/\\].*", re.I)
-_NOT_TABLES = ("run.json", ".json.gz", ".pt.trace.json", ".sqlite", ".nsys-rep")
-"""A folder with one of these holds run folders or traces, and tables beside them."""
 _WIDE = 3
+_SOME = 3
 _SETTINGS = 60
 _TEXT = 80
 _MEANINGS = (
@@ -113,9 +114,8 @@ def _recognises(candidate: Candidate) -> bool:
         return candidate.path.suffix.lower() in SUFFIXES and (_is_table(candidate) or _knows(candidate))
     files = [Candidate(file, candidate.stated) for file in candidate.files if file.suffix.lower() in SUFFIXES]
     own = [file for file in files[:LOOKED_AT] if not is_about(file.path)]
-    if any(file.name.endswith(_NOT_TABLES) for file in candidate.files):
-        return False
-    return any(map(_knows, own)) or (bool(own) and all(map(_is_table, own)))
+    known = any(map(_knows, own)) or (bool(own) and all(map(_is_table, own)))
+    return known and not holds_traces(candidate)
 
 
 def _is_table(candidate: Candidate) -> bool:
@@ -146,7 +146,7 @@ def _knows(candidate: Candidate) -> bool:
 
 def _useful(columns: Columns) -> bool:
     figures = columns.has(*_FIGURES) or (columns.has("time_ns") and columns.has("epoch", "op"))
-    return figures and columns.has(*_KEYS)
+    return (figures or (columns.has("epoch") and columns.has(*_RESULTS))) and columns.has(*_KEYS)
 
 
 def _read(path: Path, stated: Stated) -> Imported:
@@ -529,6 +529,7 @@ def _epochs(members: Sequence[_Line]) -> tuple[Epoch, ...]:
                 fix="keep the rows of one run, or name the column: --columns NAME=run",
             )
         seen[int(value)] = line
+    _refuse_clock([line for _, line in sorted(seen.items())])
     return tuple(
         Epoch(
             number=at,
@@ -541,6 +542,20 @@ def _epochs(members: Sequence[_Line]) -> tuple[Epoch, ...]:
         )
         for at, line in sorted(seen.items())
     )
+
+
+def _refuse_clock(lines: Sequence[_Line]) -> None:
+    """A column ``time`` that only grows, past twice its beginning, is likely to count from the start of the training."""
+    if not lines[0].columns.has("time_ns") or lines[0].columns.has("epoch_ns"):
+        return
+    times = [line.amount("time_ns") or 0.0 for line in lines]
+    if len(times) > _SOME and all(a < b for a, b in pairwise(times)) and times[-1] > 2 * times[0]:
+        name = lines[0].name("time_ns")
+        raise DataError(
+            f"{lines[-1].row.where}: {name} grows from epoch to epoch",
+            why="it may count from the start of the training, and then it is not the time of an epoch",
+            fix=f"--columns {name}=epoch_time_s if each is of one epoch, --columns {name}=- to leave it out",
+        )
 
 
 def _accuracy(line: _Line) -> float | None:

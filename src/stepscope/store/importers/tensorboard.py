@@ -10,6 +10,7 @@ from stepscope.core.words import counted
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer
+from stepscope.store.importers._folders import holds_traces
 from stepscope.store.importers._scalars import Point, Scalars, run_of
 from stepscope.store.importers._tfevents import Scalar, scalars_of
 from stepscope.store.importers._training import slug, with_unique_ids
@@ -19,7 +20,7 @@ MARK = "tfevents"
 
 
 def _recognises(candidate: Candidate) -> bool:
-    return any(MARK in file.name for file in candidate.files)
+    return any(MARK in file.name for file in candidate.files) and not (candidate.is_folder and holds_traces(candidate))
 
 
 def _read(path: Path, stated: Stated) -> Imported:

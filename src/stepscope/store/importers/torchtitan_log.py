@@ -16,7 +16,7 @@ from stepscope.core.words import counted
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.store.importer import Candidate, Importer
-from stepscope.store.importers._folders import read_each, recognises_any
+from stepscope.store.importers._folders import holds_traces, read_each, recognises_any
 from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of, without_prefix
 from stepscope.store.importers._scalars import Point, Scalars, run_of
 from stepscope.store.importers._training import label, with_own_baselines, with_unique_ids
@@ -68,7 +68,7 @@ def _knows(candidate: Candidate) -> bool:
 
 
 def _recognises(candidate: Candidate) -> bool:
-    return recognises_any(candidate, _knows, suffixes=SUFFIXES)
+    return recognises_any(candidate, _knows, suffixes=SUFFIXES) and not holds_traces(candidate)
 
 
 def _read(path: Path, stated: Stated) -> Imported:
@@ -139,8 +139,8 @@ def _facts(job: _Job, line: bytes) -> None:
     if b"device mesh" in line and job.world_size is None:
         degrees = {name.decode(): int(value) for name, value in _DEGREE.findall(line)} if _PARALLEL.search(line) else {}
         if found := _MESH.search(line):
-            names = [name.strip(" '\"[]") for name in found[1].decode().split(",")]
-            degrees = dict(zip(names, (int(each) for each in found[2].split(b",") if each.strip()), strict=False))
+            names = [name.strip(" '\"[]") for name in found[1].decode(errors="replace").split(",")]
+            degrees = dict(zip(names, map(int, re.findall(rb"\d{1,7}", found[2])), strict=False))
         if degrees:
             job.world_size = math.prod(degrees.values())
             job.layout = " ".join(f"{name}{value}" for name, value in degrees.items() if value > 1)

@@ -106,6 +106,14 @@ class TestTensorBoard:
         path.write_bytes(data[:-30] + b"\xff" + data[-29:])
         assert read(tmp_path, key="tensorboard").runs[0].train_loss == pytest.approx(1.9)
 
+    def test_traces_beside_event_files_come_first(self, tmp_path: Path) -> None:
+        path = events(tmp_path, *self.curve(0, 1))
+        write(tmp_path / "host_1.2.pt.trace.json", '{"schemaVersion": 1, "traceEvents": []}')
+        assert detect(tmp_path) is None
+        found = detect(path)
+        assert found is not None
+        assert found[0] == "tensorboard"
+
     @pytest.mark.parametrize("data", [b"", b"no records at all, but text that is long enough", framed(b"\x0b\x0b\x0b")])
     def test_what_is_none_is_refused(self, tmp_path: Path, data: bytes) -> None:
         path = tmp_path / "events.out.tfevents.1.h"

@@ -255,6 +255,8 @@ class TestJson:
         for text in ('{"traceEvents": [{"gpus": 1, "samples/s": 2}]}', '[{"ph": "X", "ts": 1, "dur": 2, "name": "a"}]'):
             assert detect(write(tmp_path / "t.json", text)) is None
             assert detect(tmp_path) is None
+            write(tmp_path / "throughput.csv", "gpus,samples/s\n1,10\n")
+            assert detect(tmp_path) is None  # the folder is one of traces
 
     @pytest.mark.parametrize(
         ("changes", "says"),
@@ -304,6 +306,14 @@ class TestEpochs:
             require_stated(load_evidence((path,), stated=Stated()))
         (_, row) = scaling_rows(read_foreign(path, Stated(scaling="strong")).runs)
         assert row.speedup == pytest.approx(100 / 30)
+
+    def test_a_clock_is_no_time_of_an_epoch(self, tmp_path: Path) -> None:
+        text = "gpus,epoch,time,loss\n" + "".join(f"1,{n},{n * 10},0.5\n" for n in (1, 2, 3, 4))
+        assert "time=epoch_time_s" in refusal(tmp_path, text)
+        (run,) = runs_of(tmp_path, text, time="-").values()
+        assert [epoch.duration_ns for epoch in run.epochs] == [None] * 4
+        (run,) = runs_of(tmp_path, text, time="epoch_time_s").values()
+        assert run.epochs[-1].duration_ns == 40e9
 
     @pytest.mark.parametrize(
         ("old", "new", "says"),
