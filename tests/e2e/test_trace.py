@@ -176,14 +176,6 @@ def test_steps_of_one_trace_are_compared(stepscope: Cli, job: Path) -> None:
     assert "no step 99" in stepscope("trace", str(job), "--diff-steps", "10:99").err
 
 
-def test_another_tools_numbers_are_shown_beside_a_warning(stepscope: Cli, job: Path) -> None:
-    done = stepscope("trace", str(job), "--compat", "hta")
-    assert done.code == 0, done.err
-    assert "get_temporal_breakdown" in done.out
-    assert "mistakes included" in done.out
-    assert stepscope("trace", str(job), "--compat", "hat").code == 2
-
-
 def test_what_was_read_can_be_kept(stepscope: Cli, job: Path) -> None:
     first, second = (stepscope("trace", str(job), "--cache", "--show", "all") for _ in range(2))
     assert first.code == second.code == 0

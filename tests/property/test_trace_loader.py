@@ -174,8 +174,8 @@ def test_events_of_any_types_are_read_or_left_out_and_counted(
 def test_the_size_of_a_chunk_does_not_matter(chunk_bytes: int, text: bytes) -> None:
     from unittest.mock import patch
 
-    def small(path: Path) -> ByteSource:
-        return ByteSource(path, chunk_bytes=chunk_bytes)
+    def small(path: Path, *, hole: tuple[int, int] | None) -> ByteSource:
+        return ByteSource(path, chunk_bytes=chunk_bytes, hole=hole)
 
     with patch("stepscope.traces.load.ByteSource", small):
         for device_only in (False, True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,6 +35,7 @@ FINDINGS_SHOWN = 3
 
 def run(options: Trace) -> int:
     """Analyse and show; returns the exit code. Raises StepscopeError."""
+    _import_numpy_alone()
     from stepscope.traces.rank_pass import Wanted
 
     sections = trace_sections.chosen(options.show.split(","))
@@ -46,10 +49,6 @@ def run(options: Trace) -> int:
     )
     stated = _stated_ranks(options.rank_of)
     paths = [found for given in options.paths for found in _traces_of(given, options.cell)]
-    if options.compat is not None:
-        from stepscope.cli import trace_compat
-
-        return trace_compat.run(options.compat, paths, ranks=stated, as_json=options.json)
 
     def analyse(files: Sequence[str], wanted: Wanted) -> TraceSummary:
         from stepscope.traces.job import analyse_job
@@ -99,6 +98,18 @@ def run(options: Trace) -> int:
         say_unchecked(conditions, values, diagnosis)
         refuse_failed(conditions, values, diagnosis)
     return 0
+
+
+def _import_numpy_alone() -> None:
+    """Without the threads of its linear algebra: they have no work here, and a process with threads cannot be forked."""
+    key = "OPENBLAS_NUM_THREADS"
+    if "numpy" in sys.modules or key in os.environ:
+        return
+    os.environ[key] = "1"
+    try:
+        import numpy  # noqa: F401
+    finally:
+        del os.environ[key]
 
 
 def _conditions(texts: Sequence[str]) -> tuple[Sequence[Condition], bool]:

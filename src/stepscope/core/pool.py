@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 LOOK_S = 1.0
 
@@ -39,12 +40,14 @@ def get_ready(modules: Sequence[str]) -> None:
 def side_by_side(count: int, *, prepared: bool = False) -> Iterator[Executor]:
     """A pool of ``count`` processes. Left by an exception (Ctrl-C among them), it ends them in the middle of their work.
 
-    Never forked from the caller, who may have threads. prepared: forked from what ``get_ready`` has imported.
+    Forked from the caller only where it has no other thread, which makes them ready at once; else they start afresh.
+    prepared: forked from what ``get_ready`` has imported.
     """
     served = prepared and sys.platform != "win32"
+    method = "forkserver" if served else "fork" if _single_threaded() else "spawn"
     pool = ProcessPoolExecutor(
         count,
-        mp_context=multiprocessing.get_context("forkserver" if served else "spawn"),
+        mp_context=multiprocessing.get_context(method),
         initializer=_begin,
         initargs=(None if served else os.getpid(),),
     )
@@ -59,6 +62,11 @@ def side_by_side(count: int, *, prepared: bool = False) -> Iterator[Executor]:
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _single_threaded() -> bool:
+    """Whether nothing else runs in this process, a library's threads included; False where the system does not tell."""
+    return sys.platform == "linux" and len(list(Path("/proc/self/task").iterdir())) == 1
 
 
 @contextmanager
@@ -80,6 +88,7 @@ def _interrupts_blocked() -> Iterator[None]:
 def _begin(parent: int | None) -> None:
     """In each process: Ctrl-C is the parent's to answer, whose end is this one's too. None: a server's child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked one has the caller's handlers
     threading.Thread(target=_watch, args=(parent or os.getppid(),), daemon=True).start()
 
 

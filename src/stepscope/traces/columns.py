@@ -11,31 +11,32 @@ from numpy.typing import NDArray
 from stepscope.traces.events import NONE
 
 INT32_MAX = 2**31 - 1
-_BLOCK_EVENTS = 1 << 17
+_FIRST = 1 << 12
+_GROWTH = 1.125
 
 
 class Column:
-    """Values of one column in the order they come; joined now and then, so that memory does not fragment."""
+    """Values of one column in the order they come, in one array that grows in place: what is freed and taken again in
+    between leaves memory in pieces."""
 
     def __init__(self, dtype: Any) -> None:
-        self._dtype = dtype
-        self._parts: list[NDArray[Any]] = []
-        self._blocks: list[NDArray[Any]] = []
-        self._pending = 0
+        self._values = np.empty(_FIRST, dtype=dtype)
+        self._used = 0
 
     def append(self, values: NDArray[Any]) -> None:
         """Add a block's values, shape (events of the block,)."""
-        self._parts.append(values)
-        self._pending += len(values)
-        if self._pending >= _BLOCK_EVENTS:
-            self._blocks.append(np.concatenate(self._parts))
-            self._parts.clear()
-            self._pending = 0
+        end = self._used + len(values)
+        if end > len(self._values):
+            self._values.resize(int(end * _GROWTH), refcheck=False)
+        self._values[self._used : end] = values
+        self._used = end
 
     def joined(self) -> NDArray[Any]:
-        """All values so far as one array."""
-        parts = [*self._blocks, *self._parts]
-        return np.concatenate(parts) if parts else np.empty(0, dtype=self._dtype)
+        """All values so far as one array; the column is empty afterwards."""
+        values, self._values = self._values, np.empty(0, dtype=self._values.dtype)
+        values.resize(self._used, refcheck=False)
+        self._used = 0
+        return values
 
 
 def wide(values: Sequence[int]) -> NDArray[np.int64]:

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError
 from stepscope.traces.columns import INT32_MAX, Column, as_number, narrow, wide
 from stepscope.traces.decimals import FLOAT_LIMIT_US, RANGE_US, from_floats, from_texts
@@ -55,6 +56,21 @@ class _Interner(dict[Any, int]):
     def __missing__(self, key: Any) -> int:
         code = self[key] = len(self)
         return code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one builder has read: columns whose codes point into its own tables. Travels between processes."""
+
+    columns: dict[str, NDArray[Any]]
+    names: tuple[str, ...]
+    threads: tuple[Any, ...]
+    shapes: tuple[tuple[bytes, bytes], ...]
+    by_event: tuple[dict[int, Any], ...]
+    memory: list[tuple[int, int, int, int, int, int]]
+    odd: Counter[str]
+    thread_names: dict[tuple[str, str], str]
+    profiler_window_ns: tuple[int, int] | None
 
 
 class ColumnBuilder:
@@ -103,6 +119,10 @@ class ColumnBuilder:
             self._take_block(mended.text)
         except UNREADABLE:
             self._take_loose(mended.text)
+
+    def add_clean(self, block: bytes) -> None:
+        """Decode one block that needs no repair. Raises one of UNREADABLE for any other, some of it then added."""
+        self._take_block(block)
 
     def _take_block(self, block: bytes) -> None:
         text = b"[" + block + b"]"
@@ -259,6 +279,42 @@ class ColumnBuilder:
                 self._odd["as begin/end pairs, which PyTorch's profiler does not write (left out)"] += 1
             elif phase not in ("C", "b", "e", "n", "P", "N", "O", "D"):
                 self._odd["of no known phase (left out)"] += 1
+
+    def packed(self) -> Part:
+        """Everything added, to be merged into another builder; this one is empty afterwards."""
+        return Part(
+            columns={key: self._parts.pop(key).joined() for key in _COLUMNS},
+            names=tuple(self._names),
+            threads=tuple(self._threads),
+            shapes=tuple(self._shapes),
+            by_event=self._by_event(),
+            memory=self._memory,
+            odd=self._odd,
+            thread_names=self.thread_names,
+            profiler_window_ns=self.profiler_window_ns,
+        )
+
+    def merge(self, part: Part) -> None:
+        """Add what another builder has read of the same file, behind what was added so far."""
+        codes = {
+            "name": [self._names[name] for name in part.names],
+            "thread": [self._threads[thread] for thread in part.threads],
+            "shape": [self._shapes[shape] for shape in part.shapes],
+        }
+        for key, values in part.columns.items():
+            own = codes.get(key)
+            # NONE, -1, takes the last one.
+            self._parts[key].append(values if own is None else np.array([*own, NONE], dtype=np.int32)[values])
+        for mine, theirs in zip(self._by_event(), part.by_event, strict=True):
+            mine.update((self._count + i, value) for i, value in theirs.items())
+        self._count += len(part.columns["ts_ns"])
+        self._memory += part.memory
+        self._odd += part.odd
+        self.thread_names |= part.thread_names
+        self.profiler_window_ns = part.profiler_window_ns or self.profiler_window_ns
+
+    def _by_event(self) -> tuple[dict[int, Any], ...]:
+        return self._collectives, self._copied, self._flop, self._copy_gb_per_s, self._wide_streams
 
     def build(self) -> Events:
         """The columns of everything added; the builder is empty afterwards."""

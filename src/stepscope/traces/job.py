@@ -141,19 +141,21 @@ def _exposed_waiting(job: JobCollectives | None) -> dict[int, int]:
 
 
 def _map(
-    work: Callable[[Path], RankPass],
+    work: partial[RankPass],
     files: Sequence[Path],
     workers: Executor | int | None,
     done: Callable[[Path], None],
 ) -> list[RankPass]:
     if workers is not None and not isinstance(workers, int):
         return _submit(workers, work, files, done)
-    if len(files) > 1 and workers != 1 and text_bytes(files) >= PARALLEL_FROM_BYTES:
+    if workers != 1 and text_bytes(files) >= PARALLEL_FROM_BYTES:
         from stepscope.core.pool import side_by_side, usable_cores
 
-        count = min(workers or usable_cores(), len(files))
-        if count > 1:
-            with side_by_side(count) as pool:
+        count = workers or usable_cores()
+        if len(files) == 1:
+            work = partial(work, processes=count)
+        elif count > 1:
+            with side_by_side(min(count, len(files))) as pool:
                 return _submit(pool, work, files, done)
     passes = []
     for file in files:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from stepscope.core.errors import DataError
+from stepscope.traces import parts
 from stepscope.traces.decode import ColumnBuilder
 from stepscope.traces.device_scan import device_rows
 from stepscope.traces.discover import candidates
@@ -50,12 +51,17 @@ def load_traces(
     return TraceSet(ranks=with_ranks(list(loaded), ranks or {}), notes=tuple(notes))
 
 
-def load_file(path: Path, *, device_only: bool = False, cache: bool = False) -> RankTrace:
-    """One file's trace with the rank it records (NONE_RECORDED if none). Raises DataError."""
+def load_file(path: Path, *, device_only: bool = False, cache: bool = False, processes: int = 1) -> RankTrace:
+    """One file's trace with the rank it records (NONE_RECORDED if none); a large one by several processes.
+
+    Raises DataError.
+    """
+    read = partial(_read, path, processes=processes)
     if cache:
         from stepscope.traces.cache import cached  # hashing is not needed for anything else
 
-        return cached(path, partial(load_file, path, device_only=device_only), device_only=device_only)
+        again = partial(load_file, path, device_only=device_only, processes=processes)
+        return cached(path, again, device_only=device_only)
     if _is_sqlite(path):
         from stepscope.traces.nsys import load_nsys  # sqlite3 is not needed for anything else
 
@@ -63,9 +69,9 @@ def load_file(path: Path, *, device_only: bool = False, cache: bool = False) -> 
     collecting = gc.isenabled()
     gc.disable()  # millions of short-lived objects without cycles: collecting them costs half the time
     try:
-        trace = _read(path, device_only=device_only)
+        trace = read(device_only=device_only)
         if trace.partial and not trace.events.is_device.any():
-            trace = _read(path, device_only=False)  # a CPU job: its spans are the answer
+            trace = read(device_only=False)  # a CPU job: its spans are the answer
         return trace
     finally:
         if collecting:
@@ -76,18 +82,24 @@ NONE_RECORDED = -1
 PEEK_BYTES = 64 << 10
 
 
-def _read(path: Path, *, device_only: bool) -> RankTrace:
-    source = ByteSource(path)
-    stream = EventStream(source)
+def _read(path: Path, *, device_only: bool, processes: int = 1) -> RankTrace:
     builder = ColumnBuilder(path)
-    scanned = False
+    hole = None
+    if processes > 1 and path.is_file() and path.stat().st_size >= parts.WORTH_BYTES:
+        hole = parts.read_parts(path, builder, device_only=device_only, processes=processes)
+        if hole is None:
+            builder = ColumnBuilder(path)
+    skipped = 0 if hole is None else hole[1] - hole[0]
+    source = ByteSource(path, hole=hole)
+    stream = EventStream(source)
+    scanned = hole is not None and device_only
     try:
         for block in stream:
             rows = device_rows(block, kineto=stream.kineto) if device_only else None
             if rows is not None and builder.add_device_rows(rows):
                 scanned = True
             else:
-                builder.add(block, offset=stream.offset)
+                builder.add(block, offset=stream.offset + skipped)
     except NotATrace as error:
         raise _not_a_trace(path) from error
     meta = meta_from(stream.header, thread_names=builder.thread_names, window_ns=builder.profiler_window_ns)

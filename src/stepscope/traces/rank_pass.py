@@ -54,10 +54,11 @@ def pass_file(
     stated: Mapping[str, int],
     alone: bool,
     cache: bool = False,
+    processes: int = 1,
 ) -> RankPass:
-    """Load one trace file and analyse it. Runs in any process."""
+    """Load one trace file and analyse it. Runs in any process; ``processes`` may read a large file together."""
     try:
-        trace = load_file(path, device_only=wanted.device_only, cache=cache)
+        trace = load_file(path, device_only=wanted.device_only, cache=cache, processes=processes)
         rank, notes = rank_of(trace, stated, alone=alone)
         return analyse(replace(trace, rank=rank, notes=(*trace.notes, *notes)), wanted)
     except MemoryError as error:

@@ -19,15 +19,22 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
+def is_packed(head: bytes) -> bool:
+    """Whether a file that begins with these four bytes is packed."""
+    return head[:2] == _GZIP_MAGIC or head == _ZSTD_MAGIC
+
+
 class ByteSource:
     """The decompressed bytes of one file, read once from the start.
 
-    ``notes`` tells afterwards what was wrong with the packing, ``broke_off`` whether its end is missing. Packing
-    is told by the first bytes, not by the name. Raises DataError for a missing, unreadable, empty or corrupt file.
+    ``notes`` tells afterwards what was wrong with the packing, ``broke_off`` whether its end is missing. Packing is told
+    by the first bytes, not by the name. hole: [start, end) of a file without packing that is left out. Raises DataError
+    for a missing, unreadable, empty or corrupt file.
     """
 
-    def __init__(self, path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, path: Path, *, chunk_bytes: int = CHUNK_BYTES, hole: tuple[int, int] | None = None) -> None:
         self.path = path
+        self._hole = hole
         self.chunk_bytes = chunk_bytes
         self.bytes_read = 0
         self.broke_off = False
@@ -57,11 +64,19 @@ class ByteSource:
             chunks = self._inflated(file)
         elif head == _ZSTD_MAGIC:
             chunks = self._unpacked_zstd(file)
+        elif self._hole is not None:
+            chunks = self._around(file, *self._hole)
         else:
             chunks = iter(lambda: file.read(self.chunk_bytes), b"")
         for chunk in chunks:
             self.bytes_read += len(chunk)
             yield chunk
+
+    def _around(self, file: IO[bytes], start: int, end: int) -> Iterator[bytes]:
+        while chunk := file.read(min(self.chunk_bytes, start - file.tell())):
+            yield chunk
+        file.seek(end)
+        yield from iter(lambda: file.read(self.chunk_bytes), b"")
 
     def _inflated(self, file: IO[bytes]) -> Iterator[bytes]:
         """All members of a gzip file; a stream that breaks off gives what it holds, and a note."""

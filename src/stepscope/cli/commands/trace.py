@@ -51,10 +51,6 @@ class Trace(Options):
         str | None,
         Option("--diff-steps", help="Compare steps of the same traces: 10-13:20-23.", metavar="A-B:C-D"),
     ] = None
-    compat: Annotated[
-        str | None,
-        Option(help="hta: the numbers of HolisticTraceAnalysis 0.5.0, filters included.", metavar="hta"),
-    ] = None
     processes: Annotated[
         int | None, Option(help="Ranks read at a time; without it one per core.", min=1, metavar="N")
     ] = None

@@ -1,7 +1,7 @@
-"""HolisticTraceAnalysis 0.5.0's tables from our columns, mistakes included, so that users can check a move.
+"""HolisticTraceAnalysis 0.5.0's tables from our columns, mistakes included: equal to its output where we read as it does.
 
 Every function says what HTA computes, not what would be right. Known mistakes that are kept: the filter of the
-rows (``hta_rows``), classes by name alone, computation that hides copies and communication, gaps against the
+rows (``rows``), classes by name alone, computation that hides copies and communication, gaps against the
 previous kernel instead of the latest end, "others" rows over sums, and two stragglers whatever the data says.
 """
 
@@ -13,9 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
-
-from stepscope.core.dataclass import dataclass
-from stepscope.records.trace_compat import (
+from tests.hta_oracle.records import (
     HtaBandwidth,
     HtaDescription,
     HtaFailure,
@@ -27,9 +25,11 @@ from stepscope.records.trace_compat import (
     HtaReport,
     HtaTemporal,
 )
+from tests.hta_oracle.rows import Floats, HtaRows, Ints, Mask, hta_events, hta_rows
+from tests.hta_oracle.stragglers import CommKernels, comm_kernels, potential_stragglers
+
+from stepscope.core.dataclass import dataclass
 from stepscope.traces.events import DEVICE, NONE, TraceSet
-from stepscope.traces.hta_rows import Floats, HtaRows, Ints, Mask, hta_events, hta_rows
-from stepscope.traces.hta_stragglers import CommKernels, comm_kernels, potential_stragglers
 
 COMPUTATION, COMMUNICATION, MEMORY, OTHER = "COMPUTATION", "COMMUNICATION", "MEMORY", "OTHER"
 KERNEL_TYPES = (COMPUTATION, COMMUNICATION, MEMORY)

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
+from tests.hta_oracle.records import HtaFailure
+from tests.hta_oracle.rows import HtaRows
 
 from stepscope.core.dataclass import dataclass
-from stepscope.records.trace_compat import HtaFailure
-from stepscope.traces.hta_rows import HtaRows
 
 CANDIDATES = 2
 _LONG_FRACTION = 0.01  # of a step: shorter kernels are not looked at

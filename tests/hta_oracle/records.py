@@ -1,6 +1,6 @@
 """What HolisticTraceAnalysis 0.5.0 answers for the same traces: its tables, its numbers, its mistakes.
 
-For checking a move to stepscope, not for reading a job: the correct numbers are in the other trace records.
+An oracle for our reading of its files; the correct numbers are in stepscope's own trace records.
 Times are microseconds, as HTA prints them. ``None`` stands where HTA has NaN.
 """
 

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from tests.hta_oracle.records import HtaDescription, HtaFailure, HtaReport
+from tests.hta_oracle.report import hta_report, kernel_type
 
-from stepscope.records.trace_compat import HtaDescription, HtaFailure, HtaReport
-from stepscope.traces.compat_hta import hta_report, kernel_type
 from stepscope.traces.events import NONE, Category, Events, RankTrace, TraceMeta, TraceSet
 from stepscope.traces.load import load_traces
 
