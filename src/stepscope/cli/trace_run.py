@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +27,12 @@ if TYPE_CHECKING:
     from stepscope.report.table import Table
 
 PROGRESS_AFTER_S = 2.0
-BYTES_PER_S = 25e6
-"""Text analysed per second and process, for the estimate before slow work (2 cores, 2026-11)."""
-WARN_FROM_BYTES = 300e6
+TOLD_FROM_S = 3.0
+"""Less than this to wait for needs no telling."""
+LEARN_S, LEARN_SHARE = 0.7, 0.08
+"""How long, and for what share of the bytes, the reading is watched before it is said how long the rest will take."""
+EARLY_FROM_BYTES = 100 << 20
+"""Text from which on the budget is shown before the rest is read: two seconds of reading, of which it takes a fifth."""
 
 FINDINGS_SHOWN = 3
 
@@ -36,7 +40,7 @@ FINDINGS_SHOWN = 3
 def run(options: Trace) -> int:
     """Analyse and show; returns the exit code. Raises StepscopeError."""
     _import_numpy_alone()
-    from stepscope.traces.rank_pass import Wanted
+    from stepscope.traces.rank_pass import DEVICE_ONLY, Wanted
 
     sections = trace_sections.chosen(options.show.split(","))
     conditions, rules_asked = _conditions(options.fail_if) if options.fail_if else ((), False)
@@ -63,6 +67,7 @@ def run(options: Trace) -> int:
                 cache=options.cache,
                 started=watch.started,
                 done=watch.done,
+                advanced=watch.advanced,
             )
         watch.end()
         return summary
@@ -75,7 +80,11 @@ def run(options: Trace) -> int:
         before = after if options.diff is None else analyse(_traces_of(options.diff, options.cell), wanted)
         pairs = trace_diff.pairs(before, after, ranks=ranks, steps=options.diff_steps)
         return trace_diff.show(pairs, limit=options.limit, as_json=options.json)
-    summary = analyse(paths, wanted)
+    early = _shows_early(paths, options)
+    summary = analyse(paths, replace(wanted, scan=early))
+    if early and (early := any(p.partial for p in summary.ranks)):
+        _show_early(_selected(summary, ranks=ranks, steps=None), limit=options.limit)
+        summary = analyse(paths, wanted)
     if options.merge is not None:
         _merge(summary, options.merge)
     diagnosis = _diagnosed(summary, paths, rules_asked=rules_asked)
@@ -88,7 +97,8 @@ def run(options: Trace) -> int:
 
         print_json(encode_document(document(shown, diagnosis)))
     else:
-        _show(shown, diagnosis, sections, limit=options.limit)
+        rest = [section for section in sections if not (early and section in DEVICE_ONLY)]
+        _show(shown, diagnosis, rest, limit=options.limit, head=_bound_by(shown) if early else "")
     if conditions:
         from stepscope.cli.findings import say_unchecked
         from stepscope.report.conditions import refuse_failed
@@ -220,36 +230,67 @@ def _cells(layout: RunLayout, traced: dict[str, Path]) -> str:
 
 
 class _Watch:
-    """Progress on stderr for anything that takes longer than two seconds; a warning before what will."""
+    """On stderr, where reading takes long: how much longer, as its own beginning tells, and which ranks are done."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
-        self._files = 0
+        self._sizes: dict[Path, int] = {}
+        self._taken: dict[Path, int] = {}
         self._done = 0
         self._said = False
 
     def started(self, files: Sequence[Path]) -> None:
-        from stepscope.traces.job import text_bytes
+        self._sizes = {file: file.stat().st_size for file in files}
 
-        self._files = len(files)
-        size = text_bytes(files)
-        if size >= WARN_FROM_BYTES:
-            self._said = True
-            err().print(
-                f"reading {counted(len(files), 'trace')}, about {format_bytes(size)} of text: "
-                f"about {size / BYTES_PER_S / min(2, len(files)):.0f} s",
-                style="dim",
-            )
+    def advanced(self, path: Path, taken: int) -> None:
+        self._taken[path] = taken
+        elapsed = time.monotonic() - self._start
+        whole, read = sum(self._sizes.values()), sum(self._taken.values())
+        if self._said or elapsed < LEARN_S or read < LEARN_SHARE * whole:
+            return
+        self._said = True
+        left = elapsed * (whole / max(read, 1) - 1)
+        if left >= TOLD_FROM_S:
+            what = f"reading {counted(len(self._sizes), 'trace')}, {format_bytes(whole)}"
+            err().print(f"{what}: about {left:.0f} s more", style="dim")
 
     def done(self, path: Path) -> None:
         self._done += 1
-        if time.monotonic() - self._start > PROGRESS_AFTER_S and self._done < self._files:
-            self._said = True
-            err().print(f"{self._done} of {self._files} ranks read ({path.name})", style="dim")
+        self.advanced(path, self._sizes[path])
+        if time.monotonic() - self._start > PROGRESS_AFTER_S and self._done < len(self._sizes):
+            err().print(f"{self._done} of {len(self._sizes)} ranks read ({path.name})", style="dim")
 
     def end(self) -> None:
-        if self._said:
+        if time.monotonic() - self._start > TOLD_FROM_S:
             err().print(f"read in {time.monotonic() - self._start:.1f} s", style="dim")
+
+
+def _shows_early(paths: Sequence[str], options: Trace) -> bool:
+    """Whether the budget comes before the findings: where only it can be had soon, and everything is shown anyway."""
+    if options.show or options.json or options.cache or options.csv is not None or options.merge is not None:
+        return False
+    from stepscope.traces.discover import candidates
+    from stepscope.traces.job import text_bytes
+
+    return text_bytes(candidates(paths)[0]) >= EARLY_FROM_BYTES
+
+
+def _show_early(summary: TraceSummary, *, limit: int) -> None:
+    """Budget and overlap of the device events, while the rest is still to be read."""
+    console = out()
+    console.print(_headline(summary), style="bold", soft_wrap=True)
+    console.print()
+    communicates = any(p.budget is not None and p.budget.parts.comm_ns for p in summary.ranks)
+    _show_sections(summary, ("budget", "overlap") if communicates else ("budget",), limit=limit)
+    console.file.flush()
+
+
+def _bound_by(summary: TraceSummary) -> str:
+    """What bounds the ranks: the column that the early budget could not have."""
+    kinds = Counter(v.verdict.kind for v in summary.verdicts)
+    if len(kinds) == 1:
+        return f" · bound by {next(iter(kinds))}"
+    return " · bound by " + ", ".join(f"{kind} ({counted(n, 'rank')})" for kind, n in kinds.most_common())
 
 
 def _selected(summary: TraceSummary, *, ranks: frozenset[int] | None, steps: frozenset[int] | None) -> TraceSummary:
@@ -285,14 +326,23 @@ def _write_csv(summary: TraceSummary, folder: Path) -> None:
             write_bytes(folder / f"{section}.csv", csv_render.render(table).encode())
 
 
-def _show(summary: TraceSummary, diagnosis: Diagnosis, sections: Sequence[str], *, limit: int) -> None:
+def _show(summary: TraceSummary, diagnosis: Diagnosis, sections: Sequence[str], *, limit: int, head: str) -> None:
+    console = out()
+    console.print(_headline(summary) + head, style="bold", soft_wrap=True)
+    _show_findings(summary, diagnosis)
+    console.print()
+    _show_sections(summary, sections, limit=limit)
+    for note in [*summary.notes, *(n for p in summary.ranks for n in p.notes)][: limit or None]:
+        if note.kind != "skipped":
+            where = "" if note.rank is None else f"rank {note.rank}: "
+            console.print(f"! {where}{note.text}", style="yellow", soft_wrap=True)
+
+
+def _show_sections(summary: TraceSummary, sections: Sequence[str], *, limit: int) -> None:
     from stepscope.cli.blocks import print_block
     from stepscope.report.render import terminal
 
     console = out()
-    console.print(_headline(summary), style="bold", soft_wrap=True)
-    _show_findings(summary, diagnosis)
-    console.print()
     for section in sections:
         table = _limited(trace_sections.table(summary, section), limit)
         if not (table.rows or table.footnotes or table.notes):
@@ -300,10 +350,6 @@ def _show(summary: TraceSummary, diagnosis: Diagnosis, sections: Sequence[str], 
         console.print(table.title, style="bold")
         print_block(console, terminal.render(table, width=console.width))
         console.print()
-    for note in [*summary.notes, *(n for p in summary.ranks for n in p.notes)][: limit or None]:
-        if note.kind != "skipped":
-            where = "" if note.rank is None else f"rank {note.rank}: "
-            console.print(f"! {where}{note.text}", style="yellow", soft_wrap=True)
 
 
 def _show_findings(summary: TraceSummary, diagnosis: Diagnosis) -> None:
@@ -329,7 +375,8 @@ def _headline(summary: TraceSummary) -> str:
     devices = sorted({p.facts.device_name for p in summary.ranks if p.facts.device_name})
     events = sum(p.facts.event_count for p in summary.ranks)
     steps = len({s.step for p in summary.ranks for s in p.steps})
-    parts = [f"{counted(ranks, 'rank')}{of}", *devices[:2], f"{events:,} events"]
+    kind = "device events" if all(p.partial for p in summary.ranks) else "events"
+    parts = [f"{counted(ranks, 'rank')}{of}", *devices[:2], f"{events:,} {kind}"]
     if steps:
         parts.append(counted(steps, "step"))
     return " · ".join(parts)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.errors import MissingError, Unavailable
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary
-from stepscope.traces.load import one_per_rank, trace_files
+from stepscope.traces.load import Advanced, one_per_rank, trace_files
 from stepscope.traces.rank_pass import Wanted, pass_file
 
 if TYPE_CHECKING:
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from stepscope.records.trace_collectives import JobCollectives
     from stepscope.records.trace_path import CrossRankPath
 
-PARALLEL_FROM_BYTES = 40 << 20
-"""Below this much text one process is quicker than starting more."""
+PARALLEL_FROM_BYTES = 16 << 20
+SCANNED_FROM_BYTES = 64 << 20
+"""Below this much text one process is quicker than starting more: read in full, and for device events alone."""
 
 _PACKED_RATIO = 12
 """Text of a gzipped trace / its size on disk; 8 to 17 on the traces this was built on."""
@@ -41,18 +42,19 @@ def analyse_job(
     cache: bool = False,
     done: Callable[[Path], None] | None = None,
     started: Callable[[Sequence[Path]], None] | None = None,
+    advanced: Advanced | None = None,
 ) -> TraceSummary:
     """Load and analyse every rank's trace under ``paths``, then match the ranks. ``wanted`` None: everything.
 
-    ``executor`` maps the files over its workers; without one, ``processes`` (None: one per core) are started where
-    that pays. ``cache``: keep the columns of each file for the next time. ``started``
-    is told the files, ``done`` each one as it is finished. Raises DataError as ``load_traces`` does.
+    ``executor`` maps the files over its workers; without one, ``processes`` (None: one per core) are started where that
+    pays. ``cache``: keep the columns of each file for the next time. ``started`` is told the files, ``advanced`` how far
+    those read here have got, ``done`` each one as it is finished. Raises DataError as ``load_traces`` does.
     """
     files, skipped = trace_files([paths] if isinstance(paths, str | Path) else paths)
     if started:
         started(files)
     work = partial(pass_file, wanted=wanted or Wanted(), stated=ranks or {}, alone=len(files) == 1, cache=cache)
-    passes = _map(work, files, executor or processes, done or (lambda _: None))
+    passes = _map(work, files, executor or processes, done or (lambda _: None), advanced)
     notes = tuple(FileNote(rank=None, kind=n.kind, text=n.text) for n in skipped)
     ordered = one_per_rank(passes, rank=lambda p: p.facts.rank, path=lambda p: Path(p.facts.file))
     return combine(ordered, notes=notes)
@@ -145,18 +147,23 @@ def _map(
     files: Sequence[Path],
     workers: Executor | int | None,
     done: Callable[[Path], None],
+    advanced: Advanced | None,
 ) -> list[RankPass]:
     if workers is not None and not isinstance(workers, int):
         return _submit(workers, work, files, done)
-    if workers != 1 and text_bytes(files) >= PARALLEL_FROM_BYTES:
+    quick: bool = work.keywords["wanted"].device_only
+    if workers != 1 and text_bytes(files) >= (SCANNED_FROM_BYTES if quick else PARALLEL_FROM_BYTES):
         from stepscope.core.pool import side_by_side, usable_cores
 
+        if not quick:
+            import stepscope.traces.sections  # noqa: F401 - once, for the processes that are forked from this one
         count = workers or usable_cores()
         if len(files) == 1:
             work = partial(work, processes=count)
         elif count > 1:
             with side_by_side(min(count, len(files))) as pool:
                 return _submit(pool, work, files, done)
+    work = partial(work, advanced=advanced)
     passes = []
     for file in files:
         passes.append(work(file))

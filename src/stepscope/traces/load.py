@@ -51,16 +51,23 @@ def load_traces(
     return TraceSet(ranks=with_ranks(list(loaded), ranks or {}), notes=tuple(notes))
 
 
-def load_file(path: Path, *, device_only: bool = False, cache: bool = False, processes: int = 1) -> RankTrace:
+def load_file(
+    path: Path,
+    *,
+    device_only: bool = False,
+    cache: bool = False,
+    processes: int = 1,
+    advanced: Advanced | None = None,
+) -> RankTrace:
     """One file's trace with the rank it records (NONE_RECORDED if none); a large one by several processes.
 
-    Raises DataError.
+    ``advanced`` is told again and again how many of the file's bytes are read. Raises DataError.
     """
-    read = partial(_read, path, processes=processes)
+    read = partial(_read, path, processes=processes, advanced=advanced or _no_one)
     if cache:
         from stepscope.traces.cache import cached  # hashing is not needed for anything else
 
-        again = partial(load_file, path, device_only=device_only, processes=processes)
+        again = partial(load_file, path, device_only=device_only, processes=processes, advanced=advanced)
         return cached(path, again, device_only=device_only)
     if _is_sqlite(path):
         from stepscope.traces.nsys import load_nsys  # sqlite3 is not needed for anything else
@@ -82,11 +89,19 @@ NONE_RECORDED = -1
 PEEK_BYTES = 64 << 10
 
 
-def _read(path: Path, *, device_only: bool, processes: int = 1) -> RankTrace:
+Advanced = Callable[[Path, int], None]
+
+
+def _no_one(path: Path, taken: int) -> None:
+    pass
+
+
+def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanced = _no_one) -> RankTrace:
     builder = ColumnBuilder(path)
     hole = None
     if processes > 1 and path.is_file() and path.stat().st_size >= parts.WORTH_BYTES:
-        hole = parts.read_parts(path, builder, device_only=device_only, processes=processes)
+        told = partial(advanced, path)
+        hole = parts.read_parts(path, builder, device_only=device_only, processes=processes, advanced=told)
         if hole is None:
             builder = ColumnBuilder(path)
     skipped = 0 if hole is None else hole[1] - hole[0]
@@ -95,6 +110,7 @@ def _read(path: Path, *, device_only: bool, processes: int = 1) -> RankTrace:
     scanned = hole is not None and device_only
     try:
         for block in stream:
+            advanced(path, source.taken)
             rows = device_rows(block, kineto=stream.kineto) if device_only else None
             if rows is not None and builder.add_device_rows(rows):
                 scanned = True

@@ -7,7 +7,7 @@ up, the file is read again from its start by one process, which repairs it and s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from stepscope.traces.decode import ColumnBuilder, Part
@@ -54,10 +54,17 @@ def cuts(path: Path, *, part_bytes: int = PART_BYTES) -> list[tuple[int, int]]:
 
 
 def read_parts(
-    path: Path, builder: ColumnBuilder, *, device_only: bool, processes: int, part_bytes: int = PART_BYTES
+    path: Path,
+    builder: ColumnBuilder,
+    *,
+    device_only: bool,
+    processes: int,
+    advanced: Callable[[int], None],
+    part_bytes: int = PART_BYTES,
 ) -> tuple[int, int] | None:
     """Add the events of all stretches to the builder, which is empty, and say which bytes they took.
 
+    ``advanced`` is told up to where, stretch by stretch.
     None, with the builder in any state, where one process has to read the file.
     """
     from concurrent.futures.process import BrokenProcessPool
@@ -67,7 +74,7 @@ def read_parts(
     stretches = cuts(path, part_bytes=part_bytes)
     if len(stretches) < processes:
         return None
-    coming = deque(stretches)
+    coming, done = deque(stretches), 0
     with side_by_side(processes) as pool:
         waiting = deque(pool.submit(read_part, path, *coming.popleft(), device_only) for _ in range(processes))
         while waiting:
@@ -81,6 +88,8 @@ def read_parts(
                 pool.shutdown(cancel_futures=True)
                 return None
             builder.merge(part)
+            done += 1
+            advanced(stretches[done - 1][1])
     return stretches[0][0], stretches[-1][1] + 1  # with the comma
 
 

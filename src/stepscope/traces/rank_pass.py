@@ -12,7 +12,7 @@ from stepscope.records.trace_summary import FileNote, RankFacts, RankPass
 from stepscope.traces.activity import activity_of
 from stepscope.traces.budget import rank_budget
 from stepscope.traces.events import RankTrace
-from stepscope.traces.load import load_file, rank_of
+from stepscope.traces.load import Advanced, load_file, rank_of
 
 DEVICE_ONLY = frozenset({"budget", "overlap"})
 """Sections that the device scan alone can answer, the overlap without its steps."""
@@ -34,6 +34,7 @@ class Wanted:
     """Which sections to compute, and how. FLOP are per step and rank; None: what the trace recorded.
 
     limit: rows of the lists that can be long (operators, kernels, annotations); None: all.
+    scan: device events alone for now, whatever is wanted; a trace without any is read in full.
     """
 
     sections: frozenset[str] = EVERYTHING
@@ -41,10 +42,11 @@ class Wanted:
     limit: int | None = None
     model_flop: float | None = None
     hardware_flop: float | None = None
+    scan: bool = False
 
     @property
     def device_only(self) -> bool:
-        return self.sections <= DEVICE_ONLY
+        return self.scan or self.sections <= DEVICE_ONLY
 
 
 def pass_file(
@@ -55,10 +57,11 @@ def pass_file(
     alone: bool,
     cache: bool = False,
     processes: int = 1,
+    advanced: Advanced | None = None,
 ) -> RankPass:
     """Load one trace file and analyse it. Runs in any process; ``processes`` may read a large file together."""
     try:
-        trace = load_file(path, device_only=wanted.device_only, cache=cache, processes=processes)
+        trace = load_file(path, device_only=wanted.device_only, cache=cache, processes=processes, advanced=advanced)
         rank, notes = rank_of(trace, stated, alone=alone)
         return analyse(replace(trace, rank=rank, notes=(*trace.notes, *notes)), wanted)
     except MemoryError as error:

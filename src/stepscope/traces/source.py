@@ -28,8 +28,9 @@ class ByteSource:
     """The decompressed bytes of one file, read once from the start.
 
     ``notes`` tells afterwards what was wrong with the packing, ``broke_off`` whether its end is missing. Packing is told
-    by the first bytes, not by the name. hole: [start, end) of a file without packing that is left out. Raises DataError
-    for a missing, unreadable, empty or corrupt file.
+    by the first bytes, not by the name. ``taken``: bytes of the file itself that have gone into what was read so far.
+    hole: [start, end) of a file without packing that is left out. Raises DataError for a missing, unreadable, empty or
+    corrupt file.
     """
 
     def __init__(self, path: Path, *, chunk_bytes: int = CHUNK_BYTES, hole: tuple[int, int] | None = None) -> None:
@@ -37,6 +38,7 @@ class ByteSource:
         self._hole = hole
         self.chunk_bytes = chunk_bytes
         self.bytes_read = 0
+        self.taken = 0
         self.broke_off = False
         self.notes: list[Note] = []
 
@@ -70,6 +72,7 @@ class ByteSource:
             chunks = iter(lambda: file.read(self.chunk_bytes), b"")
         for chunk in chunks:
             self.bytes_read += len(chunk)
+            self.taken = file.tell()
             yield chunk
 
     def _around(self, file: IO[bytes], start: int, end: int) -> Iterator[bytes]:
