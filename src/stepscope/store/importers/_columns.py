@@ -64,8 +64,24 @@ SIZES = {
     "b": 1.0, "bytes": 1.0, "kb": 2.0**10, "kib": 2.0**10, "mb": 2.0**20, "mib": 2.0**20, "gb": 2.0**30, "gib": 2.0**30,
 }  # fmt: skip
 """Memory: torch and nvidia-smi print MiB and GiB and call them MB and GB."""
+FIGURES = ("step_ns", "steps_per_s", "samples_per_s", "epoch_ns", "peak_memory")
+"""Roles that make a table worth reading."""
+RESULTS = ("train_loss", "validation_loss", "train_accuracy", "validation_accuracy")
+KEYS = (
+    "world_size",
+    "strategy",
+    "model",
+    "hardware",
+    "run",
+    "micro_batch",
+    "global_batch",
+    "batch_size",
+    "epoch",
+    "op",
+)
+"""Roles that tell what a row is of."""
 COUNTS = {"k": 1e3, "m": 1e6, "b": 1e9}
-_FIGURES = ("step_ns", "epoch_ns", "time_ns")
+_TIMED = ("step_ns", "epoch_ns", "time_ns")
 _ITEMS = {
     "samples": "samples", "sample": "samples", "examples": "samples", "sequences": "sequences", "seqs": "sequences",
     "sentences": "sequences", "images": "images", "image": "images", "imgs": "images", "img": "images",
@@ -127,8 +143,8 @@ def _named(base: str, unit: str) -> Iterable[Meaning]:
 
 def _with_unit(role: str, base: str, unit: str) -> Meaning | None:
     """The meaning of a role with this unit; None: it cannot have it."""
-    if role in _FIGURES or role in ("peak_memory", "size"):
-        scale = (TIMES if role in _FIGURES else SIZES).get(unit)
+    if role in _TIMED or role in ("peak_memory", "size"):
+        scale = (TIMES if role in _TIMED else SIZES).get(unit)
         if not unit and base == "bytes":
             scale = 1.0
         if not unit and role == "epoch_ns" and base != "epoch":

@@ -41,7 +41,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TextTable:
     """source: its file. names: the header. rows: under it. single: the file is one record.
 
     nested: names that stand in an object of their own inside a JSON record.
@@ -63,7 +63,7 @@ def number(text: str) -> tuple[float, str] | None:
     return (value, (found[2] or "").strip().lower()) if math.isfinite(value) else None
 
 
-def read_tables(path: Path) -> tuple[Table, ...]:
+def read_tables(path: Path) -> tuple[TextTable, ...]:
     """Every table of a file. Raises DataError: damaged, or a row with more or fewer cells than its header."""
     if path.suffix.lower() == ".json":
         return (_records(path, read_json(path)),)
@@ -105,7 +105,7 @@ def read_text(path: Path) -> str:
     return text
 
 
-def _delimited(path: Path, text: str) -> Table:
+def _delimited(path: Path, text: str) -> TextTable:
     first = next(line for line in text.splitlines() if line.strip())
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=_delimiter(first))
     rows: list[Row] = []
@@ -120,7 +120,7 @@ def _delimiter(line: str) -> str:
     return max(DELIMITERS, key=line.count)
 
 
-def _markdown(path: Path, text: str) -> Iterator[Table]:
+def _markdown(path: Path, text: str) -> Iterator[TextTable]:
     lines = text.splitlines()
     for at, (head, rule) in enumerate(pairwise(lines), start=1):
         if not _is_rule(rule) or "|" not in head:
@@ -146,7 +146,7 @@ def _is_rule(line: str) -> bool:
     return "|" in line and "-" in line and all(_RULE.fullmatch(cell) for cell in _cells(line))
 
 
-def _table(path: Path, head: Row, body: Sequence[Row]) -> Table:
+def _table(path: Path, head: Row, body: Sequence[Row]) -> TextTable:
     for row in body:
         if len(row.cells) != len(head.cells):
             raise DataError(
@@ -161,10 +161,10 @@ def _table(path: Path, head: Row, body: Sequence[Row]) -> Table:
             why=f"it is: {', '.join(head.cells)}",
             fix="name the columns differently",
         )
-    return Table(path, head.cells, tuple(body))
+    return TextTable(path, head.cells, tuple(body))
 
 
-def _json_lines(path: Path, text: str) -> Table:
+def _json_lines(path: Path, text: str) -> TextTable:
     found: list[tuple[str, Any]] = []
     for line_number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
@@ -177,7 +177,7 @@ def _json_lines(path: Path, text: str) -> Table:
     return _of_objects(path, found, {})
 
 
-def _records(path: Path, document: Any) -> Table:
+def _records(path: Path, document: Any) -> TextTable:
     """A list of objects; an object with one list of objects, which share the rest; or an object that is one record."""
     if isinstance(document, list):
         return _of_objects(path, [(f"{path}: [{i}]", each) for i, each in enumerate(document)], {})
@@ -205,7 +205,7 @@ def _of_objects(
     shared: Mapping[tuple[str, ...], tuple[int, str]],
     *,
     single: bool = False,
-) -> Table:
+) -> TextTable:
     rows: list[tuple[str, dict[str, str]]] = []
     nested: set[str] = set()
     for where, each in objects:
@@ -217,7 +217,7 @@ def _of_objects(
         rows.append((where, _named(leaves)))
     names = tuple(dict.fromkeys(name for _, values in rows for name in values))
     lines = tuple(Row(where, tuple(values.get(name, "") for name in names)) for where, values in rows)
-    return Table(path, names, lines, single=single, nested=frozenset(nested))
+    return TextTable(path, names, lines, single=single, nested=frozenset(nested))
 
 
 def _named(leaves: Mapping[tuple[str, ...], tuple[int, str]]) -> dict[str, str]:

@@ -21,8 +21,7 @@ from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
 from stepscope.store.importers._folders import holds_traces, read_each, recognises_any
 from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of, without_prefix
 from stepscope.store.importers._scalars import Point, Scalars, run_of
-from stepscope.store.importers._training import GIB, label, with_own_baselines, with_unique_ids
-from stepscope.store.stated import with_stated
+from stepscope.store.importers._training import GIB, imported_runs, label
 
 _HEAD = 1 << 20
 _TIMER = re.compile(rb"(global_step=|\b\d{1,9}/)(\d{1,12}), (?:RunningAvg)?SamplesPerSec=([\d.e+-]{1,24})")
@@ -73,8 +72,7 @@ def _recognises(candidate: Candidate) -> bool:
 
 def _read(path: Path, stated: Stated) -> Imported:
     parts, notes = read_each(path, _knows, _read_file, suffixes=SUFFIXES)
-    runs = with_own_baselines(with_unique_ids(run for part in parts for run in part))
-    return Imported(format="deepspeed_log", path=str(path), runs=with_stated(runs, stated), notes=notes)
+    return imported_runs("deepspeed_log", path, (run for part in parts for run in part), stated, notes=notes)
 
 
 def _read_file(path: Path) -> tuple[TrainingRun, ...]:

@@ -16,8 +16,7 @@ from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._fields import Fields, read_fields
 from stepscope.store.importers._json import finite
 from stepscope.store.importers._scalars import Point, Scalars, run_of
-from stepscope.store.importers._training import slug, with_unique_ids
-from stepscope.store.stated import with_stated
+from stepscope.store.importers._training import imported_runs, slug
 
 FILE = "trainer_state.json"
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
@@ -47,9 +46,7 @@ def _read(path: Path, stated: Stated) -> Imported:
         if read:
             latest = max(read, key=lambda each: finite(each[1].values.get("global_step")) or 0)
             runs.append(_run(folder, *latest))
-    return Imported(
-        format="hf_trainer", path=str(path), runs=with_stated(with_unique_ids(runs), stated), notes=tuple(notes)
-    )
+    return imported_runs("hf_trainer", path, runs, stated, notes=notes)
 
 
 def _by_run(files: list[Path]) -> dict[Path, list[Path]]:

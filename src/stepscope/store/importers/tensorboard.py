@@ -13,8 +13,7 @@ from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import holds_traces
 from stepscope.store.importers._scalars import Point, Scalars, run_of
 from stepscope.store.importers._tfevents import Scalar, scalars_of
-from stepscope.store.importers._training import slug, with_unique_ids
-from stepscope.store.stated import with_stated
+from stepscope.store.importers._training import imported_runs, slug
 
 MARK = "tfevents"
 
@@ -32,12 +31,7 @@ def _read(path: Path, stated: Stated) -> Imported:
     runs = [run for folder, files in folders.items() if (run := _run(path, folder, files, notes)) is not None]
     if not runs:
         raise DataError(f"{path}: no scalar in its event files", why="; ".join(notes) or "nothing was logged")
-    return Imported(
-        format="tensorboard",
-        path=str(path),
-        runs=with_stated(with_unique_ids(runs), stated),
-        notes=tuple(notes),
-    )
+    return imported_runs("tensorboard", path, runs, stated, notes=notes)
 
 
 def _run(root: Path, folder: Path, files: Sequence[Path], notes: list[str]) -> TrainingRun | None:

@@ -19,8 +19,7 @@ from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import holds_traces, read_each, recognises_any
 from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of, without_prefix
 from stepscope.store.importers._scalars import Point, Scalars, run_of
-from stepscope.store.importers._training import label, with_own_baselines, with_unique_ids
-from stepscope.store.stated import with_stated
+from stepscope.store.importers._training import imported_runs, label
 
 _STEP = re.compile(rb"\bstep:\s*(\d{1,12})\s+loss:\s*(\S{1,20})")
 _RATE = re.compile(rb"\b(?:tps|wps):\s*([\d,.]{1,20})")
@@ -73,15 +72,7 @@ def _recognises(candidate: Candidate) -> bool:
 
 def _read(path: Path, stated: Stated) -> Imported:
     parts, notes = read_each(path, _knows, _read_file, suffixes=SUFFIXES)
-    runs = with_own_baselines(with_unique_ids(run for part in parts for run in part))
-    hardware = sorted({run.hardware for run in runs if run.hardware})
-    return Imported(
-        format="torchtitan_log",
-        path=str(path),
-        runs=with_stated(runs, stated),
-        hardware=", ".join(hardware) or None,
-        notes=notes,
-    )
+    return imported_runs("torchtitan_log", path, (run for part in parts for run in part), stated, notes=notes)
 
 
 def _read_file(path: Path) -> tuple[TrainingRun, ...]:

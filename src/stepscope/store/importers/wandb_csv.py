@@ -10,9 +10,8 @@ from stepscope.records.imported import Imported, Stated
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
 from stepscope.store.importers._scalars import Point, Scalars, run_of
-from stepscope.store.importers._tables import Row, Table, headers, number, read_tables
-from stepscope.store.importers._training import slug, with_unique_ids
-from stepscope.store.stated import with_stated
+from stepscope.store.importers._tables import Row, TextTable, headers, number, read_tables
+from stepscope.store.importers._training import imported_runs, slug
 
 _SUFFIXES = (".csv",)
 _SHADOWS = ("__MIN", "__MAX")
@@ -47,8 +46,7 @@ def _read(path: Path, stated: Stated) -> Imported:
         known = merged.setdefault(scalars.run_id, scalars)
         if known is not scalars:
             known.points = _together(known.points, scalars.points)
-    runs = [run_of(scalars) for scalars in merged.values()]
-    return Imported(format="wandb_csv", path=str(path), runs=with_stated(with_unique_ids(runs), stated), notes=notes)
+    return imported_runs("wandb_csv", path, map(run_of, merged.values()), stated, notes=notes)
 
 
 def _together(one: Sequence[Point], other: Sequence[Point]) -> list[Point]:
@@ -93,7 +91,7 @@ def _read_file(path: Path) -> list[Scalars]:
     return [scalars for scalars in found if scalars.points]
 
 
-def _columns(table: Table) -> Iterator[tuple[str, dict[int, str]]]:
+def _columns(table: TextTable) -> Iterator[tuple[str, dict[int, str]]]:
     """(run, index -> metric) of every run; a run's name may hold `` - `` itself."""
     if _is_history(table.names):
         yield table.source.stem, {i: name for i, name in enumerate(table.names) if not name.startswith("_")}
@@ -106,12 +104,12 @@ def _columns(table: Table) -> Iterator[tuple[str, dict[int, str]]]:
     yield from runs.items()
 
 
-def _values(row: Row, columns: dict[int, str], table: Table) -> dict[str, float]:
+def _values(row: Row, columns: dict[int, str], table: TextTable) -> dict[str, float]:
     found = {name: _cell(row, index, table) for index, name in columns.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _cell(row: Row, index: int, table: Table) -> float | None:
+def _cell(row: Row, index: int, table: TextTable) -> float | None:
     """None where a run logged nothing at this step, and for texts of a history. Raises DataError for a damaged number."""
     text = row.cells[index]
     if text.lower() in _NOTHING or not any(c.isdigit() for c in text):
@@ -124,7 +122,7 @@ def _cell(row: Row, index: int, table: Table) -> float | None:
     return found[0]
 
 
-def _step(row: Row, index: int, table: Table) -> int:
+def _step(row: Row, index: int, table: TextTable) -> int:
     value = _cell(row, index, table)
     if value is None or value != int(value):
         raise row.wrong(index, table.names[index], "the number of a step")

@@ -1,0 +1,84 @@
+"""What is said of a table that cannot be read: which columns were found, and what to type or to write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stepscope.core.errors import DataError, UsageError
+from stepscope.core.suggest import did_you_mean, unknown
+from stepscope.records.imported import Stated
+from stepscope.store.importers._collectives import BUS_FACTORS
+from stepscope.store.importers._columns import FIGURES, NAMES, Columns, is_gpu_count, meanings_of, plain
+from stepscope.store.importers._tables import TextTable, number
+
+_WIDE = 3
+_MEANINGS = (
+    "step_time_ms",
+    "step_time_s",
+    "epoch_time_s",
+    "tokens_per_s",
+    "images_per_s",
+    "peak_memory_gib",
+    "time_us",
+)
+KNOWN = "world_size, strategy, model, step_time_ms, tokens_per_s, epoch_time_s, peak_memory_gib"
+LONG = "write a row a run as CSV, with columns such as gpus,model,samples_per_s"
+
+
+def require_stated_columns(path: Path, tables: Sequence[TextTable], stated: Stated) -> None:
+    """Raises UsageError where no table has any of the columns that the user names, or what one means is not known."""
+    for name, meaning in stated.columns.items():
+        if meaning != "-" and all(each.scale is None for each in meanings_of(meaning)):
+            known = [first for names in NAMES.values() for first in names.split()[:1]]
+            raise UsageError(unknown("meaning", meaning, [*known, *_MEANINGS]), fix=f"--columns {name}=MEANING")
+    names = [name for table in tables for name in table.names]
+    present = {plain(name) for name in names}
+    absent = [name for name in stated.columns if plain(name) not in present]
+    if absent and len(absent) == len(stated.columns):
+        guess = did_you_mean(absent[0], names)
+        raise UsageError(
+            f"--columns: {path} has no column {absent[0]!r}" + (f"; did you mean {guess!r}?" if guess else ""),
+            why=f"there are: {', '.join(dict.fromkeys(names))}",
+            fix="name a column as the header has it",
+        )
+
+
+def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataError:
+    """Which columns were found, and what to type or to write so that the table can be read."""
+    if not tables:
+        return DataError(f"{path}: no table in it", fix="pass a file with a table: CSV, TSV, Markdown, JSON records")
+    table, columns = max(tables, key=lambda each: len(each[1].by_role))
+    found = ", ".join(name for name in table.names[:20] if name) + (", ..." if len(table.names) > 20 else "")
+    by_ranks = [name for name in table.names if is_gpu_count(name)]
+    if len(by_ranks) > 1:
+        return DataError(
+            f"{path}: a column a number of ranks ({', '.join(by_ranks)})",
+            why="a row holds several runs, and what the figures are is not said",
+            fix=LONG,
+        )
+    figures = {role: table.names[at] for role, (at, _) in columns.by_role.items() if role in (*FIGURES, "time_ns")}
+    times = [table.names[i] for i in columns.unclear if meanings_of(table.names[i])[0].role == "time_ns"]
+    figures |= {"time_ns": times[0]} if times else {}
+    free = [table.names[i] for i in (*columns.unclear, *columns.others) if table.names[i]]
+    lacks, example = "no column is a time or a throughput", f"{free[-1] if free else 'NAME'}=samples_per_s"
+    if columns.has("size") and columns.has("time_ns"):
+        lacks, example = "no column names the collective", f"{_naming_an_op(table) or 'NAME'}=op"
+    elif "time_ns" in figures:
+        lacks = f"{figures['time_ns']!r} may be the time of a step, of an epoch or of a whole run"
+        example = f"{figures['time_ns']}=epoch_time_s"
+    elif figures:
+        lacks, example = "no column says what a run is", f"{free[0] if free else 'NAME'}=world_size"
+    state = f"say what a column is: --columns {example} (or {KNOWN}; of collectives op, size_bytes and time_us)"
+    wide = len([i for i in columns.others if all(number(row.cells[i]) for row in table.rows)]) >= _WIDE
+    return DataError(
+        f"{path}: which column is what?",
+        why=f"{'; '.join([lacks, *columns.unclear.values()])}; the columns are: {found}",
+        fix=f"{LONG}; or {state}" if wide and not figures else f"{state}; or {LONG}",
+    )
+
+
+def _naming_an_op(table: TextTable) -> str | None:
+    """A column in whose first row the name of a collective stands."""
+    cells = zip(table.names, table.rows[0].cells if table.rows else (), strict=False)
+    return next((name for name, text in cells if any(op in text for op in BUS_FACTORS)), None)

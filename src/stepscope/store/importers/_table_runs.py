@@ -1,0 +1,375 @@
+"""Rows of a table of results as training runs: groups, epochs, batches, scaling."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+from stepscope.core.errors import DataError
+from stepscope.records.run import Status
+from stepscope.records.training import Epoch, Measured, TrainingRun
+from stepscope.store.importers._columns import plain
+from stepscope.store.importers._table_lines import (
+    NOT_FINITE,
+    Line,
+    fraction,
+    is_word,
+    loss,
+    of,
+    plain_value,
+    whole,
+)
+from stepscope.store.importers._tables import TextTable, number
+from stepscope.store.importers._training import (
+    label,
+    measured,
+    require_agreement,
+    slug,
+    with_own_baselines,
+    with_unique_ids,
+)
+
+_TIMED = ("step_ns", "steps_per_s", "samples_per_s", "epoch_ns", "time_ns")
+_FINISHED = (
+    "ok",
+    "success",
+    "succeeded",
+    "successful",
+    "pass",
+    "passed",
+    "done",
+    "finished",
+    "completed",
+    "complete",
+    "true",
+)
+_NO_MEMORY = re.compile(r"\b(?:oom|out.?of.?memory|cuda out)\b", re.I)
+_NO_GROUP = re.compile(
+    r"(?:^|_)(?:notes?|comments?|remarks?|description|timestamp|command|path|file|url|fingerprint|hash|sha\d*)$"
+)
+_AN_ID = re.compile(r"[0-9a-f]{12,}|\d{4}-\d\d-\d\d[T ]\d\d:.*|.{41,}|.*[/\\].*", re.I)
+_SOME = 3
+_SETTINGS = 60
+_TEXT = 80
+_ROUNDED = 0.02
+
+
+def runs_of(lines: Sequence[Line]) -> tuple[TrainingRun, ...]:
+    """One run a row, or of the rows of its epochs; baselines and scaling as far as the rows tell. Raises DataError."""
+    kinds = _kinds_of(lines)
+    runs = [_run(members, kinds) for members in _by_run(lines, kinds)]
+    return _with_scaling(with_own_baselines(with_unique_ids(runs)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kinds:
+    """What tells kinds of runs apart, which are not compared. names: columns of unknown meaning. hardware: it varies."""
+
+    names: tuple[str, ...]
+    hardware: bool
+
+    def texts(self, line: Line) -> tuple[str, ...]:
+        return tuple(of(line, name) for name in self.names)
+
+
+def _kinds_of(lines: Sequence[Line]) -> _Kinds:
+    """Texts that vary, unless each row has its own (an id, a time), or the strategy alone decides it."""
+    values: dict[str, list[str]] = {}
+    for line in lines:
+        for index in line.columns.others:
+            name = line.columns.names[index]
+            if name not in line.table.nested and not _NO_GROUP.search(plain(name)):
+                values.setdefault(name, [])
+    for name, found in values.items():
+        found += [of(line, name) for line in lines]
+    strategies = [line.cell("strategy") for line in lines]
+    names = tuple(
+        name
+        for name, found in values.items()
+        if len(set(found)) > 1
+        and any(is_word(text) for text in found)
+        and not (len(set(found)) == len(lines) and any(_AN_ID.fullmatch(text) for text in found))
+        and len(set(zip(strategies, found, strict=True))) > len(set(strategies))
+    )
+    return _Kinds(names, len({line.cell("hardware") for line in lines}) > 1)
+
+
+def _by_run(lines: Sequence[Line], kinds: _Kinds) -> list[list[Line]]:
+    """Rows of one run: each is one, unless the table has epochs."""
+    found: dict[object, list[Line]] = {}
+    for line in lines:
+        by_epoch = line.columns.has("epoch")
+        key: object = (id(line.table), _identity(line, kinds)) if by_epoch else id(line.row)
+        found.setdefault(key, []).append(line)
+    return list(found.values())
+
+
+def _identity(line: Line, kinds: _Kinds) -> tuple[str, ...]:
+    roles = (
+        "model",
+        "strategy",
+        "hardware",
+        "precision",
+        "run",
+        "micro_batch",
+        "global_batch",
+        "batch_size",
+        "world_size",
+    )
+    return (*(line.cell(role) for role in roles), *kinds.texts(line))
+
+
+def _run(members: Sequence[Line], kinds: _Kinds) -> TrainingRun:
+    line = members[0]
+    status, error = _status(line)
+    ok = status == "ok"
+    world_size, strategy = line.count("world_size"), line.text("strategy")
+    micro, accumulation = line.count("micro_batch"), line.count("accumulation")
+    steps = line.count("steps") if line.columns.has("steps") else None
+    epochs = _epochs(members) if line.columns.has("epoch") and ok else ()
+    size = _same(members, "dataset_size")
+    epoch_ns = fmean(e.duration_ns for e in epochs if e.duration_ns) if any(e.duration_ns for e in epochs) else None
+    epoch_ns = epoch_ns or (line.amount("epoch_ns") if ok else None)
+    step_ns, rate, rate_unit = _step_ns(line) if ok else None, *_rate(line, world_size, ok=ok)
+    if rate is None and size is not None and epoch_ns:
+        rate, rate_unit = size * 1e9 / epoch_ns, "samples"
+    batch, sequence = _batch(line, world_size, step_ns, rate, rate_unit)
+    memory = line.amount("peak_memory") if ok else None
+    accuracy = None if epochs else fraction(line, "validation_accuracy")
+    n = len(epochs) or steps
+    hardware, device = line.text("hardware"), line.text("device")
+    hardware = hardware if hardware is not None and is_word(hardware) else None
+    return TrainingRun(
+        run_id=_run_id(line, kinds),
+        label=label(strategy, world_size, *([f"{micro} a rank"] if micro else [])),
+        group=_group(line, kinds, sequence),
+        source=line.row.where,
+        status=status,
+        error=error,
+        world_size=world_size,
+        model=line.text("model"),
+        dataset=line.text("dataset"),
+        dataset_size=size,
+        strategy=strategy,
+        precision=_precision(line),
+        accumulation=accumulation,
+        micro_batch=micro,
+        global_batch=batch,
+        scaling=_scaling(members),
+        device=None if device is None else device.partition(":")[0],
+        backend=line.text("backend"),
+        hardware=hardware,
+        num_parameters=whole(line.amount("parameters")),
+        step_ns=measured(step_ns, n=steps),
+        epoch_ns=None if epochs or epoch_ns is None else Measured(value=epoch_ns),
+        epoch_estimated=False if epoch_ns is not None else None,
+        samples_per_s=measured(rate, n=n),
+        unit=rate_unit,
+        epochs=epochs,
+        train_loss=loss(members[-1], "train_loss") if ok else None,
+        test_accuracy=accuracy,
+        peak_memory_bytes=whole(memory),
+        settings=_settings(line, sequence),
+        missing={} if world_size is not None else {"world_size": "no column says on how many ranks it ran"},
+    )
+
+
+def _status(line: Line) -> tuple[Status, str | None]:
+    """Of a status column, else of words and zeros where a figure should be."""
+    state = line.text("status")
+    if state is not None and state.lower() not in _FINISHED:
+        return "oom" if _NO_MEMORY.search(state) else "error", state
+    figures = [line.cell(role) for role in _TIMED if line.columns.has(role)]
+    word = next((text for text in figures if text and not any(c.isdigit() for c in text)), None)
+    if word is not None and word.lower() not in NOT_FINITE:
+        return "oom" if _NO_MEMORY.search(word) else "error", f"the table says {word!r}"
+    numbers = [number(text) for text in figures if text]
+    if figures and not numbers and not line.cell("peak_memory"):
+        return "error", "the table has no figure of it"
+    if any(found is not None and found[0] == 0 for found in numbers):
+        return "error", "0 in the table: failed or not run"
+    return "ok", None
+
+
+def _step_ns(line: Line) -> float | None:
+    per_s = line.amount("steps_per_s")
+    return line.amount("step_ns") or (1e9 / per_s if per_s else None)
+
+
+def _rate(line: Line, world_size: int | None, *, ok: bool) -> tuple[float | None, str]:
+    """(throughput of all ranks, what it counts)."""
+    if not line.columns.has("samples_per_s"):
+        return None, "samples"
+    meaning = line.columns.by_role["samples_per_s"][1]
+    unit, value = meaning.item or "items", line.amount("samples_per_s") if ok else None
+    if value is None or not meaning.per_rank:
+        return value, unit
+    return (None if world_size is None else value * world_size), unit
+
+
+def _batch(
+    line: Line, world_size: int | None, step_ns: float | None, rate: float | None, unit: str
+) -> tuple[int | None, int | None]:
+    """(global batch, sequence length), checked against each other and against step time and throughput.
+
+    Without a column for it, the global batch is that of a rank times the ranks where the throughput confirms it.
+    """
+    batch, sequence = line.count("global_batch"), line.count("sequence_length")
+    micro, accumulation = line.count("micro_batch"), line.count("accumulation")
+    if batch is None and world_size == 1 and accumulation in (None, 1):
+        batch = micro or line.count("batch_size")
+    if batch is not None and micro is not None and world_size is not None and line.columns.has("global_batch"):
+        ranks = micro * world_size * (accumulation or 1)
+        if batch != ranks and (accumulation is not None or batch % ranks):
+            raise line.wrong("global_batch", f"{line.name('micro_batch')} x {line.name('world_size')} = {ranks}")
+    per_item = sequence if unit == "tokens" else 1
+    if step_ns is None or rate is None or per_item is None:
+        return batch, sequence
+    if batch is None and micro is not None and world_size is not None:
+        batch = micro * world_size * (accumulation or 1)
+        agrees = abs(rate * step_ns / 1e9 / (batch * per_item) - 1) <= _ROUNDED
+        if not agrees and accumulation is None:
+            return None, sequence
+    if batch is not None:
+        require_agreement(
+            line.row.where,
+            line.name("samples_per_s"),
+            stated=rate,
+            derived=batch * per_item / step_ns * 1e9,
+            formula=f"{batch * per_item} {unit} of a step / its time",
+            tolerance=_ROUNDED,
+        )
+    return batch, sequence
+
+
+def _epochs(members: Sequence[Line]) -> tuple[Epoch, ...]:
+    """Raises DataError for an epoch that stands twice."""
+    seen: dict[int, Line] = {}
+    for line in members:
+        value = line.value("epoch")
+        if value is None or value < 0 or value != int(value):
+            raise line.wrong("epoch", "the number of an epoch")
+        if int(value) in seen:
+            raise DataError(
+                f"{line.row.where}: epoch {int(value)} a second time",
+                why=f"{seen[int(value)].row.where} has it already: two runs, or a column tells them apart that is not known",
+                fix="keep the rows of one run, or name the column: --columns NAME=run",
+            )
+        seen[int(value)] = line
+    _refuse_clock([line for _, line in sorted(seen.items())])
+    return tuple(
+        Epoch(
+            number=at,
+            duration_ns=line.amount("epoch_ns") or line.amount("time_ns"),
+            train_loss=loss(line, "train_loss"),
+            train_accuracy=fraction(line, "train_accuracy"),
+            validation_loss=loss(line, "validation_loss"),
+            validation_accuracy=fraction(line, "validation_accuracy"),
+            samples_per_s=line.amount("samples_per_s"),
+        )
+        for at, line in sorted(seen.items())
+    )
+
+
+def _refuse_clock(lines: Sequence[Line]) -> None:
+    """A column ``time`` that only grows, past twice its beginning, is likely to count from the start of the training."""
+    if not lines[0].columns.has("time_ns") or lines[0].columns.has("epoch_ns"):
+        return
+    times = [line.amount("time_ns") or 0.0 for line in lines]
+    if len(times) > _SOME and all(a < b for a, b in pairwise(times)) and times[-1] > 2 * times[0]:
+        name = lines[0].name("time_ns")
+        raise DataError(
+            f"{lines[-1].row.where}: {name} grows from epoch to epoch",
+            why="it may count from the start of the training, and then it is not the time of an epoch",
+            fix=f"--columns {name}=epoch_time_s if each is of one epoch, --columns {name}=- to leave it out",
+        )
+
+
+def _same(members: Sequence[Line], role: str) -> int | None:
+    """A count that all rows of a run share. Raises DataError where they differ."""
+    values = [line.count(role) for line in members]
+    if len(set(values)) > 1:
+        raise members[-1].wrong(role, f"{values[0]}, as in the other rows of this run")
+    return values[0]
+
+
+def _scaling(members: Sequence[Line]) -> Any:
+    """``weak`` or ``strong`` where a column of the table says nothing else."""
+    line = members[0]
+    words = {line.row.cells[i].lower() for i in line.columns.others}
+    found = words & {"weak", "strong"}
+    return found.pop() if len(found) == 1 else None
+
+
+def _with_scaling(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
+    """What is kept as ranks are added: also by the sizes of data sets. Where only epochs are timed it has to be known."""
+    by_id = {run.run_id: run for run in runs}
+    found = []
+    for run in runs:
+        base = by_id.get(run.baseline_id or "")
+        new = run
+        if base is not None and base is not run and run.scaling is None and run.dataset_size and base.dataset_size:
+            grown = run.dataset_size * (base.world_size or 1) == base.dataset_size * (run.world_size or 1)
+            new = replace(run, scaling="strong" if run.dataset_size == base.dataset_size else "weak" if grown else None)
+        timed = run.epoch_ns is not None or any(epoch.duration_ns for epoch in run.epochs)
+        rated = run.samples_per_s is not None or run.step_ns is not None
+        if timed and not rated and new.scaling is None and base is not None:
+            why = "only epochs are timed, and no column says how many samples one has"
+            new = replace(new, missing={**new.missing, "scaling": why})
+        found.append(new)
+    return tuple(found)
+
+
+def _run_id(line: Line, kinds: _Kinds) -> str:
+    """The file's name for its only record; else the run's own name, else what tells the rows of the table apart."""
+    stem = line.table.source.stem
+    if line.table.single:
+        return stem
+    name = line.text("run")
+    if name is not None:
+        return slug(name) or stem
+    parts = []
+    for role, prefix in _ID_PARTS:
+        if len({Line(line.table, row, line.columns).cell(role) for row in line.table.rows}) > 1:
+            parts.append(f"{prefix}{line.cell(role)}")
+        if role == "hardware":
+            parts += [of(line, name) for name in kinds.names if _varies(line.table, name)]
+    return f"{stem}-{slug(*parts)}" if slug(*parts) else stem
+
+
+def _varies(table: TextTable, name: str) -> bool:
+    return name in table.names and len({row.cells[table.names.index(name)] for row in table.rows}) > 1
+
+
+_ID_PARTS = (
+    ("model", ""), ("strategy", ""), ("hardware", ""), ("precision", ""), ("global_batch", "gb"), ("batch_size", "b"),
+    ("micro_batch", "b"), ("world_size", ""),
+)  # fmt: skip
+
+
+def _group(line: Line, kinds: _Kinds, sequence: int | None) -> str:
+    texts = [line.text("model"), line.text("dataset"), _precision(line)]
+    texts += [f"sequences of {sequence}" if sequence else None]
+    texts += [*kinds.texts(line), line.text("hardware") if kinds.hardware else None]
+    return ", ".join(text for text in texts if text) or line.table.source.stem
+
+
+def _settings(line: Line, sequence: int | None) -> dict[str, Any]:
+    """What else the row says, as plain values."""
+    found: dict[str, Any] = {} if sequence is None else {"sequence_length": sequence}
+    if batch := line.text("batch_size"):
+        found["batch_size"] = plain_value(batch)
+    for index in line.columns.others:
+        text = line.row.cells[index]
+        if text and len(text) <= _TEXT and len(found) < _SETTINGS and text.lower() not in NOT_FINITE:
+            found.setdefault(line.columns.names[index], plain_value(text))
+    return found
+
+
+def _precision(line: Line) -> str | None:
+    text = line.text("precision")
+    return {"true": "amp", "false": None}.get(text.lower(), text) if text else None
