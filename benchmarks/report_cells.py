@@ -26,7 +26,7 @@ from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_record
 
 CELLS, STEPS, EPOCHS = 500, 60, 5
-FORMATS = ("html", "png", "svg", "csv", "tex", "md", "txt")
+FORMATS = ("html", "png", "svg", "pdf", "csv", "tex", "md", "txt")
 
 
 def main(arguments: list[str] | None = None) -> None:

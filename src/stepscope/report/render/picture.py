@@ -24,10 +24,12 @@ _MARK = re.compile(
 _NOISE = re.compile(
     r' (?:aria-hidden="true"|pointer-events="none"|role="graphics-[^"]*"|aria-roledescription="[^"]*"'
     r'|class="(?:mark|role|background|foreground|marks)[^"]*"|opacity="1"|aria-label="[^"]*"|xmlns:xlink="[^"]*"'
-    r'|stroke-miterlimit="10"|version="1.1")'
+    r'|stroke-miterlimit="10"|version="1.1"|transform="translate\(0,0\)")'
 )
 _NOTHING = re.compile(r'<path(?: aria-hidden="true")?(?: class="[^"]*")?(?: aria-hidden="true")? d=""[^>]*/>')
 _GROUND = re.compile(r'<path[^>]*class="background"[^>]*d="M0(?:\.5)?,0(?:\.5)?h0v0h0Z"[^>]*/>')
+_LONG = re.compile(r"(-?\d+\.\d\d)\d+(?=[^<>]*>)")
+"""A hundredth of a point is enough for a place; texts keep their digits."""
 _EMPTY = re.compile(r"<g(?: [^>]*)?></g>")
 
 
@@ -58,10 +60,13 @@ def _plain(svg: str) -> str:
     svg = _GROUND.sub("", _NOTHING.sub("", svg))
     svg = _MARK.sub(r"<\1\2\4><title>\3</title></\1>", svg)
     svg = _NOISE.sub("", svg)
-    for number, name in enumerate(
-        dict.fromkeys(re.findall(r'\bid="([^"]*)"', svg))
-    ):  # they count on from picture to picture
+    # names count on from picture to picture
+    for number, name in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]*)"', svg))):
         svg = svg.replace(f'id="{name}"', f'id="n{number}"').replace(f"url(#{name})", f"url(#n{number})")
+    font = re.search(r' font-family="[^"]*"', svg)
+    if font:  # once for all texts
+        svg = svg.replace(font[0], "").replace("<svg", f"<svg{font[0]}", 1)
+    svg = _LONG.sub(r"\1", svg)
     before = ""
     while before != svg:
         before, svg = svg, _EMPTY.sub("", svg)
