@@ -20,7 +20,7 @@ from stepscope.matrix.runner import OnEvent
 from stepscope.records import codec
 from stepscope.report.render import terminal
 from stepscope.report.table import Column, Table, Value, duration, said, tabled, whole
-from stepscope.results.slow_ranks import MIN_EXCESS
+from stepscope.stats.excess import MIN_EXCESS
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.doctor import Doctor

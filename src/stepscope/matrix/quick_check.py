@@ -35,7 +35,8 @@ from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.plan import CommOp
 from stepscope.results.evidence import CellEvidence, Evidence, Source
-from stepscope.results.slow_ranks import LEAST_STEPS, OwnTimes, own_times
+from stepscope.results.slow_ranks import OwnTimes, own_times
+from stepscope.stats.excess import LEAST_STEPS
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_cell
 

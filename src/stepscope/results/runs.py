@@ -18,10 +18,10 @@ from stepscope.records.cell_result import CellResult
 from stepscope.records.run import CellStatus
 from stepscope.records.samples import PHASES, EpochResult
 from stepscope.records.training import Epoch, Measured, PhaseTimes, TrainingRun
-from stepscope.results.bench_scaling import with_baselines
 from stepscope.results.figures import epoch_time
 from stepscope.results.labels import cell_labels
 from stepscope.results.planned import Planned, plan_of
+from stepscope.results.scaling import with_baselines
 from stepscope.stats import measured
 from stepscope.stats.measured import Estimate
 from stepscope.store.layout import RunLayout
@@ -52,7 +52,7 @@ def build_runs(layout: RunLayout, cells: Sequence[CellSpec], *, plans: Plans | N
         replace(_run(layout, cell, plans.get(cell.cell_id)), varied=varied)
         for cell, varied in zip(cells, varied_settings(cells), strict=True)
     ]
-    return with_baselines(labelled(runs), cells)
+    return with_baselines(labelled(runs))
 
 
 def read_runs(path: Path) -> tuple[TrainingRun, ...]:
@@ -84,7 +84,7 @@ def run_of(cell: CellResult, plan: Planned | Unavailable | None = None) -> Train
 def _run(layout: RunLayout, spec: CellSpec, plan: Planned | Unavailable | None) -> TrainingRun:
     """Names that tell it apart are filled in afterwards (:func:`labelled`)."""
     folder = layout.cell(spec.cell_id)
-    empty = replace(_empty(spec, plan), source=layout.root.name)
+    empty = replace(planned_run(spec, plan), source=layout.root.name)
     try:
         status = read_if_there(folder.status, CellStatus)
     except DataError as error:
@@ -102,14 +102,15 @@ def _run(layout: RunLayout, spec: CellSpec, plan: Planned | Unavailable | None) 
 
 
 def _measured_run(cell: CellResult, plan: Planned | Unavailable | None) -> TrainingRun:
-    run = _empty(cell.spec, plan)
+    run = planned_run(cell.spec, plan)
     if cell.status is not None:
         run = replace(run, status=cell.status.status, error=_reason(cell.status))
     run = _facts(run, cell)
     return _figures(run, cell, plan) if run.status == "ok" else _partial(run, cell)
 
 
-def _empty(spec: CellSpec, plan: Planned | Unavailable | None) -> TrainingRun:
+def planned_run(spec: CellSpec, plan: Planned | Unavailable | None = None) -> TrainingRun:
+    """A cell that has not run: what its spec says. It still lacks its names (:func:`labelled`)."""
     return TrainingRun(
         run_id=spec.cell_id,
         label="",
@@ -126,7 +127,11 @@ def _empty(spec: CellSpec, plan: Planned | Unavailable | None) -> TrainingRun:
         device=spec.device,
         backend=spec.backend,
         num_parameters=plan.num_parameters if isinstance(plan, Planned) else None,
-        settings={**settings_of(spec), **{f"strategy_options.{k}": v for k, v in spec.strategy_options.items()}},
+        settings={
+            **settings_of(spec),
+            **{f"strategy_options.{k}": v for k, v in spec.strategy_options.items()},
+            "data_digest": spec.data_digest,
+        },
         workload=spec.workload,
         model_options=spec.model,
         strategy_key=spec.strategy,

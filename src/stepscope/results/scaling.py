@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,15 @@ from stepscope.results.targets import target_times
 from stepscope.stats.bootstrap import ratio_of_means
 from stepscope.stats.measured import BOOTSTRAP_SEED
 from stepscope.stats.scaling import rate
+
+PLAIN = (None, "single")
+"""Strategies of a process that shares its work with no other."""
+
+COMMUNICATION = tuple(f"env.{prefix}" for prefix in ("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_"))
+"""Variables that tune communication only: one rank, which sends nothing, is the same with and without."""
+
+FREE = ("steps", "epochs", "network")
+"""Settings in which a run and its baseline may differ: how long they ran, and what one rank sends nothing over."""
 
 MADE_UP = ("synthetic", "random", "dummy", "fake")
 """Beginnings of the names of data sets that may grow with the ranks: their name does not fix their size."""
@@ -44,25 +54,64 @@ def speedups(runs: Sequence[TrainingRun]) -> dict[str, ScalingRow]:
     return {row.run_id: row for row in scaling_rows(runs) if row.run_id in named}
 
 
-def baseline_of(run: TrainingRun, runs: Iterable[TrainingRun]) -> TrainingRun | None:
-    """What ``run``'s speed-up refers to: the run that it names (None where that one failed), else the one on the fewest
-    ranks of its group; None where several could be meant.
+def with_baselines(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
+    """Cells of one run folder with ``baseline_id``, a one-rank run; a run that others are measured against is its own.
 
-    Of several, the same strategy counts more than none or ``single``. Runs on other hardware, with another batch rule or
-    in other units are no baselines, and neither is one on as many ranks.
+    A baseline without a result, and a speed-up that so many ranks cannot give, are notes.
     """
+    one_rank = [run for run in runs if run.world_size == 1]
+    bases = {run.run_id: base.run_id for run in runs if (base := find_baseline(run, one_rank)) is not None}
+    named = set(bases.values())
+    with_ids = [
+        replace(run, baseline_id=bases.get(run.run_id, run.run_id if run.run_id in named else None)) for run in runs
+    ]
+    by_id = {run.run_id: run for run in with_ids}
+    scaled = speedups(with_ids)
+    return tuple(_noted(run, by_id.get(run.baseline_id or ""), scaled.get(run.run_id)) for run in with_ids)
+
+
+def _noted(run: TrainingRun, base: TrainingRun | None, row: ScalingRow | None) -> TrainingRun:
+    if base is None or run.samples_per_s is None or base.run_id == run.run_id:
+        return run
+    note = None
+    if base.samples_per_s is None:
+        note = f"no speed-up: the baseline {base.run_id} gave no result ({base.status})"
+    elif row is not None and row.rating is None:
+        note = (
+            f"{row.speedup:.2f}x is more than {run.world_size} ranks can give: the baseline was slowed down by other load "
+            "or measured too briefly; measure both again"
+        )
+    return run if note is None else replace(run, notes=(*run.notes, note))
+
+
+def baseline_of(run: TrainingRun, runs: Sequence[TrainingRun]) -> TrainingRun | None:
+    """What ``run``'s speed-up refers to: the run that it names, else :func:`find_baseline`; None where that one failed."""
     if run.status != "ok" or run.world_size is None:
         return None
-    if run.baseline_id is not None:
-        return next((r for r in runs if r.run_id == run.baseline_id and r.status == "ok"), None)
-    alike = [r for r in runs if _comparable(run, r)]
-    fewest = min((r.world_size or 0 for r in alike), default=0)
-    first = [r for r in alike if r.world_size == fewest and fewest < run.world_size]
-    for wanted in ((run.strategy,), (None, "single")):
-        chosen = [r for r in first if r.strategy in wanted]
-        if len(chosen) == 1:
-            return chosen[0]
-    return first[0] if len(first) == 1 else None
+    if run.baseline_id is None:
+        found = find_baseline(run, runs)
+    else:
+        found = next((r for r in runs if r.run_id == run.baseline_id), None)
+    return found if found is not None and found.status == "ok" else None
+
+
+def find_baseline(run: TrainingRun, runs: Iterable[TrainingRun]) -> TrainingRun | None:
+    """The comparable run on the fewest ranks, fewer than ``run``'s; None where there is none, or several could be meant.
+
+    One with a result goes before one without; a plain process (no strategy, ``single``) before the same strategy on so few
+    ranks. Among cells of ours that are alike: the same environment, network and length of run.
+    """
+    alike = [r for r in runs if _comparable(run, r) and r.world_size is not None]
+    for there in ([r for r in alike if r.status == "ok"], alike):
+        fewest = min((r.world_size or 0 for r in there), default=0)
+        first = [r for r in there if r.world_size == fewest < (run.world_size or 0)]
+        plain = [r for r in first if _strategy(r) in PLAIN]
+        for chosen in (plain, [r for r in first if _strategy(r) == _strategy(run)]):
+            if chosen and (run.workload is not None or len(chosen) == 1):
+                return min(chosen, key=lambda r: _distance(run, r))  # the first of equal ones
+        if len(first) == 1 and run.workload is None:
+            return first[0]
+    return None
 
 
 def scaling_of(run: TrainingRun, base: TrainingRun) -> Scaling | None:
@@ -90,15 +139,53 @@ def same_data(run: TrainingRun, base: TrainingRun) -> bool:
 
 
 def _comparable(run: TrainingRun, other: TrainingRun) -> bool:
-    if other.group != run.group or other.status != "ok" or other.world_size is None:
+    if other.group != run.group or other.world_size is None:
         return False
     if other.run_id == run.run_id:
         return True
-    if other.unit != run.unit or _differ(other.hardware, run.hardware) or _differ(other.device, run.device):
+    if other.unit != run.unit or _differ(other.device, run.device):
         return False
+    ours = run.workload is not None and other.workload is not None
+    if ours and not _same_settings(run, other):
+        return False
+    if not (ours and other.source == run.source) and _differ(other.hardware, run.hardware):
+        return False  # one run folder is of one machine
     if run.scaling == "strong":
         return not _differ(other.global_batch, run.global_batch)
     return run.scaling != "weak" or not _differ(other.micro_batch, run.micro_batch)
+
+
+def _same_settings(run: TrainingRun, other: TrainingRun) -> bool:
+    """Whether nothing but the ranks, the strategy and what one rank cannot feel differs between two cells of ours."""
+    if (run.workload, dict(run.model_options)) != (other.workload, dict(other.model_options)):
+        return False
+    plain = _strategy(other) in PLAIN
+    mine, theirs = (
+        {
+            key: value
+            for key, value in each.settings.items()
+            if key not in FREE
+            and not (plain and (key.startswith(COMMUNICATION) or key.startswith("strategy_options.")))
+        }
+        for each in (run, other)
+    )
+    return mine == theirs
+
+
+def _distance(run: TrainingRun, other: TrainingRun) -> tuple[bool, ...]:
+    def env(each: TrainingRun) -> dict[str, Any]:
+        return {key: value for key, value in each.settings.items() if key.startswith("env.")}
+
+    lengths = [(each.settings.get("steps"), each.settings.get("epochs")) for each in (run, other)]
+    return (
+        env(run) != env(other),
+        run.settings.get("network") != other.settings.get("network"),
+        lengths[0] != lengths[1],
+    )
+
+
+def _strategy(run: TrainingRun) -> str | None:
+    return run.strategy_key or run.strategy
 
 
 def _differ(one: object, other: object) -> bool:

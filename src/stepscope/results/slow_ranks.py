@@ -16,16 +16,12 @@ from numpy.typing import NDArray
 
 from stepscope.records.cell_result import CellResult
 from stepscope.records.samples import StepSample
-from stepscope.stats.bootstrap import bootstrap_median_interval
+from stepscope.stats.excess import LEAST_STEPS, MIN_EXCESS, chronic_excess, lower_bound
 from stepscope.stats.measured import common_steps
 from stepscope.stats.order import mad
 
 Kind = Literal["chronic", "rotating", "one-off"]
 Floats = NDArray[np.float64]
-
-LEAST_STEPS = 20
-MIN_EXCESS = 0.05
-"""Median excess over the others' median own time from which a rank is slow; the same as for traces."""
 
 MIN_ROTATING = 0.10
 """Median lead of whoever is last over the others. Ranks whose own times scatter by 3 % lose 3.4 % (2 ranks) to 4.3 % (8
@@ -37,7 +33,6 @@ OUTLIER_MADS = 6.0
 MIN_ONE_OFF = 0.05
 """Share of all step time that such accidents cost together, from which they are worth a word."""
 
-_SEED = 20_261
 PARTS = ("data_wait", "forward", "backward_compute", "optimizer", "other")
 WORDS = {
     "data_wait": "waiting for data",
@@ -169,27 +164,24 @@ def _table(steps: list[tuple[StepSample, ...]], part: str) -> Floats:
 def _chronic(times: OwnTimes, rank: int) -> Slow | None:
     excess = times.excess_ns[rank]
     others = times.own_ns[rank] - excess
-    middle, typical = float(np.median(excess)), float(np.median(others))
-    if middle <= MIN_EXCESS * typical:
+    slow = chronic_excess(excess, others)
+    if slow is None:
         return None
-    low = _lower_bound(excess)
-    if low is None or low <= 0:
-        return None
-    part, part_ns = _part(times, rank, np.ones(times.steps, dtype=np.bool_), middle)
+    part, part_ns = _part(times, rank, np.ones(times.steps, dtype=np.bool_), slow.excess_ns)
     rest = float(np.median(np.delete(times.samples, rank)))
     return Slow(
         kind="chronic",
         rank=rank,
         host=times.hosts[rank],
-        excess_ns=middle,
-        low_ns=low,
-        others_ns=typical,
+        excess_ns=slow.excess_ns,
+        low_ns=slow.low_ns,
+        others_ns=slow.others_ns,
         late_steps=int((excess > MIN_EXCESS * others).sum()),
         steps=times.steps,
         part=part,
         part_ns=part_ns,
         samples_ratio=float(times.samples[rank]) / rest if rest > 0 else None,
-        stake_fraction=min(1.0, middle / float(np.median(times.step_ns))),
+        stake_fraction=min(1.0, slow.excess_ns / float(np.median(times.step_ns))),
     )
 
 
@@ -198,7 +190,7 @@ def _rotating(times: OwnTimes) -> Slow | None:
     middle, typical = float(np.median(lead)), times.typical_ns
     if middle <= MIN_ROTATING * typical:
         return None
-    low = _lower_bound(lead)
+    low = lower_bound(lead)
     if low is None or low <= MIN_EXCESS * typical:
         return None
     return Slow(
@@ -259,8 +251,3 @@ def _part(times: OwnTimes, rank: int, which: NDArray[np.bool_], excess_ns: float
     found = [float(np.median((each - median_of_others(each))[rank][which])) for each in times.parts_ns]
     at = int(np.argmax(found))
     return (PARTS[at], found[at]) if found[at] >= 0.5 * excess_ns else (None, None)
-
-
-def _lower_bound(values: Floats) -> float | None:
-    interval = bootstrap_median_interval(values, rng=np.random.default_rng(_SEED))
-    return None if interval is None else interval.low

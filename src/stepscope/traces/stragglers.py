@@ -20,17 +20,10 @@ from stepscope.records.trace_collectives import (
     RankWaiting,
 )
 from stepscope.records.trace_stragglers import CauseShare, Straggler, StragglerReport
-from stepscope.stats.bootstrap import bootstrap_median_interval
-
-SHORT_STEPS = 20
-"""Fewer steps than this: the rule for short traces."""
+from stepscope.stats.excess import LEAST_STEPS, chronic_excess
 
 MIN_SHARE = 0.20
 MAX_P = 0.05
-MIN_EXCESS = 0.05
-"""Under the rule of steps, the least median excess over the others' own time. Below 5 % of a step a single rank
-costs less than what ordinary clocks and schedulers take (2026-11)."""
-
 _CAUSES = {
     "compute": "more compute",
     "memory": "memory copies",
@@ -49,7 +42,6 @@ _WORDS = {
 _KINDS = ("compute", "memory", *IDLE_CAUSES)
 _NOTABLE = 0.1  # of the transfer time: skew below is not worth a word
 _EXPLAINS = 0.5  # of the excess, for a cause to be named
-_SEED = 20_261
 
 
 def find_stragglers(ranks: Sequence[RankCommunication], job: JobCollectives) -> StragglerReport:
@@ -64,7 +56,7 @@ def find_stragglers(ranks: Sequence[RankCommunication], job: JobCollectives) -> 
     steps = sorted({m.step for m in split if m.step is not None})
     late = _lateness([m for m in split if _told_apart(m)])
     facts = _Facts(ranks, split)
-    enough = len(steps) >= SHORT_STEPS
+    enough = len(steps) >= LEAST_STEPS
     found = _by_steps(late, facts, skew) if enough else _short(late, facts, skew, steps=len(steps))
     found.sort(key=lambda s: (-s.share_of_skew, s.rank))
     pattern = _pattern(found, split, skew)
@@ -171,14 +163,8 @@ def _by_steps(late: Mapping[int, _Late], facts: _Facts, skew: int) -> list[Strag
             if rank in values and others:
                 middle = float(np.median(others))
                 rows.append((values[rank] - middle, middle))
-        if len(rows) < SHORT_STEPS:
-            continue
-        excess = np.array([r[0] for r in rows])
-        median, others_median = float(np.median(excess)), float(np.median([r[1] for r in rows]))
-        if median <= MIN_EXCESS * others_median or not each.last:
-            continue
-        interval = bootstrap_median_interval(excess, rng=np.random.default_rng(_SEED))
-        if interval is None or interval.low <= 0:
+        slow = chronic_excess(np.array([r[0] for r in rows]), np.array([r[1] for r in rows])) if each.last else None
+        if slow is None:
             continue
         found.append(
             _straggler(
@@ -188,9 +174,9 @@ def _by_steps(late: Mapping[int, _Late], facts: _Facts, skew: int) -> list[Strag
                 each.skew_ns / skew if skew else 0.0,
                 len(rows),
                 facts,
-                excess_ns=median,
-                excess_low_ns=interval.low,
-                confidence=f"median of {len(rows)} steps, 95 % interval from {interval.low / 1000:,.0f} us",
+                excess_ns=slow.excess_ns,
+                excess_low_ns=slow.low_ns,
+                confidence=f"median of {len(rows)} steps, 95 % interval from {slow.low_ns / 1000:,.0f} us",
             )
         )
     return found

@@ -17,7 +17,8 @@ from stepscope.matrix.presets import list_presets, preset_names, preset_text
 from stepscope.matrix.resolved import matrix_yaml, resolved_matrix
 from stepscope.records import codec
 from stepscope.records.plan import ModelFacts
-from stepscope.results.bench_baseline import find_baseline
+from stepscope.results.runs import labelled, planned_run
+from stepscope.results.scaling import find_baseline
 
 LAPTOP = Machine(num_gpus=0, usable_cores=2, gloo=True, nccl=False)
 NODE = Machine(num_gpus=8, usable_cores=96, gloo=True, nccl=True, compute_capability="9.0")
@@ -64,9 +65,10 @@ def test_a_preset_expands_and_every_running_cell_has_its_baseline(name: str, mac
     specs = [c.spec for c in cells if c.runnable]
     assert {c.world_size for c in specs} >= {1, 2}
     assert len({c.cell_id for c in specs}) == len(specs)
-    for spec in specs:
-        if spec.world_size > 1:
-            assert find_baseline(spec, specs) is not None, spec.cell_id
+    runs = labelled([planned_run(spec) for spec in specs])
+    for run in runs:
+        if run.world_size != 1:
+            assert find_baseline(run, runs) is not None, run.run_id
 
 
 @pytest.mark.parametrize("name", NAMES)

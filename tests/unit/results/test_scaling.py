@@ -9,8 +9,7 @@ from tests.bench_evidence import made
 from tests.evidence import epochs, evidence, rate, run, step
 
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
-from stepscope.results.bench_scaling import with_baselines
-from stepscope.results.scaling import baseline_of, scaling_rows
+from stepscope.results.scaling import baseline_of, scaling_rows, with_baselines
 
 BASE_SECONDS = [12.0, 10.0, 10.2, 9.8, 10.1, 9.9, 10.0, 10.0]
 FAST_SECONDS = [4.0, 2.5, 2.6, 2.4, 2.5, 2.5, 2.6, 2.4]
@@ -128,7 +127,8 @@ def test_which_of_several_first_runs_is_the_baseline() -> None:
     two = run("two", ranks=2, strategy="ddp", samples_per_s=rate(190))
     other = run("other", ranks=2, strategy="fsdp", samples_per_s=rate(150))
     every = [single, naive, ddp, two, other]
-    assert baseline_of(two, every) is ddp
+    assert baseline_of(two, every) is single, "a plain process, where there is one"
+    assert baseline_of(two, [naive, ddp, two]) is ddp
     assert baseline_of(other, every) is single
     assert baseline_of(other, [naive, ddp, other]) is None, "two could be meant"
     assert baseline_of(single, every) is None
@@ -228,7 +228,7 @@ def test_cells_of_bench_are_compared_by_their_median_steps() -> None:
         made("one", strategy="single", world_size=1, micro_batch=32, global_batch=32, comm_ms=0.0),
         made("two", strategy="ddp", world_size=2, micro_batch=16, global_batch=32, phases={"forward": 10.0}),
     ]
-    runs = with_baselines([cell.run for cell in cells], [cell.result.spec for cell in cells])
+    runs = with_baselines([cell.run for cell in cells])
     one, two = (run.step_ns for run in runs)
     assert one is not None
     assert two is not None

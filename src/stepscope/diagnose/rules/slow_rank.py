@@ -38,8 +38,6 @@ from stepscope.records.finding import Advice, Finding, Severity, Skipped
 from stepscope.results.cell_facts import TimedCell, among, by_model, timed_cells
 from stepscope.results.evidence import Evidence
 from stepscope.results.slow_ranks import (
-    LEAST_STEPS,
-    MIN_EXCESS,
     MIN_ONE_OFF,
     MIN_ROTATING,
     OUTLIER_MADS,
@@ -49,6 +47,7 @@ from stepscope.results.slow_ranks import (
     own_times,
     slow_ranks,
 )
+from stepscope.stats.excess import LEAST_STEPS, MIN_EXCESS
 
 STEPS = Threshold(value=LEAST_STEPS, unit="common timed steps", source="METRICS, Stragglers")
 EXCESS = Threshold(

@@ -8,7 +8,8 @@ import pytest
 
 from stepscope.matrix.expand import PlannedCell
 from stepscope.records.cell import CellSpec
-from stepscope.results.bench_baseline import find_baseline, scaling_of
+from stepscope.results.runs import labelled, planned_run
+from stepscope.results.scaling import find_baseline
 
 Plan = Callable[..., tuple[PlannedCell, ...]]
 
@@ -18,9 +19,10 @@ def specs(cells: tuple[PlannedCell, ...]) -> list[CellSpec]:
 
 
 def baseline_of(cells: list[CellSpec], strategy: str, world_size: int) -> CellSpec | None:
-    cell = next(c for c in cells if (c.strategy, c.world_size) == (strategy, world_size))
-    found = find_baseline(cell, cells)
-    return next((c for c in cells if c.cell_id == found), None)
+    runs = labelled([planned_run(cell) for cell in cells])
+    run = next(r for r in runs if (r.strategy_key, r.world_size) == (strategy, world_size))
+    found = find_baseline(run, runs)
+    return None if found is None else next(c for c in cells if c.cell_id == found.run_id)
 
 
 BOTH = "axes: {strategy: [naive, ddp], world_size: [1, 2]}\ninclude: [{strategy: single, world_size: 1}]"
@@ -61,8 +63,8 @@ def test_what_one_rank_cannot_feel_does_not_matter(plan: Plan, change: str) -> N
 def test_strong_scaling_compares_equal_global_batches_and_weak_equal_micro_batches(plan: Plan) -> None:
     strong = specs(plan(BOTH))
     weak = specs(plan(BOTH, "base.micro_batch=24"))
-    assert {scaling_of(c) for c in strong} == {"strong"}
-    assert {scaling_of(c) for c in weak} == {"weak"}
+    assert {planned_run(c).scaling for c in strong} == {"strong"}
+    assert {planned_run(c).scaling for c in weak} == {"weak"}
     found = baseline_of(strong, "ddp", 2)
     assert found is not None
     assert (found.global_batch, found.micro_batch) == (48, 48)
