@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from json import dumps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -13,7 +13,6 @@ from rich.text import Text
 
 from stepscope import __version__
 from stepscope.cli.blocks import print_block
-from stepscope.cli.commands.hardware import Hardware
 from stepscope.cli.console import out, print_json
 from stepscope.core.clock import utc_now
 from stepscope.core.errors import Unavailable, UsageError
@@ -21,6 +20,9 @@ from stepscope.core.units import format_bandwidth, format_bytes
 from stepscope.core.words import counted
 from stepscope.hardware import ACCELERATORS, Accelerator, find
 from stepscope.hardware.links import LINKS, LinkPeak, pcie_bytes_per_s
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.hardware import Hardware
 
 _DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 
