@@ -87,13 +87,23 @@ def test_the_contract_of_importers_names_every_one() -> None:
 
 
 def test_a_folders_private_modules_are_read_in_that_folder_only() -> None:
-    """What others need of a folder of plugins, its ``__init__`` gives; report/tables is no folder of plugins."""
+    """What others need of a folder of plugins, its ``__init__`` gives; views share with all of report."""
     source = Path(stepscope.__file__).parent
     pattern = re.compile(r"(?:from|import) stepscope\.((?:\w+\.)*)(_[a-z]\w*)\b")
     strange = []
     for path in source.rglob("*.py"):
         for match in pattern.finditer(path.read_text()):
             folder = source.joinpath(*match[1].strip(".").split("."))
-            if path.parent != folder and "report" not in match[1]:
+            if path.parent != folder and folder.name != "views":
                 strange.append(f"{path.relative_to(source)}: {match[0]}")
     assert not strange
+
+
+def test_help_does_not_ask_importlib_for_plugins_that_nobody_registers() -> None:
+    code = (
+        "import sys\nfrom stepscope.cli.main import main\n"
+        "before = 'importlib.metadata' in sys.modules\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "assert before or 'importlib.metadata' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
