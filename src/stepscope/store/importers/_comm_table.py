@@ -9,7 +9,7 @@ from stepscope.core.words import counted
 from stepscope.records.comm import CommRow
 from stepscope.store.importers._collectives import BUS_FACTORS, Reading, StatedRate, comm_row, reading_of, readings
 from stepscope.store.importers._columns import Columns
-from stepscope.store.importers._table_lines import Line
+from stepscope.store.importers._table_lines import Line, lines_of
 from stepscope.store.importers._tables import TextTable
 
 _ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "fp32": 4, "fp16": 2, "bf16": 2}
@@ -29,7 +29,7 @@ def comm_rows_of(table: TextTable, columns: Columns) -> tuple[tuple[CommRow, ...
             why=f"the columns are: {', '.join(table.names)}",
             fix="write a CSV with op,world_size,size_bytes,time_us, or say what a column is: --columns NAME=size_bytes",
         )
-    lines = [Line(table, row, columns) for row in table.rows]
+    lines = lines_of(table, columns)
     even = [line for line in lines if "uneven" not in (cell.lower() for cell in line.row.cells)]
     left_out = len(lines) - len(even)
     note = f"{table.source.name}: {counted(left_out, 'row')} of uneven splits left out: what a rank sends is not their size"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -73,6 +73,7 @@ def run_of(scalars: Scalars) -> TrainingRun:
         scale = (meanings[name] or Meaning(role)).scale or 1.0
         values = [point.values[name] * scale for point in scalars.points if name in point.values]
         series[role] = [value for value in values if math.isfinite(value) and (role not in _RATES or value > 0)]
+    percent = {role for role, values in series.items() if role.endswith("accuracy") and values and max(values) > 1}
     known, notes = dict(scalars.known), list(scalars.notes)
     world_size, rate, unit = known.get("world_size"), _steady(series.get("samples_per_s", [])), None
     if rate is not None:
@@ -85,7 +86,7 @@ def run_of(scalars: Scalars) -> TrainingRun:
     if step is None and "step_ns" not in known:
         step = _by_wall_clock(scalars.points, chosen.get("train_loss"))
         notes += [_WALL] if step is not None else []
-    epochs = _epochs(scalars.points, chosen, meanings)
+    epochs = _epochs(scalars.points, chosen, meanings, percent)
     accuracy = series.get("validation_accuracy") or []
     losses = series.get("train_loss") or []
     logged = [point for point in scalars.points if chosen.get("train_loss") in point.values]
@@ -99,7 +100,7 @@ def run_of(scalars: Scalars) -> TrainingRun:
         "unit": unit or "samples",
         "epochs": epochs,
         "train_loss": losses[-1] if losses else None,
-        "test_accuracy": None if epochs or not accuracy else _fraction(accuracy[-1]),
+        "test_accuracy": None if epochs or not accuracy else _fraction("validation_accuracy", accuracy[-1], percent),
         "peak_memory_bytes": round(max(series["peak_memory"])) if series.get("peak_memory") else None,
     }
     made |= {key: value for key, value in known.items() if value is not None}
@@ -132,7 +133,7 @@ def _by_wall_clock(points: Iterable[Point], name: str | None) -> Measured | None
 
 
 def _epochs(
-    points: Sequence[Point], chosen: Mapping[str, str], meanings: Mapping[str, Meaning | None]
+    points: Sequence[Point], chosen: Mapping[str, str], meanings: Mapping[str, Meaning | None], percent: Container[str]
 ) -> tuple[Epoch, ...]:
     """What was last logged in each epoch. Epochs may be whole numbers, or how much of the data was seen (0.5)."""
     if "epoch" not in chosen:
@@ -151,7 +152,7 @@ def _epochs(
             value = point.values.get(chosen.get(role, ""), math.nan)
             if math.isfinite(value):
                 value *= (meanings[chosen[role]] or Meaning(role)).scale or 1.0
-                values[target] = _fraction(value) if role.endswith("accuracy") else value
+                values[target] = _fraction(role, value, percent)
     made = [{"duration_ns": None, "train_loss": None, **values} for values in found.values() if values]
     numbers = [number for number, values in found.items() if values]
     return tuple(
@@ -163,5 +164,6 @@ def _first(pair: tuple[int, Any]) -> int:
     return pair[0]
 
 
-def _fraction(value: float) -> float:
-    return value / 100 if 1 < value <= 100 else value
+def _fraction(role: str, value: float, percent: Container[str]) -> float:
+    """``value``, an accuracy in per cent as a fraction."""
+    return value / 100 if role in percent else value

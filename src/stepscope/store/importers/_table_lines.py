@@ -15,11 +15,12 @@ NOT_FINITE = ("nan", "inf", "-inf", "+inf", "infinity", "-infinity")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row with the meaning of its columns."""
+    """One row with the meaning of its columns. percent: roles of accuracies that are in per cent."""
 
     table: TextTable
     row: Row
     columns: Columns
+    percent: frozenset[str] = frozenset()
 
     def cell(self, role: str) -> str:
         """The text of a column; empty: unknown, or no such column."""
@@ -102,13 +103,22 @@ def whole(value: float | None) -> int | None:
 
 
 def fraction(line: Line, role: str) -> float | None:
-    """Accuracies above 1 are in per cent."""
+    """An accuracy; in per cent where any of its column is above 1. Raises DataError beyond 100."""
     value = line.amount(role)
-    if value is None or value <= 1:
-        return value
-    if value > 100:
+    if value is not None and value > 100:
         raise line.wrong(role, "a fraction, or per cent")
-    return value / 100
+    return value / 100 if value is not None and role in line.percent else value
+
+
+def lines_of(table: TextTable, columns: Columns) -> tuple[Line, ...]:
+    """Every row of a table."""
+    percent = set()
+    for role in ("train_accuracy", "validation_accuracy"):
+        index, meaning = columns.by_role.get(role, (0, None))
+        cells = [number(row.cells[index]) for row in table.rows] if meaning is not None and not meaning.unit else []
+        if any(cell is not None and not cell[1] and cell[0] > 1 for cell in cells):
+            percent.add(role)
+    return tuple(Line(table, row, columns, frozenset(percent)) for row in table.rows)
 
 
 def loss(line: Line, role: str) -> float | None:

@@ -47,6 +47,7 @@ _FINISHED = (
     "complete",
     "true",
 )
+_BROKEN_OFF = ("running", "killed", "interrupted", "cancelled", "canceled", "preempted", "stopped")
 _NO_MEMORY = re.compile(r"\b(?:oom|out.?of.?memory|cuda out)\b", re.I)
 _NO_GROUP = re.compile(
     r"(?:^|_)(?:notes?|comments?|remarks?|description|timestamp|command|path|file|url|fingerprint|hash|sha\d*)$"
@@ -182,7 +183,7 @@ def _status(line: Line) -> tuple[Status, str | None]:
     """Of a status column, else of words and zeros where a figure should be."""
     state = line.text("status")
     if state is not None and state.lower() not in _FINISHED:
-        return "oom" if _NO_MEMORY.search(state) else "error", state
+        return "oom" if _NO_MEMORY.search(state) else "interrupted" if state.lower() in _BROKEN_OFF else "error", state
     figures = [line.cell(role) for role in _TIMED if line.columns.has(role)]
     word = next((text for text in figures if text and not any(c.isdigit() for c in text)), None)
     if word is not None and word.lower() not in NOT_FINITE:

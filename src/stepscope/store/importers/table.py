@@ -15,7 +15,7 @@ from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._columns import FIGURES, KEYS, RESULTS, Columns, columns_of, meanings_of
 from stepscope.store.importers._comm_table import comm_rows_of
 from stepscope.store.importers._folders import LOOKED_AT, holds_traces, is_about, read_each
-from stepscope.store.importers._table_lines import Line
+from stepscope.store.importers._table_lines import Line, lines_of
 from stepscope.store.importers._table_refusals import require_stated_columns, unreadable
 from stepscope.store.importers._table_runs import runs_of
 from stepscope.store.importers._tables import TextTable, headers, read_tables
@@ -93,7 +93,7 @@ def _read(path: Path, stated: Stated) -> Imported:
             rows, left_out = comm_rows_of(table, columns)
             comm += rows
             notes = (*notes, *left_out)
-    lines = [Line(table, row, columns) for table, columns in useful if not columns.has("op") for row in table.rows]
+    lines = [line for table, columns in useful if not columns.has("op") for line in lines_of(table, columns)]
     if not lines and not comm:
         raise DataError(f"{path}: no rows under the header", why="nothing was measured", fix="copy the file again")
     return _imported(path, lines, comm, useful, notes, stated)

@@ -106,6 +106,11 @@ class TestTensorBoard:
         path.write_bytes(data[:-30] + b"\xff" + data[-29:])
         assert read(tmp_path, key="tensorboard").runs[0].train_loss == pytest.approx(1.9)
 
+    def test_accuracies_in_per_cent(self, tmp_path: Path) -> None:
+        events(tmp_path, *(event(n, n, {"epoch": n, "val_acc": value}) for n, value in enumerate((0.8, 60.0))))
+        (run,) = read(tmp_path, key="tensorboard").runs
+        assert [e.validation_accuracy for e in run.epochs] == [pytest.approx(0.008), pytest.approx(0.6)]
+
     def test_traces_beside_event_files_come_first(self, tmp_path: Path) -> None:
         path = events(tmp_path, *self.curve(0, 1))
         write(tmp_path / "host_1.2.pt.trace.json", '{"schemaVersion": 1, "traceEvents": []}')

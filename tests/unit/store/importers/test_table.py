@@ -136,10 +136,17 @@ class TestRuns:
         assert [run.samples_per_s is None for run in runs.values()] == [True] * 5 + [False]
         assert runs["r2"].error == "the table says 'ERROR'"
 
+    def test_one_accuracy_above_1_makes_the_column_per_cent(self, tmp_path: Path) -> None:
+        runs = runs_of(tmp_path, "run,gpus,samples/s,val_acc\na,1,5,0.9\nb,1,5,71\n")
+        assert [run.test_accuracy for run in runs.values()] == [pytest.approx(0.009), pytest.approx(0.71)]
+        runs = runs_of(tmp_path, "run,gpus,samples/s,val_acc\na,1,5,0.9\nb,1,5,1\n")
+        assert [run.test_accuracy for run in runs.values()] == [0.9, 1.0]
+
     def test_a_status_column(self, tmp_path: Path) -> None:
-        text = "gpus,batch_size_per_gpu,status,step_time_ms\n2,8,SUCCESS,5\n2,512,OOM,\n2,1024,TIMEOUT,\n"
+        text = "gpus,batch_size_per_gpu,status,step_time_ms\n2,8,SUCCESS,5\n2,512,OOM,\n2,1024,TIMEOUT,\n2,9,running,\n"
         assert [(r.status, r.error, r.micro_batch) for r in runs_of(tmp_path, text).values()] == [
             ("ok", None, 8), ("oom", "OOM", 512), ("error", "TIMEOUT", 1024),
+            ("interrupted", "running", 9),
         ]  # fmt: skip
 
     def test_texts_without_meaning_keep_runs_apart_and_ids_do_not(self, tmp_path: Path) -> None:
