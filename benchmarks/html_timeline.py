@@ -46,7 +46,7 @@ def _building(path: Path) -> None:
     before = time.perf_counter()
     write_page(path, title="50 cells", evidence=pages.evidence(runs=many, traces=jobs), diagnosis=pages.diagnosis())
     took = time.perf_counter() - before
-    print(f"50 cells with 8-rank timelines: {took:.1f} s, {path.stat().st_size / 1e6:.2f} MB; bar: less than 3 MB")
+    print(f"50 cells with 8-rank timelines: {took:.1f} s, {path.stat().st_size / 1e6:.2f} MB; bar: at most 2 MB")
     runs = tuple(run for n in range(100) for run in pages.runs(4, group=f"group {n}"))
     cells = tuple(pages.cell(f"cell-{n}") for n in range(100))
     before = time.perf_counter()

@@ -1,7 +1,7 @@
 """`stepscope report` of a run of 500 cells: seconds, and the size of its page. python -m benchmarks report_cells [CELLS]
 
 The run folder is made by hand: every cell has the samples of all its ranks (1, 2, 4 or 8 of them, 60 steps each) and five
-epochs. There is no peer to compare with; the bar is 10 s for everything, each format is also timed alone.
+epochs. There is no peer to compare with; the bar is 6 s for everything, each format is also timed alone.
 """
 
 from __future__ import annotations

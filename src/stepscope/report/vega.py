@@ -8,13 +8,12 @@ without yellow, which is lost on white.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, TypeGuard
 
 from stepscope.core.units import format_bytes_binary
-from stepscope.report.names import lines, shortened
+from stepscope.report.names import lines
 
 Spec = dict[str, Any]
 """A Vega-Lite description, or a part of one."""
@@ -315,196 +314,12 @@ def words(values: Sequence[Mapping[str, Any]], encoding: Mapping[str, Any], **ho
     return [ground, layer("text", values, shown, **how)] if values else []
 
 
-# Curves: over epochs, steps or ranks.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurvePoint:
-    """x as drawn, y in base units; low, high None: no interval."""
-
-    x: float
-    y: float
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """One run, or one series of runs."""
-
-    name: str
-    points: tuple[CurvePoint, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curves:
-    """dropped: first epochs that means leave out (shaded)."""
-
-    key: str
-    title: str
-    curves: tuple[Curve, ...]
-    x_axis: str
-    y_axis: str
-    scale: float = 1.0
-    dropped: int = 0
-
-
-CURVES_HEIGHT = 140
-
-
-def curves_chart(data: Curves, *, over: bool = False, zero: bool = False) -> Spec:
-    """Lines over whole numbers. over: each line thinner than the one below it, so that lines on each other all show."""
-    xs = [p.x for curve in data.curves for p in curve.points]
-    top = max(p.y for curve in data.curves for p in curve.points) * data.scale * 1.08 if zero else None
-    y = number_axis("y", data.y_axis, low=0.0 if zero else None, top=top)
-    layers = curve_layers(data, over=over)
-    if data.dropped:
-        first = min(xs)
-        shade = {"x": sig(first - 0.5), "end": sig(first + data.dropped - 0.5)}
-        band = layer("rect", [shade], {"x2": {"field": "end"}, "y": {"value": 0}, "y2": {"value": "height"}})
-        band["mark"] |= {"color": RULE, "opacity": 0.4, "clip": True}
-        layers.insert(0, band)
-    return chart(
-        data.title, layers, width=COLUMN, height=CURVES_HEIGHT, x=whole_axis("x", data.x_axis, xs), y=y
-    )  # fmt: skip
-
-
-def curve_layers(
-    data: Curves, *, over: bool = False, of: Callable[[Curve, CurvePoint], str] | None = None
-) -> list[Spec]:
-    """Lines, points and intervals of ``data``. of: what a point tells."""
-    names = apart([shortened(curve.name, 60) for curve in data.curves])
-    most = max(len(curve.points) for curve in data.curves)
-    every = max(1, most // 8) if over else 1
-    rows, ranged = [], []
-    for number, (curve, name) in enumerate(zip(data.curves, names, strict=True)):
-        for at, p in enumerate(curve.points):
-            said = of(curve, p) if of else f"{name}, {data.x_axis} {p.x:g}: {_said(p.y * data.scale, data.y_axis)}"
-            shown = (at - number * every // max(1, len(names))) % every == 0 or len(curve.points) == 1
-            rows.append({"x": sig(p.x), "y": sig(p.y * data.scale), "series": name, "said": said, "shown": shown})
-            if p.low is not None and p.high is not None:
-                ends = {"low": sig(p.low * data.scale), "high": sig(p.high * data.scale)}
-                ranged.append({"x": sig(p.x), "series": name, **ends})
-    hue = by_series(names)
-    bare = [{k: v for k, v in row.items() if k not in ("said", "shown")} for row in rows]
-    under: list[Spec] = [layer("line", bare, {"color": hue}, strokeWidth=1.3)]
-    if over:
-        under = [
-            layer(
-                "line",
-                [row for row in bare if row["series"] == name],
-                {"color": hue},
-                strokeWidth=1.0 + 0.75 * (len(names) - 1 - n),
-                strokeDash=list(DASHES[n % len(DASHES)]),
-            )
-            for n, name in enumerate(names)
-        ]
-    dots = [{k: v for k, v in row.items() if k != "shown"} for row in rows if row["shown"]]
-    return [
-        *under,
-        layer("point", dots, {"color": hue, "shape": shape_by_series(names)}, filled=True, size=16, opacity=1),
-        *whiskers(ranged),
-    ]
-
-
-def _said(value: float, axis: str) -> str:
-    """A figure with the unit of its axis: ``time (ms)`` -> ``12.3 ms``."""
-    unit = axis.partition("(")[2].rstrip(")")
-    figure = f"{value:.4g}"
-    return f"{figure}{unit}" if unit == "x" else f"{figure} {unit}".rstrip()
-
-
-# Bars across, one a run, of parts that add up; names of any length stand at their left.
-
-MAX_ROWS = 20
-NAME_CHARS = 24
-"""Characters of a name's line in a chart of one column."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackRow:
-    """One bar. parts: base units, in the order of ``kinds``. low, high: interval of their sum, or at ``whisker_at``.
-
-    text: stands at its end. failure: why it has no parts.
-    """
-
-    name: str
-    parts: tuple[float, ...] = ()
-    low: float | None = None
-    high: float | None = None
-    text: str = ""
-    failure: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stacks:
-    """kinds: what the parts are. whole: end of the axis; None: open."""
-
-    key: str
-    title: str
-    kinds: tuple[str, ...]
-    colors: tuple[str, ...]
-    rows: tuple[StackRow, ...]
-    axis: str
-    scale: float
-    whole: float | None = None
-
-
-def stacks_chart(data: Stacks) -> Spec:
-    """The bars, the first row on top; what failed has a dashed outline and its reason."""
-    longest = max((len(row.name) for row in data.rows), default=0)
-    width, wrap = (COLUMN, NAME_CHARS) if longest <= 2 * NAME_CHARS else (PAGE, 2 * NAME_CHARS)
-    names = apart([lines(row.name, wrap) for row in data.rows])
-    ends = [max(sum(row.parts), row.high or 0.0) for row in data.rows]
-    top = (data.whole if data.whole is not None else max(ends, default=0.0)) * data.scale or 1.0
-    bars, texts, lost, ranged = [], [], [], []
-    for row, name, end in zip(data.rows, names, ends, strict=True):
-        if row.failure is not None:
-            lost.append({"row": name, "from": 0, "to": sig(0.14 * top), "said": f"{row.name}: {row.failure}"})
-            texts.append({"row": name, "from": sig(0.14 * top), "text": row.failure})
-            continue
-        at = 0.0
-        for kind, part in zip(data.kinds, row.parts, strict=True):
-            if part > 0:
-                ends_ = {"from": sig(at * data.scale), "to": sig((at + part) * data.scale)}
-                said = f"{row.name}: {kind} {_said(part * data.scale, data.axis)}"
-                bars.append({"row": name, "series": kind, **ends_, "said": said})
-            at += part
-        if row.low is not None and row.high is not None:
-            ranged.append({"row": name, "low": sig(row.low * data.scale), "high": sig(row.high * data.scale)})
-        if row.text:
-            texts.append(
-                {"row": name, "from": sig(top if data.whole is not None else end * data.scale), "text": row.text}
-            )
-    chars = max((len(row.text or row.failure or "") for row in data.rows), default=0)
-    room = 1.02 + 0.055 * chars / (width / 72 - 1.6)
-    axis: Spec = {"values": [sig(top * part) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]} if data.whole is not None else {}
-    span = {"x": {"field": "from", "type": "quantitative"}, "x2": {"field": "to"}}
-    beside = WIDE * max((len(line) for name in names for line in name.split("\n")), default=0)
-    hue = by_series(data.kinds, data.colors, width=int(width - beside))
-    return chart(
-        data.title,
-        [
-            layer("bar", bars, {**span, "color": hue}),
-            *([layer("bar", lost, span, **FAILED)] if lost else []),
-            *whiskers(ranged, across=True),
-            *words(texts, {}, align="left", dx=3),
-        ],
-        width=width,
-        height=max(36, sum(22 if "\n" in name else 14 for name in names)),
-        x=number_axis("from", data.axis, low=0.0, top=top * room, **axis),
-        y=name_axis("row", names),
-    )
-
-
 FAILED = {"color": "transparent", "stroke": BAD, "strokeDash": [3, 2], "strokeWidth": 0.8}
 """What stands where a run failed."""
 
 
-def failed_text(rows: Sequence[StackRow]) -> str:
-    """A sentence that names rows without a result; empty where there are none."""
-    failed = [f"{row.name} ({row.failure})" for row in rows if row.failure is not None]
-    if not failed:
-        return ""
-    more = f" and {len(failed) - 8} more" if len(failed) > 8 else ""
-    return f" Dashed outline, without a result: {'; '.join(failed[:8])}{more}."
+def figure_said(value: float, axis: str) -> str:
+    """A figure with the unit of its axis: ``time (ms)`` -> ``12.3 ms``."""
+    unit = axis.partition("(")[2].rstrip(")")
+    figure = f"{value:.4g}"
+    return f"{figure}{unit}" if unit == "x" else f"{figure} {unit}".rstrip()

@@ -18,7 +18,7 @@ from stepscope.stats.measured import common_steps
 from stepscope.traces.alignment import corrected
 from stepscope.traces.timeline_spans import MAX_NAMED, MAX_SPANS, coarser
 
-PAGE_BYTES = 1_700_000
+PAGE_BYTES = 1_600_000
 """For all timelines of one page together: 50 jobs of 8 ranks stay below 3 MB with everything else."""
 
 MAX_ROWS = 64

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
-from stepscope.report.vega import MAX_ROWS, StackRow, Stacks, color, failed_text, stacks_chart
+from stepscope.report.vega import color
 from stepscope.report.views._common import Figures, View
 from stepscope.report.views._runs import by_dataset, failure, names
+from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
 
 
 def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:

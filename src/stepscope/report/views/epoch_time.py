@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration
 from stepscope.records.training import TrainingRun
-from stepscope.report.vega import MAX_LINES, Curve, CurvePoint, Curves, Spec, curves_chart, known
+from stepscope.report.vega import MAX_LINES, Spec, known
 from stepscope.report.views._common import Figures, View
+from stepscope.report.views._curves import Curve, CurvePoint, Curves, curves_chart
 from stepscope.report.views._runs import by_dataset, names, time_unit
 from stepscope.report.views._training import first_epochs
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import file_part
-from stepscope.report.vega import MAX_LINES, Curve, CurvePoint, Curves, Spec, curves_chart, known
+from stepscope.report.vega import MAX_LINES, Spec, known
 from stepscope.report.views._common import Figures, View
+from stepscope.report.views._curves import Curve, CurvePoint, Curves, curves_chart
 from stepscope.report.views._runs import facets, grouped, names, parts
 from stepscope.results.evidence import CellEvidence
 from stepscope.stats.measured import common_steps

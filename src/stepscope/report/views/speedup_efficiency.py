@@ -15,7 +15,6 @@ from stepscope.report.vega import (
     COLUMN,
     FAINT,
     INK,
-    NAME_CHARS,
     PAGE,
     WIDE,
     Spec,
@@ -30,6 +29,7 @@ from stepscope.report.vega import (
 )
 from stepscope.report.views._common import Figures, View
 from stepscope.report.views._runs import by_dataset, facets, names, scaled
+from stepscope.report.views._stacks import NAME_CHARS
 from stepscope.stats.scaling import EXCELLENT, GOOD
 
 MAX_ROWS = 20

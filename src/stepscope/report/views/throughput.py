@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stepscope.core.words import counted
 from stepscope.records.training import Measured, TrainingRun
-from stepscope.report.vega import COLORS, MAX_ROWS, StackRow, Stacks, failed_text, short, stacks_chart
+from stepscope.report.vega import COLORS, short
 from stepscope.report.views._common import Figures, View
 from stepscope.report.views._runs import (
     INTERVAL,
@@ -16,6 +16,7 @@ from stepscope.report.views._runs import (
     on_their_machines,
     rate_unit,
 )
+from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
 from stepscope.results.figures import epoch_time
 
 

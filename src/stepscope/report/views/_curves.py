@@ -1,0 +1,115 @@
+"""Lines over epochs, steps or ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stepscope.report.names import shortened
+from stepscope.report.vega import (
+    COLUMN,
+    DASHES,
+    RULE,
+    Spec,
+    apart,
+    by_series,
+    chart,
+    figure_said,
+    layer,
+    number_axis,
+    shape_by_series,
+    sig,
+    whiskers,
+    whole_axis,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """x as drawn, y in base units; low, high None: no interval."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One run, or one series of runs."""
+
+    name: str
+    points: tuple[CurvePoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """dropped: first epochs that means leave out (shaded)."""
+
+    key: str
+    title: str
+    curves: tuple[Curve, ...]
+    x_axis: str
+    y_axis: str
+    scale: float = 1.0
+    dropped: int = 0
+
+
+CURVES_HEIGHT = 140
+
+
+def curves_chart(data: Curves, *, over: bool = False, zero: bool = False) -> Spec:
+    """Lines over whole numbers. over: each line thinner than the one below it, so that lines on each other all show."""
+    xs = [p.x for curve in data.curves for p in curve.points]
+    top = max(p.y for curve in data.curves for p in curve.points) * data.scale * 1.08 if zero else None
+    y = number_axis("y", data.y_axis, low=0.0 if zero else None, top=top)
+    layers = curve_layers(data, over=over)
+    if data.dropped:
+        first = min(xs)
+        shade = {"x": sig(first - 0.5), "end": sig(first + data.dropped - 0.5)}
+        band = layer("rect", [shade], {"x2": {"field": "end"}, "y": {"value": 0}, "y2": {"value": "height"}})
+        band["mark"] |= {"color": RULE, "opacity": 0.4, "clip": True}
+        layers.insert(0, band)
+    return chart(
+        data.title, layers, width=COLUMN, height=CURVES_HEIGHT, x=whole_axis("x", data.x_axis, xs), y=y
+    )  # fmt: skip
+
+
+def curve_layers(
+    data: Curves, *, over: bool = False, of: Callable[[Curve, CurvePoint], str] | None = None
+) -> list[Spec]:
+    """Lines, points and intervals of ``data``. of: what a point tells."""
+    names = apart([shortened(curve.name, 60) for curve in data.curves])
+    most = max(len(curve.points) for curve in data.curves)
+    every = max(1, most // 8) if over else 1
+    rows, ranged = [], []
+    for number, (curve, name) in enumerate(zip(data.curves, names, strict=True)):
+        for at, p in enumerate(curve.points):
+            said = (
+                of(curve, p) if of else f"{name}, {data.x_axis} {p.x:g}: {figure_said(p.y * data.scale, data.y_axis)}"
+            )
+            shown = (at - number * every // max(1, len(names))) % every == 0 or len(curve.points) == 1
+            rows.append({"x": sig(p.x), "y": sig(p.y * data.scale), "series": name, "said": said, "shown": shown})
+            if p.low is not None and p.high is not None:
+                ends = {"low": sig(p.low * data.scale), "high": sig(p.high * data.scale)}
+                ranged.append({"x": sig(p.x), "series": name, **ends})
+    hue = by_series(names)
+    bare = [{k: v for k, v in row.items() if k not in ("said", "shown")} for row in rows]
+    under: list[Spec] = [layer("line", bare, {"color": hue}, strokeWidth=1.3)]
+    if over:
+        under = [
+            layer(
+                "line",
+                [row for row in bare if row["series"] == name],
+                {"color": hue},
+                strokeWidth=1.0 + 0.75 * (len(names) - 1 - n),
+                strokeDash=list(DASHES[n % len(DASHES)]),
+            )
+            for n, name in enumerate(names)
+        ]
+    dots = [{k: v for k, v in row.items() if k != "shown"} for row in rows if row["shown"]]
+    return [
+        *under,
+        layer("point", dots, {"color": hue, "shape": shape_by_series(names)}, filled=True, size=16, opacity=1),
+        *whiskers(ranged),
+    ]

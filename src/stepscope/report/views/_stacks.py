@@ -1,0 +1,114 @@
+"""Bars across, one a run, of parts that add up; names of any length stand at their left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepscope.report.names import lines
+from stepscope.report.vega import (
+    COLUMN,
+    FAILED,
+    PAGE,
+    WIDE,
+    Spec,
+    apart,
+    by_series,
+    chart,
+    figure_said,
+    layer,
+    name_axis,
+    number_axis,
+    sig,
+    whiskers,
+    words,
+)
+
+MAX_ROWS = 20
+NAME_CHARS = 24
+"""Characters of a name's line in a chart of one column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackRow:
+    """One bar. parts: base units, in the order of ``kinds``. low, high: interval of their sum, or at ``whisker_at``.
+
+    text: stands at its end. failure: why it has no parts.
+    """
+
+    name: str
+    parts: tuple[float, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    text: str = ""
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stacks:
+    """kinds: what the parts are. whole: end of the axis; None: open."""
+
+    key: str
+    title: str
+    kinds: tuple[str, ...]
+    colors: tuple[str, ...]
+    rows: tuple[StackRow, ...]
+    axis: str
+    scale: float
+    whole: float | None = None
+
+
+def stacks_chart(data: Stacks) -> Spec:
+    """The bars, the first row on top; what failed has a dashed outline and its reason."""
+    longest = max((len(row.name) for row in data.rows), default=0)
+    width, wrap = (COLUMN, NAME_CHARS) if longest <= 2 * NAME_CHARS else (PAGE, 2 * NAME_CHARS)
+    names = apart([lines(row.name, wrap) for row in data.rows])
+    ends = [max(sum(row.parts), row.high or 0.0) for row in data.rows]
+    top = (data.whole if data.whole is not None else max(ends, default=0.0)) * data.scale or 1.0
+    bars, texts, lost, ranged = [], [], [], []
+    for row, name, end in zip(data.rows, names, ends, strict=True):
+        if row.failure is not None:
+            lost.append({"row": name, "from": 0, "to": sig(0.14 * top), "said": f"{row.name}: {row.failure}"})
+            texts.append({"row": name, "from": sig(0.14 * top), "text": row.failure})
+            continue
+        at = 0.0
+        for kind, part in zip(data.kinds, row.parts, strict=True):
+            if part > 0:
+                ends_ = {"from": sig(at * data.scale), "to": sig((at + part) * data.scale)}
+                said = f"{row.name}: {kind} {figure_said(part * data.scale, data.axis)}"
+                bars.append({"row": name, "series": kind, **ends_, "said": said})
+            at += part
+        if row.low is not None and row.high is not None:
+            ranged.append({"row": name, "low": sig(row.low * data.scale), "high": sig(row.high * data.scale)})
+        if row.text:
+            texts.append(
+                {"row": name, "from": sig(top if data.whole is not None else end * data.scale), "text": row.text}
+            )
+    chars = max((len(row.text or row.failure or "") for row in data.rows), default=0)
+    room = 1.02 + 0.055 * chars / (width / 72 - 1.6)
+    axis: Spec = {"values": [sig(top * part) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]} if data.whole is not None else {}
+    span = {"x": {"field": "from", "type": "quantitative"}, "x2": {"field": "to"}}
+    beside = WIDE * max((len(line) for name in names for line in name.split("\n")), default=0)
+    hue = by_series(data.kinds, data.colors, width=int(width - beside))
+    return chart(
+        data.title,
+        [
+            layer("bar", bars, {**span, "color": hue}),
+            *([layer("bar", lost, span, **FAILED)] if lost else []),
+            *whiskers(ranged, across=True),
+            *words(texts, {}, align="left", dx=3),
+        ],
+        width=width,
+        height=max(36, sum(22 if "\n" in name else 14 for name in names)),
+        x=number_axis("from", data.axis, low=0.0, top=top * room, **axis),
+        y=name_axis("row", names),
+    )
+
+
+def failed_text(rows: Sequence[StackRow]) -> str:
+    """A sentence that names rows without a result; empty where there are none."""
+    failed = [f"{row.name} ({row.failure})" for row in rows if row.failure is not None]
+    if not failed:
+        return ""
+    more = f" and {len(failed) - 8} more" if len(failed) > 8 else ""
+    return f" Dashed outline, without a result: {'; '.join(failed[:8])}{more}."
