@@ -3,23 +3,29 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DATA ?=
-# Tests that need nothing but their process run side by side; of those that start ranks, two files at a time: they wait
-# for processes to start more than they compute, and none of them decides by a time.
-TESTS_ALONE := tests/arch tests/unit tests/property tests/golden
-TESTS_ON_RANKS := tests/dist tests/e2e
+# One more than there are cores: tests that start ranks wait for them now and then.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PARALLEL := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PYTEST_ARGS ?= $(PARALLEL) --durations=15
 
-.PHONY: demo test venv lint bench format clean
+.PHONY: demo test tests test-long test-gpu venv lint bench format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/stepscope demo $(if $(DATA),--data-dir $(DATA))
 
-test: $(VENV)/.installed-test lint
-ifdef PYTEST_ARGS
+# Lint runs beside the tests; both are run to their end, whatever fails.
+test: $(VENV)/.installed-test
+	@$(MAKE) --no-print-directory --keep-going --output-sync=line --jobs 2 lint tests
+
+tests: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
-else
-	$(BIN)/python -m pytest -n auto --durations=15 $(TESTS_ALONE)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=15 $(TESTS_ON_RANKS)
-endif
+
+# Everything, with 20 times as many examples of each property, at random, and what is marked long.
+test-long: $(VENV)/.installed-test
+	$(BIN)/python -m pytest $(PARALLEL) --durations=30 --hypothesis-profile=long --timeout=3600 -m ''
+
+test-gpu: $(VENV)/.installed-test
+	$(BIN)/python -m pytest --durations=15 --timeout=900 -m gpu tests/gpu
 
 venv: $(VENV)/.installed-test
 

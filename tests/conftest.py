@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import psutil
@@ -21,12 +22,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores Ctrl-C and hands that down: tests that send one would wait in vain.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+HERE = Path(__file__).parent
 PATIENCE_S = 5.0
 
 NOT_OURS = {
     "PYTEST_CURRENT_TEST",
     "TORCHINDUCTOR_CACHE_DIR",  # torch writes it the first time one of its functions asks for the folder
 }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest first: at the end of a parallel run, short tests fill what is left on every core."""
+    slow = {"e2e": 0, "dist": 1, "property": 2}
+    items.sort(key=lambda item: slow.get(item.path.relative_to(HERE).parts[0], 3))
 
 
 @pytest.fixture(scope="session")

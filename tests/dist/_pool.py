@@ -81,6 +81,8 @@ class Pool:
     _hung = False
 
     def _start(self, rank: int) -> None:
+        from tests.torch_forks import ForkedPopen, shared_server  # not to be found where this file runs as a rank
+
         ours, theirs = Pipe()
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         if sys.platform == "linux":
@@ -88,15 +90,9 @@ class Pool:
         store = Path(self._folder.name) / "store"
         with theirs, self._stderr_file(rank).open("wb") as stderr:
             self._processes.append(
-                subprocess.Popen(
-                    [
-                        sys.executable,
-                        __file__,
-                        str(theirs.fileno()),
-                        str(rank),
-                        str(self.world_size),
-                        str(store),
-                    ],
+                ForkedPopen(
+                    [sys.executable, __file__, str(theirs.fileno()), str(rank), str(self.world_size), str(store)],
+                    server=shared_server(),
                     pass_fds=[theirs.fileno()],
                     env=environment,
                     stdin=subprocess.DEVNULL,

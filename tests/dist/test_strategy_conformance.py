@@ -30,7 +30,9 @@ SHARDS = {
     1: [(8,), (3,), (2,)],
     2: [(5, 3), (0, 4), (2, 0)],
     3: [(4, 0, 3), (1, 2, 0), (0, 5, 2)],
+    4: [(4, 0, 3, 1), (0, 2, 1, 0), (3, 5, 0, 2)],
 }
+LONG = (4,)
 
 
 class Model(nn.Module):
@@ -202,7 +204,8 @@ def cases() -> Iterator[Any]:
                     if spec.requires(facts, setting(world_size, accumulation), options) is None:
                         text = ",".join(f"{k}={v}" for k, v in variant.items()) or "default"
                         name = f"{key}({text})-{world_size}-ranks-accumulate-{accumulation}"
-                        yield pytest.param(key, variant, world_size, accumulation, id=name)
+                        marks = [pytest.mark.long] if world_size in LONG else []
+                        yield pytest.param(key, variant, world_size, accumulation, id=name, marks=marks)
 
 
 @pytest.mark.parametrize(("key", "variant", "world_size", "accumulation"), list(cases()))
