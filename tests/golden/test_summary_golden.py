@@ -20,8 +20,7 @@ from stepscope.report.summary import write_summary
 from stepscope.report.views.summary import build
 from stepscope.results.bench_document import rows_csv, write_results
 from stepscope.results.open import load_evidence
-from stepscope.results.planned import Planned
-from stepscope.results.runs import build_runs
+from stepscope.results.runs import Planned, build_runs
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_bytes, write_record
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from stepscope.records.training import TrainingRun
-from stepscope.results.curves import epochs_to_loss, losses
+from stepscope.results.learning import epochs_to_loss, losses
 from stepscope.results.pairs import Pair, learning_rate
 from stepscope.results.scaling import same_data
 

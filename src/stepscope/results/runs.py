@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 
 from stepscope.config.varied import settings_of, varied_settings
-from stepscope.core.errors import DataError, Unavailable
+from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
+from stepscope.predict.specs import specs_of
 from stepscope.records import codec
 from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult
@@ -20,12 +21,36 @@ from stepscope.records.samples import PHASES, EpochResult
 from stepscope.records.training import Epoch, Measured, PhaseTimes, TrainingRun
 from stepscope.results.figures import epoch_time
 from stepscope.results.labels import cell_labels
-from stepscope.results.planned import Planned, plan_of
 from stepscope.results.scaling import with_baselines
 from stepscope.stats import measured
 from stepscope.stats.measured import Estimate
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes, read_cell, read_cells, read_if_there, read_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """num_parameters: trainable elements of the model. comm_bytes_per_step: payload of one rank's optimizer
+    step.
+    """
+
+    num_parameters: int
+    comm_bytes_per_step: int
+
+
+def plan_of(spec: CellSpec) -> Planned | Unavailable:
+    """Parameters and payload bytes per rank and optimizer step of a cell, from its workload's and strategy's
+    specs.
+
+    Payload: the sum over the collectives of the strategy's ``comm_plan`` of the bytes passed in. Nothing is
+    run and no file is read. Unavailable where a plugin is not installed here or refuses the cell's options.
+    """
+    try:
+        specs = specs_of(spec)
+    except (UsageError, ValueError) as error:  # ValueError: pydantic refuses the options
+        return Unavailable(f"no plan for cell {spec.cell_id}: {error}")
+    return Planned(num_parameters=specs.facts.num_parameters, comm_bytes_per_step=specs.comm_bytes_per_step)
+
 
 NOT_IN_MATRIX = "not in this matrix: kept from an earlier run in the same folder"
 

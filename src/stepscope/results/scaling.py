@@ -12,7 +12,7 @@ import numpy as np
 
 from stepscope.records.training import Epoch, Measured, Scaling, ScalingRow, TrainingRun
 from stepscope.results.figures import best_accuracy, steady_epochs, steady_times
-from stepscope.results.targets import target_times
+from stepscope.results.learning import target_times
 from stepscope.stats.bootstrap import ratio_of_means
 from stepscope.stats.measured import BOOTSTRAP_SEED
 from stepscope.stats.scaling import rate

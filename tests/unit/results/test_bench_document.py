@@ -13,8 +13,7 @@ from stepscope.core.errors import MissingError, Unavailable
 from stepscope.matrix.session import derive_results
 from stepscope.records.run import RunRecord
 from stepscope.results.bench_document import FIGURES, bench_document, rows_csv, write_results
-from stepscope.results.planned import Planned, plan_of
-from stepscope.results.runs import NOT_IN_MATRIX, build_runs, read_runs
+from stepscope.results.runs import NOT_IN_MATRIX, Planned, build_runs, plan_of, read_runs
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_record
 

@@ -7,8 +7,7 @@ import pytest
 from tests import fake_runs
 
 from stepscope.records.run import CellStatus
-from stepscope.results.planned import Planned
-from stepscope.results.runs import build_runs
+from stepscope.results.runs import Planned, build_runs
 from stepscope.store.layout import RunLayout
 
 PLAN = Planned(num_parameters=1000, comm_bytes_per_step=4000)

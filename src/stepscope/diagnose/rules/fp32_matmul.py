@@ -38,9 +38,9 @@ from stepscope.diagnose.trace_facts import (
     unread,
     window_ns,
 )
+from stepscope.hardware.matrix_units import has_tf32, peak_ratio
 from stepscope.records.finding import Advice, Skipped
 from stepscope.results.evidence import TraceEvidence
-from stepscope.results.matrix_units import has_tf32, peak_ratio
 from stepscope.traces.kernel_kinds import MATRIX, MATRIX_FP32
 
 

@@ -35,9 +35,9 @@ from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
-from stepscope.results.curves import losses
 from stepscope.results.data_use import SEEN_TOO_OFTEN, times_seen
 from stepscope.results.evidence import Evidence
+from stepscope.results.learning import losses
 from stepscope.results.pairs import learning_rate, name_of, setting
 
 MAX_APART = Threshold(

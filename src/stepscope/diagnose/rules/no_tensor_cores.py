@@ -39,9 +39,9 @@ from stepscope.diagnose.trace_facts import (
     unread,
     window_ns,
 )
+from stepscope.hardware.matrix_units import has_matrix_units, has_tf32, peak_ratio
 from stepscope.records.finding import Advice, Skipped
 from stepscope.results.evidence import TraceEvidence
-from stepscope.results.matrix_units import has_matrix_units, has_tf32, peak_ratio
 from stepscope.traces.kernel_kinds import MATRIX, MATRIX_FP32, MATRIX_TENSOR, MATRIX_UNKNOWN
 
 _NONE = Threshold(

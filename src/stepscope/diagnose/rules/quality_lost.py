@@ -36,9 +36,9 @@ from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TargetTime, TrainingRun
-from stepscope.results.curves import accuracy_noise, losses
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import best_accuracy
+from stepscope.results.learning import accuracy_noise, losses
 from stepscope.results.pairs import Pair, cell_of, learning_rate, pairs, setting
 from stepscope.results.scaling import MADE_UP
 

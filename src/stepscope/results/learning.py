@@ -1,18 +1,23 @@
-"""Time to a validation accuracy: the speed-up that counts beside the speed-up of an epoch."""
+"""What a run learns over its epochs, and when it reaches an accuracy: the speed-up that counts beside that of an epoch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from stepscope.records.training import TargetTime, TrainingRun
 from stepscope.results.figures import best_accuracy
+from stepscope.stats.order import mad
 
 _ROUND, _FINE = (
     20,
     100,
 )  # targets are multiples of 1/20 and 1/100: no run is picked by the last digit of its luck
 _TINY = 1e-9
+
+_LEAST_CHANGES = 4
+"""Changes between epochs that a spread is made of; of fewer it says nothing."""
 
 
 def target_times(run: TrainingRun, base: TrainingRun, targets: Sequence[float] = ()) -> tuple[TargetTime, ...]:
@@ -71,3 +76,26 @@ def _reached(run: TrainingRun, accuracy: float) -> tuple[int | None, float | Non
 
 def _down(value: float, parts: int) -> float:
     return math.floor(value * parts + _TINY) / parts
+
+
+def losses(run: TrainingRun) -> dict[int, float]:
+    """Training loss by place of the epoch (0: the first); epochs without a finite one are left out."""
+    return {
+        at: e.train_loss for at, e in enumerate(run.epochs) if e.train_loss is not None and math.isfinite(e.train_loss)
+    }
+
+
+def accuracy_noise(run: TrainingRun) -> float | None:
+    """Standard deviation of the validation accuracy of one epoch, without its trend; None: too few epochs.
+
+    From the changes between neighbouring epochs of the second half, where training has settled: their median absolute
+    deviation x 1.4826 / sqrt(2), since a change carries the noise of two epochs.
+    """
+    known = [e.validation_accuracy for e in run.epochs if e.validation_accuracy is not None]
+    changes = [after - before for before, after in pairwise(known[len(known) // 2 :])]
+    return mad(changes) / math.sqrt(2) if len(changes) >= _LEAST_CHANGES else None
+
+
+def epochs_to_loss(run: TrainingRun, loss: float) -> int | None:
+    """Epochs until the training loss is first at or below ``loss``; None: it never is."""
+    return next((at + 1 for at, value in sorted(losses(run).items()) if value <= loss), None)
