@@ -121,11 +121,19 @@ def _at(jobs: list[_Job], number: int, step: int) -> _Job:
 
 def _point(job: _Job, step: int, line: bytes, **values: bytes) -> None:
     point = job.points.setdefault(step, Point(step))
-    if when := _WHEN.search(line):
-        moment = datetime.strptime(when[1].decode(), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
-        point.wall_s = point.wall_s or moment.timestamp() + int(when[2]) / 1e3
+    point.wall_s = point.wall_s or _moment(line)
     for name, text in values.items():
         point.values[name] = value if (value := finite(text)) is not None else float("nan")
+
+
+def _moment(line: bytes) -> float | None:
+    """When the line was written, seconds; None: it does not say, or the time is damaged."""
+    when = _WHEN.search(line)
+    try:
+        moment = None if when is None else datetime.strptime(when[1].decode(), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return None if moment is None or when is None else moment.timestamp() + int(when[2]) / 1e3
 
 
 def _run(path: Path, job: _Job, *, alone: bool) -> TrainingRun:

@@ -197,6 +197,11 @@ class TestDeepSpeed:
         assert run.step_ns is not None
         assert run.step_ns.value == pytest.approx(1e9)
 
+    def test_a_damaged_time_of_a_line_is_none(self, tmp_path: Path) -> None:
+        lines = [line.replace("2023-07-25", "2023-07-85") for line in (*timer(10, 80.0), *timer(20, 80.0))]
+        (run,) = read(log(tmp_path, *lines), key="deepspeed_log").runs
+        assert run.step_ns is None
+
     def test_parts_of_a_step(self, tmp_path: Path) -> None:
         micro = ds(
             "rank=0 time (ms) | forward_microstep: 652.42 | backward_microstep: 2164.53 | step_microstep: 1172.13"
