@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -19,6 +17,8 @@ def clean(text: str, longest: int = LONGEST) -> str:
 
 
 def _printable(char: str) -> str:
+    import unicodedata
+
     return " " if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn") else char
 
 
@@ -33,6 +33,8 @@ def shortened(text: str, longest: int) -> str:
 
 def lines(text: str, width: int, most: int = 2) -> str:
     """``text`` broken into at most ``most`` lines of ``width`` characters; what does not fit is cut."""
+    import textwrap
+
     found = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
     if len(found) > most:
         found = [*found[: most - 1], shortened(" ".join(found[most - 1 :]), width)]

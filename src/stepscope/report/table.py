@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Any, Literal
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import MissingError
 from stepscope.core.units import (
     format_bandwidth,

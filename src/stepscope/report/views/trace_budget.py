@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
@@ -14,7 +15,9 @@ from stepscope.report.vega import color
 from stepscope.report.views._common import Figures, View
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, stacks_chart
 from stepscope.report.views._trace import many_note, parts_columns, rank_column, standing_out
-from stepscope.results.evidence import TraceEvidence
+
+if TYPE_CHECKING:
+    from stepscope.results.evidence import TraceEvidence
 
 KINDS = (
     ("computation", color("k-compute")),
