@@ -21,7 +21,7 @@ from stepscope.matrix.resolved import matrix_yaml
 from stepscope.matrix.run_place import default_run_dir
 from stepscope.matrix.session import Outlook, Plan, outlook
 from stepscope.records import codec
-from stepscope.results.labels import STATUS_LABELS, cell_labels
+from stepscope.results.labels import cell_labels, status_label
 from stepscope.store.layout import RunLayout
 
 if TYPE_CHECKING:
@@ -133,5 +133,5 @@ def _remark(cell: PlannedCell, ahead: Outlook) -> str:
     if cell.skipped:
         return cell.skipped
     if status is not None:
-        return "kept" if status.status == "ok" else f"kept: {STATUS_LABELS.get(status.status, status.status)}"
+        return "kept" if status.status == "ok" else f"kept: {status_label(status.status)}"
     return "measured again: no trace" if cell.spec.cell_id in ahead.again else ""

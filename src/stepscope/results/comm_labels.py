@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stepscope.core.words import counted
 from stepscope.records.comm import CommRow
-from stepscope.results.labels import STATUS_LABELS
+from stepscope.results.labels import status_label
 
 LATENCY_BYTES = 4096
 """Messages between two ranks up to this size (a page) are shown by their time: it is all start-up, a rate says nothing."""
@@ -62,7 +62,7 @@ def network_label(row: CommRow) -> str:
 
 def failure_label(row: CommRow) -> str:
     """``timeout: rank 1 did not enter``; what stands in place of figures."""
-    label = "wrong result" if row.correct is False else STATUS_LABELS.get(row.status, row.status)
+    label = "wrong result" if row.correct is False else status_label(row.status)
     if not row.error or row.error.startswith(label):
         return row.error or label
     return f"{label}: {row.error}"

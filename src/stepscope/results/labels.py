@@ -20,12 +20,6 @@ Defaults = Callable[[str], Mapping[str, Any]]
 STATUS_LABELS = {
     "oom": "out of GPU memory",
     "host_oom": "out of host memory",
-    "timeout": "timeout",
-    "error": "error",
-    "killed": "killed",
-    "unsupported": "unsupported",
-    "skipped": "skipped",
-    "interrupted": "interrupted",
 }
 
 _FIELDS = frozenset(field.name for field in dataclasses.fields(CellSpec))
@@ -223,10 +217,17 @@ def ranks_label(world_size: int) -> str:
     return counted(world_size, "rank")
 
 
-def failure_label(row: TrainingRun) -> str:
-    """``out of host memory: rank 1 on n3: ...``."""
-    label = STATUS_LABELS.get(row.status, row.status)
-    return f"{label}: {row.error}" if row.error else label
+def status_label(status: str) -> str:
+    """``out of GPU memory``; a status without other words is its own label."""
+    return STATUS_LABELS.get(status, status)
+
+
+def failure_label(run: TrainingRun) -> str | None:
+    """``out of host memory: rank 1 on n3: ...``; None for a run that finished."""
+    if run.status == "ok":
+        return None
+    label = status_label(run.status)
+    return f"{label}: {run.error.removeprefix(f'{run.source}: ')}" if run.error else label
 
 
 def _accumulation(cell: _Cell) -> str:

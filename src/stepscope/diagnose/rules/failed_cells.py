@@ -33,7 +33,7 @@ from stepscope.records.finding import Advice, Finding
 from stepscope.records.run import Status
 from stepscope.results.comm_labels import op_label, sweep_names
 from stepscope.results.evidence import CellEvidence, Evidence
-from stepscope.results.labels import STATUS_LABELS
+from stepscope.results.labels import status_label
 
 FAILED = ("error", "timeout", "killed", "interrupted")
 LEFT_OUT = ("unsupported", "skipped")
@@ -56,7 +56,7 @@ def _sweeps(evidence: Evidence) -> Said:
         return f"{counted(total, 'sweep')}: all finished"
     called = sweep_names(evidence.comm)
     reasons = [
-        f"{STATUS_LABELS.get(row.status, row.status)}: {op_label(row)} on {called(row)}: {row.error or NO_REASON}"
+        f"{status_label(row.status)}: {op_label(row)} on {called(row)}: {row.error or NO_REASON}"
         for row in ends.values()
     ]
     more = (f"and {counted(len(reasons) - _SHOWN, 'other sweep')}",) if len(reasons) > _SHOWN else ()
@@ -150,13 +150,13 @@ def _reasons(cells: Sequence[CellEvidence]) -> tuple[str, ...]:
     for (status, reason), each in same.items():
         first = f"{each[0].run.group}, {each[0].run.label}"
         name = first if len(each) == 1 else f"{first} and {len(each) - 1} more"
-        lines.append(f"{STATUS_LABELS.get(status, status)}: {name}: {reason}")
+        lines.append(f"{status_label(status)}: {name}: {reason}")
     more = len(lines) - _SHOWN
     return (*lines[:_SHOWN], *((f"and {counted(more, 'other reason')}",) if more > 0 else ()))
 
 
 def _listed(kinds: Counter[Status]) -> str:
-    return ", ".join(f"{count} {STATUS_LABELS.get(status, status)}" for status, count in kinds.items())
+    return ", ".join(f"{count} {status_label(status)}" for status, count in kinds.items())
 
 
 RULE = Rule(

@@ -30,6 +30,7 @@ from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.data_use import duplicated
 from stepscope.results.evidence import Evidence
+from stepscope.results.figures import exposed_fraction
 from stepscope.results.pairs import Pair, by_group, cell_of, pairs
 
 MIN_SPEEDUP = Threshold(value=1.0, unit="speed-up", source="METRICS, Scaling")
@@ -58,10 +59,8 @@ def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
     said += [f"also {other.run.label}: {other.row.speedup:.2f}x" for other in ranked[1:4]]
     if copies:
         said.append("explained by duplicated-data: the ranks do not share the work; nothing speaks for communication")
-    elif run.exposed_comm_ns is not None and run.step_ns is not None:
-        said.append(
-            f"{format_percent(run.exposed_comm_ns.value / run.step_ns.value)} of the step is exposed communication"
-        )
+    elif (exposed := exposed_fraction(run)) is not None:
+        said.append(f"{format_percent(exposed)} of the step is exposed communication")
     unsure = row.high is not None and row.high >= MIN_SPEEDUP.value
     return Finding(
         severity="problem",

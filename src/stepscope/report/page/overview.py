@@ -17,6 +17,7 @@ from stepscope.records.finding import Diagnosis, Finding
 from stepscope.report.views._training import rate
 from stepscope.results.comm_labels import op_label
 from stepscope.results.evidence import Evidence
+from stepscope.results.figures import best_accuracy, exposed_fraction
 
 _SEVERITY_WORDS = {"problem": "problem", "warning": "warning", "info": "good to know"}
 
@@ -131,11 +132,7 @@ def _scaling(evidence: Evidence) -> Figure | None:
 
 
 def _exposed(evidence: Evidence) -> Figure | None:
-    shares = [
-        (run.exposed_comm_ns.value / run.step_ns.value, run)
-        for run in evidence.runs
-        if run.exposed_comm_ns is not None and run.step_ns is not None and run.step_ns.value > 0
-    ]
+    shares = [(share, run) for run in evidence.runs if (share := exposed_fraction(run)) is not None]
     if not shares:
         return None
     share, run = max(shares, key=lambda pair: pair[0])
@@ -179,12 +176,7 @@ def _memory(evidence: Evidence) -> Figure | None:
 
 
 def _accuracy(evidence: Evidence) -> Figure | None:
-    known = [
-        (epoch.validation_accuracy, run)
-        for run in evidence.runs
-        for epoch in run.epochs
-        if epoch.validation_accuracy is not None
-    ]
+    known = [(best, run) for run in evidence.runs if (best := best_accuracy(run)) is not None]
     if not known:
         return None
     value, run = max(known, key=lambda pair: pair[0])

@@ -11,7 +11,7 @@ from stepscope.core.words import counted
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
 from stepscope.report.names import clean, file_part
 from stepscope.results.figures import epoch_time, timed_epochs
-from stepscope.results.labels import STATUS_LABELS
+from stepscope.results.labels import status_label
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -132,7 +132,7 @@ def model_on(model: str, dataset: str) -> str:
 
 def failure(run: TrainingRun) -> str | None:
     """``out of GPU memory``; None for a run that finished."""
-    return None if run.status == "ok" else STATUS_LABELS.get(run.status, run.status)
+    return None if run.status == "ok" else status_label(run.status)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from stepscope.core.units import format_percent
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
 from stepscope.report.table import Format, Tone, Value, duration, unknown
-from stepscope.results.labels import STATUS_LABELS
+from stepscope.results.figures import exposed_fraction
 
 _TONES: dict[str, Tone] = {
     "excellent": "good",
@@ -76,19 +76,12 @@ def exposed_value(run: TrainingRun, *, tight: bool = False) -> Value:
     """Exposed communication of a step with its share; ``none`` for one rank."""
     exposed = run.exposed_comm_ns
     value = measured(exposed, duration, tight=tight)
-    if exposed is None or run.step_ns is None or not run.step_ns.value:
+    share = exposed_fraction(run)
+    if exposed is None or share is None:
         return value
     if exposed.value == 0 and run.world_size == 1:
         return Value(text="none", raw=0, tone="dim")
-    return replace(value, text=f"{value.text} ({format_percent(exposed.value / run.step_ns.value, digits=0)})")
-
-
-def failure_text(run: TrainingRun) -> str | None:
-    """``out of GPU memory: rank 1: ...``; None for a run that finished."""
-    if run.status == "ok":
-        return None
-    label = STATUS_LABELS.get(run.status, run.status)
-    return f"{label}: {run.error.removeprefix(f'{run.source}: ')}" if run.error else label
+    return replace(value, text=f"{value.text} ({format_percent(share, digits=0)})")
 
 
 rate = Format(lambda per_s: f"{per_s:,.0f}".replace(",", " ") if per_s >= 100 else f"{per_s:.3g}", unit="1/s")

@@ -11,6 +11,7 @@ from stepscope.report.vega import color
 from stepscope.report.views._common import Figures, View
 from stepscope.report.views._runs import by_dataset, failure, names
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
+from stepscope.results.figures import exposed_fraction
 
 
 def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
@@ -38,9 +39,8 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
 
 
 def _share(run: TrainingRun) -> float | None:
-    if run.step_ns is not None and run.exposed_comm_ns is not None and run.step_ns.value > 0:
-        return min(1.0, run.exposed_comm_ns.value / run.step_ns.value)
-    return None
+    share = exposed_fraction(run)
+    return None if share is None else min(1.0, share)
 
 
 def _row(run: TrainingRun, name: str) -> StackRow:

@@ -12,13 +12,13 @@ from stepscope.report.views._common import View
 from stepscope.report.views._training import (
     efficiency_value,
     exposed_value,
-    failure_text,
     first_epochs,
     measured,
     rate,
     speedup_value,
 )
 from stepscope.results.figures import best_accuracy, epoch_time, exposed_fraction, too_short, train_loss
+from stepscope.results.labels import failure_label
 
 
 def build(
@@ -67,7 +67,7 @@ def build(
         "Training runs",
         (column for column in columns if column.key not in (_PAPER if every else _EVERY)),
         ordered,
-        failure=failure_text,
+        failure=failure_label,
         footnotes=_footnotes(ordered, scaling, drop_epochs),
         notes=tuple(
             f"{run.label}: not told: {', '.join(f'{key} ({why})' for key, why in run.missing.items())}"

@@ -84,7 +84,7 @@ def build(rows: Sequence[TrainingRun], *, defaults: Defaults = strategy_defaults
             ),
         ),
         ordered,
-        failure=lambda row: None if row.status == "ok" else failure_label(row),
+        failure=failure_label,
         footnotes=_footnotes(ordered, scaled),
         notes=_row_notes(ordered, labels),
     )  # fmt: skip

@@ -11,8 +11,8 @@ from tests.evidence import run
 from stepscope.records.finding import Diagnosis
 from stepscope.report.page import facts, tables, timeline
 from stepscope.report.page.overview import headline, key_figures, shown_findings
-from stepscope.report.views._training import failure_text
 from stepscope.results.evidence import Evidence
+from stepscope.results.labels import failure_label
 from stepscope.traces.timeline_spans import unpack
 
 
@@ -135,4 +135,4 @@ def test_notes_are_said_once() -> None:
 def test_a_failed_run_is_told_without_its_path() -> None:
     path = "results/a-long-way-down/metrics.csv"
     lost = run("lost", source=path, status="interrupted", error=f"{path}: no finished epoch")
-    assert failure_text(lost) == "interrupted: no finished epoch"
+    assert failure_label(lost) == "interrupted: no finished epoch"
