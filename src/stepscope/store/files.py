@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import zlib
 from pathlib import Path
@@ -12,16 +13,22 @@ from stepscope.core.errors import DataError
 MAX_FILES = 100_000
 
 
+def opened(path: Path) -> gzip.GzipFile | io.BufferedReader:
+    """The file's bytes to read, unpacked where it is gzip. Raises OSError; reading may raise EOFError, zlib.error."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return gzip.GzipFile(path) if packed else path.open("rb")
+
+
 def head_of(path: Path, size: int) -> bytes:
     """Up to ``size`` bytes of the file's text; empty where it cannot be read (the importer asked to read it says why)."""
+    head = b""
     try:
-        with path.open("rb") as file:
-            head = file.read(size)
-        if head[:2] == b"\x1f\x8b":
-            with gzip.open(path, "rb") as packed:
-                return packed.read(size)
+        with opened(path) as file:
+            while len(head) < size and (more := file.read1(size - len(head))):
+                head += more
     except (OSError, EOFError, zlib.error):
-        return b""
+        pass  # a .gz that was cut off: what came before tells what it is
     return head
 
 

@@ -5,7 +5,6 @@ Read once, line by line, in constant memory: a log may hold gigabytes of other o
 
 from __future__ import annotations
 
-import gzip
 import re
 import zlib
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepscope.core.errors import DataError
+from stepscope.store.files import opened
 
 MAX_LINE_BYTES = 1 << 14
 BLOCK_BYTES = 1 << 17
@@ -130,9 +130,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
     """Whole lines, many at a time; the last one without its end too. Of a line longer than any of interest, its end."""
     rest = b""
     try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        with gzip.GzipFile(path) if packed else path.open("rb") as text:
+        with opened(path) as text:
             while block := text.read1(BLOCK_BYTES):
                 whole, end, rest = (rest + block).rpartition(b"\n")
                 rest = rest[-MAX_LINE_BYTES:]

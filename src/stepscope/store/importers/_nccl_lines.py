@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import re
 import zlib
 from collections.abc import Iterator
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stepscope.core.errors import DataError
+from stepscope.store.files import opened
 
 BLOCK_BYTES = 1 << 18
 MAX_LINE_BYTES = 1 << 14
@@ -48,7 +47,7 @@ class Lines:
         """Every whole line; an unfinished last one is left out. Raises DataError for a file that cannot be read."""
         rest = b""
         try:
-            with self._open() as file:
+            with opened(self._path) as file:
                 while block := file.read1(BLOCK_BYTES):
                     *lines, rest = (rest + block).split(b"\n")
                     self.count += len(lines)
@@ -60,11 +59,6 @@ class Lines:
             why = getattr(error, "strerror", None) or str(error)
             raise DataError(f"cannot read {self._path}", why=why) from error
         self.truncated = self.truncated or bool(rest)
-
-    def _open(self) -> gzip.GzipFile | io.BufferedReader:
-        with self._path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        return gzip.GzipFile(self._path) if packed else self._path.open("rb")
 
 
 @lru_cache(maxsize=4096)  # a job makes the same calls again and again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,16 @@ class TestDeepSpeed:
         (run,) = read(log(tmp_path, "DeepSpeed info: version=0.12", *lines), key="deepspeed_log").runs
         assert run.step_ns is not None
         assert run.step_ns.value == pytest.approx(1e9)
+
+    @pytest.mark.parametrize("cut", [0, 12])
+    def test_a_packed_log(self, tmp_path: Path, cut: int) -> None:
+        text = "\n".join([*CONFIG, *timer(10, 80.0), *timer(20, 80.0)])
+        data = gzip.compress(text.encode())
+        path = tmp_path / "job.log.gz"
+        path.write_bytes(data[: len(data) - cut])
+        (run,) = read(path, key="deepspeed_log").runs
+        assert run.samples_per_s is not None
+        assert run.samples_per_s.value == 80.0
 
     def test_a_damaged_time_of_a_line_is_none(self, tmp_path: Path) -> None:
         lines = [line.replace("2023-07-25", "2023-07-85") for line in (*timer(10, 80.0), *timer(20, 80.0))]
