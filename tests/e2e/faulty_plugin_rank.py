@@ -61,6 +61,9 @@ def _host_oom(module: torch.nn.Module) -> None:
 
 
 def _cuda_oom(module: torch.nn.Module) -> None:
+    device = next(module.parameters()).device
+    if device.type == "cuda":
+        torch.empty(2**50, dtype=torch.uint8, device=device)  # more than any card has
     raise torch.OutOfMemoryError("planted: CUDA out of memory")
 
 
