@@ -146,7 +146,7 @@ def _microseconds(times_ns: Ints) -> Floats:
 
 def _links(correlation: Ints, device: Mask) -> Ints:
     """The last event of the other side with the same correlation."""
-    link = np.minimum(correlation, 0)
+    link = np.minimum(correlation, 0).astype(np.int64)
     known = correlation != NONE
     for mine, others in ((known & device, known & ~device), (known & ~device, known & device)):
         candidates = np.flatnonzero(others)

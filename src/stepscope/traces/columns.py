@@ -52,6 +52,16 @@ def narrow(values: NDArray[np.int64]) -> NDArray[np.int32]:
     return np.where((values > INT32_MAX) | (values < 0), NONE, values).astype(np.int32)
 
 
+def snug(values: NDArray[Any], *, least: type[np.signedinteger[Any]] = np.int8) -> NDArray[Any]:
+    """The same numbers in the narrowest type, from ``least`` on, that holds them: half the memory of a trace is columns."""
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    kinds: tuple[type[np.signedinteger[Any]], ...] = (np.int8, np.int16, np.int32)
+    for dtype in kinds[kinds.index(least) :]:
+        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
+            return values.astype(dtype, copy=False)
+    return values
+
+
 def as_number(value: int | str) -> int:
     """A number, or digits as ROCm's runtime writes some of them; NONE for other text (a pointer)."""
     if isinstance(value, int):

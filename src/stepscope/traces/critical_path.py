@@ -382,8 +382,9 @@ def _add_host(walk: Walk, thread: int, covered: Ints, amounts: dict[tuple[str, s
     used = np.flatnonzero(lengths > 0)
     outside = union.measure - int(lengths.sum())
     events = walk.events
-    names = np.where(flat.event[used] == NONE, len(events.names), events.name[np.maximum(flat.event[used], 0)])
-    keys, inverse = np.unique(names.astype(np.int64) * 4 + flat.kind[used], return_inverse=True)
+    code = events.name[np.maximum(flat.event[used], 0)].astype(np.int64)
+    names = np.where(flat.event[used] == NONE, len(events.names), code)
+    keys, inverse = np.unique(names * 4 + flat.kind[used], return_inverse=True)
     totals = np.zeros(len(keys), dtype=np.int64)
     np.add.at(totals, inverse, lengths[used])
     for key, ns in zip(keys.tolist(), totals.tolist(), strict=True):

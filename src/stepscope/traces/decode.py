@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError
-from stepscope.traces.columns import INT32_MAX, Column, as_number, narrow, wide
+from stepscope.traces.columns import INT32_MAX, Column, as_number, narrow, snug, wide
 from stepscope.traces.decimals import FLOAT_LIMIT_US, RANGE_US, from_floats, from_texts
 from stepscope.traces.device_scan import Row
 from stepscope.traces.events import (
@@ -327,6 +327,8 @@ class ColumnBuilder:
         if no_stream.any():
             streams = narrow(wide([_trailing_number(t) for _, t in threads]))
             columns["stream"][no_stream] = streams[columns["thread"][no_stream]]
+        for key in columns.keys() - {"ts_ns", "dur_ns"}:  # ids in types that hold the index of an event, too
+            columns[key] = snug(columns[key], least=np.int32 if key in _IDS else np.int8)
         return Events(
             **columns,
             names=tuple(self._names),
@@ -349,6 +351,7 @@ class ColumnBuilder:
         return found + [Note(kind="dropped", text=f"{n:,} events {kind}") for kind, n in self._odd.items() if n]
 
 
+_IDS = ("correlation", "external_id", "sequence")
 _COLUMNS: dict[str, Any] = {
     "ts_ns": np.int64, "dur_ns": np.int64, "category": np.int8, "name": np.int32, "thread": np.int32,
     "stream": np.int32, "device": np.int32, "correlation": np.int64, "external_id": np.int64,

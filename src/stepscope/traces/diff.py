@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +65,7 @@ def work_profile(
 
 
 def _series(
-    events: Events, kind: str, indices: Ints, starts: Ints, spent: Ints, edges: Ints, names: int
+    events: Events, kind: str, indices: NDArray[np.integer[Any]], starts: Ints, spent: Ints, edges: Ints, names: int
 ) -> list[StepSeries]:
     steps = len(edges) - 1
     step = np.searchsorted(edges, starts, side="right") - 1

@@ -7,6 +7,7 @@ from dataclasses import field
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 
 Ints = NDArray[np.int64]
-Codes = NDArray[np.int32]
+Codes = NDArray[np.signedinteger[Any]]
+"""Integers in the narrowest type that holds a column: widen them before computing with them."""
 
 NONE = -1
 """Stands in integer columns where the trace says nothing."""

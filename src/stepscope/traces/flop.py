@@ -7,6 +7,7 @@ own tables but writes none to the trace.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -79,7 +80,7 @@ NOT_FROM_SHAPES = (
 """Parts of names of operators that multiply matrices in ways that the shapes alone do not tell (stride, causal)."""
 
 
-def flop_by_event(events: Events, indices: Ints) -> tuple[Ints, str | None, str | None]:
+def flop_by_event(events: Events, indices: NDArray[np.integer[Any]]) -> tuple[Ints, str | None, str | None]:
     """FLOP of each of these events, shape of ``indices``, UNKNOWN where not known; where from; why not at all.
 
     As recorded when any event has a record (an operator without one then has none of its own: 0), else from shapes.

@@ -48,7 +48,7 @@ class HostLine:
         self._events = events
         self._gloo = events.named(lambda n: n.startswith("gloo:"))
         shown = (Category.CPU_OP, Category.RUNTIME, Category.DRIVER, Category.USER_ANNOTATION)
-        self._all = events.where(*shown)
+        self._all = events.where(*shown).astype(np.int32)
         annotation = events.category[self._all] == Category.USER_ANNOTATION
         self._active = self._all[~annotation | self._gloo[self._all]]
         self.threads = np.unique(events.thread[self._active]).tolist()
@@ -205,36 +205,49 @@ class _Flat:
     """One thread's time cut at every start and end, with what is innermost in each piece."""
 
     def __init__(self, events: Events, mine: Ints, gloo: NDArray[np.bool_]) -> None:
-        tree = nest(mine, np.zeros(len(mine), dtype=np.int64), events.ts_ns[mine], events.end_ns[mine])
-        edges = np.sort(np.concatenate([tree.starts, tree.ends]))
+        one = np.zeros(len(mine), dtype=np.int8)
+        tree = nest(mine, one, events.ts_ns[mine], events.end_ns[mine])
+        edges = np.concatenate([tree.starts, tree.ends])
+        edges.sort()
         self.edges = edges[np.concatenate([[True], edges[1:] != edges[:-1]])] if len(edges) else edges
-        inner = tree.innermost(np.zeros(max(len(self.edges) - 1, 0), dtype=np.int64), self.edges[:-1])
+        del edges
+        pieces = max(len(self.edges) - 1, 0)
+        inner = tree.innermost(np.broadcast_to(np.int8(0), pieces), self.edges[:-1])
         known = inner != NONE
-        self.event = np.where(known, tree.index[np.maximum(inner, 0)], NONE) if len(tree) else inner
-        kind = np.full(len(inner), OTHER, dtype=np.int64)
-        category = events.category[np.maximum(self.event, 0)]
+        np.maximum(inner, 0, out=inner)
+        self.event = np.full(pieces, NONE, dtype=np.int32)
+        self.event[known] = tree.index[inner[known]]
+        del tree, inner
+        kind = np.full(pieces, OTHER, dtype=np.int8)
+        category = events.category[self.event]  # NONE takes any: ``known`` decides
         kind[known & (category == Category.CPU_OP)] = OPERATOR
         kind[known & ((category == Category.RUNTIME) | (category == Category.DRIVER))] = RUNTIME
-        kind[known & gloo[np.maximum(self.event, 0)]] = GLOO
+        kind[known & gloo[self.event]] = GLOO
         self.kind = kind
-        lengths = np.diff(self.edges)
-        self._before = np.zeros((4, len(self.edges)), dtype=np.int64)
-        for k in range(4):
-            self._before[k, 1:] = np.cumsum(np.where(kind == k, lengths, 0))
+        self._before: dict[int, Ints] = {}
+        for k in (OPERATOR, RUNTIME, GLOO):
+            if (kind == k).any():
+                total = np.zeros(len(self.edges), dtype=np.int64)
+                np.subtract(self.edges[1:], self.edges[:-1], out=total[1:])
+                total[1:] *= kind == k
+                self._before[k] = np.cumsum(total, out=total)
 
     def split(self, low: int, high: int) -> tuple[int, int, int, int]:
         """Time of [low, high) in operators, runtime calls, neither, and gloo; sums to high - low."""
         a, b = self._at(low), self._at(high)
         parts = [y - x for x, y in zip(a, b, strict=True)]
-        parts[OTHER] += (high - low) - sum(parts)
+        parts[OTHER] = (high - low) - sum(parts)
         return parts[0], parts[1], parts[2], parts[3]
 
     def _at(self, time: int) -> list[int]:
+        """Time before ``time`` by kind; of OTHER none, it is what is left."""
+        done = [0, 0, 0, 0]
         at = int(np.searchsorted(self.edges, time, side="right")) - 1
         if at < 0:
-            return [0, 0, 0, 0]
-        done = [int(v) for v in self._before[:, at]]
-        if at < len(self.kind):
+            return done
+        for k, before in self._before.items():
+            done[k] = int(before[at])
+        if at < len(self.kind) and self.kind[at] != OTHER:
             done[int(self.kind[at])] += time - int(self.edges[at])
         return done
 

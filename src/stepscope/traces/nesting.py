@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -24,16 +25,19 @@ class Nest:
     parent: position in these arrays, NONE at the root. depth: 0 at the root.
     """
 
-    index: Ints
-    thread: Ints
+    index: AnyInts
+    thread: AnyInts
     starts: Ints
     ends: Ints
-    parent: Ints
-    depth: Ints
+    parent: AnyInts
     cut: int  # spans that outlasted their parent
 
     def __len__(self) -> int:
         return len(self.index)
+
+    @property
+    def depth(self) -> Ints:
+        return _depths(self.parent)
 
     @cached_property
     def self_ns(self) -> Ints:
@@ -57,8 +61,11 @@ class Nest:
 
     def subtree_sums(self, values: Ints) -> Ints:
         """Sum of ``values`` (shape (n,), by position) over each span and everything inside it."""
-        before = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(values, dtype=np.int64)])
-        return np.asarray(before[self.after] - before[:-1], dtype=np.int64)
+        before = np.zeros(len(values) + 1, dtype=np.int64)
+        np.cumsum(values, out=before[1:])
+        total: Ints = before[self.after]
+        total -= before[:-1]
+        return total
 
     def innermost(self, threads: AnyInts, points: Ints) -> Ints:
         """Position of the innermost span open at each (thread, time), NONE where there is none.
@@ -67,44 +74,63 @@ class Nest:
         """
         if not len(self) or not len(points):
             return np.full(len(points), NONE, dtype=np.int64)
-        return self._line.innermost(np.asarray(threads, dtype=np.int64), points)
+        found = np.empty(len(points), dtype=np.int64)
+        for part in _slices(len(points)):
+            found[part] = self._line.innermost(threads[part], points[part])
+        return found
 
     def outermost_of(self, labels: Ints) -> NDArray[np.bool_]:
         """Whether no span around a span bears the same label (shape (n,)): what a total may count once."""
-        order = np.lexsort((np.arange(len(self)), labels))
-        label, line = labels[order], self._line
-        starts, ends = line.starts[order], line.ends[order]
-        reach = _running_max(_dense(label), ends)
-        outer = np.ones(len(self), dtype=bool)
+        order = np.argsort(labels, kind="stable")
+        label = labels[order]
         same = label[1:] == label[:-1]
-        outer[order[1:]] = ~(same & (starts[1:] < reach[:-1]))
+        groups = _dense(label)
+        del label
+        reach = _running_max(groups, self._line.ends[order])
+        del groups
+        outer = np.ones(len(self), dtype=bool)
+        outer[order[1:]] = ~(same & (self._line.starts[order][1:] < reach[:-1]))
         return outer
 
 
 class _Line:
     """The spans of all threads one after the other on one time line, so that one search serves them all."""
 
-    def __init__(self, thread: Ints, starts: Ints, ends: Ints) -> None:
+    def __init__(self, thread: AnyInts, starts: Ints, ends: Ints) -> None:
         self._low = int(starts.min()) if len(starts) else 0
         high = int(ends.max()) if len(ends) else 0
         self._width = high - self._low + 2
         self.starts = self.at(thread, starts)
         self.ends = self.at(thread, ends)
-        self._long = np.flatnonzero(ends > starts)
-        self._long_starts = self.starts[self._long]
-        self._long_ends = np.sort(self.ends[self._long])
-        count = len(self._long)
-        opened = np.arange(count, dtype=np.int64)
-        self.depth = opened - np.searchsorted(self._long_ends, self._long_starts, side="right")
-        self._by_depth = np.sort(self.depth * (count + 1) + opened)
-        self._count = count
+        # Spans with length; mostly all of them, and then not kept twice.
+        long = np.flatnonzero(ends > starts)
+        self._long = None if len(long) == len(starts) else long
+        self._long_starts = self.starts if self._long is None else self.starts[long]
+        self._long_ends = np.sort(self.ends if self._long is None else self.ends[long])
+        self._count = len(long)
+        del long
+        by_depth = self._depths()
+        by_depth *= self._count + 1
+        by_depth += np.arange(self._count, dtype=np.int64)
+        by_depth.sort()
+        self._by_depth = by_depth
 
-    def at(self, thread: Ints, times: Ints) -> Ints:
+    def _depths(self) -> Ints:
+        """Of each span with length: how many are open where it begins."""
+        depths = np.arange(self._count, dtype=np.int64)
+        depths -= np.searchsorted(self._long_ends, self._long_starts, side="right")
+        return depths
+
+    def at(self, thread: AnyInts, times: Ints) -> Ints:
         """Times beyond the spans of a thread stay between it and the next."""
-        within = np.clip(times - self._low, -1, self._width - 2) + 1
-        return np.asarray(thread * (self._width + 1) + within, dtype=np.int64)
+        place: Ints = times - self._low
+        np.clip(place, -1, self._width - 2, out=place)
+        place += 1
+        for each in np.unique(thread).tolist():
+            place[thread == each] += each * (self._width + 1)
+        return place
 
-    def innermost(self, thread: Ints, points: Ints) -> Ints:
+    def innermost(self, thread: AnyInts, points: Ints) -> Ints:
         where = self.at(thread, points)
         begun = np.searchsorted(self._long_starts, where, side="right")
         ended = np.searchsorted(self._long_ends, where, side="right")
@@ -112,20 +138,37 @@ class _Line:
 
     def parents(self) -> Ints:
         """Parent of each span with length by its place among them, NONE at the root; places into all spans."""
-        return self._last(np.arange(self._count), self.depth - 1)
+        depth = self._depths()
+        for part in _slices(self._count):
+            depth[part] = self._last(np.arange(part.start, part.stop), depth[part] - 1)
+        return depth
 
     @property
-    def with_length(self) -> Ints:
-        return self._long
+    def with_length(self) -> Ints | slice:
+        return slice(None) if self._long is None else self._long
 
     def _last(self, before: Ints, depth: Ints) -> Ints:
         """The last span of this depth among the first ``before``."""
         found = np.full(len(before), NONE, dtype=np.int64)
         inside = np.flatnonzero(depth >= 0)
-        key = depth[inside] * (self._count + 1) + before[inside]
-        place = self._by_depth[np.searchsorted(self._by_depth, key, side="left") - 1]
-        found[inside] = self._long[place % (self._count + 1)]
+        key = depth[inside]
+        key *= self._count + 1
+        key += before[inside]
+        place = np.searchsorted(self._by_depth, key, side="left")
+        del key
+        place -= 1
+        place = self._by_depth[place]
+        place %= self._count + 1
+        found[inside] = place if self._long is None else self._long[place]
         return found
+
+
+_AT_A_TIME = 1 << 18
+
+
+def _slices(count: int) -> Iterator[slice]:
+    """0 .. count in pieces whose intermediate results need little memory."""
+    return (slice(low, min(low + _AT_A_TIME, count)) for low in range(0, count, _AT_A_TIME))
 
 
 def nest(index: AnyInts, thread: AnyInts, starts: Ints, ends: Ints) -> Nest:
@@ -136,10 +179,11 @@ def nest(index: AnyInts, thread: AnyInts, starts: Ints, ends: Ints) -> Nest:
     span by span.
     """
     order = np.lexsort((-ends, starts, thread))
-    names: Ints = index[order].astype(np.int64)
-    line_of: Ints = thread[order].astype(np.int64)
-    starts, ends = starts[order].astype(np.int64), ends[order].astype(np.int64)
-    parent, cut = np.full(len(starts), NONE, dtype=np.int64), 0
+    names: AnyInts = index[order]
+    line_of: AnyInts = thread[order]
+    starts, ends = starts[order].astype(np.int64, copy=False), ends[order].astype(np.int64, copy=False)
+    del order, index, thread
+    parent, cut = np.full(len(starts), NONE, dtype=np.int32), 0
     if len(starts):
         line = _Line(line_of, starts, ends)
         parent[line.with_length] = line.parents()
@@ -155,7 +199,7 @@ def nest(index: AnyInts, thread: AnyInts, starts: Ints, ends: Ints) -> Nest:
             parent[line.with_length] = line.parents()
         short = np.flatnonzero(ends == starts)
         parent[short] = line.innermost(line_of[short], starts[short])
-    return Nest(index=names, thread=line_of, starts=starts, ends=ends, parent=parent, depth=_depths(parent), cut=cut)
+    return Nest(index=names, thread=line_of, starts=starts, ends=ends, parent=parent, cut=cut)
 
 
 def _cut_off(starts: Ints, ends: Ints) -> int:
@@ -174,7 +218,7 @@ def _cut_off(starts: Ints, ends: Ints) -> int:
     return cut
 
 
-def _depths(parent: Ints) -> Ints:
+def _depths(parent: AnyInts) -> Ints:
     depth = np.zeros(len(parent), dtype=np.int64)
     level = np.flatnonzero(parent != NONE)
     above = parent[level]
@@ -196,9 +240,11 @@ def _dense(labels: Ints) -> Ints:
 def _running_max(groups: Ints, values: Ints) -> Ints:
     """Running maximum of ``values`` that starts anew in each group; groups ascend."""
     by_value = np.argsort(values, kind="stable")
-    rank = np.empty(len(values), dtype=np.int64)
-    rank[by_value] = np.arange(len(values))
-    highest = np.maximum.accumulate(groups * len(values) + rank) - groups * len(values)
+    highest = np.empty(len(values), dtype=np.int64)
+    highest[by_value] = np.arange(len(values))
+    highest += groups * len(values)
+    np.maximum.accumulate(highest, out=highest)
+    highest -= groups * len(values)
     return np.asarray(values[by_value[highest]])
 
 

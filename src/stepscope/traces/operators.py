@@ -83,21 +83,19 @@ def operator_table(
     device = events.is_device[launches.of]
     spent = np.where(device, events.dur_ns[launches.of], 0)
     owned = device & (links.owner != NONE)
-    launched_ns = np.zeros(len(tree), dtype=np.int64)
-    launched = np.zeros(len(tree), dtype=np.int64)
-    np.add.at(launched_ns, links.owner[owned], spent[owned])
-    np.add.at(launched, links.owner[owned], 1)
 
     labels, keys = _labels(events, tree, by_shape=by_shape)
     outer = tree.outermost_of(labels)
     count = len(keys)
+    launched_ns = np.zeros(len(tree), dtype=np.int64)
+    np.add.at(launched_ns, links.owner[owned], spent[owned])
     flop, flop_known, source, why_not = _flop(events, tree, labels, count)
     host_self = _sums(labels, tree.self_ns, count)
     host_total = _sums(labels[outer], (tree.ends - tree.starts)[outer], count)
     device_self = _sums(labels, launched_ns, count)
     device_total = _sums(labels[outer], tree.subtree_sums(launched_ns)[outer], count)
     calls = np.bincount(labels, minlength=count)
-    launches_of_label = _sums(labels, launched, count)
+    launches_of_label = np.bincount(labels[links.owner[owned]], minlength=count)
 
     figures = {
         "device_self": device_self, "device_total": device_total, "host_self": host_self,

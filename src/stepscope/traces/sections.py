@@ -48,6 +48,7 @@ def with_sections(result: RankPass, trace: RankTrace, activity: Activity, wanted
         gradient_sync=gradient_sync(trace, calls.collectives),
     )
     shared = _Shared(activity=activity, launches=launches, windows=windows, phases=phases)
+    del gaps, calls  # as large as some columns
     return _details(result, trace, shared, wanted)
 
 

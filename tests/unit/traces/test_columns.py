@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepscope.traces.columns import Column, as_number, narrow, wide
+from stepscope.traces.columns import Column, as_number, narrow, snug, wide
 from stepscope.traces.decimals import from_texts
 from stepscope.traces.device_scan import device_rows
 from stepscope.traces.load import load_traces
@@ -63,3 +63,22 @@ def test_an_unset_stream_is_none_in_the_column_and_kept_as_written(tmp_path: Pat
     events = load_traces(path).ranks[0].events
     assert events.wide_streams == {0: 2**32 - 1}
     assert events.stream.tolist() == [7]  # from its thread
+
+
+@pytest.mark.parametrize(
+    ("numbers", "least", "dtype"),
+    [
+        ([-1, 127], np.int8, np.int8),
+        ([-1, 128], np.int8, np.int16),
+        ([-129], np.int8, np.int16),
+        ([2**15], np.int8, np.int32),
+        ([2**31 - 1], np.int8, np.int32),
+        ([2**31], np.int8, np.int64),
+        ([3], np.int32, np.int32),
+        ([], np.int8, np.int8),
+    ],
+)
+def test_the_narrowest_type_that_holds_a_column(numbers: list[int], least: type, dtype: type) -> None:
+    made = snug(np.array(numbers, dtype=np.int64), least=least)
+    assert made.dtype == dtype
+    assert made.tolist() == numbers
