@@ -101,12 +101,13 @@ class _Line:
         high = int(ends.max()) if len(ends) else 0
         self._width = high - self._low + 2
         self.starts = self.at(thread, starts)
-        self.ends = self.at(thread, ends)
+        self._thread, self._ends = thread, ends
         # Spans with length; mostly all of them, and then not kept twice.
         long = np.flatnonzero(ends > starts)
         self._long = None if len(long) == len(starts) else long
         self._long_starts = self.starts if self._long is None else self.starts[long]
-        self._long_ends = np.sort(self.ends if self._long is None else self.ends[long])
+        self._long_ends = self.ends if self._long is None else self.ends[long]
+        self._long_ends.sort()
         self._count = len(long)
         del long
         by_depth = self._depths()
@@ -114,6 +115,11 @@ class _Line:
         by_depth += np.arange(self._count, dtype=np.int64)
         by_depth.sort()
         self._by_depth = by_depth
+
+    @property
+    def ends(self) -> Ints:
+        """Of all spans; not kept, few ask."""
+        return self.at(self._thread, self._ends)
 
     def _depths(self) -> Ints:
         """Of each span with length: how many are open where it begins."""
