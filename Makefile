@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATA ?=
 # One more than there are cores: tests that start ranks wait for them now and then.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-PARALLEL := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 PYTEST_ARGS ?= $(PARALLEL) --durations=15
 
 .PHONY: demo test tests test-long test-gpu venv lint bench format clean

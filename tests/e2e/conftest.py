@@ -8,15 +8,6 @@ from pathlib import Path
 import pytest
 from tests.e2e.runs import Cli
 
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share a run stay together."""
-    for item in items:
-        if HERE in item.path.parents and "shared_cli" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Iterator[Cli]:

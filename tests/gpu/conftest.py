@@ -6,15 +6,12 @@ import functools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from tests.e2e.runs import Cli, torch_facts
 
 from stepscope.environment.collect import collect
 from stepscope.records.environment import TorchFact
-
-HERE = Path(__file__).parent
 
 
 @functools.cache
@@ -60,13 +57,7 @@ ON = [
 ]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one target share its run."""
-    for item in items:
-        if HERE in item.path.parents and "target" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group(f"gpu-{item.callspec.params['target']}"))  # type: ignore[attr-defined]
-
-
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 @pytest.fixture(scope="module", params=ON)
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     device, ranks = request.param
