@@ -27,7 +27,6 @@ def _pool_module():  # type: ignore[no-untyped-def]  # pytest's importlib mode f
     return sys.modules[name]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:

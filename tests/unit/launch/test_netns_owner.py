@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.launch.netns.owner import VARIABLE, Owner, parse_owner, sweep, this_process
+from stepscope.launch.netns import owner
+from stepscope.launch.netns.owner import Owner, parse_owner, sweep, this_process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
 
@@ -17,13 +18,15 @@ Sleeper = Callable[[str], subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def sleeper() -> Iterator[Sleeper]:
-    """Starts a process that carries an owner's name."""
+def sleeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sleeper]:
+    """Starts a process that carries an owner's name, under a variable that no test beside this one sweeps by."""
+    variable = f"STEPSCOPE_TEST_OWNER_{os.getpid()}"
+    monkeypatch.setattr(owner, "VARIABLE", variable)
     started = []
 
     def start(name: str) -> subprocess.Popen[bytes]:
         line = [sys.executable, "-c", "import time; time.sleep(60)"]
-        started.append(subprocess.Popen(line, env={**os.environ, VARIABLE: name}))
+        started.append(subprocess.Popen(line, env={**os.environ, variable: name}))
         return started[-1]
 
     yield start
@@ -37,9 +40,9 @@ def dead() -> Owner:
     """The owner that a process was which has ended."""
     line = "from stepscope.launch.netns.owner import this_process; print(this_process())"
     done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True)
-    owner = parse_owner(done.stdout.strip())
-    assert owner is not None
-    return owner
+    found = parse_owner(done.stdout.strip())
+    assert found is not None
+    return found
 
 
 def test_a_process_whose_owner_has_ended_is_ended(sleeper: Sleeper, dead: Owner) -> None:
