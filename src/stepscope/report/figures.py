@@ -51,7 +51,8 @@ class Figure:
     @property
     def wide(self) -> bool:
         """Whether it takes a page's whole width."""
-        return bool(self.spec.get("width", 0) > COLUMN or "hconcat" in self.spec)
+        parts = self.spec.get("hconcat", (self.spec,))
+        return bool(sum(part.get("width", 0) for part in parts) > COLUMN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
