@@ -42,7 +42,7 @@ def main() -> None:
             a.append([_seconds(ours)])
             b.append([_seconds(empty)])
             again.append([_seconds(ours)])
-    show("ours / empty app", compare(a[1:], b[1:], again[1:]), bar="at most 1.5")
+    show("ours / empty app", compare(a[1:], b[1:], again[1:]), bar="at most 1.2")
 
 
 if __name__ == "__main__":
