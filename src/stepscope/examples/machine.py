@@ -1,18 +1,18 @@
-"""The simulator behind tests/trace_builder.py: hosts, devices, and collectives that all ranks leave together."""
+"""A simulated rank: its host, its device, and collectives that all ranks leave together."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 HOST, AUTOGRAD, RUNLOOP, COMPUTE_STREAM = 100, 200, 300, 7
-ITEM_BYTES = 4
+ITEM_BYTES = {"Float": 4, "BFloat16": 2}
 DEVICE_CATS = ("kernel", "gpu_memcpy")
 _KERNELS = {
-    "all_reduce": "AllReduce_Sum_f32_RING_LL", "all_gather": "AllGather_RING_LL",
-    "reduce_scatter": "ReduceScatter_Sum_f32_RING_LL", "send_recv": "SendRecv",
+    "all_reduce": "AllReduce_Sum_{}_RING_LL", "all_gather": "AllGather_RING_LL",
+    "reduce_scatter": "ReduceScatter_Sum_{}_RING_LL", "send_recv": "SendRecv",
 }  # fmt: skip
 _NCCL_NAMES = {
     "all_reduce": "allreduce", "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base",
@@ -24,6 +24,9 @@ _GLOO_LAUNCHES = {
 }  # fmt: skip
 # gloo reduces and scatters with its all_reduce, and its span says so.
 _GLOO_SPANS = {"reduce_scatter": "gloo:all_reduce", "send_recv": "gloo:send"}
+
+NESTED_NS = 500
+"""An operator starts this long after the one that calls it."""
 
 Waiting = Generator[None, None, None]
 Entering = Generator[None, None, int]
@@ -42,6 +45,20 @@ class Costs:
     old_names: bool
     nccl_args: bool
     sequence: bool
+    dtype: str
+    jitter: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """What the host calls, within ``parents`` (outermost first), and the kernel that it launches."""
+
+    name: str
+    kernel: str
+    share: float = 1.0  # of the time of its layer
+    dims: tuple[tuple[int, ...], ...] = ((64, 64), (64, 64))
+    dtype: str = "float"
+    parents: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,24 +89,6 @@ class Meeting:
     end: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Truth:
-    """What is true of one rank's file, as METRICS defines it. On gloo: operators and gloo spans."""
-
-    window_ns: int
-    compute_ns: int
-    comm_ns: int
-    memory_ns: int
-    overlap_ns: int
-    exposed_comm_ns: int
-    exposed_memory_ns: int
-    busy_ns: int
-    idle_ns: int
-    idle_by_cause_ns: dict[str, int]
-    steps: tuple[int, ...]
-    device_events: int
-
-
 class Machine:
     """One rank. Every method takes its host's time on and records what a profiler would see."""
 
@@ -100,7 +99,9 @@ class Machine:
         groups: Mapping[str, Sequence[int]],
         meetings: dict[tuple[str, int], Meeting],
         epoch: int,
+        slow: float = 1.0,
     ) -> None:
+        """``slow``: how many times as long its computation takes."""
         self.rank, self.costs, self.groups, self.meetings = rank, costs, groups, meetings
         self.host = self.compute_free = epoch
         self.spans: list[Span] = []
@@ -112,19 +113,22 @@ class Machine:
         self._last: dict[str, int] = {}  # sequence number of each group's last collective
         self._open: list[tuple[Meeting, Span]] = []
         self._ids = 0
+        self._slow = slow
+        self._random = Random(rank)
 
-    def compute(self, name: str, dur: int, *, number: int = 0) -> None:
+    def compute(self, called: Operator, dur: int, *, number: int = 0) -> None:
         """One operator with one kernel; on gloo an operator that computes itself."""
+        dur = self._about(dur * called.share * self._slow)
         if self.costs.gloo:
-            self._op(f"aten::{name}", dur, number=number, work="compute")
+            self._op(called.name, dur, called=called, number=number, work="compute")
             return
-        self._run("kernel", f"void {name}_kernel<float, 4>(float*, float*)", dur, self._launch(f"aten::{name}"))
+        self._run("kernel", called.kernel, dur, self._launch(called.name, called=called, number=number))
 
     def copy(self, dur: int) -> None:
         """A copy from pinned host memory, on the compute stream."""
         if dur and not self.costs.gloo:
             links = {**self._launch("aten::copy_", call="cudaMemcpyAsync"), "bytes": 1 << 20}
-            self._run("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", dur, links)
+            self._run("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", self._about(dur), links)
 
     def collective(self, op: str, group: str) -> Entering:
         """Enter a collective, on the group's own stream, once all compute so far is done; its number in the group."""
@@ -133,7 +137,9 @@ class Machine:
         before = self.meetings.get((group, sequence - 1))
         meeting = self.meetings.setdefault(
             (group, sequence),
-            Meeting(op=op, group=group, sequence=sequence, step=self.step, transfer=self.costs.transfer_ns),
+            Meeting(
+                op=op, group=group, sequence=sequence, step=self.step, transfer=self._about(self.costs.transfer_ns)
+            ),
         )
         self._last[group] = sequence
         links = self._launch(_GLOO_LAUNCHES[op] if self.costs.gloo else "record_param_comms")
@@ -199,6 +205,9 @@ class Machine:
                 raise RuntimeError(f"not all of {self.groups[meeting.group]} entered {meeting}")
             span.end = meeting.end
 
+    def _about(self, dur: float) -> int:
+        return round(dur * (1 + self.costs.jitter * (2 * self._random.random() - 1)))
+
     def _until_left(self, group: str) -> Waiting:
         last = self.meetings.get((group, self._last.get(group, 0)))
         while last is not None and last.end is None:
@@ -222,11 +231,13 @@ class Machine:
         )
         self.compute_free, self._cause = start + dur, "launch"
 
-    def _launch(self, op: str, *, call: str = "cudaLaunchKernel") -> dict[str, Any]:
+    def _launch(
+        self, op: str, *, called: Operator | None = None, number: int = 0, call: str = "cudaLaunchKernel"
+    ) -> dict[str, Any]:
         """An operator that launches something; what links the launched to it."""
         dur = self.costs.launch_ns + self.extra_launch
-        start = self.host
-        self._op(op, dur)
+        self._op(op, dur, called=called, number=number)
+        start = self.host - dur
         if self.costs.gloo:
             return {"External id": self._ids + 1_000_000, "Record function id": self._ids + 1}
         edge = dur // 4000 * 1000
@@ -234,24 +245,35 @@ class Machine:
         self._record("cuda_runtime", call, start + edge, self.host - edge, {"cbid": 211, **links})
         return {"device": 0, "context": 1, **links}
 
-    def _op(self, name: str, dur: int, *, number: int = 0, work: str = "") -> None:
+    def _op(self, name: str, dur: int, *, called: Operator | None = None, number: int = 0, work: str = "") -> None:
+        begin = self.host
+        for depth, parent in enumerate(called.parents if called else ()):
+            self._ids += 2
+            outer = {"External id": self._ids, "Sequence number": number, "Ev Idx": len(self.spans)} | self._autograd()
+            self._record("cpu_op", parent, begin + depth * NESTED_NS, begin + dur + depth * NESTED_NS, outer)
         self._ids += 2  # gloo's span takes the number between: launch + 1
-        dims = [[[self.costs.elements]]] if name.startswith("c10d::") else [[64, 64], [64, 64]]
-        types = ["TensorList"] if name.startswith("c10d::") else ["float", "float"]
-        backward = {"Fwd thread id": 1} if self.thread == AUTOGRAD else {}
-        args = {
-            "External id": self._ids, "Record function id": self._ids, "Sequence number": number, **backward,
+        self.host += NESTED_NS * len(called.parents) if called else 0
+        dims: Any = called.dims if called else ((64, 64), (64, 64))
+        types = [called.dtype if called else "float"] * len(dims)
+        if name.startswith("c10d::"):
+            dims, types = [[[self.costs.elements]]], ["TensorList"]
+        args: dict[str, Any] = {
+            "External id": self._ids, "Record function id": self._ids, "Sequence number": number, **self._autograd(),
             "Input type": types, "Input Dims": dims, "Ev Idx": len(self.spans),
         }  # fmt: skip
         self._record("cpu_op", name, self.host, self.host + dur, args, work=work)
         self.host += dur
 
+    def _autograd(self) -> dict[str, int]:
+        return {"Fwd thread id": 1} if self.thread == AUTOGRAD else {}
+
     def _collective_name(self, op: str) -> str:
         if self.costs.gloo:
             return _GLOO_SPANS.get(op, f"gloo:{op}")
+        kernel = _KERNELS[op].format("f32" if self.costs.dtype == "Float" else "bf16")
         if self.costs.old_names:
-            return f"ncclKernel_{_KERNELS[op]}(ncclDevComm*, unsigned long, ncclWork*)"
-        return f"ncclDevKernel_{_KERNELS[op]}(ncclDevKernelArgsStorage<4096ul>)"
+            return f"ncclKernel_{kernel}(ncclDevComm*, unsigned long, ncclWork*)"
+        return f"ncclDevKernel_{kernel}(ncclDevKernelArgsStorage<4096ul>)"
 
     def _collective_args(self, op: str, meeting: Meeting, stream: int) -> dict[str, Any]:
         ranks, n = self.groups[meeting.group], self.costs.elements
@@ -263,7 +285,7 @@ class Machine:
         number = {"Seq": meeting.sequence} if self.costs.sequence else {}
         return {
             "stream": stream, "Collective name": _NCCL_NAMES[op], "In msg nelems": share[0],
-            "Out msg nelems": share[1], "Group size": len(ranks), "dtype": "Float", "In split size": "[]",
+            "Out msg nelems": share[1], "Group size": len(ranks), "dtype": self.costs.dtype, "In split size": "[]",
             "Out split size": "[]", "Process Group Name": meeting.group,
             "Process Group Description": "default_pg", "Process Group Ranks": str(list(ranks)), **number,
         }  # fmt: skip
@@ -286,37 +308,3 @@ def run_all(programs: Sequence[Waiting]) -> None:
         if stalled > 10_000:
             raise RuntimeError("the ranks of this plan wait for each other")
         left = waiting
-
-
-def truth_of(spans: list[Span]) -> Truth:
-    """Walk over every start and end of the work, counting what runs in between."""
-    work = [s for s in spans if s.work]
-    changes = sorted([(s.start, 1, s) for s in work] + [(s.end, -1, s) for s in work], key=lambda c: c[:2])
-    running: Counter[str] = Counter()
-    sums: Counter[str] = Counter()
-    causes: Counter[str] = Counter()
-    previous = changes[0][0] if changes else 0
-    gap = 0
-    for time, change, span in changes:
-        length = time - previous
-        on = frozenset(k for k, n in running.items() if n)
-        for kind in on:
-            sums[kind] += length
-        sums["busy"] += length if on else 0
-        sums["overlap"] += length if {"compute", "comm"} <= on else 0
-        sums["exposed_comm"] += length if "comm" in on and "compute" not in on else 0
-        sums["exposed_memory"] += length if on == {"memory"} else 0
-        gap += 0 if on else length
-        if gap and change > 0:
-            causes[span.cause if span.cat in DEVICE_CATS else ""] += gap
-            gap = 0
-        running[span.work] += change
-        previous = time
-    window = changes[-1][0] - changes[0][0] if changes else 0
-    return Truth(
-        window_ns=window, compute_ns=sums["compute"], comm_ns=sums["comm"], memory_ns=sums["memory"],
-        overlap_ns=sums["overlap"], exposed_comm_ns=sums["exposed_comm"],
-        exposed_memory_ns=sums["exposed_memory"], busy_ns=sums["busy"], idle_ns=window - sums["busy"],
-        idle_by_cause_ns={k: n for k, n in causes.items() if k}, steps=tuple(sorted({s.step for s in spans})),
-        device_events=sum(s.cat in DEVICE_CATS for s in spans),
-    )  # fmt: skip

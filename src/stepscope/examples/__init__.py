@@ -1,0 +1,1 @@
+"""Generated job folders with planted truth: what ``stepscope example`` writes."""

@@ -1,0 +1,314 @@
+"""A simulated data-parallel training job: every rank's profiler events, and the truth about its collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from stepscope.examples.kineto import Planted, distributed_info, trace_text
+from stepscope.examples.machine import (
+    AUTOGRAD,
+    COMPUTE_STREAM,
+    DEVICE_CATS,
+    HOST,
+    ITEM_BYTES,
+    RUNLOOP,
+    Costs,
+    Machine,
+    Meeting,
+    Operator,
+    Span,
+    Waiting,
+    run_all,
+)
+
+EPOCH_NS = {
+    "relative": 4_203_669_000_000_000,
+    "lines": 4_373_438_000_000_000,
+    "absolute": 1_712_195_495_000_000_000,
+    "whole": 1_694_128_201_000_000_000,
+}
+FIRST_STEP = 10
+
+
+def _plain(name: str) -> Operator:
+    return Operator(name=f"aten::{name}", kernel=f"void {name}_kernel<float, 4>(float*, float*)")
+
+
+_SGD = _plain("sgd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """A rank's clock: shows true time + offset + drift * (time since the job's start)."""
+
+    offset_ns: int = 0
+    drift_ppm: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to simulate. Times are per layer where a layer has them.
+
+    shape: a key of the programs. layers: micro batches of a pipeline. overlap: reductions run under the backward pass.
+    late: rank -> ns that it needs more in every step, as ``late_kind``: "compute" (one longer kernel), "launch" (a host
+    slower than its kernels), "data" (a slow loader), "sync" (the host waits for the device before the backward pass,
+    then does something else). "launch", "data" and ``sync`` make every rank's host wait for its device at the end of
+    a step: otherwise it runs ahead and is never late. slow: rank -> how many times as long all its computation takes.
+    clocks: rank -> what its clock shows. capture: rank -> (first, stop) steps that it recorded. generation: of the
+    trace's text (examples/kineto.py). device: "gpu", or "gloo" for a CPU job without kernels; gpu: the device's name.
+    nccl_args, sequence: whether kernels name their collective, and its number. jitter: durations vary by this share.
+    """
+
+    shape: str = "ddp"
+    world: int = 2
+    steps: int = 3
+    layers: int = 4
+    forward_ns: int = 100_000
+    backward_ns: int = 200_000
+    optimizer_ns: int = 50_000
+    transfer_ns: int = 150_000
+    elements: int = 1 << 18  # of every collective's tensor
+    dtype: str = "Float"
+    forward: tuple[Operator, ...] = (_plain("mm"),)
+    backward: tuple[Operator, ...] = (_plain("mm_backward"),)
+    optimizer: Operator = _SGD
+    launch_ns: int = 4_000
+    kernel_gap_ns: int = 0
+    data_ns: int = 0
+    copy_ns: int = 20_000
+    sync: bool = False
+    overlap: bool = True
+    memory: bool = False
+    late: dict[int, int] = field(default_factory=dict)
+    late_kind: str = "compute"
+    slow: dict[int, float] = field(default_factory=dict)
+    jitter: float = 0.0
+    clocks: dict[int, Clock] = field(default_factory=dict)
+    capture: dict[int, tuple[int, int]] = field(default_factory=dict)
+    generation: str = "relative"
+    device: str = "gpu"
+    gpu: str = ""
+    nccl_args: bool = True
+    sequence: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """One planted collective in true time. All its ranks leave it together, at ``end_ns``."""
+
+    op: str
+    group: str
+    sequence: int
+    step: int
+    starts_ns: dict[int, int]  # by rank
+    end_ns: int
+    transfer_ns: int
+    size_bytes: int
+
+    def waiting_ns(self, rank: int) -> int:
+        return max(self.starts_ns.values()) - self.starts_ns[rank]
+
+    @property
+    def skew_ns(self) -> int:
+        return max(self.starts_ns.values()) - min(self.starts_ns.values())
+
+    @property
+    def last_rank(self) -> int:
+        return max(self.starts_ns, key=lambda r: self.starts_ns[r])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A simulated job: every rank's spans (on its own clock) and the events of its file."""
+
+    plan: Plan
+    spans: dict[int, list[Span]]
+    events: dict[int, list[Planted]]
+    collectives: list[Collective]
+    groups: Mapping[str, tuple[int, ...]]
+
+    def rank_text(self, rank: int) -> str:
+        """The text of one rank's trace file."""
+        plan = self.plan
+        groups = {name: ranks for name, ranks in self.groups.items() if rank in ranks}
+        info = distributed_info(rank, plan.world, backend="gloo" if plan.device == "gloo" else "nccl", groups=groups)
+        devices = [{"id": 0, "name": plan.gpu}] if plan.gpu else []
+        header = {"deviceProperties": devices, "distributedInfo": info, "record_shapes": 1}
+        return trace_text(self.events[rank], header, generation=plan.generation)
+
+
+Program = Callable[[Machine, Plan, int], Waiting]
+"""A step's forward and backward passes on a rank that is late by so many ns."""
+
+
+def simulate(
+    plan: Plan, *, programs: Mapping[str, Program] | None = None, groups: Mapping[str, tuple[int, ...]] | None = None
+) -> Job:
+    """Run the plan. ``programs``: by shape, beside "ddp" and "naive"; ``groups``: process groups by name."""
+    groups = groups or {"0": tuple(range(plan.world))}
+    passes = {"ddp": _ddp, "naive": _naive, **(programs or {})}[plan.shape]
+    epoch = EPOCH_NS[plan.generation]
+    costs = Costs(
+        launch_ns=plan.launch_ns, kernel_gap_ns=plan.kernel_gap_ns, transfer_ns=plan.transfer_ns,
+        elements=plan.elements, gloo=plan.device == "gloo", old_names=plan.generation == "whole",
+        nccl_args=plan.nccl_args, sequence=plan.sequence, dtype=plan.dtype, jitter=plan.jitter,
+    )  # fmt: skip
+    meetings: dict[tuple[str, int], Meeting] = {}
+    machines = [Machine(r, costs, groups, meetings, epoch, plan.slow.get(r, 1.0)) for r in range(plan.world)]
+    run_all([_steps(m, plan, passes) for m in machines])
+    for machine in machines:
+        machine.finish()
+    written = {machine.rank: _written(machine, plan, epoch) for machine in machines}
+    return Job(
+        plan=plan,
+        spans={rank: spans for rank, (spans, _) in written.items()},
+        events={rank: events for rank, (_, events) in written.items()},
+        collectives=[_collective(m, plan) for m in meetings.values()],
+        groups=groups,
+    )
+
+
+def _steps(machine: Machine, plan: Plan, passes: Program) -> Waiting:
+    late = plan.late.get(machine.rank, 0)
+    settles = plan.sync or plan.late_kind in ("launch", "data")
+    for step in range(FIRST_STEP, FIRST_STEP + plan.steps):
+        machine.step = step
+        begin = machine.host
+        loading = plan.data_ns + (late if plan.late_kind == "data" else 0)
+        machine.busy("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", loading, cause="data")
+        machine.copy(plan.copy_ns)
+        if late and plan.late_kind == "launch":
+            machine.extra_launch = (plan.forward_ns + late // plan.layers) // 1000 * 1000
+        yield from passes(machine, plan, late)
+        machine.thread = HOST
+        optimizer = machine.host
+        machine.compute(plan.optimizer, plan.optimizer_ns)
+        machine.annotate("Optimizer.step#SGD.step", optimizer)
+        if settles:
+            machine.sync()
+        machine.annotate(f"ProfilerStep#{step}", begin)
+
+
+def forward_layer(machine: Machine, plan: Plan, layer: int) -> None:
+    if plan.memory:
+        machine.allocate(1 << 20)
+    for operator in plan.forward:
+        machine.compute(operator, plan.forward_ns, number=machine.step * 1000 + layer)
+
+
+def backward_layer(machine: Machine, plan: Plan, layer: int, late: int) -> None:
+    """The first one of a step carries what the rank is late."""
+    first = layer == plan.layers - 1
+    if first:
+        machine.extra_launch = 0
+        if late and plan.late_kind == "sync":
+            machine.sync()
+            machine.busy("", late, cause="sync")
+        machine.thread = AUTOGRAD
+    more = late if first and plan.late_kind == "compute" else 0
+    for operator in plan.backward:
+        machine.compute(operator, plan.backward_ns + more, number=machine.step * 1000 + layer)
+    if plan.memory:
+        machine.allocate(-(1 << 20))
+
+
+def _ddp(machine: Machine, plan: Plan, late: int) -> Waiting:
+    forward = machine.host
+    for layer in range(plan.layers):
+        forward_layer(machine, plan, layer)
+    machine.annotate("DistributedDataParallel.forward", forward)
+    reduced = 0
+    for layer in reversed(range(plan.layers)):
+        backward_layer(machine, plan, layer, late)
+        reduced = yield from machine.collective("all_reduce", "0")
+        if not plan.overlap:
+            yield from machine.wait("0", reduced)
+    yield from machine.wait("0", reduced)
+
+
+def _naive(machine: Machine, plan: Plan, late: int) -> Waiting:
+    """The whole backward pass, then one reduction after the other, each waited for."""
+    for layer in range(plan.layers):
+        forward_layer(machine, plan, layer)
+    for layer in reversed(range(plan.layers)):
+        backward_layer(machine, plan, layer, late)
+    machine.thread = HOST
+    for _ in range(plan.layers):
+        yield from machine.wait("0", (yield from machine.collective("all_reduce", "0")))
+
+
+def _collective(meeting: Meeting, plan: Plan) -> Collective:
+    assert meeting.end is not None
+    return Collective(
+        op=meeting.op, group=meeting.group, sequence=meeting.sequence, step=meeting.step,
+        starts_ns=dict(sorted(meeting.starts.items())), end_ns=meeting.end, transfer_ns=meeting.transfer,
+        size_bytes=plan.elements * ITEM_BYTES[plan.dtype],
+    )  # fmt: skip
+
+
+def _written(machine: Machine, plan: Plan, epoch: int) -> tuple[list[Span], list[Planted]]:
+    """The rank's spans on its own clock, and all events of its file."""
+    clock = plan.clocks.get(machine.rank, Clock())
+
+    def shown(true_ns: int) -> int:
+        return true_ns + clock.offset_ns + round((true_ns - epoch) * clock.drift_ppm / 1e6)
+
+    first, stop = plan.capture.get(machine.rank, (0, plan.steps))
+    steps = range(FIRST_STEP + first, FIRST_STEP + stop)
+    kept = sorted((s for s in machine.spans if s.step in steps), key=lambda s: s.start)
+    events = []
+    for span in kept:
+        span.start, span.end = shown(span.start), shown(span.end)
+        on_device = span.cat in (*DEVICE_CATS, "cuda_sync")
+        pid = 0 if on_device else HOST
+        events.append(
+            Planted(
+                cat=span.cat,
+                name=span.name,
+                ts_ns=span.start,
+                dur_ns=span.end - span.start,
+                pid=pid,
+                tid=span.tid,
+                args=span.args,
+            )
+        )
+        link = span.args.get("correlation", 0)
+        if link and span.cat != "cuda_sync":
+            ph = "f" if on_device else "s"
+            events.append(
+                Planted(cat="ac2g", name="ac2g", ts_ns=span.start, pid=pid, tid=span.tid, ph=ph, flow_id=link)
+            )
+    total = 0
+    for at, size, step in machine.memory:
+        total += size
+        if step in steps:
+            args = {
+                "Total Reserved": 1 << 30, "Total Allocated": total, "Bytes": size, "Addr": 1 << 20,
+                "Device Id": 0, "Device Type": 1, "Ev Idx": len(events),
+            }  # fmt: skip
+            events.append(
+                Planted(cat="cpu_instant_event", name="[memory]", ts_ns=shown(at), ph="i", tid=HOST, args=args)
+            )
+    if kept:
+        low, high = min(s.start for s in kept), max(s.end for s in kept)
+        events.append(
+            Planted(
+                cat="Trace",
+                name="PyTorch Profiler (0)",
+                ts_ns=low,
+                dur_ns=high - low,
+                pid="Spans",
+                tid="PyTorch Profiler",
+                args={"Op count": 0},
+            )
+        )
+    for tid, label in ((HOST, "thread 100 (python)"), (AUTOGRAD, "thread 200 (pt_autograd_0)"),
+                       (RUNLOOP, "thread 300 (pt_gloo_runloop)")):  # fmt: skip
+        events.append(_thread_name(HOST, tid, label, epoch))
+    events.append(_thread_name(0, COMPUTE_STREAM, f"stream {COMPUTE_STREAM} ", epoch))
+    return kept, events
+
+
+def _thread_name(pid: int, tid: int, label: str, at: int) -> Planted:
+    return Planted(cat="", name="thread_name", ts_ns=at, pid=pid, tid=tid, ph="M", args={"name": label})
