@@ -8,13 +8,7 @@ from stepscope.config.sections import LaunchSettings
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.core.units import parse_duration_ns
-from stepscope.matrix.comm_plan import (
-    CommRequest,
-    dtype_name,
-    op_names,
-    parse_env,
-    parse_mode,
-)
+from stepscope.matrix.comm_plan import CommRequest, dtype_name, op_names, parse_env, parse_mode
 from stepscope.matrix.comm_sizes import parse_sizes
 from stepscope.records.comm import CommKind, CommMeasure, Pacing
 

@@ -17,9 +17,9 @@ from stepscope.cli.blocks import print_block
 from stepscope.cli.console import err, out, print_json
 from stepscope.core.errors import CheckFailed, Unavailable, UsageError
 from stepscope.core.words import plural
-from stepscope.environment.checks import topology_of
 from stepscope.environment.collect import collect
 from stepscope.environment.document import doctor_document
+from stepscope.environment.judging import topology_of
 from stepscope.environment.overview import Section, overview
 from stepscope.environment.topology import Topology
 from stepscope.environment.verdicts import CheckVerdict, judge, tally

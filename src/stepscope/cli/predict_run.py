@@ -23,12 +23,7 @@ from stepscope.predict.collectives.choose import dtype_name, known_gpu, known_op
 from stepscope.predict.collectives.machine import Caller
 from stepscope.predict.predicted import Predicted
 from stepscope.report.render import terminal
-from stepscope.report.views.predicted import (
-    build_alternatives,
-    build_sizes,
-    build_validation,
-    interval_text,
-)
+from stepscope.report.views.predicted import build_alternatives, build_sizes, build_validation, interval_text
 from stepscope.store.calibration import read_calibration
 
 if TYPE_CHECKING:

@@ -7,14 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from stepscope.config.applicable import drop_inapplicable, group_values, option_schema
-from stepscope.config.cell_settings import (
-    OPTIMIZERS,
-    OPTION_GROUPS,
-    PRECISIONS,
-    REQUIRED_KEYS,
-    RIVALS,
-    CellSettings,
-)
+from stepscope.config.cell_settings import OPTIMIZERS, OPTION_GROUPS, PRECISIONS, REQUIRED_KEYS, RIVALS, CellSettings
 from stepscope.config.cross import MAX_CELLS, RawCell, count_cells, raw_cells
 from stepscope.config.excluding import without_excluded
 from stepscope.config.matrix_file import MatrixFile, kind_of, read_sections

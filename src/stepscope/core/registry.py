@@ -1,4 +1,4 @@
-"""A folder is a registry: file stem = key, one upper-case symbol per file.
+"""A folder is a registry: file stem = key, one upper-case symbol per file. Entries of a few lines stand in one table.
 
 Names are listed without importing the files, so that ``--help`` and error messages stay cheap. Third parties
 add entries through the entry-point group ``stepscope.<folder>`` (``stepscope.rank.strategies`` for implementations).
@@ -10,6 +10,7 @@ import importlib
 import os
 import pkgutil
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.machinery import PathFinder
@@ -30,12 +31,14 @@ class Registry(Generic[T]):
     """The plugins of one package; ``symbol`` is the name each file exports.
 
     specs: for a folder of implementations, the package whose files of the same stems they carry out.
+    table: the entries of the package by key, where they are not a file each.
     """
 
     package: str
     symbol: str
     kind: str
     specs: str | None = None
+    table: Mapping[str, T] | None = None
 
     def names(self) -> tuple[str, ...]:
         """All keys, sorted; imports the package itself and none of its files."""
@@ -43,6 +46,8 @@ class Registry(Generic[T]):
 
     def load(self, key: str) -> T:
         """Import the file behind ``key`` and return its symbol. Unknown key: UsageError with did-you-mean."""
+        if self.table is not None and key in self.table:
+            return self.table[key]
         if key in self.shipped:
             module = f"{self.package}.{key}"
             return cast(T, getattr(importlib.import_module(module), self.symbol))
@@ -61,17 +66,18 @@ class Registry(Generic[T]):
             ) from error
 
     def _no_implementation(self, key: str, specs: str) -> UsageError:
-        folder = next(iter(importlib.import_module(self.package).__path__))
+        file = importlib.import_module(self.package).__file__ or self.package
+        place = file if self.table is not None else file.replace("__init__", key)
         return UsageError(
-            f"the {self.kind} {key!r} has a spec and no implementation: there is no {folder}/{key}.py",
+            f"the {self.kind} {key!r} has a spec and no implementation: it is not in {place}",
             why=f"{specs}.{key} says what it does; what a rank runs is {self.symbol!r} in {self.package}.{key}",
             fix=f"write that file, or register the implementation under the entry-point group {self.package!r}",
         )
 
     @property
     def shipped(self) -> frozenset[str]:
-        """The keys of the package's own files."""
-        return _files_of(self.package)
+        """The keys of the package's own entries."""
+        return _files_of(self.package) if self.table is None else frozenset(self.table)
 
     def _foreign(self) -> dict[str, EntryPoint]:
         if not _may_register(self.package.encode(), tuple(sys.path)):

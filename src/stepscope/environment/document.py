@@ -7,8 +7,8 @@ from typing import Any
 from stepscope import __version__
 from stepscope.core.clock import utc_now
 from stepscope.core.errors import Unavailable
-from stepscope.environment.checks import topology_of
-from stepscope.environment.checks.gpu_links import nvlinks_per_gpu
+from stepscope.environment.checks.links import nvlinks_per_gpu
+from stepscope.environment.judging import topology_of
 from stepscope.environment.topology import Topology, has_nvswitch
 from stepscope.environment.verdicts import CheckVerdict, tally
 from stepscope.records.codec import to_builtins

@@ -9,9 +9,9 @@ from itertools import groupby
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bandwidth, format_bytes_binary
 from stepscope.core.words import counted
-from stepscope.environment.checks import listed, no_gpu_reason, topology_of
-from stepscope.environment.checks.gpu_in_use import FREE_BYTES
-from stepscope.environment.checks.gpu_links import nvlinks_per_gpu
+from stepscope.environment.checks.gpus import FREE_BYTES
+from stepscope.environment.checks.links import nvlinks_per_gpu
+from stepscope.environment.judging import listed, no_gpu_reason, topology_of, torch_build
 from stepscope.environment.topology import LINK_KINDS, Topology, has_nvswitch
 from stepscope.records.environment import EnvironmentRecord, GpuFact, NicFact
 
@@ -57,9 +57,7 @@ def _environment(record: EnvironmentRecord) -> Iterable[Line]:
         yield Line(label="Python", text=record.python)
         yield _missing("torch", record.unavailable.get("torch", "not known"))
     else:
-        build = torch.cuda_version and f"CUDA {torch.cuda_version}"
-        build = build or (torch.hip_version and f"ROCm {torch.hip_version}") or "CPU build"
-        yield Line(label="Python", text=f"{record.python}, torch {torch.version} ({build})")
+        yield Line(label="Python", text=f"{record.python}, {torch_build(torch)}")
     parts = [counted(record.logical_cores, "core")]
     if record.physical_cores is not None and record.physical_cores != record.logical_cores:
         parts.append(f"{record.physical_cores} physical")

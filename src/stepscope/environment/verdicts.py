@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stepscope.environment.checks import REGISTRY, Outcome, Status
+from stepscope.environment.checks import REGISTRY
+from stepscope.environment.judging import Outcome, Status
 from stepscope.records.environment import EnvironmentRecord
 
 SECTIONS = ("environment", "gpus", "links", "network", "launcher")

@@ -19,8 +19,8 @@ from stepscope.core.units import format_bandwidth, format_bytes, format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.engine import check as apply_rule
 from stepscope.diagnose.rules import REGISTRY as RULES
-from stepscope.environment.checks import Outcome, Status, failed, passed, skipped, warned
 from stepscope.environment.collect import collect
+from stepscope.environment.judging import Outcome, Status, failed, passed, skipped, warned
 from stepscope.environment.verdicts import CheckVerdict
 from stepscope.launch.join import joined_world
 from stepscope.matrix.bench_cells import BENCH

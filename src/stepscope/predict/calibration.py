@@ -13,25 +13,8 @@ from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.predict.curve_fit import fit_curve
 from stepscope.predict.curve_shape import curve_time_ns
-from stepscope.predict.line_fit import (
-    MIN_SIZES,
-    checked,
-    fit_latency,
-    fit_line,
-    line_fails,
-    line_time_ns,
-    noise_of,
-)
-from stepscope.records.calibration import (
-    Calibration,
-    CollectiveFit,
-    Curve,
-    Knot,
-    Line,
-    Machine,
-    MatmulRate,
-    SizeError,
-)
+from stepscope.predict.line_fit import MIN_SIZES, checked, fit_latency, fit_line, line_fails, line_time_ns, noise_of
+from stepscope.records.calibration import Calibration, CollectiveFit, Curve, Knot, Line, Machine, MatmulRate, SizeError
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import EnvironmentRecord
 

@@ -16,15 +16,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
-from stepscope.predict.curve_families import (
-    FAMILIES,
-    LINE,
-    PIPELINED,
-    PROTOCOLS,
-    Family,
-    gradient,
-    most_probable,
-)
+from stepscope.predict.curve_families import FAMILIES, LINE, PIPELINED, PROTOCOLS, Family, gradient, most_probable
 from stepscope.predict.curve_shape import as_knots, curve_time_ns, isolated, knots_between, monotone
 from stepscope.predict.line_fit import checked, noise_per_size
 from stepscope.records.calibration import Curve

@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import StepscopeError
-from stepscope.stats.order import (
-    MIN_INTERVAL_SAMPLES,
-    Interval,
-    Samples,
-    as_array,
-    sign_autocorrelation_time,
-)
+from stepscope.stats.order import MIN_INTERVAL_SAMPLES, Interval, Samples, as_array, sign_autocorrelation_time
 
 RESAMPLES = 2000
 _CHUNK_ELEMENTS = 4_000_000  # of one matrix of resampled values: 32 MB

@@ -6,14 +6,7 @@ from pydantic import Field
 
 from stepscope.config.options import OptionsModel
 from stepscope.records.plan import CommOp, MemoryPlan, ModelFacts, Setting
-from stepscope.strategies._common import (
-    Strategy,
-    all_reduce,
-    bucket_bytes,
-    memory,
-    plan_buckets,
-    runs_anywhere,
-)
+from stepscope.strategies._common import Strategy, all_reduce, bucket_bytes, memory, plan_buckets, runs_anywhere
 
 
 class BucketedOptions(OptionsModel):

@@ -9,14 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from stepscope.config.options import OptionsModel
-from stepscope.records.plan import (
-    DTYPE_BYTES,
-    CommOp,
-    MemoryPlan,
-    ModelFacts,
-    ParameterFact,
-    Setting,
-)
+from stepscope.records.plan import DTYPE_BYTES, CommOp, MemoryPlan, ModelFacts, ParameterFact, Setting
 from stepscope.strategies._common import MIB, Strategy, all_reduce, bucket_bytes, memory, plan_buckets
 
 DEFAULT_CAPS_BYTES = (1 * MIB, 25 * MIB)

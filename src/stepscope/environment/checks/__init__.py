@@ -1,31 +1,7 @@
-"""One file per check; each judges one thing from the EnvironmentRecord alone and says how to fix it."""
+"""The checks, a file for each section; each judges one thing from the EnvironmentRecord alone and says how to fix it."""
 
 from stepscope.core.registry import Registry
-from stepscope.environment.checks._common import (
-    Check,
-    Outcome,
-    Status,
-    failed,
-    listed,
-    no_gpu_reason,
-    passed,
-    skipped,
-    topology_of,
-    warned,
-)
+from stepscope.environment.checks import environment, gpus, launcher, links, network  # noqa: F401 - fill the table
+from stepscope.environment.judging import CHECKS, Check
 
-__all__ = [
-    "REGISTRY",
-    "Check",
-    "Outcome",
-    "Status",
-    "failed",
-    "listed",
-    "no_gpu_reason",
-    "passed",
-    "skipped",
-    "topology_of",
-    "warned",
-]
-
-REGISTRY: Registry[Check] = Registry("stepscope.environment.checks", "CHECK", "check")
+REGISTRY: Registry[Check] = Registry("stepscope.environment.checks", "CHECK", "check", table=CHECKS)

@@ -17,17 +17,7 @@ from pathlib import Path
 from stepscope.config.network import EmulatedNetwork
 from stepscope.core.errors import MissingError
 from stepscope.launch.netns.namespaces import HostNamespaces, leave_host, make_host, replace_file, within
-from stepscope.launch.netns.plan import (
-    SWITCH,
-    Command,
-    Setting,
-    Step,
-    Tap,
-    burst_bytes,
-    host_name,
-    hosts_file,
-    plan,
-)
+from stepscope.launch.netns.plan import SWITCH, Command, Setting, Step, Tap, burst_bytes, host_name, hosts_file, plan
 
 TUN_DEVICE = Path("/dev/net/tun")
 _TUNSETIFF = 0x400454CA

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from stepscope.rank.collectives._common import (
-    Exchange,
-    Piece,
-    Setup,
-    all_gather_single,
-    equal_parts,
-    from_all,
-)
+from stepscope.rank.collectives._common import Exchange, Piece, Setup, all_gather_single, equal_parts, from_all
 
 
 def build(setup: Setup) -> Exchange:

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from stepscope.rank.collectives._common import (
-    REDUCED,
-    Exchange,
-    Piece,
-    Setup,
-    equal_parts,
-    reduce_scatter_single,
-)
+from stepscope.rank.collectives._common import REDUCED, Exchange, Piece, Setup, equal_parts, reduce_scatter_single
 
 
 def build(setup: Setup) -> Exchange:

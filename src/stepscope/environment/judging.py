@@ -1,4 +1,4 @@
-"""What a check exports, and what several of them ask of the record."""
+"""What a check is and says, and what several of them ask of the record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from stepscope.core.errors import Unavailable
 from stepscope.environment.topology import Topology, parse_topology
-from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.environment import EnvironmentRecord, TorchFact
 
 
 class Status(StrEnum):
@@ -29,14 +29,26 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """section: environment | gpus | links | network | launcher. order: place within it, smallest first, then by
-    key. ``run`` is pure.
-    """
+    """section: environment | gpus | links | network | launcher. order: place within it, then by key. ``run`` is pure."""
 
     section: str
     title: str
     run: Callable[[EnvironmentRecord], Outcome]
     order: int = 50
+
+
+CHECKS: dict[str, Check] = {}
+"""The shipped checks by key, in the order in which each section shows them."""
+
+
+def check(section: str, title: str) -> Callable[[Callable[[EnvironmentRecord], Outcome]], Check]:
+    """Makes a function the check of its own name."""
+
+    def add(run: Callable[[EnvironmentRecord], Outcome]) -> Check:
+        CHECKS[run.__name__] = Check(section=section, title=title, run=run, order=len(CHECKS))
+        return CHECKS[run.__name__]
+
+    return add
 
 
 def passed(message: str) -> Outcome:
@@ -74,6 +86,12 @@ def integer(record: EnvironmentRecord, name: str) -> int | None:
 def switched_on(value: str | None) -> bool:
     """NCCL's and torch's reading of a switch: 1, y, yes, true, on."""
     return value is not None and value.lower() in ("1", "y", "yes", "true", "on")
+
+
+def torch_build(torch: TorchFact) -> str:
+    """``torch 2.9.0 (CUDA 12.8)``."""
+    build = torch.cuda_version and f"CUDA {torch.cuda_version}"
+    return f"torch {torch.version} ({build or (torch.hip_version and f'ROCm {torch.hip_version}') or 'CPU build'})"
 
 
 def gpu_names(record: EnvironmentRecord) -> tuple[str, ...]:

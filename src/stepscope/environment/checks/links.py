@@ -1,16 +1,19 @@
-"""How the GPUs of this machine are joined."""
+"""Checks of what joins the GPUs."""
 
 from __future__ import annotations
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import counted
-from stepscope.environment.checks._common import (
-    Check,
+from stepscope.environment.judging import (
     Outcome,
+    check,
     listed,
+    no_gpu_reason,
     passed,
     several_gpus,
     skipped,
+    switched_on,
+    variable,
     warned,
 )
 from stepscope.environment.topology import Topology, has_nvswitch
@@ -29,7 +32,9 @@ def nvlinks_per_gpu(record: EnvironmentRecord) -> int | None:
     return only.link.count
 
 
-def run(record: EnvironmentRecord) -> Outcome:
+@check("links", "GPU links")
+def gpu_links(record: EnvironmentRecord) -> Outcome:
+    """How the GPUs of this machine are joined."""
     topology = several_gpus(record)
     if isinstance(topology, Unavailable):
         return skipped(topology.reason)
@@ -72,4 +77,53 @@ def _all_joined(record: EnvironmentRecord, topology: Topology) -> Outcome:
     return passed(f"NVLink between all pairs, {counts[0]} to {counts[-1]} links (a mesh of unequal strength)")
 
 
-CHECK = Check(section="links", title="GPU links", run=run, order=0)
+@check("links", "socket crossing")
+def socket_crossing(record: EnvironmentRecord) -> Outcome:
+    """GPU pairs whose traffic crosses the socket interconnect."""
+    topology = several_gpus(record)
+    if isinstance(topology, Unavailable):
+        return skipped(topology.reason)
+    crossing, pairs = topology.socket_crossing_pairs(), topology.gpu_pairs()
+    if crossing:
+        return warned(
+            f"{len(crossing)} of {len(pairs)} GPU pairs cross NUMA nodes ({listed('-'.join(p) for p in crossing)})",
+            fix="prefer GPUs of one NUMA node for jobs that need only some; bind each rank to its GPU's node",
+        )
+    if topology.unknown_pairs():
+        return skipped("not every pair is in the matrix")
+    return passed("no link between GPUs crosses NUMA nodes")
+
+
+SWITCHES = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_NVLS_DISABLE", "NCCL_CUMEM_DISABLE")
+LEVELS = ("NCCL_P2P_LEVEL",)
+
+
+@check("links", "NCCL fast paths")
+def p2p_disabled(record: EnvironmentRecord) -> Outcome:
+    """NCCL is not told to avoid the fast paths inside the machine."""
+    off = [name for name in SWITCHES if switched_on(variable(record, name))]
+    if variable(record, "NCCL_NVLS_ENABLE") == "0":
+        off.append("NCCL_NVLS_ENABLE=0")
+    off += [name for name in LEVELS if (variable(record, name) or "").upper() in ("0", "LOC")]
+    if off:
+        return warned(f"turned off by {listed(off)}", fix=f"unset {' '.join(o.partition('=')[0] for o in off)}")
+    return passed("no variable turns P2P, shared memory or NVLS off")
+
+
+@check("links", "peer access")
+def peer_access(record: EnvironmentRecord) -> Outcome:
+    """GPUs can read each other's memory directly (P2P)."""
+    if record.torch is None:
+        return skipped("torch does not answer")
+    count = record.torch.device_count
+    if count < 2:
+        return skipped("one GPU" if count else no_gpu_reason(record))
+    without = record.torch.no_peer_access
+    pairs = count * (count - 1) // 2
+    if without:
+        return warned(
+            f"{len(without)} of {pairs} pairs have none ({listed(f'{a}-{b}' for a, b in without)}): "
+            "NCCL copies through host memory",
+            fix="normal for GeForce cards; else turn off ACS and the IOMMU in the BIOS",
+        )
+    return passed("between all pairs")
