@@ -21,7 +21,8 @@ class Utilisation:
 
     model_flop: per step, forward and backward as the architecture asks (2 FLOP per multiply-add). hardware_flop: per
     step, recomputation included. mfu, hfu: of the median step. devices: that share ``model_flop``.
-    flop_source: given | recorded | shapes. A figure that is None has its reason in ``unavailable``. ``error`` says what
+    flop_source: given | recorded | shapes. flop_coverage: share of the matrix kernels' time that recorded FLOP account for;
+    None where FLOP are given or no such kernel ran. A figure that is None has its reason in ``unavailable``. ``error`` says what
     cannot be: a utilisation above 1.
     """
 
@@ -43,3 +44,4 @@ class Utilisation:
     formula: str
     unavailable: str | None
     error: str | None
+    flop_coverage: float | None = None

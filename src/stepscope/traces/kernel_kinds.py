@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from stepscope.traces.kernel_dtypes import kernel_dtype
 from stepscope.traces.kernels import uses_tensor_cores
 
 MATRIX_TENSOR = "matrix_tensor"
@@ -21,8 +22,8 @@ MATRIX = (MATRIX_TENSOR, MATRIX_FP32, MATRIX_VECTOR, MATRIX_UNKNOWN)
 _FUSED = re.compile(r"^triton_(poi|red|per|for)_")
 
 _PRODUCT = re.compile(
-    r"(?<!fb)gemm(?!v)|scudnn|hcudnn|Cijk_|nvjet_|xmma|fprop|dgrad|wgrad|implicit_convolve|convolve_[shdc]gemm|winograd"
-    r"|igemm|triton_(tem|mm)|(?<!Sub)tensorop|flash_(fwd|bwd)|fmha|mfma|naive_conv|\bConv(_|asm|ASM)|gridwise_conv",
+    r"(?<!fb)gemm(?!v)|[shd\d]cudnn_|Cijk_|nvjet_|xmma|fprop|dgrad|wgrad|implicit_convolve|convolve_[shdc]gemm|winograd"
+    r"|igemm|triton_(tem|mm)|(\b|_)matmul|(?<!Sub)tensorop|flash_(fwd|bwd)|fmha|mfma|naive_conv|\bConv(_|asm|ASM)|gridwise_conv",
     re.IGNORECASE,
 )
 """cuBLAS, cuDNN, CUTLASS, Tensile, MIOpen and CK, inductor's templates, fused attention."""
@@ -31,12 +32,6 @@ _HELPER = re.compile(
     r"splitKreduce|ReduceSplitK|reduce_wgrad|computeOffsets|generateWinogradTiles|nchwToNhwc|nhwcToNchw"
 )
 """Kernels beside a product that carry its name."""
-
-_FP32 = re.compile(
-    r"(_|\b|convolve_|simt_)sgemm|scudnn|Cijk_\w+_SB_|_ffma|(gemm|fprop|dgrad|wgrad)\w*<float"
-    r"|gemm\w*_kernel<[^>]*\bfloat, float",
-    re.IGNORECASE,
-)
 
 _BANDWIDTH = re.compile(
     r"elementwise|multi_tensor_apply|reduce_kernel|softmax|batch_?norm|layer_?norm|group_?norm|rms_?norm|instance_?norm"
@@ -57,7 +52,7 @@ def kernel_kind(name: str) -> str:
         units = uses_tensor_cores(name)
         if units:
             return MATRIX_TENSOR
-        if _FP32.search(name):
+        if kernel_dtype(name) == "fp32":
             return MATRIX_FP32
         return MATRIX_VECTOR if units is False else MATRIX_UNKNOWN
     return BANDWIDTH if _BANDWIDTH.search(name) or _HELPER.search(name) else OTHER

@@ -19,13 +19,19 @@ SORTS = ("device_self", "device_total", "host_self", "host_total", "calls", "flo
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorLinks:
-    """The tree of a rank's operators and, for every event of ``launches``, which operator launched it.
+    """The tree of a rank's operators and, for every event of ``of``, which operator launched it.
 
     owner: position in ``nest`` of the innermost operator around the launch, NONE where there is none.
     """
 
     nest: Nest
+    of: Ints
     owner: Ints
+
+    def owner_of(self, indices: Ints) -> Ints:
+        """The owners of these events, which must be among ``of``."""
+        order = np.argsort(self.of)
+        return self.owner[order[np.searchsorted(self.of, indices, sorter=order)]]
 
 
 def operator_links(events: Events, launches: Launches) -> OperatorLinks:
@@ -40,7 +46,7 @@ def operator_links(events: Events, launches: Launches) -> OperatorLinks:
     owner[known] = tree.innermost(events.thread[call].astype(np.int64), events.ts_ns[call])
     lost = known[owner[known] == NONE]
     owner[lost] = _by_external_id(events, tree, launches.launch[lost])
-    return OperatorLinks(nest=tree, owner=owner)
+    return OperatorLinks(nest=tree, of=launches.of, owner=owner)
 
 
 def _by_external_id(events: Events, tree: Nest, call: Ints) -> Ints:

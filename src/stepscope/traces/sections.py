@@ -74,10 +74,20 @@ def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted
             return None
         return value
 
-    if "operators" in asked:
-        from stepscope.traces.operators import operator_table
+    if asked & {"operators", "utilisation"}:
+        from stepscope.traces.operators import operator_links, operator_table
 
-        result = replace(result, operators=operator_table(trace, launches, sort=wanted.sort, limit=wanted.limit))
+        links = operator_links(trace.events, launches)
+        if "operators" in asked:
+            table = operator_table(trace, launches, links=links, sort=wanted.sort, limit=wanted.limit)
+            result = replace(result, operators=table)
+        if "utilisation" in asked:
+            from stepscope.traces.utilisation import utilisation
+
+            model, executed = wanted.model_flop, wanted.hardware_flop
+            used = utilisation(trace, result.steps, model_flop=model, hardware_flop=executed, links=links)
+            result = replace(result, utilisation=used)
+        del links
     if "kernels" in asked:
         from stepscope.traces.kernels import kernel_table
 
@@ -107,11 +117,6 @@ def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted
         from stepscope.traces.memory import memory_timeline
 
         result = replace(result, memory=known("memory", memory_timeline(trace, phases=shared.phases)) or ())
-    if "utilisation" in asked:
-        from stepscope.traces.utilisation import utilisation
-
-        used = utilisation(trace, result.steps, model_flop=wanted.model_flop, hardware_flop=wanted.hardware_flop)
-        result = replace(result, utilisation=used)
     if "path" in asked:
         from stepscope.traces.critical_path import Walk, critical_path, rank_legs
 

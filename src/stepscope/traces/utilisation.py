@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
+from stepscope.core.units import format_percent
 from stepscope.hardware.lookup import find
 from stepscope.records.trace_budget import StepBudget
 from stepscope.records.trace_utilisation import StepUtilisation, Utilisation
-from stepscope.traces.events import NONE, Category, Events, RankTrace
+from stepscope.traces.events import NONE, Category, Events, RankTrace, Shapes
 from stepscope.traces.flop import MATRIX_PRODUCTS, flop_by_event, uncounted_products
-from stepscope.traces.kernels import uses_tensor_cores
+from stepscope.traces.kernel_dtypes import kernel_dtype
+from stepscope.traces.kernel_kinds import MATRIX, kernel_kind
+from stepscope.traces.links import launches_of
+from stepscope.traces.operators import OperatorLinks, operator_links
 from stepscope.traces.steps import step_marks
 
 Ints = NDArray[np.int64]
 
 FORMULA = "FLOP per step / (step time x devices x dense peak)"
 
-_KERNEL_DTYPES = (
-    ("fp8", re.compile(r"e4m3|e5m2|fp8|_F8|float8", re.IGNORECASE)),
-    ("bf16", re.compile(r"bf16|bfloat16|Cijk_\w+_B[BS]S_", re.IGNORECASE)),
-    ("tf32", re.compile(r"tf32", re.IGNORECASE)),
-    ("fp16", re.compile(r"fp16|_h\d*gemm|h884|h1688|h16816|f16f16|__half|Cijk_\w+_H[HS]S_", re.IGNORECASE)),
-    ("fp32", re.compile(r"(_|\b)sgemm|scudnn|Cijk_\w+_SB_")),
-)
-"""How the names of matrix kernels tell the dtype they multiply in, first match wins."""
-
-_PRODUCT = re.compile(r"(?<!fb)gemm|scudnn|hcudnn|Cijk")
+MIN_COVERAGE = 0.9
+"""Least share of the matrix kernels' time whose FLOP are known: below, HFU would be more than a tenth too low, which is as
+much as one run differs from the next on shared machines."""
 
 _INPUT_DTYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}
 
@@ -44,28 +41,46 @@ def utilisation(
     hardware_flop: float | None = None,
     dtype: str | None = None,
     devices: int = 1,
+    links: OperatorLinks | None = None,
 ) -> Utilisation:
     """MFU and HFU over ``steps`` (the rank's; their parts' window is the step time).
 
     ``model_flop`` and ``hardware_flop`` are per step over all ``devices``. Without them the FLOP that the trace records
     (or its matrix products from their shapes) are hardware FLOP of this rank alone, as executed; they say nothing of
-    the model's, since recomputation is among them.
+    the model's, since recomputation is among them; they are unknown where they cover too little of the time of the
+    matrix kernels (``MIN_COVERAGE``: compiled code, CUDA graphs). ``links`` as for ``matrix_work``.
     """
     events = trace.events
     name = trace.meta.device_names[0] if trace.meta.device_names else None
     reasons: list[str] = []
     source: str | None = None
     incomplete: tuple[str, ...] = ()
+    work = matrix_work(events, links)
+    coverage = None
     if model_flop is not None or hardware_flop is not None:
         source = "given"
     else:
         hardware_flop, source, incomplete, why = _executed(events)
         devices = 1
+        if why is None and work.coverage is not None:
+            coverage = work.coverage
+            if coverage < MIN_COVERAGE:
+                hardware_flop = None
+                why = (
+                    f"FLOP unknown: they are known for {format_percent(coverage)} of the time of matrix kernels, "
+                    f"{format_percent(MIN_COVERAGE, digits=0)} is needed (none in compiled code, in CUDA graphs, for launches outside the trace); "
+                    "give the model's"
+                )
         if why:
             reasons.append(why)
-    chosen, dtype_source = (dtype, "given") if dtype else matrix_dtype(events)
+    chosen, dtype_source = (dtype, "given") if dtype else matrix_dtype(events, work)
     if chosen is None:
-        reasons.append("the dtype of the matrix products is not known; give it (dtype)")
+        reasons.append(
+            f"the dtype is unknown: {format_percent(work.unknown_share)} of the time of matrix kernels is in kernels "
+            "that do not name one"
+            if work.unknown_share
+            else "the dtype of the matrix products is unknown"
+        )
     peak, peak_source = None, None
     found = find(name) if name else Unavailable("the trace names no device")
     if isinstance(found, Unavailable):
@@ -99,6 +114,7 @@ def utilisation(
         hardware_flop=hardware_flop,
         flop_source=source if model_flop is not None or hardware_flop is not None else None,
         flop_incomplete=incomplete,
+        flop_coverage=coverage,
         step_ns=typical,
         mfu=mfu,
         hfu=hfu,
@@ -152,27 +168,72 @@ def _executed(events: Events) -> tuple[float | None, str | None, tuple[str, ...]
     return float(counted.sum()) / len(marks), source, (), None
 
 
-def matrix_dtype(events: Events) -> tuple[str | None, str | None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixWork:
+    """The matrix kernels of a rank: their time, by the dtype they multiply in, and the part whose FLOP are known."""
+
+    total_ns: int
+    covered_ns: int
+    by_dtype: dict[str | None, int]  # None: neither the kernel's name nor its operator's inputs tell
+
+    @property
+    def coverage(self) -> float | None:
+        return self.covered_ns / self.total_ns if self.total_ns else None
+
+    @property
+    def unknown_share(self) -> float:
+        return self.by_dtype.get(None, 0) / self.total_ns if self.total_ns else 0.0
+
+
+def matrix_work(events: Events, links: OperatorLinks | None = None) -> MatrixWork:
+    """Kernels that multiply matrices, by name; FLOP count as known where an operator around the launch has some.
+
+    ``links``: of all device events (``operator_links``), where the caller has them.
+    """
+    codes = [c for c, name in enumerate(events.names) if kernel_kind(name) in MATRIX]
+    chosen = np.flatnonzero((events.category == Category.KERNEL) & np.isin(events.name, codes))
+    spent = events.dur_ns[chosen]
+    if not len(chosen):
+        return MatrixWork(total_ns=0, covered_ns=0, by_dtype={})
+    if links is None:
+        links = operator_links(events, launches_of(events, chosen))
+    tree, owner = links.nest, links.owner_of(chosen)
+    flop, _, _ = flop_by_event(events, tree.index)
+    counted = flop > 0
+    around, covered = owner, np.zeros(len(chosen), dtype=bool)
+    while (open_ := around != NONE).any():
+        covered[open_] |= counted[around[open_]]
+        around = np.where(open_, tree.parent[np.maximum(around, 0)], NONE)
+    shape = np.where(owner != NONE, events.shape[tree.index[np.maximum(owner, 0)]] if len(tree) else NONE, NONE)
+    by_dtype: dict[str | None, int] = {}
+    kinds, place = np.unique(np.stack([events.name[chosen], shape]), axis=1, return_inverse=True)
+    for (name, inputs), ns in zip(kinds.T.tolist(), np.bincount(place.ravel(), weights=spent).tolist(), strict=True):
+        dtype = kernel_dtype(events.names[name]) or (_low_precision(events.shapes[inputs]) if inputs != NONE else None)
+        by_dtype[dtype] = by_dtype.get(dtype, 0) + int(ns)
+    return MatrixWork(total_ns=int(spent.sum()), covered_ns=int(spent[covered].sum()), by_dtype=by_dtype)
+
+
+def matrix_dtype(events: Events, work: MatrixWork | None = None) -> tuple[str | None, str | None]:
     """The dtype that most matrix work is done in and where that is from: kernels by time, else inputs by calls.
 
-    None where neither tells: float32 inputs may be multiplied in TF32 on GPUs that have it, so that on a GPU they tell
-    nothing by themselves.
+    None where neither tells, or where most of the kernels' time is of a dtype that nothing tells: float32 inputs may be
+    multiplied in TF32 on GPUs that have it, so that on a GPU they tell nothing by themselves.
     """
-    kernels = events.where(Category.KERNEL)
-    if len(kernels):
-        spent = np.bincount(events.name[kernels], weights=events.dur_ns[kernels], minlength=len(events.names))
-        by_dtype: dict[str, float] = {}
-        for code in np.flatnonzero(spent).tolist():
-            name = events.names[code]
-            if not (uses_tensor_cores(name) or _PRODUCT.search(name)):
-                continue
-            for dtype, pattern in _KERNEL_DTYPES:
-                if pattern.search(name):
-                    by_dtype[dtype] = by_dtype.get(dtype, 0.0) + float(spent[code])
-                    break
-        if by_dtype:
-            return max(by_dtype, key=lambda d: by_dtype[d]), "kernels"
-    return _input_dtype(events, gpu=len(kernels) > 0)
+    by_dtype = (work or matrix_work(events)).by_dtype
+    if by_dtype:
+        most = max(by_dtype, key=lambda d: by_dtype[d])
+        return most, None if most is None else "kernels"
+    return _input_dtype(events, gpu=bool((events.category == Category.KERNEL).any()))
+
+
+def _low_precision(inputs: Shapes) -> str | None:
+    """The dtype that inputs of 16 bits or fewer are multiplied in; FP32 may run as TF32 and tells nothing."""
+    dtype = _input_types(inputs)
+    return None if dtype == "fp32" else dtype
+
+
+def _input_types(inputs: Shapes) -> str | None:
+    return next((dtype for text, dtype in _INPUT_DTYPES.items() if f'"{text}"' in inputs.types), None)
 
 
 def _input_dtype(events: Events, *, gpu: bool) -> tuple[str | None, str | None]:
@@ -181,10 +242,8 @@ def _input_dtype(events: Events, *, gpu: bool) -> tuple[str | None, str | None]:
     calls: dict[str, int] = {}
     shapes, counts = np.unique(events.shape[chosen], return_counts=True)
     for shape, count in zip(shapes.tolist(), counts.tolist(), strict=True):
-        for text, dtype in _INPUT_DTYPES.items():
-            if f'"{text}"' in events.shapes[shape].types:
-                calls[dtype] = calls.get(dtype, 0) + count
-                break
+        if dtype := _input_types(events.shapes[shape]):
+            calls[dtype] = calls.get(dtype, 0) + count
     if not calls:
         return None, None
     best = max(calls, key=lambda d: calls[d])

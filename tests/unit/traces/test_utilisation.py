@@ -69,8 +69,8 @@ def test_without_device_names_or_steps_the_reasons_say_so() -> None:
 
 def test_executed_matrix_products_are_hardware_flop_and_say_nothing_of_the_model() -> None:
     products = [
-        op("aten::mm", 5, 20, dims="[[64, 32], [32, 16]]"),
-        op("aten::mm", 1005, 1020, dims="[[64, 32], [32, 16]]"),
+        op("aten::mm", 0, 20, dims="[[64, 32], [32, 16]]"),
+        op("aten::mm", 1000, 1020, dims="[[64, 32], [32, 16]]"),
     ]
     found = of(trace(*steps(*products), device_names=A100))
     assert (found.hardware_flop, found.model_flop, found.flop_source) == (2 * 64 * 32 * 16, None, "shapes")
@@ -79,8 +79,53 @@ def test_executed_matrix_products_are_hardware_flop_and_say_nothing_of_the_model
 
 
 def test_recorded_flop_are_used_where_there_are_any() -> None:
-    found = of(trace(*steps(op("aten::conv2d", 5, 20, flop=10**8)), device_names=A100))
-    assert (found.hardware_flop, found.flop_source) == (10**8 / 2, "recorded")
+    recorded = [op("aten::conv2d", at, at + 20, flop=10**8) for at in (0, 1000)]
+    found = of(trace(*steps(*recorded), device_names=A100))
+    assert (found.hardware_flop, found.flop_source, found.flop_coverage) == (10**8, "recorded", 1.0)
+
+
+def test_flop_that_cover_little_of_the_matrix_kernels_time_leave_hfu_unknown() -> None:
+    """Compiled code: its kernels carry all the time, and one small eager product all the FLOP that are recorded."""
+    compiled = [
+        op("CompiledFunction", 100, 200), launch(110, 111, 3), kernel("triton_tem_fused_mm_3", 2100, 2990, 3),
+        op("## Call CompiledFxGraph", 200, 300), launch(210, 211, 4),
+        kernel("cutlass_80_tensorop_s1688gemm_128x64_32x6_nt_align1", 3000, 98_000, 4),
+        op("aten::mm", 400, 420, dims="[[64, 32], [32, 16]]"), launch(401, 402, 5),
+        kernel("volta_sgemm_128x64_nn", 98_000, 98_600, 5), mark("ProfilerStep#1", 0, 1000),
+    ]  # fmt: skip
+    found = of(trace(*compiled, device_names=A100))
+    assert (found.hardware_flop, found.hfu) == (None, None)
+    assert found.flop_coverage == pytest.approx(600 / 96_490)
+    assert found.unavailable is not None
+    assert "known for 0.6" in found.unavailable
+    # and the peak is that of the kernels with most time, not of the only product with shapes
+    assert (found.dtype, found.peak_flops_per_s) == ("tf32", 156e12)
+
+
+def test_a_products_flop_count_for_kernels_that_operators_inside_it_launch() -> None:
+    nested = [op("aten::mm", 0, 900, dims="[[64, 32], [32, 16]]"), op("inner", 0, 800), mark("ProfilerStep#1", 0, 1000)]
+    found = of(trace(*nested, launch(5, 6, 1), kernel("nvjet_tst_64x8", 10, 90, 1), device_names=A100))
+    assert (found.flop_coverage, found.hardware_flop, found.dtype) == (1.0, 2 * 64 * 32 * 16, "bf16")
+
+
+def test_kernels_without_a_recorded_launch_are_not_covered() -> None:
+    found = of(trace(*steps(op("aten::mm", 400, 420, dims="[[64, 32], [32, 16]]")), device_names=A100))
+    assert (found.flop_coverage, found.hfu) == (0.0, None)
+
+
+def test_a_dtype_that_most_of_the_matrix_time_does_not_tell_leaves_the_peak_unknown() -> None:
+    rows = [kernel("triton_tem_fused_mm_3", 0, 900), kernel("ampere_sgemm_64x64_nn", 900, 1000)]
+    found = of(trace(*rows, mark("ProfilerStep#1", 0, 1000), device_names=A100), model_flop=1e8)
+    assert (found.dtype, found.peak_flops_per_s, found.mfu) == (None, None, None)
+    assert found.unavailable is not None
+    assert "90" in found.unavailable
+
+
+def test_a_kernel_that_names_no_type_takes_its_operators_half_precision_inputs() -> None:
+    half = '["c10::BFloat16", "c10::BFloat16"]'
+    product = op("aten::mm", 0, 20, dims="[[64, 32], [32, 16]]", types=half)
+    named = trace(product, launch(5, 6, 1), kernel("ampere_s16816gemm_128x64", 10, 90, 1))
+    assert matrix_dtype(named.events) == ("bf16", "kernels")
 
 
 def test_convolutions_make_the_executed_flop_unknown_instead_of_too_small() -> None:
@@ -106,6 +151,29 @@ def test_a_dtype_without_a_matrix_rate_leaves_the_peak_unknown() -> None:
         ("Cijk_Ailk_Bljk_BBS_BH_MT64x64x64_MI16x16x16x1_SN", "bf16"),
         ("Cijk_Ailk_Bljk_SB_MT64x64x64_MI16x16x16x1_SN", "fp32"),
         ("volta_sgemm_128x64_nn", "fp32"),
+        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x64_32x6_nt_align1>(x::Params)", "tf32"),
+        ("cutlass_80_tensorop_f16_s1688gemm_f16_64x64_nn", "fp16"),
+        ("cutlass_80_tensorop_s1688bf16gemm_64x64", "bf16"),
+        ("ampere_bf16_s1688gemm_bf16_128x64", "bf16"),
+        ("turing_s1688cudnn_128x64", "fp16"),
+        ("volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn", "fp16"),
+        ("ampere_h16816gemm_128x64_ldg8_nn", "fp16"),
+        ("ampere_s16816gemm_128x64", None),
+        ("cutlass_80_tensorop_i8816gemm_s8_256x128", "int8"),
+        ("cutlass_80_tensorop_d884gemm_64x64", "fp64"),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize", "tf32"),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_ffma", "fp32"),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n", "bf16"),
+        ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn", "fp8"),
+        ("nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNN", "bf16"),
+        ("nvjet_sm100_hsh_128x256", "fp16"),
+        ("nvjet_qqtst_128x128_128x6", "fp8"),
+        ("nvjet_sss_128x64", None),
+        ("Cijk_Ailk_Bljk_HHS_BH_MT64x64x64_MI16x16x16x1_SN", "fp16"),
+        ("Cijk_Ailk_Bljk_HB_MT64x64x64", "fp16"),
+        ("Cijk_Alik_Bljk_F8BS_BH_MT64x64x64", "fp8"),
+        ("Cijk_Ailk_Bljk_DB_MT64x64x64", "fp64"),
+        ("triton_tem_fused_mm_3", None),
         ("void fbgemm_gpu::_compute_FP8_quantize_cuda_kernel<float>", None),
         ("void at::native::vectorized_elementwise_kernel<4, c10::BFloat16>", None),
     ],

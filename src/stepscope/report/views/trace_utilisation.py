@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from stepscope.core.units import format_percent
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_utilisation import Utilisation
 from stepscope.report.table import Column, Table, Tone, Value, duration, flops, percent, tabled, unknown
@@ -75,6 +76,9 @@ def _footnotes(shown: list[Utilisation]) -> tuple[str, ...]:
         "shapes": "FLOP of matrix products and convolutions from recorded shapes",
     }
     flop = sorted({sources.get(u.flop_source, u.flop_source) for u in shown if u.flop_source})
+    covers = [u.flop_coverage for u in shown if u.flop_coverage is not None]
+    if covers:
+        flop.append(f"they cover {_range(covers)} of the time of matrix kernels")
     peaks = sorted({u.peak_source for u in shown if u.peak_source})
     return (
         *sorted({u.formula for u in shown}),
@@ -82,6 +86,11 @@ def _footnotes(shown: list[Utilisation]) -> tuple[str, ...]:
         "MFU counts the model's FLOP once, HFU what ran, recomputation included; 2 FLOP a multiply-add",
         *many_note(len(shown), "those with the lowest utilisation"),
     )
+
+
+def _range(shares: list[float]) -> str:
+    least, most = format_percent(min(shares)), format_percent(max(shares))
+    return least if least == most else f"{least} to {most}"
 
 
 def _notes(summary: TraceSummary) -> tuple[str, ...]:
