@@ -79,6 +79,7 @@ class RankCollective:
     exposed_ns: int
     hidden_under: tuple[HiddenUnder, ...]
     own: OwnTime
+    group_size: int | None = None  # ranks that take part: as recorded, else as the shapes of the buffers imply
 
     @property
     def duration_ns(self) -> int:

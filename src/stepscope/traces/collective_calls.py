@@ -16,6 +16,7 @@ from stepscope.traces.collective_names import (
     elements_of,
     op_named,
     op_of_kernel,
+    ranks_by_shapes,
 )
 from stepscope.traces.events import NONE, Category, CollectiveArgs, Events
 from stepscope.traces.groups import Groups
@@ -52,8 +53,10 @@ def _identity(call: _Call, kernel: str, groups: Groups, *, stream: int | None) -
     """Arguments tell most, then the launching operator, then the backend's span, then the kernel's name."""
     args = call.args
     op, source, spelled = _op(call, kernel)
-    group = groups.of(args)
-    ranks = group.size if group else args.group_size if args else groups.world_size
+    pairs = [(args.in_elements, args.out_elements)] if args else []
+    pairs += [(call.operator_inputs.first, call.operator_inputs.second)] if call.operator_inputs else []
+    by_shapes = next((n for pair in pairs if (n := ranks_by_shapes(op, pair))), None)
+    group, ranks = groups.taking_part(args, by_shapes)
     dtype = dtype_named(args.dtype) if args and args.dtype else None
     elements = elements_of(op, args) if args else None
     for inputs, whole in ((call.operator_inputs, whole_of_launch), (call.span_inputs, whole_of_span)):
@@ -71,6 +74,7 @@ def _identity(call: _Call, kernel: str, groups: Groups, *, stream: int | None) -
         dtype=dtype,
         size_bytes=0 if op == "barrier" else sized(elements, dtype),
         group=group,
+        group_size=ranks,
         sequence=args.sequence if args else None,
         comms_id=args.comms_id if args else None,
         direction=direction_of(spelled) if op == "send_recv" else None,

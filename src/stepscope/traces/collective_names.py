@@ -115,16 +115,30 @@ def elements_of(op: str, args: CollectiveArgs) -> int | None:
     return known[0] if op in ("all_reduce", "broadcast", "reduce") else max(known)
 
 
-def bus_factor(op: str, ranks: int) -> float | None:
-    """busbw / algbw as nccl-tests defines it; None for an unknown op. One rank moves nothing: 0 for the parted ones.
+def ranks_by_shapes(op: str, part_and_whole: tuple[int | None, int | None]) -> int | None:
+    """Size of the group that the elements of a call's two buffers (in any order) imply: whole / part where ranks hold equal
+    parts of one buffer. None for other ops, and where the two do not divide or are alike.
+    """
+    if op not in ("all_gather", "reduce_scatter") or None in part_and_whole:
+        return None
+    part, whole = sorted(n for n in part_and_whole if n is not None)
+    return whole // part if 0 < part < whole and whole % part == 0 else None
+
+
+def bus_factor(op: str, ranks: int | None) -> float | None:
+    """busbw / algbw as nccl-tests defines it; None for an unknown op, and without ``ranks`` where it depends on them.
+    One rank moves nothing: 0 for the parted ones.
 
     all_to_all_v: S here is the largest buffer, own chunk included, hence (n-1)/n.
     """
+    if op in ("broadcast", "reduce", "send_recv"):
+        return 1.0
+    if ranks is None:
+        return None
     if op == "all_reduce":
         return 2 * (ranks - 1) / ranks
-    if op in ("all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter"):
-        return (ranks - 1) / ranks
-    return 1.0 if op in ("broadcast", "reduce", "send_recv") else None
+    parted = ("all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter")
+    return (ranks - 1) / ranks if op in parted else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +151,7 @@ class Identity:
     dtype: str | None
     size_bytes: int | None
     group: CollectiveGroup | None
+    group_size: int | None = None
     sequence: int | None = None
     comms_id: int | None = None
     direction: str | None = None

@@ -72,6 +72,7 @@ def communication(
             dtype=what.dtype,
             size_bytes=what.size_bytes,
             group=what.group,
+            group_size=what.group_size,
             sequence=what.sequence,
             comms_id=what.comms_id,
             direction=what.direction,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_collectives import CollectiveGroup
-from stepscope.traces.collective_names import Identity, direction_of, op_named
+from stepscope.traces.collective_names import Identity, direction_of, op_named, ranks_by_shapes
 from stepscope.traces.events import NONE, Category, Events
 from stepscope.traces.groups import Groups
 from stepscope.traces.recorded_inputs import Inputs, inputs_of, sized, whole_of_launch, whole_of_span
@@ -69,7 +69,7 @@ def gloo_calls(events: Events, groups: Groups) -> list[GlooCall]:
             waiting[op, _ANY].append(launch)
         found = _oldest(waiting, span)
         if found is None:
-            calls.append(_call(span, None, groups))
+            calls.append(_call(span, None))
             continue
         found.spans_left -= 1
         if id(found) in open_at:
@@ -78,7 +78,7 @@ def gloo_calls(events: Events, groups: Groups) -> list[GlooCall]:
             continue
         if found.spans_left > 0:
             open_at[id(found)] = len(calls)
-        calls.append(_call(span, found, groups))
+        calls.append(_call(span, found))
     return calls
 
 
@@ -172,11 +172,15 @@ def _inputs(events: Events, i: int) -> Inputs | None:
     return None if shape == NONE else inputs_of(events.shapes[shape])
 
 
-def _call(span: _Span, launch: _Launch | None, groups: Groups) -> GlooCall:
+def _call(span: _Span, launch: _Launch | None) -> GlooCall:
     op = launch.op if launch else span.op
-    ranks = span.group.size if span.group else groups.world_size
-    dtype = (span.inputs.dtype if span.inputs else None) or (launch.inputs.dtype if launch and launch.inputs else None)
-    elements = whole_of_launch(op, launch.inputs, ranks) if launch and launch.inputs else None
+    inputs = launch.inputs if launch else None
+    group, ranks = span.group, span.group.size if span.group else None
+    by_shapes = ranks_by_shapes(op, (inputs.first, inputs.second)) if inputs else None
+    if by_shapes is not None and by_shapes != ranks:
+        group, ranks = (group if ranks is None else None), by_shapes
+    dtype = (span.inputs.dtype if span.inputs else None) or (inputs.dtype if inputs else None)
+    elements = whole_of_launch(op, inputs, ranks) if inputs else None
     if elements is None and span.inputs is not None:
         elements = whole_of_span(op, span.inputs, ranks)
     identity = Identity(
@@ -185,7 +189,8 @@ def _call(span: _Span, launch: _Launch | None, groups: Groups) -> GlooCall:
         kernel=span.name,
         dtype=None if op == "barrier" else dtype,
         size_bytes=0 if op == "barrier" else sized(elements, dtype),
-        group=span.group,
+        group=group,
+        group_size=ranks,
         direction=direction_of(span.name) if op == "send_recv" else None,
     )
     return GlooCall(

@@ -43,6 +43,24 @@ class Groups:
             self._known[key] = self._completed(args)
         return self._known[key]
 
+    def taking_part(
+        self, args: CollectiveArgs | None, by_shapes: int | None
+    ) -> tuple[CollectiveGroup | None, int | None]:
+        """The group of a call and the number of ranks in it: as the arguments name it, else by the shapes of its buffers.
+
+        The job's only recorded group stands in where nothing contradicts it. Never the world's size: a call that names
+        no group may be of any.
+        """
+        group = self.of(args)
+        named = args is not None and (args.group_name is not None or args.group_ranks is not None)
+        stated = args.group_size if args else None
+        if named and group is not None and group.size is not None:
+            return group, group.size
+        ranks = stated or by_shapes
+        if not named and group is not None and ranks not in (None, group.size):
+            group = None
+        return group, ranks or (group.size if group else None)
+
     def _completed(self, args: CollectiveArgs) -> CollectiveGroup:
         recorded = self._recorded.get(args.group_name or "")
         ranks = ranks_in(args.group_ranks) or (recorded.ranks if recorded else None)

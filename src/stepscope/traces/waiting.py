@@ -69,7 +69,9 @@ def _measured(
     op = next((c.op for c in each if c.op != "unknown"), "unknown")
     group = next((c.group for c in each if c.group is not None), None)
     world = next((look[r].world_size for r, _ in parts), None)
-    group_size = group.size if group and group.size else world if group is None else None
+    group_size = next((c.group_size for c in each if c.group_size is not None), group.size if group else None)
+    if group is None and group_size is None and world == len(parts):
+        group_size = world  # nothing names the group, and all ranks were seen to take part
     last, first = max(starts), min(starts)
     between = min(ends) - last
     confidence = instance.confidence
@@ -83,7 +85,7 @@ def _measured(
     size = max((c.size_bytes for c in each if c.size_bytes is not None), default=None)
     basis, seconds = _basis(transfer, each)
     algbw = size / seconds if size and seconds else None
-    factor = bus_factor(op, group_size) if group_size else None
+    factor = bus_factor(op, group_size)
     return MatchedCollective(
         op=op,
         size_bytes=size,

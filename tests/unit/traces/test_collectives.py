@@ -7,15 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.communications import collective
+from tests.communications import rank as communicating
 from tests.trace_builder import build, write_job
 
 from stepscope.records.trace_collectives import IDLE_CAUSES, RankCollective
-from stepscope.traces.collective_names import bus_factor, dtype_of_kernel, elements_of, op_named, op_of_kernel
+from stepscope.traces.collective_names import (
+    bus_factor,
+    dtype_of_kernel,
+    elements_of,
+    op_named,
+    op_of_kernel,
+    ranks_by_shapes,
+)
 from stepscope.traces.collectives import rank_collectives, rank_communication
 from stepscope.traces.events import CollectiveArgs, Shapes
 from stepscope.traces.groups import ranks_in
 from stepscope.traces.load import load_traces
 from stepscope.traces.recorded_inputs import inputs_of, whole_of_launch
+from stepscope.traces.waiting import job_collectives
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
 real = pytest.mark.skipif(not SHARED.is_dir(), reason=f"no real traces at {SHARED}")
@@ -192,6 +202,71 @@ def test_generic_kernels_are_named_from_their_host_call_and_unknown_without_one(
     assert all(c.launch_ns is None and c.size_bytes is None for c in found[:5])
     assert {c.op for c in found[5:]} == {"broadcast", "all_reduce"}
     assert found[8].size_bytes == 17_632_384
+
+
+def _nccl_file(folder: Path, config: list[dict[str, Any]], *, args: dict[str, Any] | None = None) -> Path:
+    """Rank 0 of 8: one collective of each kind, 1 ms each; S is 8,000,000 bytes of a pair's or of the world's group."""
+    half, whole, types = [[1_000_000], [2_000_000], []], [[2_000_000], [1_000_000], []], ["float", "float", ""]
+    planted = [
+        ("_allgather_base_", "AllGather_RING_LL", whole), ("_reduce_scatter_base_", "ReduceScatter_Sum_f32_RING_LL", half),
+        ("allreduce_", "AllReduce_Sum_f32_RING_LL", [[[2_000_000]], [], []]),
+    ]  # fmt: skip
+    events = []
+    for i, (operator, kernel, dims) in enumerate(planted):
+        at = 2000.0 * i
+        shapes = {"Input Dims": dims, "Input type": types}
+        events += [
+            _event(f"c10d::{operator}", "cpu_op", 7, at, 20, **shapes),
+            _event("cudaLaunchKernel", "cuda_runtime", 7, at + 2, 3, correlation=i + 1),
+            _event(f"ncclDevKernel_{kernel}(x)", "kernel", 9, at + 50, 1000, correlation=i + 1,
+                   **({"Collective name": operator, **args} if args else {})),
+        ]  # fmt: skip
+    info = {"backend": "nccl", "rank": 0, "world_size": 8, "pg_count": len(config), "pg_config": config}
+    path = folder / "rank-0.json"
+    path.write_text(json.dumps({"distributedInfo": info, "traceEvents": events}))
+    return path
+
+
+_WORLD = {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": 8, "ranks": list(range(8))}
+
+
+@pytest.mark.parametrize("config", [[], [_WORLD], [_WORLD, {**_WORLD, "pg_name": "1", "pg_size": 2, "ranks": [0, 1]}]])
+def test_shapes_tell_the_size_of_a_group_that_nothing_names(tmp_path: Path, config: list[dict[str, Any]]) -> None:
+    """Whole buffers of twice the part are a pair's, whatever the world: its factor is 1/2, not 7/8."""
+    job = job_collectives([rank_communication(t) for t in load_traces(_nccl_file(tmp_path, config)).ranks])
+    found = {m.op: m for m in job.instances}
+    for op in ("all_gather", "reduce_scatter"):
+        assert (found[op].group_size, found[op].size_bytes, found[op].group) == (2, 8_000_000, None)
+        assert found[op].busbw_bytes_per_s == pytest.approx(4e9)
+    # an all_reduce has no such shapes: the only group there is stands for it, else its size is unknown and there is no bound
+    only = len(config) == 1
+    assert found["all_reduce"].group_size == (8 if only else None)
+    assert (found["all_reduce"].busbw_bytes_per_s is None) is not only
+    assert found["all_reduce"].complete is False
+
+
+def test_a_recorded_group_size_counts_more_than_shapes(tmp_path: Path) -> None:
+    path = _nccl_file(tmp_path, [_WORLD], args={"Group size": 4})
+    job = job_collectives([rank_communication(t) for t in load_traces(path).ranks])
+    assert {m.group_size for m in job.instances} == {4}
+    assert {m.group for m in job.instances} == {None}
+
+
+def test_a_collective_that_all_ranks_are_seen_in_is_the_worlds() -> None:
+    ranks = [communicating(r, [collective("all_reduce", 1000, 2000)], world_size=2) for r in range(2)]
+    assert [m.group_size for m in job_collectives(ranks).instances] == [2]
+
+
+@pytest.mark.parametrize(
+    ("op", "pair", "ranks"),
+    [
+        ("all_gather", (10, 80), 8), ("reduce_scatter", (80, 10), 8), ("all_gather", (10, 10), None),
+        ("all_gather", (10, 25), None), ("all_gather", (0, 80), None), ("all_gather", (None, 80), None),
+        ("all_reduce", (10, 80), None), ("all_to_all", (10, 80), None),
+    ],
+)  # fmt: skip
+def test_ranks_are_whole_over_part_where_ranks_hold_equal_parts(op: str, pair: Any, ranks: int | None) -> None:
+    assert ranks_by_shapes(op, pair) == ranks
 
 
 def _parts_sum(c: RankCollective) -> None:
