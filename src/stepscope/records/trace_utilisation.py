@@ -21,9 +21,9 @@ class Utilisation:
 
     model_flop: per step, forward and backward as the architecture asks (2 FLOP per multiply-add). hardware_flop: per
     step, recomputation included. mfu, hfu: of the median step. devices: that share ``model_flop``.
-    flop_source: given | recorded | shapes. flop_coverage: share of the matrix kernels' time that recorded FLOP account for;
-    None where FLOP are given or no such kernel ran. A figure that is None has its reason in ``unavailable``. ``error`` says what
-    cannot be: a utilisation above 1.
+    flop_source: given | recorded | shapes. flop_coverage: share of the matrix kernels' time that these FLOP account for;
+    None where they are given or no such kernel ran. A figure that is None has its reason in ``unavailable``. ``error``
+    says what cannot be: a utilisation above 1.
     """
 
     rank: int

@@ -68,8 +68,8 @@ def utilisation(
                 hardware_flop = None
                 why = (
                     f"FLOP unknown: they are known for {format_percent(coverage)} of the time of matrix kernels, "
-                    f"{format_percent(MIN_COVERAGE, digits=0)} is needed (none in compiled code, in CUDA graphs, for launches outside the trace); "
-                    "give the model's"
+                    f"{format_percent(MIN_COVERAGE, digits=0)} is needed (compiled code, CUDA graphs and launches "
+                    "outside the trace record none); give the model's"
                 )
         if why:
             reasons.append(why)
