@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import get_args
 
 from stepscope.diagnose.commands import concrete
 from stepscope.diagnose.outcome import Outcome
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.rules import REGISTRY
-from stepscope.records.finding import Diagnosis, Finding, Quiet, Skipped
+from stepscope.records.finding import Diagnosis, Finding, Priority, Quiet, Skipped
 from stepscope.results.evidence import NEEDS, Evidence
 
 NO_MATTER_OF_TIME = 0.2
-"""Rank of a problem without a stake among shares of the step: wrong results matter more than 4 % of the time."""
+"""Rank of a problem without a stake among shares of the step: a full device matters more than 4% of the time."""
 
+_PRIORITY = get_args(Priority)
 _SEVERITY = {"problem": 0, "warning": 1, "info": 2}
 
 
@@ -24,19 +27,42 @@ def all_rules() -> tuple[Rule, ...]:
 
 
 def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diagnosis:
-    """What the rules say (None: all of them). Findings: largest stake first, unknown stakes after, good news last."""
+    """What the rules say (None: all of them), findings as :class:`Diagnosis` orders them.
+
+    Rules for good news run last, without the runs that another rule declares wrong.
+    """
     findings: list[Finding] = []
     skipped: list[Skipped] = []
     quiet: list[Quiet] = []
-    for rule in all_rules() if rules is None else rules:
-        outcome = check(rule, evidence)
+    for rule in sorted(all_rules() if rules is None else rules, key=lambda rule: rule.good_news):
+        trusted = believable(evidence, findings) if rule.good_news else evidence
+        outcome = check(rule, trusted)
+        if isinstance(outcome, Skipped) and trusted is not evidence:
+            outcome = replace(outcome, reason="another finding declares these runs wrong or in doubt", command=None)
         if isinstance(outcome, Skipped):
             skipped.append(outcome)
         elif isinstance(outcome, Quiet):
             quiet.append(outcome)
         else:
             findings += outcome
-    return Diagnosis(findings=tuple(sorted(findings, key=_order)), skipped=tuple(skipped), quiet=tuple(quiet))
+    return Diagnosis(
+        findings=tuple(sorted(findings, key=_order)),
+        skipped=tuple(sorted(skipped, key=lambda each: each.rule)),
+        quiet=tuple(sorted(quiet, key=lambda each: each.rule)),
+    )
+
+
+def believable(evidence: Evidence, findings: Iterable[Finding]) -> Evidence:
+    """``evidence`` without the runs that ``findings`` declare wrong, and without speed-ups against them."""
+    wrong = {run_id for finding in findings for run_id in finding.wrong_runs}
+    if not wrong:
+        return evidence
+    return replace(
+        evidence,
+        runs=tuple(run for run in evidence.runs if run.run_id not in wrong),
+        scaling=tuple(row for row in evidence.scaling if wrong.isdisjoint((row.run_id, row.baseline_id))),
+        cells=tuple(cell for cell in evidence.cells if cell.run.run_id not in wrong),
+    )
 
 
 def check(rule: Rule, evidence: Evidence) -> Outcome:
@@ -56,9 +82,9 @@ def page_of(rule: Rule) -> str:
     return (importlib.import_module(rule.module).__doc__ or "").strip()
 
 
-def _order(finding: Finding) -> tuple[bool, float, int]:
-    """Good news last; the rest by stake, then by severity. A problem that is no matter of time stands with large stakes."""
+def _order(finding: Finding) -> tuple[bool, int, float, int]:
+    """Good news last; the rest by priority, stake and severity. A problem without a stake stands with large ones."""
     stake = finding.stake_fraction
     if stake is None:
         stake = NO_MATTER_OF_TIME if finding.severity == "problem" else 0.0
-    return finding.severity == "info", -stake, _SEVERITY[finding.severity]
+    return finding.severity == "info", _PRIORITY.index(finding.priority), -stake, _SEVERITY[finding.severity]

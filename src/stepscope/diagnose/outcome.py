@@ -84,6 +84,8 @@ def folded(findings: Iterable[Finding]) -> tuple[Finding, ...]:
         lines.append(f"and {len(rest) - _LINES} more")
     others = replace(
         rest[0],
+        severity="problem" if any(finding.severity == "problem" for finding in rest) else rest[0].severity,
+        wrong_runs=tuple(dict.fromkeys(run_id for finding in rest for run_id in finding.wrong_runs)),
         title=f"{rest[0].rule}: {counted(len(rest), 'more case')} of the same kind",
         evidence=tuple(lines),
         stake_fraction=None,

@@ -8,6 +8,9 @@ from stepscope.core.dataclass import dataclass
 
 Severity = Literal["info", "warning", "problem"]
 
+Priority = Literal["wrong", "failure", "performance"]
+"""What a finding is about, the first kind first: figures or results that are wrong, work that failed, time and memory."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
@@ -23,6 +26,8 @@ class Finding:
 
     rule: its name; the engine writes it, a rule need not.
     severity: ``problem``: costs a lot or makes results wrong; ``warning``; ``info``: good news, or worth knowing.
+    priority: findings of an earlier kind come first, whatever is at stake. wrong_runs: run_ids whose figures it declares
+    wrong or in doubt; nothing else rates or praises them.
     evidence: sentences with the numbers that led here, strongest first. stake_fraction: share of the step (or of the
     window of a trace) that fixing it returns at most; None: not a matter of time, or unknown.
     confidence: ``measured``, ``likely``, ``certain: ...``: how far the evidence carries, and why no further.
@@ -37,6 +42,8 @@ class Finding:
     confidence: str
     advice: tuple[Advice, ...] = ()
     subject: str | None = None
+    priority: Priority = "performance"
+    wrong_runs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +65,7 @@ class Quiet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """All rules on one body of evidence. findings: largest stake first, then by severity, good news last."""
+    """All rules on one body of evidence. findings: by priority, stake and severity; good news last."""
 
     findings: tuple[Finding, ...]
     skipped: tuple[Skipped, ...]

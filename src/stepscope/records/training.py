@@ -148,7 +148,9 @@ class ScalingRow:
 
     basis: what the speed-up is made of (``mean of epochs 2 to 20``, ``median step``). speedup: throughput over the
     baseline's; low, high: interval, None without one. efficiency = speedup / world size (x the baseline's world size where
-    that is above 1). rating: None for a baseline, and for a speed-up that cannot be.
+    that is above 1). rating: excellent, good, fair, poor, negative; ``not equivalent``: the run does other
+    work than its baseline (lower accuracy, duplicated data); None for a baseline, and where a run of the same baseline
+    is super-linear.
     speedup_of_medians: the same from median epochs, where ``speedup`` is made of mean ones.
     best_accuracy, baseline_best_accuracy: best validation accuracy of either. targets: times to the accuracies asked for,
     else to the highest multiple of 0.05 and of 0.01 that both reach, and to the lowest multiple of 0.01 that only the

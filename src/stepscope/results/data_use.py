@@ -1,14 +1,16 @@
-"""Do several ranks train on several parts of the data, or each on all of it?"""
+"""Do a run and its baseline train on the same data, and each rank on its part of it?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
 
-from stepscope.records.training import TrainingRun
+from stepscope.records.training import Scaling, TrainingRun
+from stepscope.results.figures import learning_rate
 from stepscope.results.learning import epochs_to_loss, losses
-from stepscope.results.pairs import Pair, learning_rate
-from stepscope.results.scaling import same_data
+
+MADE_UP = ("synthetic", "random", "dummy", "fake")
+"""Beginnings of the names of data sets that may grow with the ranks: their name does not fix their size."""
 
 SEEN_TOO_OFTEN = 1.5
 """Samples of an epoch over all ranks / data set size, from which on samples are trained on more than once."""
@@ -52,19 +54,22 @@ def times_seen(run: TrainingRun) -> float | None:
     return median(seen) / run.dataset_size if seen else None
 
 
-def curves(pair: Pair) -> Curves | None:
-    """First epochs of the pair; None where they cannot show duplicated data.
+def curves(run: TrainingRun, base: TrainingRun) -> Curves | None:
+    """First epochs of a run and its baseline; None where they cannot show duplicated data.
 
     That is: no losses or times, another amount of data or another learning rate, or a smaller global batch (more updates
     teach more as well).
     """
-    run, base = pair.run, pair.base
     mine, theirs = losses(run), losses(base)
     times = [e.duration_ns for e in run.epochs if e.duration_ns]
     base_times = [e.duration_ns for e in base.epochs if e.duration_ns]
     if 0 not in mine or 0 not in theirs or not times or not base_times or theirs[0] <= 0 or mine[0] < 0:
         return None
-    if pair.relative <= 1 or not same_data(run, base) or learning_rate(run) != learning_rate(base):
+    if (
+        (run.world_size or 0) <= (base.world_size or 0)
+        or not same_data(run, base)
+        or learning_rate(run) != learning_rate(base)
+    ):
         return None
     if run.global_batch and base.global_batch and run.global_batch < base.global_batch:
         return None
@@ -78,10 +83,34 @@ def curves(pair: Pair) -> Curves | None:
     )
 
 
-def duplicated(pair: Pair) -> bool:
-    """Whether the ranks of ``pair.run`` train on the same data; counted samples decide before curves do."""
-    seen = times_seen(pair.run)
+def duplicated(run: TrainingRun, base: TrainingRun) -> bool:
+    """Whether the ranks of ``run`` train on the same data; counted samples decide before curves do."""
+    seen = times_seen(run)
     if seen is not None:
-        return seen >= SEEN_TOO_OFTEN and pair.row.world_size > 1
-    found = curves(pair)
+        return seen >= SEEN_TOO_OFTEN and (run.world_size or 0) > 1
+    found = curves(run, base)
     return found is not None and found.duplicated
+
+
+def scaling_of(run: TrainingRun, base: TrainingRun) -> Scaling | None:
+    """As the run says; else ``strong`` for the same global batch, ``weak`` for the same batch a rank and micro-step."""
+    if run.scaling is not None:
+        return run.scaling
+    if run.global_batch is not None and run.global_batch == base.global_batch:
+        return "strong"
+    if run.micro_batch is not None and run.micro_batch == base.micro_batch:
+        return "weak" if run.accumulation == base.accumulation else None
+    return None
+
+
+def same_data(run: TrainingRun, base: TrainingRun) -> bool:
+    """Whether one epoch of both is one pass over equally many samples, as far as the runs tell.
+
+    By their sizes; without sizes by the name of a real data set, or for strong scaling, which keeps the data by definition.
+    """
+    if run.dataset_size is not None and base.dataset_size is not None:
+        return run.dataset_size == base.dataset_size
+    if run.dataset != base.dataset:
+        return False
+    real = run.dataset is not None and not run.dataset.lower().startswith(MADE_UP)
+    return real or scaling_of(run, base) != "weak"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from stepscope.records.training import Epoch, Measured, TrainingRun
 from stepscope.stats.order import Interval, median, median_interval
@@ -78,3 +79,21 @@ def exposed_fraction(run: TrainingRun) -> float | None:
     """Exposed communication as a share of the step, medians of both."""
     step, comm = run.step_ns, run.exposed_comm_ns
     return None if step is None or comm is None or step.value <= 0 else comm.value / step.value
+
+
+def setting(known: Mapping[str, Any], *names: str) -> Any:
+    """The first of ``names`` that is known, under that name or as the last part of a dotted one; None: not known."""
+    for name in names:
+        for key, value in known.items():
+            if value is not None and (key == name or key.rpartition(".")[2] == name):
+                return value
+    return None
+
+
+LEARNING_RATE = ("lr", "learning_rate")
+
+
+def learning_rate(run: TrainingRun) -> float | None:
+    """The learning rate that the settings tell; None where they do not, or no number."""
+    value = setting(run.settings, *LEARNING_RATE)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from stepscope.core.words import counted
 from stepscope.records.training import ScalingRow, TrainingRun
+from stepscope.results.data_use import duplicated
 from stepscope.results.evidence import CellEvidence, Evidence
 
 
@@ -23,6 +23,11 @@ class Pair:
     def relative(self) -> float:
         """Ranks over the baseline's ranks: the most that the speed-up can be."""
         return self.row.world_size / self.row.baseline_world_size
+
+    @property
+    def copies(self) -> bool:
+        """Whether every rank trains on all the data instead of its part."""
+        return duplicated(self.run, self.base)
 
     @property
     def ranks(self) -> str:
@@ -73,21 +78,3 @@ def by_group(found: Iterable[Pair]) -> dict[str, list[Pair]]:
 def cell_of(evidence: Evidence, run: TrainingRun) -> CellEvidence | None:
     """The cell of `bench` that a run is; None for a run of another tool."""
     return next((cell for cell in evidence.cells if cell.run.run_id == run.run_id), None)
-
-
-def setting(known: Mapping[str, Any], *names: str) -> Any:
-    """The first of ``names`` that is known, under that name or as the last part of a dotted one; None: not known."""
-    for name in names:
-        for key, value in known.items():
-            if value is not None and (key == name or key.rpartition(".")[2] == name):
-                return value
-    return None
-
-
-LEARNING_RATE = ("lr", "learning_rate")
-
-
-def learning_rate(run: TrainingRun) -> float | None:
-    """The learning rate that the settings tell; None where they do not, or no number."""
-    value = setting(run.settings, *LEARNING_RATE)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
-from stepscope.records.training import Epoch, Measured, Scaling, ScalingRow, TrainingRun
+from stepscope.records.training import Epoch, Measured, ScalingRow, TrainingRun
+from stepscope.results.data_use import duplicated, same_data, scaling_of
 from stepscope.results.figures import best_accuracy, steady_epochs, steady_times
 from stepscope.results.learning import target_times
+from stepscope.results.quality import quality
 from stepscope.stats.bootstrap import ratio_of_means
 from stepscope.stats.measured import BOOTSTRAP_SEED
-from stepscope.stats.scaling import rate
+from stepscope.stats.scaling import NOT_EQUIVALENT, SUPERLINEAR, rate
 
 PLAIN = (None, "single")
 """Strategies of a process that shares its work with no other."""
@@ -25,9 +27,6 @@ COMMUNICATION = tuple(f"env.{prefix}" for prefix in ("NCCL_", "TORCH_NCCL_", "GL
 
 FREE = ("steps", "epochs", "network")
 """Settings in which a run and its baseline may differ: how long they ran, and what one rank sends nothing over."""
-
-MADE_UP = ("synthetic", "random", "dummy", "fake")
-"""Beginnings of the names of data sets that may grow with the ranks: their name does not fix their size."""
 
 
 def scaling_rows(
@@ -45,7 +44,39 @@ def scaling_rows(
         base = by_run.get(run.run_id) or (run if run.run_id in bases else None)
         row = None if base is None else _row(run, base, drop_epochs, targets)
         rows += [] if row is None else [row]
-    return tuple(rows)
+    by_id = {run.run_id: run for run in runs}
+    doubted = {
+        row.baseline_id
+        for row in rows
+        if row.efficiency > SUPERLINEAR and not superlinear_reasons(by_id[row.run_id], by_run[row.run_id])
+    }
+    return tuple(
+        _rated(row, by_id[row.run_id], by_run[row.run_id], doubted) if not row.is_baseline else row for row in rows
+    )
+
+
+def superlinear_reasons(run: TrainingRun, base: TrainingRun) -> tuple[str, ...]:
+    """What makes more than linear speed-up possible with a sound baseline; empty: nothing known does."""
+    found = []
+    if run.precision != base.precision:
+        found.append(f"different precision: {run.precision} against {base.precision}")
+    if run.hardware != base.hardware and run.hardware and base.hardware:
+        found.append(f"different machine: {run.hardware} against {base.hardware}")
+    if run.micro_batch and base.micro_batch and run.micro_batch > base.micro_batch:
+        found.append(f"larger batch per rank: {run.micro_batch} against {base.micro_batch}")
+    if any(name in f"{run.strategy}".lower() for name in ("zero", "fsdp", "shard")):
+        found.append(f"{run.strategy} shards state and leaves more memory per rank")
+    return tuple(found)
+
+
+def _rated(row: ScalingRow, run: TrainingRun, base: TrainingRun, doubted: Container[str]) -> ScalingRow:
+    """``row`` with its rating: none beside a super-linear one of the same baseline, which may be wrong for all of them."""
+    if row.baseline_id in doubted or row.efficiency > SUPERLINEAR:
+        return row
+    learned = quality(run, base)
+    if duplicated(run, base) or (learned is not None and learned.is_other_work):
+        return replace(row, rating=NOT_EQUIVALENT)
+    return replace(row, rating=rate(row.speedup, world_size=row.world_size / row.baseline_world_size))
 
 
 def speedups(runs: Sequence[TrainingRun]) -> dict[str, ScalingRow]:
@@ -76,10 +107,10 @@ def _noted(run: TrainingRun, base: TrainingRun | None, row: ScalingRow | None) -
     note = None
     if base.samples_per_s is None:
         note = f"no speed-up: the baseline {base.run_id} gave no result ({base.status})"
-    elif row is not None and row.rating is None:
+    elif row is not None and row.efficiency > SUPERLINEAR:
         note = (
-            f"{row.speedup:.2f}x is more than {run.world_size} ranks can give: the baseline was slowed down by other load "
-            "or measured too briefly; measure both again"
+            f"{row.speedup:.2f}x on {run.world_size} ranks is super-linear: check whether other load slowed the baseline or "
+            "it was measured too briefly"
         )
     return run if note is None else replace(run, notes=(*run.notes, note))
 
@@ -112,30 +143,6 @@ def find_baseline(run: TrainingRun, runs: Iterable[TrainingRun]) -> TrainingRun 
         if len(first) == 1 and run.workload is None:
             return first[0]
     return None
-
-
-def scaling_of(run: TrainingRun, base: TrainingRun) -> Scaling | None:
-    """As the run says; else ``strong`` for the same global batch, ``weak`` for the same batch a rank and micro-step."""
-    if run.scaling is not None:
-        return run.scaling
-    if run.global_batch is not None and run.global_batch == base.global_batch:
-        return "strong"
-    if run.micro_batch is not None and run.micro_batch == base.micro_batch:
-        return "weak" if run.accumulation == base.accumulation else None
-    return None
-
-
-def same_data(run: TrainingRun, base: TrainingRun) -> bool:
-    """Whether one epoch of both is one pass over equally many samples, as far as the runs tell.
-
-    By their sizes; without sizes by the name of a real data set, or for strong scaling, which keeps the data by definition.
-    """
-    if run.dataset_size is not None and base.dataset_size is not None:
-        return run.dataset_size == base.dataset_size
-    if run.dataset != base.dataset:
-        return False
-    real = run.dataset is not None and not run.dataset.lower().startswith(MADE_UP)
-    return real or scaling_of(run, base) != "weak"
 
 
 def _comparable(run: TrainingRun, other: TrainingRun) -> bool:
@@ -220,7 +227,7 @@ def _row(run: TrainingRun, base: TrainingRun, drop_epochs: int, targets: Sequenc
         high=None if is_baseline else found.high,
         efficiency=found.value / relative,
         scaling=None if is_baseline else scaling_of(run, base),
-        rating=None if is_baseline else rate(found.value, world_size=relative),
+        rating=None,
         speedup_of_medians=found.of_medians,
         best_accuracy=best_accuracy(run),
         baseline_best_accuracy=best_accuracy(base),

@@ -142,11 +142,11 @@ def test_scaling_states_targets_beside_the_epoch_speedup() -> None:
     assert raw is None
 
 
-def test_a_speedup_that_cannot_be_is_not_rated() -> None:
+def test_a_super_linear_speedup_is_not_rated() -> None:
     made = evidence(*imported())
     row = next(r for r in made.scaling if not r.is_baseline)
     table = scaling.build((replace(row, rating=None, efficiency=1.4, targets=()),), made.runs)
-    assert "140.0 % not possible" in markdown.render(table)
+    assert "140.0 % not rated" in markdown.render(table)
 
 
 def test_findings_are_a_table_with_advice_and_stake() -> None:

@@ -71,6 +71,7 @@ def _finding(each: FlightFinding) -> Finding:
             ),
         ),
         subject=who,
+        priority="wrong",
     )
 
 

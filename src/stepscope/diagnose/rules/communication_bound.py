@@ -43,9 +43,9 @@ from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.cell_facts import exposed
 from stepscope.results.comm_costs import CommCosts, comm_costs
-from stepscope.results.data_use import duplicated
 from stepscope.results.evidence import Evidence
-from stepscope.results.pairs import Pair, cell_of, name_of, pairs, setting
+from stepscope.results.figures import setting
+from stepscope.results.pairs import Pair, cell_of, name_of, pairs
 
 MAX_EXPOSED = Threshold(value=0.20, unit="share of the step", source="METRICS, Scaling: efficiency is good above 0.80")
 MAX_EFFICIENCY = Threshold(
@@ -114,7 +114,7 @@ def check(evidence: Evidence) -> Said:
             reason="no run on several ranks tells its exposed communication, or its speed-up and batch",
             command="stepscope bench MATRIX.yaml",
         )
-    explained = {pair.run.run_id for pair in known.pairs if duplicated(pair)}
+    explained = {pair.run.run_id for pair in known.pairs if pair.copies}
     firing = [c for c in found if _too_much(c) and c.run.run_id not in explained]
     if firing:
         groups: dict[str, list[_Cost]] = {}

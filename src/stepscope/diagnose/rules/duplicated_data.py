@@ -66,7 +66,7 @@ def check(evidence: Evidence) -> Said:
         if seen is not None:
             looked.append(_counted_text(run, seen))
             findings += [_by_count(run, pair, seen)] if looked[-1].fires else []
-        elif pair is not None and (shown := curves(pair)) is not None:
+        elif pair is not None and (shown := curves(pair.run, pair.base)) is not None:
             looked.append(_curves_text(pair, shown))
             findings += [_by_curves(pair, shown)] if looked[-1].fires else []
     if findings:
@@ -114,6 +114,8 @@ def _by_count(run: TrainingRun, pair: Pair | None, seen: float) -> Finding:
         confidence="measured: samples were counted on every rank",
         advice=_ADVICE,
         subject=name_of(run),
+        priority="wrong",
+        wrong_runs=(run.run_id,),
     )
 
 
@@ -142,6 +144,8 @@ def _by_curves(pair: Pair, shown: Curves) -> Finding:
         confidence="likely: from the learning curves and the epoch times; samples counted on each rank would prove it",
         advice=_ADVICE,
         subject=pair.name,
+        priority="wrong",
+        wrong_runs=(pair.run.run_id,),
     )
 
 

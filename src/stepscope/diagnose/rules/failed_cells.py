@@ -66,6 +66,7 @@ def _sweeps(evidence: Evidence) -> Said:
         evidence=(*reasons[:_SHOWN], *more),
         confidence="certain: recorded",
         advice=(Advice(text="run the same command with the same -o again: finished sweeps are kept"),),
+        priority="failure",
     )
 
 
@@ -108,6 +109,7 @@ def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
         evidence=_reasons(cells),
         confidence="certain: recorded",
         advice=tuple(advice),
+        priority="failure",
     )
 
 
@@ -128,6 +130,7 @@ def _empty(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
                 command=f"{again(evidence, cells[0])} --steps 40",
             ),
         ),
+        priority="failure",
     )
 
 

@@ -3,8 +3,8 @@
 What
 ----
 Runs with an efficiency above 0.80 against a baseline on fewer ranks. Of every group the one on most ranks is reported. A
-baseline is never rated, nor a run whose ranks train on the same data, nor any run of a baseline that makes figures that
-cannot be.
+baseline is never rated, nor a run that does other work than its baseline (duplicated data, lower accuracy), nor any run of a
+baseline with a super-linear speed-up.
 
 Why
 ---
@@ -26,10 +26,10 @@ from stepscope.core.units import format_percent
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Finding, Skipped
-from stepscope.results.data_use import duplicated
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, by_group, pairs
-from stepscope.stats.scaling import GOOD, IMPOSSIBLE
+from stepscope.results.quality import quality
+from stepscope.stats.scaling import GOOD
 
 MIN_EFFICIENCY = Threshold(value=GOOD, unit="efficiency", source="METRICS, Scaling; document 001 of the sources")
 
@@ -43,14 +43,11 @@ def check(evidence: Evidence) -> Said:
             reason="no run on several ranks has a baseline on fewer",
             command="stepscope bench --preset strong-scaling",
         )
-    wrong = {pair.base.run_id for pair in found if pair.row.efficiency > IMPOSSIBLE}
-    good = [
-        pair for pair in found if pair.row.rating in _RATED and pair.base.run_id not in wrong and not duplicated(pair)
-    ]
+    good = [pair for pair in found if pair.row.rating in _RATED]
     if good:
         return [_finding(group) for group in by_group(good).values()]
     best = max(found, key=lambda pair: pair.row.efficiency)
-    rating = best.row.rating or "cannot be"
+    rating = best.row.rating or "not rated"
     return (
         f"best efficiency {format_percent(best.row.efficiency)} ({rating}), {best.name}; good above"
         f" {format_percent(MIN_EFFICIENCY.value)}"
@@ -64,6 +61,9 @@ def _finding(group: list[Pair]) -> Finding:
     kind = f"{row.scaling} scaling" if row.scaling else "whether strong or weak scaling is not known"
     evidence = [f"{best.speedup_text} on {best.ranks} against {best.base_ranks}, {kind}"]
     evidence += [f"also {other.run.label}: {other.row.speedup:.2f}x, {_efficiency(other)}" for other in ranked[1:4]]
+    learned = quality(best.run, best.base)
+    if learned is not None and learned.is_lower:
+        evidence.append(f"its accuracy is {learned.lost * 100:.1f} points lower: see quality-lost")
     slower = [t for t in row.targets if t.speedup is not None and t.speedup < 1]
     if slower:
         evidence.append(

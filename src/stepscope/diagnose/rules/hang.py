@@ -76,6 +76,7 @@ def _finding(cause: FlightFinding, every: tuple[FlightFinding, ...]) -> Finding:
         evidence=tuple(said),
         confidence=_confidence(cause),
         advice=_advice(cause),
+        priority="failure",
         subject=None if not cause.ranks else f"{plural(len(cause.ranks), 'rank')} {listed(cause.ranks)}",
     )
 

@@ -1,10 +1,10 @@
-"""Figures that cannot be: the measurement is wrong, not the machine fast.
+"""Figures that are impossible, or so unlikely that the measurement must be checked first.
 
 What
 ----
-An efficiency above 1.05 (speed-up above the number of ranks); MFU above 1; more exposed communication than the step is
-long; a throughput that its own step time and global batch contradict by half or more; accuracies outside 0 to 1; times of 0
-or less. Each names the error that usually makes it.
+Impossible: MFU above 1; more exposed communication than the step is long; a throughput that its own step time and global
+batch contradict by half or more; accuracies outside 0 to 1; times of 0 or less. Suspicious: an efficiency above 1.05
+(super-linear speed-up). Each names the error that usually makes it.
 
 Why
 ---
@@ -12,9 +12,9 @@ A wrong figure that looks good is believed, and every figure beside it in the re
 
 Known problems
 --------------
-Speed-ups a little above the ranks are real where smaller shards fit a cache or where the baseline swaps; up to 1.05 nothing
-is said, and above it the finding stays a warning to measure again. Efficiency of collectives above the link's peak is legal
-with in-network reduction and is not looked at here.
+Super-linear speed-ups are real where shards fit a cache, where sharded optimizer state (ZeRO, FSDP) leaves room for a larger
+batch, or where one rank swaps or recomputes: the finding says what to check and stays a warning. Efficiency of collectives
+above the link's peak is legal with in-network reduction and is not looked at here.
 
 References
 ----------
@@ -29,19 +29,22 @@ from collections.abc import Iterable, Iterator
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.diagnose.commands import again
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
-from stepscope.results.pairs import Pair, name_of, pairs, setting
-from stepscope.stats.scaling import IMPOSSIBLE
+from stepscope.results.figures import setting
+from stepscope.results.pairs import Pair, cell_of, name_of, pairs
+from stepscope.results.scaling import superlinear_reasons
+from stepscope.stats.scaling import SUPERLINEAR
 from stepscope.stats.stopping import MIN_STEPS
 
 MAX_EFFICIENCY = Threshold(
-    value=IMPOSSIBLE,
+    value=SUPERLINEAR,
     unit="efficiency",
-    source="caches give a few per cent, wrong baselines much more",
+    source="caches alone give a few per cent; more needs another reason, most often a slow baseline",
 )
 MAX_MFU = Threshold(value=1.0, unit="MFU", source="METRICS, Utilisation: by definition")
 MAX_CONTRADICTION = Threshold(
@@ -55,7 +58,7 @@ def check(evidence: Evidence) -> Said:
     finished = [run for run in evidence.runs if run.status == "ok"]
     found = pairs(evidence)
     findings = [
-        *_too_fast(pair for pair in found if pair.row.efficiency > MAX_EFFICIENCY.value),
+        *_too_fast(evidence, (pair for pair in found if pair.row.efficiency > MAX_EFFICIENCY.value)),
         *_utilisation(evidence),
         *(finding for run in finished for finding in _of_run(run)),
     ]
@@ -70,7 +73,7 @@ def check(evidence: Evidence) -> Said:
     )
 
 
-def _too_fast(found: Iterable[Pair]) -> Iterator[Finding]:
+def _too_fast(evidence: Evidence, found: Iterable[Pair]) -> Iterator[Finding]:
     """One finding a baseline: it is the common side of all its ratios."""
     by_base: dict[str, list[Pair]] = {}
     for pair in sorted(found, key=lambda pair: -pair.row.efficiency):
@@ -78,36 +81,40 @@ def _too_fast(found: Iterable[Pair]) -> Iterator[Finding]:
     for worst, *others in by_base.values():
         row, run, base = worst.row, worst.run, worst.base
         also = ", ".join(f"{pair.row.speedup:.2f}x on {pair.ranks}" for pair in others[:4])
+        cell = cell_of(evidence, base)
         yield _finding(
             worst.name,
-            f"{row.speedup:.2f}x on {worst.ranks} cannot be: {format_percent(row.efficiency)} efficiency",
+            f"{row.speedup:.2f}x on {worst.ranks} is super-linear: {format_percent(row.efficiency)} efficiency",
             [
-                f"{worst.speedup_text} against {base.label}: at most {worst.relative:g}x is there to gain",
+                f"{worst.speedup_text} against {base.label}; {worst.relative:g}x is linear",
                 *([f"also {also}"] if also else []),
                 *_errors_of(worst),
             ],
-            f"measure {base.label} again, on its own on the machine, with as many steps as {run.label}",
+            f"measure {base.label} again, alone on the machine, with as many steps as {run.label}",
+            "suspicious, not impossible: caches, sharded state and larger batches can exceed linear; a slow baseline is "
+            "more frequent",
+            wrong=() if superlinear_reasons(run, base) else (base.run_id,),
+            command=None if cell is None else again(evidence, cell),
         )
 
 
 def _errors_of(pair: Pair) -> list[str]:
-    """What the two runs show of the usual errors, all of these where they show none; then the baseline's own note."""
+    """What the two runs show of the usual causes, all of these where they show none; then the baseline's own note."""
     run, base = pair.run, pair.base
     found = []
     few = base.step_ns.n if base.step_ns is not None else None
     if few is not None and few < MIN_STEPS:
         found.append(f"the baseline rests on {counted(few, 'step')} only")
-    if run.precision != base.precision:
-        found.append(f"another precision: {run.precision} against {base.precision}")
-    if run.hardware != base.hardware and run.hardware and base.hardware:
-        found.append(f"another machine: {run.hardware} against {base.hardware}")
+    found += [f"{reason}: can explain the gain" for reason in superlinear_reasons(run, base)]
     if base.world_size == 1 and base.strategy not in (None, "single"):
-        found.append(f"the baseline pays for {base.strategy} on one rank, where it gains nothing: take a plain process")
+        found.append(f"the baseline pays for {base.strategy} on one rank, where it gains nothing: use a plain process")
     if run.device == "cpu" and base.device == "cpu":
-        found.append("on CPU a rank brings its own cores: a baseline held to one rank's threads makes it super-linear")
+        found.append(
+            "each CPU rank adds cores: a baseline limited to one rank's threads makes the speed-up super-linear"
+        )
     usual = (
-        "usual errors: a baseline slowed down by other load or measured with its warm-up, times taken without waiting for"
-        " the device, throughput multiplied by the ranks although it was already summed over them"
+        "usual errors: other load or warm-up slowed the baseline, times were taken without waiting for the device, or a"
+        " throughput that already sums over ranks was multiplied by the ranks"
     )
     told = [note for note in base.notes if any(word in note for word in ("time", "epoch", "step", "warm"))]
     return [*(found or [usual]), *(f"the baseline's own note: {note}" for note in told[:1])]
@@ -125,19 +132,21 @@ def _utilisation(evidence: Evidence) -> Iterator[Finding]:
         if isinstance(value, (int, float)) and value > MAX_MFU.value and run.status == "ok":
             share = value / 100 if value > 2 else value  # a source that writes per cent
             if share > MAX_MFU.value:
-                yield _mfu(name_of(run), share, "as the source states it")
+                yield _mfu(name_of(run), share, "as the source states it", wrong=(run.run_id,))
 
 
-def _mfu(name: str, mfu: float, how: str) -> Finding:
+def _mfu(name: str, mfu: float, how: str, *, wrong: tuple[str, ...] = ()) -> Finding:
     return _finding(
         name,
-        f"MFU of {format_percent(mfu)} cannot be",
+        f"MFU of {format_percent(mfu)} is impossible",
         [
             how,
             "usual errors: FLOP of the global batch against one device's peak; the peak of another type, or the sparse one;"
             " recomputed FLOP counted as the model's; a step that was not waited for",
         ],
         "give FLOP per step, number of devices and dense peak of the type in use: stepscope hardware lists peaks",
+        "certain: no device exceeds its peak (of sparse products, the sparse peak); which input is wrong is not known",
+        wrong=wrong,
     )
 
 
@@ -149,6 +158,8 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
             f"{format_duration(exposed.value)} of exposed communication in a step of {format_duration(step.value)}",
             ["usual error: summed over ranks or micro-steps, while the step is one rank's"],
             "take both per rank and optimizer step, on one clock",
+            "certain: a step contains its exposed communication",
+            wrong=(run.run_id,),
         )
     contradiction = _contradiction(run)
     if contradiction is not None:
@@ -163,14 +174,18 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
                 "usual error: per cent written as a fraction",
             ],
             "divide by 100, or name the column accuracy in per cent",
+            "certain: an accuracy lies between 0 and 1",
+            wrong=(run.run_id,),
         )
     empty = [e.number for e in run.epochs if e.duration_ns is not None and e.duration_ns <= 0]
     if empty or (step is not None and step.value <= 0):
         yield _finding(
             name_of(run),
-            f"no time passed in {counted(len(empty), 'epoch') if empty else 'a step'}",
+            f"{counted(len(empty), 'epoch') if empty else 'a step'} took no time",
             ["usual errors: a clock that is set back, a field that was never filled"],
             "use a monotonic clock (time.perf_counter); leave unknown times out",
+            "certain: work takes time",
+            wrong=(run.run_id,),
         )
 
 
@@ -190,6 +205,8 @@ def _contradiction(run: TrainingRun) -> Finding | None:
         f" {format_duration(run.step_ns.value)} is {derived:.4g}",
         [f"{ratio:.3g}x apart: {_reason(run, ratio)}"],
         "throughput = samples of all ranks in a step / time of the slowest rank's step",
+        "certain that the two do not describe the same steps; the reason is likely only",
+        wrong=(run.run_id,),
     )
 
 
@@ -208,20 +225,31 @@ def _reason(run: TrainingRun, ratio: float) -> str:
     return "they were not taken over the same steps"
 
 
-def _finding(subject: str, title: str, evidence: list[str], fix: str) -> Finding:
+def _finding(
+    subject: str,
+    title: str,
+    evidence: list[str],
+    fix: str,
+    confidence: str,
+    *,
+    wrong: tuple[str, ...],
+    command: str | None = None,
+) -> Finding:
     return Finding(
         severity="warning",
         title=title,
         evidence=tuple(evidence),
-        confidence="certain: such a figure does not exist; which error made it is likely only",
-        advice=(Advice(text=fix),),
+        confidence=confidence,
+        advice=(Advice(text=fix, command=command),),
         subject=subject,
+        priority="wrong",
+        wrong_runs=wrong,
     )
 
 
 RULE = Rule(
     name="impossible-figures",
-    symptom="figures that cannot be: speed-up above the ranks, MFU above 1, throughput that contradicts its step",
+    symptom="impossible figures (MFU above 1, throughput that contradicts its step), and super-linear speed-ups",
     any_of=("runs", "traces"),
     look=check,
     folded=True,

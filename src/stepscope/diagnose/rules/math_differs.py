@@ -37,8 +37,9 @@ from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.data_use import SEEN_TOO_OFTEN, times_seen
 from stepscope.results.evidence import Evidence
+from stepscope.results.figures import learning_rate, setting
 from stepscope.results.learning import losses
-from stepscope.results.pairs import learning_rate, name_of, setting
+from stepscope.results.pairs import name_of
 
 MAX_APART = Threshold(
     value=0.02,
@@ -150,6 +151,8 @@ def _finding(apart: _Apart) -> Finding:
             ),
         ),
         subject=name_of(run),
+        priority="wrong",
+        wrong_runs=(run.run_id,),
     )
 
 
@@ -166,6 +169,8 @@ def _replicas(run: TrainingRun, note: str) -> Finding:
             ),
         ),
         subject=name_of(run),
+        priority="wrong",
+        wrong_runs=(run.run_id,),
     )
 
 

@@ -110,6 +110,7 @@ def _ran_out(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
         title=f"out of {what} memory: {counted(len(cells), 'cell')} of {cell.run.group}",
         evidence=tuple(said),
         confidence="certain: it failed",
+        priority="failure",
         advice=_remedies(evidence, cell, state, capacity),
         subject=f"{cell.run.group}: {cell.run.label}",
     )

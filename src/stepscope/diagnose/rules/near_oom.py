@@ -223,6 +223,7 @@ def _finding(
         evidence=said,
         confidence=confidence,
         advice=_remedies(run, host=host),
+        priority="failure" if severity == "problem" else "performance",
         subject=subject,
     )
 

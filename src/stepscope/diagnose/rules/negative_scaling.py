@@ -28,7 +28,6 @@ from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.results.data_use import duplicated
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import exposed_fraction
 from stepscope.results.pairs import Pair, by_group, cell_of, pairs
@@ -54,7 +53,7 @@ def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
     ranked = sorted(group, key=lambda pair: pair.row.speedup)
     worst = ranked[0]
     row, run = worst.row, worst.run
-    copies = duplicated(worst)
+    copies = worst.copies
     said = [f"speed-up {worst.speedup_text}: {format_percent(row.efficiency)} of {worst.relative:g}x"]
     said += [f"also {other.run.label}: {other.row.speedup:.2f}x" for other in ranked[1:4]]
     if copies:

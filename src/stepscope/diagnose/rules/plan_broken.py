@@ -56,6 +56,7 @@ def _look(job: TraceEvidence) -> Said:
                 command=trace_command(job, "--show conformance,collectives"),
             ),
         ),
+        priority="wrong",
     )
 
 

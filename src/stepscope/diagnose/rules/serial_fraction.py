@@ -31,7 +31,6 @@ from stepscope.core.words import counted
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.results.data_use import duplicated
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, pairs
 from stepscope.stats.order import Interval
@@ -60,7 +59,7 @@ def check(evidence: Evidence) -> Said:
         pair
         for pair in pairs(evidence)
         if pair.relative > 1
-        if pair.row.scaling == "strong" and pair.row.rating is not None and not duplicated(pair)
+        if pair.row.scaling == "strong" and pair.row.rating is not None and not pair.copies
     ]
     if not found:
         return Skipped(

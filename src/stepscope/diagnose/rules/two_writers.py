@@ -66,6 +66,8 @@ def _finding(run: TrainingRun) -> Finding | None:
         confidence="certain: from the epochs' numbers; who wrote them is likely only",
         advice=(Advice(text=fix),),
         subject=name_of(run),
+        priority="wrong",
+        wrong_runs=(run.run_id,),
     )
 
 

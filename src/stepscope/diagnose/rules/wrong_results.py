@@ -71,6 +71,7 @@ def _finding(name: str, wrong: list[CommRow]) -> Finding:
             ),
         ),
         subject=name,
+        priority="wrong",
     )
 
 

@@ -115,7 +115,7 @@ def _content(evidence: Evidence, diagnosis: Diagnosis, drop_epochs: int) -> dict
         "findings": shown_findings(diagnosis),
         "skipped": diagnosis.skipped,
         "quiet": diagnosis.quiet,
-        "figures": key_figures(evidence),
+        "figures": key_figures(evidence, diagnosis),
         "scaling": tables.shown(scaled) if scaled is not None else None,
         "tables": tables.all_tables(evidence, drop_epochs=drop_epochs),
         "trace_tables": tables.trace_tables(evidence),

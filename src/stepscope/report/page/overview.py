@@ -13,11 +13,13 @@ from stepscope.core.units import (
     format_size,
 )
 from stepscope.core.words import counted, plural
+from stepscope.diagnose.engine import believable
 from stepscope.records.finding import Diagnosis, Finding
 from stepscope.report.views._training import rate
 from stepscope.results.comm_labels import op_label
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import best_accuracy, exposed_fraction
+from stepscope.stats.scaling import NOT_EQUIVALENT
 
 _SEVERITY_WORDS = {"problem": "problem", "warning": "warning", "info": "good to know"}
 
@@ -80,17 +82,18 @@ def headline(evidence: Evidence, diagnosis: Diagnosis) -> str:
     )
 
 
-def key_figures(evidence: Evidence) -> tuple[Figure, ...]:
-    """At most eight, those that the evidence has."""
+def key_figures(evidence: Evidence, diagnosis: Diagnosis) -> tuple[Figure, ...]:
+    """At most eight, those that the evidence has; none from a run that a finding declares wrong."""
+    trusted = believable(evidence, diagnosis.findings)
     figures = [
         _runs(evidence),
-        _throughput(evidence),
-        _scaling(evidence),
-        _exposed(evidence),
+        _throughput(trusted),
+        _scaling(trusted),
+        _exposed(trusted),
         _traces(evidence),
         _busbw(evidence),
         _memory(evidence),
-        _accuracy(evidence),
+        _accuracy(trusted),
     ]
     return tuple(figure for figure in figures if figure is not None)
 
@@ -120,10 +123,12 @@ def _throughput(evidence: Evidence) -> Figure | None:
 
 
 def _scaling(evidence: Evidence) -> Figure | None:
-    rows = [row for row in evidence.scaling if not row.is_baseline]
+    rows = [row for row in evidence.scaling if row.rating not in (None, NOT_EQUIVALENT)]
     if not rows:
         return None
     row = max(rows, key=lambda r: (r.world_size, r.speedup))
+    if row.speedup < 1:
+        return None  # no speed-up: negative-scaling says so
     return Figure(
         label=f"best speed-up on {counted(row.world_size, 'rank')}",
         value=f"{row.speedup:.2f}x",

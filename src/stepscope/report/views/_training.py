@@ -34,13 +34,13 @@ def speedup_value(row: ScalingRow | None) -> Value:
 
 
 def efficiency_value(row: ScalingRow | None, *, digits: int = 1) -> Value:
-    """``87.3 % good``; ``baseline``; a speed-up that cannot be has no rating and says so."""
+    """``87.3 % good``; ``baseline``; a speed-up that is not rated says so."""
     if row is None:
         return unknown()
     if row.is_baseline:
         return Value(text="baseline", compact="base", raw=row.efficiency, tone="dim")
     share = format_percent(row.efficiency, digits=digits)
-    rating = row.rating or "not possible"
+    rating = row.rating or "not rated"
     return Value(
         text=f"{share} {rating}",
         compact=share.replace(" ", ""),

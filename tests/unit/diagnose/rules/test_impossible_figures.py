@@ -19,7 +19,7 @@ def pair(speedup: float, **base: Any) -> Any:
 
 def test_more_than_the_ranks_can_give_fires_and_names_the_usual_errors() -> None:
     (found,) = RULE.check(pair(3.0))
-    assert found.title == "3.00x on 2 ranks cannot be: 150 % efficiency"
+    assert found.title == "3.00x on 2 ranks is super-linear: 150 % efficiency"
     assert "usual errors" in found.evidence[1]
     assert found.advice[0].text.startswith("measure a on 1 ranks again")
 
@@ -37,7 +37,7 @@ def test_the_limit_leaves_caches_their_five_per_cent(speedup: float, fires: bool
     ("base", "said"),
     [
         ({"step_ns": step(10, n=3)}, "the baseline rests on 3 steps"),
-        ({"precision": "fp32"}, "another precision: None against fp32"),
+        ({"precision": "fp32"}, "different precision: None against fp32"),
         ({"notes": ("step times did not stay on one level",)}, "the baseline's own note: step times"),
     ],
 )
@@ -64,7 +64,7 @@ def test_the_worst_rank_of_a_trace_counts() -> None:
         return evidence(traces=(TraceEvidence(name="job", summary=summary),))
 
     (found,) = RULE.check(traced(used(0, 0.9), used(1, 1.3), used(2, None)))
-    assert (found.title, found.subject) == ("MFU of 130 % cannot be", "job, rank 1")
+    assert (found.title, found.subject) == ("MFU of 130 % is impossible", "job, rank 1")
     assert isinstance(RULE.check(traced(used(0, 1.0))), Quiet)
 
 
@@ -95,7 +95,7 @@ def test_throughput_within_half_is_let_pass(samples_per_s: float, fires: bool) -
 def test_mfu_above_one_fires_in_fractions_and_in_per_cent() -> None:
     for value, percent in ((1.86, "186 %"), (186, "186 %")):
         (found,) = RULE.check(evidence(run("a", settings={"mfu": value})))
-        assert found.title == f"MFU of {percent} cannot be"
+        assert found.title == f"MFU of {percent} is impossible"
     for value in (0.45, 1.0, 45.5):
         assert isinstance(RULE.check(evidence(run("a", settings={"mfu": value}))), Quiet)
 
@@ -110,10 +110,27 @@ def test_accuracies_and_times_that_cannot_be() -> None:
     (found,) = RULE.check(evidence(run("a", epochs=epochs(seconds=[1.0, 1.0], accuracy=[78.3, 79.0]))))
     assert "per cent written as a fraction" in found.evidence[1]
     (found,) = RULE.check(evidence(run("a", epochs=epochs(seconds=[0.0, 1.0]))))
-    assert found.title == "no time passed in 1 epoch"
+    assert found.title == "1 epoch took no time"
     (found,) = RULE.check(evidence(run("a", step_ns=Measured(value=0.0))))
-    assert found.title == "no time passed in a step"
+    assert found.title == "a step took no time"
 
 
 def test_nothing_at_all_is_skipped() -> None:
     assert isinstance(check(RULE, evidence()), Skipped)
+
+
+def test_a_super_linear_gain_of_sharding_is_suspicious_and_not_certain() -> None:
+    """ZeRO frees memory, so that the batch per rank doubles: 2.4x on 2 ranks is honest."""
+    base = run("a", samples_per_s=rate(100), micro_batch=8, strategy="single")
+    (found,) = RULE.check(evidence(base, run("b", ranks=2, samples_per_s=rate(240), micro_batch=16, strategy="zero1")))
+    assert found.confidence.startswith("suspicious, not impossible")
+    assert "larger batch per rank: 16 against 8: can explain the gain" in found.evidence
+    assert "zero1 shards state and leaves more memory per rank: can explain the gain" in found.evidence
+    assert found.wrong_runs == (), "the baseline is not in doubt"
+
+
+def test_it_names_the_runs_that_nothing_else_may_rate() -> None:
+    (found,) = RULE.check(pair(3.0))
+    assert (found.priority, found.wrong_runs) == ("wrong", ("a",))
+    (found,) = RULE.check(evidence(run("x", epochs=epochs(seconds=[1.0], accuracy=[78.3]))))
+    assert (found.confidence, found.wrong_runs) == ("certain: an accuracy lies between 0 and 1", ("x",))

@@ -33,7 +33,10 @@ def fired(*runs: TrainingRun) -> Finding:
 
 def test_faster_and_worse_fires_with_both_speed_ups() -> None:
     found = fired(learned("a", 1, 0.783), learned("b", 4, 0.768, slow=True, loss=0.4))
-    assert found.title == "4 ranks: 4.00x per epoch, 1.14x to validation accuracy 0.75, 0.77 never reached"
+    assert (
+        found.title
+        == "accuracy is 1.5 points lower on 4 ranks: 4.00x per epoch, 1.14x to validation accuracy 0.75, 0.77 never reached"
+    )
     said = " ".join(found.evidence)
     assert "0.7680 on 4 ranks, 0.7830 on 1 rank: 1.5 points lower" in said
     assert "0.77: never in 12 epochs on 4 ranks" in said
@@ -91,7 +94,23 @@ def test_random_labels_and_too_few_epochs_are_skipped() -> None:
     assert isinstance(RULE.check(evidence(*made_up)), Skipped)
     taught = [replace(r, settings={"dataset_options.labels": "teacher"}) for r in made_up]
     assert isinstance(RULE.check(evidence(*taught)), tuple)
-    few = [replace(r, dataset="imdb", epochs=r.epochs[:3]) for r in made_up]
-    outcome = RULE.check(evidence(*few))
+    bare = [
+        replace(r, dataset="imdb", epochs=tuple(replace(e, validation_accuracy=None) for e in r.epochs))
+        for r in made_up
+    ]
+    outcome = RULE.check(evidence(*bare))
     assert isinstance(outcome, Skipped)
     assert outcome.command is not None
+
+
+@pytest.mark.parametrize(("best", "fires"), [(0.74, False), (0.67, True)])
+def test_too_few_epochs_to_know_the_noise_need_five_points(best: float, fires: bool) -> None:
+    from dataclasses import replace
+
+    runs = [replace(r, epochs=r.epochs[:3]) for r in (learned("a", 1, 0.783), learned("b", 4, best))]
+    outcome = RULE.check(evidence(*runs))
+    assert isinstance(outcome, tuple) is fires
+    if isinstance(outcome, tuple):
+        assert outcome[0].severity == "warning"
+        assert "too few epochs to know the noise" in outcome[0].evidence[0]
+        assert outcome[0].title.startswith("accuracy is 11.3 points lower on 4 ranks")

@@ -38,12 +38,12 @@ def test_long_tables_are_cut_and_say_so() -> None:
 
 
 def test_key_figures_are_the_extremes() -> None:
-    found = {figure.label: figure for figure in key_figures(pages.evidence())}
+    found = {figure.label: figure for figure in key_figures(pages.evidence(), pages.diagnosis())}
     assert found["runs"].value == "5"
     assert "1 failed" in found["runs"].note
     assert found["best speed-up on 8 ranks"].value == "5.28x"
     assert found["peak memory of a rank"].value == "200 MiB"
-    assert key_figures(Evidence(sources=())) == ()
+    assert key_figures(Evidence(sources=()), Diagnosis(findings=(), skipped=(), quiet=())) == ()
 
 
 def test_headline_counts_what_was_found() -> None:

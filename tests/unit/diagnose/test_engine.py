@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from tests.evidence import epochs, evidence, rate, run
+
+from stepscope.diagnose.engine import all_rules, believable, diagnose
+from stepscope.diagnose.rule import Rule
+from stepscope.records.finding import Finding, Priority, Skipped
+from stepscope.records.training import TrainingRun
+from stepscope.results.evidence import Evidence
+from stepscope.results.scaling import scaling_rows
+from stepscope.stats.scaling import NOT_EQUIVALENT
+
+
+def rule(name: str, *, stake: float | None, priority: Priority, severity: str = "warning") -> Rule:
+    def look(_: Evidence) -> Finding:
+        return Finding(
+            severity=severity,  # type: ignore[arg-type]
+            title=name,
+            evidence=("1",),
+            stake_fraction=stake,
+            confidence="measured",
+            priority=priority,
+        )
+
+    return Rule(name=name, symptom=name, look=look, protocol=1)
+
+
+def test_wrong_results_come_first_then_failures_then_stakes() -> None:
+    rules = (
+        rule("news", stake=None, priority="performance", severity="info"),
+        rule("half", stake=0.5, priority="performance", severity="problem"),
+        rule("fail", stake=None, priority="failure"),
+        rule("wrong", stake=None, priority="wrong"),
+    )
+    assert [f.rule for f in diagnose(evidence(), rules=rules).findings] == ["wrong", "fail", "half", "news"]
+
+
+def accurate(run_id: str, ranks: int, best: float, speed: float) -> TrainingRun:
+    timed = epochs(seconds=[12.0 / speed] * 3, accuracy=[best - 0.2, best - 0.1, best])
+    return run(run_id, ranks=ranks, dataset="imdb", epochs=timed)
+
+
+def test_a_speed_up_with_lower_accuracy_is_rated_nowhere() -> None:
+    """3.8x on 4 ranks, 11 points less accuracy: other work, not good scaling."""
+    found = evidence(accurate("a", 1, 0.90, 1.0), accurate("b", 4, 0.79, 3.8))
+    assert [row.rating for row in found.scaling] == [None, NOT_EQUIVALENT]
+    said = diagnose(found)
+    assert said.findings[0].rule == "quality-lost"
+    assert "accuracy is 11.0 points lower" in said.findings[0].title
+    assert "good-scaling" not in {f.rule for f in said.findings}
+
+
+def test_a_bad_baseline_is_rated_by_nobody_and_comes_first() -> None:
+    """n2 is 3x on 2 ranks: its baseline is slow, so that the 3.6x of n4 is no good scaling."""
+    runs = [
+        run("a", samples_per_s=rate(100)),
+        *(run(f"n{n}", ranks=n, samples_per_s=rate(s)) for n, s in ((2, 300), (4, 360))),
+    ]
+    rows = scaling_rows(runs)
+    assert [row.rating for row in rows] == [None, None, None]
+    said = diagnose(evidence(*runs))
+    assert said.findings[0].rule == "impossible-figures"
+    assert not {"good-scaling", "fastest-strategy"} & {f.rule for f in said.findings}
+    reason = next(s.reason for s in said.skipped if s.rule == "good-scaling")
+    assert reason == "another finding declares these runs wrong or in doubt"
+
+
+def test_good_news_is_not_asked_about_runs_that_are_wrong() -> None:
+    seen: list[Evidence] = []
+
+    def praise(evidence: Evidence) -> Skipped:
+        seen.append(evidence)
+        return Skipped(reason="-")
+
+    both = evidence(run("a", epochs=epochs(seconds=[1.0], accuracy=[78.0])), run("b"))
+    news = Rule(name="news", symptom="-", look=praise, protocol=1, good_news=True)
+    diagnose(both, rules=(news, next(r for r in all_rules() if r.name == "impossible-figures")))
+    assert [r.run_id for r in seen[0].runs] == ["b"]
+    assert believable(both, ()) is both
