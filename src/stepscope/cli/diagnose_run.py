@@ -11,6 +11,7 @@ from stepscope.cli.findings import print_findings, say_unchecked
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.core.words import counted
+from stepscope.diagnose.headlines import all_clear
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.diagnose import Diagnose
@@ -122,8 +123,8 @@ def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool) -> None
     if len(evidence.notes) > len(shown):
         console.print(f"! {len(evidence.notes) - len(shown)} more of these: --all", style="yellow")
     console.print()
-    if not diagnosis.findings:
-        console.print("nothing stands out", style="green")
+    if clear := all_clear(diagnosis, complete=not evidence.notes):
+        console.print(clear, style="green" if diagnosis.quiet and not evidence.notes else "yellow", soft_wrap=True)
     print_findings(diagnosis.findings, confidence=True)
     looked, skipped = len(diagnosis.quiet), len(diagnosis.skipped)
     console.print()

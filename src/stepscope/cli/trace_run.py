@@ -355,6 +355,7 @@ def _show_sections(summary: TraceSummary, sections: Sequence[str], *, limit: int
 def _show_findings(summary: TraceSummary, diagnosis: Diagnosis) -> None:
     """The first that matter, good news where there is room, and the names of what is left."""
     from stepscope.cli.findings import print_findings
+    from stepscope.diagnose.headlines import all_clear
 
     console = out()
     grave = [f for f in diagnosis.findings if f.severity != "info"]
@@ -364,8 +365,8 @@ def _show_findings(summary: TraceSummary, diagnosis: Diagnosis) -> None:
     elif len(grave) > FINDINGS_SHOWN:
         more = ", ".join(dict.fromkeys(f.rule for f in grave[FINDINGS_SHOWN:]))
         console.print(f"more: {more}; `stepscope diagnose` explains all of them", style="dim", soft_wrap=True)
-    elif not grave:
-        console.print("nothing stands out: no part of the step is long enough to act on", style="green")
+    elif clear := all_clear(diagnosis, complete=not summary.losses):
+        console.print(clear, style="green" if diagnosis.quiet and not summary.losses else "yellow", soft_wrap=True)
 
 
 def _headline(summary: TraceSummary) -> str:

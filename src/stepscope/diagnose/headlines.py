@@ -1,4 +1,4 @@
-"""What the rules found, a line a finding: what `bench` and `comm` print at their end and write into summary.md."""
+"""What the rules found, a line a finding, as `bench`, `comm` and summary.md show it; or that they found nothing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,18 @@ def headline(finding: Finding) -> str:
     """The finding's title, with what it is about where the title does not say so."""
     about = "" if finding.subject is None or finding.subject in finding.title else f" ({finding.subject})"
     return f"{finding.title}{about}"
+
+
+def all_clear(diagnosis: Diagnosis, *, complete: bool) -> str | None:
+    """The sentence for a diagnosis without a problem; None where it has one. complete: all that was given was read."""
+    if any(finding.severity != "info" for finding in diagnosis.findings):
+        return None
+    looked = len(diagnosis.quiet) + len({finding.rule for finding in diagnosis.findings})
+    if not looked:
+        return f"nothing was checked: {counted(len(diagnosis.skipped), 'rule')} had no data to look at"
+    if not complete:
+        return f"{counted(looked, 'rule')} found no problem in what was read; the notes say what was not read"
+    return f"nothing stands out: {counted(looked, 'rule')} found no problem"
 
 
 def remainder(diagnosis: Diagnosis) -> str:

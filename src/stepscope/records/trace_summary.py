@@ -107,6 +107,10 @@ class RankVerdict:
     verdict: BudgetVerdict
 
 
+LOSSES = ("truncated", "skipped", "missing", "dropped")
+"""Kinds of notes that say what was not looked at."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSummary:
     """The whole job, over the ranks whose traces were given."""
@@ -119,3 +123,9 @@ class TraceSummary:
     stragglers: StragglerReport | None = None
     path: CrossRankPath | None = None
     path_unavailable: str | None = None
+
+    @property
+    def losses(self) -> tuple[FileNote, ...]:
+        """Notes of the job and its ranks that say what was not looked at."""
+        notes = (*self.notes, *(note for each in self.ranks for note in each.notes))
+        return tuple(note for note in notes if note.kind in LOSSES)

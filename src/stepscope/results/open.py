@@ -44,9 +44,6 @@ MAX_NAME = 200
 
 _AS_TABLE = "figures in free text: write a row a run as CSV, with columns such as gpus,strategy,step_time_ms"
 
-LOSSES = ("truncated", "skipped", "missing", "dropped")
-"""Kinds of notes on a trace that say what was not looked at."""
-
 
 def load_evidence(
     paths: Sequence[Path],
@@ -225,13 +222,8 @@ def _inside(folder: Path) -> str:
 
 def _trace_notes(summary: TraceSummary, *, of: str | None = None) -> tuple[str, ...]:
     """What is missing of a job's traces, of which findings would not tell."""
-    notes = [*summary.notes, *(note for each in summary.ranks for note in each.notes)]
     prefix = "" if of is None else f"{of}: "
-    return tuple(
-        f"{prefix}{'' if note.rank is None else f'rank {note.rank}: '}{note.text}"
-        for note in notes
-        if note.kind in LOSSES
-    )
+    return tuple(f"{prefix}{'' if note.rank is None else f'rank {note.rank}: '}{note.text}" for note in summary.losses)
 
 
 def _results_file(path: Path) -> Evidence | None:

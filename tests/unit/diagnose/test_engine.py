@@ -3,8 +3,9 @@ from __future__ import annotations
 from tests.evidence import epochs, evidence, rate, run
 
 from stepscope.diagnose.engine import all_rules, believable, diagnose
+from stepscope.diagnose.headlines import all_clear
 from stepscope.diagnose.rule import Rule
-from stepscope.records.finding import Finding, Priority, Skipped
+from stepscope.records.finding import Diagnosis, Finding, Priority, Quiet, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
 from stepscope.results.scaling import scaling_rows
@@ -77,3 +78,16 @@ def test_good_news_is_not_asked_about_runs_that_are_wrong() -> None:
     diagnose(both, rules=(news, next(r for r in all_rules() if r.name == "impossible-figures")))
     assert [r.run_id for r in seen[0].runs] == ["b"]
     assert believable(both, ()) is both
+
+
+def test_all_clear_only_where_rules_looked_at_everything() -> None:
+    """Never "nothing stands out" of what was not read, or where every rule lacked data."""
+    skipped = (Skipped(rule="a", reason="no trace here"),)
+    looked = (Quiet(rule="b", looked_at="2 %"),)
+    nothing = Diagnosis(findings=(), skipped=skipped, quiet=())
+    assert all_clear(nothing, complete=True) == "nothing was checked: 1 rule had no data to look at"
+    some = Diagnosis(findings=(), skipped=skipped, quiet=looked)
+    assert all_clear(some, complete=True) == "nothing stands out: 1 rule found no problem"
+    assert "stands out" not in str(all_clear(some, complete=False))
+    problem = diagnose(evidence(), rules=(rule("half", stake=0.5, priority="performance"),))
+    assert all_clear(problem, complete=True) is None

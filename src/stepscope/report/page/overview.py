@@ -14,6 +14,7 @@ from stepscope.core.units import (
 )
 from stepscope.core.words import counted, plural
 from stepscope.diagnose.engine import believable
+from stepscope.diagnose.headlines import all_clear
 from stepscope.records.finding import Diagnosis, Finding
 from stepscope.report.views._training import rate
 from stepscope.results.comm_labels import op_label
@@ -76,8 +77,11 @@ def headline(evidence: Evidence, diagnosis: Diagnosis) -> str:
         if number
     ]
     quiet = len(diagnosis.quiet)
+    subject = ", ".join(looked) or "nothing measured"
+    if clear := all_clear(diagnosis, complete=not evidence.notes):
+        return f"{subject}: {clear}."
     return (
-        f"{', '.join(looked) or 'nothing measured'}: {' and '.join(worries) or 'no problem found'}"
+        f"{subject}: {' and '.join(worries)}"
         f" ({quiet} {plural(quiet, 'rule')} looked and found nothing, {len(diagnosis.skipped)} lacked data)."
     )
 

@@ -50,7 +50,7 @@ def test_headline_counts_what_was_found() -> None:
     said = headline(pages.evidence(), pages.diagnosis())
     assert "5 runs, 1 traced job, 9 collective measurements: 1 problem and 1 warning" in said
     nothing = Diagnosis(findings=(), skipped=(), quiet=())
-    assert headline(Evidence(sources=()), nothing).startswith("nothing measured: no problem found")
+    assert headline(Evidence(sources=()), nothing).startswith("nothing measured: nothing was checked")
 
 
 def test_stakes_are_never_wider_than_the_bar() -> None:
