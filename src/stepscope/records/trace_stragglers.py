@@ -25,8 +25,9 @@ class Straggler:
     p_value: Bonferroni-corrected over ranks; None under the rule of steps, where ``excess_low_ns`` is the
     block bootstrap's lower bound of its median excess a step.
     instances: those in which somebody can be said to have come last (skew larger than how far apart they left).
-    late_ns: sum of how long after the median of its peers it entered, where it came last.
-    saved_ns: what would be won if it were as fast as the second last, an upper bound. largest_share: of its skew,
+    late_ns: how long after the median of its peers it entered, where it came last; saved_ns: after the second last, an
+    upper bound of what speeding it up saves. Lateness that overlapped collectives carry on counts once.
+    largest_share: of its skew,
     in the one instance that carries most: near 1, that one instance is the finding.
     """
 

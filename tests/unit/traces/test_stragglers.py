@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from scipy.stats import binom, poisson_binom
 from tests.communications import Met, job
-from tests.trace_builder import build, write_job
+from tests.trace_builder import Job, build, write_job
 
 from stepscope.records.trace_stragglers import StragglerReport
 from stepscope.traces.collectives import rank_communication
@@ -85,8 +85,37 @@ def test_a_planted_late_rank_is_named_with_its_cause(tmp_path: Path, kind: str, 
     planted = build(world=8, steps=4, late={6: 300_000}, late_kind=kind, sequence=sequence)
     found = _report(write_job(planted, tmp_path))
     assert [(s.rank, s.cause, s.kind) for s in found.stragglers] == [(6, cause, "chronic")]
-    assert found.stragglers[0].saved_ns == sum(c.skew_ns for c in planted.collectives)
+    even = build(world=8, steps=4, late_kind=kind, sequence=sequence)
+    assert found.stragglers[0].saved_ns == _end_ns(planted) - _end_ns(even)
     assert found.text.startswith("rank 6: last in")
+
+
+def _end_ns(job: Job) -> int:
+    return max(c.end_ns for c in job.collectives)
+
+
+def test_a_slow_rank_costs_what_the_job_loses_however_many_buckets_carry_its_lateness(tmp_path: Path) -> None:
+    """Eight buckets a step wait for the same lateness; it is one step longer by it, not eight times as much."""
+    plan = {"world": 4, "steps": 6, "layers": 8, "forward_ns": 1_000_000, "backward_ns": 2_000_000}
+    slow, even = build(**plan, slow={2: 1.2}), build(**plan)
+    (found,) = _report(write_job(slow, tmp_path)).stragglers
+    assert found.saved_ns == pytest.approx(_end_ns(slow) - _end_ns(even), rel=0.03)
+    assert found.late_ns == pytest.approx(found.causes[0].excess_ns, rel=0.03)
+    assert "6 independent waits in 48 collectives" in found.confidence
+
+
+def test_three_steps_of_two_ranks_suffice_where_one_is_far_behind_each_time(tmp_path: Path) -> None:
+    plan = {"world": 2, "steps": 3, "layers": 4, "backward_ns": 900_000, "jitter": 0.005}
+    (found,) = _report(write_job(build(**plan, slow={1: 1.2}), tmp_path / "slow")).stragglers
+    assert found.rank == 1
+    assert found.p_value == 0.015
+    assert _report(write_job(build(**plan), tmp_path / "even")).stragglers == ()
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_noise_that_buckets_carry_along_within_a_step_names_nobody(tmp_path: Path, world: int) -> None:
+    found = _report(write_job(build(world=world, steps=6, layers=8, backward_ns=900_000, jitter=0.02), tmp_path))
+    assert found.stragglers == ()
 
 
 @pytest.mark.parametrize("device", ["gpu", "gloo"])
