@@ -18,7 +18,7 @@ from stepscope.environment.collect import collect
 from stepscope.matrix.comm_sizes import parse_sizes
 from stepscope.predict.calibrated import Asked, call_of, machine_warnings
 from stepscope.predict.calibration import machine_of
-from stepscope.predict.collectives import predict_collective, read_measured_tables, validate
+from stepscope.predict.collectives import Given, predict_collective, read_measured_tables, validate
 from stepscope.predict.collectives.choose import dtype_name, known_gpu, known_op
 from stepscope.predict.collectives.machine import Caller
 from stepscope.predict.predicted import Predicted
@@ -169,13 +169,8 @@ def _entries(predictions: dict[int, Predicted]) -> list[dict[str, Any]]:
 
 
 def _validate(options: Predict, path: Path) -> int:
-    rows, skipped = read_measured_tables(
-        path,
-        gpu=options.gpu,
-        n_gpus=options.gpus,
-        gpus_per_node=options.gpus_per_node,
-        inter_node=options.network,
-    )
+    given = Given(gpu=options.gpu, n_gpus=options.gpus, gpus_per_node=options.gpus_per_node, inter_node=options.network)
+    rows, skipped = read_measured_tables(path, given)
     if not rows:
         raise DataError(f"nothing to compare in {path}", why="; ".join(skipped) or "no table of collectives there")
     report = validate(rows, skipped=skipped)

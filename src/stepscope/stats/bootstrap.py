@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,31 +46,16 @@ def bootstrap_medians(
     samples: Samples, *, rng: np.random.Generator, resamples: int = RESAMPLES, block: int | None = None
 ) -> NDArray[np.float64]:
     """Medians of ``resamples`` circular block resamples [resamples]; ``block`` None: :func:`block_length`."""
-    return _bootstrap(_medians, samples, rng=rng, resamples=resamples, block=block)
-
-
-def bootstrap_means(
-    samples: Samples, *, rng: np.random.Generator, resamples: int = RESAMPLES, block: int | None = None
-) -> NDArray[np.float64]:
-    """Means of ``resamples`` circular block resamples [resamples]; ``block`` None: :func:`block_length`."""
-    return _bootstrap(_means, samples, rng=rng, resamples=resamples, block=block)
-
-
-def _medians(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(np.median(rows, axis=1))
-
-
-def _means(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(rows.mean(axis=1))
+    return _bootstrap(np.median, samples, rng=rng, resamples=resamples, block=block)
 
 
 def _bootstrap(
-    statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    statistic: Callable[..., Any],
     samples: Samples,
     *,
     rng: np.random.Generator,
     resamples: int,
-    block: int | None,
+    block: int | None = None,
 ) -> NDArray[np.float64]:
     """``statistic`` of every row of ``resamples`` circular block resamples."""
     values = as_array(samples)
@@ -82,87 +68,52 @@ def _bootstrap(
         count = min(chunk, resamples - start)
         starts = rng.integers(0, n, size=(count, blocks, 1))
         index = (starts + np.arange(length)).reshape(count, -1)[:, :n] % n
-        result[start : start + count] = statistic(values[index])
+        result[start : start + count] = statistic(values[index], axis=1)
     return result
 
 
 def bootstrap_median_interval(
-    samples: Samples,
-    *,
-    rng: np.random.Generator,
-    confidence: float = 0.95,
-    resamples: int = RESAMPLES,
-    block: int | None = None,
+    samples: Samples, *, rng: np.random.Generator, block: int | None = None
 ) -> Interval | None:
-    """Percentile interval of the median under a block bootstrap; None below 6 samples."""
-    values = as_array(samples)
-    if values.size < MIN_INTERVAL_SAMPLES:
+    """95 % percentile interval of the median under a block bootstrap; None below 6 samples."""
+    if len(samples) < MIN_INTERVAL_SAMPLES:
         return None
-    return percentile_interval(
-        bootstrap_medians(values, rng=rng, resamples=resamples, block=block), confidence=confidence
-    )
+    return percentile_interval(bootstrap_medians(samples, rng=rng, block=block))
 
 
 def ratio_of_medians(
-    numerator: Samples,
-    denominator: Samples,
-    *,
-    rng: np.random.Generator,
-    confidence: float = 0.95,
-    resamples: int = RESAMPLES,
+    numerator: Samples, denominator: Samples, *, rng: np.random.Generator, resamples: int = RESAMPLES
 ) -> Ratio:
-    """median(numerator) / median(denominator), the two measured independently; interval from 6 samples on
-    each side.
+    """median(numerator) / median(denominator), the two measured independently; 95 % interval from 6 samples a side.
 
     Block bootstrap of each side, percentile interval of the ratio. Samples must be positive.
     """
-    top, bottom = _positive(numerator, denominator, "medians")
-    ratio = float(np.median(top) / np.median(bottom))
-    if min(top.size, bottom.size) < MIN_INTERVAL_SAMPLES:
-        return Ratio(ratio=ratio, low=None, high=None)
-    interval = percentile_interval(
-        bootstrap_medians(top, rng=rng, resamples=resamples) / bootstrap_medians(bottom, rng=rng, resamples=resamples),
-        confidence=confidence,
-    )
-    return Ratio(ratio=ratio, low=interval.low, high=interval.high)
+    return _ratio(np.median, numerator, denominator, rng, resamples)
 
 
 def ratio_of_means(
-    numerator: Samples,
-    denominator: Samples,
-    *,
-    rng: np.random.Generator,
-    confidence: float = 0.95,
-    resamples: int = RESAMPLES,
+    numerator: Samples, denominator: Samples, *, rng: np.random.Generator, resamples: int = RESAMPLES
 ) -> Ratio:
-    """mean(numerator) / mean(denominator), the two measured independently; interval from 6 samples on each side.
+    """As :func:`ratio_of_medians`, of means."""
+    return _ratio(np.mean, numerator, denominator, rng, resamples)
 
-    Block bootstrap of each side, percentile interval of the ratio. Samples must be positive.
-    """
-    top, bottom = _positive(numerator, denominator, "means")
-    ratio = float(top.mean() / bottom.mean())
+
+def _ratio(
+    statistic: Callable[..., Any], numerator: Samples, denominator: Samples, rng: np.random.Generator, resamples: int
+) -> Ratio:
+    top, bottom = as_array(numerator), as_array(denominator)
+    if (top <= 0).any() or (bottom <= 0).any():
+        raise StepscopeError(f"a ratio of {statistic.__name__}s needs positive samples")
+    ratio = float(statistic(top) / statistic(bottom))
     if min(top.size, bottom.size) < MIN_INTERVAL_SAMPLES:
         return Ratio(ratio=ratio, low=None, high=None)
-    interval = percentile_interval(
-        bootstrap_means(top, rng=rng, resamples=resamples) / bootstrap_means(bottom, rng=rng, resamples=resamples),
-        confidence=confidence,
-    )
+    above, below = (_bootstrap(statistic, side, rng=rng, resamples=resamples) for side in (top, bottom))
+    interval = percentile_interval(above / below)
     return Ratio(ratio=ratio, low=interval.low, high=interval.high)
 
 
-def _positive(numerator: Samples, denominator: Samples, what: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    top, bottom = as_array(numerator), as_array(denominator)
-    if (top <= 0).any() or (bottom <= 0).any():
-        raise StepscopeError(f"a ratio of {what} needs positive samples")
-    return top, bottom
-
-
 def rounds_median_interval(
-    rounds: Sequence[Samples],
-    *,
-    rng: np.random.Generator,
-    confidence: float = 0.95,
-    resamples: int = RESAMPLES,
+    rounds: Sequence[Samples], *, rng: np.random.Generator, resamples: int = RESAMPLES
 ) -> Interval | None:
     """Interval of the median over all samples of several rounds (>= 2), each round a block of its own.
 
@@ -180,12 +131,12 @@ def rounds_median_interval(
     for index in range(resamples):
         drawn = rng.integers(0, len(values), size=len(values))
         medians[index] = np.median(np.concatenate([_resample(values[r], lengths[r], rng) for r in drawn]))
-    return percentile_interval(medians, confidence=confidence)
+    return percentile_interval(medians)
 
 
-def percentile_interval(estimates: NDArray[np.float64], *, confidence: float = 0.95) -> Interval:
-    """The central ``confidence`` share of bootstrap estimates, in their unit."""
-    tail = (1.0 - confidence) / 2
+def percentile_interval(estimates: NDArray[np.float64]) -> Interval:
+    """The central 95 % of bootstrap estimates, in their unit."""
+    tail = (1.0 - 0.95) / 2
     low, high = np.quantile(estimates, [tail, 1.0 - tail])
     return Interval(float(low), float(high))
 

@@ -8,8 +8,9 @@ import pytest
 
 from stepscope.core.errors import UsageError
 from stepscope.predict.collectives import OPS, achieved, predict_collective, tuning_nccl
-from stepscope.predict.collectives.algorithms import REGISTRY, Candidate, halving_doubling, nvls, ring, tree
+from stepscope.predict.collectives.algorithms import halving_doubling, nvls, ring, tree
 from stepscope.predict.collectives.choose import candidates, known_gpu
+from stepscope.predict.collectives.costs import Candidate
 from stepscope.predict.collectives.fabrics import FABRICS, find_fabric, read_fabric
 from stepscope.predict.collectives.machine import Place, place
 
@@ -291,7 +292,3 @@ def test_words_that_name_no_network_are_none() -> None:
 def test_every_fabric_says_where_its_figures_come_from() -> None:
     assert all(fabric.share_source and fabric.latency_source for fabric in FABRICS)
     assert len({fabric.key for fabric in FABRICS}) == len(FABRICS)
-
-
-def test_every_algorithm_file_is_named_as_its_key() -> None:
-    assert all(REGISTRY.load(name).key == name for name in REGISTRY.names())

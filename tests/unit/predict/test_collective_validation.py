@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.errors import DataError
-from stepscope.predict.collectives import read_measured_table, validate
+from stepscope.predict.collectives import Given, read_measured_table, validate
 from stepscope.predict.collectives.measured_rows import MeasuredRow
 from stepscope.predict.collectives.validate import SIZE_CLASSES, ValidationReport, predict_row
 
@@ -100,7 +100,7 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_a_log_of_nccl_tests_says_gpu_ranks_nodes_and_op(tmp_path: Path) -> None:
     file = tmp_path / "run.log"
     file.write_text(LOG)
-    table = read_measured_table(file, inter_node="infiniband-ndr")
+    table = read_measured_table(file, Given(inter_node="infiniband-ndr"))
     assert [(r.size_bytes, r.time_ns, r.dtype) for r in table.rows] == [
         (8, 12900.0, "float32"),
         (1024, 16430.0, "float16"),
@@ -115,7 +115,7 @@ def test_a_log_without_its_head_needs_to_be_told(tmp_path: Path) -> None:
     file.write_text("0: 8 2 float sum -1 164.3 0.00 0.00 0 163.3 0.00 0.00 0\n")
     assert read_measured_table(file).rows == ()
     assert "on how many ranks?" in read_measured_table(file).skipped[0]
-    (row,) = read_measured_table(file, gpu="a100-sxm4-80gb", n_gpus=16, gpus_per_node=8).rows
+    (row,) = read_measured_table(file, Given(gpu="a100-sxm4-80gb", n_gpus=16, gpus_per_node=8)).rows
     assert row.time_ns == 164300
 
 
@@ -176,7 +176,7 @@ def test_logs_of_other_authors_are_met_as_well() -> None:
         pytest.skip("the shared data sets do not lie beside the checkout")
     rows = [
         *read_measured_table(folder / "h100x8_dgxcloud_allreduce.log").rows,
-        *read_measured_table(folder / "h200x16_runai_allreduce.log", inter_node="infiniband-ndr").rows,
+        *read_measured_table(folder / "h200x16_runai_allreduce.log", Given(inter_node="infiniband-ndr")).rows,
     ]
     report = validate(rows)
     assert len(report.compared) == 37

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.suggest import unknown
 from stepscope.hardware import Accelerator, find
 from stepscope.hardware.lookup import family
 from stepscope.predict.collectives import achieved, tuning_nccl, tuning_rccl
-from stepscope.predict.collectives.algorithms import REGISTRY as ALGORITHMS
-from stepscope.predict.collectives.algorithms import Algorithm, Candidate, collective
+from stepscope.predict.collectives.algorithms import ALGORITHMS
+from stepscope.predict.collectives.costs import Candidate, collective
 from stepscope.predict.collectives.fabrics import Fabric, find_fabric
 from stepscope.predict.collectives.interval import interval
 from stepscope.predict.collectives.machine import Caller, Place, launched_by_one, place
@@ -113,16 +111,8 @@ def predict_collective(
 
 def candidates(op: str, size_bytes: int, where: Place) -> list[Candidate]:
     """Every algorithm and protocol that can carry out ``op`` there."""
-    found: list[Candidate] = []
-    for algorithm in _algorithms():
-        if op in algorithm.ops:
-            found += algorithm.candidates(op, size_bytes, where)
+    found = (c for ops, algorithm in ALGORITHMS if op in ops for c in algorithm(op, size_bytes, where))
     return [c for c in found if c.transfer_us >= 0]
-
-
-@cache
-def _algorithms() -> tuple[Algorithm, ...]:
-    return tuple(ALGORITHMS.load(key) for key in ALGORITHMS.names())
 
 
 def call_us(where: Place) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from stepscope.predict.collectives.algorithms import Candidate
+from stepscope.predict.collectives.costs import Candidate
 from stepscope.predict.collectives.machine import Place
 
 _REACH: tuple[tuple[float, float, float], ...] = (

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from stepscope.core.errors import DataError, UsageError
-from stepscope.predict.collectives.algorithms import collective
 from stepscope.predict.collectives.choose import itemsize, known_op
+from stepscope.predict.collectives.costs import collective
 from stepscope.predict.collectives.fabrics import read_fabric
-from stepscope.predict.collectives.measured_logs import read_log
 from stepscope.predict.collectives.measured_rows import (
     PRINTED_TYPES,
     Given,
@@ -20,32 +19,27 @@ from stepscope.predict.collectives.measured_rows import (
     SkipRowError,
     gpu_key,
 )
+from stepscope.records.imported import Stated
+from stepscope.store.nccl_tests_facts import Facts, facts_of
+from stepscope.store.nccl_tests_log import LoggedRun, read_tables
 
 _TORCH = ("torch", "ml-engineering", "all_reduce_bench")
 _RING_ONLY = re.compile(r"NCCL_ALGO=Ring|NVLS_ENABLE=0|algo=Ring", re.IGNORECASE)
 
 
-def read_measured_table(
-    path: str | Path,
-    *,
-    gpu: str | None = None,
-    n_gpus: int | None = None,
-    gpus_per_node: int | None = None,
-    inter_node: str | None = None,
-) -> MeasuredTable:
+def read_measured_table(path: str | Path, given: Given | None = None) -> MeasuredTable:
     """The rows of one file: published csv, ``*_perf`` log, vidur's or TraceLens's collective csv.
 
-    What the file does not say (a log's GPU, where its head is lost) comes from the arguments. Raises DataError when the
-    file cannot be read or is none of these.
+    given: what the file does not say (a log's GPU, where its head is lost). Raises DataError when the file cannot be read
+    or is none of these.
     """
-    file = Path(path)
+    file, given = Path(path), given or Given()
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {file}", why=str(error)) from error
-    given = Given(gpu=gpu, n_gpus=n_gpus, gpus_per_node=gpus_per_node, inter_node=inter_node)
     if file.suffix != ".csv":
-        return read_log(file, given)
+        return _read_log(file, given)
     rows = list(csv.DictReader(text.splitlines()))
     columns = set(rows[0]) if rows else set()
     if {"collective", "size_bytes", "n_gpus"} <= columns:
@@ -60,14 +54,7 @@ def read_measured_table(
     )
 
 
-def read_measured_tables(
-    path: Path,
-    *,
-    gpu: str | None = None,
-    n_gpus: int | None = None,
-    gpus_per_node: int | None = None,
-    inter_node: str | None = None,
-) -> tuple[list[MeasuredRow], list[str]]:
+def read_measured_tables(path: Path, given: Given) -> tuple[list[MeasuredRow], list[str]]:
     """Rows of a table, or of all tables of collectives in a folder, and why others were not read. Raises DataError."""
     if not path.exists():
         raise DataError(f"{path} does not exist")
@@ -79,9 +66,7 @@ def read_measured_tables(
     skipped: list[str] = []
     for file in files:
         try:
-            table = read_measured_table(
-                file, gpu=gpu, n_gpus=n_gpus, gpus_per_node=gpus_per_node, inter_node=inter_node
-            )
+            table = read_measured_table(file, given)
         except DataError as error:
             if chosen:
                 raise
@@ -202,3 +187,50 @@ def _tracelens(row: Mapping[str, str], file: Path, given: Given) -> MeasuredRow:
         fabric=None,
         dtype="bfloat16" if row["dtype"] == "BFloat16" else "float32",
     )
+
+
+def _read_log(file: Path, given: Given) -> MeasuredTable:
+    """Out-of-place times of a log. Raises DataError when no line of it is a row."""
+    runs = read_tables(file, headless=True).tables
+    if not runs:
+        raise DataError(f"{file} is no log of nccl-tests", why="no line begins with size, count and type")
+    rows: list[MeasuredRow] = []
+    skipped: list[str] = []
+    for run in runs:
+        try:
+            rows += _logged(file, run, given)
+        except (SkipRowError, UsageError) as reason:
+            skipped.append(f"{reason.what if isinstance(reason, UsageError) else reason} ({len(run.rows)})")
+    return MeasuredTable(path=str(file), rows=tuple(rows), skipped=tuple(skipped))
+
+
+def _logged(file: Path, run: LoggedRun, given: Given) -> Iterator[MeasuredRow]:
+    stated = Stated(world_size={} if given.n_gpus is None else {file.name: given.n_gpus})
+    facts = facts_of(run, file.name, stated)
+    key = _gpu(run, given)
+    fabric = read_fabric(given.inter_node or "", gpu_key=key)
+    for row in run.rows:
+        if row.out_of_place.time_us is None or row.size_bytes == 0:
+            continue
+        yield MeasuredRow(
+            source=file.stem,
+            op=known_op(facts.op),
+            size_bytes=row.size_bytes,
+            time_ns=float(row.out_of_place.time_us) * 1e3,
+            n_gpus=facts.world_size,
+            gpu=key,
+            gpus_per_node=given.gpus_per_node or _per_node(facts),
+            fabric=fabric,
+            dtype=PRINTED_TYPES.get(row.dtype, row.dtype),
+        )
+
+
+def _gpu(run: LoggedRun, given: Given) -> str:
+    names = {given.gpu} if given.gpu else {device.name for device in run.devices.values()}
+    if len(names) != 1:
+        raise SkipRowError("GPUs of several kinds" if names else "the log does not name its GPU")
+    return gpu_key(names.pop() or "")
+
+
+def _per_node(facts: Facts) -> int | None:
+    return None if facts.hosts is None else -(-facts.world_size // facts.hosts)

@@ -1,16 +1,16 @@
-"""Messages straight between the ranks that need them: all-to-all, gather and scatter, in rounds of peers."""
+"""Messages without rings or trees: straight between the ranks that need them, to the next rank, over a full mesh."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from stepscope.predict.collectives import achieved
-from stepscope.predict.collectives.algorithms._common import (
+from stepscope.predict.collectives import achieved, tuning_nccl, tuning_rccl
+from stepscope.predict.collectives.costs import (
     LL,
     SIMPLE,
-    Algorithm,
     Candidate,
+    collective,
     hop_us,
     latencies,
     limit,
@@ -23,7 +23,8 @@ AT_ONCE = 8
 """Peers that one NCCL channel serves at a time (NCCL_MAX_DEV_WORK_P2P_PER_BATCH)."""
 
 
-def _candidates(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+def direct(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+    """Messages straight between the ranks that need them: all-to-all, gather and scatter, in rounds of peers."""
     n, g = place.ranks, place.domain_ranks
     peers = n - 1
     near = size_bytes * (g - 1) / n
@@ -61,9 +62,43 @@ def ll_most_bytes(place: Place) -> int:
     return LL_MOST_BYTES * (CHANNELS_TO_PEER if place.domains == 1 else 1)
 
 
-ALGORITHM = Algorithm(
-    key="direct",
-    summary="messages straight between the ranks that need them",
-    ops=("all_to_all", "gather", "scatter"),
-    candidates=_candidates,
-)
+def send_recv(_op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+    """Each rank sends S to the next one, all at once (what sendrecv_perf times); between nodes over one adapter."""
+    lat = latencies(place, tree=False)
+    adapters = place.gpu_net if place.domain_ranks > 1 else place.node_net
+    # A GPU sends through its own adapter; a node with fewer adapters than GPUs still gives one message one adapter.
+    one = max(adapters, place.node_net / adapter_count(place)) if place.domains > 1 else 0.0
+    rate = min(place.pair, one) if place.domains > 1 else place.pair
+    for protocol, name in ((LL, "LL"), (SIMPLE, "Simple")):
+        if protocol == LL and size_bytes > ll_most_bytes(place):
+            continue
+        step = step_us(place, lat, protocol)
+        hop = hop_us(place, lat, protocol) if place.domains > 1 else 0.0
+        yield Candidate(
+            algorithm="send_recv",
+            protocol=name,
+            latency_us=lat.base_us[protocol] + max(step, hop),
+            transfer_us=transfer_us(size_bytes * (2 if protocol == LL else 1), rate),
+            limit=limit(place, place.pair, one),
+        )
+
+
+def adapter_count(place: Place) -> float:
+    fabric = place.fabric
+    return (fabric.adapters_per_node if fabric else None) or place.domain_ranks
+
+
+def all_pairs(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+    """Every device reduces its part from, and returns it to, all others at once over a full mesh (MSCCL in RCCL)."""
+    if not place.all_pairs:
+        return
+    algorithm = "direct" if op == "all_to_all" else "ring"  # the wire bytes are a ring's
+    wire = collective(op).wire_bytes(size_bytes, world_size=place.ranks, algorithm=algorithm)
+    steps = 2 if op == "all_reduce" else 1
+    yield Candidate(
+        algorithm="all_pairs",
+        protocol="LL",
+        latency_us=tuning_rccl.RING.base_us[LL] + steps * tuning_rccl.RING.link_us[LL],
+        transfer_us=transfer_us(wire, place.spread * tuning_nccl.LL_RATE),
+        limit="links",
+    )

@@ -1,4 +1,4 @@
-"""Recursive halving and doubling: log2(n) steps. NCCL has it as PAT, for one GPU a node; otherwise for comparison."""
+"""Reductions in halves: by doubling distances, and inside the nodes before the rails between them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,7 @@ import math
 from collections.abc import Iterator
 
 from stepscope.predict.collectives import tuning_nccl
-from stepscope.predict.collectives.algorithms._common import (
-    SIMPLE,
-    Algorithm,
-    Candidate,
-    hop_us,
-    latencies,
-    limit,
-    step_us,
-    transfer_us,
-)
+from stepscope.predict.collectives.costs import SIMPLE, Candidate, hop_us, latencies, limit, step_us, transfer_us
 from stepscope.predict.collectives.machine import Place
 
 
@@ -29,7 +20,8 @@ def wire_factor(op: str, ranks: int) -> float:
     return (ranks - 1) / ranks * (2 if op == "all_reduce" else 1)
 
 
-def _candidates(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+def halving_doubling(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+    """Recursive halving and doubling: log2(n) steps. NCCL has it as PAT, for one GPU a node; otherwise for comparison."""
     lat = latencies(place, tree=True)
     wire = size_bytes * wire_factor(op, place.ranks)
     if place.library == "nccl" and place.domains == place.ranks > 1 and op != "all_reduce":
@@ -57,9 +49,24 @@ def _candidates(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
     )
 
 
-ALGORITHM = Algorithm(
-    key="halving_doubling",
-    summary="recursive halving and doubling",
-    ops=("all_reduce", "all_gather", "reduce_scatter"),
-    candidates=_candidates,
-)
+def hierarchical(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+    """Reduce-scatter inside a node, one ring for each rail between the nodes, all-gather inside. For comparison."""
+    if place.domains < 2 or place.domain_ranks < 2:
+        return
+    halves = 2 if op == "all_reduce" else 1
+    g, nodes = place.domain_ranks, place.domains
+    lat = latencies(place, tree=False)
+    inside = halves * (g - 1) / g * size_bytes
+    rail = halves * (nodes - 1) / nodes * size_bytes / g
+    latency = lat.base_us[SIMPLE]
+    latency += halves * (g - 1) * step_us(place, lat, SIMPLE)
+    latency += halves * (nodes - 1) * hop_us(place, lat, SIMPLE)
+    inside_us, rail_us = transfer_us(inside, place.ring), transfer_us(rail, place.gpu_net)
+    yield Candidate(
+        algorithm="hierarchical",
+        protocol="Simple",
+        latency_us=latency,
+        transfer_us=inside_us + rail_us,
+        limit=limit(place, 1 / inside_us if inside_us else 0, 1 / rail_us if rail_us else 0),
+        offered=False,
+    )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from stepscope.predict.collectives import achieved, tuning_nccl
-from stepscope.predict.collectives.algorithms._common import Algorithm, Candidate, fill_us, transfer_us
+from stepscope.predict.collectives.costs import Candidate, fill_us, transfer_us
 from stepscope.predict.collectives.machine import Place
 
 _HEADS = 8
@@ -37,7 +37,7 @@ def tuner_rate(place: Place) -> float:
     return channel * heads * place.ranks / (2 * (place.ranks - 1))
 
 
-def _candidates(_op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+def nvls(_op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
     inside = algorithm_rate(place)
     if inside == 0:
         return
@@ -75,11 +75,3 @@ def _candidates(_op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
         limit="network" if place.node_net < inside else "NVLink switch",
         offered=place.sharp,
     )
-
-
-ALGORITHM = Algorithm(
-    key="nvls",
-    summary="reduction inside the NVLink switch",
-    ops=("all_reduce",),
-    candidates=_candidates,
-)

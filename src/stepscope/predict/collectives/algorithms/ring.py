@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stepscope.predict.collectives import tuning_nccl, tuning_rccl
-from stepscope.predict.collectives.algorithms._common import (
+from stepscope.predict.collectives.costs import (
     LL,
     LL128,
     SIMPLE,
-    Algorithm,
     Candidate,
     collective,
     fill_us,
@@ -53,7 +52,7 @@ def latency_us(op: str, place: Place, protocol: int) -> float:
     return lat.base_us[protocol] + waits
 
 
-def _candidates(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+def ring(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
     chain = op in _CHAINS
     wire = collective(op).wire_bytes(size_bytes, world_size=place.ranks, algorithm="chain" if chain else "ring")
     for protocol in protocols(place):
@@ -68,11 +67,3 @@ def _candidates(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
             tuner_us=latency + transfer_us(wire, rate) if place.library == "nccl" else None,
             limit=limit(place, place.ring, place.node_net),
         )
-
-
-ALGORITHM = Algorithm(
-    key="ring",
-    summary="rings through all ranks",
-    ops=("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"),
-    candidates=_candidates,
-)

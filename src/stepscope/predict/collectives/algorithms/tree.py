@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterator
 
 from stepscope.predict.collectives import achieved, tuning_nccl, tuning_rccl
-from stepscope.predict.collectives.algorithms._common import (
+from stepscope.predict.collectives.costs import (
     LL,
     LL128,
     SIMPLE,
-    Algorithm,
     Candidate,
     collective,
     hop_us,
@@ -77,7 +76,7 @@ def latency_us(place: Place, protocol: int, size_bytes: int = 0) -> float:
     return lat.base_us[protocol] + 2 * ((place.domain_ranks - 1) * inside + hops * across)
 
 
-def _candidates(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+def tree(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
     # RCCL keeps trees with Simple off on one node of the MI300 series.
     wire = collective(op).wire_bytes(size_bytes, world_size=place.ranks, algorithm="tree")
     for protocol in protocols(place):
@@ -91,11 +90,3 @@ def _candidates(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
             tuner_us=_tuner_us(place, protocol, wire, size_bytes),
             limit=limit(place, place.ring, place.node_net * (2 if place.domains == 2 else 1)),
         )
-
-
-ALGORITHM = Algorithm(
-    key="tree",
-    summary="double binary tree over the nodes, chains inside them",
-    ops=("all_reduce",),
-    candidates=_candidates,
-)

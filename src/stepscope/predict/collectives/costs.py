@@ -1,8 +1,7 @@
-"""What an algorithm file says, and the parts of a cost that several of them share."""
+"""What one call costs, and the parts of a cost that several algorithms share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -45,16 +44,6 @@ class Candidate:
     @property
     def name(self) -> str:
         return f"{self.algorithm}/{self.protocol}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Algorithm:
-    """ops: collectives it can carry out. candidates(op, S bytes, place): nothing where the machine cannot run it."""
-
-    key: str
-    summary: str
-    ops: tuple[str, ...]
-    candidates: Callable[[str, int, Place], Iterable[Candidate]]
 
 
 @cache
