@@ -1,8 +1,9 @@
-"""The specs of the collectives, one file each: payload, wire bytes, bus factor, steps. No torch here."""
+"""The specs of the collectives: payload, wire bytes, bus factor, steps. No torch here."""
 
-from stepscope.collectives._common import REDUCE_OPS, Collective
+from stepscope.collectives.spec import REDUCE_OPS, Collective
+from stepscope.collectives.table import TABLE
 from stepscope.core.registry import Registry
 
 __all__ = ["REDUCE_OPS", "REGISTRY", "Collective"]
 
-REGISTRY: Registry[Collective] = Registry("stepscope.collectives", "COLLECTIVE", "collective")
+REGISTRY: Registry[Collective] = Registry("stepscope.collectives", "COLLECTIVE", "collective", table=TABLE)

@@ -112,26 +112,6 @@ def fit_curve(
     )
 
 
-def five_sizes(sizes_bytes: Sequence[int]) -> tuple[int, ...]:
-    """The five of ``sizes_bytes`` to measure when five is all there is time for: the ends, and where curves bend.
-
-    Smallest, largest, and the sizes nearest to 64 KiB, 1 MiB and 16 MiB: below the first a collective is all latency,
-    above the last all bandwidth, and between them libraries change protocol. Where the range does not reach there,
-    log-spaced sizes. Fewer than five sizes: all of them.
-    """
-    sizes = np.unique(np.asarray(sizes_bytes, dtype=np.float64))
-    if sizes.size <= 5:
-        return tuple(int(s) for s in sizes)
-    bends = np.array([2.0**16, 2.0**20, 2.0**24])
-    low, high = math.log(sizes[0]), math.log(sizes[-1])
-    wanted = np.log(bends) if bends[0] > sizes[0] and bends[-1] < sizes[-1] else np.linspace(low, high, 5)[1:4]
-    picked = [0, sizes.size - 1]
-    for target in wanted:
-        free = [i for i in range(sizes.size) if i not in picked]
-        picked.append(min(free, key=lambda i: abs(math.log(sizes[i]) - target)))
-    return tuple(int(sizes[i]) for i in sorted(picked))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HeldOut:
     """error: mean relative error at sizes left out, None: none of them counts; scores: in predicted standard deviations."""

@@ -8,7 +8,7 @@ import pytest
 from tests import collective_schedules as play
 
 from stepscope.collectives import REDUCE_OPS, REGISTRY
-from stepscope.collectives.all_to_all_v import part_sizes
+from stepscope.collectives.table import part_sizes
 from stepscope.core.errors import UsageError
 
 WORLDS = range(1, 10)

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from benchmarks.curve_fit import five_sizes
 
 from stepscope.core.errors import UsageError
-from stepscope.predict.curve_fit import BLEND, KNOTS, SHAPES, fit_curve, five_sizes
+from stepscope.predict.curve_fit import BLEND, KNOTS, SHAPES, fit_curve
 from stepscope.predict.curve_shape import curve_interval_ns, curve_time_ns, isolated
 from stepscope.records.calibration import Curve
 

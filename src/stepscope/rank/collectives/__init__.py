@@ -1,12 +1,11 @@
-"""The implementations of the collectives; same stems as ``stepscope.collectives``. Each file exports ``build``."""
-
-from collections.abc import Callable
+"""The implementations of the collectives of ``stepscope.collectives``."""
 
 from stepscope.core.registry import Registry
-from stepscope.rank.collectives._common import REDUCED, Exchange, Issue, Piece, Setup, Waitable, idle
-
-Build = Callable[[Setup], Exchange]
+from stepscope.rank.collectives.exchange import REDUCED, Exchange, Issue, Piece, Setup, Waitable, idle
+from stepscope.rank.collectives.table import TABLE, Build
 
 __all__ = ["REDUCED", "REGISTRY", "Build", "Exchange", "Issue", "Piece", "Setup", "Waitable", "idle"]
 
-REGISTRY: Registry[Build] = Registry("stepscope.rank.collectives", "build", "collective", "stepscope.collectives")
+REGISTRY: Registry[Build] = Registry(
+    "stepscope.rank.collectives", "build", "collective", "stepscope.collectives", TABLE
+)

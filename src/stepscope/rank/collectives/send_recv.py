@@ -1,4 +1,4 @@
-"""Messages from rank to rank, in the patterns of ``stepscope.collectives.send_recv``."""
+"""Messages from rank to rank, in the patterns of ``stepscope.collectives.table``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch import Tensor
 
-from stepscope.rank.collectives._common import Exchange, Issue, Piece, Setup, Waitable, idle
+from stepscope.rank.collectives.exchange import Exchange, Issue, Piece, Setup, Waitable, idle
 
 
-def build(setup: Setup) -> Exchange:
+def send_recv(setup: Setup) -> Exchange:
     to, source = peers(setup.pattern or "uni", rank=setup.rank, world_size=setup.world_size)
     return between(setup, to=to, source=source)
 

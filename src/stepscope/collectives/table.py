@@ -1,0 +1,313 @@
+"""The collectives: what S is of each, and what it costs by algorithm."""
+
+from __future__ import annotations
+
+import math
+
+from stepscope.collectives.spec import Collective, Cost
+
+_MEASURED = "measured, torch 2.13 gloo on shaped links, 2026-11"
+_HALF_DUPLEX = "isend and irecv with the same peer take turns on its connection"
+_CHAIN = "pipelined from rank to rank: each link carries the tensor once"
+_GLOO_EXCESS = (
+    1.1  # of a reduce_scatter: 1.49 to 1.97 measured at n = 4 on several days, over the 1.5 that the ring moves
+)
+
+
+def part_sizes(numel: int, *, world_size: int) -> tuple[int, ...]:
+    """Elements that every rank of an all_to_all_v sends to the rank d places after it, d = 0 .. n - 1, ``numel`` in all.
+
+    In proportion to n - d: the next rank gets most. Nothing stays at home, except in a world of one rank.
+    """
+    if world_size == 1:
+        return (numel,)
+    weights = [0, *range(world_size - 1, 0, -1)]
+    total, ends, so_far = sum(weights), [], 0
+    for weight in weights:
+        so_far += weight
+        ends.append(numel * so_far // total)
+    return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
+
+
+def _lap(n: int) -> int:
+    return n - 1
+
+
+def _two_laps(n: int) -> int:
+    return 2 * (n - 1)
+
+
+def _at_once(n: int) -> int:
+    return min(1, n - 1)
+
+
+def _rounds(n: int) -> int:
+    return math.ceil(math.log2(n))
+
+
+def _others(n: int) -> float:
+    return (n - 1) / n
+
+
+def _twice_others(n: int) -> float:
+    return 2 * (n - 1) / n
+
+
+def _whole(n: int) -> float:
+    return 1.0 if n > 1 else 0.0
+
+
+def _one(_: int) -> float:
+    return 1.0
+
+
+def _nothing(_: int) -> float:
+    return 0.0
+
+
+def _gloo_all_to_all(n: int) -> float:
+    full_duplex = (n - 1) / n
+    # Of two ranks half a ring apart one sends first: even worlds have such pairs, and they cost 2 (n - 1) / n parts.
+    return full_duplex if n % 2 else full_duplex * (n + 2) / n
+
+
+def _gloo_broadcast_steps(n: int) -> int:
+    """Most ones in the binary form of a rank below n: each is one hop, the sends of one rank start together."""
+    return n.bit_length() - 1
+
+
+def _gloo_broadcast(n: int) -> float:
+    """The longest chain of whole copies, in which a rank's copies to its k children share its link: k S each."""
+    levels = math.ceil(math.log2(n))
+    received = {0: 0.0}
+    for rank in range(n):
+        children = [rank | 1 << bit for bit in range(rank.bit_length(), levels) if rank | 1 << bit < n]
+        received.update(dict.fromkeys(children, received[rank] + len(children)))
+    return max(received.values())
+
+
+def _gloo_reduce(n: int) -> float:
+    return 1.25 if n == 2 else 2 * (n - 1) / n  # 2: both directions of the ring share one connection, a quarter waits
+
+
+def _gloo_reduce_scatter(n: int) -> float:
+    ring = 2 * (n - 1) / n
+    return ring if n <= 2 else ring * _GLOO_EXCESS
+
+
+_TO_AND_FROM_ROOT = Cost(steps=_at_once, wire_factor=_others, source=f"{_MEASURED}: 0.50 S at n = 2, 0.75 S at n = 4")
+
+_COLLECTIVES = (
+    Collective(
+        key="all_gather",
+        summary="every rank gets the tensors of all ranks, one after the other; S: bytes of the whole output",
+        bus_factor=_others,
+        parts="world",
+        costs={
+            "ring": Cost(steps=_lap, wire_factor=_others, source="each part travels n - 1 hops around a ring"),
+            "gloo": Cost(
+                steps=_lap,
+                wire_factor=lambda n: (2 * n - 1) / (2 * n) if n > 1 else 0.0,
+                source="a ring in halves of a part, of which one half, S / (2 n), does not overlap with the others; "
+                f"{_MEASURED}: 0.76 S at n = 2, 0.88 S at n = 4",
+            ),
+        },
+    ),
+    Collective(
+        key="all_reduce",
+        summary="every rank gets the reduction of all tensors; S: bytes of the tensor",
+        bus_factor=_twice_others,
+        reduces=True,
+        out_of_place=False,
+        costs={
+            "ring": Cost(
+                steps=_two_laps, wire_factor=_twice_others, source="reduce-scatter, then all-gather around a ring"
+            ),
+            "tree": Cost(
+                steps=lambda n: 2 * _rounds(n),
+                wire_factor=lambda n: 2.0 if n > 1 else 0.0,
+                source="pipelined reduce up and broadcast down a binary tree",
+            ),
+            "gloo": Cost(
+                steps=_two_laps, wire_factor=_twice_others, source=f"{_MEASURED}: 1.00 S at n = 2, 1.51 S at n = 4"
+            ),
+        },
+    ),
+    Collective(
+        key="all_to_all",
+        summary="every rank sends one part of its tensor to each rank; S: bytes of the whole input of one rank",
+        bus_factor=_others,
+        parts="world",
+        in_place=False,  # a part may arrive before the one in its place has left
+        costs={
+            "direct": Cost(steps=_lap, wire_factor=_others, source="one part to each peer in turn"),
+            "gloo": Cost(
+                steps=_at_once,
+                wire_factor=_gloo_all_to_all,
+                source="all parts at once, each connection in one direction after the other; fair sharing of the links "
+                "gives (n - 1) / n S for odd n, (n - 1) (n + 2) / n^2 S for even n; "
+                f"{_MEASURED}: 0.99 S at n = 2, 1.12 to 1.25 S at n = 4 (1.13 by the formula)",
+            ),
+        },
+    ),
+    Collective(
+        key="all_to_all_v",
+        summary="every rank sends parts of different sizes (part_sizes) to all others; S: what the busiest rank sends or "
+        "receives, without what it keeps",
+        bus_factor=_one,
+        in_place=False,
+        costs={
+            "direct": Cost(steps=_lap, wire_factor=_whole, source="one part to each peer in turn"),
+            "gloo": Cost(
+                steps=_at_once,
+                wire_factor=lambda n: 0.0 if n == 1 else 1.0 if n % 2 else (n + 2) / n,
+                source="as all_to_all, in units of what is sent to others: 2.0 S at n = 2 follows from its measurement; "
+                "for larger even n the rate of equal parts, which unequal ones meet within 8 % when links are shared "
+                "fairly; not measured",
+            ),
+        },
+    ),
+    Collective(
+        key="barrier",
+        summary="no rank leaves before all have entered; no payload: the time is a latency",
+        bus_factor=_nothing,
+        has_payload=False,
+        costs={
+            "dissemination": Cost(
+                steps=_rounds, wire_factor=_nothing, source="in round k every rank tells the one 2^k places after it"
+            ),
+            "gloo": Cost(
+                steps=_rounds,
+                wire_factor=_nothing,
+                source="dissemination; steps measured, torch 2.13 gloo on delayed links, 2026-11, at n = 2, 3, 4",
+            ),
+        },
+    ),
+    Collective(
+        key="broadcast",
+        summary="every rank gets the root's tensor; S: bytes of the tensor",
+        bus_factor=_one,
+        rooted=True,
+        together=False,
+        out_of_place=False,
+        costs={
+            "chain": Cost(steps=_lap, wire_factor=_whole, source=_CHAIN),
+            "binomial": Cost(
+                steps=_rounds,
+                wire_factor=lambda n: float(_rounds(n)),
+                source="whole tensors, the number of ranks that have it doubles in each round",
+            ),
+            "gloo": Cost(
+                steps=_gloo_broadcast_steps,
+                wire_factor=_gloo_broadcast,
+                source="a binomial tree in which a rank sends to all its children at once, so that they share its link; "
+                f"{_MEASURED}: 1.00 S at n = 2, 3.00 S at n = 4",
+            ),
+        },
+    ),
+    Collective(
+        key="gather",
+        summary="the root gets the tensors of all ranks, one after the other; S: bytes at the root, of all ranks",
+        bus_factor=_others,
+        rooted=True,
+        together=False,
+        parts="world",
+        costs={
+            "direct": Cost(
+                steps=_at_once,
+                wire_factor=_others,
+                source="all ranks send to the root at once, which receives (n - 1) / n S",
+            ),
+            "gloo": _TO_AND_FROM_ROOT,
+        },
+    ),
+    Collective(
+        key="reduce",
+        summary="the root gets the reduction of all tensors; S: bytes of the tensor",
+        bus_factor=_one,
+        reduces=True,
+        rooted=True,
+        together=False,
+        out_of_place=False,
+        costs={
+            "chain": Cost(steps=_lap, wire_factor=_whole, source=_CHAIN),
+            "binomial": Cost(
+                steps=_rounds,
+                wire_factor=lambda n: float(_rounds(n)),
+                source="whole tensors, the number of ranks that still hold a part halves in each round",
+            ),
+            "gloo": Cost(
+                steps=lambda n: n if n > 1 else 0,
+                wire_factor=_gloo_reduce,
+                source="a ring reduce-scatter, then all parts go to the root: 2 (n - 1) / n S; "
+                f"{_MEASURED}: 1.25 S at n = 2, where both directions share a connection, 1.51 S at n = 4",
+            ),
+        },
+    ),
+    Collective(
+        key="reduce_scatter",
+        summary="every rank gets its part of the reduction of all tensors; S: bytes of the whole input",
+        bus_factor=_others,
+        reduces=True,
+        parts="world",
+        costs={
+            "ring": Cost(
+                steps=_lap,
+                wire_factor=_others,
+                source="each part travels n - 1 hops around a ring and is reduced at each",
+            ),
+            "gloo": Cost(
+                steps=_two_laps,
+                wire_factor=_gloo_reduce_scatter,
+                source=f"runs as an all_reduce of the whole input: 2 (n - 1) / n S; {_MEASURED}: 1.02 to 1.09 S at n = 2, "
+                f"1.49 to 1.97 S at n = 4 (reduced by cores that ranks share); the excess, {_GLOO_EXCESS:g} times, is the "
+                "middle of that and kept for n > 2",
+            ),
+        },
+    ),
+    Collective(
+        key="scatter",
+        summary="every rank gets its part of the root's tensor; S: bytes at the root, of all ranks",
+        bus_factor=_others,
+        rooted=True,
+        together=False,
+        parts="world",
+        costs={
+            "direct": Cost(
+                steps=_at_once, wire_factor=_others, source="the root sends to all ranks at once, (n - 1) / n S"
+            ),
+            "gloo": _TO_AND_FROM_ROOT,
+        },
+    ),
+    # uni: 0 -> 1, 2 -> 3, ...; bi: the same pairs, both ways at once; ring: every rank sends to the next one and receives
+    # from the one before. In an odd world the last rank has no partner in uni and bi and does nothing.
+    Collective(
+        key="send_recv",
+        summary="messages from rank to rank: one way, both ways or around a ring; S: bytes of one message",
+        bus_factor=_one,
+        together=False,
+        in_place=False,
+        patterns=("uni", "bi", "ring"),
+        min_world=2,
+        costs={
+            "direct": Cost(
+                steps=_at_once,
+                wire_factor=_whole,
+                source="one message on every link, both directions of a link at once",
+            ),
+            "gloo": Cost(steps=_at_once, wire_factor=_whole, source=f"pattern uni; {_MEASURED}: 1.00 S"),
+            "gloo_bi": Cost(
+                steps=_at_once,
+                wire_factor=lambda n: 2.0 if n > 1 else 0.0,
+                source=f"pattern bi; {_HALF_DUPLEX}; {_MEASURED}: 2.0 S",
+            ),
+            "gloo_ring": Cost(
+                steps=_at_once,
+                wire_factor=lambda n: 0.0 if n == 1 else 2.0 if n == 2 else 1.15,
+                source=f"pattern ring; at n = 2 {_HALF_DUPLEX}: 2.0 S; {_MEASURED}: 1.15 S at n = 4",
+            ),
+        },
+    ),
+)
+
+TABLE = {collective.key: collective for collective in _COLLECTIVES}

@@ -1,0 +1,161 @@
+"""The implementations of the collectives on flat tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import accumulate
+
+import torch.distributed as dist
+
+from stepscope.collectives.table import part_sizes
+from stepscope.rank.collectives.exchange import (
+    REDUCED,
+    Exchange,
+    Piece,
+    Setup,
+    after_copy,
+    all_gather_single,
+    equal_parts,
+    from_all,
+    reduce_scatter_single,
+)
+from stepscope.rank.collectives.send_recv import send_recv
+
+
+def all_gather(setup: Setup) -> Exchange:
+    """all_gather into one tensor. In place: a rank's input is its own part of the output."""
+    output = setup.empty(setup.numel)
+    source = equal_parts(output, setup)[setup.rank] if setup.in_place else setup.empty(setup.part)
+    return Exchange(
+        inputs=(Piece(tensor=source, source=setup.rank),),
+        outputs=from_all(output, setup),
+        issue=partial(all_gather_single, output, source, setup.mesh.group),
+    )
+
+
+def all_reduce(setup: Setup) -> Exchange:
+    """all_reduce on one tensor."""
+    output = setup.empty(setup.numel)
+    call = partial(dist.all_reduce, output, setup.torch_op(), setup.mesh.group)
+    source = output if setup.in_place else setup.empty(setup.numel)
+    return Exchange(
+        inputs=(Piece(tensor=source, source=setup.rank),),
+        outputs=(Piece(tensor=output, source=REDUCED),),
+        issue=call if setup.in_place else after_copy(call, source=source, target=output),
+    )
+
+
+def all_to_all(setup: Setup) -> Exchange:
+    """all_to_all of equal parts of one tensor."""
+    source, output = setup.empty(setup.numel), setup.empty(setup.numel)
+    return Exchange(
+        inputs=(Piece(tensor=source, source=setup.rank),),
+        outputs=from_all(output, setup, offset=setup.rank * setup.part),
+        issue=partial(dist.all_to_all_single, output, source, None, None, setup.mesh.group),
+    )
+
+
+def all_to_all_v(setup: Setup) -> Exchange:
+    """all_to_all of unequal parts, as ``stepscope.collectives.all_to_all_v.part_sizes`` cuts them."""
+    world, rank = range(setup.world_size), setup.rank
+    sizes = part_sizes(setup.numel, world_size=setup.world_size)
+    sent = [_sent(sizes, r) for r in world]
+    received = [sent[r][rank] for r in world]
+    source, output = setup.empty(sum(sent[rank])), setup.empty(sum(received))
+    starts = [0, *accumulate(received)]
+    return Exchange(
+        inputs=(Piece(tensor=source, source=rank),),
+        outputs=tuple(
+            Piece(tensor=output[starts[r] : starts[r + 1]], source=r, offset=sum(sent[r][:rank])) for r in world
+        ),
+        issue=partial(dist.all_to_all_single, output, source, received, sent[rank], setup.mesh.group),
+    )
+
+
+def _sent(sizes: tuple[int, ...], rank: int) -> list[int]:
+    """Elements that ``rank`` sends to each rank, in rank order."""
+    return [sizes[(peer - rank) % len(sizes)] for peer in range(len(sizes))]
+
+
+def barrier(setup: Setup) -> Exchange:
+    """barrier: no buffers."""
+    return Exchange(inputs=(), outputs=(), issue=partial(dist.barrier, setup.mesh.group))
+
+
+def broadcast(setup: Setup) -> Exchange:
+    """broadcast of one tensor. Out of place: the root copies it first."""
+    output = setup.empty(setup.numel)
+    call = partial(dist.broadcast, output, setup.root, setup.mesh.group)
+    copies = setup.is_root and not setup.in_place
+    source = setup.empty(setup.numel) if copies else output
+    return Exchange(
+        inputs=(Piece(tensor=source, source=setup.rank),) if setup.is_root else (),
+        outputs=(Piece(tensor=output, source=setup.root),),
+        issue=after_copy(call, source=source, target=output) if copies else call,
+    )
+
+
+def gather(setup: Setup) -> Exchange:
+    """gather of equal parts to the root. In place: the root's input is its own part of the output."""
+    output = setup.empty(setup.numel) if setup.is_root else None
+    parts = None if output is None else equal_parts(output, setup)
+    own = setup.empty(setup.part) if parts is None or not setup.in_place else parts[setup.rank]
+    return Exchange(
+        inputs=(Piece(tensor=own, source=setup.rank),),
+        outputs=() if output is None else from_all(output, setup),
+        issue=partial(dist.gather, own, parts, setup.root, setup.mesh.group),
+    )
+
+
+def reduce(setup: Setup) -> Exchange:
+    """reduce of one tensor to the root. The other ranks' tensors are undefined afterwards."""
+    output = setup.empty(setup.numel)
+    call = partial(dist.reduce, output, setup.root, setup.torch_op(), setup.mesh.group)
+    source = output if setup.in_place else setup.empty(setup.numel)
+    return Exchange(
+        inputs=(Piece(tensor=source, source=setup.rank),),
+        outputs=(Piece(tensor=output, source=REDUCED),) if setup.is_root else (),
+        issue=call if setup.in_place else after_copy(call, source=source, target=output),
+    )
+
+
+def reduce_scatter(setup: Setup) -> Exchange:
+    """reduce_scatter of one tensor. In place: a rank's output is its own part of the input."""
+    source = setup.empty(setup.numel)
+    output = equal_parts(source, setup)[setup.rank] if setup.in_place else setup.empty(setup.part)
+    return Exchange(
+        inputs=(Piece(tensor=source, source=setup.rank),),
+        outputs=(Piece(tensor=output, source=REDUCED, offset=setup.rank * setup.part),),
+        issue=partial(reduce_scatter_single, output, source, setup.torch_op(), setup.mesh.group),
+    )
+
+
+def scatter(setup: Setup) -> Exchange:
+    """scatter of equal parts from the root. In place: the root's output is its own part of the input."""
+    source = setup.empty(setup.numel) if setup.is_root else None
+    parts = None if source is None else equal_parts(source, setup)
+    own = setup.empty(setup.part) if parts is None or not setup.in_place else parts[setup.rank]
+    return Exchange(
+        inputs=() if source is None else (Piece(tensor=source, source=setup.rank),),
+        outputs=(Piece(tensor=own, source=setup.root, offset=setup.rank * setup.part),),
+        issue=partial(dist.scatter, own, parts, setup.root, setup.mesh.group),
+    )
+
+
+Build = Callable[[Setup], Exchange]
+
+_BUILDS: tuple[Build, ...] = (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    all_to_all_v,
+    barrier,
+    broadcast,
+    gather,
+    reduce,
+    reduce_scatter,
+    scatter,
+    send_recv,
+)
+TABLE = {build.__name__: build for build in _BUILDS}
