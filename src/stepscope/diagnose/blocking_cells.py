@@ -93,8 +93,7 @@ def _finding(
     size = "gradient by gradient" if len(plan) > 1 else "in one piece"
     return Finding(
         severity="problem" if most > 0.2 else "warning",
-        title=f"gradients are reduced after backward: {format_percent(share)} of the step is communication that "
-        "nothing hides",
+        title=f"gradients are reduced after backward: {format_percent(share)} of the step is exposed communication",
         evidence=(
             said,
             f"{counted(len(plan), 'blocking collective')} a step, {size}",

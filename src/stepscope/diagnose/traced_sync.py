@@ -1,4 +1,4 @@
-"""Gradient reductions that nothing can hide, as traces show them: launched after the backward pass, or waited for in it."""
+"""Gradient reductions without overlap, as traces show them: launched after the backward pass, or waited for in it."""
 
 from __future__ import annotations
 
@@ -42,6 +42,10 @@ def traced_sync(job: TraceEvidence) -> Said:
         return _finding(job, ranks, exposed, late=True)
     hidden = 1 - sum(s.inside.exposed_ns for _, s in ranks) / max(1, total["inside"])
     several = all(s.inside.calls >= 2 * s.steps for _, s in ranks)
+    if any(row.wrapper == "ddp" for p, _ in ranks for row in p.buckets):
+        return (
+            f"DistributedDataParallel reduces in buckets: {format_percent(max(0.0, hidden))} of it hides under backward"
+        )
     if total["inside"] >= MOSTLY * everything and hidden < HIDDEN and several:
         return _finding(job, ranks, exposed, late=False)
     return (
@@ -64,11 +68,12 @@ def _finding(job: TraceEvidence, ranks: list[tuple[RankPass, GradientSync]], exp
     remedy = (
         "reduce during the backward pass: DistributedDataParallel, or hooks on buckets of your own"
         if late
-        else "start reductions with async_op=True and wait for all of them once, after backward, as DDP does"
+        else "start reductions with async_op=True and wait for all of them once, after backward; DistributedDataParallel "
+        "does both"
     )
     return Finding(
         severity=severity_of(exposed),
-        title=f"{where}: {format_percent(exposed)} of the time is communication that nothing hides",
+        title=f"{where}: {format_percent(exposed)} of the time is exposed communication",
         evidence=(
             f"{calls / steps:,.0f} reductions a step, {format_duration(each)} of it exposed, in {counted(steps, 'step')} "
             f"of {counted(len(ranks), 'rank')}",

@@ -78,11 +78,15 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
         stragglers = find_stragglers(communication, collectives)
     path = _job_path(passes, collectives)
     waiting = _exposed_waiting(collectives)
+    late = {each.rank: each.cause for each in stragglers.stragglers} if stragglers is not None else {}
     return TraceSummary(
         world_size=world,
         ranks=tuple(passes),
         verdicts=tuple(
-            RankVerdict(rank=p.facts.rank, verdict=verdict_of(p.budget, p.idle, waiting_ns=waiting.get(p.facts.rank)))
+            RankVerdict(
+                rank=p.facts.rank,
+                verdict=verdict_of(p.budget, p.idle, waiting_ns=waiting.get(p.facts.rank), late=late.get(p.facts.rank)),
+            )
             for p in passes
             if p.budget is not None and not p.partial
         ),

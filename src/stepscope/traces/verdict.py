@@ -15,23 +15,25 @@ DECIDING_SHARE = 0.05
 
 _TEXTS = {
     "compute": "compute-bound: the device computes {share} of the time, which is what it is for",
-    "communication": "communication-bound: {share} of the time is communication that nothing hides",
+    "communication": "communication-bound: {share} of the time is exposed communication",
     "waiting": "waiting for a peer: {share} of the time this rank waits in collectives for another one",
     "input": "input-bound: the device idles {share} of the time while the host loads data",
     "launch": "launch-bound: the device idles {share} of the time because the host launches work too late",
     "sync": "launch-bound by synchronisation: the device idles {share} of the time after the host waited for it",
-    "memory": "memory-copy-bound: {share} of the time is copies that nothing hides",
+    "memory": "memory-copy-bound: {share} of the time is exposed copies",
     "overhead": "overhead-bound: no operator runs {share} of the time: Python between operators, or waiting",
     "idle": "idle: the device does nothing {share} of the time, for no cause that the trace shows",
 }
 
 
-def verdict_of(budget: RankBudget, idle: Sequence[IdleCause], *, waiting_ns: int | None = None) -> BudgetVerdict:
+def verdict_of(
+    budget: RankBudget, idle: Sequence[IdleCause], *, waiting_ns: int | None = None, late: str | None = None
+) -> BudgetVerdict:
     """The largest exposed part of the window decides; ``waiting_ns`` (from matching ranks) is taken off
     communication, None where other ranks' traces are missing.
 
     Compute against communication within ``BALANCED_RATIO`` of each other, when these two are the largest, is
-    ``balanced``.
+    ``balanced``. late: why the others wait for this rank, where they do: it is not bound by its own waiting then.
     """
     parts = budget.parts
     if parts.window_ns == 0:
@@ -53,6 +55,8 @@ def verdict_of(budget: RankBudget, idle: Sequence[IdleCause], *, waiting_ns: int
         "idle": parts.idle_ns - explained,
     }
     ratio = compute_to_comm(parts, waiting_ns=waiting_ns)
+    if late is not None:
+        del exposed["waiting"]
     kind = max(exposed, key=lambda k: exposed[k])
     share = exposed[kind] / parts.window_ns
     if kind in ("compute", "communication") and ratio is not None and 1 / BALANCED_RATIO <= ratio <= BALANCED_RATIO:
@@ -61,6 +65,8 @@ def verdict_of(budget: RankBudget, idle: Sequence[IdleCause], *, waiting_ns: int
     text = _TEXTS[kind].format(share=format_percent(share, digits=0))
     if kind == "communication" and waiting_ns is None:
         text += " (how much of it is waiting for other ranks, their traces would tell)"
+    if late is not None:
+        text = f"the other ranks wait for this one ({late}); {text}"
     kind = "launch" if kind == "sync" else kind
     return BudgetVerdict(kind=kind, text=text, share=share, compute_to_comm_ratio=ratio)
 

@@ -66,3 +66,10 @@ def test_waiting_is_taken_off_communication_before_the_ratio() -> None:
 
 def test_without_communication_there_is_no_ratio() -> None:
     assert verdict_of(budget(compute=300), []).compute_to_comm_ratio is None
+
+
+def test_a_straggler_is_not_bound_by_waiting() -> None:
+    """Its largest part is waiting for its pipeline's neighbour, but the job waits for this rank."""
+    verdict = verdict_of(budget(compute=200, comm=700, idle=100), [], waiting_ns=600, late="more compute")
+    assert verdict.kind == "compute"
+    assert verdict.text.startswith("the other ranks wait for this one (more compute); ")

@@ -1,4 +1,4 @@
-"""Communication that no computation hides takes a notable share of the time.
+"""Exposed communication takes a notable share of the time: no computation runs beside it.
 
 What
 ----
@@ -9,7 +9,8 @@ Why
 ---
 Exposed communication is the part of it that lengthens the step; hidden communication costs nothing. Poor overlap
 (little hidden) and too much communication (nothing left to hide it under) both show here; the evidence tells which,
-by how much computation there was to hide it under.
+by how much computation there was to hide it under. Reductions of the forward pass (tensor parallel) lie on the critical
+path: the next operation needs their result, and no computation of the same micro-batch can hide them.
 
 Known problems
 --------------
@@ -30,6 +31,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import SHARES, WORTH, severity_of, trace_command, unread
+from stepscope.diagnose.traced_sync import FORWARD
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import TraceSummary
@@ -50,19 +52,20 @@ def _look(job: TraceEvidence) -> Said:
     if share < WORTH:
         return f"{format_percent(share)} of the time is exposed communication, limit {format_percent(WORTH)}"
     waiting = _waiting_share(job.summary)
-    evidence = [_hidden(parts), _room(parts, waiting or 0.0)]
+    forward = _forward_share(job.summary)
+    evidence = [_hidden(parts), _room(parts, waiting or 0.0) if forward <= FORWARD else _critical(forward)]
     if waiting is not None:
         evidence.append(
             f"{format_percent(waiting)} of the time in collectives is waiting for the last rank, the rest transfer"
         )
     return Finding(
         severity=severity_of(share),
-        title=f"communication that nothing hides takes {format_percent(share)} of the time"
+        title=f"{format_percent(share)} of the time is exposed communication"
         + (" (median rank)" if len(parts) > 1 else ""),
         evidence=tuple(evidence),
         stake_fraction=share * (1 - (waiting or 0.0)),
         confidence="measured" if waiting is not None else "measured; waiting for late ranks is not taken off",
-        advice=_advice(job, waiting),
+        advice=_advice(job, waiting, blocking=forward > FORWARD),
     )
 
 
@@ -81,14 +84,28 @@ def _room(parts: list[Parts], waiting: float) -> str:
             "fewer bytes or "
             "more work per synchronisation can"
         )
-    return "there is more computation than communication: overlap could hide all but its ends"
+    return "there is more computation than communication: overlap could hide nearly all of it"
 
 
-def _advice(job: TraceEvidence, waiting: float | None) -> tuple[Advice, ...]:
+def _forward_share(summary: TraceSummary) -> float:
+    """Of the time of all reductions, those launched before the backward pass; 0 where steps or passes are not marked."""
+    syncs = [p.gradient_sync for p in summary.ranks if p.gradient_sync is not None]
+    total = sum(place.total_ns for s in syncs for place in (s.before, s.inside, s.after))
+    return sum(s.before.total_ns for s in syncs) / total if total else 0.0
+
+
+def _critical(forward: float) -> str:
+    return (
+        f"{format_percent(forward)} of the reductions' time is in the forward pass (tensor parallel): the next operation "
+        "needs their result, so that overlap within a micro-batch cannot hide them"
+    )
+
+
+def _advice(job: TraceEvidence, waiting: float | None, *, blocking: bool) -> tuple[Advice, ...]:
     if all(p.partial for p in job.summary.ranks):
         text = "read without --show budget to see how much of it is waiting for late ranks"
     elif waiting is None:
-        text = "how much of it is waiting for late ranks, the traces of all ranks would tell"
+        text = "give the traces of all ranks to see how much of it is waiting for late ranks"
     elif waiting >= WORTH:
         text = "waiting is not transfer: look at both before buying a faster network"
     else:
@@ -96,6 +113,11 @@ def _advice(job: TraceEvidence, waiting: float | None) -> tuple[Advice, ...]:
     look = Advice(text=text, command=trace_command(job, "--show overlap,collectives,stragglers,buckets"))
     if waiting is not None and waiting >= MAINLY_WAITING:
         return (look,)
+    if blocking:
+        return look, Advice(
+            text="keep a tensor-parallel group within NVLink, or make it smaller; split the sequence (sequence parallel) or "
+            "the batch in two, so that one half computes while the other communicates"
+        )
     return (
         look,
         Advice(
@@ -115,7 +137,7 @@ def _waiting_share(summary: TraceSummary) -> float | None:
 
 RULE = Rule(
     name="exposed-communication",
-    symptom="communication that no computation hides",
+    symptom="exposed communication: no computation runs beside it",
     needs=("traces",),
     look_at_job=_look,
     protocol=2,

@@ -1,4 +1,4 @@
-"""Copies between host and device that nothing hides take a notable share of the time.
+"""Exposed copies take a notable share of the time: no computation or communication runs beside them.
 
 What
 ----
@@ -51,7 +51,7 @@ _SAID = {
     "HtoD": "host to device",
     "DtoH": "device to host",
     "DtoD": "within the device",
-    "PtoP": "between devices",
+    "PtoP": "device to device",
     "HtoH": "within the host",
     "memset": "memsets",
 }
@@ -66,14 +66,16 @@ def _look(job: TraceEvidence) -> Said:
         return f"exposed copies take {part} of the time, limit {format_percent(_WORTH.value)}"
     rows = [row for p in ranks if p.copies is not None for row in p.copies.rows]
     kinds = _by_kind(rows)
-    pageable = any(memory == "pageable" for _, memory in kinds)
-    back = max(kinds, key=lambda k: sum(r.exposed_ns for r in kinds[k]))[0] == "DtoH" if kinds else False
+    most, memory = next(iter(kinds), ("other", None))
     return part.finding(
-        f"copies that nothing hides take {part} of the time"
-        + (", among them copies of pageable host memory" if pageable else ""),
-        [_row(kind, memory, r) for (kind, memory), r in list(kinds.items())[:3]],
+        f"{part} of the time is exposed copies, mostly {_SAID.get(most, 'of another kind')}"
+        + (f" ({memory} memory)" if memory else ""),
+        [_row(kind, of, r) for (kind, of), r in list(kinds.items())[:3]],
         confidence="measured",
-        advice=_advice(job, pageable=pageable, back=back),
+        advice=(
+            _advice(most, memory),
+            Advice(text="see which kinds", command=trace_command(job, "--show copies,operators")),
+        ),
     )
 
 
@@ -100,20 +102,28 @@ def _row(kind: str, memory: str | None, rows: list[CopyRow]) -> str:
     return f"{copies}{where}{rate}: {format_duration(exposed)} of them exposed"
 
 
-def _advice(job: TraceEvidence, *, pageable: bool, back: bool) -> tuple[Advice, ...]:
-    show = Advice(text="see which kinds", command=trace_command(job, "--show copies,operators"))
-    if back:
+def _advice(kind: str, memory: str | None) -> Advice:
+    """What helps against the kind of copy with most exposed time; pinning only where host memory is copied to the device."""
+    if kind == "DtoH":
         text = "read results less often: .item(), .cpu() and logging copy to the host and wait for it"
-    elif pageable:
+    elif kind == "DtoD":
+        text = "avoid copies within the device: .clone(), .contiguous(), torch.cat; use views instead"
+    elif kind == "PtoP":
+        text = "copy between devices on a stream of its own, while other work runs, or keep both ends on one device"
+    elif kind == "memset":
+        text = "clear memory less often: zero_grad(set_to_none=True), torch.empty where everything is written anyway"
+    elif kind == "HtoD" and memory == "pageable":
         text = "pin the batches and copy beside the work: DataLoader(pin_memory=True), .to(device, non_blocking=True)"
-    else:
+    elif kind == "HtoD":
         text = "copy the next batch on a stream of its own while this one computes (non_blocking=True)"
-    return Advice(text=text), show
+    else:
+        text = "find what copies: the operators around the copies"
+    return Advice(text=text)
 
 
 RULE = Rule(
     name="exposed-memcpy",
-    symptom="copies that nothing hides",
+    symptom="exposed copies: nothing runs beside them",
     needs=("traces",),
     look_at_job=_look,
     protocol=4,

@@ -62,3 +62,11 @@ def test_from_device_events_alone_the_waiting_is_unknown_and_said_so(tmp_path: P
 
 def test_a_job_without_communication_is_quiet(tmp_path: Path) -> None:
     assert quiet(RULE, with_parts(generated(tmp_path, world=1), comm_ns=0)) == "no communication"
+
+
+def test_tensor_parallel_reductions_of_the_forward_pass_cannot_be_hidden(tmp_path: Path) -> None:
+    finding = found(RULE, generated(tmp_path, shape="tensor", world=2, steps=4, transfer_ns=300_000))
+    said = " ".join(finding.evidence)
+    assert "in the forward pass (tensor parallel)" in said
+    assert "could hide" not in said
+    assert not any("no_sync" in advice.text for advice in finding.advice)

@@ -14,7 +14,7 @@ WORK = "void at::native::vectorized_elementwise_kernel<4>"
 
 def test_pageable_copies_fire_and_pinning_is_advised() -> None:
     finding = found(RULE, by_hand(*kernels(("Memcpy HtoD (Pageable -> Device)", 300), (WORK, 700))))
-    assert finding.title == "copies that nothing hides take 30 % of the time, among them copies of pageable host memory"
+    assert finding.title == "30 % of the time is exposed copies, mostly host to device (pageable memory)"
     assert finding.severity == "problem"
     assert finding.evidence == ("1 copy host to device (pageable) at 1.00 GB/s: 300 us of them exposed",)
     assert "pin_memory=True" in finding.advice[0].text
@@ -46,3 +46,13 @@ def test_borderline_a_twentieth_of_the_window(copied_us: float, fires: bool) -> 
 
 def test_a_cpu_job_copies_nothing(tmp_path: Path) -> None:
     assert "CPU job" in skipped(RULE, generated(tmp_path, world=2, device="gloo"))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("Memcpy DtoD (Device -> Device)", ".contiguous()"), ("Memset (Device)", "zero_grad")]
+)
+def test_what_stays_on_the_device_is_never_told_to_pin(name: str, said: str) -> None:
+    """A few pageable copies beside it change nothing: the largest kind decides."""
+    finding = found(RULE, by_hand(*kernels((name, 300), ("Memcpy HtoD (Pageable -> Device)", 30), (WORK, 670))))
+    assert said in finding.advice[0].text
+    assert not any("pin" in advice.text for advice in finding.advice)

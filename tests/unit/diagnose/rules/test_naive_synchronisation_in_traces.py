@@ -9,6 +9,7 @@ import pytest
 from tests.trace_evidence import found, generated, quiet, skipped, traced, with_ranks
 
 from stepscope.diagnose.rules.naive_synchronisation import RULE
+from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_rules import GradientSync, SyncPlace
 
 NONE = SyncPlace(calls=0, total_ns=0, exposed_ns=0)
@@ -76,3 +77,19 @@ def test_a_traced_cell_without_its_samples_is_looked_at_as_any_trace(tmp_path: P
     evidence = generated(tmp_path, shape="naive", world=2, steps=4, transfer_ns=300_000)
     job = replace(evidence.traces[0], cell_id="mlp-naive-1")
     assert found(RULE, replace(traced(job.summary), traces=(job,)))
+
+
+@pytest.mark.parametrize(("wrapper", "fires"), [("ddp", False), ("hooks", True)])
+def test_ddp_is_not_told_to_do_as_ddp_does(tmp_path: Path, wrapper: str, fires: bool) -> None:
+    """That little of DDP's buckets hides is for exposed-communication to say; own hooks may wait one by one."""
+    evidence = generated(tmp_path, world=2, steps=4, overlap=False, transfer_ns=300_000)
+    row = BucketRow(
+        rank=0, step=1, index=0, wrapper=wrapper, op="all_reduce", dtype=None, size_bytes=1 << 20, members=None,
+        members_source=None, members_unavailable=None, ready_ns=None, launch_ns=0, start_ns=0, end_ns=300_000,
+        waited_ns=None, exposed_ns=300_000,
+    )  # fmt: skip
+    edited = with_ranks(evidence, buckets=(row,))
+    if fires:
+        assert found(RULE, edited)
+    else:
+        assert "DistributedDataParallel reduces in buckets" in quiet(RULE, edited)
