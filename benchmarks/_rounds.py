@@ -19,7 +19,7 @@ from stepscope.stats.order import Samples, as_array, median_interval
 class Comparison:
     """A against B over interleaved rounds.
 
-    ratio: median over rounds of median(A) / median(B) of the same round, with its 95 % interval (None below 4
+    ratio: median over rounds of median(A) / median(B) of the same round, with its 95% interval (None below 4
         rounds). Pairing by round takes out what drifts slowly on the machine.
     aa: the same figure for A against A, measured in the same rounds: what pure chance makes of equal code.
     aa_spread_fraction: how far the A/A interval reaches from 1; differences below it cannot be seen.

@@ -112,7 +112,7 @@ def _report(cells: Mapping[str, CellResult], calibration: Calibration, transport
               f"{error:+.1%}")  # fmt: skip
     gain = 100 * (measured["naive"] / measured[named] - 1)
     points = 100 * choice.gain_over_naive - gain
-    print(f"gain over naive: predicted {100 * choice.gain_over_naive:.0f} %, measured {gain:.0f} %, {points:+.0f} points; "
+    print(f"gain over naive: predicted {100 * choice.gain_over_naive:.0f}%, measured {gain:.0f}%, {points:+.0f} points; "
           f"bar: within {GAIN_POINTS}")  # fmt: skip
     behind = measured[named] / measured[best] - 1
     print(

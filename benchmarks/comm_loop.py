@@ -31,7 +31,7 @@ def main() -> None:
         cost = float(np.median(found))
         print(
             f"{name}: {cost:.0f} ns ({min(found):.0f} to {max(found):.0f}; {ROUNDS} rounds) of {call_ns / 1e3:.0f} us "
-            f"= {cost / call_ns:.2%}; bar: <= 2 %",
+            f"= {cost / call_ns:.2%}; bar: <= 2%",
             flush=True,
         )
 

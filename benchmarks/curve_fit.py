@@ -143,7 +143,7 @@ def shaped(shape: str | None) -> Model:
 
 
 def coverage(curves: Sequence[Published]) -> float:
-    """Share of the middle sizes not given that lie within the 80 % interval."""
+    """Share of the middle sizes not given that lie within the 80% interval."""
     held = []
     for curve in curves:
         for _, given in designs(curve.sizes):
@@ -180,7 +180,7 @@ def main() -> None:
     for design in names[:2]:
         print(f"shape chosen on all other sources, {design}: {_left_out(table, design)}")
     print(f"priors moved by one standard deviation either way, {names[0]}: {_moved(curves, names[0])}")
-    print(f"80 % interval, five sizes given: holds {coverage(curves):.0%}")
+    print(f"80% interval, five sizes given: holds {coverage(curves):.0%}")
     for design in names[:2]:
         off = np.concatenate([np.array(v) for v in table[BLEND][design].values()])
         reached = "reached" if np.median(off) <= BAR else "NOT REACHED"

@@ -61,7 +61,7 @@ def _found_again(text: str) -> None:
         # A message on gloo is a rendezvous: two one-way delays (docs/reference/emulated-network.md).
         delay = f"; delay {step_ms / 2:.3f} ms of {delay_ms:.3f} ({step_ms / 2 - delay_ms:+.3f} ms; bar: 0.2 ms)"
         print(
-            f"{text:<18} {fit.op:<11} rate {rate / 1e6:.2f} MB/s of {known / 1e6:.2f} ({rate / known - 1:+.1%}; bar: 3 %)"
+            f"{text:<18} {fit.op:<11} rate {rate / 1e6:.2f} MB/s of {known / 1e6:.2f} ({rate / known - 1:+.1%}; bar: 3%)"
             f"{delay if network.delay_ns else ''}",
             flush=True,
         )
@@ -82,7 +82,7 @@ def _other_world(text: str) -> None:
         worst = max(errors, key=abs)
         print(
             f"{op:<15} n = 2 fit at n = 4: {', '.join(f'{e:+.1%}' for e in errors)}; worst {worst:+.1%}; "
-            f"bar: {'5' if op in CLOSE else '10'} %",
+            f"bar: {'5' if op in CLOSE else '10'}%",
             flush=True,
         )
 

@@ -90,7 +90,7 @@ def main() -> None:
     share = middle * 1e9 / STEP_NS
     print(
         f"instruments alone: {middle * 1e6:.1f} us a step (rounds {low * 1e6:.1f} to {high * 1e6:.1f}) = "
-        f"{share:.2%} of a 10 ms step; bar: at most 2 %"
+        f"{share:.2%} of a 10 ms step; bar: at most 2%"
     )
 
 

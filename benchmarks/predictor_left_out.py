@@ -133,7 +133,7 @@ def main(arguments: list[str] | None = None) -> None:
         chosen = [one for one in held_out if one.size_class == size_class]
         as_is = [one for one in compare(rows, Setting(factors={})) if one.size_class == size_class]
         print(
-            f"{size_class:<16} {len(chosen):>3} rows  left out: median error {_median(chosen):.1%}, 80 % interval holds "
+            f"{size_class:<16} {len(chosen):>3} rows  left out: median error {_median(chosen):.1%}, 80% interval holds "
             f"{_coverage(chosen):.0%};  as shipped: {_median(as_is):.1%}, {_coverage(as_is):.0%}"
         )
 

@@ -43,7 +43,7 @@ def row(**changes: Any) -> CommRow:
 
 
 def collective(size_bytes: int, us: float, **changes: Any) -> CommRow:
-    """One measured size whose median is ``us`` microseconds, known to 1 %; rates follow from it."""
+    """One measured size whose median is ``us`` microseconds, known to 1%; rates follow from it."""
     ns = us * 1e3
     shape = row(**changes)
     algbw = size_bytes * shape.in_flight / ns * 1e9

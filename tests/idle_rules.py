@@ -31,7 +31,7 @@ def fires_alone(rule: Rule, folder: Path, *, late_kind: str) -> None:
 
 def quiet_when_busy(rule: Rule, folder: Path) -> None:
     """A device that is kept busy is no finding."""
-    assert "limit 10 %" in quiet(rule, generated(folder, world=2, steps=4))
+    assert "limit 10%" in quiet(rule, generated(folder, world=2, steps=4))
 
 
 def borderline(rule: Rule, folder: Path, share: float, severity: str | None, *, cause: str) -> None:

@@ -36,7 +36,7 @@ def diagnosis(**changes: Any) -> Diagnosis:
     """One finding of each severity, a quiet rule and a skipped one."""
     found = (
         Finding(
-            rule="communication-bound", severity="problem", title="31 % of the step is exposed communication",
+            rule="communication-bound", severity="problem", title="31% of the step is exposed communication",
             evidence=("all_reduce of 12.9 MB a step takes 4.1 ms, 3.0 ms of it under no computation",),
             stake_fraction=0.31, confidence="measured", subject="ddp on 4 ranks",
             advice=(Advice(text="accumulate gradients", command="stepscope bench base.yaml --set base.accumulation=4"),),
@@ -46,7 +46,7 @@ def diagnosis(**changes: Any) -> Diagnosis:
             stake_fraction=0.04, confidence="likely", advice=(Advice(text="look at its host"),),
         ),
         Finding(
-            rule="compute-bound", severity="info", title="mlp large is compute-bound", evidence=("97 % compute",),
+            rule="compute-bound", severity="info", title="mlp large is compute-bound", evidence=("97% compute",),
             stake_fraction=None, confidence="measured", advice=(),
         ),
     )  # fmt: skip

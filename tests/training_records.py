@@ -125,7 +125,7 @@ def cell(of: TrainingRun, *, late: int = 1, by_ms: float = 3.0, steps: int = 40)
 
 
 def trace(name: str = "ddp on 2 ranks", ranks: int = 2) -> TraceEvidence:
-    """A trace of ``ranks`` ranks: 60 % computation and 30 % exposed communication on rank 0, 5 % less on each next."""
+    """A trace of ``ranks`` ranks: 60% computation and 30% exposed communication on rank 0, 5% less on each next."""
     return TraceEvidence(
         name=name,
         summary=TraceSummary(

@@ -43,7 +43,7 @@ def test_diagnose_says_what_it_looked_at_and_ranks_what_it_found(cli: Cli, proje
     done = cli("diagnose", str(project), *STATED)
     assert done.code == 0, done.err
     assert "2 training runs" in done.out
-    assert "83" in done.out  # 10 s / 3 s on 4 ranks: 3.33x, 83 %
+    assert "83" in done.out  # 10 s / 3 s on 4 ranks: 3.33x, 83%
     assert "Traceback" not in done.err
 
 

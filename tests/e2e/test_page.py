@@ -242,11 +242,11 @@ def test_charts_tell_values_by_keys_and_under_the_pointer(watched: Watched, page
     chart.locator("svg").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    assert tip.inner_text() == "ddp on 2 ranks: 1.74x, efficiency 87 %"
+    assert tip.inner_text() == "ddp on 2 ranks: 1.74x, efficiency 87%"
     page.keyboard.press("Escape")
     assert not tip.is_visible()
     chart.locator("svg [aria-label]").last.hover(force=True)
-    assert tip.inner_text() == "ddp on 8 ranks: 5.28x, efficiency 66 %"
+    assert tip.inner_text() == "ddp on 8 ranks: 5.28x, efficiency 66%"
 
 
 def test_charts_have_the_pages_colours(chromium: Any, page_file: Path) -> None:
@@ -261,7 +261,7 @@ def test_charts_tell_values_where_no_script_runs(chromium: Any, page_file: Path)
     found = Watched(chromium, java_script_enabled=False)
     page = found.open(page_file)
     titles = page.locator("figure.chart").first.locator("svg title")
-    assert titles.nth(1).text_content() == "ddp on 2 ranks: 1.74x, efficiency 87 %"
+    assert titles.nth(1).text_content() == "ddp on 2 ranks: 1.74x, efficiency 87%"
     assert page.locator("figure.chart svg").first.is_visible()
     found.context.close()
 

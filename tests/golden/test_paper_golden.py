@@ -26,7 +26,7 @@ DIAGNOSIS = Diagnosis(
         Finding(
             rule="quality-lost",
             severity="problem",
-            title="4 ranks reach 73.5 % accuracy, 1 rank 79.0 %",
+            title="4 ranks reach 73.5% accuracy, 1 rank 79.0%",
             evidence=("the same number of epochs: 10", "3.42x per epoch"),
             stake_fraction=None,
             confidence="measured",
@@ -36,7 +36,7 @@ DIAGNOSIS = Diagnosis(
         Finding(
             rule="poor-overlap",
             severity="warning",
-            title="25 % of the step is communication that nothing hides",
+            title="25% of the step is communication that nothing hides",
             evidence=("3.00 ms of 12.0 ms",),
             stake_fraction=0.25,
             confidence="measured",
@@ -44,7 +44,7 @@ DIAGNOSIS = Diagnosis(
         ),
     ),
     skipped=(Skipped(rule="straggler", reason="no trace here", command="stepscope bench MATRIX.yaml --profile"),),
-    quiet=(Quiet(rule="noisy-measurement", looked_at="spread 1 %, limit 10 %"),),
+    quiet=(Quiet(rule="noisy-measurement", looked_at="spread 1%, limit 10%"),),
 )
 
 

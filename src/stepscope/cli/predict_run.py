@@ -150,7 +150,7 @@ def _show_one(predicted: Predicted, title: str) -> None:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="cyan", no_wrap=True)
     grid.add_column(overflow="fold")
-    grid.add_row("  time", Text(f"{format_duration(predicted.time_ns)}, 80 %: {interval_text(predicted)}"))
+    grid.add_row("  time", Text(f"{format_duration(predicted.time_ns)}, 80%: {interval_text(predicted)}"))
     if predicted.busbw_bytes_per_s is not None:
         grid.add_row("  busbw", Text(format_bandwidth(predicted.busbw_bytes_per_s)))
     protocol = f", {predicted.protocol}" if predicted.protocol else ""

@@ -162,7 +162,7 @@ _COLLECTIVES = (
                 steps=_at_once,
                 wire_factor=lambda n: 0.0 if n == 1 else 1.0 if n % 2 else (n + 2) / n,
                 source="as all_to_all, in units of what is sent to others: 2.0 S at n = 2 follows from its measurement; "
-                "for larger even n the rate of equal parts, which unequal ones meet within 8 % when links are shared "
+                "for larger even n the rate of equal parts, which unequal ones meet within 8% when links are shared "
                 "fairly; not measured",
             ),
         },

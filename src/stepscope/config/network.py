@@ -56,7 +56,7 @@ class EmulatedNetwork:
 
     @property
     def payload_bytes_per_s(self) -> float:
-        """What one TCP connection can carry over one link: 95.6 % of rate / 8, the rest are headers."""
+        """What one TCP connection can carry over one link: 95.6% of rate / 8, the rest are headers."""
         return self.rate_bits_per_s / 8 * TCP_PAYLOAD_BYTES / (MTU_BYTES + ETHERNET_BYTES)
 
     def rate_of(self, host: int) -> int:

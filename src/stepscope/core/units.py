@@ -54,10 +54,10 @@ def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
 
 
 def _three_digits(value: float) -> str:
-    """At least three significant digits, never an exponent: 0.0123, 1.23, 12.3, 123, 1234."""
+    """At least three significant digits, never an exponent: 0.0123, 1.23, 12.3, 123, 1,234."""
     magnitude = abs(value)
     if magnitude >= 100 or magnitude == 0:
-        return f"{value:.0f}"
+        return f"{value:,.0f}"
     if magnitude >= 10:
         return f"{value:.1f}"
     if magnitude >= 1:
@@ -98,18 +98,28 @@ def format_bandwidth(bytes_per_s: float) -> str:
 
 
 def format_percent(fraction: float, *, digits: int | None = None, signed: bool = False) -> str:
-    """``31 %``; below 10 % with one digit, ``0.4 %``; ``0 %`` for what is less than half of that digit.
+    """``31%``; below 10% with one digit, ``0.4%``; ``0%`` for what is less than half of that digit.
 
-    digits: after the point, whatever the size. signed: ``+31 %``.
+    digits: after the point, whatever the size. signed: ``+31%``.
     """
     if digits is None:
         digits = 1 if abs(fraction) < 0.0995 else 0
     text = f"{fraction * 100:{'+' if signed else ''}.{digits}f}"
-    return f"{'0' if float(text) == 0 else text} %"
+    return f"{'0' if float(text) == 0 else text}%"
+
+
+def format_plus_minus(share: float) -> str:
+    """``±2%``, below 1% ``±0.4%``: an interval beside its value."""
+    return "±<0.1%" if share < 0.0005 else f"±{format_percent(share, digits=1 if share < 0.0095 else 0)}"
+
+
+def format_number(value: float, digits: int = 4) -> str:
+    """``42,783``, ``12.3``, ``0.5``: ``digits`` significant ones, all before the point, no zeros at the end."""
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
 def format_count(value: float) -> str:
-    """``24.8M``, ``1.02B``, ``812``: parameters and samples."""
+    """``24.8M``, ``1.02B``, ``812``: parameters."""
     for scale, unit in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
         if abs(value) >= scale:
             return f"{_three_digits(value / scale)}{unit}"

@@ -19,7 +19,7 @@ WORTH = 0.1
 GRAVE = 0.2
 
 WORTH_SOURCE = (
-    "stepscope's choice, 2026-11: what takes 10 % of the time gives at most a speed-up of 1/(1-0.1) = 1.11 when it is "
+    "stepscope's choice, 2026-11: what takes 10% of the time gives at most a speed-up of 1/(1-0.1) = 1.11 when it is "
     "gone; less than that is within what two runs of one job differ on shared machines"
 )
 GRAVE_SOURCE = "stepscope's choice, 2026-11: up to 1.25 to win; METRICS rates a run good above 0.8"

@@ -28,7 +28,7 @@ class LinkPeak:
 
 
 def pcie_bytes_per_s(generation: int, lanes: int) -> float | Unavailable:
-    """Peak of a PCIe link in one direction after line encoding, bytes/s; packet headers take 5 to 20 % more.
+    """Peak of a PCIe link in one direction after line encoding, bytes/s; packet headers take 5 to 20% more.
 
     Generations 1 and 2 carry 8 of 10 bits, 3 to 5 128 of 130; 6 sends flits with 242 of 256 bytes for packets.
     """

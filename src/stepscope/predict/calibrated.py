@@ -16,7 +16,7 @@ from stepscope.predict.predicted import Predicted
 from stepscope.records.calibration import Calibration, CollectiveFit, Machine
 
 _OTHER_WORLD = 0.10
-"""80 % half-width, of log(time), that another world size adds: gloo at 4 ranks from 2 is met within 5 to 10 %."""
+"""80% half-width, of log(time), that another world size adds: gloo at 4 ranks from 2 is met within 5 to 10%."""
 
 _PER_DOUBLING = 0.10  # and of every further doubling of the world
 
@@ -44,7 +44,7 @@ def time_of(
     *,
     asked: Asked | None = None,
 ) -> Predicted:
-    """Time of one blocking call of ``op`` with S = ``size_bytes`` on ``world_size`` ranks, ns, with an 80 % interval.
+    """Time of one blocking call of ``op`` with S = ``size_bytes`` on ``world_size`` ranks, ns, with an 80% interval.
 
     At a measured world size: its curve. At another one: the nearest measured curve, its latency part scaled by the
     steps and the rest by the wire bytes that the collective declares for both (``steps`` and ``wire_factor`` of its

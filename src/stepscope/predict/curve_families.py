@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 _SHARPNESS = 6.0
-"""Of the switch between protocols: their times at the crossing are undercut by log(2) / 6, 11 %, at the most."""
+"""Of the switch between protocols: their times at the crossing are undercut by log(2) / 6, 11%, at the most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The curve of a collective: time against size where no straight line holds, with an 80 % interval.
+"""The curve of a collective: time against size where no straight line holds, with an 80% interval.
 
 A few-parameter shape (:mod:`stepscope.predict.curve_families`) is fitted to log(size) and log(time); what it leaves over
 is followed by a Gaussian process of short memory that dies out away from the measured sizes. Where many sizes were
@@ -157,7 +157,7 @@ def _held_out(keys: Sequence[str], points: _Points) -> dict[str, _HeldOut]:
 
 
 def _stretch(held_out: _HeldOut) -> float:
-    """What predicted standard deviations must be multiplied with so that 80 % of the sizes left out lie within.
+    """What predicted standard deviations must be multiplied with so that 80% of the sizes left out lie within.
 
     The 0.8 (n + 1)-th smallest score of n (split conformal prediction), which holds as often for one more size.
     """

@@ -35,7 +35,7 @@ def curve_time_ns(curve: Curve | Sequence[Knot], size_bytes: float) -> float:
 
 
 def curve_interval_ns(curve: Curve | Sequence[Knot], size_bytes: float) -> tuple[float, float] | None:
-    """80 % interval of a call's median time, ns; None where the curve has none."""
+    """80% interval of a call's median time, ns; None where the curve has none."""
     knots = curve.knots if isinstance(curve, Curve) else curve
     x, below, above = [], [], []
     for knot in knots:

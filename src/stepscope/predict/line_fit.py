@@ -24,7 +24,7 @@ LINE_OFF = 1.25
 RESAMPLES = 400
 _LEAST_ABSOLUTE_ROUNDS = 25
 _HUBER_ROUNDS = 25
-_HUBER = 1.345  # standard deviations within which a residual counts in full: 95 % efficient on normal noise
+_HUBER = 1.345  # standard deviations within which a residual counts in full: 95% efficient on normal noise
 _SCALE_FLOOR = 0.002  # of log(time); below it all residuals count in full
 _FLOOR = 0.01  # a prediction is never taken to be below this share of the measured time
 _NORMAL_PER_MAD = 1.4826
@@ -49,12 +49,12 @@ def fit_line(
 
     Minimises log(predicted / measured) with Huber's weights, started from least absolute errors: every size counts as
     much as any other, twice too slow as much as twice too fast; one that was measured wrongly counts little, and so does
-    one whose median is not known to 5 %. alpha >= 0, 1 / beta >= 0; beta is None where the times do not grow with the
-    size. The credit is 0 unless it takes away 30 % of the mean error or more: without it, a token bucket's burst is
+    one whose median is not known to 5%. alpha >= 0, 1 / beta >= 0; beta is None where the times do not grow with the
+    size. The credit is 0 unless it takes away 30% of the mean error or more: without it, a token bucket's burst is
     taken for a faster link.
 
     noise: standard deviation of log(time) per size (:func:`noise_of`), None: 0. Intervals:
-    95 %, percentiles of a wild bootstrap (residuals and noise, kept at their sizes). Raises UsageError below 4 sizes or
+    95%, percentiles of a wild bootstrap (residuals and noise, kept at their sizes). Raises UsageError below 4 sizes or
     a factor of 16 between them.
     """
     sizes, times = checked(sizes_bytes, times_ns)
@@ -99,7 +99,7 @@ def fit_latency(
 ) -> Line:
     """The line of a collective without payload: alpha (ns per step) alone, from the median of ``times_ns``.
 
-    intervals_ns: 95 % intervals of the times; the widest of them is that of alpha.
+    intervals_ns: 95% intervals of the times; the widest of them is that of alpha.
     """
     times = np.asarray(times_ns, dtype=np.float64)
     if times.size == 0 or steps < 1:
@@ -134,7 +134,7 @@ def wire_time_ns(line: Line, wire_bytes: float) -> float:
 
 
 def noise_of(low: float | None, high: float | None) -> float:
-    """Standard deviation of log(median) from its 95 % interval; 0 where there is none."""
+    """Standard deviation of log(median) from its 95% interval; 0 where there is none."""
     if low is None or high is None or low <= 0 or high <= low:
         return 0.0
     return float(np.log(high / low) / (2 * 1.96))

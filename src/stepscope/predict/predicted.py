@@ -17,7 +17,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """Predicted time of one collective call, ns, with an 80 % interval.
+    """Predicted time of one collective call, ns, with an 80% interval.
 
     algorithm: ``ring``, ``tree``, ``gloo``, ...: what the time was computed for. why: why this one, and from what.
     notes: what the reader must know before trusting it (extrapolated, another world size, ...).

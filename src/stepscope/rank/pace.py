@@ -1,6 +1,6 @@
 """When warm-up is over and when to stop: rank 0 decides at fixed step counts, everybody follows.
 
-Fixed numbers are obeyed exactly. Otherwise warm-up ends where the step times say so, and measuring ends when the 95 %
+Fixed numbers are obeyed exactly. Otherwise warm-up ends where the step times say so, and measuring ends when the 95%
 interval of the median is tight enough or the budget is out.
 """
 

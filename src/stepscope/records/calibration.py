@@ -10,7 +10,7 @@ class Line:
     """t = steps x alpha + max(0, wire_bytes - credit) / beta: the alpha-beta model of one op at one world size.
 
     alpha_ns: of one algorithm step; beta_bytes_per_s: payload rate on the wire, None where the measured sizes show none (a
-    barrier, or sizes that all cost the same). Intervals are 95 %; None: the data give none.
+    barrier, or sizes that all cost the same). Intervals are 95%; None: the data give none.
     wire_factor: wire bytes / S. credit_bytes: what passes before the rate applies (the burst of a token bucket, buffers of
     sockets); 0, the plain model, unless the measurement shows one. r_squared: of log(time). Errors are relative to the
     measured time, over the fitted sizes.
@@ -32,7 +32,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knot:
-    """A point of a curve; low_ns, high_ns: 80 % interval of a call's median at this size, None: the data give none."""
+    """A point of a curve; low_ns, high_ns: 80% interval of a call's median at this size, None: the data give none."""
 
     size_bytes: int
     time_ns: float

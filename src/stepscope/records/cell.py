@@ -69,7 +69,7 @@ class MeasureSettings:
     """How to measure; not part of a cell's identity.
 
     warmup_steps: exact number, or None = end of warm-up found by measurement.
-    ci_fraction: stop when the 95 % interval of the median step is within this fraction of it.
+    ci_fraction: stop when the 95% interval of the median step is within this fraction of it.
     """
 
     warmup_steps: int | None = None

@@ -131,7 +131,7 @@ class CommRow:
     """One size of one comm cell in results.jsonl; a cell without any size has one row with its status. Unknown is None.
 
     time_ns_*: of one call (of ``in_flight`` calls together), maximum over ranks first, then over iterations.
-    low, high: 95 % interval of the median. rank_spread: (slowest - fastest rank) / slowest, of the ranks' medians.
+    low, high: 95% interval of the median. rank_spread: (slowest - fastest rank) / slowest, of the ranks' medians.
     algbw, busbw: from the median, bytes/s, all ``in_flight`` calls counted. link_fraction: busbw / link peak.
     flops_per_s: of matmul rows. slowdown: of overlap rows, together / alone of the collective; beside_slowdown: of the
     matrix product. rank_hosts: of pairs rows, the host of each rank in rank order; empty: not known.

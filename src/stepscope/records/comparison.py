@@ -35,7 +35,7 @@ class ComparedFigure:
     """One figure of one side against the same figure of the first side.
 
     what: which run or collective. metric: a key (``step_ns``, ``samples_per_s``); higher_is_better: of that metric.
-    ratio = this side's / the first side's; low, high: its 95 % interval; None: too few replicates.
+    ratio = this side's / the first side's; low, high: its 95% interval; None: too few replicates.
     p_value: Mann-Whitney U, two-sided, over replicates; None with ``untested``: why there is no test.
     verdict: of the second against the first; ``not tested`` where there is neither a test nor two intervals.
     """
@@ -56,7 +56,7 @@ class ComparedFigure:
 
     @property
     def change(self) -> float:
-        """Relative change against the first side: -0.03 is 3 % less."""
+        """Relative change against the first side: -0.03 is 3% less."""
         return self.ratio - 1.0
 
 

@@ -57,7 +57,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quiet:
-    """A rule that looked and found nothing. looked_at: at what, and what decided (``3 % exposed, limit 10 %``)."""
+    """A rule that looked and found nothing. looked_at: at what, and what decided (``3% exposed, limit 10%``)."""
 
     rule: str = ""
     looked_at: str

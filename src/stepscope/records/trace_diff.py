@@ -54,7 +54,7 @@ class DiffRow:
 class TraceDiff:
     """after against before. verdict: faster | slower | no significant difference | undecided (noise not known).
 
-    ratio: step time after / before, its 95 % interval where both have at least 6 steps. why: what the verdict rests on.
+    ratio: step time after / before, its 95% interval where both have at least 6 steps. why: what the verdict rests on.
     """
 
     rank_before: int

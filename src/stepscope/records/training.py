@@ -14,7 +14,7 @@ Scaling = Literal["strong", "weak"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A figure and its 95 % interval in base units; low, high None: too few samples, or the source gives none.
+    """A figure and its 95% interval in base units; low, high None: too few samples, or the source gives none.
 
     n: replicates behind it (steps, epochs, rounds); None: not told.
     """

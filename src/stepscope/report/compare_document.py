@@ -61,5 +61,5 @@ def unchecked(conditions: Iterable[Condition], comparison: Comparison) -> tuple[
 
 def _said(condition: Condition, figure: ComparedFigure) -> str:
     if condition.percent:
-        return f"{figure.change * 100:+.1f} %"
+        return f"{figure.change * 100:+.1f}%"
     return f"{figure.second.value:.4g}"

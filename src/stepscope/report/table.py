@@ -15,6 +15,8 @@ from stepscope.core.units import (
     format_bytes_binary,
     format_duration,
     format_flops,
+    format_number,
+    format_percent,
     format_size,
 )
 
@@ -42,29 +44,25 @@ def unknown() -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a raw value is written. unit: of the raw values (``ns``, ``bytes``, ``1/s``, empty for pure numbers).
-
-    tight: narrow displays leave the blanks out.
-    """
+    """How a raw value is written. unit: of the raw values (``ns``, ``bytes``, ``1/s``, empty for pure numbers)."""
 
     write: Callable[[Any], str]
     unit: str = ""
     align: Align = "right"
-    tight: bool = False
 
     def __call__(self, raw: Raw, *, tone: Tone = "plain") -> Value:
         if raw is None:
             return unknown()
-        written = self.write(raw)
-        return Value(text=written, raw=raw, tone=tone, compact=written.replace(" ", "") if self.tight else None)
+        return Value(text=self.write(raw), raw=raw, tone=tone)
 
 
 text = Format(str, align="left")
 whole = Format(str)
 number = Format(lambda value: f"{value:,.0f}")
-percent = Format(lambda fraction: f"{fraction:.0%}")
+percent = Format(format_percent)
 times = Format(lambda ratio: f"{ratio:.2f}x")
-figure = Format(lambda value: f"{value:.4g}")
+figure = Format(format_number)
+rate = Format(lambda per_s: format_number(per_s, 3), unit="1/s")
 p_value = Format(lambda value: f"{value:.2g}")
 duration = Format(format_duration, unit="ns")
 size = Format(format_bytes, unit="bytes")
@@ -79,6 +77,11 @@ def said(words: str | None, raw: Raw = None, *, tone: Tone = "plain", compact: s
     return (
         unknown() if words is None else Value(text=words, raw=words if raw is None else raw, tone=tone, compact=compact)
     )
+
+
+def with_share(ns: float, share: float, tone: Tone = "plain") -> Value:
+    """A duration and its share of a whole, aligned below each other: ``12.3 ms  39%``."""
+    return Value(text=f"{format_duration(ns)} {format_percent(share):>4}", raw=ns, tone=tone)
 
 
 def judged(share: float | None, warn: float, bad: float) -> Tone:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, TypeGuard
 
-from stepscope.core.units import format_bytes_binary
+from stepscope.core.units import format_bytes_binary, format_number
 from stepscope.report.names import lines
 
 Spec = dict[str, Any]
@@ -142,8 +142,8 @@ def shape_by_series(names: Sequence[str]) -> Spec:
     }
 
 
-PLAIN = r"datum.value >= 1000 ? replace(format(datum.value, ',.0f'), /,/g, '\u2009') : format(datum.value, '~g')"
-"""Numbers of an axis: 0.001, 20, 10 000; no exponents, thin groups of thousands."""
+PLAIN = "format(datum.value, datum.value >= 1000 ? ',.0f' : '~g')"
+"""Numbers of an axis: 0.001, 20, 10,000; no exponents."""
 
 _SIZES = (
     "datum.value < 1024 ? datum.value + ' B' : datum.value < 1048576 ? format(datum.value / 1024, '~r') + ' KiB'"
@@ -269,9 +269,9 @@ def known(value: float | None) -> TypeGuard[float]:
 
 
 def plain_number(value: float) -> str:
-    """``0.001``, ``20``, ``10 000``: no exponents, thin groups of thousands."""
+    """``0.001``, ``20``, ``10,000``: no exponents."""
     if value >= 1000:
-        return f"{value:,.0f}".replace(",", "\u2009")
+        return f"{value:,.0f}"
     return f"{value:.10f}".rstrip("0").rstrip(".") if value < 1 else f"{value:g}"
 
 
@@ -279,11 +279,6 @@ def size_tick(size_bytes: float) -> str:
     """``64 KiB``; no decimals that are zero."""
     figure, _, unit = format_bytes_binary(size_bytes).partition(" ")
     return f"{figure.rstrip('0').rstrip('.') if '.' in figure else figure} {unit}"
-
-
-def short(value: float) -> str:
-    """Three digits: ``1 230``, ``12.3``."""
-    return plain_number(round(value)) if value >= 100 else f"{value:.3g}"
 
 
 def whiskers(values: Sequence[Mapping[str, Any]], *, across: bool = False, **encoding: Any) -> list[Spec]:
@@ -321,5 +316,5 @@ FAILED = {"color": "transparent", "stroke": BAD, "strokeDash": [3, 2], "strokeWi
 def figure_said(value: float, axis: str) -> str:
     """A figure with the unit of its axis: ``time (ms)`` -> ``12.3 ms``."""
     unit = axis.partition("(")[2].rstrip(")")
-    figure = f"{value:.4g}"
+    figure = format_number(value)
     return f"{figure}{unit}" if unit == "x" else f"{figure} {unit}".rstrip()

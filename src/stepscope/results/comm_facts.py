@@ -48,7 +48,7 @@ def time_of(row: CommRow) -> float:
 
 
 def interval_share(row: CommRow) -> float | None:
-    """Larger side of the 95 % interval of the median / median; None: the samples give no interval."""
+    """Larger side of the 95% interval of the median / median; None: the samples give no interval."""
     middle, low, high = row.time_ns_median, row.time_ns_low, row.time_ns_high
     if middle is None or low is None or high is None or middle <= 0:
         return None

@@ -14,7 +14,7 @@ class Winner:
     """The fastest settings at one size.
 
     settings: rows of all settings measured there, fastest first. tied: how many of them are not told apart from the
-    fastest, itself included: their 95 % intervals of the median overlap, or one has none. default: the row without
+    fastest, itself included: their 95% intervals of the median overlap, or one has none. default: the row without
     settings, None: the sweep has none or it gave no result. over_default, over_next: their time / the fastest's.
     """
 

@@ -89,7 +89,7 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1) -> Comparison:
     tested = sum(figure.p_value is not None for figure in figures)
     notes = []
     if tested >= 1 / SIGNIFICANT:
-        notes.append(f"{tested} tests at 5 %: about {tested * SIGNIFICANT:.0f} will differ by chance alone")
+        notes.append(f"{tested} tests at 5%: about {tested * SIGNIFICANT:.0f} will differ by chance alone")
     return Comparison(
         sides=tuple(side.name for side in sides),
         differences=differences([side.rounds[0] for side in sides], pairs_seen),
@@ -209,7 +209,7 @@ def _interval(
     *,
     paired: bool,
 ) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of the ratio of medians; rounds that took turns are drawn together."""
+    """95% percentile bootstrap interval of the ratio of medians; rounds that took turns are drawn together."""
     rng = np.random.default_rng(_SEED)
     if paired and a.size == b.size:
         drawn = rng.integers(0, a.size, size=(_RESAMPLES, a.size))

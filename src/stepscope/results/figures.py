@@ -32,7 +32,7 @@ def steady_times(run: TrainingRun, drop_epochs: int = 1) -> tuple[float, ...]:
 def epoch_time(run: TrainingRun, drop_epochs: int = 1) -> Measured | None:
     """Time of one epoch (ns): the median over the steady epochs; without any, what the source says or steps make it.
 
-    Interval: 95 % of the median, from six epochs on; of fewer their range, of one none.
+    Interval: 95% of the median, from six epochs on; of fewer their range, of one none.
     """
     times = steady_times(run, drop_epochs)
     if not times:

@@ -46,9 +46,9 @@ class Pair:
 
     @property
     def speedup_text(self) -> str:
-        """``3.49x (95 % interval 3.45 to 3.54, mean of epochs 2 to 20)``."""
+        """``3.49x (95% interval 3.45 to 3.54, mean of epochs 2 to 20)``."""
         row = self.row
-        interval = "" if row.low is None or row.high is None else f"95 % interval {row.low:.3g} to {row.high:.3g}, "
+        interval = "" if row.low is None or row.high is None else f"95% interval {row.low:.3g} to {row.high:.3g}, "
         return f"{row.speedup:.2f}x ({interval}{row.basis})"
 
 

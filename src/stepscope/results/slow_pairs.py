@@ -171,9 +171,9 @@ def _limit(scatter: float, count: int, *, pairs: int = 1) -> float:
 
     The median of k values scatters 1.25 / sqrt(k) times as much as one. The scatter itself is known from half of
     ``count`` values only; the factor for that keeps clean noise quiet where they are few. Simulated with log-normal
-    noise and 5 % of the pairs 1.5 to 4 times slower for once: of 4 and 8 ranks one is named in less than 0.5 % of the
-    runs; of 3 ranks in 1 % up to 10 % noise and 6 % at 60 %. A way out that is 2 times slow is always found among 8 at 10 %
-    noise, and in half of the runs at 20 %.
+    noise and 5% of the pairs 1.5 to 4 times slower for once: of 4 and 8 ranks one is named in less than 0.5% of the
+    runs; of 3 ranks in 1% up to 10% noise and 6% at 60%. A way out that is 2 times slow is always found among 8 at 10%
+    noise, and in half of the runs at 20%.
     """
     unsure = 1 + 6 / count
     averaged = 1.0 if pairs == 1 else min(1.0, 1.25 / math.sqrt(pairs))

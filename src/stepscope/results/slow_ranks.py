@@ -24,7 +24,7 @@ Kind = Literal["chronic", "rotating", "one-off"]
 Floats = NDArray[np.float64]
 
 MIN_ROTATING = 0.10
-"""Median lead of whoever is last over the others. Ranks whose own times scatter by 3 % lose 3.4 % (2 ranks) to 4.3 % (8
+"""Median lead of whoever is last over the others. Ranks whose own times scatter by 3% lose 3.4% (2 ranks) to 4.3% (8
 ranks) that way: the expected range of normal samples."""
 
 OUTLIER_MADS = 6.0
@@ -88,7 +88,7 @@ class Slow:
     """A rank that the others wait for; ``rank`` None: who it is changes (rotating).
 
     excess_ns: median over steps of its own time beyond the others' median (one-off: of the steps in question; rotating:
-    of whoever is last); low_ns: lower end of the block bootstrap's 95 % interval, None for one-offs. others_ns: the others'
+    of whoever is last); low_ns: lower end of the block bootstrap's 95% interval, None for one-offs. others_ns: the others'
     own time. late_steps: in how many of ``steps`` it is beyond the ratio. part: where most of the excess is spent, with how
     much (ns); None: no part stands out. stake_fraction: of all step time.
     """
@@ -131,7 +131,7 @@ def slow_ranks(times: OwnTimes) -> tuple[Slow, ...]:
     """Ranks that the others wait for, costliest first: chronic ones; where there is none, rotating ones, then accidents.
 
     Empty below 20 steps: nothing can be told. A rank is slow when the median of its excess over at least 20 steps is more
-    than 5 % of the others' own time, and the block bootstrap's lower bound of that median lies above 0.
+    than 5% of the others' own time, and the block bootstrap's lower bound of that median lies above 0.
     """
     if times.steps < LEAST_STEPS:
         return ()

@@ -75,7 +75,7 @@ def _bootstrap(
 def bootstrap_median_interval(
     samples: Samples, *, rng: np.random.Generator, block: int | None = None
 ) -> Interval | None:
-    """95 % percentile interval of the median under a block bootstrap; None below 6 samples."""
+    """95% percentile interval of the median under a block bootstrap; None below 6 samples."""
     if len(samples) < MIN_INTERVAL_SAMPLES:
         return None
     return percentile_interval(bootstrap_medians(samples, rng=rng, block=block))
@@ -84,7 +84,7 @@ def bootstrap_median_interval(
 def ratio_of_medians(
     numerator: Samples, denominator: Samples, *, rng: np.random.Generator, resamples: int = RESAMPLES
 ) -> Ratio:
-    """median(numerator) / median(denominator), the two measured independently; 95 % interval from 6 samples a side.
+    """median(numerator) / median(denominator), the two measured independently; 95% interval from 6 samples a side.
 
     Block bootstrap of each side, percentile interval of the ratio. Samples must be positive.
     """
@@ -135,7 +135,7 @@ def rounds_median_interval(
 
 
 def percentile_interval(estimates: NDArray[np.float64]) -> Interval:
-    """The central 95 % of bootstrap estimates, in their unit."""
+    """The central 95% of bootstrap estimates, in their unit."""
     tail = (1.0 - 0.95) / 2
     low, high = np.quantile(estimates, [tail, 1.0 - tail])
     return Interval(float(low), float(high))

@@ -10,7 +10,7 @@ from stepscope.stats.order import Samples, as_array, median_interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Figures of one series in the unit of its samples; ``low``/``high``: 95 % interval of the median, or
+    """Figures of one series in the unit of its samples; ``low``/``high``: 95% interval of the median, or
     None.
     """
 

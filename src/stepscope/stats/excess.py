@@ -12,7 +12,7 @@ LEAST_STEPS = 20
 """Of fewer steps nothing can be told."""
 
 MIN_EXCESS = 0.05
-"""Least median excess over the others' own time. Below 5 % of a step a single rank costs less than what ordinary clocks and
+"""Least median excess over the others' own time. Below 5% of a step a single rank costs less than what ordinary clocks and
 schedulers take (2026-11)."""
 
 _SEED = 20_261
@@ -21,7 +21,7 @@ _SEED = 20_261
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excess:
     """Medians over steps (ns): what a rank takes beyond the others' median, and that median. low_ns: lower end of the block
-    bootstrap's 95 % interval of the excess.
+    bootstrap's 95% interval of the excess.
     """
 
     excess_ns: float
@@ -32,7 +32,7 @@ class Excess:
 def chronic_excess(excess_ns: NDArray[np.float64], others_ns: NDArray[np.float64]) -> Excess | None:
     """The excess of a slow rank, from that of every step [steps] and the others' median own time [steps]; else None.
 
-    Slow is one with at least 20 steps whose median excess is more than 5 % of the others' own time, and whose lower bound
+    Slow is one with at least 20 steps whose median excess is more than 5% of the others' own time, and whose lower bound
     lies above 0.
     """
     if excess_ns.size < LEAST_STEPS:
@@ -45,6 +45,6 @@ def chronic_excess(excess_ns: NDArray[np.float64], others_ns: NDArray[np.float64
 
 
 def lower_bound(values: NDArray[np.float64]) -> float | None:
-    """Lower end of the block bootstrap's 95 % interval of the median; None below 6 samples."""
+    """Lower end of the block bootstrap's 95% interval of the median; None below 6 samples."""
     interval = bootstrap_median_interval(values, rng=np.random.default_rng(_SEED))
     return None if interval is None else interval.low

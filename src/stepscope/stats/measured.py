@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.units import format_count, format_percent
+from stepscope.core.units import format_percent
 from stepscope.records.cell_result import CellResult, RankSamples
 from stepscope.records.samples import EpochResult, RankSummary, StepSample
 from stepscope.stats.bootstrap import rounds_median_interval
@@ -21,7 +21,7 @@ StepKey = tuple[int, int]  # round, step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A median in the unit of its samples, its 95 % interval (None: too few samples), number of samples."""
+    """A median in the unit of its samples, its 95% interval (None: too few samples), number of samples."""
 
     median: float
     low: float | None
@@ -197,6 +197,6 @@ def _sampling_notes(cell: CellResult, last: Sequence[EpochResult]) -> list[str]:
     if seen == expected:
         return []
     return [
-        f"the ranks together trained on {format_count(seen)} samples in an epoch of {format_count(expected)}:"
+        f"the ranks together trained on {seen:,} samples in an epoch of {expected:,}:"
         " the data is not split as it should be"
     ]

@@ -16,7 +16,7 @@ from stepscope.core.errors import StepscopeError
 Samples = Sequence[float] | Sequence[int] | NDArray[np.float64]
 
 MIN_INTERVAL_SAMPLES = 6
-"""Fewest independent samples with a 95 % interval of the median: 2 x 0.5**6 = 0.03 is the first below 0.05.
+"""Fewest independent samples with a 95% interval of the median: 2 x 0.5**6 = 0.03 is the first below 0.05.
 """
 
 _NORMAL_SIGMA_PER_MAD = 1.0 / NormalDist().inv_cdf(0.75)

@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizePoint:
-    """Throughput on ``world_size`` ranks relative to one of the points, and its 95 % interval where there is one."""
+    """Throughput on ``world_size`` ranks relative to one of the points, and its 95% interval where there is one."""
 
     world_size: int
     speedup: float
@@ -41,7 +41,7 @@ class SizePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingLaw:
-    """A fitted law. serial_fraction: s, with its 95 % interval; coherency: k, 0 and no interval in Amdahl's law.
+    """A fitted law. serial_fraction: s, with its 95% interval; coherency: k, 0 and no interval in Amdahl's law.
 
     max_relative_error: of the fitted throughput at the measured sizes. sizes: how many there were.
     """

@@ -12,12 +12,12 @@ MIN_STEPS = 10
 
 
 def precise_enough(step_ns: Samples, *, ci_fraction: float) -> bool:
-    """Whether the 95 % interval of the median step reaches at most ``ci_fraction`` of the median to either
+    """Whether the 95% interval of the median step reaches at most ``ci_fraction`` of the median to either
     side.
 
     step_ns: timed steps in the order measured, warm-up left out. Always False below 10 steps. Asking at every
     checkpoint (about 1.5 times the steps of the one before) stops early by luck now and then: the interval
-    reported afterwards covers a little less than its 95 %.
+    reported afterwards covers a little less than its 95%.
     """
     if len(step_ns) < MIN_STEPS:
         return False

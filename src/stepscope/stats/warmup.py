@@ -56,7 +56,7 @@ def one_level(step_ns: Samples) -> bool:
     """Whether a series (>= 4 steps) stays on one level: no slow start, no drift, no change half-way.
 
     The median of the first five steps agrees with that of the rest, and so do the medians of the two halves,
-    within 2 % or three standard errors, whichever is larger. Logarithms are compared, with the noise taken
+    within 2% or three standard errors, whichever is larger. Logarithms are compared, with the noise taken
     from the MAD around each part's own level: single spikes count for little, and a change of level is not
     mistaken for noise.
     """

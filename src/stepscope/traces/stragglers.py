@@ -28,7 +28,7 @@ MIN_SHARE = 0.20
 MAX_P = 0.05
 CLEAR_WAITS, CLEAR_LEAD, CLEAR_P = 3, 2.0, 0.015
 """Last in every one of at least 3 independent waits, each time by 2 times what the others differ and what its lead varies:
-of ranks that differ by chance one is so in at most 1.5 % of captures (simulated: 2 to 8 ranks, normal and exponential
+of ranks that differ by chance one is so in at most 1.5% of captures (simulated: 2 to 8 ranks, normal and exponential
 noise, 2026-11; 2 ranks and 3 waits are the worst). The order of arrival alone proves nothing over so few waits."""
 _CAUSES = {
     "compute": "more compute",
@@ -223,7 +223,7 @@ def _by_steps(late: Mapping[int, _Late], facts: _Facts, skew: int) -> list[Strag
                 facts,
                 excess_ns=slow.excess_ns,
                 excess_low_ns=slow.low_ns,
-                confidence=f"median of {len(rows)} steps, 95 % interval from {slow.low_ns / 1000:,.0f} us",
+                confidence=f"median of {len(rows)} steps, 95% interval from {slow.low_ns / 1000:,.0f} us",
             )
         )
     return found

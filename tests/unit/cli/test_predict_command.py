@@ -35,7 +35,7 @@ def test_one_size_shows_time_rate_choice_alternatives_and_interval(
     assert code == ExitCode.OK
     for word in (
         "all_reduce of 25.0 MiB on 64 x H100 SXM5",
-        "80 %:",
+        "80%:",
         "busbw",
         "algorithm",
         "why",

@@ -69,20 +69,39 @@ def test_a_printed_duration_is_within_one_percent(ns: float) -> None:
 @pytest.mark.parametrize(
     ("fraction", "text"),
     [
-        (0.314, "31 %"),
-        (1.0, "100 %"),
-        (0.0996, "10 %"),
-        (0.0994, "9.9 %"),
-        (0.044, "4.4 %"),
-        (0.004, "0.4 %"),
-        (0.0004, "0 %"),
-        (0, "0 %"),
-        (-0.0004, "0 %"),
-        (-0.05, "-5.0 %"),
+        (0.314, "31%"),
+        (1.0, "100%"),
+        (0.0996, "10%"),
+        (0.0994, "9.9%"),
+        (0.044, "4.4%"),
+        (0.004, "0.4%"),
+        (0.0004, "0%"),
+        (0, "0%"),
+        (-0.0004, "0%"),
+        (-0.05, "-5.0%"),
     ],
 )
 def test_percent_has_a_digit_below_ten(fraction: float, text: str) -> None:
     assert units.format_percent(fraction) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [(42_783.4, 4, "42,783"), (999.96, 4, "1000"), (12.5, 4, "12.5"), (0.012345, 4, "0.01235"), (-42_783, 3, "-42,783"),
+     (99.96, 3, "100"), (0.0, 3, "0")],
+)  # fmt: skip
+def test_a_number_keeps_what_stands_before_the_point(value: float, digits: int, text: str) -> None:
+    assert units.format_number(value, digits) == text
+
+
+def test_thousands_have_commas_in_every_unit() -> None:
+    assert units.format_bandwidth(1.2e12) == "1,200 GB/s"
+    assert units.format_flops(2.5e18) == "2,500 PFLOP/s"
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.0001, "±<0.1%"), (0.004, "±0.4%"), (0.021, "±2%"), (0.25, "±25%")])
+def test_an_interval_is_known_to_a_percent(share: float, text: str) -> None:
+    assert units.format_plus_minus(share) == text
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_of_many_jobs_the_worst_speaks_for_all() -> None:
     outcome = looked(5, *[(fires(s),) for s in (0.2, 0.5, 0.1, 0.3)], Quiet(rule="r", looked_at="q"))
     assert isinstance(outcome, tuple)
     assert [(f.subject, f.stake_fraction) for f in outcome] == [("job1", 0.5)]
-    assert outcome[0].evidence == ("e", "the same in 3 more of the traced jobs, from 10 % of the time")
+    assert outcome[0].evidence == ("e", "the same in 3 more of the traced jobs, from 10% of the time")
 
 
 def test_quiet_wins_over_skipped_and_findings_over_quiet() -> None:
@@ -115,7 +115,7 @@ def test_the_ratio_of_peaks_is_unknown_for_an_unknown_part() -> None:
 
 def test_ranks_that_are_alike_are_not_given_a_range() -> None:
     assert Part([0.191, 0.194]).spread == ("mean of 2 ranks, all alike",)
-    assert Part([0.19, 0.25]).spread == ("mean of 2 ranks; between 19 % and 25 %",)
+    assert Part([0.19, 0.25]).spread == ("mean of 2 ranks; between 19% and 25%",)
     assert Part([0.19]).spread == ()
 
 

@@ -155,7 +155,7 @@ def test_every_published_row_is_predicted(published: ValidationReport) -> None:
 def test_median_errors_on_published_rows_stay_below_the_bars(
     published: ValidationReport, size_class: str, bar: float
 ) -> None:
-    # The bars of issue 4 are 35, 30 and 10 %: these are nearer to what is reached, so that a loss shows.
+    # The bars of issue 4 are 35, 30 and 10%: these are nearer to what is reached, so that a loss shows.
     assert size_class in [name for name, _ in SIZE_CLASSES]
     (group,) = [g for g in published.overall if g.size_class == size_class]
     assert group.median_error <= bar

@@ -294,6 +294,6 @@ def test_ticks_are_plain() -> None:
         "0.01",
         "1",
         "50",
-        "1\u2009000",
+        "1,000",
     ]
     assert [size_tick(x) for x in (512, 1024, 1.5 * MIB)] == ["512 B", "1 KiB", "1.5 MiB"]

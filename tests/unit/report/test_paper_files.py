@@ -32,7 +32,7 @@ def finding(title: str = "2 ranks are slower than 1", **changes: object) -> Find
         "rule": "negative-scaling",
         "severity": "problem",
         "title": title,
-        "evidence": ("speed-up 0.46x on 4 ranks", "31 % of the step is exposed communication"),
+        "evidence": ("speed-up 0.46x on 4 ranks", "31% of the step is exposed communication"),
         "stake_fraction": 0.31,
         "confidence": "measured",
         "advice": (Advice(text="use a larger batch", command="stepscope bench --set base.global_batch=1024"),),
@@ -47,7 +47,7 @@ def diagnosis(*found: Finding) -> Diagnosis:
             Skipped(rule="straggler", reason="no trace here", command="stepscope bench MATRIX.yaml --profile"),
             Skipped(rule="clock-skew", reason="no trace here", command="stepscope bench MATRIX.yaml --profile"),
         ),
-        quiet=(Quiet(rule="noisy", looked_at="spread 2 %, limit 10 %"),),
+        quiet=(Quiet(rule="noisy", looked_at="spread 2%, limit 10%"),),
     )
 
 
@@ -146,7 +146,7 @@ def test_a_super_linear_speedup_is_not_rated() -> None:
     made = evidence(*imported())
     row = next(r for r in made.scaling if not r.is_baseline)
     table = scaling.build((replace(row, rating=None, efficiency=1.4, targets=()),), made.runs)
-    assert "140.0 % not rated" in markdown.render(table)
+    assert "140.0% not rated" in markdown.render(table)
 
 
 def test_findings_are_a_table_with_advice_and_stake() -> None:
@@ -165,18 +165,18 @@ def test_the_report_puts_findings_first_with_the_next_command_whole() -> None:
     ]
     assert order == sorted(order)
     assert "1. [problem] 2 ranks are slower than 1" in text
-    assert "Confidence: measured. Fixing this returns up to 31 % of the step. About: mlp on mnist. Rule:" in text
+    assert "Confidence: measured. Fixing this returns up to 31% of the step. About: mlp on mnist. Rule:" in text
     assert f"$ {long}\n" in text
     assert "(--drop-epochs 2)" in text
     assert "straggler, clock-skew: no trace here" in text
     assert text.count("$ stepscope bench MATRIX.yaml --profile") == 1
-    assert "noisy: spread 2 %, limit 10 %" in text
+    assert "noisy: spread 2%, limit 10%" in text
     assert text.isascii()
     assert all(len(line) <= 100 for line in text.splitlines() if "$ " not in line)
 
 
 def test_ascii_keeps_meaning() -> None:
-    assert ascii_text("±2 % · 3 µs → x – é ß 中") == "+-2 % , 3 us -> x - e ss [U+4E2D]"
+    assert ascii_text("±2% · 3 µs → x – é ß 中") == "+-2% , 3 us -> x - e ss [U+4E2D]"
     assert ascii_text("a\x00b\x1b[31m\u202e") == "a b [31m "
 
 
@@ -252,7 +252,7 @@ def test_the_tables_compile(tmp_path: Path, what: str) -> None:
 def test_pieces_of_evidence_are_told_apart_in_a_cell() -> None:
     (row,) = findings.build((finding(advice=(Advice(text="do this"), Advice(text="or that"))),)).rows
     texts = [value.text for value in row.values]
-    assert "speed-up 0.46x on 4 ranks; 31 % of the step is exposed communication" in texts
+    assert "speed-up 0.46x on 4 ranks; 31% of the step is exposed communication" in texts
     assert "do this; or that" in texts
 
 

@@ -69,7 +69,7 @@ def test_no_baseline_is_rated_and_empty_runs_have_no_row(found: Evidence) -> Non
 def test_ag_news_is_duplicated_data_and_not_communication(diagnosis: Diagnosis) -> None:
     finding = only(diagnosis, "duplicated-data")
     said = " ".join(finding.evidence)
-    assert "0.4686 on 4 ranks, 0.6022 on 1 rank: 22 % lower" in said
+    assert "0.4686 on 4 ranks, 0.6022 on 1 rank: 22% lower" in said
     assert "epoch time: 1.25x" in said
     assert "communication-bound" not in {f.rule for f in diagnosis.findings}
     assert any(isinstance(q, Quiet) and q.rule == "communication-bound" for q in diagnosis.quiet)
@@ -84,7 +84,7 @@ def test_imdb_lost_quality(diagnosis: Diagnosis) -> None:
 
 
 def test_only_the_good_pair_is_praised(diagnosis: Diagnosis) -> None:
-    assert "3.49x on 4 ranks, 87.3 % efficiency" in only(diagnosis, "good-scaling").title
+    assert "3.49x on 4 ranks, 87.3% efficiency" in only(diagnosis, "good-scaling").title
     for finding in diagnosis.findings:
         assert "excellent" not in finding.title
 

@@ -159,7 +159,7 @@ def test_replicas_that_differ_are_a_note(fakes: Any, layout: RunLayout) -> None:
 def test_steps_that_drift_are_a_note_with_the_size_of_the_drift(fakes: Any, layout: RunLayout) -> None:
     cell = fakes.single("c1")
     fakes.write_cell(layout, cell, ranks=[fakes.series([10 * MS + n for n in range(20)] + [12 * MS] * 20)])
-    assert any("+20 %" in note for note in _one(layout, cell).notes)
+    assert any("+20%" in note for note in _one(layout, cell).notes)
 
 
 # --- epochs cells

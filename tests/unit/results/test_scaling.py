@@ -69,7 +69,7 @@ def test_steps_of_bench_give_the_ratio_of_rates_with_both_intervals() -> None:
         run("b", ranks=2, samples_per_s=rate(180, spread=0.04), step_ns=step(5.5)),
     )["b"]
     assert (found.basis, found.speedup) == ("median step", pytest.approx(1.8))
-    assert found.low == pytest.approx(1.8 * 0.95, rel=0.005), "3 % and 4 % together are 5 %"
+    assert found.low == pytest.approx(1.8 * 0.95, rel=0.005), "3% and 4% together are 5%"
     assert found.high == pytest.approx(1.8 * 1.05, rel=0.005)
 
 

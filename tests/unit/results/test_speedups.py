@@ -18,7 +18,7 @@ MS = 1_000_000
     [
         (3.64, 4, "excellent"),
         (3.6, 4, "good"),  # 0.90 is not above 0.90
-        (3.49, 4, "good"),  # document 002 called 87 % excellent
+        (3.49, 4, "good"),  # document 002 called 87% excellent
         (3.2, 4, "fair"),
         (2.0, 4, "poor"),
         (1.0, 4, "poor"),

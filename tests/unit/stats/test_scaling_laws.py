@@ -38,7 +38,7 @@ def test_amdahl_gives_back_the_serial_fraction_of_exact_points(serial: float) ->
 
 
 def test_amdahl_against_the_textbook() -> None:
-    """95 % parallel on 4 ranks: 1 / (0.05 + 0.95 / 4) = 3.478."""
+    """95% parallel on 4 ranks: 1 / (0.05 + 0.95 / 4) = 3.478."""
     law = fitted(fit_amdahl(points(0.05)))
     assert 4 * law.efficiency(4) == pytest.approx(1 / (0.05 + 0.95 / 4))
 

@@ -24,7 +24,7 @@ def test_quiet_steps_are_precise_enough_at_the_first_checkpoint() -> None:
 def test_noisy_steps_need_more_of_them() -> None:
     steps = 1e7 * np.random.default_rng(0).lognormal(0, 0.1, 2000)
     needed = next(c for c in checkpoints() if precise_enough(steps[:c], ci_fraction=0.02))
-    # half-width of the 95 % interval of a median: 1.96 x 1.25 x 0.1 / sqrt(n) = 0.02 at n = 150
+    # half-width of the 95% interval of a median: 1.96 x 1.25 x 0.1 / sqrt(n) = 0.02 at n = 150
     assert 70 <= needed <= 400
 
 

@@ -67,7 +67,7 @@ def test_dlrm_names_rank_7_and_says_on_how_little_that_rests() -> None:
     assert s.p_value == pytest.approx(0.01, abs=0.0005)
     assert "1 step" in s.confidence
     assert s.cause == "launch-bound"
-    assert "late already when the capture began" in s.evidence  # 83 % of its skew is in the very first one
+    assert "late already when the capture began" in s.evidence  # 83% of its skew is in the very first one
 
 
 @real
@@ -130,7 +130,7 @@ def test_an_even_job_names_nobody(tmp_path: Path, device: str) -> None:
 @pytest.mark.parametrize("steps", [6, 40])
 def test_noise_names_nobody(world: int, steps: int) -> None:
     named = sum(bool(_of(_noise(steps, world, seed=seed)).stragglers) for seed in range(40))
-    assert named <= 4  # the level of the test is 5 %, and the share of skew comes on top
+    assert named <= 4  # the level of the test is 5%, and the share of skew comes on top
 
 
 @pytest.mark.parametrize("world", [2, 4])

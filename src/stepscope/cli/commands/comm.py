@@ -49,7 +49,7 @@ class Comm(Options):
     ] = "auto"
     ci: Annotated[
         float,
-        typer.Option(help="auto stops when the median's 95 % interval is within this fraction.", min=0.001, max=1),
+        typer.Option(help="auto stops when the median's 95% interval is within this fraction.", min=0.001, max=1),
     ] = 0.02
     budget: Annotated[str, typer.Option(help="Longest time for one size.", metavar="TIME")] = "5s"
     timeout: Annotated[

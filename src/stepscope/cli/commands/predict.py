@@ -62,7 +62,7 @@ class Predict(Options):
 def predict(options: Predict) -> int:
     """Predict the time of a collective, from the hardware's specification or from a calibration; or the best buckets.
 
-    Shows time, bus bandwidth, the algorithm the library would choose and why, the others, and an 80 % interval.
+    Shows time, bus bandwidth, the algorithm the library would choose and why, the others, and an 80% interval.
     """
     from stepscope.cli.predict_run import run
 

@@ -40,7 +40,7 @@ SAVED = Threshold(
     source="above it nothing was saved; a 2-byte type gives 0.5",
 )
 MATTERS = Threshold(
-    value=0.10, unit="share of the step", source="as for poor-overlap: less is worth less than 11 % of speed"
+    value=0.10, unit="share of the step", source="as for poor-overlap: less is worth less than 11% of speed"
 )
 FP32_BYTES = 4
 

@@ -11,13 +11,13 @@ in the same run and turns out no faster than the one in use is not advised.
 Why
 ---
 Small buckets pay the latency of a collective often; large ones start late, and the last one is exposed whole. torch's
-default (25 MiB after a first bucket of 1 MiB) suits neither slow networks nor small models, and costs 20 to 30 % on 1
+default (25 MiB after a first bucket of 1 MiB) suits neither slow networks nor small models, and costs 20 to 30% on 1
 to 4 Gbit/s.
 
 Known problems
 --------------
 A parameter is never split: with 64 MiB weights all sizes give the same buckets, and the rule is quiet. Copies into
-and out of DDP's buckets are not in the model. Sizes within 0.5 % count as equal, and the larger is named.
+and out of DDP's buckets are not in the model. Sizes within 0.5% count as equal, and the larger is named.
 
 References
 ----------
@@ -46,7 +46,7 @@ from stepscope.results.evidence import Evidence
 MIN_GAIN = Threshold(
     value=0.03,
     unit="predicted step in use / of the size named - 1",
-    source="the timeline meets measured steps within 3 % (2 Gbit emulated network, 2026-11)",
+    source="the timeline meets measured steps within 3% (2 Gbit emulated network, 2026-11)",
 )
 
 TORCH_DEFAULT_MB = 25.0

@@ -2,7 +2,7 @@
 
 What
 ----
-A sweep of at least three sizes whose busbw at the largest size lies 10 % or more below its best, and the 95 % intervals
+A sweep of at least three sizes whose busbw at the largest size lies 10% or more below its best, and the 95% intervals
 of the two do not overlap.
 
 Why
@@ -33,7 +33,7 @@ from stepscope.results.evidence import NEEDS, Evidence
 MIN_DROP = Threshold(
     value=0.10,
     unit="1 - busbw at the largest size / best busbw",
-    source="5 times the half-width of the interval that a measurement aims at (2 %)",
+    source="5 times the half-width of the interval that a measurement aims at (2%)",
 )
 LEAST_SIZES = Threshold(value=3, unit="sizes of a sweep", source="with two, one is always the lower")
 

@@ -3,10 +3,10 @@
 What
 ----
 Of every group (model, data, precision) the fastest run on each number of ranks is judged. Measured: exposed communication
-(waiting for the last rank left out where the samples show it) over the step; more than 20 % of it, and the efficiency cannot
+(waiting for the last rank left out where the samples show it) over the step; more than 20% of it, and the efficiency cannot
 be "good". Not measured: a speed-up below half of the ideal one where a fact that the run states makes communication the
 likely cause: few samples a rank, short sequences, a small model. The finding says which, and computes the batch, or the
-accumulation without synchronisation, at which 80 % of the step is work: the exposed part does not grow with the batch, the
+accumulation without synchronisation, at which 80% of the step is work: the exposed part does not grow with the batch, the
 forward and backward pass does. Where collectives were measured, their alpha-beta says how much of the cost is latency.
 
 Why
@@ -87,7 +87,7 @@ class _Cost:
 
     @property
     def factor(self) -> float:
-        """How many times the batch makes 80 % of the step work."""
+        """How many times the batch makes 80% of the step work."""
         target = 1 - MAX_EXPOSED.value
         if self.cost_ns is None or self.step_ns is None:
             return target * self.share / (1 - self.share) / (1 - target)
@@ -302,7 +302,7 @@ def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
 
 
 def _needed(evidence: Evidence, cost: _Cost) -> tuple[str, ...]:
-    """What reaches 80 %: batch, accumulation, sequence."""
+    """What reaches 80%: batch, accumulation, sequence."""
     run, factor = cost.run, cost.factor
     if not math.isfinite(factor) or factor <= 1:
         return ()

@@ -2,7 +2,7 @@
 
 What
 ----
-Computation, overlapping streams counted once, over the window; median over ranks. From 80 % on nothing else is worth
+Computation, overlapping streams counted once, over the window; median over ranks. From 80% on nothing else is worth
 much: all communication, waiting, idle time and copies together are under a fifth.
 
 Why

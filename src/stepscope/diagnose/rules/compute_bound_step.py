@@ -34,12 +34,12 @@ from stepscope.results.evidence import Evidence
 MIN_COMPUTE = Threshold(
     value=0.90,
     unit="share of the step",
-    source="the other half of the thresholds of 10 % for communication and data",
+    source="the other half of the thresholds of 10% for communication and data",
 )
 MAX_OTHER = Threshold(
     value=0.05,
     unit="share of the step, each of communication and data",
-    source="both together stay within 10 %",
+    source="both together stay within 10%",
 )
 
 

@@ -3,8 +3,8 @@
 What
 ----
 Where samples were counted: those of all ranks in an epoch over the size of the data set; 1.5 or more on several ranks. From
-curves alone: the first epoch's training loss on n ranks is at least 10 % lower than on the baseline's ranks, with the same
-data and the same learning rate, while the epoch takes at least 90 % of the baseline's time. One pass over the data cannot
+curves alone: the first epoch's training loss on n ranks is at least 10% lower than on the baseline's ranks, with the same
+data and the same learning rate, while the epoch takes at least 90% of the baseline's time. One pass over the data cannot
 teach more because more ranks make it, and cannot take as long.
 
 Why
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.core.units import format_count, format_percent
+from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
@@ -98,11 +98,9 @@ def _curves_text(pair: Pair, shown: Curves) -> _Said:
 def _by_count(run: TrainingRun, pair: Pair | None, seen: float) -> Finding:
     ranks = counted(run.world_size or 0, "rank")
     total = round(seen * (run.dataset_size or 0))
-    evidence = [
-        f"{format_count(total)} samples in an epoch of {format_count(run.dataset_size or 0)}, all ranks together"
-    ]
+    evidence = [f"{total:,} samples in an epoch of {run.dataset_size or 0:,}, all ranks together"]
     if run.samples_seen_per_rank:
-        each = ", ".join(format_count(n) for n in run.samples_seen_per_rank[:8])
+        each = ", ".join(f"{n:,}" for n in run.samples_seen_per_rank[:8])
         evidence.append(f"samples by rank: {each}{', ...' if len(run.samples_seen_per_rank) > 8 else ''}")
     if pair is not None:
         evidence.append(_speed(pair))
@@ -169,12 +167,12 @@ RULE = Rule(
         "loss": Threshold(
             value=LOSS_LOWER,
             unit="lower first-epoch loss, relative",
-            source="exp043 / exp044 of codeharris: 22 %; a correct pair there (exp020 / exp021) is 13 % higher",
+            source="exp043 / exp044 of codeharris: 22%; a correct pair there (exp020 / exp021) is 13% higher",
         ),
         "time": Threshold(
             value=TIME_KEPT,
             unit="epoch time / the baseline's",
-            source="two ranks that share the data at 56 % efficiency take 0.9; exp044 takes 1.25",
+            source="two ranks that share the data at 56% efficiency take 0.9; exp044 takes 1.25",
         ),
     },
 )

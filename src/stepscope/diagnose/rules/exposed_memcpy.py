@@ -44,7 +44,7 @@ from stepscope.results.evidence import TraceEvidence
 _WORTH = Threshold(
     value=0.05,
     unit="share of the window",
-    source="stepscope's choice, 2026-11: 5 %, half of what other parts need, since pinning is one argument",
+    source="stepscope's choice, 2026-11: 5%, half of what other parts need, since pinning is one argument",
 )
 
 _SAID = {

@@ -4,7 +4,7 @@ What
 ----
 Buckets of a step in the order of their launch. The last one's exposed part, of the exposed part of all, and over the
 steps' time. Of several ranks the smallest counts for each bucket: what is left is transfer, not waiting. Fires when
-the last bucket is at least half of it and takes 5 % of the step.
+the last bucket is at least half of it and takes 5% of the step.
 
 Why
 ---

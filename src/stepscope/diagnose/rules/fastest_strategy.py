@@ -3,7 +3,7 @@
 What
 ----
 Runs on the same number of ranks that share model, data, batch, precision and every setting, and differ in the strategy or
-its options: the fastest is named with its gain over the slowest, where the 95 % intervals of the two step times do not
+its options: the fastest is named with its gain over the slowest, where the 95% intervals of the two step times do not
 overlap (stricter than a test).
 
 Why
@@ -82,7 +82,7 @@ def _finding(group: Sequence[tuple[TrainingRun, Measured]]) -> Finding:
             f"step: {', '.join(f'{run.label} {format_duration(step.value)}' for run, step in group[:6])}",
             *((f"not told apart from the fastest: {', '.join(tied)}",) if tied else ()),
         ),
-        confidence="measured: the 95 % intervals do not overlap",
+        confidence="measured: the 95% intervals do not overlap",
         subject=fast.group,
     )
 

@@ -37,7 +37,7 @@ from stepscope.results.evidence import Evidence
 MOST_SHARE = Threshold(
     value=0.20,
     unit="inactive split / reserved",
-    source="three real snapshots have 0 to 10 % (read 2026-11); a fifth of an 80 GB device is 16 GB, a micro-batch of most "
+    source="three real snapshots have 0 to 10% (read 2026-11); a fifth of an 80 GB device is 16 GB, a micro-batch of most "
     "models",
 )
 LEAST_BYTES = Threshold(value=256 << 20, unit="inactive split bytes", source="13 segments of the 20 MiB minimum")

@@ -79,8 +79,8 @@ def _finding(group: list[Pair]) -> Finding:
 
 
 def _efficiency(pair: Pair) -> str:
-    """Efficiency with one decimal: ``87.3 %``."""
-    return f"{pair.row.efficiency * 100:.1f} %"
+    """Efficiency with one decimal: ``87.3%``."""
+    return format_percent(pair.row.efficiency, digits=1)
 
 
 RULE = Rule(

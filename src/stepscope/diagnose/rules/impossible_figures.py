@@ -19,7 +19,7 @@ above the link's peak is legal with in-network reduction and is not looked at he
 References
 ----------
 METRICS, Scaling and Utilisation (MFU > 1 is an error, not a result). Document 004 of the sources holds two such figures (its
-MFU table, 186 %; samples/s that are steps/s).
+MFU table, 186%; samples/s that are steps/s).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from stepscope.core.units import format_duration, format_percent
+from stepscope.core.units import format_duration, format_number, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.outcome import Said
@@ -201,8 +201,8 @@ def _contradiction(run: TrainingRun) -> Finding | None:
         return None
     return _finding(
         name_of(run),
-        f"{run.samples_per_s.value:.4g} samples/s contradicts its own step: {run.global_batch} samples in"
-        f" {format_duration(run.step_ns.value)} is {derived:.4g}",
+        f"{format_number(run.samples_per_s.value)} samples/s contradicts its own step: {run.global_batch} samples in"
+        f" {format_duration(run.step_ns.value)} is {format_number(derived)}",
         [f"{ratio:.3g}x apart: {_reason(run, ratio)}"],
         "throughput = samples of all ranks in a step / time of the slowest rank's step",
         "certain that the two do not describe the same steps; the reason is likely only",

@@ -32,7 +32,7 @@ from stepscope.results.cell_facts import TimedCell, measured, others
 from stepscope.results.evidence import Evidence
 
 MIN_SHARE = Threshold(
-    value=0.10, unit="share of the step", source="as for communication: less is worth less than 11 % of speed"
+    value=0.10, unit="share of the step", source="as for communication: less is worth less than 11% of speed"
 )
 PROBLEM = Threshold(value=0.30, unit="share of the step", source="the job could run 1.4 times as fast")
 

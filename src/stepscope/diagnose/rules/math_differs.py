@@ -4,8 +4,8 @@ What
 ----
 Finished runs of one source and group with the same global batch, learning rate, optimizer and seed, and exact arithmetic (no
 lossy communication hook), must learn alike: data parallelism only changes who computes what. Their training losses are
-compared at the first epoch, where rounding has had least time to grow, with the run on the fewest ranks. More than 2 % apart
-fires (5 % where no seed is told). Replicas whose parameters differ at the end of a run (bench compares checksums) always
+compared at the first epoch, where rounding has had least time to grow, with the run on the fewest ranks. More than 2% apart
+fires (5% where no seed is told). Replicas whose parameters differ at the end of a run (bench compares checksums) always
 fire.
 
 Why
@@ -44,7 +44,7 @@ from stepscope.results.pairs import name_of
 MAX_APART = Threshold(
     value=0.02,
     unit="first epoch's loss, relative",
-    source="fp32 rounding makes below 1e-3 in one epoch of our presets; dropout on other ranks about 1 %",
+    source="fp32 rounding makes below 1e-3 in one epoch of our presets; dropout on other ranks about 1%",
 )
 MAX_APART_UNSEEDED = Threshold(
     value=0.05, unit="first epoch's loss, relative, seed not told", source="start values differ as well then"

@@ -3,7 +3,7 @@
 What
 ----
 Of the time of all compute kernels, what elementwise work, normalisation, reductions, softmax, dropout, optimizer
-updates, copies by kernel and changes of layout take, as the kernels' names tell. Fires from 40 % of the compute
+updates, copies by kernel and changes of layout take, as the kernels' names tell. Fires from 40% of the compute
 kernels' time on, when that is a tenth of the window.
 
 Why
@@ -15,12 +15,12 @@ where five read and write five times.
 Known problems
 --------------
 Names only: no counters of bytes are in a trace. Kernels that a compiler fused (`triton_poi_`, `triton_red_`) are left
-out: they are what the advice leads to. The stake is all of their time; a part of it comes back (Ivanov: 39 % outside
+out: they are what the advice leads to. The stake is all of their time; a part of it comes back (Ivanov: 39% outside
 products, 1.30 times as fast when fused).
 
 References
 ----------
-Ivanov et al., Data Movement Is All You Need, MLSys 2021, table 1 (BERT in PyTorch: 39 % of the time and 0.2 % of the
+Ivanov et al., Data Movement Is All You Need, MLSys 2021, table 1 (BERT in PyTorch: 39% of the time and 0.2% of the
 FLOP are outside products; fused, an encoder layer runs 1.30 and all of BERT 1.19 times as fast). Williams et al.,
 Roofline, 2009. Document 004, "Memory bandwidth limited?".
 """
@@ -49,7 +49,7 @@ from stepscope.traces.kernel_kinds import BANDWIDTH, MATRIX
 _DOMINATES = Threshold(
     value=0.4,
     unit="of the time of all compute kernels",
-    source="Ivanov et al., MLSys 2021, table 1: 39 % of BERT in PyTorch, where fusing gained 1.19 to 1.30",
+    source="Ivanov et al., MLSys 2021, table 1: 39% of BERT in PyTorch, where fusing gained 1.19 to 1.30",
 )
 
 

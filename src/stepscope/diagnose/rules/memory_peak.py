@@ -41,7 +41,7 @@ from stepscope.results.evidence import CellEvidence, Evidence
 NEAR = Threshold(
     value=0.90,
     unit="peak / capacity",
-    source="CUDA context and NCCL buffers take 0.5 to 1 GB a rank that torch does not count: 1 to 6 % of 16 to 80 GB",
+    source="CUDA context and NCCL buffers take 0.5 to 1 GB a rank that torch does not count: 1 to 6% of 16 to 80 GB",
 )
 OUT = ("oom", "host_oom")
 

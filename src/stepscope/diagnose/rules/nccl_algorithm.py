@@ -3,7 +3,7 @@
 What
 ----
 A sweep of `stepscope comm` over NCCL_ALGO, NCCL_PROTO or other NCCL variables has a setting that beats the default at a
-size: the 95 % intervals of the two medians do not overlap, and the default takes at least 5 % more time. Where NCCL's log
+size: the 95% intervals of the two medians do not overlap, and the default takes at least 5% more time. Where NCCL's log
 of the same sizes is there, its own choice is named.
 
 Why
@@ -39,7 +39,7 @@ from stepscope.results.evidence import NEEDS, Evidence
 MIN_GAIN = Threshold(
     value=1.05,
     unit="default's time / winner's time",
-    source="2.5 times the half-width that a measurement aims at (2 %), so that no equal setting wins by luck",
+    source="2.5 times the half-width that a measurement aims at (2%), so that no equal setting wins by luck",
 )
 _SWEEP = "stepscope comm --ops all_reduce --sizes 64K:256M:4 --env NCCL_ALGO=Ring,Tree"
 _SHOWN = 4
@@ -97,7 +97,7 @@ def _finding(op: str, ranks: str, env: str, some: list[Winner], evidence: Eviden
         severity="warning",
         title=f"{op} on {ranks}: {env} is {format_percent(ratio - 1)} faster than NCCL's choice at {format_size(size)}",
         evidence=tuple(said),
-        confidence="measured: 95 % intervals of the medians do not overlap; alone, not beside computation",
+        confidence="measured: 95% intervals of the medians do not overlap; alone, not beside computation",
         advice=(
             Advice(text="try it in the training job, whose sizes and overlap decide", command=f"export {env}"),
             Advice(

@@ -19,7 +19,7 @@ alone is nothing bad). Slow links of other causes can look like sockets without 
 References
 ----------
 CSCS documentation, NCCL (CC0): all_reduce of 128 MiB on 2 x 4 GH200 has 122.6 GB/s with the Slingshot plugin and 5.4 GB/s
-without; NVIDIA nccl issue 209: 60 % of a 32 Gbit/s network over TCP; NCCL user guide, NCCL_NET and NCCL_NET_PLUGIN.
+without; NVIDIA nccl issue 209: 60% of a 32 Gbit/s network over TCP; NCCL user guide, NCCL_NET and NCCL_NET_PLUGIN.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from stepscope.results.evidence import Evidence
 MOST_SHARE = Threshold(
     value=0.90,
     unit="of the device's capacity",
-    source="CUDA context and NCCL buffers take 1 to 3 GB beside the pool, 2 to 8 % of 40 and 80 GB devices, and some of the "
+    source="CUDA context and NCCL buffers take 1 to 3 GB beside the pool, 2 to 8% of 40 and 80 GB devices, and some of the "
     "rest is fragments",
 )
 _RECOMPUTE = "about a third more computation (4/3)"

@@ -3,7 +3,7 @@
 What
 ----
 Two ways. Calls of one size in `stepscope comm`: the slowest tenth takes 1.5 times the median and more, while the medians
-of the ranks lie within 10 % of each other (a slow rank would show there). Traces: the transfer alone, after the last
+of the ranks lie within 10% of each other (a slow rank would show there). Traces: the transfer alone, after the last
 rank arrived, of like collectives (operation, size, group) has a slowest tenth of 1.5 times the median, while arrival
 skew explains less than half of that.
 

@@ -3,7 +3,7 @@
 What
 ----
 Of the time of all kernels that multiply matrices, what runs on the matrix units (tensor cores, AMD's matrix cores),
-as the kernels' names tell. Fires when that is under 5 %, the rest is known not to, and products take a tenth of the
+as the kernels' names tell. Fires when that is under 5%, the rest is known not to, and products take a tenth of the
 time.
 
 Why

@@ -2,7 +2,7 @@
 
 What
 ----
-Sizes whose 95 % interval of the median reaches 10 % or more from it; sizes whose mean is twice the median or more; and gloo
+Sizes whose 95% interval of the median reaches 10% or more from it; sizes whose mean is twice the median or more; and gloo
 ranks that ran under the default scheduler policy.
 
 Why
@@ -36,7 +36,7 @@ from stepscope.results.comm_labels import op_label, sweep_names
 from stepscope.results.evidence import NEEDS, Evidence
 
 MAX_REACH = Threshold(
-    value=0.10, unit="interval's reach / median", source="5 times the half-width that a measurement aims at (2 %)"
+    value=0.10, unit="interval's reach / median", source="5 times the half-width that a measurement aims at (2%)"
 )
 MEAN_OVER_MEDIAN = Threshold(
     value=2.0, unit="mean / median", source="gloo, 1 KiB, 2 ranks on 2 cores: 4.0 SCHED_OTHER, to 1.4 SCHED_BATCH"

@@ -2,13 +2,13 @@
 
 What
 ----
-Finished runs with fewer than 10 timed steps (or, where only epochs were timed, fewer than 6 of them); whose 95 % interval
-reaches more than 5 % from the median step; or whose step times did not stay on one level (bench's note) and differ by 2 %
+Finished runs with fewer than 10 timed steps (or, where only epochs were timed, fewer than 6 of them); whose 95% interval
+reaches more than 5% from the median step; or whose step times did not stay on one level (bench's note) and differ by 2%
 between their halves. One finding lists them all, worst first.
 
 Why
 ---
-A gain of 5 % cannot be seen through noise of 10 %, and every ratio inherits the noise of both sides. A drifting machine
+A gain of 5% cannot be seen through noise of 10%, and every ratio inherits the noise of both sides. A drifting machine
 makes whichever was measured first look faster.
 
 Known problems
@@ -17,7 +17,7 @@ Sources that give one figure and no count cannot be judged. Steps of different w
 
 References
 ----------
-METRICS, Comparing two runs: the interval of a median needs 6 samples. FORMATS: a measurement of bench aims at 2 %.
+METRICS, Comparing two runs: the interval of a median needs 6 samples. FORMATS: a measurement of bench aims at 2%.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MIN_STEP_COUNT = Threshold(
 MIN_EPOCH_COUNT = Threshold(
     value=MIN_INTERVAL_SAMPLES,
     unit="timed epochs",
-    source="2 x 0.5^6 = 0.03: fewer have no 95 % interval of the median",
+    source="2 x 0.5^6 = 0.03: fewer have no 95% interval of the median",
 )
 MAX_REACH = Threshold(
     value=0.05, unit="interval's reach / median", source="2.5 times what bench aims at (measure.ci 0.02)"

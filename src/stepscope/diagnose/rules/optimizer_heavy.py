@@ -34,7 +34,7 @@ from stepscope.results.evidence import Evidence
 MIN_SHARE = Threshold(
     value=0.20,
     unit="share of the step",
-    source="accumulation over 2 micro-steps then returns 10 %, the least that other rules name",
+    source="accumulation over 2 micro-steps then returns 10%, the least that other rules name",
 )
 
 

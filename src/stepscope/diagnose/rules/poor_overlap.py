@@ -44,12 +44,12 @@ from stepscope.results.evidence import Evidence
 MIN_EXPOSED = Threshold(
     value=0.10,
     unit="share of the step",
-    source="below it all of it is worth less than 11 % of speed; what is usual for tuned data-parallel jobs",
+    source="below it all of it is worth less than 11% of speed; what is usual for tuned data-parallel jobs",
 )
 MIN_AVOIDABLE = Threshold(
     value=0.05,
     unit="share of the step",
-    source="the timeline meets measured steps within 3 % (2 Gbit emulated network, 2026-11): less is its own error",
+    source="the timeline meets measured steps within 3% (2 Gbit emulated network, 2026-11): less is its own error",
 )
 
 

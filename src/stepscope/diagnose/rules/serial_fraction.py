@@ -4,12 +4,12 @@ What
 ----
 Amdahl's law and the universal scalability law (USL) are fitted to the speed-ups of one group, strategy and baseline under
 strong scaling, on at least 4 different numbers of ranks (the fastest run on each). The rule fires when the fitted efficiency
-at the most ranks measured is 0.80 or less. It gives the serial fraction with its 95 % interval, the limit that it sets, and,
+at the most ranks measured is 0.80 or less. It gives the serial fraction with its 95% interval, the limit that it sets, and,
 where the USL's second term is above 0 with its whole interval, the number of ranks beyond which more are slower.
 
 Why
 ---
-With a serial fraction of 5 % no number of ranks reaches 20x, and half of the money is lost from 21 ranks on.
+With a serial fraction of 5% no number of ranks reaches 20x, and half of the money is lost from 21 ranks on.
 
 Known problems
 --------------
@@ -149,7 +149,7 @@ def _usl(series: _Series) -> list[str]:
 
 
 def _interval(interval: Interval) -> str:
-    return f"95 % interval {format_percent(interval.low)} to {format_percent(interval.high)}"
+    return f"95% interval {format_percent(interval.low)} to {format_percent(interval.high)}"
 
 
 RULE = Rule(

@@ -46,7 +46,7 @@ MIN_FRACTION = Threshold(
 PAIR_RATIO = Threshold(
     value=SLOW,
     unit="times the time of its like",
-    source="half way, in ratio, between equal and half the rate; pairs of 4 shaped hosts lie within 4 % (2026-11)",
+    source="half way, in ratio, between equal and half the rate; pairs of 4 shaped hosts lie within 4% (2026-11)",
 )
 START_UP = Threshold(
     value=10,

@@ -4,15 +4,15 @@ What
 ----
 Own time of a rank is its step without exposed communication: what it does before it enters the collective. d is a
 rank's own time minus the median of the others', step by step. A rank is slow (chronic) when over at least 20 timed
-steps the median of d is more than 5 % of the others' own time and the lower end of the block bootstrap's 95 %
-interval is above 0. Where no rank is, the lead of whoever is last in each step is asked the same with 10 %
+steps the median of d is more than 5% of the others' own time and the lower end of the block bootstrap's 95%
+interval is above 0. Where no rank is, the lead of whoever is last in each step is asked the same with 10%
 (rotating), and steps in which a rank was more than 6 MAD over its own usual (the MAD over steps, not over ranks) are
 summed up (one-off).
 
 Why
 ---
 All ranks leave a collective together, so that a job runs at the pace of its slowest rank: one of 8 GPUs that is 50 ms
-late on a 15 ms step costs 77 % of the throughput.
+late on a 15 ms step costs 77% of the throughput.
 
 Known problems
 --------------
@@ -58,7 +58,7 @@ EXCESS = Threshold(
 ROTATING = Threshold(
     value=MIN_ROTATING,
     unit="median lead of the last / own time",
-    source="twice the expected range of 8 normal samples whose spread is 3 %",
+    source="twice the expected range of 8 normal samples whose spread is 3%",
 )
 ONE_OFF = Threshold(
     value=MIN_ONE_OFF,
@@ -136,7 +136,7 @@ def _evidence(slow: Slow, times: OwnTimes) -> tuple[str, ...]:
         said.append(
             f"own time {format_duration(slow.others_ns + slow.excess_ns)} against {own} of the others: "
             f"{format_duration(slow.excess_ns)} more in the median of {slow.steps} steps, at least "
-            f"{format_duration(low or 0.0)} (95 %)"
+            f"{format_duration(low or 0.0)} (95%)"
         )
         said.append(f"chronic: late in {slow.late_steps} of {slow.steps} steps")
     else:

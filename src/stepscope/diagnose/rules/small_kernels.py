@@ -44,7 +44,7 @@ from stepscope.results.evidence import TraceEvidence
 _MOST = Threshold(
     value=0.5,
     unit="of all compute kernels, by number",
-    source="stepscope's choice, 2026-11: half; 24 to 95 % (median 43 %) in the seven GPU traces this was built on",
+    source="stepscope's choice, 2026-11: half; 24 to 95% (median 43%) in the seven GPU traces this was built on",
 )
 
 

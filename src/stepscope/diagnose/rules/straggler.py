@@ -3,7 +3,7 @@
 What
 ----
 Per collective that all ranks leave together, after clock alignment: who came last. A rank is named when, over fewer
-than 20 steps, the collectives in which it came last carry at least 20 % of all skew and it was last more often than
+than 20 steps, the collectives in which it came last carry at least 20% of all skew and it was last more often than
 chance (binomial, Bonferroni over ranks, p < 0.05); over 20 steps or more, when its own time exceeds the others' by a
 median whose bootstrap lower bound is above 0. Where nobody is named and waiting still takes a tenth of the time, the
 skew rotates.

@@ -3,7 +3,7 @@
 What
 ----
 Two kinds of evidence. Matrix products of `stepscope comm --matmul`, the same on every rank at the same time: the slowest
-rank's median lies 10 % and more behind the fastest, at half of the sizes and more, and it is the same rank each time. The
+rank's median lies 10% and more behind the fastest, at half of the sizes and more, and it is the same rank each time. The
 driver's power limit below the default.
 
 Why
@@ -20,7 +20,7 @@ for its own tools to say.
 References
 ----------
 nvidia-smi -q -d PERFORMANCE (clocks event reasons); NVML API, nvmlClocksEventReasons; Sinha et al., Not all GPUs are created
-equal, SC 2022: 8 to 20 % between GPUs of one kind in five clusters.
+equal, SC 2022: 8 to 20% between GPUs of one kind in five clusters.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from stepscope.results.evidence import Evidence
 MOST_SPREAD = Threshold(
     value=0.10,
     unit="(slowest - fastest rank) / slowest",
-    source="GPUs of one kind differ by 8 % on average (Sinha et al., SC 2022)",
+    source="GPUs of one kind differ by 8% on average (Sinha et al., SC 2022)",
 )
 LEAST_SIZES = Threshold(
     value=0.5,
     unit="of the sizes",
-    source="2 ranks on a busy 2-core machine: one of 4 sizes 27 % apart, the others 0 to 2 % (2026-11): a moment, no device",
+    source="2 ranks on a busy 2-core machine: one of 4 sizes 27% apart, the others 0 to 2% (2026-11): a moment, no device",
 )
 LEAST_LIMIT = Threshold(value=0.98, unit="of the default power limit", source="as stepscope doctor; limits are rounded")
 _MATMUL = "stepscope comm --ops none --matmul"

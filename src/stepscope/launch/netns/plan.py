@@ -94,7 +94,7 @@ def burst_bytes(rate_bits_per_s: int) -> int:
     """Size of a token bucket: 1 ms at the link's rate, and what passes at once after a pause.
 
     As small as the rate allows: up to this size messages see no limit, but while the kernel's timer is late a bucket that
-    has run full loses rate. On a busy machine of two cores 0.5 ms lost 2 to 7 %, 1 ms below 1 %.
+    has run full loses rate. On a busy machine of two cores 0.5 ms lost 2 to 7%, 1 ms below 1%.
     """
     return max(MIN_BURST_BYTES, rate_bits_per_s * BURST_NS // 8 // 10**9)
 

@@ -43,7 +43,7 @@ def predict_collective(
     sharp: bool = False,
     caller: Caller = "nccl-tests",
 ) -> Predicted:
-    """Time of one call, with the algorithm that the library would choose, the others, and an 80 % interval.
+    """Time of one call, with the algorithm that the library would choose, the others, and an 80% interval.
 
     size_bytes: S in the nccl-tests sense. gpu: a name or key of the accelerator table. inter_node: key of
     :data:`fabrics.FABRICS`; None: InfiniBand with the adapters usual for the GPU, and a note. algorithm: only this one

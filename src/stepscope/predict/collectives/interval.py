@@ -1,4 +1,4 @@
-"""The 80 % interval of a prediction: how far published tables lie from the model, by what the time is made of.
+"""The 80% interval of a prediction: how far published tables lie from the model, by what the time is made of.
 
 Latency is what machines differ in (launching, hosts, firmware), rates hardly differ. The factors stand near the quantiles
 of all published rows, by row and by source; docs/reference/validation.md has their coverage and what it does not show.
@@ -20,7 +20,7 @@ _REACH: tuple[tuple[float, float, float], ...] = (
     (0.72, 0.86, 1.65),
     (1.00, 0.86, 1.40),
 )
-"""Share of latency in the time; about the 10 % and 90 % quantile of measured / predicted."""
+"""Share of latency in the time; about the 10% and 90% quantile of measured / predicted."""
 
 _UNKNOWN = 1.5
 """Widening of log(time) where fabric or links have no published figures, or the op was seen in one table at most."""
@@ -33,7 +33,7 @@ _NODE = 8
 
 
 def interval(op: str, where: Place, chosen: Candidate, *, extra_us: float) -> tuple[float, float]:
-    """Factors on the predicted time: its 10 % and 90 % quantile."""
+    """Factors on the predicted time: its 10% and 90% quantile."""
     latency = chosen.latency_us + extra_us
     share = latency / (latency + chosen.transfer_us)
     low, high = _at(share)

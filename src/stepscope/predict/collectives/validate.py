@@ -1,4 +1,4 @@
-"""Predicted against measured: errors by source, op and size class, and how often the 80 % interval holds."""
+"""Predicted against measured: errors by source, op and size class, and how often the 80% interval holds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ErrorGroup:
     """Errors of the rows that share source, op and size class (``all``: any).
 
     median_error, p90_error: of \\|predicted - measured\\| / measured. bias: median of the signed error. coverage: share
-    of rows inside their 80 % interval.
+    of rows inside their 80% interval.
     """
 
     source: str

@@ -111,7 +111,7 @@ def measure(
 ) -> Timed:
     """Warm-up and timed calls of one size. ``run(count)``: durations of so many more calls, made now on all ranks.
 
-    Fixed numbers are obeyed exactly. Otherwise warm-up ends where the times say so, and measuring where the 95 %
+    Fixed numbers are obeyed exactly. Otherwise warm-up ends where the times say so, and measuring where the 95%
     interval of the median of max-over-ranks is tight enough, or the budget is out.
     """
     started = time.monotonic_ns()

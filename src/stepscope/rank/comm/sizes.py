@@ -19,7 +19,7 @@ MOST_ROUNDING = 0.01
 ASK_FROM_BYTES = 16 * 2**20
 """Below this nobody asks the other ranks for their memory: whatever runs at all has room for it."""
 
-HOST_RESERVE_FRACTION = 0.10  # the watchdog ends a rank that leaves less than 5 %
+HOST_RESERVE_FRACTION = 0.10  # the watchdog ends a rank that leaves less than 5%
 DEVICE_RESERVE_FRACTION = 0.05
 CHECK_BYTES = 64 * 2**20
 """Tables and temporaries of filling and checking, at most."""
@@ -36,7 +36,7 @@ class Size:
 
 
 def plan_size(collective: Collective, asked_bytes: int, *, itemsize: int, world_size: int) -> Size:
-    """The size that is sent for ``asked_bytes``: rounded down to what divides it, by 1 % at most."""
+    """The size that is sent for ``asked_bytes``: rounded down to what divides it, by 1% at most."""
     if not collective.has_payload:
         return Size(asked_bytes=asked_bytes, size_bytes=0, numel=0)
     size = collective.payload_bytes(asked_bytes, itemsize=itemsize, world_size=world_size)

@@ -16,7 +16,7 @@ from stepscope.core.words import counted, plural
 from stepscope.diagnose.engine import believable
 from stepscope.diagnose.headlines import all_clear
 from stepscope.records.finding import Diagnosis, Finding
-from stepscope.report.views._training import rate
+from stepscope.report.table import rate
 from stepscope.results.comm_labels import op_label
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import best_accuracy, exposed_fraction
@@ -189,4 +189,6 @@ def _accuracy(evidence: Evidence) -> Figure | None:
     if not known:
         return None
     value, run = max(known, key=lambda pair: pair[0])
-    return Figure(label="best validation accuracy", value=f"{value * 100:.2f} %", note=f"{run.group}, {run.label}")
+    return Figure(
+        label="best validation accuracy", value=format_percent(value, digits=2), note=f"{run.group}, {run.label}"
+    )

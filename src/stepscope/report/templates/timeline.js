@@ -18,7 +18,7 @@
     const decimals = Math.min(9, Math.max(0, Math.ceil(-Math.log10(apart / scale) - 1e-9)));
     return `${(t / scale).toFixed(scale === 1 ? 0 : decimals)} ${unit}`;
   };
-  const percent = (share) => `${(share * 100).toFixed(share < 0.095 ? 1 : 0)} %`;
+  const percent = (share) => `${(share * 100).toFixed(share < 0.095 ? 1 : 0)}%`;
 
   // A job as the page has it -> rows of {label, start, end, spans by kind, totals, named, steps}, times from the job's start.
   const prepared = (job) => {

@@ -43,15 +43,6 @@ def decimal(value: float) -> str:
     return f"{value:.{places}f}"
 
 
-def _share(fraction: float) -> str:
-    text = f"{fraction:.1%}" if abs(fraction) < 0.0095 else f"{fraction:.0%}"
-    return text.replace("%", " %")
-
-
-share = Format(_share, tight=True)
-"""A fraction in percent."""
-
-
 def size_column(title: str, form: Format = whole, **how: Any) -> Column:
     """Bytes as nccl-tests prints them, or with their unit; ``all sizes`` for a cell that has none."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stepscope.core.units import format_number, format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import file_part, in_words, lines
@@ -87,7 +88,7 @@ class BarGroups:
 class Comparison:
     """What a chart compares. along: name of the facet that varies. value: its text for a run; empty: not compared.
 
-    ignore: facets that go with it. order: of the series. reference: among the series. label: of a gain (0.25: 25 % faster).
+    ignore: facets that go with it. order: of the series. reference: among the series. label: of a gain (0.25: 25% faster).
     steps_alike: whether a step is the same work in all of them.
     """
 
@@ -226,11 +227,10 @@ def _bar(cluster: Sequence[TrainingRun], name: str, reference: str, how: Compari
 
 
 def faster(gain: float) -> str:
-    """``25 % faster``, ``8 % slower``: t_a / t_b - 1; ``equal`` below a thousandth."""
+    """``25% faster``, ``8% slower``: t_a / t_b - 1; ``equal`` below a thousandth."""
     if abs(gain) < 0.0005:
         return "equal"
-    share = f"{abs(gain):.0%}" if abs(gain) >= 0.0095 else f"{abs(gain):.1%}"
-    return f"{share.replace('%', ' %')} {'faster' if gain > 0 else 'slower'}"
+    return f"{format_percent(abs(gain))} {'faster' if gain > 0 else 'slower'}"
 
 
 def times(gain: float) -> str:
@@ -258,7 +258,7 @@ def groups_chart(data: BarGroups) -> Spec:
                 lost.append({**at, "y": sig(0.42 * top), "said": f"{called}: {bar.failure}"})
                 reasons.append({**at, "y": 0, "text": bar.failure or ""})
                 continue
-            said = f"{called}: {bar.value * data.scale:.4g} {unit}" + (f", {bar.label}" if bar.label else "")
+            said = f"{called}: {format_number(bar.value * data.scale)} {unit}" + (f", {bar.label}" if bar.label else "")
             bars.append({**at, "y": sig(bar.value * data.scale), "said": said})
             if bar.low is not None and bar.high is not None:
                 ranged.append({**at, "low": sig(bar.low * data.scale), "high": sig(bar.high * data.scale)})

@@ -211,14 +211,14 @@ def quantity(runs: Sequence[TrainingRun], drop_epochs: int, *, steps_alike: bool
     )
 
 
-INTERVAL = "95 % interval of the median"
+INTERVAL = "95% interval of the median"
 
 
 def epochs_kept(drop_epochs: int) -> str:
     """What an epoch time of whole epochs is made of, for captions."""
     first = "the first" if drop_epochs == 1 else f"the first {drop_epochs}"
     left_out = f", {first} left out" if drop_epochs else ""
-    return f"95 % interval of the median over epochs{left_out} (of fewer than 6: their range)"
+    return f"95% interval of the median over epochs{left_out} (of fewer than 6: their range)"
 
 
 def time_unit(largest_ns: float) -> tuple[float, str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stepscope.core.units import format_number
 from stepscope.core.words import counted
 from stepscope.predict.curve_shape import curve_time_ns
 from stepscope.records.calibration import Calibration, CollectiveFit
@@ -181,7 +182,7 @@ def size_chart(data: SizeChart, *, label: str, scale: float) -> Spec:
     fitted: list[dict[str, Any]] = []
     for line, name in zip(data.lines, names, strict=True):
         for p in line.points:
-            said = f"{name}, {size_tick(p.size_bytes)}: {p.value * scale:.4g} {unit}"
+            said = f"{name}, {size_tick(p.size_bytes)}: {format_number(p.value * scale)} {unit}"
             points.append({"size": p.size_bytes, "y": sig(p.value * scale), "series": name, "said": said})
             if p.fast is not None and p.slow is not None:
                 low, high = sorted((p.fast * scale, p.slow * scale))
@@ -191,7 +192,7 @@ def size_chart(data: SizeChart, *, label: str, scale: float) -> Spec:
     hue = by_series(shown, (*COLORS[: len(names)], INK))
     layers = []
     if data.peak is not None:
-        peak = [{"y": sig(data.peak * scale), "text": f"link peak {data.peak * scale:.4g} GB/s"}]
+        peak = [{"y": sig(data.peak * scale), "text": f"link peak {format_number(data.peak * scale)} GB/s"}]
         at = {"y": {"field": "y", "type": "quantitative"}}
         layers.append(layer("rule", peak, {**at, "x": None}, color=FAINT, strokeDash=[5, 2], strokeWidth=0.9))
         words = {**at, "x": {"value": 2}, "text": {"field": "text"}}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_percent
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import RankPass, TraceSummary
-from stepscope.report.table import Column, Tone, Value, duration, judged, percent, unknown, whole
+from stepscope.report.table import Column, Tone, Value, duration, judged, percent, unknown, whole, with_share
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ def shared(ns: float, whole: float) -> Value:
     """A duration and its share of ``whole``; without a share where ``whole`` is 0."""
     if not whole:
         return duration(ns)
-    return Value(text=f"{format_duration(ns)} {ns / whole:4.0%}", raw=ns)
+    return with_share(ns, ns / whole)
 
 
 def rank_set(ranks: Iterable[int]) -> str:
@@ -146,4 +147,4 @@ def timed(ns: float, window_ns: float, *, worry: tuple[float, float] | None = No
     """A duration and its share of the window; from ``worry`` on in yellow and red."""
     share = ns / window_ns if window_ns else 0.0
     tone = "plain" if worry is None else judged(share, *worry)
-    return Value(text=f"{format_duration(ns)} {share:4.0%}", raw=ns, compact=f"{share:.0%}", tone=tone)
+    return replace(with_share(ns, share, tone), compact=format_percent(share))

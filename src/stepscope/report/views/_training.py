@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stepscope.core.units import format_percent
+from stepscope.core.units import format_percent, format_plus_minus
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
 from stepscope.report.table import Format, Tone, Value, duration, unknown
 from stepscope.results.figures import exposed_fraction
@@ -34,7 +34,7 @@ def speedup_value(row: ScalingRow | None) -> Value:
 
 
 def efficiency_value(row: ScalingRow | None, *, digits: int = 1) -> Value:
-    """``87.3 % good``; ``baseline``; a speed-up that is not rated says so."""
+    """``87.3% good``; ``baseline``; a speed-up that is not rated says so."""
     if row is None:
         return unknown()
     if row.is_baseline:
@@ -43,28 +43,25 @@ def efficiency_value(row: ScalingRow | None, *, digits: int = 1) -> Value:
     rating = row.rating or "not rated"
     return Value(
         text=f"{share} {rating}",
-        compact=share.replace(" ", ""),
+        compact=share,
         raw=row.efficiency,
         tone=_TONES.get(row.rating or "", "bad"),
     )
 
 
 def interval_text(middle: float, low: float | None, high: float | None) -> str:
-    """``±2 %``, the larger side of the interval; empty where there is none."""
+    """``±2%``, the larger side of the interval; empty where there is none."""
     if low is None or high is None or middle <= 0:
         return ""
-    share = max(high - middle, middle - low) / middle
-    if share < 0.0005:
-        return "±<0.1 %"
-    return f"±{share:.1%}".replace("%", " %") if share < 0.0095 else f"±{share:.0%}".replace("%", " %")
+    return format_plus_minus(max(high - middle, middle - low) / middle)
 
 
 def measured(value: Measured | None, form: Format, *, estimated: bool = False, tight: bool = False) -> Value:
-    """``1.23 s ±2 % est.``: the larger side of the interval in per cent of the median. tight: with it in narrow displays."""
+    """``1.23 s ±2% est.``: the larger side of the interval in per cent of the median. tight: with it in narrow displays."""
     if value is None:
         return unknown()
     around, text = interval_text(value.value, value.low, value.high), form.write(value.value)
-    short = ("~" if estimated else "") + text + around.replace(" %", "%") if tight else text if around else None
+    short = ("~" if estimated else "") + text + around if tight else text if around else None
     return Value(
         text=" ".join(part for part in (text, around, "est." if estimated else "") if part),
         compact=short,
@@ -82,6 +79,3 @@ def exposed_value(run: TrainingRun, *, tight: bool = False) -> Value:
     if exposed.value == 0 and run.world_size == 1:
         return Value(text="none", raw=0, tone="dim")
     return replace(value, text=f"{value.text} ({format_percent(share, digits=0)})")
-
-
-rate = Format(lambda per_s: f"{per_s:,.0f}".replace(",", " ") if per_s >= 100 else f"{per_s:.3g}", unit="1/s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.timeline import BucketChoice, Timeline
 from stepscope.report.table import (
@@ -89,9 +90,10 @@ class _Way:
 
 def _verdict(choice: BucketChoice) -> str:
     best = choice.chosen.timeline
+    naive, default = (format_percent(gain, signed=True) for gain in (choice.gain_over_naive, choice.gain_over_default))
     return (
         f"* {choice.bucket_cap_mb:g} MiB: {counted(len(best.buckets), 'bucket')}, predicted "
-        f"{choice.gain_over_naive:+.0%} over naive, {choice.gain_over_default:+.0%} over the default"
+        f"{naive} over naive, {default} over the default"
     )
 
 

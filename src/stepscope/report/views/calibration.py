@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.core.units import format_duration, format_percent
+from stepscope.core.units import format_duration, format_percent, format_plus_minus
 from stepscope.core.words import counted
 from stepscope.predict.tcp import link_rate_bytes_per_s
 from stepscope.records.calibration import Calibration, CollectiveFit, Curve, Line
@@ -87,8 +87,8 @@ def chart(data: FitChart) -> Spec:
     """Above: predicted over measured time; below: their ratio, half and double as far away."""
     measured = [p.measured / 1e3 for p in data.points]
     ends = [sig(min(measured) / 1.3), sig(max(measured) * 1.3)]
-    line = f"straight line: mean error {_percent(data.line_mean)}, largest {_percent(data.line_max)}"
-    curve = f"curve: mean error {_percent(data.curve_mean)}, largest {_percent(data.curve_max)}"
+    line = f"straight line: mean error {format_percent(data.line_mean)}, largest {format_percent(data.line_max)}"
+    curve = f"curve: mean error {format_percent(data.curve_mean)}, largest {format_percent(data.curve_max)}"
     rows: list[dict[str, Any]] = [
         {
             "measured": sig(p.measured / 1e3),
@@ -146,16 +146,13 @@ def caption(data: FitChart) -> str:
     parts = [
         f"Predicted over measured time of {data.title}: {counted(len(data.points), 'size')} from"
         f" {format_duration(data.points[0].measured)} to {format_duration(data.points[-1].measured)}; below, their ratio.",
-        f"The curve ({data.family}) is off by {_percent(data.curve_mean)} on average and {_percent(data.curve_max)} at"
-        f" most, the straight line by {_percent(data.line_mean)} and {_percent(data.line_max)}{where}.",
+        f"The curve ({data.family}) is off by {format_percent(data.curve_mean)} on average and"
+        f" {format_percent(data.curve_max)} at most, the straight line by {format_percent(data.line_mean)} and"
+        f" {format_percent(data.line_max)}{where}.",
     ]
     if data.band is not None:
-        parts.append(f"Band: ±{_percent(data.band)}, the curve's mean error at sizes left out of the fit.")
+        parts.append(f"Band: ±{format_percent(data.band)}, the curve's mean error at sizes left out of the fit.")
     return " ".join(parts)
-
-
-def _percent(fraction: float) -> str:
-    return (f"{fraction:.1%}" if 0 < fraction < 0.0095 else f"{fraction:.0%}").replace("%", " %")
 
 
 def _title(fit: CollectiveFit) -> str:
@@ -209,7 +206,7 @@ def build(calibration: Calibration) -> Table:
         ),
         calibration.fits,
         footnotes=(
-            "time = steps x alpha + wire bytes / beta, fitted on relative error; ± is the 95 % interval; R² of log(time)",
+            "time = steps x alpha + wire bytes / beta, fitted on relative error; ± is the 95% interval; R² of log(time)",
             "curve: monotone, through the measured sizes; at sizes left out: its error in cross-validation",
             *(("link: beta with TCP/IP headers on Ethernet, MTU 1500",) if over_tcp else ()),
         ),
@@ -278,7 +275,7 @@ def _with_interval(shown: float, value: float, low: float | None, high: float | 
     share = max(high - value, value - low) / value
     if share >= 1:
         return f"{_digits(shown)} ({_digits(shown * low / value)} to {_digits(shown * high / value)})"
-    return f"{_digits(shown)} ±{share:.1%}".replace("%", " %")
+    return f"{_digits(shown)} {format_plus_minus(share)}"
 
 
 def _digits(value: float) -> str:

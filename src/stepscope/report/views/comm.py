@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import UsageError
-from stepscope.core.units import format_size
+from stepscope.core.units import format_plus_minus, format_size
 from stepscope.core.words import counted
 from stepscope.records.comm import CommRow
-from stepscope.report.table import Column, Table, Value, tabled, unknown, whole
+from stepscope.report.table import Column, Format, Table, Value, percent, tabled, whole
 from stepscope.report.views._comm import (
     average_busbw,
     decimal,
@@ -18,7 +18,6 @@ from stepscope.report.views._comm import (
     heading,
     in_groups,
     microseconds,
-    share,
     size_column,
 )
 from stepscope.report.views._common import View
@@ -63,14 +62,6 @@ def _wrong(row: CommRow) -> Value:
     return Value(text="0", raw=True) if row.correct else Value(text=">0", raw=False, tone="bad")
 
 
-def _interval(row: CommRow) -> Value:
-    fraction = interval_share(row)
-    if fraction is None:
-        return unknown()
-    text = share(fraction).text
-    return Value(text=f"±{text}", compact=f"±{text}".replace(" ", ""), raw=fraction)
-
-
 _COLUMNS = (
     size_column("size (B)"),
     Column("count", "count (elements)", lambda row: row.numel, whole, short_title="count", role="identity", drop=6),
@@ -81,14 +72,14 @@ _COLUMNS = (
     Column("algbw", "algbw (GB/s)", lambda row: row.algbw_bytes_per_s, gigabytes, short_title="algbw", drop=10),
     Column("busbw", "busbw (GB/s)", lambda row: row.busbw_bytes_per_s, gigabytes, short_title="busbw"),
     Column("correct", "#wrong", _wrong, whole),
-    Column("interval_fraction", "±95 %", _interval, whole, drop=9),
+    Column("interval_fraction", "±95%", interval_share, Format(format_plus_minus), drop=9),
     Column("time_ns_min", "min (us)", lambda row: row.time_ns_min, microseconds, short_title="min", drop=1),
     Column("time_ns_p90", "p90 (us)", lambda row: row.time_ns_p90, microseconds, short_title="p90", drop=2),
     Column("time_ns_p99", "p99 (us)", lambda row: row.time_ns_p99, microseconds, short_title="p99", drop=8),
     Column("time_ns_max", "max (us)", lambda row: row.time_ns_max, microseconds, short_title="max", drop=3),
-    Column("rank_spread", "spread", lambda row: row.rank_spread, share, drop=5),
+    Column("rank_spread", "spread", lambda row: row.rank_spread, percent, drop=5),
     Column("slowest_rank", "slowest", lambda row: row.slowest_rank, whole, drop=4),
-    Column("link_fraction", "of link", lambda row: row.link_fraction, share, drop=7),
+    Column("link_fraction", "of link", lambda row: row.link_fraction, percent, drop=7),
 )
 
 
@@ -142,7 +133,7 @@ def _footnotes(rows: Sequence[CommRow]) -> tuple[str, ...]:
         f"time: of one call, as imported: mean over the calls, in microseconds; {how}."
         if means
         else f"time: of one call on its slowest rank, then the median over the calls; {how}. min, p90, p99, max are of"
-        " the same calls, all in microseconds; ±95 %: interval of the median, its larger side.",
+        " the same calls, all in microseconds; ±95%: interval of the median, its larger side.",
         "size: bytes of the tensor, of the larger side where input and output differ, rounded down to whole elements"
         " and equal parts. algbw = size / time and busbw = algbw x the operation's factor (2(n-1)/n for all_reduce)"
         f" from {'that time' if means else 'the median'}, in GB/s (GB = 1e9 bytes).",
@@ -157,7 +148,7 @@ def _footnotes(rows: Sequence[CommRow]) -> tuple[str, ...]:
     if peaks:
         said = ", ".join(f"{decimal(peak / 1e9)} GB/s" for peak in sorted(peaks))
         above = (
-            " Above 100 %: legal where the network reduces (NVLS, SHARP)."
+            " Above 100%: legal where the network reduces (NVLS, SHARP)."
             if any((row.link_fraction or 0) > 1 for row in shown)
             else ""
         )

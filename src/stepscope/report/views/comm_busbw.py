@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.core.units import format_bandwidth
+from stepscope.core.units import format_bandwidth, format_percent
 from stepscope.records.calibration import Calibration
 from stepscope.records.comm import CommRow
 from stepscope.report.vega import Spec, size_tick
@@ -25,7 +25,7 @@ def caption(data: SizeChart) -> str:
     best = []
     for line in data.lines[:4]:
         top = max(line.points, key=lambda p: p.value)
-        share = "" if data.peak is None else f", {top.value / data.peak:.0%} of the link".replace("%", " %")
+        share = "" if data.peak is None else f", {format_percent(top.value / data.peak)} of the link"
         best.append(f"{line.name}: {format_bandwidth(top.value)} at {size_tick(top.size_bytes)}{share}")
     peak = "" if data.peak is None else f" Grey: peak of the link in one direction, {format_bandwidth(data.peak)}."
     return (

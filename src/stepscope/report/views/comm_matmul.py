@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from stepscope.records.comm import CommRow
-from stepscope.report.table import Column, Table, Value, flops, tabled, whole
-from stepscope.report.views._comm import failed, heading, in_groups, microseconds, share, size_column
+from stepscope.report.table import Column, Table, Value, flops, percent, tabled, whole
+from stepscope.report.views._comm import failed, heading, in_groups, microseconds, size_column
 from stepscope.report.views._common import View
 from stepscope.results.comm_facts import interval_share
 
@@ -22,7 +22,7 @@ def build(rows: Sequence[CommRow]) -> Table:
 
     def of_best(row: CommRow) -> Value:
         top, rate = best[row.dtype], row.flops_per_s
-        return share(None if rate is None or not top else rate / top, tone="good" if rate == top else "plain")
+        return percent(None if rate is None or not top else rate / top, tone="good" if rate == top else "plain")
 
     return tabled(
         "comm_matmul",
@@ -35,9 +35,9 @@ def build(rows: Sequence[CommRow]) -> Table:
             ),
             size_column("operand (B)", lead=False, drop=1),
             Column("time_ns", "time (us)", lambda row: row.time_ns_median, microseconds),
-            Column("interval_fraction", "±95 %", interval_share, share, drop=3),
+            Column("interval_fraction", "±95%", interval_share, percent, drop=3),
             Column("flops", "rate of a rank", lambda row: row.flops_per_s, flops, unit="flops_per_s"),
-            Column("of_best", "of best", of_best, share, drop=2),
+            Column("of_best", "of best", of_best, percent, drop=2),
         ),
         in_groups(mine, head),
         failure=failed,

@@ -11,7 +11,7 @@ from stepscope.report.views._comm import failed, gigabytes, heading, in_groups, 
 from stepscope.report.views._common import View
 
 FREE = 1.1
-"""Below this slow-down two things count as running beside each other: five times the 2 % that measuring aims at."""
+"""Below this slow-down two things count as running beside each other: five times the 2% that measuring aims at."""
 
 
 def build(rows: Sequence[CommRow]) -> Table:

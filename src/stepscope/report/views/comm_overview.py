@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from stepscope.records.comm import CommRow
-from stepscope.report.table import Column, Raw, Table, Value, byte_size, tabled, whole
-from stepscope.report.views._comm import average_busbw, gigabytes, heading, in_groups, microseconds, share
+from stepscope.report.table import Column, Raw, Table, Value, byte_size, percent, tabled, whole
+from stepscope.report.views._comm import average_busbw, gigabytes, heading, in_groups, microseconds
 from stepscope.report.views._common import View
 from stepscope.results.comm_labels import failure_label, op_label, sweeps
 
@@ -30,7 +30,7 @@ def build(rows: Sequence[CommRow]) -> Table:
             Column("latency_ns", "latency (us)", _latency, microseconds, short_title="latency"),
             Column("busbw", "best busbw (GB/s)", _best("busbw_bytes_per_s"), gigabytes, short_title="best busbw"),
             Column("at_size", "at size", _best("size_bytes"), byte_size, drop=2),
-            Column("link_fraction", "of link", _best("link_fraction"), share, drop=4),
+            Column("link_fraction", "of link", _best("link_fraction"), percent, drop=4),
             Column("average", "avg busbw (GB/s)", average_busbw, gigabytes, short_title="avg busbw", drop=3),
         ),
         found.values(),

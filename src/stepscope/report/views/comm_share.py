@@ -67,7 +67,7 @@ def caption(data: Stacks) -> str:
     )
     text += f"; least in {done[-1].name}: {done[-1].text}." if len(done) > 1 else "."
     if any(row.low is not None for row in done):
-        text += " Whiskers: 95 % interval of the exposed part."
+        text += " Whiskers: 95% interval of the exposed part."
     return text + failed_text(data.rows)
 
 

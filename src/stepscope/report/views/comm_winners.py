@@ -39,7 +39,7 @@ def build(rows: Sequence[CommRow]) -> Table:
         ),
         ordered,
         footnotes=(
-            "fastest: smallest median time; several where their 95 % intervals overlap, or one has none. over default,"
+            "fastest: smallest median time; several where their 95% intervals overlap, or one has none. over default,"
             " over next: time of the world without settings, and of the next best, / that of the fastest.",
         ),
     )

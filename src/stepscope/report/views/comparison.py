@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stepscope.core.units import format_bytes, format_count, format_duration
+from stepscope.core.units import format_bytes, format_duration, format_number
 from stepscope.records.comparison import ComparedFigure, Comparison, Difference
 from stepscope.records.training import Measured
 from stepscope.report.table import Column, Table, Tone, Value, figure, p_value, said, tabled, unknown, whole
@@ -53,7 +53,7 @@ def build(comparison: Comparison) -> Table:
             Column("first", first, lambda f: _figure(f.metric, f.first), figure),
             Column("second", "value" if many else second, lambda f: _figure(f.metric, f.second), figure),
             Column("change", "change", lambda f: said(signed_percent(f.change), f.change, tone=_tone(f)), figure),
-            Column("interval", "95 % interval", _interval, whole, drop=3),
+            Column("interval", "95% interval", _interval, whole, drop=3),
             Column("p_value", "p", lambda f: f.p_value, p_value, drop=2),
             Column("verdict", "verdict", lambda f: said(f.verdict, tone=_TONES.get(f.verdict, "dim"))),
         ),
@@ -112,15 +112,15 @@ def _figure(metric: str, measured: Measured) -> Value:
     elif metric.endswith("_bytes"):
         text = format_bytes(value)
     elif metric == "samples_per_s":
-        text = format_count(value)
+        text = format_number(value, 3)
     else:
-        text = f"{value:.4g}"
+        text = format_number(value)
     return Value(text=text, raw=value)
 
 
 def signed_percent(change: float) -> str:
-    """``+3.1 %``; whole numbers from 100 % on."""
-    return f"{change * 100:+.0f} %" if abs(change) >= 1 else f"{change * 100:+.1f} %"
+    """``+3.1%``; whole numbers from 100% on."""
+    return f"{change * 100:+.0f}%" if abs(change) >= 1 else f"{change * 100:+.1f}%"
 
 
 def build_all(comparison: Comparison) -> tuple[Table, ...]:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepscope.records.training import TrainingRun
-from stepscope.report.table import Column, Format, Table, duration, tabled, whole
+from stepscope.report.table import Column, Format, Table, duration, rate, tabled, whole
 from stepscope.report.views._common import View
-from stepscope.report.views._training import rate
 
 
 def build(runs: Sequence[TrainingRun]) -> Table:

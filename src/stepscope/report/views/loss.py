@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import file_part
@@ -128,11 +129,11 @@ def chart(data: LossChart) -> Spec:
 
 def caption(data: LossChart) -> str:
     over = data.lines.x_axis
-    apart = f"{data.difference:.1%}" if data.difference >= 0.0095 else f"{data.difference:.2g}"
+    apart = format_percent(data.difference) if data.difference >= 0.0095 else f"{data.difference:.2g}"
     last = "; ".join(f"{c.name}: {c.points[-1].y:.4g}" for c in data.lines.curves)
     first = data.lines.curves[0].name
     compared = (
-        f"The lines differ by {apart.replace('%', ' %')} at most (relative to {first}, {over} {data.where:g})."
+        f"The lines differ by {apart} at most (relative to {first}, {over} {data.where:g})."
         if data.difference
         else "The lines are the same."
     )

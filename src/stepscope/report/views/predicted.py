@@ -37,7 +37,7 @@ def build_sizes(predictions: Mapping[int, Predicted], *, title: str) -> Table:
         (
             Column("size_bytes", "size", lambda item: item[0], binary_size, role="identity", lead=True),
             Column("time_ns", "time", lambda item: item[1].time_ns, duration),
-            Column("interval_ns", "80 % interval", lambda item: _interval(item[1]), whole, unit="ns"),
+            Column("interval_ns", "80% interval", lambda item: _interval(item[1]), whole, unit="ns"),
             Column("busbw_bytes_per_s", "busbw", lambda item: item[1].busbw_bytes_per_s, bandwidth, unit="bytes/s"),
             Column("algorithm", "algorithm", lambda item: item[1].algorithm),
             Column("protocol", "protocol", lambda item: item[1].protocol),
@@ -114,14 +114,14 @@ def build_validation(report: ValidationReport, *, title: str) -> Table:
                 lambda g: share(g.median_error, tone=judged(g.median_error, *_WORRY)),
                 whole,
             ),
-            Column("p90_error", "90 % error", lambda g: g.p90_error, share),
+            Column("p90_error", "90% error", lambda g: g.p90_error, share),
             Column("bias", "bias", lambda g: g.bias, signed),
-            Column("coverage", "in 80 % interval", lambda g: g.coverage, percent),
+            Column("coverage", "in 80% interval", lambda g: g.coverage, percent),
         ),
         groups,
         footnotes=(
             "error: |predicted - measured| / measured time; bias: median of the signed error, below 0: predicted too fast",
-            *((f"80 % interval: {coverage:.0%} with every source weighing the same",) if coverage is not None else ()),
+            *((f"80% interval: {coverage:.0%} with every source weighing the same",) if coverage is not None else ()),
         ),
         notes=tuple(f"not compared: {text}" for text in report.skipped),
     )

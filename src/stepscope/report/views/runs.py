@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from stepscope.core.units import format_count, format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import ScalingRow, TrainingRun
-from stepscope.report.table import Column, Format, Table, binary_size, duration, figure, tabled, times, whole
+from stepscope.report.table import Column, Format, Table, binary_size, duration, figure, rate, tabled, times, whole
 from stepscope.report.views._common import View
 from stepscope.report.views._training import (
     efficiency_value,
     exposed_value,
     first_epochs,
     measured,
-    rate,
     speedup_value,
 )
 from stepscope.results.figures import best_accuracy, epoch_time, exposed_fraction, too_short, train_loss
@@ -99,7 +98,7 @@ def _footnotes(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow], drop_
     if any(run.epoch_estimated for run in runs):
         notes.append("epoch of runs by steps: steps per epoch x median step; no whole epoch was run.")
     if any(m is not None and m.low is not None for run in runs for m in (run.step_ns, run.epoch_ns)):
-        notes.append("±: 95 % interval, its larger side; of fewer than 6 epochs their range.")
+        notes.append("±: 95% interval, its larger side; of fewer than 6 epochs their range.")
     if any(not row.is_baseline for row in scaling):
         bases = ", ".join(dict.fromkeys(row.basis for row in scaling if not row.is_baseline))
         notes.append(f"speed-up: throughput over the baseline's, from {bases}; efficiency: speed-up / ranks.")

@@ -143,7 +143,7 @@ def caption(data: ScalingChart) -> str:
     whisker = any(p.low is not None for curve in data.lines.curves for p in curve.points)
     return (
         f"Speed-up over {counted(data.base, 'rank')} on {data.title}. {'; '.join(said)}.{_RULES[data.rule][1]}"
-        f" Dashed: as much faster as there are more ranks.{' Whiskers: 95 % interval.' if whisker else ''}"
+        f" Dashed: as much faster as there are more ranks.{' Whiskers: 95% interval.' if whisker else ''}"
     )
 
 

@@ -173,7 +173,7 @@ def caption(data: SpeedupChart) -> str:
         None: "it is not known whether the batch or each rank's batch was kept",
     }
     how = "; ".join(rules[kind] for kind in ("strong", "weak", None) if kind in kinds)
-    whisker = " Whiskers: 95 % interval." if any(run.low is not None for run in data.runs) else ""
+    whisker = " Whiskers: 95% interval." if any(run.low is not None for run in data.runs) else ""
     return (
         f"Speed-up and efficiency on {data.title}, {counted(len(data.runs), 'run')}: {'; '.join(said[:6])}{more}."
         f" From {', '.join(data.basis)}; {how}. Black ticks: as much faster as there are more ranks; dashed: efficiency 0.8"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import PhaseTimes, TrainingRun
 from stepscope.report.vega import color
@@ -65,7 +65,7 @@ def caption(data: Stacks) -> str:
         share, kind = max(
             (part / (sum(row.parts) or 1.0), kind) for part, kind in zip(row.parts, data.kinds, strict=True)
         )
-        said.append(f"{row.name}: {share:.0%} {kind}".replace("%", " %"))
+        said.append(f"{row.name}: {format_percent(share)} {kind}")
     return (
         f"Phases of a step on {data.title}, {counted(len(data.rows), 'run')}: medians over the steps of each phase on its"
         f" slowest rank, so that a bar need not be as long as the median step. Largest part: {'; '.join(said)}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.report.names import clean, file_part
 from stepscope.report.vega import COLUMN, Spec, layer, name_axis, number_axis, sig
@@ -79,7 +79,7 @@ def chart(data: StragglerChart) -> Spec:
     scale, unit = time_unit(max(abs(value) for rank in data.excess for value in rank))
     sizes = sorted(abs(value) * scale for rank in data.excess for value in rank)
     reach = sig(sizes[min(len(sizes) - 1, int(0.98 * len(sizes)))] or 1.0)
-    called = [f"{rank}  {_percent(share)}" for rank, share in enumerate(data.medians)]
+    called = [f"{rank}  {format_percent(share, signed=True)}" for rank, share in enumerate(data.medians)]
     cells = [
         {
             "rank": called[rank],
@@ -112,10 +112,6 @@ def chart(data: StragglerChart) -> Spec:
     return chart_(data.title, [layer("rect", cells, span)], width=COLUMN, height=height, x=x, y=y)
 
 
-def _percent(share: float) -> str:
-    return f"{share:+.0%}" if abs(share) >= 0.0095 else f"{share:+.1%}"
-
-
 def caption(data: StragglerChart) -> str:
     worst = max(range(len(data.medians)), key=lambda rank: data.medians[rank])
     where = f" on {data.hosts[worst]}" if len(data.hosts) == len(data.medians) else ""
@@ -123,7 +119,7 @@ def caption(data: StragglerChart) -> str:
     return (
         f"Own time of each rank (a step without its exposed communication) minus the median of the other ranks' in the"
         f" same step, {data.title}, {counted(data.steps, 'step')}. Rank {worst}{where} takes"
-        f" {_percent(data.medians[worst]).replace('%', ' %')} in the median, of {format_duration(data.median_own_ns)}."
+        f" {format_percent(data.medians[worst], signed=True)} in the median, of {format_duration(data.median_own_ns)}."
         f" Orange: longer, purple: shorter.{columns}"
     )
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from stepscope.core.units import format_count, format_percent
 from stepscope.records.training import ScalingRow, TrainingRun
-from stepscope.report.table import Column, Format, Table, Value, binary_size, duration, size, tabled, times, whole
+from stepscope.report.table import Column, Format, Table, Value, binary_size, duration, rate, size, tabled, times, whole
 from stepscope.report.views._common import View
-from stepscope.report.views._training import efficiency_value, exposed_value, measured, rate
+from stepscope.report.views._training import efficiency_value, exposed_value, measured
 from stepscope.results.labels import (
     CellLabel,
     Defaults,
@@ -96,7 +96,7 @@ VIEW = View(key="summary", title="Results", needs=("rows",), table=build)
 def _efficiency(row: ScalingRow | None) -> Value:
     if row is None or row.is_baseline or row.rating is not None:
         return efficiency_value(row, digits=0)
-    return Format(lambda share: format_percent(share, digits=0), tight=True)(row.efficiency)
+    return Format(lambda share: format_percent(share, digits=0))(row.efficiency)
 
 
 def _group_key(row: TrainingRun, labels: Mapping[str, CellLabel]) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ def _footnotes(rows: Sequence[TrainingRun], scaled: Mapping[str, ScalingRow]) ->
     shown = [row for row in rows if row.status == "ok"]
     notes = []
     if any(row.step_ns is not None and row.step_ns.low is not None for row in shown):
-        notes.append("±: 95 % interval of the median, its larger side; none where there are too few samples.")
+        notes.append("±: 95% interval of the median, its larger side; none where there are too few samples.")
     if any(row.epoch_estimated is False for row in shown):
         notes.append("epoch: median of whole epochs, training only, slowest rank; ± of fewer than 6 is their range.")
     if any(row.epoch_estimated for row in shown):

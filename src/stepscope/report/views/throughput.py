@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepscope.core.units import format_number
 from stepscope.core.words import counted
 from stepscope.records.training import Measured, TrainingRun
-from stepscope.report.vega import COLORS, short
+from stepscope.report.vega import COLORS
 from stepscope.report.views._common import Figures, View
 from stepscope.report.views._runs import (
     INTERVAL,
@@ -55,7 +56,9 @@ def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Stacks, 
 def _row(run: TrainingRun, name: str, rate: Measured | None, scale: float) -> StackRow:
     if rate is None:
         return StackRow(name=name, failure=failure(run))
-    return StackRow(name=name, parts=(rate.value,), low=rate.low, high=rate.high, text=short(rate.value * scale))
+    return StackRow(
+        name=name, parts=(rate.value,), low=rate.low, high=rate.high, text=format_number(rate.value * scale, 3)
+    )
 
 
 def _rate(run: TrainingRun, drop_epochs: int) -> Measured | None:

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.core.units import format_bytes_binary, format_duration
+from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.timeline import BucketSpan, Timeline
-from stepscope.report.table import Column, Table, Value, binary_size, duration, judged, number, said, tabled, whole
+from stepscope.report.table import (
+    Column,
+    Table,
+    Value,
+    binary_size,
+    duration,
+    judged,
+    number,
+    said,
+    tabled,
+    whole,
+    with_share,
+)
 from stepscope.report.views._common import View
 
 NAMED = 3
@@ -68,8 +80,7 @@ def picture(timeline: Timeline, *, width: int = 100) -> tuple[str, ...]:
 def _exposed(bucket: BucketSpan) -> Value:
     took = bucket.end_ns - bucket.start_ns
     share = bucket.exposed_ns / took if took else 0.0
-    text = f"{format_duration(bucket.exposed_ns)} {share:4.0%}"
-    return Value(text=text, raw=bucket.exposed_ns, tone=judged(share, 0.5, 0.9))
+    return with_share(bucket.exposed_ns, share, judged(share, 0.5, 0.9))
 
 
 def _names(members: Sequence[str]) -> str:
@@ -80,7 +91,7 @@ def _names(members: Sequence[str]) -> str:
 
 def _sentence(timeline: Timeline) -> str:
     hidden = timeline.hidden_fraction
-    share = "" if hidden is None else f", {hidden:.0%} of {format_duration(timeline.comm_ns)} hidden"
+    share = "" if hidden is None else f", {format_percent(hidden)} of {format_duration(timeline.comm_ns)} hidden"
     slowed = timeline.backward_ns - timeline.backward_alone_ns
     beside = f" (+{format_duration(slowed)} beside communication)" if slowed else ""
     return (

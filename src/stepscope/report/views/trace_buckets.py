@@ -9,7 +9,18 @@ from collections.abc import Callable, Sequence
 from stepscope.core.words import counted
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.report.table import Column, Table, Value, binary_size, duration, judged, number, tabled, whole
+from stepscope.report.table import (
+    Column,
+    Table,
+    Value,
+    binary_size,
+    duration,
+    judged,
+    number,
+    tabled,
+    whole,
+    with_share,
+)
 from stepscope.report.views._common import View
 from stepscope.report.views._trace import gaps
 
@@ -79,7 +90,7 @@ def _first_ready(rows: Sequence[BucketRow]) -> dict[tuple[int, int | None], int]
 def _exposed(buckets: Sequence[BucketRow]) -> Value:
     exposed = statistics.median(b.exposed_ns for b in buckets)
     share = sum(b.exposed_ns for b in buckets) / max(1, sum(b.end_ns - b.start_ns for b in buckets))
-    return Value(text=f"{duration(exposed).text} {share:4.0%}", raw=exposed, tone=judged(share, 0.5, 0.9))
+    return with_share(exposed, share, judged(share, 0.5, 0.9))
 
 
 def _members(buckets: Sequence[BucketRow]) -> int | None:

@@ -68,7 +68,7 @@ def _row(each: RankPass) -> StackRow | None:
 def caption(data: Stacks) -> str:
     count = len(data.rows)
     means = [sum(row.parts[n] for row in data.rows) / count for n in range(len(KINDS))]
-    said = ", ".join(f"{mean:.0%} {kind}".replace("%", " %") for mean, kind in zip(means, data.kinds, strict=True))
+    said = ", ".join(f"{format_percent(mean)} {kind}" for mean, kind in zip(means, data.kinds, strict=True))
     least = min(data.rows, key=lambda row: row.parts[0])
     tail = f"; least computation: {least.name} with {least.text}" if count > 1 else ""
     return (

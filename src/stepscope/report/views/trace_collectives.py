@@ -6,7 +6,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from stepscope.core.units import format_bandwidth, format_duration
+from stepscope.core.units import format_bandwidth, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.trace_collectives import JobCollectives, MatchedCollective, RankCommunication
 from stepscope.records.trace_summary import TraceSummary
@@ -24,6 +24,7 @@ from stepscope.report.table import (
     size,
     tabled,
     unknown,
+    with_share,
 )
 from stepscope.report.views._common import View
 from stepscope.report.views._trace import gaps, shared, timed
@@ -154,8 +155,7 @@ def _waiting(instances: Sequence[MatchedCollective], shown: set[int]) -> Value:
     inside = sum(r.end_ns - r.start_ns for r in parts)
     share = waited / inside if inside else 0.0
     tone = judged(share, 0.3, 0.6)
-    text = f"{format_duration(waited / len(shown))} {min(share, 1.0):4.0%}"
-    return Value(text=text, raw=round(waited / len(shown)), tone=tone)
+    return with_share(round(waited / len(shown)), min(share, 1.0), tone)
 
 
 def _last(instances: Sequence[MatchedCollective]) -> Value:
@@ -209,7 +209,7 @@ def _matching(instances: Sequence[MatchedCollective], confidences: set[float]) -
     how = ", ".join(f"{_METHODS.get(k, k)} {n:,}" if len(methods) > 1 else _METHODS.get(k, k)
                     for k, n in methods.most_common())  # fmt: skip
     low, high = min(confidences), max(confidences)
-    sure = f"{low:.0%}" if low == high else f"{low:.0%} to {high:.0%}"
+    sure = format_percent(low) if low == high else f"{format_percent(low)} to {format_percent(high)}"
     return f"matched over ranks by {how}, confidence {sure}"
 
 

@@ -8,7 +8,19 @@ from collections.abc import Callable, Sequence
 from stepscope.core.units import format_duration
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_work import CopyRow
-from stepscope.report.table import Column, Table, Value, bandwidth, duration, judged, number, said, size, tabled
+from stepscope.report.table import (
+    Column,
+    Table,
+    Value,
+    bandwidth,
+    duration,
+    judged,
+    number,
+    said,
+    size,
+    tabled,
+    with_share,
+)
 from stepscope.report.views._common import View
 from stepscope.report.views._trace import gaps, middle, most, over_ranks_note
 
@@ -84,7 +96,7 @@ def _time(rows: Sequence[CopyRow], field: str, window: int, *, worry: tuple[floa
     half = middle(rows, field) or 0.0
     share = sum(getattr(r, field) for r in rows) / window if window else 0.0
     tone = "plain" if worry is None else judged(share, *worry)
-    return Value(text=f"{format_duration(half)} {share:4.0%}", raw=half, tone=tone)
+    return with_share(half, share, tone)
 
 
 def _rate(rows: Sequence[CopyRow]) -> float | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_work import KernelRow, KernelTable
 from stepscope.report.kernel_names import short_names
-from stepscope.report.table import Column, Table, Value, duration, number, said, tabled, unknown
+from stepscope.report.table import Column, Table, Value, duration, number, said, tabled, unknown, with_share
 from stepscope.report.views._common import View
 from stepscope.report.views._trace import gaps, middle, most, over_ranks_note
 
@@ -37,7 +37,7 @@ def build(summary: TraceSummary) -> Table:
 
     def total(rows: Sequence[KernelRow]) -> Value:
         half, share = middle(rows, "total_ns") or 0.0, sum(r.total_ns for r in rows) / whole if whole else 0.0
-        return Value(text=f"{format_duration(half)} {share:4.0%}", raw=half)
+        return with_share(half, share)
 
     return tabled(
         "kernels",
@@ -88,8 +88,8 @@ def _footnotes(tables: Sequence[KernelTable], *, shortened: bool) -> tuple[str, 
         )
         if yes or no:
             lines.append(
-                f"TC: on tensor cores, where the name tells; of compute time yes {yes:.0%}, no {no:.0%}, "
-                f"not known {open_:.0%}"
+                f"TC: on tensor cores, where the name tells; of compute time yes {format_percent(yes)}, "
+                f"no {format_percent(no)}, not known {format_percent(open_)}"
             )
     if shortened:
         lines.append("names are shortened; --csv has them in full")
@@ -102,7 +102,7 @@ def _left_out(tables: Sequence[KernelTable]) -> list[str]:
     if not left:
         return []
     names = max(t.left_out_names for t in left)
-    return [f"{counted(names, 'more kernel')} left out on a rank: {ns / whole:.1%} of the time"]
+    return [f"{counted(names, 'more kernel')} left out on a rank: {format_percent(ns / whole)} of the time"]
 
 
 VIEW = View(key="trace_kernels", title="Kernels", needs=("trace",), table=build)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_work import LaunchStatistics
@@ -75,7 +75,7 @@ def _empty(s: LaunchStatistics) -> float | None:
 
 def _short(s: LaunchStatistics) -> Value:
     share = s.short_count / s.launched if s.launched else 0.0
-    return Value(text=f"{s.short_count:,} {share:4.0%}", raw=s.short_count, tone=judged(share, 0.5, 0.8))
+    return Value(text=f"{s.short_count:,} {format_percent(share):>4}", raw=s.short_count, tone=judged(share, 0.5, 0.8))
 
 
 def _reason(summary: TraceSummary) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_work import OperatorRow, OperatorTable
 from stepscope.report.kernel_names import elided
-from stepscope.report.table import Column, Table, Value, duration, flops, number, said, tabled
+from stepscope.report.table import Column, Table, Value, duration, flops, number, said, tabled, with_share
 from stepscope.report.views._common import View
 from stepscope.report.views._trace import gaps, middle, most, over_ranks_note, shared, who
 
@@ -99,7 +99,7 @@ def _time(rows: Sequence[OperatorRow], field: str, ranks: Sequence[int], whole: 
     if len(ranks) == 1:
         return shared(half, whole)
     share = sum(getattr(r, field) for r in rows) / whole
-    return Value(text=f"{format_duration(half)} {share:4.0%}", raw=half)
+    return with_share(half, share)
 
 
 def _rate(rows: Sequence[OperatorRow], *, on_device: bool) -> float | None:
@@ -138,7 +138,7 @@ def _notes(tables: Sequence[OperatorTable]) -> list[str]:
         if device and ns >= 0.01 * device:
             some = [t.rank for t in tables if getattr(t, attribute)]
             where = f" on {who(some)}" if len(tables) > 1 else ""
-            notes.append(f"{format_duration(ns)} ({ns / device:.0%}) of device work{where} {what}")
+            notes.append(f"{format_duration(ns)} ({format_percent(ns / device)}) of device work{where} {what}")
     left = max((t.left_out_rows for t in tables), default=0)
     if left:
         notes.append(f"{counted(left, 'more operator')} left out on a rank")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from stepscope.core.units import format_percent
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.kernel_names import short_names
@@ -94,7 +95,7 @@ def _under(each: RankPass, step: int | None, parts: Parts, names: dict[str, str]
         return None
     name, ns = hidden.most_common(1)[0]
     share = min(1.0, ns / parts.overlap_ns)
-    return Value(text=f"{names[name]} {share:.0%}", raw=name)
+    return Value(text=f"{names[name]} {format_percent(share)}", raw=name)
 
 
 VIEW = View(key="trace_overlap", title="Overlap", needs=("trace",), table=build)

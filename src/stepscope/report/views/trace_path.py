@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.trace_path import CriticalPath, CrossRankPath, PathContributor, PathParts
 from stepscope.records.trace_summary import RankPass, TraceSummary
@@ -84,7 +84,7 @@ def _one(each: RankPass, notes: tuple[str, ...]) -> Table:
 
     def share(item: tuple[str, PathContributor | None, int]) -> Value:
         fraction = item[2] / total if total else 0.0
-        return Value(text=f"{fraction:.1%}", raw=fraction, tone="plain" if item[1] is None else "dim")
+        return Value(text=format_percent(fraction), raw=fraction, tone="plain" if item[1] is None else "dim")
 
     def what(item: tuple[str, PathContributor | None, int]) -> Value:
         found = item[1]
@@ -174,7 +174,7 @@ def _top(path: CriticalPath) -> Value | None:
         return None
     top = path.contributors[0]
     name = short_names([top.name], limit=TOP)[top.name] if top.part in _KERNELS else elided(top.name, TOP)
-    return Value(text=f"{name} {top.share:.0%}", raw=top.name)
+    return Value(text=f"{name} {format_percent(top.share)}", raw=top.name)
 
 
 def _footnotes(across: CrossRankPath | None, ranks: int) -> tuple[str, ...]:
@@ -204,8 +204,7 @@ def _summed(across: CrossRankPath) -> PathParts:
 
 def _part(ns: int, whole: int) -> Value:
     share = ns / whole if whole else 0.0
-    tiny = 0 < share < 0.005
-    return Value(text="<1%" if tiny else f"{share:.0%}", raw=ns, tone="dim" if share < 0.005 else "plain")
+    return Value(text=format_percent(share), raw=ns, tone="dim" if share < 0.005 else "plain")
 
 
 VIEW = View(key="trace_path", title="Critical path", needs=("trace",), table=build)

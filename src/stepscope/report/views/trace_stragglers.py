@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import replace
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.records.trace_collectives import JobCollectives
 from stepscope.records.trace_stragglers import Straggler, StragglerReport
 from stepscope.records.trace_summary import TraceSummary
@@ -109,7 +109,7 @@ def _notes(summary: TraceSummary, report: StragglerReport | None) -> tuple[str, 
     if report is None:
         return ("no straggler can be named: no communication was recorded",)
     notes = [
-        f"rank {s.rank}: {s.largest_share:.0%} of its skew comes from one collective"
+        f"rank {s.rank}: {format_percent(s.largest_share)} of its skew comes from one collective"
         for s in report.stragglers
         if s.largest_share >= 0.5 and s.times_last > 1
     ]

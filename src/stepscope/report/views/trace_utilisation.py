@@ -66,7 +66,7 @@ def _share(fraction: float | None) -> Value:
     if fraction is None:
         return unknown()
     tone: Tone = "bad" if fraction > 1 else "plain"
-    return Value(text=f"{fraction:.1%}" if fraction >= 0.01 else f"{fraction:.2%}", raw=fraction, tone=tone)
+    return Value(text=format_percent(fraction, digits=1 if fraction >= 0.01 else 2), raw=fraction, tone=tone)
 
 
 def _footnotes(shown: list[Utilisation]) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ def test_a_hook_that_halves_the_bytes_is_quiet() -> None:
     )
     outcome = RULE.check(bench(*cells))
     assert isinstance(outcome, Quiet)
-    assert "50 % of the bytes of FP32" in outcome.looked_at
+    assert "50% of the bytes of FP32" in outcome.looked_at
 
 
 @pytest.mark.parametrize(("comm_ms", "severity"), [(10.0, "info"), (12.0, "warning")])

@@ -21,7 +21,7 @@ def check(shown: list[CommRow]):
 
 def test_a_drop_is_named_with_both_sizes_and_both_rates() -> None:
     (found,) = check(rows(12_000.0, backend="nccl", device="cuda"))
-    assert found.title == "all_reduce on 2 ranks: busbw is 50 % lower at 16 MiB than at 4 MiB"
+    assert found.title == "all_reduce on 2 ranks: busbw is 50% lower at 16 MiB than at 4 MiB"
     assert found.evidence == ("2.80 GB/s at 4 MiB, 1.40 GB/s at 16 MiB",)
     assert found.severity == "warning"
     assert found.advice[0].command == f"stepscope comm --ops all_reduce --sizes {4 * MIB}:{16 * MIB}:2"
@@ -35,12 +35,12 @@ def test_on_the_cpu_it_is_ordinary_and_says_why() -> None:
 
 @pytest.mark.parametrize(("last_us", "fires"), [(6600.0, False), (6750.0, True)])
 def test_the_limit(last_us: float, fires: bool) -> None:
-    """6,667 us at 16 MiB are 10 % below the rate at 4 MiB."""
+    """6,667 us at 16 MiB are 10% below the rate at 4 MiB."""
     outcome = check(rows(last_us))
     assert isinstance(outcome, tuple) is fires
     if not fires:
         assert isinstance(outcome, Quiet)
-        assert "limit 10 %" in outcome.looked_at
+        assert "limit 10%" in outcome.looked_at
 
 
 def test_a_drop_within_the_noise_is_quiet() -> None:

@@ -26,9 +26,9 @@ def exposed(share: float, **known: Any) -> Any:
 
 
 def test_exposed_communication_fires_with_the_batch_that_helps() -> None:
-    """40 ms of communication beside 60 ms of work: 160 ms of work are 80 %, 2.67 times as much."""
+    """40 ms of communication beside 60 ms of work: 160 ms of work are 80%, 2.67 times as much."""
     found = fired(RULE.check(evidence(exposed(0.4, **SMALL))))
-    assert found.title == ("communication-bound: 40 % of the step on 4 ranks is exposed communication; batch too small")
+    assert found.title == ("communication-bound: 40% of the step on 4 ranks is exposed communication; batch too small")
     assert found.stake_fraction == pytest.approx(0.4)
     assert any(
         "2.7 times the work" in line and "a batch of 22 per rank (now 8) or accumulation of 3 (now 1)" in line
@@ -56,7 +56,7 @@ def test_the_limit(share: float, fires: bool) -> None:
     assert isinstance(outcome, tuple) is fires
     if not fires:
         assert isinstance(outcome, Quiet)
-        assert "limit 20 %" in outcome.looked_at
+        assert "limit 20%" in outcome.looked_at
 
 
 def test_only_the_fastest_run_on_so_many_ranks_is_judged() -> None:
@@ -91,7 +91,7 @@ def test_a_poor_speed_up_needs_a_cause_to_be_blamed_on_communication() -> None:
     base = run("a", samples_per_s=rate(100))
     poor = fired(RULE.check(evidence(base, run("b", ranks=4, samples_per_s=rate(160), **SMALL))))
     assert poor.confidence.startswith("likely")
-    assert "60 % of the step on 4 ranks is lost, most likely to communication; batch too small" in poor.title
+    assert "60% of the step on 4 ranks is lost, most likely to communication; batch too small" in poor.title
     assert isinstance(RULE.check(evidence(base, run("b", ranks=4, samples_per_s=rate(160)))), Quiet)
     fair = run("b", ranks=4, samples_per_s=rate(210), **SMALL)
     assert isinstance(RULE.check(evidence(base, fair)), Quiet)

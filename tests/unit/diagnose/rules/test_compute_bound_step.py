@@ -15,7 +15,7 @@ def test_a_step_that_computes_is_good_news() -> None:
     assert found.severity == "info"
     assert found.stake_fraction is None
     assert "of the step computes on 2 ranks" in found.title
-    assert "efficiency 93 %, excellent" in found.evidence
+    assert "efficiency 93%, excellent" in found.evidence
 
 
 def test_a_step_that_communicates_is_none() -> None:

@@ -29,7 +29,7 @@ def fired(outcome: object) -> Finding:
 
 def test_lower_losses_in_no_less_time_fire() -> None:
     found = fired(RULE.check(evidence(base(), four([0.47, 0.15, 0.07, 0.04, 0.03], 125.0))))
-    assert "first epoch's loss is 22 % lower than on 1 rank and no faster" in found.title
+    assert "first epoch's loss is 22% lower than on 1 rank and no faster" in found.title
     assert found.stake_fraction == pytest.approx(0.75)
     said = " ".join(found.evidence)
     assert "0.4700 on 4 ranks, 0.6000 on 1 rank" in said
@@ -40,7 +40,7 @@ def test_lower_losses_in_no_less_time_fire() -> None:
 @pytest.mark.parametrize(
     ("loss", "seconds", "fires"),
     [(0.539, 90.0, True), (0.546, 90.0, False), (0.539, 89.0, False)],
-    ids=["both at their limit", "loss 9 % lower", "epoch a little faster"],
+    ids=["both at their limit", "loss 9% lower", "epoch a little faster"],
 )
 def test_both_limits(loss: float, seconds: float, fires: bool) -> None:
     outcome = RULE.check(evidence(base(), four([loss, 0.3, 0.3, 0.3, 0.3], seconds)))
@@ -50,7 +50,7 @@ def test_both_limits(loss: float, seconds: float, fires: bool) -> None:
 def test_ranks_that_share_the_data_are_quiet_with_the_numbers() -> None:
     outcome = RULE.check(evidence(base(), four([0.69, 0.64, 0.6, 0.55, 0.5], 28.0)))
     assert isinstance(outcome, Quiet)
-    assert "first loss 15 % higher than on 1 rank" in outcome.looked_at
+    assert "first loss 15% higher than on 1 rank" in outcome.looked_at
     assert "0.28x" in outcome.looked_at
 
 

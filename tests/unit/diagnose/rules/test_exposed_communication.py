@@ -19,9 +19,9 @@ def test_transfers_that_are_waited_for_fire_with_their_share(tmp_path: Path) -> 
     share = sum(p.exposed_comm_fraction for p in parts) / 2
     assert share > 0.2
     assert finding.severity == "problem"
-    assert f"{share * 100:.0f} %" in finding.title
+    assert f"{share * 100:.0f}%" in finding.title
     assert finding.stake_fraction == pytest.approx(share, rel=0.1)
-    assert any("0 % of communication runs under computation" in line for line in finding.evidence)
+    assert any("0% of communication runs under computation" in line for line in finding.evidence)
     assert any("stepscope trace" in (a.command or "") for a in finding.advice)
 
 
@@ -40,7 +40,7 @@ def test_hidden_communication_is_quiet(tmp_path: Path) -> None:
         RULE,
         generated(tmp_path, world=2, steps=4, transfer_ns=20_000, backward_ns=900_000, forward_ns=900_000),
     )
-    assert "limit 10 %" in said
+    assert "limit 10%" in said
 
 
 @pytest.mark.parametrize(("exposed", "fires"), [(100_000, True), (99_999, False)])

@@ -14,7 +14,7 @@ WORK = "void at::native::vectorized_elementwise_kernel<4>"
 
 def test_pageable_copies_fire_and_pinning_is_advised() -> None:
     finding = found(RULE, by_hand(*kernels(("Memcpy HtoD (Pageable -> Device)", 300), (WORK, 700))))
-    assert finding.title == "30 % of the time is exposed copies, mostly host to device (pageable memory)"
+    assert finding.title == "30% of the time is exposed copies, mostly host to device (pageable memory)"
     assert finding.severity == "problem"
     assert finding.evidence == ("1 copy host to device (pageable) at 1.00 GB/s: 300 us of them exposed",)
     assert "pin_memory=True" in finding.advice[0].text
@@ -32,7 +32,7 @@ def test_pinned_copies_are_told_to_run_beside_the_work(tmp_path: Path) -> None:
 
 
 def test_few_copies_are_quiet(tmp_path: Path) -> None:
-    assert "limit 5.0 %" in quiet(RULE, generated(tmp_path, world=2))
+    assert "limit 5.0%" in quiet(RULE, generated(tmp_path, world=2))
 
 
 @pytest.mark.parametrize(("copied_us", "fires"), [(50, True), (49.9, False)])

@@ -21,7 +21,7 @@ def pool(folder: Path, *, split: int, segments: int = 100, **more: object) -> Ev
 
 def test_a_pool_in_splinters_fires_with_the_largest_piece(tmp_path: Path) -> None:
     (found,) = RULE.check(pool(tmp_path, split=8))
-    assert found.title == "40 % of reserved memory (800 MiB) is split into unusable pieces"
+    assert found.title == "40% of reserved memory (800 MiB) is split into unusable pieces"
     assert found.severity == "warning"
     assert "the largest free block is 8.00 MiB" in found.evidence[0]
 
@@ -37,7 +37,7 @@ def test_free_as_a_whole_is_not_fragmented(tmp_path: Path) -> None:
     path = dump(tmp_path / "s.pickle", [segment(live(20 * MIB)), *[segment(free(20 * MIB))] * 100])
     outcome = RULE.check(load_evidence([path]))
     assert isinstance(outcome, Quiet)
-    assert outcome.looked_at.startswith("0 % of 1.97 GiB reserved")
+    assert outcome.looked_at.startswith("0% of 1.97 GiB reserved")
 
 
 @pytest.mark.parametrize(("split", "segments", "fires"), [(4, 100, True), (3, 100, False), (4, 60, False)])

@@ -14,15 +14,15 @@ def test_good_news_names_rating_and_efficiency_of_the_most_ranks() -> None:
         evidence(BASE, run("b", ranks=2, samples_per_s=rate(195)), run("c", ranks=4, samples_per_s=rate(349)))
     )
     assert found.severity == "info"
-    assert found.title == "good scaling: 3.49x on 4 ranks, 87.2 % efficiency"
-    assert "also b on 2 ranks: 1.95x, 97.5 %" in found.evidence
+    assert found.title == "good scaling: 3.49x on 4 ranks, 87.2% efficiency"
+    assert "also b on 2 ranks: 1.95x, 97.5%" in found.evidence
     assert "strong scaling" in found.evidence[0]
 
 
 def test_at_the_limit_it_is_quiet() -> None:
     outcome = RULE.check(evidence(BASE, run("b", ranks=4, samples_per_s=rate(320))))
     assert isinstance(outcome, Quiet)
-    assert "80 %" in outcome.looked_at
+    assert "80%" in outcome.looked_at
     assert isinstance(RULE.check(evidence(BASE, run("b", ranks=4, samples_per_s=rate(320.5)))), tuple)
 
 

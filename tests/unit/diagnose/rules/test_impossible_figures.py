@@ -19,7 +19,7 @@ def pair(speedup: float, **base: Any) -> Any:
 
 def test_more_than_the_ranks_can_give_fires_and_names_the_usual_errors() -> None:
     (found,) = RULE.check(pair(3.0))
-    assert found.title == "3.00x on 2 ranks is super-linear: 150 % efficiency"
+    assert found.title == "3.00x on 2 ranks is super-linear: 150% efficiency"
     assert "usual errors" in found.evidence[1]
     assert found.advice[0].text.startswith("measure a on 1 ranks again")
 
@@ -30,7 +30,7 @@ def test_the_limit_leaves_caches_their_five_per_cent(speedup: float, fires: bool
     assert isinstance(outcome, tuple) is fires
     if not fires:
         assert isinstance(outcome, Quiet)
-        assert "limit 105 %" in outcome.looked_at
+        assert "limit 105%" in outcome.looked_at
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_worst_rank_of_a_trace_counts() -> None:
         return evidence(traces=(TraceEvidence(name="job", summary=summary),))
 
     (found,) = RULE.check(traced(used(0, 0.9), used(1, 1.3), used(2, None)))
-    assert (found.title, found.subject) == ("MFU of 130 % is impossible", "job, rank 1")
+    assert (found.title, found.subject) == ("MFU of 130% is impossible", "job, rank 1")
     assert isinstance(RULE.check(traced(used(0, 1.0))), Quiet)
 
 
@@ -93,7 +93,7 @@ def test_throughput_within_half_is_let_pass(samples_per_s: float, fires: bool) -
 
 
 def test_mfu_above_one_fires_in_fractions_and_in_per_cent() -> None:
-    for value, percent in ((1.86, "186 %"), (186, "186 %")):
+    for value, percent in ((1.86, "186%"), (186, "186%")):
         (found,) = RULE.check(evidence(run("a", settings={"mfu": value})))
         assert found.title == f"MFU of {percent} is impossible"
     for value in (0.45, 1.0, 45.5):

@@ -21,12 +21,12 @@ def test_waiting_for_data_fires_with_its_share_and_settings() -> None:
 def test_a_short_wait_is_quiet() -> None:
     outcome = RULE.check(bench(made("c")))
     assert isinstance(outcome, Quiet)
-    assert "1.0 % of the step waits for data, limit 10 %" in outcome.looked_at
+    assert "1.0% of the step waits for data, limit 10%" in outcome.looked_at
 
 
 @pytest.mark.parametrize(("wait_ms", "fires"), [(10.8, False), (11.6, True)])
 def test_a_tenth_of_the_step_decides(wait_ms: float, fires: bool) -> None:
-    """99 ms beside the wait: the limit of 10 % lies at 11 ms."""
+    """99 ms beside the wait: the limit of 10% lies at 11 ms."""
     outcome = RULE.check(bench(made("c", phases={"data_wait": wait_ms}, jitter=0)))
     assert isinstance(outcome, tuple) is fires
 

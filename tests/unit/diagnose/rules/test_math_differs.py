@@ -19,7 +19,7 @@ def learned(run_id: str, first: float, *, ranks: int = 2, **known: Any) -> Train
 
 def test_curves_apart_fire_against_the_fewest_ranks() -> None:
     (found,) = RULE.check(evidence(learned("ddp", 2.0), learned("naive", 2.2), learned("single", 2.001, ranks=1)))
-    assert found.title == "naive does not learn as single does: losses 9.9 % apart"
+    assert found.title == "naive does not learn as single does: losses 9.9% apart"
     assert "training loss after the first epoch: 2.2000 (naive), 2.0010 (single)" in found.evidence
     assert "after 2 epochs: 1.1000 and 1.0005" in found.evidence
 
@@ -27,7 +27,7 @@ def test_curves_apart_fire_against_the_fewest_ranks() -> None:
 def test_curves_that_coincide_are_quiet_with_the_worst() -> None:
     outcome = RULE.check(evidence(learned("ddp", 2.0), learned("naive", 2.01), learned("other", 2.0)))
     assert isinstance(outcome, Quiet)
-    assert "2 pairs of runs: first losses at most 0.5 % apart" in outcome.looked_at
+    assert "2 pairs of runs: first losses at most 0.5% apart" in outcome.looked_at
 
 
 @pytest.mark.parametrize(("first", "fires"), [(2.039, False), (2.041, True)])

@@ -41,7 +41,7 @@ def test_a_low_peak_is_quiet() -> None:
     cell = made("c", known={"peak_memory_bytes": 4 * GIB}, **CUDA)
     outcome = RULE.check(bench(cell, environment=environment(gpus=(GPU,))))
     assert isinstance(outcome, Quiet)
-    assert "25 % of the memory" in outcome.looked_at
+    assert "25% of the memory" in outcome.looked_at
 
 
 @pytest.mark.parametrize(("peak_gib", "fires"), [(14.3, False), (14.5, True)])
@@ -55,7 +55,7 @@ def test_cpu_ranks_of_one_host_share_its_memory() -> None:
     cell = made("c", known={"peak_memory_bytes": 8 * GIB})  # twice that on 16 GiB
     (found,) = RULE.check(bench(cell, environment=environment()))
     assert "for all ranks of the host" in found.evidence[0]
-    assert "100 %" in found.title
+    assert "100%" in found.title
 
 
 def test_without_a_capacity_nothing_is_said() -> None:

@@ -40,7 +40,7 @@ def test_what_overlap_can_hide_bounds_the_stake(tmp_path: Path) -> None:
 
 def test_buckets_under_the_backward_pass_are_quiet(tmp_path: Path) -> None:
     said = quiet(RULE, generated(tmp_path, world=2, steps=4, transfer_ns=150_000, backward_ns=200_000))
-    assert "limit 10 %" in said or "of those inside it is hidden" in said
+    assert "limit 10%" in said or "of those inside it is hidden" in said
 
 
 def test_tensor_parallel_reductions_are_none_of_gradients(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_borderline_nine_tenths_after_backward(tmp_path: Path, after: int, fires
     if fires:
         assert found(RULE, edited)
     else:
-        assert "89 % of the reductions come after backward" in quiet(RULE, edited)
+        assert "89% of the reductions come after backward" in quiet(RULE, edited)
 
 
 def test_a_trace_without_steps_or_backward_cannot_tell(tmp_path: Path) -> None:

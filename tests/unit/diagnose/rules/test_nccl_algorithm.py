@@ -12,7 +12,7 @@ RING, TREE = {"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Tree"}
 
 
 def row(us: float, env: dict[str, str] | None = None, *, size: int = 4 * MIB) -> CommRow:
-    """Known to 1 %."""
+    """Known to 1%."""
     return collective(size, us, env=env or {}, device="cuda", backend="nccl", world_size=8)
 
 
@@ -22,7 +22,7 @@ def test_a_setting_that_beats_the_default_fires_with_the_sizes() -> None:
         row(800, size=8 * MIB), row(640, RING, size=8 * MIB), row(900, TREE, size=8 * MIB),
     )  # fmt: skip
     (found,) = RULE.check(evidence(comm=rows))
-    assert found.title == "all_reduce on 8 ranks: NCCL_ALGO=Ring is 33 % faster than NCCL's choice at 4 MiB"
+    assert found.title == "all_reduce on 8 ranks: NCCL_ALGO=Ring is 33% faster than NCCL's choice at 4 MiB"
     assert found.evidence == (
         "4 MiB: default 1.33x the time of NCCL_ALGO=Ring",
         "8 MiB: default 1.25x the time of NCCL_ALGO=Ring",

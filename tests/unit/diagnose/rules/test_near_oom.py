@@ -15,7 +15,7 @@ H100 = {"device": "cuda", "hardware": "NVIDIA H100 80GB HBM3", "precision": "fp3
 
 def test_a_peak_near_the_capacity_fires_with_remedies_by_cost() -> None:
     (found,) = RULE.check(evidence(run("a", ranks=4, peak_memory_bytes=76_000_000_000, **H100)))
-    assert found.title == "toy: a on 4 ranks: the peak takes 95 % of the device's memory"
+    assert found.title == "toy: a on 4 ranks: the peak takes 95% of the device's memory"
     assert found.severity == "warning"
     assert "marketed" in found.confidence
     costs = [advice.text for advice in found.advice]
@@ -41,7 +41,7 @@ def test_nine_tenths_decide(peak: int, fires: bool) -> None:
 
 def test_room_enough_is_quiet_with_the_share() -> None:
     outcome = RULE.check(evidence(run("a", peak_memory_bytes=40_000_000_000, **H100)))
-    assert outcome == Quiet(rule="near-oom", looked_at="toy: a on 1 ranks: 50 % of 74.5 GiB, limit 90 %")
+    assert outcome == Quiet(rule="near-oom", looked_at="toy: a on 1 ranks: 50% of 74.5 GiB, limit 90%")
 
 
 def test_a_run_that_failed_names_what_fits() -> None:

@@ -29,7 +29,7 @@ def test_slower_on_more_ranks_fires_with_the_worst_and_the_others() -> None:
 def test_exposed_communication_stands_beside_it() -> None:
     two = run("b", ranks=2, samples_per_s=rate(80), step_ns=step(10), exposed_comm_ns=step(6))
     (found,) = RULE.check(evidence(run("a", samples_per_s=rate(100)), two))
-    assert "60 % of the step is exposed communication" in found.evidence
+    assert "60% of the step is exposed communication" in found.evidence
 
 
 def test_a_speed_up_is_quiet_with_the_least() -> None:

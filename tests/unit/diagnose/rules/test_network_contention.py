@@ -23,7 +23,7 @@ def test_varying_calls_of_ranks_that_are_alike_fire() -> None:
         "all_reduce on 4 ranks on 4 hosts at 4 MiB: the slowest tenth of the calls takes 2.1x the median"
     )
     assert found.evidence[0] == "median 10.0 ms, slowest tenth from 21.0 ms, worst 30.0 ms of 40 calls"
-    assert "differ by 3.0 %" in found.evidence[1]
+    assert "differ by 3.0%" in found.evidence[1]
 
 
 def test_steady_calls_are_quiet() -> None:

@@ -19,9 +19,9 @@ OTHER = "void at::native::vectorized_elementwise_kernel<4>"
 
 def test_fp32_products_on_a_v100_fire() -> None:
     finding = found(RULE, by_hand(*kernels((FP32, 600), (OTHER, 400)), device=V100))
-    assert finding.title == "no matrix product uses the tensor cores; products take 60 % of the time"
+    assert finding.title == "no matrix product uses the tensor cores; products take 60% of the time"
     assert finding.stake_fraction == pytest.approx(0.6 * (1 - 15.7 / 125), abs=0.005)
-    assert any("100 % of the products' time is FP32" in line for line in finding.evidence)
+    assert any("100% of the products' time is FP32" in line for line in finding.evidence)
 
 
 def test_half_precision_on_the_vector_units_of_an_a100_fires() -> None:
@@ -29,7 +29,7 @@ def test_half_precision_on_the_vector_units_of_an_a100_fires() -> None:
 
 
 def test_products_on_the_tensor_cores_are_quiet() -> None:
-    assert "100 %" in quiet(RULE, by_hand(*kernels((TENSOR, 600), (OTHER, 400)), device=V100))
+    assert "100%" in quiet(RULE, by_hand(*kernels((TENSOR, 600), (OTHER, 400)), device=V100))
 
 
 @pytest.mark.parametrize(("tensor_us", "fires"), [(24.9, True), (25.0, False)])
@@ -42,7 +42,7 @@ def test_borderline_a_twentieth_of_the_products(tensor_us: float, fires: bool) -
 
 
 def test_products_of_less_than_a_tenth_are_quiet() -> None:
-    assert "limit 10 %" in quiet(RULE, by_hand(*kernels((FP32, 99), (OTHER, 901)), device=V100))
+    assert "limit 10%" in quiet(RULE, by_hand(*kernels((FP32, 99), (OTHER, 901)), device=V100))
 
 
 def test_fp32_where_tf32_is_to_be_had_is_left_to_the_rule_with_the_one_line_remedy() -> None:

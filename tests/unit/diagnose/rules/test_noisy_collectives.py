@@ -22,11 +22,11 @@ def test_a_wide_interval_names_the_worst_size(reach: float, fires: bool) -> None
     outcome = check(rows)
     if not fires:
         assert isinstance(outcome, Quiet)
-        assert "±9.0 % (all_reduce of 16 KiB on 2 ranks), limit ±10 %" in outcome.looked_at
+        assert "±9.0% (all_reduce of 16 KiB on 2 ranks), limit ±10%" in outcome.looked_at
         return
     (found,) = outcome
-    assert found.title == "1 of 4 sizes: the median is known to no better than ±10 %"
-    assert found.evidence[0] == "worst: ±40 %, all_reduce of 16 KiB on 2 ranks"
+    assert found.title == "1 of 4 sizes: the median is known to no better than ±10%"
+    assert found.evidence[0] == "worst: ±40%, all_reduce of 16 KiB on 2 ranks"
 
 
 @pytest.mark.parametrize(("mean", "fires"), [(1.9, False), (4.0, True)])

@@ -8,7 +8,7 @@ from stepscope.diagnose.rules.noisy_measurement import RULE
 from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.training import Measured
 
-DRIFT = "step times did not stay on one level: the second half is +8.0 % against the first"
+DRIFT = "step times did not stay on one level: the second half is +8.0% against the first"
 
 
 def test_few_wide_and_drifting_runs_are_listed_worst_first() -> None:
@@ -21,7 +21,7 @@ def test_few_wide_and_drifting_runs_are_listed_worst_first() -> None:
         )
     )
     assert found.title == "3 of 4 runs are too noisy to build on"
-    assert found.evidence[0] == "toy: wide on 1 ranks: interval ±12 %"
+    assert found.evidence[0] == "toy: wide on 1 ranks: interval ±12%"
     assert "toy: few on 1 ranks: 4 steps timed, 10 are needed" in found.evidence
     assert any(line.endswith(DRIFT) for line in found.evidence)
 
@@ -32,7 +32,7 @@ def test_the_limits(spread: float, n: int, fires: bool) -> None:
     assert isinstance(outcome, tuple) is fires
     if not fires:
         assert isinstance(outcome, Quiet)
-        assert "±4.9 %" in outcome.looked_at
+        assert "±4.9%" in outcome.looked_at
 
 
 @pytest.mark.parametrize(("count", "fires"), [(5, True), (6, False)])

@@ -12,14 +12,14 @@ def test_a_long_update_fires_and_says_what_sharding_would_save() -> None:
     (found,) = RULE.check(bench(made("c", phases={"optimizer": 50.0}, world_size=4, optimizer="adamw", known=known)))
     assert found.stake_fraction == pytest.approx(50 / 145, abs=0.02)
     assert "adamw over 1.34M parameters" in found.evidence[0] or "adamw over 1.35M parameters" in found.evidence[0]
-    assert any("each rank updates 1/4, up to 26 % of the step" in a.text for a in found.advice)
+    assert any("each rank updates 1/4, up to 26% of the step" in a.text for a in found.advice)
     assert found.advice[0].command == "stepscope bench MATRIX.yaml --set base.accumulation=2"
 
 
 def test_a_short_update_is_quiet() -> None:
     outcome = RULE.check(bench(made("c")))
     assert isinstance(outcome, Quiet)
-    assert "limit 20 %" in outcome.looked_at
+    assert "limit 20%" in outcome.looked_at
 
 
 @pytest.mark.parametrize(("ms", "fires"), [(22.0, False), (25.0, True)])

@@ -22,9 +22,9 @@ def wire(bytes_per_s: float) -> tuple:
 
 def test_communication_that_could_hide_fires_with_what_is_avoidable() -> None:
     (found,) = RULE.check(bench(made("d", comm_ms=17, profile=PROFILE, **DEEP), comm=wire(1e9)))
-    assert "15 % of the step is exposed communication, 14 % of the step without need" in found.title
+    assert "15% of the step is exposed communication, 14% of the step without need" in found.title
     assert found.stake_fraction == pytest.approx((17 - 1.05) / 114, abs=0.01)
-    assert any("of communication hides; 94 % could (the timeline of its own buckets)" in e for e in found.evidence)
+    assert any("of communication hides; 94% could (the timeline of its own buckets)" in e for e in found.evidence)
 
 
 def test_communication_too_long_to_hide_is_not_overlaps_fault() -> None:
@@ -37,7 +37,7 @@ def test_communication_too_long_to_hide_is_not_overlaps_fault() -> None:
 def test_little_exposed_is_quiet() -> None:
     outcome = RULE.check(bench(made("d", comm_ms=3, profile=PROFILE, **DEEP), comm=wire(1e9)))
     assert isinstance(outcome, Quiet)
-    assert "limit 10 %" in outcome.looked_at
+    assert "limit 10%" in outcome.looked_at
 
 
 @pytest.mark.parametrize(("comm_ms", "fires"), [(10.0, False), (12.0, True)])
@@ -57,7 +57,7 @@ def test_waiting_for_a_slow_rank_is_not_counted_as_communication() -> None:
 def test_without_measured_collectives_a_naive_cell_stands_in() -> None:
     naive = made("n", comm_ms=17, profile=PROFILE, **(DEEP | {"strategy": "naive", "strategy_options": {}}))
     (found,) = RULE.check(bench(made("d", comm_ms=17, profile=PROFILE, **DEEP), naive))
-    assert any("0 % of 17.0 ms of communication hides; 100 % could" in e for e in found.evidence)
+    assert any("0% of 17.0 ms of communication hides; 100% could" in e for e in found.evidence)
 
 
 def test_without_either_the_bound_is_unknown_and_said_to_be() -> None:

@@ -33,7 +33,7 @@ def test_a_host_in_python_between_launches_fires() -> None:
 
 
 def test_a_host_that_is_late_inside_operators_is_quiet() -> None:
-    assert "limit 10 %" in quiet(RULE, late_host(inside_operators=True))
+    assert "limit 10%" in quiet(RULE, late_host(inside_operators=True))
 
 
 def test_a_cpu_job_between_operators_fires_and_data_loading_is_left_out(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_noise_of_pairs_is_quiet() -> None:
 
 def test_a_sweep_far_below_the_links_peak_fires_with_the_share() -> None:
     (found,) = RULE.check(evidence(comm=sweep(20e9, **NVLINK)))
-    assert found.title == "all_reduce on 8 ranks reaches 4.4 % of the link's peak"
+    assert found.title == "all_reduce on 8 ranks reaches 4.4% of the link's peak"
     assert found.severity == "problem"
     assert found.evidence[0] == "20.0 GB/s over the busiest link at 1 GiB; its peak is 450 GB/s per direction"
 

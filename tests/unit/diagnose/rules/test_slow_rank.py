@@ -28,7 +28,7 @@ def findings(*cells) -> tuple[Finding, ...]:
 def test_a_rank_that_computes_longer_in_every_step_is_named_with_its_host_and_what_it_costs() -> None:
     cell = made("c", world_size=4, own=slower(2, 1.5), hosts=("a", "a", "b", "b"))
     (found,) = findings(cell)
-    assert found.title == "rank 2 on b is 31 % slower than the others, who wait for it"
+    assert found.title == "rank 2 on b is 31% slower than the others, who wait for it"
     assert found.stake_fraction == pytest.approx(30 / 130, abs=0.01)
     assert found.severity == "problem"
     text = " ".join(found.evidence)
@@ -41,12 +41,12 @@ def test_a_rank_that_computes_longer_in_every_step_is_named_with_its_host_and_wh
 def test_even_ranks_are_quiet_and_the_largest_excess_is_told() -> None:
     outcome = RULE.check(bench(made("c", world_size=4, jitter=0.03)))
     assert isinstance(outcome, Quiet)
-    assert "limit 5.0 %" in outcome.looked_at
+    assert "limit 5.0%" in outcome.looked_at
 
 
 @pytest.mark.parametrize(("factor", "fires"), [(1.07, False), (1.10, True)])
 def test_the_ratio_decides(factor: float, fires: bool) -> None:
-    """60 of 97 ms are backward: 7 % more of it are 4.3 % of a rank's own time, 10 % are 6.2 %."""
+    """60 of 97 ms are backward: 7% more of it are 4.3% of a rank's own time, 10% are 6.2%."""
     outcome = RULE.check(bench(made("c", world_size=2, own=slower(1, factor))))
     assert isinstance(outcome, tuple) is fires
 
@@ -91,7 +91,7 @@ def test_single_accidents_are_one_off_and_cost_their_share_of_all_time() -> None
 def test_a_small_accident_is_not_worth_a_word() -> None:
     def own(rank: int, step: int, phases: dict[str, float]) -> None:
         if rank == 1 and step == 5:
-            phases["other"] += 150  # 3.6 % of all step time
+            phases["other"] += 150  # 3.6% of all step time
 
     assert isinstance(RULE.check(bench(made("c", world_size=4, own=own))), Quiet)
 

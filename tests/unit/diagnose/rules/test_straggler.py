@@ -90,4 +90,4 @@ def test_each_of_several_jobs_is_named_as_the_subject(tmp_path: Path) -> None:
 def test_rank_7_of_the_real_dlrm_job_is_the_straggler() -> None:
     finding = found(RULE, traced(analyse_job(SHARED / "dlrm-v100-8rank")))
     assert finding.title.startswith("rank 7 is a straggler")
-    assert "82 %" in finding.evidence[0]
+    assert "82%" in finding.evidence[0]

@@ -34,7 +34,7 @@ def machine(*limits: tuple[float | None, float | None]) -> EnvironmentRecord:
 
 def test_a_rank_that_computes_slower_is_named_with_what_it_costs_all() -> None:
     (found,) = RULE.check(evidence(comm=(product(0.25), product(0.2, size=1 << 26))))
-    assert found.title == "rank 3 computes 25 % slower than the fastest rank on the same product"
+    assert found.title == "rank 3 computes 25% slower than the fastest rank on the same product"
     assert found.stake_fraction == 0.25
     assert found.evidence[1] == "so at 2 of 2 sizes"
     assert found.advice[0].command == "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE"
@@ -52,7 +52,7 @@ def test_a_tenth_decides(spread: float, fires: bool) -> None:
 
 
 def test_one_size_of_three_is_a_moment_and_no_device() -> None:
-    """As a busy 2-core machine really had it: 0.3, 1, 27 and 2 %."""
+    """As a busy 2-core machine really had it: 0.3, 1, 27 and 2%."""
     rows = tuple(product(spread, size=4**n << 18) for n, spread in enumerate((0.003, 0.01, 0.27, 0.02)))
     assert isinstance(RULE.check(evidence(comm=rows)), Quiet)
 
@@ -72,7 +72,7 @@ def test_default_limits_and_equal_ranks_are_quiet() -> None:
     assert isinstance(RULE.check(evidence(environment=machine((400, 400), (395, 400)))), Quiet)
     outcome = RULE.check(evidence(comm=(product(0.03),)))
     assert isinstance(outcome, Quiet)
-    assert outcome.looked_at == "no rank is 10 % behind at half of 1 size; most at one: 3.0 %"
+    assert outcome.looked_at == "no rank is 10% behind at half of 1 size; most at one: 3.0%"
 
 
 def test_without_either_it_is_skipped() -> None:

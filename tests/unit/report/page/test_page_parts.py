@@ -59,7 +59,7 @@ def test_stakes_are_never_wider_than_the_bar() -> None:
     first = pages.diagnosis().findings[0]
     shown = shown_findings(pages.diagnosis(findings=(first, replace(first, stake_fraction=1.7))))
     assert [one.stake_width for one in shown] == ["31.0%", "100.0%"]
-    assert shown[0].stake == "up to 31 % of the step"
+    assert shown[0].stake == "up to 31% of the step"
 
 
 def test_timeline_data_are_the_spans_of_every_rank() -> None:
