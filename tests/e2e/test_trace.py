@@ -172,7 +172,7 @@ def test_a_slower_job_is_told_from_the_one_before(stepscope: Cli, tmp_path: Path
 def test_steps_of_one_trace_are_compared(stepscope: Cli, job: Path) -> None:
     done = stepscope("trace", str(job), "--diff-steps", "10:12", "--rank", "1")
     assert done.code == 0, done.err
-    assert "rank 1: undecided" in done.out
+    assert "rank 1: not tested" in done.out
     assert "no step 99" in stepscope("trace", str(job), "--diff-steps", "10:99").err
 
 

@@ -8,11 +8,12 @@ place of typer's let a command start without typer.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, dataclass_transform, get_args, get_origin, get_type_hints
 
 from stepscope.cli.plain import Argument, Option
 from stepscope.core.dataclass import dataclass
+from stepscope.core.errors import UsageError
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -71,6 +72,31 @@ class Command:
             hint = Annotated[(of_list, *hint.__metadata__)]
             default = default or None
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+
+def given(options: Options) -> tuple[str, ...]:
+    """Names of the options that are not at their default."""
+    kind, default = type(options), object()
+    return tuple(name for name in _fields(kind) if getattr(options, name) != getattr(kind, name, default))
+
+
+def spelled(kind: type[Options], field: str) -> str:
+    """An option as one types it: ``--fail-if``; the metavar of an argument."""
+    said = get_args(get_type_hints(kind, include_extras=True)[field])[1]
+    names = said.names if isinstance(said, Argument) else said.param_decls or ()
+    long = [name for name in names if name.startswith("--")]
+    if long:
+        return long[0].partition("/")[0]
+    is_option = isinstance(said, Option) if isinstance(said, Argument) else type(said).__name__ == "OptionInfo"
+    metavar = said.settings.get("metavar") if isinstance(said, Argument) else said.metavar
+    return f"--{field.replace('_', '-')}" if is_option else metavar or field.upper()
+
+
+def require_only(options: Options, mode: str, obeyed: Collection[str]) -> None:
+    """Raises UsageError that names the options given which ``mode`` does not obey: none is ignored."""
+    foreign = [spelled(type(options), name) for name in given(options) if name not in obeyed]
+    if foreign:
+        raise UsageError(f"{mode} does not go with {', '.join(foreign)}")
 
 
 def _fields(options: type[Options]) -> tuple[str, ...]:

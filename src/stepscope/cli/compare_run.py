@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.blocks import print_block
+from stepscope.cli.command import require_only
 from stepscope.cli.console import err, out, print_json
 from stepscope.cli.findings import say_not_checked
 from stepscope.core.errors import CheckFailed, DataError, ExitCode, UsageError
@@ -18,8 +19,17 @@ from stepscope.stats.compare import MIN_REPLICATES
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.compare import Compare
-    from stepscope.records.comparison import Comparison
+    from stepscope.records.comparison import Comparison, Difference
+    from stepscope.report.compare_document import Failed
     from stepscope.results.comparing import Side
+    from stepscope.results.differences import Conditions
+
+
+ROUNDS = 6
+READ_OBEYED = frozenset({"paths", "metric", "world_size", "columns", "drop_epochs", "fail_if", "json"})
+RUN_OBEYED = frozenset({
+    "paths", "run", "rounds", "output", "data_dir", "set_", "metric", "drop_epochs", "fail_if", "json",
+})  # fmt: skip
 
 
 def run(options: Compare) -> int:
@@ -30,6 +40,7 @@ def run(options: Compare) -> int:
 
     if len(options.paths) < 2:
         raise UsageError("compare needs two runs", fix="stepscope compare A B")
+    require_only(options, *(("--run", RUN_OBEYED) if options.run else ("compare without --run", READ_OBEYED)))
     conditions = parse_conditions(options.fail_if)
     wanted = _wanted(options.metric, METRIC_KEYS)
     sides, measured = _measured(options) if options.run else (_read(options), ExitCode.OK)
@@ -49,16 +60,16 @@ def run(options: Compare) -> int:
         )
     for condition in unchecked(conditions, comparison):
         say_not_checked(condition, f"nothing compared here has {condition.key}")
-    failed = failed_conditions(conditions, comparison)
-    if failed:
-        raise CheckFailed("failed: " + "; ".join(dict.fromkeys(f.condition for f in failed)), why=_why(failed))
+    refuse_failed(failed_conditions(conditions, comparison))
     return measured
 
 
-def _why(failed: Sequence[object]) -> str:
-    lines = [str(each) for each in failed]
-    more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
-    return "; ".join(lines[:3]) + more
+def refuse_failed(failed: Sequence[Failed]) -> None:
+    """Raises CheckFailed with the conditions that hold, and the first three figures that they hold for."""
+    if failed:
+        more = f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
+        why = "; ".join(map(str, failed[:3])) + more
+        raise CheckFailed("failed: " + "; ".join(dict.fromkeys(f.condition for f in failed)), why=why)
 
 
 def _wanted(text: str | None, known: Sequence[str]) -> frozenset[str]:
@@ -74,9 +85,6 @@ def _read(options: Compare) -> list[Side]:
     from stepscope.cli.evidence_options import EvidenceOptions
     from stepscope.results.comparing import Side
 
-    for option, value in (("-o", options.output), ("--set", options.set_)):
-        if value:
-            raise UsageError(f"{option} goes with --run", fix="leave it out, or add --run and two matrix files")
     given = EvidenceOptions(
         paths=options.paths,
         world_size=options.world_size,
@@ -99,18 +107,20 @@ def _measured(options: Compare) -> tuple[list[Side], int]:
 
     if len(options.paths) != 2:
         raise UsageError("--run compares two matrix files", fix="stepscope compare --run A.yaml B.yaml")
-    if options.rounds < MIN_REPLICATES:
+    rounds = ROUNDS if options.rounds is None else options.rounds
+    if rounds < MIN_REPLICATES:
         raise UsageError(
-            f"--rounds {options.rounds}: at least {MIN_REPLICATES} on each side",
+            f"--rounds {rounds}: at least {MIN_REPLICATES} on each side",
             why="with 3 + 3 rounds the smallest possible p is 0.10: no result could be significant",
         )
-    plans = [make_plan(path, overrides=options.set_) for path in options.paths]
+    names = _names_of_matrices(options.paths)
+    plans = [make_plan(path, overrides=options.set_, data_dir=options.data_dir) for path in options.paths]
     folder = options.output or default_run_dir("compare")
     codes: list[int] = []
-    for number in range(1, options.rounds + 1):
+    for number in range(1, rounds + 1):
         for side in (0, 1) if number % 2 else (1, 0):
             place = _round_folder(folder, side, number)
-            err().print(f"round {number} of {options.rounds}: {'AB'[side]} ({place})", style="bold")
+            err().print(f"round {number} of {rounds}: {'AB'[side]} ({place})", style="bold")
             code = run_plan(plans[side], Bench(output=place), printed=False)
             codes.append(code)
             if code == ExitCode.ALL_CELLS_FAILED:
@@ -119,19 +129,26 @@ def _measured(options: Compare) -> tuple[list[Side], int]:
                     why=f"every cell failed: {place / 'report' / 'summary.md'} says why",
                     fix="mend it and run the same command with the same -o",
                 )
-    names = telling_names([path.with_suffix("") for path in options.paths])
     sides = [
         Side(
             name=name,
             rounds=tuple(
                 read_evidence(EvidenceOptions(paths=(_round_folder(folder, side, number),)))
-                for number in range(1, options.rounds + 1)
+                for number in range(1, rounds + 1)
             ),
         )
         for side, name in enumerate(names)
     ]
-    err().print(f"{counted(options.rounds, 'round')} in {folder}", style="dim")
+    err().print(f"{counted(rounds, 'round')} in {folder}", style="dim")
     return sides, max(codes, default=0)
+
+
+def _names_of_matrices(paths: Sequence[Path]) -> list[str]:
+    """Their file names; one file twice is compared with itself: what differs is noise."""
+    if paths[0].resolve() == paths[1].resolve():
+        err().print("both sides run the same matrix: any difference is the noise of this machine", soft_wrap=True)
+        return [f"{paths[0].stem} ({side})" for side in "AB"]
+    return telling_names([path.with_suffix("") for path in paths])
 
 
 def _round_folder(folder: Path, side: int, number: int) -> Path:
@@ -143,12 +160,7 @@ def _show(comparison: Comparison) -> None:
     from stepscope.report.views import comparison as tables
 
     console = out()
-    differences = tables.build_differences(comparison)
-    if differences.rows:
-        console.print(differences.title, style="bold")
-        print_block(console, terminal.render(differences, width=console.width))
-    else:
-        console.print("machine, software and settings are the same, as far as both sides tell", style="dim")
+    print_conditions(comparison, comparison.differences, comparison.sides)
     console.print()
     table = tables.build(comparison)
     if table.rows:
@@ -158,3 +170,21 @@ def _show(comparison: Comparison) -> None:
         console.print(f"! {text}", style="yellow", markup=False, soft_wrap=True)
     if len(comparison.unmatched) > 8:
         console.print(f"! and {len(comparison.unmatched) - 8} more without a partner", style="yellow")
+
+
+def print_conditions(
+    conditions: Comparison | Conditions, differences: Sequence[Difference], sides: Sequence[str]
+) -> None:
+    """What differs between the sides as a table, what is the same and what is not known as lines."""
+    from stepscope.report.render import terminal
+    from stepscope.report.views import comparison as tables
+
+    console = out()
+    table = tables.differences_table(differences, sides)
+    if table.rows:
+        console.print(table.title, style="bold")
+        print_block(console, terminal.render(table, width=console.width))
+    else:
+        console.print("no known difference in machine, software or settings", style="dim")
+    for line in tables.said_of_conditions(conditions):
+        console.print(line, style="dim", soft_wrap=True)

@@ -40,6 +40,8 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "compare/1": {
         "sides": list[str],
         "differences": tuple[Difference, ...],
+        "same": tuple[Difference, ...],
+        "unknown": tuple[Difference, ...],
         "figures": tuple[ComparedFigure, ...],
         "unmatched": list[str],
         "notes": list[str],

@@ -2,80 +2,152 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.blocks import print_block
-from stepscope.cli.console import err, out, print_json
+from stepscope.cli.command import require_only
+from stepscope.cli.compare_run import print_conditions, refuse_failed
+from stepscope.cli.console import out, print_json
+from stepscope.cli.findings import say_not_checked
 from stepscope.cli.ranges import parse_ranges
 from stepscope.core.errors import DataError, UsageError
+from stepscope.core.places import telling_names
 from stepscope.core.words import counted
+from stepscope.report import diff_document
 from stepscope.report.render import terminal
 from stepscope.report.views import trace_diff
+from stepscope.results.differences import ranges, trace_conditions
 
 if TYPE_CHECKING:
+    from stepscope.cli.commands.trace import Trace
     from stepscope.records.trace_diff import TraceDiff, WorkProfile
     from stepscope.records.trace_summary import TraceSummary
 
 Pair = tuple["WorkProfile", "WorkProfile"]
 
-SEED = 0
-OPTION = "--diff-steps"
+STEPS = "--diff-steps"
+OBEYED = frozenset({
+    "paths", "rank", "limit", "cell", "rank_of", "diff", "diff_steps", "processes", "cache", "csv", "fail_if", "json",
+})  # fmt: skip
 
 
-def pairs(before: TraceSummary, after: TraceSummary, *, ranks: frozenset[int] | None, steps: str | None) -> list[Pair]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired:
+    """Before and after of every rank that is compared, and what is to be said about who is compared with whom."""
+
+    pairs: tuple[Pair, ...]
+    notes: tuple[str, ...] = ()
+
+
+def run(options: Trace, read: Callable[[str | None], TraceSummary]) -> int:
+    """Compare and show; the exit code. read: the traces named by a path; None: those of the command itself."""
+    from stepscope.traces.diff import diff_profiles
+
+    require_only(options, "--diff" if options.diff is not None else STEPS, OBEYED)
+    conditions = diff_document.parse_conditions(options.fail_if)
+    after = read(None)
+    before = after if options.diff is None else read(options.diff)
+    names = _names(options)
+    found = paired(before, after, names=names, ranks=parse_ranges(options.rank, "--rank"), steps=options.diff_steps)
+    told = None if before is after else trace_conditions(before, after)
+    diffs = [diff_profiles(a, b, limit=options.limit or None) for a, b in found.pairs]
+    if options.csv is not None:
+        _write_csv(diffs, options.csv)
+    if options.json:
+        from stepscope.records.codec import encode_document
+
+        print_json(encode_document(diff_document.document(diffs, told) | {"notes": list(found.notes)}))
+    else:
+        if told is not None:
+            print_conditions(told, told.differ, names)
+        _show(diffs, found.notes)
+    for condition in diff_document.unchecked(conditions, diffs):
+        say_not_checked(condition, f"{names[0]} has no time there")
+    refuse_failed(diff_document.failed_conditions(conditions, diffs))
+    return 0
+
+
+def _names(options: Trace) -> tuple[str, str]:
+    """What to call before and after."""
+    if options.diff is None:
+        return "before", "after"
+    try:
+        before, after = telling_names([Path(options.diff), Path(options.paths[0])])
+    except UsageError:  # the same path twice: its noise
+        return "before", "after"
+    return before, after
+
+
+def paired(
+    before: TraceSummary,
+    after: TraceSummary,
+    *,
+    names: tuple[str, str] = ("before", "after"),
+    ranks: frozenset[int] | None = None,
+    steps: str | None = None,
+) -> Paired:
     """Before and after of every rank that both jobs have; two single traces are compared whatever their ranks.
 
     ``steps`` (``10-13:20-23``) takes the first steps of ``before`` and the second ones of ``after``.
-    Raises DataError when the jobs share no rank, UsageError for steps that are not there.
+    Raises DataError when the jobs share no rank, UsageError for steps or ranks that are not there.
     """
     old = {p.facts.rank: p.profile for p in before.ranks if p.profile is not None}
     new = {p.facts.rank: p.profile for p in after.ranks if p.profile is not None}
     if ranks is not None:
-        new = {r: p for r, p in new.items() if r in ranks}
+        if missing := sorted(ranks - (old.keys() & new.keys())):
+            side = names[1] if missing[0] not in new else names[0]
+            known = new if missing[0] not in new else old
+            raise UsageError(f"--rank: no trace of rank {missing[0]} in {side}", fix=f"it has ranks {ranges(known)}")
+        old, new = ({r: p for r, p in side.items() if r in ranks} for side in (old, new))
     found = [(old[r], p) for r, p in new.items() if r in old]
+    notes = []
     if not found and len(old) == len(new) == 1:
-        found = [(next(iter(old.values())), next(iter(new.values())))]
+        ((mine, a),), ((theirs, b),) = old.items(), new.items()
+        found = [(a, b)]
+        notes.append(f"rank {mine} of {names[0]} is compared with rank {theirs} of {names[1]}: each has one trace")
+    elif found:
+        notes += [
+            f"{names[side]} alone has {'rank' if len(left) == 1 else 'ranks'} {ranges(left)}: not compared"
+            for side, left in ((0, old.keys() - new.keys()), (1, new.keys() - old.keys()))
+            if left
+        ]
     if not found:
         raise DataError(
             "nothing to compare: the two jobs share no rank with device work or operators",
-            why=f"ranks {sorted(old)[:8]} against {sorted(new)[:8]}",
+            why=f"{names[0]} has ranks {ranges(old) or 'none'}, {names[1]} has ranks {ranges(new) or 'none'}",
             fix="name the same ranks of both, or one trace each",
         )
-    if ranks is None and (left := len(old) + len(new) - 2 * len(found)) > 0:
-        err().print(f"{counted(left, 'rank')} of one side only: not compared", style="dim")
-    if steps is None:
-        return found
-    first, second = _two_ranges(steps)
-    return [(_chosen(a, first), _chosen(b, second)) for a, b in found]
+    if steps is not None:
+        first, second = _two_ranges(steps)
+        found = [(_chosen(a, first), _chosen(b, second)) for a, b in found]
+    return Paired(pairs=tuple(found), notes=tuple(notes))
 
 
-def show(found: Sequence[Pair], *, limit: int, as_json: bool) -> int:
-    """Print every rank's verdict, and the rank whose step changed most in full."""
-    import numpy as np
-
-    from stepscope import __version__
-    from stepscope.records import codec
-    from stepscope.traces.diff import diff_profiles
-
-    rng = np.random.default_rng(SEED)
-    diffs = [diff_profiles(a, b, rng=rng, limit=limit or None) for a, b in found]
-    if as_json:
-        head = {"schema": "stepscope.trace_diff/1", "tool_version": __version__}
-        document = {**head, "diffs": [codec.plain(d) for d in diffs]}
-        print_json(codec.encode_document(document))
-        return 0
+def _show(diffs: Sequence[TraceDiff], notes: Sequence[str]) -> None:
+    """Every rank's verdict, and the rank whose step changed most in full."""
     console = out()
+    console.print()
+    for note in notes:
+        console.print(f"! {note}", style="yellow", soft_wrap=True)
     for diff in diffs:
         _print_verdict(diff)
     chosen = max(diffs, key=lambda d: abs((d.ratio or 1.0) - 1.0))
     if len(diffs) > 1:
-        console.print(f"\nrank {chosen.rank_after}, whose step changed most (--rank chooses another):")
+        console.print(f"\n{_rank(chosen)}, whose step changed most (--rank chooses another):")
     for table in trace_diff.build(chosen):
         console.print()
         console.print(table.title, style="bold")
         print_block(console, terminal.render(table, width=console.width))
-    return 0
+    if chosen.left_out_rows:
+        console.print(f"{counted(chosen.left_out_rows, 'row')} not shown: --limit 0 shows all", style="dim")
+
+
+def _rank(diff: TraceDiff) -> str:
+    against = "" if diff.rank_before == diff.rank_after else f" against rank {diff.rank_before}"
+    return f"rank {diff.rank_after}{against}"
 
 
 def _print_verdict(diff: TraceDiff) -> None:
@@ -83,21 +155,32 @@ def _print_verdict(diff: TraceDiff) -> None:
     if diff.ratio_low is not None and diff.ratio_high is not None:
         ratio += f" ({diff.ratio_low:.3f} to {diff.ratio_high:.3f})"
     style = {"slower": "bold red", "faster": "bold green"}.get(diff.verdict, "bold")
-    out().print(f"rank {diff.rank_after}: {diff.verdict}{ratio}", style=style, soft_wrap=True)
+    out().print(f"{_rank(diff)}: {diff.verdict}{ratio}", style=style, soft_wrap=True)
     out().print(f"    {diff.why}", style="dim", soft_wrap=True)
+
+
+def _write_csv(diffs: Sequence[TraceDiff], folder: Path) -> None:
+    from stepscope.report.render import csv as csv_render
+    from stepscope.store.writer import make_dir, write_bytes
+
+    make_dir(folder)
+    for diff in diffs:
+        for table in trace_diff.build(diff):
+            write_bytes(folder / f"{table.key}-rank-{diff.rank_after}.csv", csv_render.render(table).encode())
 
 
 def _two_ranges(text: str) -> tuple[frozenset[int], frozenset[int]]:
     first, separator, second = text.partition(":")
     if not separator:
-        raise UsageError(f"{OPTION} {text!r}: expected two ranges, as in 10-13:20-23")
-    return parse_ranges(first, OPTION) or frozenset(), parse_ranges(second, OPTION) or frozenset()
+        raise UsageError(f"{STEPS} {text!r}: expected two ranges, as in 10-13:20-23")
+    return parse_ranges(first, STEPS) or frozenset(), parse_ranges(second, STEPS) or frozenset()
 
 
 def _chosen(profile: WorkProfile, steps: frozenset[int]) -> WorkProfile:
     from stepscope.traces.diff import only_steps
 
     if missing := sorted(steps - set(profile.steps)):
-        known = ", ".join(str(s) for s in profile.steps[:20])
-        raise UsageError(f"{OPTION}: no step {missing[0]} on rank {profile.rank}", fix=f"steps recorded: {known}")
+        raise UsageError(
+            f"{STEPS}: no step {missing[0]} on rank {profile.rank}", fix=f"steps recorded: {ranges(profile.steps)}"
+        )
     return only_steps(profile, steps)

@@ -6,14 +6,16 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.command import given, spelled
 from stepscope.cli.console import err, out, print_json
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.signals import stop_signals_raise
+from stepscope.core.suggest import did_you_mean, unknown
 from stepscope.core.units import format_bytes
 from stepscope.core.words import counted
 from stepscope.report import trace_sections
@@ -42,17 +44,9 @@ def run(options: Trace) -> int:
     _import_numpy_alone()
     from stepscope.traces.rank_pass import DEVICE_ONLY, Wanted
 
-    sections = trace_sections.chosen(options.show.split(","))
-    conditions, rules_asked = _conditions(options.fail_if) if options.fail_if else ((), False)
-    ranks, steps = _numbers(options.rank, "--rank"), _numbers(options.steps, "--steps")
-    wanted = Wanted(
-        sections=_wanted(sections, options),
-        sort=options.sort,
-        model_flop=options.flop,
-        hardware_flop=options.hardware_flop,
-    )
     stated = _stated_ranks(options.rank_of)
-    paths = [found for given in options.paths for found in _traces_of(given, options.cell)]
+    paths = [found for path in options.paths for found in _traces_of(path, options.cell)]
+    files_read: set[str] = set()
 
     def analyse(files: Sequence[str], wanted: Wanted) -> TraceSummary:
         from stepscope.traces.job import analyse_job
@@ -70,27 +64,39 @@ def run(options: Trace) -> int:
                 advanced=watch.advanced,
             )
         watch.end()
+        files_read.update(name for p in summary.ranks for name in (p.facts.file, Path(p.facts.file).name))
         return summary
 
     if options.diff is not None or options.diff_steps is not None:
         from stepscope.cli import trace_diff
 
-        wanted = replace(wanted, sections=frozenset({"profile"}))
-        after = analyse(paths, wanted)
-        before = after if options.diff is None else analyse(_traces_of(options.diff, options.cell), wanted)
-        pairs = trace_diff.pairs(before, after, ranks=ranks, steps=options.diff_steps)
-        return trace_diff.show(pairs, limit=options.limit, as_json=options.json)
+        profile = Wanted(sections=frozenset({"profile"}))
+        code = trace_diff.run(
+            options, lambda path: analyse(paths if path is None else _traces_of(path, options.cell), profile)
+        )
+        _require_known(stated, files_read)
+        return code
+    sections = _sections(options)
+    conditions, rules_asked = _conditions(options.fail_if) if options.fail_if else ((), False)
+    ranks, steps = _numbers(options.rank, "--rank"), _numbers(options.steps, "--steps")
+    wanted = Wanted(
+        sections=_wanted(sections, options),
+        sort=options.sort,
+        model_flop=options.flop,
+        hardware_flop=options.hardware_flop,
+    )
     early = _shows_early(paths, options)
     summary = analyse(paths, replace(wanted, scan=early))
     if early and (early := any(p.partial for p in summary.ranks)):
         _show_early(_selected(summary, ranks=ranks, steps=None), limit=options.limit)
         summary = analyse(paths, wanted)
+    _require_known(stated, files_read)
     if options.merge is not None:
         _merge(summary, options.merge)
     diagnosis = _diagnosed(summary, paths, rules_asked=rules_asked)
     shown = _selected(summary, ranks=ranks, steps=steps)
     if options.csv is not None:
-        _write_csv(shown, options.csv)
+        _write_csv(shown, options.csv, sections if options.show else trace_sections.SECTIONS)
     if options.json:
         from stepscope.records.codec import encode_document
         from stepscope.report.trace_document import document
@@ -108,6 +114,37 @@ def run(options: Trace) -> int:
         say_unchecked(conditions, values, diagnosis)
         refuse_failed(conditions, values, diagnosis)
     return 0
+
+
+SHOWN_IN = {"steps": "steps", "sort": "operators", "flop": "utilisation", "hardware_flop": "utilisation"}
+"""Options of one section, and which."""
+
+
+def _sections(options: Trace) -> tuple[str, ...]:
+    """The sections to show: those named, or the usual ones and those that an option is about."""
+    from stepscope.traces.operators import SORTS
+
+    sections = trace_sections.chosen(options.show.split(","))
+    asked = {name: SHOWN_IN[name] for name in given(options) if name in SHOWN_IN}
+    if options.sort not in SORTS:
+        raise UsageError(unknown("order of --sort", options.sort, SORTS))
+    for name, section in asked.items():
+        if options.show and section not in sections:
+            raise UsageError(f"--show without {section!r} does not go with {spelled(type(options), name)}")
+    if options.json and (extra := [name for name in given(options) if name == "limit"]):
+        raise UsageError(f"--json does not go with {spelled(type(options), extra[0])}: it lists every row")
+    return sections if options.show else trace_sections.chosen([*sections, *asked.values()])
+
+
+def _require_known(stated: Mapping[str, int], files: Collection[str]) -> None:
+    for name, rank in stated.items():
+        if name not in files:
+            raise UsageError(f"--rank-of {name}={rank}: no trace {name!r} was read", fix=_nearest(name, files))
+
+
+def _nearest(name: str, files: Collection[str]) -> str:
+    guess = did_you_mean(name, files)
+    return f"did you mean {guess!r}?" if guess else f"traces read: {', '.join(sorted(files)[:6])}"
 
 
 def _import_numpy_alone() -> None:
@@ -160,11 +197,11 @@ def _merge(summary: TraceSummary, output: Path) -> None:
 
 def _wanted(sections: Sequence[str], options: Trace) -> frozenset[str]:
     """The sections to compute: with what the findings read, unless --show names what to read."""
+    if options.show:
+        in_full = options.json or options.merge is not None
+        return frozenset({*sections, *(("steps",) if in_full else ())})
     if options.json or options.csv is not None:
         return frozenset(trace_sections.SECTIONS)
-    if options.show:
-        in_full = options.steps is not None or options.merge is not None
-        return frozenset({*sections, *(("steps",) if in_full else ())})
     from stepscope.traces.rank_pass import FOR_FINDINGS
 
     return frozenset({*sections, "idle", *FOR_FINDINGS})
@@ -197,6 +234,8 @@ def _traces_of(given: str, cell: str | None) -> list[str]:
     """The path itself, or the trace folder of one cell when it is a run folder."""
     layout = RunLayout(Path(given))
     if not layout.run.is_file():
+        if cell is not None:
+            raise UsageError(f"--cell {cell!r}: {given} is no run folder of `stepscope bench`")
         return [given]
     traced = {
         folder.parent.name: folder for folder in sorted(layout.root.glob("cells/*/trace")) if any(folder.iterdir())
@@ -315,12 +354,12 @@ def _selected(summary: TraceSummary, *, ranks: frozenset[int] | None, steps: fro
     return replace(summary, ranks=kept)
 
 
-def _write_csv(summary: TraceSummary, folder: Path) -> None:
+def _write_csv(summary: TraceSummary, folder: Path, sections: Iterable[str]) -> None:
     from stepscope.report.render import csv as csv_render
     from stepscope.store.writer import make_dir, write_bytes
 
     make_dir(folder)
-    for section in trace_sections.SECTIONS:
+    for section in sections:
         table = trace_sections.table(summary, section)
         if table.rows:
             write_bytes(folder / f"{section}.csv", csv_render.render(table).encode())

@@ -12,7 +12,7 @@ ComparisonVerdict = Literal["better", "worse", "no significant difference", "not
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Something of how the sides were made that is not the same. values: in the order of sides; None: not known there."""
+    """Something of how the sides were made. values: in the order of sides; None: not known there."""
 
     where: Literal["machine", "settings", "software"]
     key: str
@@ -62,10 +62,15 @@ class ComparedFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Sides in the order given, the first is what others are compared with. unmatched: what only some sides have."""
+    """Sides in the order given, the first is what others are compared with. unmatched: what only some sides have.
+
+    differences, same: what all sides tell of how they were made; unknown: what one of them does not tell.
+    """
 
     sides: tuple[str, ...]
     differences: tuple[Difference, ...]
     figures: tuple[ComparedFigure, ...]
+    same: tuple[Difference, ...] = ()
+    unknown: tuple[Difference, ...] = ()
     unmatched: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -34,8 +34,9 @@ class WorkProfile:
 class DiffRow:
     """One quantity before and after, per step (median over the steps). ratio: after / before; None from 0.
 
-    p_value: Mann-Whitney over the steps, corrected for all rows of its kind, shown or not (Holm); None with fewer
-    than 4 steps on a side. presence: both | new | gone | unlisted (the other side may have it among its ``all others``).
+    p_value: permutation test over the steps, corrected for all rows of its kind, shown or not; of the step itself, the
+    verdict's. None with fewer than 4 steps on a side, and for a row that only one side has.
+    presence: both | new | gone | unlisted (the other side may have it among its ``all others``).
     """
 
     kind: str
@@ -52,9 +53,9 @@ class DiffRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceDiff:
-    """after against before. verdict: faster | slower | no significant difference | undecided (noise not known).
+    """after against before. verdict: faster | slower | no significant difference | not tested.
 
-    ratio: step time after / before, its 95% interval where both have at least 6 steps. why: what the verdict rests on.
+    ratio: step time after / before, its 95% interval where both have at least 4 steps. why: what the verdict rests on.
     """
 
     rank_before: int

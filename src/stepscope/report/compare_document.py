@@ -18,6 +18,8 @@ def document(comparison: Comparison) -> dict[str, Any]:
         **headed("compare/1"),
         "sides": list(comparison.sides),
         "differences": plain(comparison.differences),
+        "same": plain(comparison.same),
+        "unknown": plain(comparison.unknown),
         "figures": [{**plain(figure), "change": figure.change} for figure in comparison.figures],
         "unmatched": list(comparison.unmatched),
         "notes": list(comparison.notes),

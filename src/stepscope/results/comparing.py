@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from stepscope.core.errors import Unavailable
-from stepscope.records.comparison import ComparedFigure, Comparison, ComparisonVerdict, Replicates
+from stepscope.core.units import format_size
+from stepscope.records.comm import CommRow
+from stepscope.records.comparison import ComparedFigure, Comparison, Replicates
 from stepscope.records.trace_budget import Parts
 from stepscope.records.training import Measured, TrainingRun
-from stepscope.results.differences import differences
+from stepscope.results.comm_pairs import SweepPair, sweep_pairs
+from stepscope.results.compared_figure import figure
+from stepscope.results.differences import conditions_of
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.results.figures import epoch_time, steady_times, train_loss
-from stepscope.stats.bootstrap import block_length, percentile_interval
-from stepscope.stats.compare import MIN_REPLICATES, mann_whitney
+from stepscope.stats.compare import MIN_REPLICATES, MOST_BLOCKS, SIGNIFICANT, block_medians, step_blocks
 from stepscope.stats.measured import common_steps, slowest
-
-SIGNIFICANT = 0.05
-MOST_BLOCKS = 20
-"""Blocks of steps that one round is cut into at most: more say nothing new, and each gets shorter than its dependence."""
-
-_SEED = 20_261_121
-_RESAMPLES = 4000
+from stepscope.traces.diff import CAUTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,27 +73,57 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1) -> Comparison:
     first = _runs(sides[0])
     figures: list[ComparedFigure] = []
     unmatched: list[str] = []
-    pairs_seen: list[tuple[TrainingRun, TrainingRun]] = []
+    partners: list[list[tuple[Any, Any]]] = []
     for side in sides[1:]:
-        pairs, alone = _matched(first, _runs(side))
-        pairs_seen += pairs
-        unmatched += [f"{sides[0].name} only: {_name(run)}" for run in alone[0]]
-        unmatched += [f"{side.name} only: {_name(run)}" for run in alone[1]]
-        for before, after in pairs:
+        runs, alone = _matched(first, _runs(side))
+        sweeps, sweeps_alone = sweep_pairs(sides[0].rounds[0].comm, side.rounds[0].comm)
+        traces, traces_alone = _traced(sides[0], side)
+        for at, name in enumerate((sides[0].name, side.name)):
+            unmatched += [
+                f"{name} only: {what}"
+                for what in (
+                    *map(_name, alone[at]),
+                    *sweeps_alone[at],
+                    *(f"traced: {t.name}" for t in traces_alone[at]),
+                )
+            ]
+        for before, after in runs:
             figures += _figures(before, after, sides[0], side, drop_epochs)
-        figures += _comm_figures(sides[0], side)
-        figures += _trace_figures(sides[0], side)
+        for sweep in sweeps:
+            figures += _comm_figures(sweep, side.name)
+        for traced in traces:
+            figures += _trace_figures(*traced, side.name)
+        partners.append([*runs, *traces, *((a, b) for s in sweeps for a, b in [(_any(s.first), _any(s.second))])])
     tested = sum(figure.p_value is not None for figure in figures)
     notes = []
     if tested >= 1 / SIGNIFICANT:
         notes.append(f"{tested} tests at 5%: about {tested * SIGNIFICANT:.0f} will differ by chance alone")
+    if any(figure.p_value is not None and figure.metric in TRACE_METRICS for figure in figures):
+        notes.append(CAUTION)
+    conditions = conditions_of([side.rounds[0] for side in sides], _on_all_sides(partners))
     return Comparison(
         sides=tuple(side.name for side in sides),
-        differences=differences([side.rounds[0] for side in sides], pairs_seen),
+        differences=conditions.differ,
+        same=conditions.same,
+        unknown=conditions.unknown,
         figures=tuple(figures),
         unmatched=tuple(dict.fromkeys(unmatched)),
         notes=tuple(notes),
     )
+
+
+def _any(rows: Mapping[int, CommRow]) -> CommRow:
+    return next(iter(rows.values()))
+
+
+def _on_all_sides(partners: Sequence[Sequence[tuple[Any, Any]]]) -> list[tuple[Any, ...]]:
+    """What has a partner on every later side, with all of them."""
+    by_first = [{id(a): (a, b) for a, b in pairs} for pairs in partners]
+    return [
+        (pair[0], *(found[key][1] for found in by_first))
+        for key, pair in by_first[0].items()
+        if all(key in found for found in by_first)
+    ]
 
 
 def _runs(side: Side) -> tuple[TrainingRun, ...]:
@@ -161,78 +188,6 @@ def _figures(
         )
 
 
-def figure(
-    *,
-    what: str,
-    metric: str,
-    side: str,
-    higher_is_better: bool,
-    first: Measured,
-    second: Measured,
-    replicates: tuple[Replicates, Replicates] | None,
-    paired: bool = False,
-) -> ComparedFigure:
-    """Ratio, interval, test and verdict of one figure. paired: replicates are rounds that took turns."""
-    ratio, low, high = second.value / first.value, None, None
-    p_value, untested = None, "no replicates: one figure on each side" if replicates is None else None
-    if replicates is not None:
-        a, b = (np.array(each.values) for each in replicates)
-        test = mann_whitney(a, b)
-        if isinstance(test, Unavailable):
-            untested = test.reason
-        else:
-            p_value = test.p_value
-            ratio = float(np.median(b) / np.median(a))
-            low, high = _interval(a, b, paired=paired)
-    elif None not in (first.low, first.high, second.low, second.high):
-        low, high = (second.low or 0.0) / (first.high or 1.0), (second.high or 0.0) / (first.low or 1.0)
-    return ComparedFigure(
-        what=what,
-        metric=metric,
-        side=side,
-        higher_is_better=higher_is_better,
-        first=first,
-        second=second,
-        ratio=ratio,
-        low=low,
-        high=high,
-        p_value=p_value,
-        untested=untested,
-        replicate=None if replicates is None else replicates[0].kind,
-        verdict=_verdict(ratio, low, high, p_value, higher_is_better=higher_is_better),
-    )
-
-
-def _interval(
-    a: np.ndarray[tuple[int], np.dtype[np.float64]],
-    b: np.ndarray[tuple[int], np.dtype[np.float64]],
-    *,
-    paired: bool,
-) -> tuple[float, float]:
-    """95% percentile bootstrap interval of the ratio of medians; rounds that took turns are drawn together."""
-    rng = np.random.default_rng(_SEED)
-    if paired and a.size == b.size:
-        drawn = rng.integers(0, a.size, size=(_RESAMPLES, a.size))
-        ratios = np.median(b[drawn], axis=1) / np.median(a[drawn], axis=1)
-    else:
-        top = np.median(b[rng.integers(0, b.size, size=(_RESAMPLES, b.size))], axis=1)
-        ratios = top / np.median(a[rng.integers(0, a.size, size=(_RESAMPLES, a.size))], axis=1)
-    found = percentile_interval(ratios)
-    return found.low, found.high
-
-
-def _verdict(
-    ratio: float, low: float | None, high: float | None, p_value: float | None, *, higher_is_better: bool
-) -> ComparisonVerdict:
-    """Different only where the test and the interval agree; without a test, where intervals do not overlap."""
-    if low is None or high is None:
-        return "not tested"
-    apart = low > 1.0 or high < 1.0
-    if not apart or (p_value is not None and p_value >= SIGNIFICANT):
-        return "no significant difference"
-    return "better" if (ratio > 1.0) == higher_is_better else "worse"
-
-
 def _replicates(side: Side, run: TrainingRun, metric: Metric, drop_epochs: int) -> Replicates | None:
     if len(side.rounds) > 1:
         same = [r for evidence in side.rounds for r in evidence.runs if r.run_id == run.run_id]
@@ -258,66 +213,61 @@ def step_replicates(cell: CellEvidence) -> Replicates | None:
     return _blocks([value for values in steps.values() for value in values])
 
 
-def _blocks(series: Sequence[float]) -> Replicates:
-    """Medians over blocks of consecutive steps that are longer than steps depend on each other."""
-    length = max(block_length(series), -(-len(series) // MOST_BLOCKS))
-    blocks = [series[at : at + length] for at in range(0, len(series) - length + 1, length)]
+def _blocks(series: Sequence[float], *, least: int = 1) -> Replicates:
+    """Medians over blocks of steps; up to ``least`` steps every step for itself."""
+    length = step_blocks(series, least=least)
     kind = "step" if length == 1 else f"block of {length} steps"
-    return Replicates(kind=kind, values=tuple(float(np.median(block)) for block in blocks))
+    return Replicates(kind=kind, values=tuple(block_medians(series, length).tolist()))
 
 
-def _comm_figures(first: Side, second: Side) -> Iterable[ComparedFigure]:
-    """Collectives of the same kind and size on both sides, by their median times."""
-    mine, theirs = _comm_times(first.rounds[0]), _comm_times(second.rounds[0])
-    for key, a in mine.items():
-        if (b := theirs.get(key)) is not None and a.value > 0:
+def _comm_figures(sweep: SweepPair, side: str) -> Iterable[ComparedFigure]:
+    """A sweep's median times, by size."""
+    for size, before in sweep.first.items():
+        if (after := sweep.second.get(size)) is not None:
             yield figure(
-                what=" ".join(str(part) for part in key if part not in (None, "")),
+                what=f"{sweep.name}, {format_size(size)}",
                 metric=COMM_METRIC,
-                side=second.name,
+                side=side,
                 higher_is_better=False,
-                first=a,
-                second=b,
+                first=_time(before),
+                second=_time(after),
                 replicates=None,
             )
 
 
-def _comm_times(evidence: Evidence) -> Mapping[tuple[object, ...], Measured]:
-    from stepscope.core.units import format_size
-
-    times: dict[tuple[object, ...], Measured] = {}
-    for row in evidence.comm:
-        time = row.time_ns_median or row.time_ns_mean
-        if row.kind != "collective" or row.status != "ok" or not time or not row.size_bytes:
-            continue
-        place = "in place" if row.in_place else ""
-        mode = "" if row.mode == "blocking" else row.mode
-        key = (row.op, format_size(row.size_bytes), row.dtype, f"{row.world_size} ranks", place, mode)
-        times.setdefault(key, Measured(value=time, low=row.time_ns_low, high=row.time_ns_high))
-    return times
+def _time(row: CommRow) -> Measured:
+    return Measured(value=row.time_ns or 0.0, low=row.time_ns_low, high=row.time_ns_high)
 
 
-def _trace_figures(first: Side, second: Side) -> Iterable[ComparedFigure]:
-    """Steps of the traced jobs that both sides have: by cell, by name, or the only one of each."""
+def _traced(
+    first: Side, second: Side
+) -> tuple[list[tuple[TraceEvidence, TraceEvidence]], tuple[list[TraceEvidence], list[TraceEvidence]]]:
+    """Traced jobs that both sides have (by cell, by name, or the only one of each), and those of one side only."""
     mine, theirs = first.rounds[0].traces, second.rounds[0].traces
     if len(mine) == len(theirs) == 1:
-        pairs = [(mine[0], theirs[0])]
-    else:
-        pairs = [(a, b) for a in mine for b in theirs if (a.cell_id or a.name) == (b.cell_id or b.name)]
-    for before, after in pairs:
-        a, b = _steps_of(before), _steps_of(after)
-        for metric in TRACE_METRICS:
-            if not a or not b or not np.median(a[metric]):
-                continue
-            yield figure(
-                what=f"traced: {before.name}" if before.name == after.name else f"traced: {before.name} → {after.name}",
-                metric=metric,
-                side=second.name,
-                higher_is_better=False,
-                first=Measured(value=float(np.median(a[metric])), n=len(a[metric])),
-                second=Measured(value=float(np.median(b[metric])), n=len(b[metric])),
-                replicates=(_blocks(a[metric]), _blocks(b[metric])),
-            )
+        return [(mine[0], theirs[0])], ([], [])
+    pairs = [(a, b) for a in mine for b in theirs if (a.cell_id or a.name) == (b.cell_id or b.name)]
+    taken = {id(trace) for pair in pairs for trace in pair}
+    return pairs, ([t for t in mine if id(t) not in taken], [t for t in theirs if id(t) not in taken])
+
+
+def _trace_figures(before: TraceEvidence, after: TraceEvidence, side: str) -> Iterable[ComparedFigure]:
+    """Steps of a traced job, the slowest rank's of each."""
+    a, b = _steps_of(before), _steps_of(after)
+    if not a or not b:
+        return
+    for metric in TRACE_METRICS:
+        if not np.median(a[metric]):
+            continue
+        yield figure(
+            what=f"traced: {before.name}" if before.name == after.name else f"traced: {before.name} → {after.name}",
+            metric=metric,
+            side=side,
+            higher_is_better=False,
+            first=Measured(value=float(np.median(a[metric])), n=len(a[metric])),
+            second=Measured(value=float(np.median(b[metric])), n=len(b[metric])),
+            replicates=(_blocks(a[metric], least=MOST_BLOCKS), _blocks(b[metric], least=MOST_BLOCKS)),
+        )
 
 
 def _steps_of(trace: TraceEvidence) -> Mapping[str, list[float]]:

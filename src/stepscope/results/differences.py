@@ -1,48 +1,153 @@
-"""How two or more runs were made: what is not the same, before anybody compares their figures."""
+"""How two or more runs were made: what is the same, what is not, and what a side does not tell."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
+from stepscope.records.comm import CommRow
 from stepscope.records.comparison import Difference
 from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.training import TrainingRun
-from stepscope.results.evidence import Evidence
+from stepscope.results import comm_pairs
+from stepscope.results.evidence import Evidence, TraceEvidence
 
 _RUN_FIELDS = (
     "model", "dataset", "strategy", "precision", "accumulation", "world_size", "micro_batch", "global_batch", "scaling",
     "device", "backend", "hardware", "num_parameters",
 )  # fmt: skip
 
+Where = Literal["machine", "settings", "software"]
+Facts = Mapping[str, Any]
 
-def differences(sides: Sequence[Evidence], pairs: Sequence[tuple[TrainingRun, TrainingRun]]) -> tuple[Difference, ...]:
-    """Machine and software first, then settings of paired runs (with two sides); each with its value on every side."""
-    found = [*_machines(sides)]
-    if len(sides) == 2:
-        found += _settings(pairs)
-    return tuple(found)
+CORE: Mapping[Where, tuple[str, ...]] = {
+    "machine": ("host", "gpus"),
+    "software": ("torch", "cuda", "nccl", "driver"),
+}
+"""What decides a figure most: said to be unknown even where no side tells."""
 
 
-def _machines(sides: Sequence[Evidence]) -> list[Difference]:
-    facts = [_facts(side.environment) for side in sides]
-    software = [_software(side.environment) for side in sides]
-    hardware = tuple(", ".join(side.hardware) or None for side in sides)
-    named = [Difference(where="machine", key="hardware", values=hardware)] if len(set(hardware)) > 1 else []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """differ, same: what all sides tell; unknown: what one of them does not tell."""
+
+    differ: tuple[Difference, ...]
+    same: tuple[Difference, ...]
+    unknown: tuple[Difference, ...]
+
+
+def conditions_of(sides: Sequence[Evidence], partners: Sequence[tuple[Any, ...]]) -> Conditions:
+    """Machine and software of the sides, then settings of what is compared, each with its value on every side.
+
+    partners: runs, sweeps and traced jobs that have one another on the sides, in their order.
+    """
+    traced = [tuple(job.summary for job in jobs) for jobs in partners if isinstance(jobs[0], TraceEvidence)]
+    runs = [each for each in partners if isinstance(each[0], TrainingRun)]
+    sweeps = [each for each in partners if isinstance(each[0], CommRow)]
+    machines = [_machine(side.environment, side.hardware) for side in sides]
+    settings: list[list[Facts]] = [[_run(run) for run in each] for each in runs]
+    settings += [[comm_pairs.conditions_of(row) for row in each] for each in sweeps]
+    settings += [[_settings(job) for job in each] for each in traced]
+    return _sorted(
+        [
+            ("machine", _with_devices(machines, traced)),
+            ("software", _complete([_software(side.environment) for side in sides])),
+            *(("settings", each) for each in settings),
+        ]
+    )
+
+
+def trace_conditions(first: TraceSummary, second: TraceSummary) -> Conditions:
+    """The same of two traced jobs, as far as their traces tell."""
+    jobs = (first, second)
+    return _sorted(
+        [
+            ("machine", [_devices(job) for job in jobs]),
+            ("software", [{}, {}]),
+            ("settings", [_settings(job) for job in jobs]),
+        ]
+    )
+
+
+def _complete(sides: Sequence[Facts]) -> list[Facts]:
+    """Packages and variables that a recorded side does not list are not there."""
+    listed = {key: "none" for side in sides for key in side if key.startswith(("package ", "variable "))}
+    return [{**listed, **side} if side else side for side in sides]
+
+
+def _with_devices(machines: Sequence[Facts], jobs: Sequence[tuple[TraceSummary, ...]]) -> list[Facts]:
+    """Hosts and devices that the traces name, where no environment was recorded."""
+    if len({tuple(map(str, map(_devices, each))) for each in jobs}) != 1:
+        return list(machines)
+    told = [_devices(job) for job in jobs[0]]
     return [
-        *named,
-        *(Difference(where="machine", key=k, values=v) for k, v in _unequal(facts)),
-        *(Difference(where="software", key=k, values=v) for k, v in _unequal(software)),
+        {**traced, **{key: value for key, value in known.items() if value is not None}}
+        for known, traced in zip(machines, told, strict=True)
     ]
 
 
-def _facts(environment: EnvironmentRecord | None) -> Mapping[str, Any]:
-    if environment is None:
-        return {}
-    gpus: dict[str, int] = {}
-    for gpu in environment.gpus:
-        gpus[gpu.name] = gpus.get(gpu.name, 0) + 1
+def _devices(job: TraceSummary) -> Facts:
+    names = Counter(p.facts.device_name for p in job.ranks)
+    hosts = {p.facts.host for p in job.ranks}
+    cpu_only = all(p.budget is not None and p.budget.source == "cpu_spans" for p in job.ranks)
+    gpus = ", ".join(f"{n} x {name}" for name, n in sorted(names.items(), key=str)) if None not in names else None
     return {
+        "host": None if None in hosts or not hosts else ", ".join(sorted(h for h in hosts if h)),
+        "gpus": "none" if gpus is None and cpu_only else gpus,
+    }
+
+
+def _settings(job: TraceSummary) -> Facts:
+    backends = {p.facts.backend for p in job.ranks}
+    return {
+        "world_size": job.world_size,
+        "ranks traced": ranges(p.facts.rank for p in job.ranks),
+        "backend": None if None in backends else ", ".join(sorted(b for b in backends if b)) or None,
+    }
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """``0-7``, ``0, 3-5``."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _sorted(lists: Iterable[tuple[Where, Sequence[Facts]]]) -> Conditions:
+    """Every key once for each of its values: all sides tell the same, or not, or not all tell."""
+    found: dict[str, dict[Difference, None]] = {"differ": {}, "same": {}, "unknown": {}}
+    for where, sides in lists:
+        for each in _differences(where, sides):
+            known = set(each.values)
+            kind = "unknown" if None in known else "same" if len(known) == 1 else "differ"
+            found[kind][each] = None
+    unlike = {(each.where, each.key) for kind in ("differ", "unknown") for each in found[kind]}
+    same = tuple(each for each in found["same"] if (each.where, each.key) not in unlike)
+    return Conditions(differ=tuple(found["differ"]), same=same, unknown=tuple(found["unknown"]))
+
+
+def _differences(where: Where, sides: Sequence[Facts]) -> Iterator[Difference]:
+    core = CORE.get(where, ())
+    for key in dict.fromkeys([*core, *(key for side in sides for key in side)]):
+        values = tuple(_text(side.get(key)) for side in sides)
+        if key in core or any(value is not None for value in values):
+            yield Difference(where=where, key=key, values=values)
+
+
+def _machine(environment: EnvironmentRecord | None, hardware: Sequence[str]) -> Facts:
+    named = {"hardware": ", ".join(hardware) or None}
+    if environment is None:
+        return named
+    gpus = Counter(gpu.name for gpu in environment.gpus)
+    return {
+        **named,
         "host": environment.host,
         "cpu": environment.cpu_model,
         "usable cores": environment.usable_cores,
@@ -52,50 +157,31 @@ def _facts(environment: EnvironmentRecord | None) -> Mapping[str, Any]:
         or None,
         "link matrix": environment.topology,
         "scheduling": environment.scheduling_policy,
-    }  # fmt: skip
+    }
 
 
-def _software(environment: EnvironmentRecord | None) -> Mapping[str, Any]:
+def _software(environment: EnvironmentRecord | None) -> Facts:
     if environment is None:
         return {}
     torch = environment.torch
     drivers = sorted({gpu.driver_version for gpu in environment.gpus if gpu.driver_version})
+    absent = None if torch is None else "none"
     return {
         "os": environment.os,
         "kernel": environment.kernel,
         "python": environment.python,
         "torch": None if torch is None else torch.version,
-        "cuda": None if torch is None else torch.cuda_version,
-        "nccl": None if torch is None else torch.nccl_version,
-        "driver": ", ".join(drivers) or None,
+        "cuda": absent if torch is None else torch.cuda_version or absent,
+        "nccl": absent if torch is None else torch.nccl_version or absent,
+        "driver": ", ".join(drivers) or (None if environment.gpus else "none"),
         **{f"package {name}": version for name, version in environment.packages.items()},
         **{f"variable {name}": value for name, value in environment.variables.items()},
     }
 
 
-def _settings(pairs: Sequence[tuple[TrainingRun, TrainingRun]]) -> list[Difference]:
-    """Settings that differ within a pair, once each where all pairs differ alike."""
-    seen: dict[tuple[str, tuple[str | None, ...]], None] = {}
-    for before, after in pairs:
-        for key, values in _unequal([_run(before), _run(after)]):
-            seen[key, values] = None
-    return [Difference(where="settings", key=key, values=values) for key, values in seen]
-
-
-def _run(run: TrainingRun) -> Mapping[str, Any]:
+def _run(run: TrainingRun) -> Facts:
     fields = {name: getattr(run, name) for name in _RUN_FIELDS}
     return {**fields, **{key: value for key, value in run.settings.items() if key not in fields}}
-
-
-def _unequal(sides: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[str | None, ...]]]:
-    """Keys whose values are not the same on all sides that know anything, with each side's text."""
-    keys = dict.fromkeys(key for side in sides for key in side)
-    found = []
-    for key in keys:
-        values = tuple(_text(side.get(key)) for side in sides)
-        if len(set(values)) > 1:
-            found.append((key, values))
-    return found
 
 
 def _text(value: Any) -> str | None:

@@ -1,8 +1,9 @@
-"""Does one side tend to be larger: Mann-Whitney U."""
+"""Two samples of replicates: the ratio of their medians, Mann-Whitney U, and many quantities at once."""
 
 from __future__ import annotations
 
 import math
+from itertools import combinations
 from statistics import NormalDist
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
+from stepscope.stats.bootstrap import block_length, percentile_interval
 from stepscope.stats.order import Samples, as_array
 
 MIN_REPLICATES = 4
@@ -17,6 +19,13 @@ MIN_REPLICATES = 4
 significant.
 """
 
+SIGNIFICANT = 0.05
+MOST_BLOCKS = 20
+"""Blocks that a series of steps is cut into at most: more say nothing new, and each gets shorter than its dependence."""
+
+_SEED = 20_261_121
+_RESAMPLES = 4000
+_MOST_DEALS = 4000
 _EXACT_UP_TO = 40  # replicates on both sides together
 
 
@@ -85,3 +94,104 @@ def _normal_p(doubled: NDArray[np.int64], n: int, m: int, u: float) -> float:
         return 1.0
     z = max(0.0, abs(u - n * m / 2) - 0.5) / math.sqrt(variance)
     return min(1.0, 2.0 * (1.0 - NormalDist().cdf(z)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A second sample of replicates against a first one.
+
+    ratio: median of the second / median of the first; low, high: its 95% interval; p_value: Mann-Whitney, two-sided.
+    All but the ratio are None where ``untested`` says why. differs: whether test and interval agree that it is not 1.
+    """
+
+    ratio: float
+    low: float | None = None
+    high: float | None = None
+    p_value: float | None = None
+    untested: str | None = None
+
+    @property
+    def differs(self) -> bool:
+        if self.p_value is None or self.low is None or self.high is None:
+            return False
+        return self.p_value < SIGNIFICANT and (self.low > 1.0 or self.high < 1.0)
+
+
+def change(first: Samples, second: Samples, *, paired: bool = False) -> Change | None:
+    """The one comparison of two samples of positive replicates; None where a median is not positive.
+
+    paired: replicate i of both was measured side by side, and they are drawn together for the interval (percentile
+    bootstrap of the ratio of medians).
+    """
+    a, b = as_array(first), as_array(second)
+    if min(np.median(a), np.median(b)) <= 0:
+        return None
+    ratio = float(np.median(b) / np.median(a))
+    test = mann_whitney(a, b)
+    if isinstance(test, Unavailable):
+        return Change(ratio=ratio, untested=test.reason)
+    rng = np.random.default_rng(_SEED)
+    drawn = rng.integers(0, a.size, size=(_RESAMPLES, a.size))
+    other = drawn if paired and a.size == b.size else rng.integers(0, b.size, size=(_RESAMPLES, b.size))
+    bottom, top = np.median(a[drawn], axis=1), np.median(b[other], axis=1)
+    if bottom.min() <= 0:
+        return Change(ratio=ratio, p_value=test.p_value)
+    found = percentile_interval(top / bottom)
+    return Change(ratio=ratio, low=found.low, high=found.high, p_value=test.p_value)
+
+
+def step_blocks(series: Samples, *, least: int = 1) -> int:
+    """Consecutive steps that count as one replicate: longer than steps depend on each other, ``MOST_BLOCKS`` at most.
+
+    Up to ``least`` steps each step is a replicate of its own: so few cannot tell how long they depend on each other.
+    """
+    values = as_array(series)
+    if values.size <= least:
+        return 1
+    return max(block_length(values), -(-int(values.size) // MOST_BLOCKS))
+
+
+def block_medians(series: Samples, length: int) -> NDArray[np.float64]:
+    """Medians over blocks of ``length`` consecutive samples, along the first axis; what is left at the end is dropped."""
+    values = np.asarray(series, dtype=np.float64)
+    if length == 1:
+        return values
+    kept = values[: len(values) // length * length]
+    return np.asarray(np.median(kept.reshape(-1, length, *values.shape[1:]), axis=1))
+
+
+def row_p_values(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64] | Unavailable:
+    """p of every column [rows] of two samples [replicates, rows], corrected for all of them; refused below 4 + 4.
+
+    Permutation test of the difference of means, step-down with the largest statistic (Westfall and Young,
+    Resampling-Based Multiple Testing, 1993, algorithm 4.1): replicates of all rows are dealt to the two sides
+    together, so that p can be as small as one test's whatever the number of rows. Exact up to 4,000 ways of dealing.
+    """
+    n, m = len(first), len(second)
+    if min(n, m) < MIN_REPLICATES:
+        return Unavailable(f"{n} + {m} replicates: below {MIN_REPLICATES} + {MIN_REPLICATES}")
+    pooled = np.concatenate([first, second])
+    centred = pooled - pooled.mean(axis=0)
+    scale = np.sqrt((centred**2).sum(axis=0))
+    shares = np.divide(centred, scale, out=np.zeros_like(centred), where=scale > 0)
+    deals = _deals(n, m)
+    statistics = np.abs(deals @ shares)  # the sum of the first side: means follow, since all columns are centred
+    order = np.argsort(-statistics[0], kind="stable")
+    highest = np.maximum.accumulate(statistics[:, order][:, ::-1], axis=1)[:, ::-1]
+    reached = (highest >= statistics[0, order] - 1e-9).mean(axis=0)
+    p_values = np.empty(len(order))
+    p_values[order] = np.maximum.accumulate(reached)
+    return p_values
+
+
+def _deals(n: int, m: int) -> NDArray[np.float64]:
+    """Which of n + m replicates go to the first side, one way a row; the first row is how they came."""
+    if math.comb(n + m, n) <= _MOST_DEALS:
+        deals = np.zeros((math.comb(n + m, n), n + m))
+        for row, chosen in enumerate(combinations(range(n + m), n)):
+            deals[row, chosen] = 1.0
+        return deals
+    rng = np.random.default_rng(_SEED)
+    rows = np.tile(np.arange(n + m) < n, (_MOST_DEALS, 1)).astype(np.float64)
+    rows[1:] = rng.permuted(rows[1:], axis=1)
+    return rows

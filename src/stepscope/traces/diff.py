@@ -11,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.errors import Unavailable, UsageError
-from stepscope.core.words import counted
 from stepscope.records.trace_diff import DiffRow, StepSeries, TraceDiff, WorkProfile
-from stepscope.stats.bootstrap import ratio_of_medians
-from stepscope.stats.compare import MIN_REPLICATES, mann_whitney
+from stepscope.stats.compare import MOST_BLOCKS, Change, block_medians, change, row_p_values, step_blocks
 from stepscope.traces.activity import Activity, parts_within, window_of
 from stepscope.traces.events import Category, Events, RankTrace
 from stepscope.traces.nesting import nest
@@ -22,13 +20,12 @@ from stepscope.traces.steps import StepWindows
 
 Ints = NDArray[np.int64]
 
-SIGNIFICANT = 0.05
 OTHERS = "all others"
 NAMES = 300
 """Kernels and operators kept by name, those with most time."""
 
-_PARTS = ("window", "compute", "exposed_comm", "exposed_memory", "idle", "comm", "memory", "overlap")
-STEP = _PARTS[0]
+PARTS = ("window", "compute", "exposed_comm", "exposed_memory", "idle", "comm", "memory", "overlap")
+STEP = PARTS[0]
 
 
 def work_profile(
@@ -54,7 +51,7 @@ def work_profile(
     parts = [parts_within(activity, low=low, high=high) for low, high in pairwise(edges.tolist())]
     series = [
         StepSeries(kind="part", name=name, calls=None, per_step_ns=tuple(getattr(p, f"{name}_ns") for p in parts))
-        for name in _PARTS
+        for name in PARTS
     ]
     kernels = events.where(Category.KERNEL)
     series += _series(events, "kernel", kernels, events.ts_ns[kernels], events.dur_ns[kernels], edges, names)
@@ -117,9 +114,7 @@ def only_steps(profile: WorkProfile, steps: Collection[int]) -> WorkProfile:
     )
 
 
-def diff_profiles(
-    before: WorkProfile, after: WorkProfile, *, rng: np.random.Generator, limit: int | None = 30
-) -> TraceDiff:
+def diff_profiles(before: WorkProfile, after: WorkProfile, *, limit: int | None = 30) -> TraceDiff:
     """after against before, per step; rows by how much they changed. Kernels and operators beyond ``limit`` are counted.
 
     The verdict is of the step time alone and needs 4 steps on each side. Raises UsageError when one is a CPU trace and
@@ -131,24 +126,22 @@ def diff_profiles(
             why=f"times of one are from {_source(before)}, of the other from {_source(after)}",
             fix="compare two captures of the same kind of device",
         )
-    rows = {kind: _rows(before, after, kind) for kind in ("part", "kernel", "operator")}
-    shown = {
-        kind: _tested(before, after, every if kind == "part" else every[:limit], of=len(every))
-        for kind, every in rows.items()
-    }
-    a, b = _of_kind(before, "part")[STEP].per_step_ns, _of_kind(after, "part")[STEP].per_step_ns
-    test = mann_whitney(b, a)
-    p_value = None if isinstance(test, Unavailable) else test.p_value
-    ratio = ratio_of_medians(b, a, rng=rng) if min(*a, *b) > 0 else None
-    verdict, why = _verdict(len(a), len(b), p_value, ratio.ratio if ratio else None)
+    a, b = (_of_kind(profile, "part")[STEP].per_step_ns for profile in (before, after))
+    blocks = step_blocks(a, least=MOST_BLOCKS), step_blocks(b, least=MOST_BLOCKS)
+    step = change(block_medians(a, blocks[0]), block_medians(b, blocks[1]))
+    p_value = None if step is None else step.p_value
+    rows = {kind: _tested(before, after, kind, blocks) for kind in ("part", "kernel", "operator")}
+    rows["part"] = [replace(row, p_value=p_value) if row.name == STEP else row for row in rows["part"]]
+    shown = {kind: every if kind == "part" else every[:limit] for kind, every in rows.items()}
+    verdict, why = _verdict(len(a), len(b), step)
     return TraceDiff(
         rank_before=before.rank,
         rank_after=after.rank,
         verdict=verdict,
         why=why,
-        ratio=ratio.ratio if ratio else None,
-        ratio_low=ratio.low if ratio else None,
-        ratio_high=ratio.high if ratio else None,
+        ratio=step.ratio if step else None,
+        ratio_low=step.low if step else None,
+        ratio_high=step.high if step else None,
         p_value=p_value,
         steps_before=len(before.steps),
         steps_after=len(after.steps),
@@ -159,17 +152,19 @@ def diff_profiles(
     )
 
 
-def _verdict(before: int, after: int, p_value: float | None, ratio: float | None) -> tuple[str, str]:
-    if p_value is None or ratio is None:
-        return "undecided", (
-            f"{counted(before, 'step')} before and {counted(after, 'step')} after: below {MIN_REPLICATES} each a "
-            "difference cannot be told from noise; profile more steps"
-        )
-    rests = f"Mann-Whitney over {before} + {after} steps, p = {p_value:.2g}"
-    caution = "steps of one capture depend on each other: repeat both runs before relying on it"
-    if p_value >= SIGNIFICANT:
+CAUTION = "steps of one capture depend on each other: repeat both runs before relying on it"
+"""Beside every test over the steps of traces."""
+
+
+def _verdict(before: int, after: int, step: Change | None) -> tuple[str, str]:
+    if step is None:
+        return "not tested", "a step of one side takes no time"
+    if step.untested is not None:
+        return "not tested", f"{step.untested}; profile more steps"
+    rests = f"Mann-Whitney over {before} + {after} steps, p = {step.p_value:.2g}"
+    if not step.differs:
         return "no significant difference", rests
-    return ("faster" if ratio < 1 else "slower"), f"{rests}; {caution}"
+    return ("faster" if step.ratio < 1 else "slower"), f"{rests}; {CAUTION}"
 
 
 def _rows(before: WorkProfile, after: WorkProfile, kind: str) -> list[DiffRow]:
@@ -201,16 +196,22 @@ def _rows(before: WorkProfile, after: WorkProfile, kind: str) -> list[DiffRow]:
     return rows if kind == "part" else sorted(rows, key=lambda r: (-abs(r.delta_ns), r.name))
 
 
-def _tested(before: WorkProfile, after: WorkProfile, rows: list[DiffRow], *, of: int) -> list[DiffRow]:
-    """The rows with their p values, corrected for ``of`` tests: the rows not shown were looked at too."""
-    if not rows or min(len(before.steps), len(after.steps)) < MIN_REPLICATES:
+def _tested(before: WorkProfile, after: WorkProfile, kind: str, blocks: tuple[int, int]) -> list[DiffRow]:
+    """The rows of one kind with their p values, corrected for all of them; a row of one side only has none."""
+    rows = _rows(before, after, kind)
+    tested = [row.name for row in rows if row.presence == "both"]
+    if not tested:
         return rows
-    old, new = _of_kind(before, rows[0].kind), _of_kind(after, rows[0].kind)
-    p_values = []
-    for row in rows:
-        test = mann_whitney(_per_step(new.get(row.name), after), _per_step(old.get(row.name), before))
-        p_values.append(1.0 if isinstance(test, Unavailable) else test.p_value)
-    return [replace(row, p_value=p) for row, p in zip(rows, _holm(p_values, of=of), strict=True)]
+    sides = zip((before, after), blocks, strict=True)
+    tables = [
+        block_medians(np.array([_of_kind(side, kind)[name].per_step_ns for name in tested]).T, length)
+        for side, length in sides
+    ]
+    found = row_p_values(*tables)
+    if isinstance(found, Unavailable):
+        return rows
+    p_values = dict(zip(tested, found.tolist(), strict=True))
+    return [replace(row, p_value=p_values.get(row.name)) for row in rows]
 
 
 def _of_kind(profile: WorkProfile, kind: str) -> dict[str, StepSeries]:
@@ -226,15 +227,6 @@ def _calls(series: StepSeries | None, profile: WorkProfile, kind: str) -> float 
     if kind == "part":
         return None
     return 0.0 if series is None or series.calls is None else series.calls / len(profile.steps)
-
-
-def _holm(p_values: Sequence[float], *, of: int) -> list[float]:
-    """Step-down correction of the p values for ``of`` tests."""
-    corrected, highest = list(p_values), 0.0
-    for place, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        highest = max(highest, min(1.0, p_values[i] * (of - place)))
-        corrected[i] = highest
-    return corrected
 
 
 def _source(profile: WorkProfile) -> str:

@@ -103,7 +103,7 @@ def imported(folder: Path, *names: str) -> tuple[Path, ...]:
 
 def reading(folder: Path, **changes: Any) -> Compare:
     paths = imported(folder, "exp001_alone", "exp002_four")
-    return request(folder, paths=paths, run=False, output=None, metric=None, **changes)
+    return request(folder, paths=paths, run=False, rounds=None, output=None, metric=None, **changes)
 
 
 def test_ranks_are_stated_of_the_runs_of_all_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,3 +123,25 @@ def test_a_condition_that_nothing_here_can_meet_is_said(tmp_path: Path, capsys: 
     said = capsys.readouterr().err
     assert "--fail-if 'samples_per_s < -3%' was not checked: nothing compared here has samples_per_s" in said
     assert "epoch_ns > 50%" not in said
+
+
+def test_one_matrix_twice_is_measured_as_the_noise_of_the_machine(
+    tmp_path: Path, measured: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    twice = request(tmp_path, paths=(tmp_path / "a.yaml", tmp_path / "a.yaml"))
+    assert run(twice) == 0
+    assert len(measured) == 8
+    said = capsys.readouterr()
+    assert "same matrix: any difference is the noise of this machine" in said.err
+    document = json.loads(said.out)
+    assert document["sides"] == ["a (A)", "a (B)"]
+    assert document["figures"][0]["verdict"] == "no significant difference"
+
+
+def test_the_folder_of_the_data_sets_reaches_both_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("stepscope.matrix.session.make_plan", lambda path, **known: asked.append((path.stem, known)))
+    monkeypatch.setattr("stepscope.cli.bench_run.run_plan", lambda *_, **__: 5)
+    with pytest.raises(DataError):
+        run(request(tmp_path, data_dir=tmp_path))
+    assert [(stem, known["data_dir"]) for stem, known in asked] == [("a", tmp_path), ("b", tmp_path)]

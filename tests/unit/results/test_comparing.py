@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.comm_rows import collective
 from tests.evidence import MS, epochs, evidence, rate, run, step
-from tests.trace_evidence import generated
+from tests.trace_evidence import generated, traced
 
 from stepscope.records.comparison import ComparedFigure, Comparison
+from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.comparing import Side, compare
+from stepscope.traces.diff import diff_profiles
+from stepscope.traces.job import analyse_job
+from stepscope.traces.rank_pass import Wanted
 
 
 def side(name: str, *rounds_of_steps: float, **known: object) -> Side:
@@ -127,3 +133,115 @@ def test_a_figure_of_zero_gives_no_ratio() -> None:
     found = compare([Side(name="A", rounds=(a,)), Side(name="B", rounds=(b,))])
     assert {f.metric for f in found.figures} == {"step_ns"}
     assert of(found, "step_ns").first.value == 2 * MS
+
+
+def on_devices(folder: Path, device: str, ranks: int) -> Side:
+    """A traced job of ``ranks`` ranks, each on a ``device``."""
+    job = generated(folder, world=ranks).traces[0].summary
+    named = tuple(replace(p, facts=replace(p.facts, device_name=device)) for p in job.ranks)
+    return Side(name=folder.name, rounds=(traced(replace(job, ranks=named)),))
+
+
+def test_eight_a100_against_two_v100_differ_and_what_no_trace_tells_is_unknown(tmp_path: Path) -> None:
+    found = compare([on_devices(tmp_path / "a", "NVIDIA A100", 8), on_devices(tmp_path / "b", "Tesla V100", 2)])
+    told = {d.key: d.values for d in found.differences}
+    assert told["gpus"] == ("8 x NVIDIA A100", "2 x Tesla V100")
+    assert told["world_size"] == ("8", "2")
+    assert told["ranks traced"] == ("0-7", "0-1")
+    assert {"torch", "cuda", "nccl", "driver"} <= {d.key for d in found.unknown}
+    assert "backend" in {d.key for d in found.same}
+    alike = compare([on_devices(tmp_path / "c", "NVIDIA A100", 2), on_devices(tmp_path / "d", "NVIDIA A100", 2)])
+    assert alike.differences == ()
+    assert {"gpus", "world_size", "ranks traced"} <= {d.key for d in alike.same}
+
+
+def test_what_one_side_alone_tells_is_unknown_and_no_difference() -> None:
+    a = evidence(run("a", precision="bf16", step_ns=step(2)))
+    b = evidence(run("b", step_ns=step(2)))
+    found = compare([Side(name="A", rounds=(a,)), Side(name="B", rounds=(b,))])
+    assert found.differences == ()
+    assert ("precision", ("bf16", None)) in {(d.key, d.values) for d in found.unknown}
+
+
+def test_figures_beside_a_tested_ratio_are_of_the_same_statistic() -> None:
+    # The first round is an outlier on one side: its own figures, 79 against 43, contradict what six rounds say.
+    a = side("a", 12.6, 23.0, 23.4, 23.1, 22.9, 23.2)
+    b = side("b", 23.5, 23.9, 23.8, 24.1, 23.7, 24.0)
+    for figure in compare([a, b]).figures:
+        assert figure.ratio == pytest.approx(figure.second.value / figure.first.value)
+        assert figure.first.n == figure.second.n == 6
+    assert of(compare([a, b]), "step_ns").first.value == pytest.approx(23.05 * MS)
+
+
+def traced_job(folder: Path, steps: int, forward_ns: int) -> TraceSummary:
+    evidence_ = generated(folder, world=1, steps=steps, forward_ns=forward_ns)
+    return evidence_.traces[0].summary
+
+
+def test_a_comparison_of_traces_and_a_diff_of_them_say_the_same(tmp_path: Path) -> None:
+    slow, fast = (traced_job(tmp_path / name, 6, ns) for name, ns in (("slow", 300_000), ("fast", 100_000)))
+    compared = compare([Side(name=n, rounds=(traced(s),)) for n, s in (("slow", slow), ("fast", fast))])
+    figure = of(compared, "trace_step_ns")
+    profiles = [
+        analyse_job(tmp_path / name / "job", wanted=Wanted(sections=frozenset({"profile"}))).ranks[0].profile
+        for name in ("slow", "fast")
+    ]
+    assert profiles[0] is not None
+    assert profiles[1] is not None
+    diff = diff_profiles(profiles[0], profiles[1])
+    assert (figure.verdict, diff.verdict) == ("better", "faster")
+    assert (diff.p_value, diff.ratio, diff.ratio_low, diff.ratio_high) == (
+        figure.p_value, figure.ratio, figure.low, figure.high,
+    )  # fmt: skip
+    assert diff.p_value == pytest.approx(2 / 924)
+
+
+def sweep(**changes: object) -> list[object]:
+    """Ring and Tree, as `comm --env NCCL_ALGO=Ring,Tree` measures them: Tree takes half the time."""
+    return [
+        collective(size, us, env={"NCCL_ALGO": algorithm}, cell_id=algorithm, **changes)  # type: ignore[arg-type]
+        for algorithm, factor in (("Ring", 2.0), ("Tree", 1.0))
+        for size, us in ((1024, 20 * factor), (1 << 20, 400 * factor))
+    ]
+
+
+def comm_side(name: str, rows: list[object]) -> Side:
+    return Side(name=name, rounds=(evidence(comm=tuple(rows)),))
+
+
+def test_sweeps_over_a_variable_pair_by_its_value_whatever_the_order_of_rows() -> None:
+    found = compare([comm_side("a", sweep()), comm_side("b", sweep()[::-1])])
+    assert len(found.figures) == 4
+    assert {figure.ratio for figure in found.figures} == {1.0}
+    assert {figure.what for figure in found.figures} == {
+        f"all_reduce on 2 ranks, NCCL_ALGO={algorithm}, {size}"
+        for algorithm in ("Ring", "Tree")
+        for size in ("1 KiB", "1 MiB")
+    }
+    assert found.unmatched == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"device": "cuda"}, {"backend": "nccl"}, {"network": "1gbit:2"}, {"pacing": "back_to_back"}, {"pattern": "bi"},
+     {"in_flight": 4, "mode": "async"}],
+    ids=lambda changes: next(iter(changes)),
+)  # fmt: skip
+def test_everything_that_a_sweep_is_measured_with_keeps_it_apart(changes: dict[str, object]) -> None:
+    rows = [collective(1024, 20), collective(1024, 60, cell_id="other", **changes)]
+    found = compare([comm_side("a", [*rows]), comm_side("b", rows[::-1])])
+    assert [figure.ratio for figure in found.figures] == [1.0, 1.0]
+
+
+def test_a_sweep_on_another_backend_is_compared_and_the_backends_are_named() -> None:
+    a, b = [collective(1024, 60)], [collective(1024, 20, device="cuda", backend="nccl")]
+    found = compare([comm_side("a", a), comm_side("b", b)])  # type: ignore[arg-type]
+    assert [figure.ratio for figure in found.figures] == [pytest.approx(1 / 3)]
+    assert ("backend", ("gloo", "nccl")) in {(d.key, d.values) for d in found.differences}
+
+
+def test_a_sweep_measured_twice_on_a_side_pairs_with_nothing_and_is_named() -> None:
+    a = [collective(1024, 60), collective(1024, 20, cell_id="again")]
+    found = compare([comm_side("a", a), comm_side("b", [collective(1024, 20)])])  # type: ignore[arg-type]
+    assert found.figures == ()
+    assert any("a only: all_reduce on 2 ranks" in text and "more than once" in text for text in found.unmatched)

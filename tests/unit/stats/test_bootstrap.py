@@ -9,7 +9,6 @@ from stepscope.stats.bootstrap import (
     bootstrap_median_interval,
     bootstrap_medians,
     ratio_of_means,
-    ratio_of_medians,
     rounds_median_interval,
 )
 
@@ -46,35 +45,6 @@ def test_five_samples_have_no_bootstrap_interval() -> None:
     assert bootstrap_median_interval([1, 2, 3, 4, 5], rng=_rng()) is None
 
 
-def test_the_ratio_of_twice_as_slow_is_two_and_its_interval_says_so() -> None:
-    rng = _rng(4)
-    ratio = ratio_of_medians(20 * rng.lognormal(0, 0.05, 60), 10 * rng.lognormal(0, 0.05, 60), rng=rng)
-    assert ratio.low is not None
-    assert ratio.high is not None
-    assert ratio.low < 2.0 < ratio.high
-    assert ratio.high - ratio.low < 0.2
-    assert ratio.differs_from_one is True
-
-
-def test_equal_code_differs_from_one_in_about_five_of_a_hundred_comparisons() -> None:
-    rng = _rng(6)
-    differs = [
-        ratio_of_medians(rng.lognormal(0, 0.1, 40), rng.lognormal(0, 0.1, 40), rng=rng, resamples=400).differs_from_one
-        for _ in range(150)
-    ]
-    assert np.mean(differs) < 0.12
-
-
-def test_a_ratio_of_too_few_samples_has_no_interval() -> None:
-    ratio = ratio_of_medians([2.0] * 5, [1.0] * 50, rng=_rng())
-    assert (ratio.ratio, ratio.low, ratio.high, ratio.differs_from_one) == (2.0, None, None, None)
-
-
-def test_a_ratio_needs_positive_samples() -> None:
-    with pytest.raises(StepscopeError):
-        ratio_of_medians([1.0] * 6, [0.0] * 6, rng=_rng())
-
-
 def test_rounds_that_differ_widen_the_interval_beyond_that_of_the_pooled_samples() -> None:
     rng = _rng(7)
     rounds = [level * rng.lognormal(0, 0.01, 30) for level in (1.0, 1.1, 1.2)]
@@ -104,7 +74,6 @@ def test_a_ratio_of_means_sees_the_outlier_that_medians_do_not() -> None:
     steady = [1.0] * 19
     means = ratio_of_means([*steady, 21.0], [1.0] * 20, rng=_rng())
     assert means.ratio == pytest.approx(2.0)
-    assert ratio_of_medians([*steady, 21.0], [1.0] * 20, rng=_rng()).ratio == 1.0
 
 
 def test_means_of_few_samples_have_no_interval_and_zero_is_refused() -> None:

@@ -8,7 +8,7 @@ from benchmarks._rounds import compare_rounds
 from scipy.stats import mannwhitneyu
 
 from stepscope.core.errors import StepscopeError, Unavailable
-from stepscope.stats.compare import MannWhitney, mann_whitney
+from stepscope.stats.compare import MannWhitney, change, mann_whitney, row_p_values
 
 
 def _result(first: list[float], second: list[float]) -> MannWhitney:
@@ -98,3 +98,51 @@ def test_without_ties_p_is_scipys_exact_one(n: int, m: int) -> None:
     found = mann_whitney(first, second)
     assert isinstance(found, MannWhitney)
     assert (found.u, found.p_value) == pytest.approx((expected.statistic, expected.pvalue), rel=1e-9)
+
+
+def test_a_change_is_the_ratio_of_medians_with_interval_and_test() -> None:
+    rng = np.random.default_rng(2)
+    found = change(10 * rng.lognormal(0, 0.02, 12), 14 * rng.lognormal(0, 0.02, 12))
+    assert found is not None
+    assert found.ratio == pytest.approx(1.4, rel=0.03)
+    assert found.low < found.ratio < found.high  # type: ignore[operator]
+    assert found.differs
+    few = change([1.0, 1.1, 1.2], [2.0, 2.1, 2.2])
+    assert few is not None
+    assert (few.ratio, few.differs, few.low) == (pytest.approx(2.1 / 1.1), False, None)
+    assert change([0.0] * 6, [1.0] * 6) is None
+
+
+def test_one_row_that_changed_is_found_among_three_hundred_with_six_steps_a_side() -> None:
+    rng = np.random.default_rng(3)
+    first, second = (100 * rng.lognormal(0, 0.02, (6, 300)) for _ in range(2))
+    second[:, 17] *= 1.5
+    p_values = row_p_values(first, second)
+    assert not isinstance(p_values, Unavailable)
+    assert p_values[17] == pytest.approx(2 / 924)  # of 924 ways of dealing 6 + 6 steps, only this one and its mirror
+    assert np.delete(p_values, 17).min() > 0.05
+
+
+def test_rows_of_equal_sides_are_all_insignificant_in_nineteen_of_twenty_comparisons() -> None:
+    rng = np.random.default_rng(4)
+    smallest = []
+    for _ in range(60):
+        found = row_p_values(rng.lognormal(0, 0.1, (5, 40)), rng.lognormal(0, 0.1, (5, 40)))
+        assert not isinstance(found, Unavailable)
+        smallest.append(found.min())
+    assert np.mean(np.array(smallest) < 0.05) < 0.15
+
+
+def test_rows_that_never_vary_and_few_steps() -> None:
+    found = row_p_values(np.array([[1.0, 5.0]] * 4), np.array([[1.0, 7.0]] * 4))
+    assert not isinstance(found, Unavailable)
+    assert found.tolist() == [1.0, pytest.approx(2 / 70)]
+    assert isinstance(row_p_values(np.ones((3, 2)), np.ones((6, 2))), Unavailable)
+
+
+def test_many_steps_are_dealt_at_random_and_the_smallest_p_is_one_of_all_deals() -> None:
+    rng = np.random.default_rng(5)
+    first, second = rng.lognormal(0, 0.02, (20, 3)), 2 * rng.lognormal(0, 0.02, (20, 3))
+    found = row_p_values(first, second)
+    assert not isinstance(found, Unavailable)
+    assert found.max() < 0.01

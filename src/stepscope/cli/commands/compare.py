@@ -23,11 +23,12 @@ class Compare(Options):
         ),
     ]
     run: Annotated[bool, typer.Option("--run", help="Measure two matrix files now, in alternating rounds.")] = False
-    rounds: Annotated[int, typer.Option(help="Rounds of --run; 4 at least.", metavar="N")] = 6
+    rounds: Annotated[int | None, typer.Option(help="Rounds of --run: 6, or any number from 4.", metavar="N")] = None
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Folder of --run; the same again goes on.", metavar="DIR"),
+        typer.Option("-o", "--output", help="Folder of --run; rerun with the same folder to resume.", metavar="DIR"),
     ] = None
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets of --run lie.", metavar="DIR")] = None
     set_: Annotated[
         tuple[str, ...],
         typer.Option("--set", help="Override a key of both matrix files: base.lr=0.1.", metavar="KEY=VALUE"),
@@ -53,7 +54,8 @@ class Compare(Options):
 def compare(options: Compare) -> int:
     """Say whether B differs from A, by how much, and how sure that is; differences in settings and machine first.
 
-    The test counts rounds, or blocks of steps of one run, never single steps; with fewer than 4 on a side it is refused.
+    The test counts rounds, epochs or blocks of steps; with fewer than 4 on a side it is refused. --run with one matrix
+    given twice measures the noise of this machine.
     """
     from stepscope.cli.compare_run import run
 

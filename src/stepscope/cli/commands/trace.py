@@ -24,7 +24,7 @@ class Trace(Options):
     rank: Annotated[str | None, Option(help="Only these ranks in the tables: 0,3 or 0-7.", metavar="N,A-B")] = None
     limit: Annotated[int, Option(help="Longest list shown; 0: everything.", min=0)] = 24
     sort: Annotated[
-        str, Option(help="Order of operators: host_self, host_total, device_self, device_total, calls.")
+        str, Option(help="Order of operators: host_self, host_total, device_self, device_total, calls, flop, name.")
     ] = "device_self"
     cell: Annotated[str | None, Option(help="Which cell of a run folder.", metavar="ID")] = None
     rank_of: Annotated[
@@ -55,7 +55,7 @@ class Trace(Options):
         int | None, Option(help="Ranks read at a time; without it one per core.", min=1, metavar="N")
     ] = None
     cache: Annotated[bool, Option("--cache", help="Keep what was read (~/.cache/stepscope) for the next time.")] = False
-    csv: Annotated[Path | None, Option(help="Also write every section's table there as CSV.", metavar="DIR")] = None
+    csv: Annotated[Path | None, Option(help="Also write the tables there as CSV.", metavar="DIR")] = None
     fail_if: Annotated[
         tuple[str, ...],
         Option(

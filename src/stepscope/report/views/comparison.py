@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from stepscope.core.units import format_bytes, format_duration, format_number
 from stepscope.records.comparison import ComparedFigure, Comparison, Difference
 from stepscope.records.training import Measured
 from stepscope.report.table import Column, Table, Tone, Value, figure, p_value, said, tabled, unknown, whole
 from stepscope.report.views._common import View
+from stepscope.results.differences import Conditions
 
 METRIC_NAMES = {
     "samples_per_s": "samples/s",
@@ -24,6 +25,9 @@ METRIC_NAMES = {
     "trace_idle_ns": "idle",
 }
 
+MOST_NAMED = 8
+"""Facts that all sides share, named in one line."""
+
 _TONES: dict[str, Tone] = {"better": "good", "worse": "bad"}
 
 
@@ -34,7 +38,8 @@ def build(comparison: Comparison) -> Table:
     kinds = dict.fromkeys(f.replicate for f in comparison.figures if f.p_value is not None)
     footnotes = []
     if kinds:
-        footnotes.append(f"p: Mann-Whitney U, two-sided; replicates: {', '.join(k for k in kinds if k)}")
+        named = ", ".join(k for k in kinds if k)
+        footnotes.append(f"p: Mann-Whitney U, two-sided; tested figures are medians over replicates: {named}")
     reasons = dict.fromkeys(f.untested for f in comparison.figures if f.untested and f.replicate)
     footnotes += [f"not tested: {reason}" for reason in reasons if reason]
     return tabled(
@@ -65,6 +70,11 @@ def build(comparison: Comparison) -> Table:
 
 def build_differences(comparison: Comparison) -> Table:
     """What is not the same in how the sides were made."""
+    return differences_table(comparison.differences, comparison.sides)
+
+
+def differences_table(differences: Sequence[Difference], sides: Sequence[str]) -> Table:
+    """The same of any differences, a column a side."""
 
     def side(number: int) -> Callable[[Difference], Value]:
         def value(each: Difference) -> Value:
@@ -79,10 +89,27 @@ def build_differences(comparison: Comparison) -> Table:
         (
             Column("where", "", lambda each: each.where, role="group"),
             Column("key", "", lambda each: each.key, role="identity", lead=True),
-            *(Column(f"side_{i}", name, side(i)) for i, name in enumerate(comparison.sides)),
+            *(Column(f"side_{i}", name, side(i)) for i, name in enumerate(sides)),
         ),
-        comparison.differences,
+        differences,
     )
+
+
+def said_of_conditions(comparison: Comparison | Conditions) -> tuple[str, ...]:
+    """What all sides share, and what some or all of them do not tell: a line each."""
+    lines = []
+    if same := comparison.same:
+        first = ", ".join(f"{each.key} {_short(each.values[0] or '', most=40)}" for each in same[:MOST_NAMED])
+        more = f" and {len(same) - MOST_NAMED} more" if len(same) > MOST_NAMED else ""
+        lines.append(f"the same: {first}{more}")
+    partly = [each for each in comparison.unknown if any(each.values)]
+    if partly:
+        told = (f"{each.key} ({' / '.join(_short(v, most=40) if v else '?' for v in each.values)})" for each in partly)
+        lines.append(f"not known on every side: {', '.join(told)}")
+    nowhere = [each.key for each in comparison.unknown if not any(each.values)]
+    if nowhere:
+        lines.append(f"not known on any side: {', '.join(nowhere)}")
+    return tuple(lines)
 
 
 def _short(text: str, *, most: int = 60) -> str:

@@ -27,9 +27,7 @@ def _table(key: str, title: str, rows: Sequence[DiffRow]) -> Table:
     shown = [r for r in rows if r.before_ns or r.after_ns]
     names = short_names([r.name for r in shown]) if key == "kernels" else {}
     tested = any(r.p_value is not None for r in shown)
-
-    def name(row: DiffRow) -> Value:
-        return said(names.get(row.name, row.name) + _MARKS.get(row.presence, ""), row.name)
+    test = "; p: permutation test over steps, corrected for all rows; none for what is new or gone"
 
     return tabled(
         f"diff_{key}",
@@ -49,9 +47,7 @@ def _table(key: str, title: str, rows: Sequence[DiffRow]) -> Table:
             Column("p_value", "p", lambda r: r.p_value, p_value, drop=1),
         ),
         shown,
-        footnotes=(
-            "per step, median over steps" + ("; p: Mann-Whitney over steps, corrected for all rows" if tested else ""),
-        ),
+        footnotes=("per step, median over steps" + (test if tested else ""),),
     )
 
 
