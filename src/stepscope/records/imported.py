@@ -26,12 +26,20 @@ class Stated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A file of a folder that was not read, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
     """Everything that one source holds, in our records. format: the importer's key. path: as given.
 
     comm_rows: measured collectives; imported times are means over iterations (``time_ns_mean``), see ``notes``.
     topology: text of ``nvidia-smi topo -m``. hardware: what it ran on as far as the file says.
-    notes: what was repaired, left out or assumed, for the reader of a report.
+    notes: what was repaired, dropped or assumed, for the reader of a report. left_out: files of the folder not read.
     """
 
     format: str
@@ -44,3 +52,4 @@ class Imported:
     topology: str | None = None
     hardware: str | None = None
     notes: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from stepscope.records.imported import Imported, Stated
+from stepscope.records.imported import Imported, LeftOut, Stated
 from stepscope.store.files import files_below, head_of
+
+NAMED = 5
+"""Files left out that a note names one by one."""
+
+OTHER_KIND = "of another kind"
+"""Why a reader leaves a file out that is none of its own."""
 
 HEAD_BYTES = 64 << 10
 """What a file is told by: enough for the header lines that a launcher puts before the tool's own."""
@@ -16,10 +22,14 @@ HEAD_BYTES = 64 << 10
 
 @dataclass(frozen=True)
 class Candidate:
-    """A path that some importer may know. A folder has no ``head``; look at ``files``. stated: what the user says of it."""
+    """A path that some importer may know. A folder has no ``head``; look at ``files``. stated: what the user says of it.
+
+    only: of a folder, the files that are meant; None: all of them.
+    """
 
     path: Path
     stated: Stated = field(default_factory=Stated)
+    only: tuple[Path, ...] | None = None
 
     @cached_property
     def is_folder(self) -> bool:
@@ -38,6 +48,8 @@ class Candidate:
     @cached_property
     def files(self) -> tuple[Path, ...]:
         """Files below a folder, sorted, hidden ones left out; for a file, itself."""
+        if self.only is not None:
+            return self.only
         return files_below(self.path) if self.is_folder else (self.path,)
 
 
@@ -47,12 +59,31 @@ class Importer:
 
     title: what it reads, in words for `did you mean` and the table of formats (``nccl-tests output``).
     recognises: whether a path is for it; cheap (looks at ``Candidate.head`` or names), never raises.
-    read: the path's content. Raises DataError (what, why, how to fix; file and line) for a damaged file; facts that two
-    readings are possible of are not guessed: the run's ``missing`` says which. rank: lower is asked first; a specific
-    format goes before a general one.
+    read_files: the content of ``Candidate.files``. Raises DataError (what, why, how to fix; file and line) for a damaged
+    file; facts that two readings are possible of are not guessed: the run's ``missing`` says which. rank: lower is asked
+    first; a specific format goes before a general one.
     """
 
     title: str
     recognises: Callable[[Candidate], bool]
-    read: Callable[[Path, Stated], Imported]
+    read_files: Callable[[Candidate], Imported]
     rank: int = 50
+
+    def read(self, path: Path, stated: Stated | None = None) -> Imported:
+        """All of ``path``; notes name the files of a folder that were left out."""
+        imported = self.read_files(Candidate(path, stated or Stated()))
+        others = [_name(each, path) for each in imported.left_out if each.reason == OTHER_KIND]
+        notes = [
+            f"{each.reason if each.path in each.reason else f'{_name(each, path)}: {each.reason}'}; left out"
+            for each in imported.left_out
+            if each.reason != OTHER_KIND
+        ]
+        notes = [*notes[:NAMED], *([f"{len(notes) - NAMED} more files left out"] if notes[NAMED:] else [])]
+        if others:
+            more = f" and {len(others) - NAMED} more" if others[NAMED:] else ""
+            notes.append(f"of another kind and not read: {', '.join(others[:NAMED])}{more}")
+        return replace(imported, notes=(*imported.notes, *notes))
+
+
+def _name(left_out: LeftOut, folder: Path) -> str:
+    return str(Path(left_out.path).relative_to(folder))

@@ -13,7 +13,7 @@ from stepscope.core.errors import UsageError
 
 MAX_BYTES = 1 << 20
 MAX_SETTINGS = 300
-_SUFFIXES = (".yaml", ".yml")
+CONFIG_SUFFIXES = (".yaml", ".yml")
 _OUTPUT = ("output_dir", "out_dir", "save_dir", "log_dir")
 _TRUE = {"yes", "on", "true"}
 _FALSE = {"no", "off", "false"}
@@ -88,11 +88,11 @@ def config_files(path: Path, files: Sequence[Path]) -> tuple[Path, ...]:
 
     The second is for one experiment of a project: ``experiments/exp020`` and ``configs/*.yaml``.
     """
-    found = [file for file in files if file.suffix.lower() in _SUFFIXES]
+    found = [file for file in files if file.suffix.lower() in CONFIG_SUFFIXES]
     start = path if path.is_dir() else path.parent
     for folder in (start, *start.absolute().parents[:2]):
         if (folder / "configs").is_dir():
-            beside = sorted(f for f in (folder / "configs").iterdir() if f.suffix.lower() in _SUFFIXES)
+            beside = sorted(f for f in (folder / "configs").iterdir() if f.suffix.lower() in CONFIG_SUFFIXES)
             known = {file.absolute() for file in found}
             return (*found, *(f for f in beside if f.is_file() and f.absolute() not in known))
     return tuple(found)

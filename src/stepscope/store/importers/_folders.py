@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from stepscope.core.errors import DataError
-from stepscope.store.importer import Candidate
+from stepscope.records.imported import LeftOut
+from stepscope.store.importer import OTHER_KIND, Candidate
 
 T = TypeVar("T")
 Knows = Callable[[Candidate], bool]
@@ -17,7 +18,6 @@ Knows = Callable[[Candidate], bool]
 LOOKED_AT = 200
 """Files of a folder that are opened to find out what it is."""
 
-NAMED = 5
 _ABOUT = ("readme", "license", "licence")
 """Files that no one expects to be read."""
 
@@ -51,29 +51,26 @@ def is_about(path: Path) -> bool:
 
 
 def read_each(
-    path: Path, knows: Knows, read: Callable[[Path], T], *, suffixes: Container[str]
-) -> tuple[list[T], tuple[str, ...]]:
-    """What ``read`` makes of the file, or of every known file below the folder; and notes on what was left out.
+    source: Candidate, knows: Knows, read: Callable[[Path], T], *, suffixes: Container[str]
+) -> tuple[list[T], tuple[LeftOut, ...]]:
+    """What ``read`` makes of the file, or of every known file of the folder; and the files that were left out.
 
     A damaged file of a folder is left out with its reason. Raises its DataError where no other file is left.
     """
-    if not path.is_dir():
-        return [read(path)], ()
+    if not source.is_folder:
+        return [read(source.path)], ()
     found: list[T] = []
-    others: list[str] = []
+    left_out: list[LeftOut] = []
     damaged: list[DataError] = []
-    for file in Candidate(path).files:
+    for file in source.files:
         if file.suffix.lower() not in suffixes or not knows(Candidate(file)):
-            others += [str(file.relative_to(path))] if not is_about(file) else []
+            left_out += [LeftOut(path=str(file), reason=OTHER_KIND)] if not is_about(file) else []
             continue
         try:
             found.append(read(file))
         except DataError as error:
             damaged.append(error)
+            left_out.append(LeftOut(path=str(file), reason=error.line))
     if not found:
-        raise damaged[0] if damaged else DataError(f"{path} holds no file of this format")
-    notes = [f"{error.line}; left out" for error in damaged]
-    if others:
-        more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
-        notes.append(f"of another kind and not read: {', '.join(others[:NAMED])}{more}")
-    return found, tuple(notes)
+        raise damaged[0] if damaged else DataError(f"{source.path} holds no file of this format")
+    return found, tuple(left_out)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
-from stepscope.records.imported import Imported, Stated
+from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.training import Measured, Scaling, TrainingRun
+from stepscope.store.importer import Candidate
 from stepscope.store.stated import with_stated
 
 MS = 1e6
@@ -21,21 +21,22 @@ GIB = 2**30
 
 def imported_runs(
     format: str,  # noqa: A002 - as the record calls it
-    path: Path,
+    source: Candidate,
     runs: Iterable[TrainingRun],
-    stated: Stated,
     *,
     notes: Sequence[str] = (),
+    left_out: Sequence[LeftOut] = (),
 ) -> Imported:
     """What an importer of runs hands over: ids made unique, baselines found, and what the user states filled in."""
     known = with_own_baselines(with_unique_ids(runs))
     hardware = sorted({run.hardware for run in known if run.hardware})
     return Imported(
         format=format,
-        path=str(path),
-        runs=with_stated(known, stated),
+        path=str(source.path),
+        runs=with_stated(known, source.stated),
         hardware=", ".join(hardware) or None,
         notes=tuple(notes),
+        left_out=tuple(left_out),
     )
 
 

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from stepscope.core.errors import DataError
-from stepscope.records.imported import Imported, Stated
+from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
 from stepscope.store.files import head_of
 from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
@@ -70,9 +70,9 @@ def _recognises(candidate: Candidate) -> bool:
     return recognises_any(candidate, _knows, suffixes=SUFFIXES) and not holds_traces(candidate)
 
 
-def _read(path: Path, stated: Stated) -> Imported:
-    parts, notes = read_each(path, _knows, _read_file, suffixes=SUFFIXES)
-    return imported_runs("deepspeed_log", path, (run for part in parts for run in part), stated, notes=notes)
+def _read(source: Candidate) -> Imported:
+    parts, left_out = read_each(source, _knows, _read_file, suffixes=SUFFIXES)
+    return imported_runs("deepspeed_log", source, (run for part in parts for run in part), left_out=left_out)
 
 
 def _read_file(path: Path) -> tuple[TrainingRun, ...]:
@@ -200,4 +200,4 @@ def _precision(job: _Job) -> str | None:
     return "fp32" if "fp16_enabled" in job.settings or "bfloat16_enabled" in job.settings else None
 
 
-IMPORTER = Importer(title="log of DeepSpeed", recognises=_recognises, read=_read, rank=45)
+IMPORTER = Importer(title="log of DeepSpeed", recognises=_recognises, read_files=_read, rank=45)

@@ -20,7 +20,7 @@ from typing import Any
 
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
-from stepscope.records.imported import Imported, Stated
+from stepscope.records.imported import Imported
 from stepscope.records.training import Epoch, Measured, TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
@@ -58,18 +58,19 @@ def _knows(candidate: Candidate) -> bool:
     return text.startswith("[") and '"n_gpus"' in text and '"mode"' in text and '"epoch_times"' in text
 
 
-def _import(path: Path, stated: Stated) -> Imported:
-    files, notes = read_each(path, _knows, _read_file, suffixes=_SUFFIXES)
+def _import(source: Candidate) -> Imported:
+    files, left_out = read_each(source, _knows, _read_file, suffixes=_SUFFIXES)
     files, copies = _without_copies(files)
     runs = with_unique_ids(run for file in files for run in file.runs)
-    runs = with_stated(_with_baselines(runs), stated)
+    runs = with_stated(_with_baselines(runs), source.stated)
     hardware = list(dict.fromkeys(run.hardware for run in runs if run.hardware is not None))
     return Imported(
         format="document_000",
-        path=str(path),
+        path=str(source.path),
         runs=runs,
         hardware=", ".join(hardware) or None,
-        notes=(*notes, *copies, *(note for file in files for note in file.notes)),
+        notes=(*copies, *(note for file in files for note in file.notes)),
+        left_out=left_out,
     )
 
 
@@ -277,4 +278,6 @@ def _holes(path: Path, runs: Sequence[TrainingRun]) -> list[str]:
     return [f"{path}: no row of {counted(len(holes), 'run')} (failed ones leave none): {some}"]
 
 
-IMPORTER = Importer(title="benchmark_results_*.json (document 000)", recognises=_recognises, read=_import, rank=40)
+IMPORTER = Importer(
+    title="benchmark_results_*.json (document 000)", recognises=_recognises, read_files=_import, rank=40
+)

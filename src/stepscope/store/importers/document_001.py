@@ -23,7 +23,7 @@ import msgspec
 from stepscope.core.errors import DataError
 from stepscope.records import codec
 from stepscope.records.comm import CommRow
-from stepscope.records.imported import Imported, Stated
+from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._collectives import comm_row
@@ -95,17 +95,18 @@ def _knows(candidate: Candidate) -> bool:
     return text.startswith("{") and all(key in text for key in _KEYS)
 
 
-def _import(path: Path, stated: Stated) -> Imported:
-    files, notes = read_each(path, _knows, _read_file, suffixes=_SUFFIXES)
+def _import(source: Candidate) -> Imported:
+    files, left_out = read_each(source, _knows, _read_file, suffixes=_SUFFIXES)
     runs = with_unique_ids(run for file in files for run in file.runs)
     hardware = list(dict.fromkeys(file.hardware for file in files if file.hardware))
     return Imported(
         format="document_001",
-        path=str(path),
-        runs=with_own_baselines(with_stated(runs, stated)),
+        path=str(source.path),
+        runs=with_own_baselines(with_stated(runs, source.stated)),
         comm_rows=tuple(row for file in files for row in file.comm_rows),
         hardware=", ".join(hardware) or None,
-        notes=(*notes, *dict.fromkeys(note for file in files for note in file.notes)),
+        notes=tuple(dict.fromkeys(note for file in files for note in file.notes)),
+        left_out=left_out,
     )
 
 
@@ -299,4 +300,6 @@ def _run(document: _Document, row: Fields, n: int) -> TrainingRun:
     )
 
 
-IMPORTER = Importer(title="JSON of the benchmark suite of document 001", recognises=_recognises, read=_import, rank=45)
+IMPORTER = Importer(
+    title="JSON of the benchmark suite of document 001", recognises=_recognises, read_files=_import, rank=45
+)

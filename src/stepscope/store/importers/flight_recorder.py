@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import msgspec
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records import codec
 from stepscope.records.flight import DTYPES, OPS, FlightDump, FlightEntry, FlightGroup, Kept
-from stepscope.records.imported import Imported, Stated
+from stepscope.records.imported import Imported, LeftOut
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._plain_pickle import PROTOCOL_MARK, plain_values
 from stepscope.store.reader import read_bytes
@@ -28,9 +29,6 @@ MAJOR_VERSION = "2"
 _SCHEMA = b'"stepscope.flight_dump/'
 _NUMBER = re.compile(r"\d+")
 _PEERS = re.compile(r"(?P<op>send|recv) (?P<own>\d+)(?P<arrow>->|<-)(?P<peer>\d+)")
-
-NAMED = 5
-"""Files left out that are named one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +86,16 @@ class _Dump:
     pg_config: dict[str, _Config] = field(default_factory=dict)
 
 
-def read_folder(folder: Path) -> FlightFolder:
-    """Every file directly in ``folder``, one a rank. Raises UsageError when it is no folder or holds no dump."""
+def read_folder(folder: Path, *, only: Sequence[Path] | None = None) -> FlightFolder:
+    """Every file directly in ``folder``, one a rank; or the files ``only``, wherever below it they lie.
+
+    Raises UsageError when it is no folder, DataError when it holds no dump.
+    """
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", fix="pass the folder that holds one dump a rank")
     dumps: dict[int, FlightDump] = {}
     refused = []
-    for path in sorted(p for p in folder.iterdir() if p.is_file()):
+    for path in only or sorted(p for p in folder.iterdir() if p.is_file()):
         try:
             dump = read_dump(path)
         except DataError as error:
@@ -314,17 +315,13 @@ def _is_dump(candidate: Candidate) -> bool:
     return b'"pg_config"' in head or b'"collective_seq_id"' in head
 
 
-def _import(path: Path, stated: Stated) -> Imported:  # noqa: ARG001 - every importer is called alike
-    if path.is_dir():
-        folder = read_folder(path)
-        notes = tuple(
-            f"{each.reason if each.reason.startswith(each.path) else f'{each.path}: {each.reason}'}; left out"
-            for each in folder.refused[:NAMED]
-        )
-        if len(folder.refused) > NAMED:
-            notes = (*notes, f"{len(folder.refused) - NAMED} more files left out")
-        return Imported(format="flight_recorder", path=str(path), flight=folder.dumps, notes=notes)
+def _import(source: Candidate) -> Imported:
+    path = source.path
+    if source.is_folder:
+        folder = read_folder(path, only=source.only)
+        left_out = tuple(LeftOut(path=each.path, reason=each.reason) for each in folder.refused)
+        return Imported(format="flight_recorder", path=str(path), flight=folder.dumps, left_out=left_out)
     return Imported(format="flight_recorder", path=str(path), flight=(read_dump(path),))
 
 
-IMPORTER = Importer(title="flight recorder dumps of torch", recognises=_recognises, read=_import, rank=20)
+IMPORTER = Importer(title="flight recorder dumps of torch", recognises=_recognises, read_files=_import, rank=20)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.errors import DataError
-from stepscope.records.imported import Imported, Stated
+from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._fields import Fields, read_fields
@@ -31,22 +31,23 @@ def _recognises(candidate: Candidate) -> bool:
     return candidate.path.name == FILE or ('"log_history"' in text and text.lstrip().startswith("{"))
 
 
-def _read(path: Path, stated: Stated) -> Imported:
-    files = [file for file in Candidate(path).files if file.name == FILE] if path.is_dir() else [path]
-    runs, notes = [], []
+def _read(source: Candidate) -> Imported:
+    files = [file for file in source.files if file.name == FILE] if source.is_folder else [source.path]
+    runs: list[TrainingRun] = []
+    left_out: list[LeftOut] = []
     for folder, states in _by_run(files).items():
         read = []
         for file in states:
             try:
                 read.append((file, read_fields(file)))
             except DataError as error:
-                notes.append(f"{error.line}; left out")
+                left_out.append(LeftOut(path=str(file), reason=error.line))
         if not read and len(files) == len(states):
-            raise DataError(notes[0].removesuffix("; left out"), fix="pass the state of another checkpoint")
+            raise DataError(left_out[0].reason, fix="pass the state of another checkpoint")
         if read:
             latest = max(read, key=lambda each: finite(each[1].values.get("global_step")) or 0)
             runs.append(_run(folder, *latest))
-    return imported_runs("hf_trainer", path, runs, stated, notes=notes)
+    return imported_runs("hf_trainer", source, runs, left_out=left_out)
 
 
 def _by_run(files: list[Path]) -> dict[Path, list[Path]]:
@@ -96,4 +97,6 @@ def _run(folder: Path, file: Path, state: Fields) -> TrainingRun:
     )
 
 
-IMPORTER = Importer(title="trainer_state.json of the Hugging Face Trainer", recognises=_recognises, read=_read, rank=30)
+IMPORTER = Importer(
+    title="trainer_state.json of the Hugging Face Trainer", recognises=_recognises, read_files=_read, rank=30
+)

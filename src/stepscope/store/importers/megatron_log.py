@@ -10,7 +10,7 @@ from statistics import median
 
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
-from stepscope.records.imported import Imported, Stated
+from stepscope.records.imported import Imported
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.store.files import head_of
 from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
@@ -87,17 +87,18 @@ def _recognises(candidate: Candidate) -> bool:
     return recognises_any(candidate, _knows, suffixes=SUFFIXES)
 
 
-def _read(path: Path, stated: Stated) -> Imported:
-    parts, notes = read_each(path, _knows, _read_file, suffixes=SUFFIXES)
+def _read(source: Candidate) -> Imported:
+    parts, left_out = read_each(source, _knows, _read_file, suffixes=SUFFIXES)
     runs = with_unique_ids(run for part in parts for run in part)
     hardware = sorted({run.hardware for run in runs if run.hardware})
     several = len({run.group for run in runs}) > 1
     return Imported(
         format="megatron_log",
-        path=str(path),
-        runs=with_stated(_with_scaling(runs), stated),
+        path=str(source.path),
+        runs=with_stated(_with_scaling(runs), source.stated),
         hardware=", ".join(hardware) or None,
-        notes=(*((_NO_COMPARISON,) if several else ()), *notes),
+        notes=(_NO_COMPARISON,) if several else (),
+        left_out=left_out,
     )
 
 
@@ -316,4 +317,6 @@ def _whole(job: _Job, key: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 16 and int(text) > 0 else None
 
 
-IMPORTER = Importer(title="log of a Megatron-LM or Megatron-DeepSpeed job", recognises=_recognises, read=_read, rank=40)
+IMPORTER = Importer(
+    title="log of a Megatron-LM or Megatron-DeepSpeed job", recognises=_recognises, read_files=_read, rank=40
+)

@@ -15,7 +15,7 @@ import msgspec
 
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
-from stepscope.records.imported import Imported, Stated
+from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.memory_snapshot import MemoryHolder, MemorySnapshot
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._memory_history import History, history_of
@@ -233,22 +233,25 @@ def _has_segments(candidate: Candidate) -> bool:
     return candidate.head.startswith(PROTOCOL_MARK) and b"segment" in candidate.head[:_SIGNATURE_BYTES]
 
 
-def _import(path: Path, stated: Stated) -> Imported:  # noqa: ARG001 - every importer is called alike
-    if not path.is_dir():
+def _import(source: Candidate) -> Imported:
+    path = source.path
+    if not source.is_folder:
         return Imported(format="memory_snapshot", path=str(path), memory=read_snapshot(path))
     found: list[MemorySnapshot] = []
-    notes = []
-    for file in Candidate(path).files:
+    left_out = []
+    for file in source.files:
         if not Candidate(file).head.startswith(PROTOCOL_MARK):
-            notes.append(f"{file.relative_to(path)}: no pickle; left out")
+            left_out.append(LeftOut(path=str(file), reason="no pickle"))
             continue
         try:
             found += read_snapshot(file)
         except DataError as error:
-            notes.append(f"{error.line}; left out")
+            left_out.append(LeftOut(path=str(file), reason=error.line))
     if not found:
-        raise DataError(f"{path} holds no memory snapshot that can be read", why="; ".join(notes[:3]))
-    return Imported(format="memory_snapshot", path=str(path), memory=tuple(found), notes=tuple(notes))
+        raise DataError(
+            f"{path} holds no memory snapshot that can be read", why="; ".join(each.reason for each in left_out[:3])
+        )
+    return Imported(format="memory_snapshot", path=str(path), memory=tuple(found), left_out=tuple(left_out))
 
 
-IMPORTER = Importer(title="memory snapshot of torch", recognises=_recognises, read=_import, rank=70)
+IMPORTER = Importer(title="memory snapshot of torch", recognises=_recognises, read_files=_import, rank=70)

@@ -23,7 +23,7 @@ from stepscope.records.training import Measured, TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._columns import columns_of
 from stepscope.store.importers._epoch_table import EpochTable, is_epoch_table, read_epoch_table
-from stepscope.store.importers._experiment_config import Facts, config_files, facts_of, read_configs
+from stepscope.store.importers._experiment_config import CONFIG_SUFFIXES, Facts, config_files, facts_of, read_configs
 from stepscope.store.importers._experiment_names import NameFacts, name_facts, readable_dataset, short_ids
 from stepscope.store.importers._tables import headers
 from stepscope.store.importers._training import label
@@ -63,10 +63,11 @@ def _of_several_runs(candidate: Candidate) -> bool:
     )
 
 
-def _read(path: Path, stated: Stated) -> Imported:
-    files = Candidate(path).files
-    tables = [file for file in files if file.name.lower() == FILE] if path.is_dir() else [path]
-    configs, notes = read_configs(config_files(path, files if path.is_dir() else ()))
+def _read(source: Candidate) -> Imported:
+    path, stated, files = source.path, source.stated, source.files
+    tables = [file for file in files if source.only or not source.is_folder or file.name.lower() == FILE]
+    tables = [file for file in tables if file.suffix.lower() not in CONFIG_SUFFIXES]
+    configs, notes = read_configs(config_files(path, files if source.is_folder else ()))
     names = [_name(file) for file in tables]
     counts = Counter(names)
     experiments = []
@@ -304,4 +305,4 @@ def _places(path: Path, files: Sequence[Path]) -> Mapping[int, str]:
     return {at: file.parent.relative_to(root).as_posix() for at, file in enumerate(files)}
 
 
-IMPORTER = Importer(title="metrics.csv of experiments", recognises=_recognises, read=_read, rank=80)
+IMPORTER = Importer(title="metrics.csv of experiments", recognises=_recognises, read_files=_read, rank=80)

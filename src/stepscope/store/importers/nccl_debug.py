@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from stepscope.records.imported import Imported, Stated
+from stepscope.records.imported import Imported
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._nccl_log import read_nccl_debug
 
@@ -25,8 +23,8 @@ def _is_log(candidate: Candidate) -> bool:
     return b" NCCL INFO " in candidate.head or b" NCCL WARN " in candidate.head
 
 
-def _import(path: Path, stated: Stated) -> Imported:  # noqa: ARG001 - every importer is called alike
-    return Imported(format="nccl_debug", path=str(path), nccl=read_nccl_debug(path))
+def _import(source: Candidate) -> Imported:
+    return Imported(format="nccl_debug", path=str(source.path), nccl=read_nccl_debug(source.only or source.path))
 
 
-IMPORTER = Importer(title="NCCL_DEBUG log", recognises=_recognises, read=_import, rank=60)
+IMPORTER = Importer(title="NCCL_DEBUG log", recognises=_recognises, read_files=_import, rank=60)

@@ -16,7 +16,7 @@ from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
 from stepscope.hardware import find
 from stepscope.records.comm import CommRow
-from stepscope.records.imported import Imported, Stated
+from stepscope.records.imported import Imported, LeftOut, Stated
 from stepscope.records.nccl_debug import NcclDebug
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._nccl_log import read_nccl_debug
@@ -50,8 +50,9 @@ class _Read:
     hardware: str | None
 
 
-def _import(path: Path, stated: Stated) -> Imported:
-    files = Candidate(path).files
+def _import(source: Candidate) -> Imported:
+    path, stated, files = source.path, source.stated, source.files
+    left_out: list[LeftOut] = []
     rows: list[CommRow] = []
     notes: list[str] = []
     hardware: dict[str, None] = {}
@@ -63,7 +64,7 @@ def _import(path: Path, stated: Stated) -> Imported:
         if log.nccl_lines:
             talking.append(file)
         if not log.tables:
-            notes += [f"{name}: no row of results; left out"] if path.is_dir() else []
+            left_out += [LeftOut(path=str(file), reason="no row of results")] if source.is_folder else []
         for number, table in enumerate(log.tables):
             title = f"{name} table {number + 1}" if len(log.tables) > 1 else name
             try:
@@ -92,6 +93,7 @@ def _import(path: Path, stated: Stated) -> Imported:
         nccl=nccl,
         hardware=", ".join(hardware) or None,
         notes=tuple([f"nccl-tests: {MEAN_NOTE}", *notes] if rows else notes),
+        left_out=tuple(left_out),
     )
 
 
@@ -294,4 +296,4 @@ def _recognises(candidate: Candidate) -> bool:
     return begins_table(candidate.text)
 
 
-IMPORTER = Importer(title="nccl-tests output", recognises=_recognises, read=_import, rank=40)
+IMPORTER = Importer(title="nccl-tests output", recognises=_recognises, read_files=_import, rank=40)

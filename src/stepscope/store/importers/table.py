@@ -6,6 +6,7 @@ Columns are recognised by the names and units that people give them (``_columns`
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from stepscope.core.errors import DataError
@@ -74,14 +75,16 @@ def _has_figures(columns: Columns) -> bool:
     return (figures or (columns.has("epoch") and columns.has(*RESULTS))) and columns.has(*KEYS)
 
 
-def _read(path: Path, stated: Stated) -> Imported:
-    known = any(_knows(Candidate(each, stated)) for each in Candidate(path).files)
+def _read(source: Candidate) -> Imported:
+    path, stated = source.path, source.stated
+    known = any(_knows(Candidate(each, stated)) for each in source.files)
 
     def look(each: Candidate) -> bool:
         candidate = Candidate(each.path, stated)
         return _knows(candidate) if known else _is_table(candidate) and not is_about(each.path)
 
-    parts, notes = read_each(path, look, read_tables, suffixes=SUFFIXES)
+    parts, left_out = read_each(source, look, read_tables, suffixes=SUFFIXES)
+    notes: tuple[str, ...] = ()
     tables = [(table, columns_of(table.names, stated.columns)) for part in parts for table in part]
     require_stated_columns(path, [table for table, _ in tables], stated)
     useful = [(table, columns) for table, columns in tables if _has_figures(columns)]
@@ -90,13 +93,13 @@ def _read(path: Path, stated: Stated) -> Imported:
     comm: list[CommRow] = []
     for table, columns in useful:
         if columns.has("op"):
-            rows, left_out = comm_rows_of(table, columns)
+            rows, dropped = comm_rows_of(table, columns)
             comm += rows
-            notes = (*notes, *left_out)
+            notes = (*notes, *dropped)
     lines = [line for table, columns in useful if not columns.has("op") for line in lines_of(table, columns)]
     if not lines and not comm:
         raise DataError(f"{path}: no rows under the header", why="nothing was measured", fix="copy the file again")
-    return _imported(path, lines, comm, useful, notes, stated)
+    return replace(_imported(path, lines, comm, useful, notes, stated), left_out=left_out)
 
 
 def _imported(
@@ -123,4 +126,6 @@ def _imported(
     )
 
 
-IMPORTER = Importer(title="table of results (CSV, Markdown, JSON records)", recognises=_recognises, read=_read, rank=95)
+IMPORTER = Importer(
+    title="table of results (CSV, Markdown, JSON records)", recognises=_recognises, read_files=_read, rank=95
+)

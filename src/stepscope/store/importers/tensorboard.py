@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
-from stepscope.records.imported import Imported, Stated
+from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import holds_traces
@@ -22,16 +22,17 @@ def _recognises(candidate: Candidate) -> bool:
     return any(MARK in file.name for file in candidate.files) and not (candidate.is_folder and holds_traces(candidate))
 
 
-def _read(path: Path, stated: Stated) -> Imported:
+def _read(source: Candidate) -> Imported:
+    path = source.path
     folders: dict[Path, list[Path]] = {}
-    for file in Candidate(path).files:
+    for file in source.files:
         if MARK in file.name:
             folders.setdefault(file.parent, []).append(file)
     notes: list[str] = []
     runs = [run for folder, files in folders.items() if (run := _run(path, folder, files, notes)) is not None]
     if not runs:
         raise DataError(f"{path}: no scalar in its event files", why="; ".join(notes) or "nothing was logged")
-    return imported_runs("tensorboard", path, runs, stated, notes=notes)
+    return imported_runs("tensorboard", source, runs, notes=notes)
 
 
 def _run(root: Path, folder: Path, files: Sequence[Path], notes: list[str]) -> TrainingRun | None:
@@ -77,4 +78,4 @@ def _points(logs: Iterable[Sequence[Scalar]]) -> list[Point]:
     return [points[step] for step in sorted(points)]
 
 
-IMPORTER = Importer(title="event files of TensorBoard", recognises=_recognises, read=_read, rank=35)
+IMPORTER = Importer(title="event files of TensorBoard", recognises=_recognises, read_files=_read, rank=35)

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from stepscope.core.errors import DataError
-from stepscope.records.imported import Imported, Stated
+from stepscope.records.imported import Imported
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.reader import read_bytes
 
@@ -22,7 +21,8 @@ def _recognises(candidate: Candidate) -> bool:
     return not candidate.is_folder and _ROW.search(candidate.text) is not None
 
 
-def _import(path: Path, stated: Stated) -> Imported:  # noqa: ARG001 - every importer is called alike
+def _import(source: Candidate) -> Imported:
+    path = source.path
     data = read_bytes(path)
     if len(data) > MAX_BYTES:
         raise DataError(
@@ -33,4 +33,4 @@ def _import(path: Path, stated: Stated) -> Imported:  # noqa: ARG001 - every imp
     return Imported(format="topology", path=str(path), topology=data.decode("utf-8", errors="replace"))
 
 
-IMPORTER = Importer(title="nvidia-smi topo -m", recognises=_recognises, read=_import, rank=80)
+IMPORTER = Importer(title="nvidia-smi topo -m", recognises=_recognises, read_files=_import, rank=80)

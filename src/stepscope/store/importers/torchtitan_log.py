@@ -13,7 +13,7 @@ from typing import Any
 
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
-from stepscope.records.imported import Imported, Stated
+from stepscope.records.imported import Imported
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import holds_traces, read_each, recognises_any
@@ -70,9 +70,9 @@ def _recognises(candidate: Candidate) -> bool:
     return recognises_any(candidate, _knows, suffixes=SUFFIXES) and not holds_traces(candidate)
 
 
-def _read(path: Path, stated: Stated) -> Imported:
-    parts, notes = read_each(path, _knows, _read_file, suffixes=SUFFIXES)
-    return imported_runs("torchtitan_log", path, (run for part in parts for run in part), stated, notes=notes)
+def _read(source: Candidate) -> Imported:
+    parts, left_out = read_each(source, _knows, _read_file, suffixes=SUFFIXES)
+    return imported_runs("torchtitan_log", source, (run for part in parts for run in part), left_out=left_out)
 
 
 def _read_file(path: Path) -> tuple[TrainingRun, ...]:
@@ -184,4 +184,4 @@ def _run(path: Path, job: _Job, *, alone: bool) -> TrainingRun:
     )
 
 
-IMPORTER = Importer(title="log of torchtitan", recognises=_recognises, read=_read, rank=40)
+IMPORTER = Importer(title="log of torchtitan", recognises=_recognises, read_files=_read, rank=40)

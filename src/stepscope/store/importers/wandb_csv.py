@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stepscope.core.errors import DataError
-from stepscope.records.imported import Imported, Stated
+from stepscope.records.imported import Imported
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
 from stepscope.store.importers._scalars import Point, Scalars, run_of
@@ -39,14 +39,14 @@ def _recognises(candidate: Candidate) -> bool:
     return recognises_any(candidate, _knows, suffixes=_SUFFIXES)
 
 
-def _read(path: Path, stated: Stated) -> Imported:
-    parts, notes = read_each(path, _knows, _read_file, suffixes=_SUFFIXES)
+def _read(source: Candidate) -> Imported:
+    parts, left_out = read_each(source, _knows, _read_file, suffixes=_SUFFIXES)
     merged: dict[str, Scalars] = {}
     for scalars in (each for part in parts for each in part):
         known = merged.setdefault(scalars.run_id, scalars)
         if known is not scalars:
             known.points = _together(known.points, scalars.points)
-    return imported_runs("wandb_csv", path, map(run_of, merged.values()), stated, notes=notes)
+    return imported_runs("wandb_csv", source, map(run_of, merged.values()), left_out=left_out)
 
 
 def _together(one: Sequence[Point], other: Sequence[Point]) -> list[Point]:
@@ -129,4 +129,4 @@ def _step(row: Row, index: int, table: TextTable) -> int:
     return int(value)
 
 
-IMPORTER = Importer(title="CSV export of Weights & Biases", recognises=_recognises, read=_read, rank=70)
+IMPORTER = Importer(title="CSV export of Weights & Biases", recognises=_recognises, read_files=_read, rank=70)
