@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.console import out, print_json
 from stepscope.cli.evidence import read_evidence
-from stepscope.cli.findings import print_findings, say_unchecked
+from stepscope.cli.findings import print_files, print_findings, say_unchecked
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.core.words import counted
@@ -117,14 +117,15 @@ def _explain(rules: Sequence[Rule]) -> None:
 def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool) -> None:
     console = out()
     console.print(headline(evidence), style="bold", soft_wrap=True)
+    print_files(evidence, most=None if everything else NOTES)
     shown = evidence.notes if everything else evidence.notes[:NOTES]
     for note in shown:
         console.print(f"! {note}", style="yellow", soft_wrap=True)
     if len(evidence.notes) > len(shown):
         console.print(f"! {len(evidence.notes) - len(shown)} more of these: --all", style="yellow")
     console.print()
-    if clear := all_clear(diagnosis, complete=not evidence.notes):
-        console.print(clear, style="green" if diagnosis.quiet and not evidence.notes else "yellow", soft_wrap=True)
+    if clear := all_clear(diagnosis, complete=evidence.complete):
+        console.print(clear, style="green" if diagnosis.quiet and evidence.complete else "yellow", soft_wrap=True)
     print_findings(diagnosis.findings, confidence=True)
     looked, skipped = len(diagnosis.quiet), len(diagnosis.skipped)
     console.print()
@@ -168,8 +169,9 @@ def headline(evidence: Evidence) -> str:
         parts.append(f"flight recorders: {counted(len(evidence.flight), 'finding')}")
     if evidence.topology is not None:
         parts.append("link matrix")
-    names = ", ".join(source.path.name or str(source.path) for source in evidence.sources[:3])
-    more = ", ..." if len(evidence.sources) > 3 else ""
+    paths = list(dict.fromkeys(source.path for source in evidence.sources))
+    names = ", ".join(path.name or str(path) for path in paths[:3])
+    more = ", ..." if len(paths) > 3 else ""
     return f"{names}{more}: {' · '.join(parts) or 'nothing'}"
 
 

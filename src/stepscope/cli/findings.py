@@ -15,6 +15,7 @@ from stepscope.records.finding import Diagnosis, Finding
 
 if TYPE_CHECKING:
     from stepscope.report.conditions import Condition
+    from stepscope.results.evidence import Evidence
 
 _STYLES = {"problem": "bold red", "warning": "bold yellow", "info": "bold green"}
 
@@ -23,6 +24,17 @@ def print_findings(findings: Iterable[Finding], *, confidence: bool = False) -> 
     """Each as a block; confidence: also how far the evidence carries."""
     for finding in findings:
         print_finding(finding, confidence=confidence)
+
+
+def print_files(evidence: Evidence, *, most: int | None = None) -> None:
+    """What of a folder was read, and what was not."""
+    from stepscope.report.files_found import lines
+
+    shown = lines(evidence)
+    for state, text in shown[:most]:
+        _hanging(f"{state:<9} ", text, "dim" if state == "read" else "yellow")
+    if most is not None and shown[most:]:
+        out().print(f"{len(shown) - most} more kinds of files: --all", style="yellow")
 
 
 def print_headlines(run: Path, diagnosis: Diagnosis) -> None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from stepscope.cli.console import out, print_json
 from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence import read_evidence
-from stepscope.cli.findings import print_findings
+from stepscope.cli.findings import print_files, print_findings
 from stepscope.core.pool import get_ready, side_by_side, usable_cores
 from stepscope.core.words import counted
+from stepscope.diagnose.headlines import all_clear
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.report import Report
@@ -28,6 +29,7 @@ MOST_DRAWING = 4
 DRAWING_MODULES = ("stepscope.report.render.picture", "vl_convert")
 """Processes that draw, from two on; what they import first, while results are read."""
 
+SHOWN_FILES = 12
 SHOWN = 3
 """Findings printed; the rest stand in the report."""
 
@@ -129,25 +131,22 @@ def default_folder(evidence: Evidence) -> Path:
 
 
 def _title(evidence: Evidence) -> str:
-    names = [source.path.resolve().name for source in evidence.sources]
+    names = list(dict.fromkeys(source.path.resolve().name for source in evidence.sources))
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def _say(evidence: Evidence, diagnosis: Diagnosis, folder: Path, files: tuple[Path, ...]) -> None:
     console = out()
     console.print(headline(evidence), style="bold", soft_wrap=True)
+    print_files(evidence, most=SHOWN_FILES)
     for note in evidence.notes[:SHOWN]:
         console.print(f"! {note}", style="yellow", soft_wrap=True, markup=False)
     unsaid = len(evidence.notes) - SHOWN
     if unsaid > 0:
         console.print(f"! and {counted(unsaid, 'note')} more", style="yellow")
     console.print()
-    if not diagnosis.findings:
-        console.print(
-            f"no rule found anything: {counted(len(diagnosis.quiet), 'rule')} looked,"
-            f" {len(diagnosis.skipped)} lacked data",
-            style="dim",
-        )
+    if clear := all_clear(diagnosis, complete=evidence.complete):
+        console.print(clear, style="dim", soft_wrap=True)
     print_findings(diagnosis.findings[:SHOWN])
     more = len(diagnosis.findings) - SHOWN
     if more > 0:

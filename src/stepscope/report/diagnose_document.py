@@ -43,6 +43,7 @@ def document(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, Any]:
         "sources": [
             {"path": str(source.path), "kind": source.kind, "format": source.format} for source in evidence.sources
         ],
+        "files_found": plain(evidence.files_found),
         "metrics": metrics(evidence, diagnosis),
         "findings": plain(diagnosis.findings),
         "skipped": plain(diagnosis.skipped),

@@ -8,6 +8,7 @@ from stepscope import __version__
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.finding import Advice, Diagnosis, Finding, Skipped
+from stepscope.report import files_found
 from stepscope.report.render.text import ascii_text, paragraph, render
 from stepscope.report.summary import environment_lines
 from stepscope.report.views import runs, scaling
@@ -162,7 +163,8 @@ def _sources(evidence: Evidence) -> str:
     for source in evidence.sources:
         what = source.kind if source.format is None else f"{source.kind}, read as {source.format}"
         lines.append(paragraph(f"{source.path} ({what})", indent="  ", first="- "))
-    lines += [paragraph(note, indent="  ", first="- ") for note in evidence.notes]
+    said = [*(f"{state}: {text}" for state, text in files_found.lines(evidence)), *evidence.notes]
+    lines += [paragraph(note, indent="  ", first="- ") for note in said]
     for record in evidence.records:
         lines += [f"- made by: {_command(' '.join(argv))}" for argv in record.commands or (record.argv,) if argv]
     return "\n".join([*lines, ""])

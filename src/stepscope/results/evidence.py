@@ -32,6 +32,20 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FilesFound:
+    """Files of one kind in a folder that was named. job: the subfolder of their job, "" for the folder's own.
+
+    left_out: why they were not read; None: they were.
+    """
+
+    kind: str
+    files: int
+    bytes: int
+    job: str = ""
+    left_out: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CellEvidence:
     """One cell of `bench`: its run as every other, and the samples of all its ranks.
 
@@ -65,7 +79,8 @@ class Evidence:
 
     runs: training runs of all sources; run_id is unique. scaling: runs against their baselines, one-rank runs included.
     cells: those runs that `bench` measured, with their samples. environment: of the run folder, None where sources have
-    several different ones. flight: what the flight recorders of a job say of a hang.
+    several different ones. flight: what the flight recorders of a job say of a hang. files_found: of folders of mixed files,
+    what was read and what was not.
     """
 
     sources: tuple[Source, ...]
@@ -82,7 +97,18 @@ class Evidence:
     memory: tuple[MemorySnapshot, ...] = ()
     topology: Topology | None = None
     hardware: tuple[str, ...] = ()
+    files_found: tuple[FilesFound, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def unread(self) -> int:
+        """Files of named folders that were not read."""
+        return sum(each.files for each in self.files_found if each.left_out is not None)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that was given was read, as far as anything says."""
+        return not self.notes and not self.unread
 
 
 NEEDS: Mapping[str, tuple[str, str | None]] = {

@@ -14,14 +14,15 @@ from stepscope.results.comm_labels import ORIGIN_MARK
 from stepscope.results.evidence import CellEvidence, Evidence
 
 _JOINED = (
-    "sources", "runs", "cells", "comm", "records", "traces", "nccl", "flight", "memory", "hardware", "notes",
+    "sources", "runs", "cells", "comm", "records", "traces", "nccl", "flight", "memory", "hardware",
+    "files_found", "notes",
 )  # fmt: skip
 
 
-def join(parts: Sequence[Evidence]) -> Evidence:
+def join(parts: Sequence[Evidence], names: Sequence[str] | None = None) -> Evidence:
     """All of ``parts``, one alone as it is; a run_id or a sweep that two have gets its source's name before it.
 
-    A fact that differs is left out.
+    names: of the parts; None: as their paths tell them apart. A fact that differs is left out.
     """
     if len(parts) == 1:
         return parts[0]
@@ -29,7 +30,7 @@ def join(parts: Sequence[Evidence]) -> Evidence:
     clashing = {run_id for run_id, number in counts.items() if number > 1}
     sweeps = Counter(cell_id for part in parts for cell_id in {row.cell_id for row in part.comm})
     twice = {cell_id for cell_id, number in sweeps.items() if number > 1}
-    names = telling_names([part.sources[0].path for part in parts])
+    names = names or telling_names([part.sources[0].path for part in parts])
     parts = [
         _with_own_sweeps(_renamed(part, clashing, name), twice, name) for part, name in zip(parts, names, strict=True)
     ]

@@ -6,7 +6,7 @@ One door for diagnose, report and compare: :func:`load_evidence` takes paths of 
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.training import TrainingRun
 from stepscope.results.comm_rows import read_comm_rows
 from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence, derived
+from stepscope.results.job_folder import Readers, read_folder
 from stepscope.results.joining import join
 from stepscope.results.runs import folder_runs, read_runs
 from stepscope.store.calibration import read_calibration
@@ -149,7 +150,12 @@ def load_source(
     _require_there(path)
     if RunLayout(path).run.is_file():
         return _run_folder(path, cell=cell, read=read if traces else None)
-    if path.is_file() and (rows := _results_file(path)) is not None:
+    if path.is_dir():
+        again = partial(load_source, stated=stated, cell=cell, traces=traces, spans=spans, on_trace=on_trace)
+        job = partial(_read_job, spans=spans, on_trace=on_trace)
+        readers = Readers(load=again, traces=job, trace_notes=_trace_notes, imported=_imported)
+        return read_folder(path, stated=stated, readers=readers)
+    if (rows := _results_file(path)) is not None:
         return rows
     if _is_calibration(path):
         return Evidence(sources=(Source(path=path, kind="calibration"),), calibration=read_calibration(path))
@@ -180,11 +186,9 @@ def _traced(path: Path, read: ReadTraces) -> Evidence:
     from stepscope.store.files import head_of
     from stepscope.traces.load import is_trace
 
-    if path.is_file() and path.stat().st_size == 0:
+    if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty", fix="write it again, or leave it out")
-    if path.is_dir() and not _holds_traces(path):
-        raise DataError(f"{path}: nothing in this folder is read by stepscope", fix=_inside(path))
-    if path.is_file() and not is_trace(path, None):
+    if not is_trace(path, None):
         raise DataError(
             f"{path}: nothing that stepscope reads",
             why="it holds nothing but zero bytes"
@@ -198,26 +202,6 @@ def _traced(path: Path, read: ReadTraces) -> Evidence:
         traces=(TraceEvidence(name=path.name, summary=summary),),
         notes=_trace_notes(summary),
     )
-
-
-def _holds_traces(folder: Path) -> bool:
-    from stepscope.traces.discover import SUFFIXES
-
-    try:
-        files = [*folder.iterdir(), *((folder / "trace").iterdir() if (folder / "trace").is_dir() else ())]
-    except OSError:
-        return True  # its reader says why it cannot be listed
-    return any(file.name.endswith(SUFFIXES) for file in files)
-
-
-def _inside(folder: Path) -> str:
-    """Which folders in it to name instead."""
-    inner = [each for each in sorted(folder.iterdir()) if each.is_dir()]
-    known = [each.name for each in inner if RunLayout(each).run.is_file() or _holds_traces(each)]
-    if not known:
-        return f"name a run folder, traces, or results of another tool (docs/reference/importers.md); {_AS_TABLE}"
-    more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
-    return f"name one of the folders in it: {', '.join(known[:NAMED])}{more}"
 
 
 def _trace_notes(summary: TraceSummary, *, of: str | None = None) -> tuple[str, ...]:
@@ -238,7 +222,7 @@ def _results_file(path: Path) -> Evidence | None:
 
 
 def _is_calibration(path: Path) -> bool:
-    if not path.is_file() or path.suffix != ".json":
+    if path.suffix != ".json":
         return False
     with path.open("rb") as file:
         return b'"stepscope.calib/' in file.read(200)
@@ -432,8 +416,19 @@ def _few(notes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _read_traces(files: Path | Sequence[Path], *, spans: bool, on_trace: OnTrace | None) -> TraceSummary:
+    return _read_job(files, {}, None, spans=spans, on_trace=on_trace)
+
+
+def _read_job(
+    files: Path | Sequence[Path],
+    ranks: Mapping[str, int],
+    left_out: Callable[[Path, DataError], None] | None,
+    *,
+    spans: bool,
+    on_trace: OnTrace | None,
+) -> TraceSummary:
     from stepscope.traces.job import analyse_job
     from stepscope.traces.rank_pass import EVERYTHING, Wanted
 
     sections = EVERYTHING | {"spans"} if spans else EVERYTHING
-    return analyse_job(files, wanted=Wanted(sections=sections), done=on_trace)
+    return analyse_job(files, wanted=Wanted(sections=sections), ranks=ranks, done=on_trace, left_out=left_out)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.core.errors import MissingError, Unavailable
+from stepscope.core.errors import DataError, MissingError, Unavailable
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary
 from stepscope.traces.load import Advanced, one_per_rank, trace_files
 from stepscope.traces.rank_pass import Wanted, pass_file
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from stepscope.records.trace_collectives import JobCollectives
     from stepscope.records.trace_path import CrossRankPath
+
+LeaveOut = Callable[[Path, DataError], None]
 
 PARALLEL_FROM_BYTES = 16 << 20
 SCANNED_FROM_BYTES = 64 << 20
@@ -43,18 +45,20 @@ def analyse_job(
     done: Callable[[Path], None] | None = None,
     started: Callable[[Sequence[Path]], None] | None = None,
     advanced: Advanced | None = None,
+    left_out: LeaveOut | None = None,
 ) -> TraceSummary:
     """Load and analyse every rank's trace under ``paths``, then match the ranks. ``wanted`` None: everything.
 
     ``executor`` maps the files over its workers; without one, ``processes`` (None: one per core) are started where that
     pays. ``cache``: keep the columns of each file for the next time. ``started`` is told the files, ``advanced`` how far
-    those read here have got, ``done`` each one as it is finished. Raises DataError as ``load_traces`` does.
+    those read here have got, ``done`` each one as it is finished. ``left_out`` is told a file that cannot be read, and why;
+    without it, and where no file can be read, the DataError is raised. Raises DataError as ``load_traces`` does.
     """
     files, skipped = trace_files([paths] if isinstance(paths, str | Path) else paths)
     if started:
         started(files)
     work = partial(pass_file, wanted=wanted or Wanted(), stated=ranks or {}, alone=len(files) == 1, cache=cache)
-    passes = _map(work, files, executor or processes, done or (lambda _: None), advanced)
+    passes = _map(work, files, executor or processes, done or (lambda _: None), advanced, left_out)
     notes = tuple(FileNote(rank=None, kind=n.kind, text=n.text) for n in skipped)
     ordered = one_per_rank(passes, rank=lambda p: p.facts.rank, path=lambda p: Path(p.facts.file))
     return combine(ordered, notes=notes)
@@ -152,9 +156,10 @@ def _map(
     workers: Executor | int | None,
     done: Callable[[Path], None],
     advanced: Advanced | None,
+    left_out: LeaveOut | None,
 ) -> list[RankPass]:
     if workers is not None and not isinstance(workers, int):
-        return _submit(workers, work, files, done)
+        return _submit(workers, work, files, done, left_out)
     quick: bool = work.keywords["wanted"].device_only
     if workers != 1 and text_bytes(files) >= (SCANNED_FROM_BYTES if quick else PARALLEL_FROM_BYTES):
         from stepscope.core.pool import side_by_side, usable_cores
@@ -166,17 +171,42 @@ def _map(
             work = partial(work, processes=count)
         elif count > 1:
             with side_by_side(min(count, len(files))) as pool:
-                return _submit(pool, work, files, done)
+                return _submit(pool, work, files, done, left_out)
     work = partial(work, advanced=advanced)
-    passes = []
+    return _readable(files, partial(_finished, work, done), left_out)
+
+
+def _finished(work: Callable[[Path], RankPass], done: Callable[[Path], None], file: Path) -> RankPass:
+    found = work(file)
+    done(file)
+    return found
+
+
+def _readable(files: Sequence[Path], read: Callable[[Path], RankPass], left_out: LeaveOut | None) -> list[RankPass]:
+    """What ``read`` makes of the files, those that it refuses left out. Raises the first DataError where none is left."""
+    passes: list[RankPass] = []
+    damaged: list[tuple[Path, DataError]] = []
     for file in files:
-        passes.append(work(file))
-        done(file)
+        try:
+            passes.append(read(file))
+        except DataError as error:
+            if left_out is None:
+                raise
+            damaged.append((file, error))
+    if damaged and not passes:
+        raise damaged[0][1]
+    for each in damaged:
+        assert left_out is not None
+        left_out(*each)
     return passes
 
 
 def _submit(
-    executor: Executor, work: Callable[[Path], RankPass], files: Sequence[Path], done: Callable[[Path], None]
+    executor: Executor,
+    work: Callable[[Path], RankPass],
+    files: Sequence[Path],
+    done: Callable[[Path], None],
+    left_out: LeaveOut | None,
 ) -> list[RankPass]:
     """Largest files first, so that no worker starts a long one last."""
     from concurrent.futures import as_completed
@@ -186,7 +216,8 @@ def _submit(
     futures = {executor.submit(work, file): file for file in order}
     for future in as_completed(futures):
         try:
-            future.result()
+            if isinstance(error := future.exception(), BrokenProcessPool):
+                raise error
         except BrokenProcessPool as error:
             raise MissingError(
                 "a process that was reading traces was killed",
@@ -194,5 +225,5 @@ def _submit(
                 fix="read fewer ranks at a time (--processes 1), or device events alone (--show budget)",
             ) from error
         done(futures[future])
-    by_file = {file: future.result() for future, file in futures.items()}
-    return [by_file[file] for file in files]
+    by_file = {file: future for future, file in futures.items()}
+    return _readable(files, lambda file: by_file[file].result(), left_out)

@@ -69,9 +69,12 @@ def test_an_empty_file_is_said_to_be_empty(tmp_path: Path) -> None:
     assert refused(tmp_path / "metrics.json").what.endswith("the file is empty")
 
 
-def test_a_folder_of_run_folders_names_them(tmp_path: Path) -> None:
-    run_folder(tmp_path / "runs" / "first")
-    assert refused(tmp_path / "runs").fix == "name one of the folders in it: first"
+def test_a_folder_of_run_folders_is_read_as_they_are(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        run_folder(tmp_path / "runs" / name)
+    found = load(tmp_path / "runs")
+    assert [run.run_id for run in found.runs][:2] == ["first/one", "first/two"]
+    assert len(found.records) == 2
     (tmp_path / "nothing").mkdir()
     assert "name a run folder" in (refused(tmp_path / "nothing").fix or "")
 
@@ -160,7 +163,10 @@ def test_what_is_missing_of_traces_is_said(tmp_path: Path) -> None:
         '{"traceEvents": [{"ph": "X", "name": "op", "cat": "cpu_op", "ts": 1, "dur": 5, "pid": 1, "tid": 1}]}'
     )
     (tmp_path / "other.json").write_text('{"a": 1}')
-    assert load(tmp_path).notes == ("other.json: not a trace",)
+    found = load(tmp_path)
+    assert [(each.files, each.left_out) for each in found.files_found] == [
+        (1, None), (1, "no format that stepscope reads"),
+    ]  # fmt: skip
 
 
 def test_runs_that_broke_off_and_rows_left_out_are_said(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from stepscope.environment.overview import Section, overview
 from stepscope.records.run import RunRecord
+from stepscope.report import files_found
 from stepscope.results.evidence import Evidence
 
 MAX_NOTES = 200
@@ -44,10 +45,11 @@ def _plain(value: Any) -> Any:
 
 
 def sources(evidence: Evidence) -> tuple[tuple[str, str], ...]:
-    """Path and what it was read as."""
-    return tuple(
+    """Path and what it was read as; then the files of folders of mixed files, and whether they were read."""
+    paths = [
         (str(source.path), source.format or KIND_WORDS.get(source.kind, source.kind)) for source in evidence.sources
-    )
+    ]
+    return (*paths, *((text, state) for state, text in files_found.lines(evidence)))
 
 
 def notes(evidence: Evidence) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ def headline(evidence: Evidence, diagnosis: Diagnosis) -> str:
     ]
     quiet = len(diagnosis.quiet)
     subject = ", ".join(looked) or "nothing measured"
-    if clear := all_clear(diagnosis, complete=not evidence.notes):
+    if clear := all_clear(diagnosis, complete=evidence.complete):
         return f"{subject}: {clear}."
     return (
         f"{subject}: {' and '.join(worries)}"

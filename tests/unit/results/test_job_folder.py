@@ -1,0 +1,150 @@
+"""A job's whole folder: each kind read by its reader, what is left out counted with the true reason, jobs kept apart."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from tests import memory_pickles
+from tests.nccl_log import Talk
+from tests.trace_builder import build, write_job
+
+from stepscope.core.errors import DataError
+from stepscope.report.files_found import lines
+from stepscope.results.evidence import Evidence
+from stepscope.results.open import load_evidence
+from stepscope.results.survey import job_of
+
+
+def dumps(folder: Path, *, behind: int | None = None) -> Path:
+    """Recorder dumps of two ranks in their second all-reduce; ``behind`` never joined it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank in range(2):
+        calls = 1 if rank == behind else 2
+        entries = [
+            {
+                "record_id": n, "pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": n + 1,
+                "p2p_seq_id": 0, "profiling_name": "nccl:all_reduce", "state": "completed" if n == 0 else "started",
+                "input_sizes": [[4]], "input_dtypes": ["Float"], "output_sizes": [[4]], "output_dtypes": ["Float"],
+                "retired": n == 0, "is_p2p": False, "time_created_ns": 17 + n,
+            }
+            for n in range(calls)
+        ]  # fmt: skip
+        status = {"last_enqueued_collective": calls, "last_started_collective": calls, "last_completed_collective": 1}
+        plain = {
+            "version": "2.9", "nccl_version": "2.27.3", "entries": entries, "pg_status": {"0": status},
+            "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+        }  # fmt: skip
+        (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(plain))
+    return folder
+
+
+def job(folder: Path) -> Path:
+    """Traces in rank folders, dumps, NCCL logs, a snapshot, experiments; and what nobody measures with."""
+    written = write_job(build(shape="ddp", world=2, steps=3), folder.parent / "written")
+    for rank in range(2):
+        place = folder / "traces" / f"rank{rank}"
+        place.mkdir(parents=True)
+        (written / f"rank-{rank}.json").rename(place / "trace.json")
+    dumps(folder / "dumps", behind=1)
+    logs = folder / "logs"
+    logs.mkdir()
+    for rank, text in enumerate(map("\n".join, Talk(nranks=2).texts())):
+        (logs / f"nccl.{rank}.log").write_text(text)
+    (logs / "stdout.txt").write_text("hello\n" * 30)
+    memory_pickles.dump(folder / "memory.pickle", [memory_pickles.segment(memory_pickles.live(3 << 20))])
+    for number in range(40):
+        place = folder / "checkpoints" / f"step{number}"
+        place.mkdir(parents=True)
+        (place / "model.safetensors").write_bytes(b"\0" * 100)
+        (place / "optimizer.pt").write_bytes(b"PK" + b"\0" * 98)
+    for name in (".git", "venv/lib"):
+        (folder / name).mkdir(parents=True)
+    (folder / "venv" / "pyvenv.cfg").touch()
+    (folder / "venv" / "lib" / "a.json").write_text("{}")
+    (folder / "train.py").write_text("import torch\n")
+    (folder / "settings.yaml").write_text("lr: 0.1\n")
+    return folder
+
+
+def load(*paths: Path) -> Evidence:
+    return load_evidence(paths)
+
+
+def said(evidence: Evidence) -> list[str]:
+    return [f"{state} {text}" for state, text in lines(evidence)]
+
+
+def test_every_kind_in_a_jobs_folder_is_read_and_the_rest_is_counted_with_its_reason(tmp_path: Path) -> None:
+    found = load(job(tmp_path / "job"))
+    (trace,) = found.traces
+    assert trace.name == "job"
+    assert [each.facts.rank for each in trace.summary.ranks] == [0, 1]
+    assert len(found.nccl) == len(found.memory) == 1
+    assert any("1" in str(finding) for finding in found.flight)
+    text = said(found)
+    assert any(line.startswith("read 2 files") and "profiler traces" in line for line in text)
+    assert any(line.startswith("read 2 files") and "flight recorder" in line for line in text)
+    assert any(line.startswith("read 2 files") and "NCCL_DEBUG" in line for line in text)
+    assert any(line.startswith("read 1 file") and "memory snapshot" in line for line in text)
+    assert "left out 80 files, 8.00 kB: weights and arrays (they hold no measurements)" in text
+    assert "left out 2 files, 21.0 B: programs and settings (not a measurement)" in text
+    assert any(line.startswith("left out 1 file") and "no format that stepscope reads" in line for line in text)
+    assert found.unread == 83
+    assert "not looked into: .git, venv" in found.notes
+
+
+def test_a_folder_of_one_kind_alone_needs_no_lines(tmp_path: Path) -> None:
+    write_job(build(world=2, steps=2), tmp_path / "job")
+    assert lines(load(tmp_path / "job")) == ()
+
+
+def test_several_jobs_of_a_folder_are_kept_apart_and_said(tmp_path: Path) -> None:
+    for name in ("run1", "run2"):
+        write_job(build(world=2, steps=2), tmp_path / name / "traces")
+        dumps(tmp_path / name / "dumps")
+    dumps(tmp_path / "run2" / "dumps", behind=0)
+    found = load(tmp_path)
+    assert [trace.name for trace in found.traces] == ["run1", "run2"]
+    assert [len(trace.summary.ranks) for trace in found.traces] == [2, 2]
+    (note,) = [note for note in found.notes if "jobs of their own" in note]
+    assert note.startswith("2 subfolders hold jobs of their own (run1, run2)")
+    assert next(text for _, text in lines(found) if "recorder" in text).startswith("run1: 2 files")
+
+
+def test_a_damaged_trace_is_left_out_and_the_other_ranks_are_read(tmp_path: Path) -> None:
+    folder = write_job(build(world=3, steps=2), tmp_path / "job")
+    (folder / "rank-1.json").write_bytes(b'{"traceEvents": [{"ph": "X", "ts": }, ' + b"\0" * 900)
+    found = load(folder)
+    assert [each.facts.rank for each in found.traces[0].summary.ranks] == [0, 2]
+    (line,) = [line for line in said(found) if line.startswith("left out")]
+    assert "rank-1.json" in line
+
+
+def test_a_folder_of_run_folders_and_of_nothing(tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_text('{"schema": "other/1"}')
+    (tmp_path / "words.txt").write_text("sea and sun\n")
+    with pytest.raises(DataError) as caught:
+        load(tmp_path)
+    assert "reads none of the files" in caught.value.what
+    assert "1 file: no format that stepscope reads" in (caught.value.why or "")
+    dumps(tmp_path / "dumps")
+    assert any("run folder of stepscope" in line and "left out" in line for line in said(load(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("path", "job", "rank"),
+    [
+        ("a.json", "", None),
+        ("traces/rank3/a.json", "", 3),
+        ("run2/nccl_logs/x.log", "run2", None),
+        ("one/profiler/worker_1/t.json", "one", 1),
+        ("sweep/n4/t.json", "sweep/n4", None),
+        ("node1/rank9/t.json", "", 9),
+        ("1/t.json", "1", None),
+    ],
+)
+def test_folders_tell_job_and_rank(path: str, job: str, rank: int | None) -> None:
+    assert job_of(Path(path)) == (job, rank)
