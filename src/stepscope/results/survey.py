@@ -10,9 +10,9 @@ from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Stated
+from stepscope.store.files import is_about
 from stepscope.store.foreign import detect
 from stepscope.store.importer import Candidate
-from stepscope.store.importers._folders import is_about
 from stepscope.store.layout import RunLayout
 
 MOST_OPENED = 5000
@@ -26,6 +26,8 @@ TRACE, RUN, ROWS, CALIBRATION = "trace", "run", "rows", "calibration"
 
 _NEVER = (".git", ".hg", ".svn", "__pycache__", "node_modules", "site-packages", ".venv", "venv")
 
+_SETTINGS_REASON = "programs and settings: not a measurement"
+_DOCUMENTS = "pictures and documents: not a measurement"
 _SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "weights and arrays: they hold no measurements": (
         ".pt", ".pth", ".ckpt", ".safetensors", ".distcp", ".onnx", ".h5", ".npy", ".npz", ".bin", ".gguf",
@@ -34,11 +36,11 @@ _SUFFIXES: Mapping[str, tuple[str, ...]] = {
         ".parquet", ".arrow", ".tar", ".tgz", ".zip", ".tfrecord", ".feather", ".jpg", ".jpeg", ".webp", ".wav", ".flac",
         ".mp3", ".mp4", ".idx", ".mdb", ".lmdb",
     ),
-    "programs and settings: not a measurement": (
+    _SETTINGS_REASON: (
         ".py", ".ipynb", ".sh", ".slurm", ".sbatch", ".c", ".cc", ".cpp", ".cu", ".h", ".so", ".o", ".toml", ".cfg",
         ".ini", ".lock", ".patch", ".diff",
     ),
-    "pictures and documents: not a measurement": (
+    _DOCUMENTS: (
         ".png", ".svg", ".pdf", ".gif", ".html", ".css", ".js", ".tex", ".rst",
     ),
     "reports of Nsight Systems: write them as SQLite with `nsys export --type sqlite FILE`": (".nsys-rep", ".qdrep"),
@@ -47,7 +49,6 @@ _SUFFIXES: Mapping[str, tuple[str, ...]] = {
 
 _REASONS = {suffix: reason for reason, suffixes in _SUFFIXES.items() for suffix in suffixes}
 SETTINGS = (".yaml", ".yml")
-_SETTINGS_REASON = "programs and settings: not a measurement"
 _UNKNOWN = "no format that stepscope reads"
 
 _KIND_NAMES = re.compile(
@@ -98,7 +99,7 @@ def survey(root: Path, stated: Stated) -> Survey:
         if suffix in SETTINGS:
             settings.append(path)
             continue
-        reason = _REASONS.get(suffix, _UNKNOWN)
+        reason = _DOCUMENTS if is_about(path) else _REASONS.get(suffix, _UNKNOWN)
         if suffix not in _REASONS and not is_about(path):
             opened += 1
             if opened > MOST_OPENED:

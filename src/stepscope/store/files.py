@@ -11,6 +11,8 @@ from pathlib import Path
 from stepscope.core.errors import DataError
 
 MAX_FILES = 100_000
+_ABOUT = ("readme", "license", "licence")
+"""Files that no one expects to be read."""
 
 
 def opened(path: Path) -> gzip.GzipFile | io.BufferedReader:
@@ -55,3 +57,8 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:
         return False
+
+
+def is_about(path: Path) -> bool:
+    """Whether a file of a folder only describes it."""
+    return path.stem.lower() in _ABOUT

@@ -104,10 +104,12 @@ def test_a_rule_for_good_news_gets_no_tick_for_its_silence(capsys: pytest.Captur
 
 
 def test_notes_beyond_a_dozen_wait_for_all(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text(log([(1 << n, 10.0 + n) for n in range(10, 16)]))
     for number in range(20):
+        text = log([(1 << n, 10.0 + n) for n in range(10, 16)], average="250.1")
+        (tmp_path / f"all_reduce{number}.log").write_text(text)
         (tmp_path / f"empty{number}.log").write_text("nothing here\n")
     _, out, _ = run(capsys, str(tmp_path))
+    assert "left out  20 files, 260 B: other files (no format that stepscope reads)" in out
     assert out.count("\n! ") == 13
     assert "more of these: --all" in out
     _, out, _ = run(capsys, str(tmp_path), "--all")

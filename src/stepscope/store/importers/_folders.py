@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import LeftOut
+from stepscope.store.files import is_about
 from stepscope.store.importer import OTHER_KIND, Candidate
 
 T = TypeVar("T")
@@ -17,9 +18,6 @@ Knows = Callable[[Candidate], bool]
 
 LOOKED_AT = 200
 """Files of a folder that are opened to find out what it is."""
-
-_ABOUT = ("readme", "license", "licence")
-"""Files that no one expects to be read."""
 
 
 def recognises_any(candidate: Candidate, knows: Knows, *, suffixes: Container[str]) -> bool:
@@ -43,11 +41,6 @@ def holds_traces(candidate: Candidate) -> bool:
         or any(name.endswith(_TRACES) for name in names)
         or any(_TRACE_KEYS.search(Candidate(file).head) for file in islice(likely, LOOKED_AT))
     )
-
-
-def is_about(path: Path) -> bool:
-    """Whether a file of a folder only describes it."""
-    return path.stem.lower() in _ABOUT
 
 
 def read_each(

@@ -12,10 +12,11 @@ from pathlib import Path
 from stepscope.core.errors import DataError
 from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported, Stated
+from stepscope.store.files import is_about
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._columns import FIGURES, KEYS, RESULTS, Columns, columns_of, meanings_of
 from stepscope.store.importers._comm_table import comm_rows_of
-from stepscope.store.importers._folders import LOOKED_AT, holds_traces, is_about, read_each
+from stepscope.store.importers._folders import LOOKED_AT, holds_traces, read_each
 from stepscope.store.importers._table_lines import Line, lines_of
 from stepscope.store.importers._table_refusals import require_stated_columns, unreadable
 from stepscope.store.importers._table_runs import runs_of
