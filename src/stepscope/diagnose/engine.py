@@ -82,9 +82,11 @@ def page_of(rule: Rule) -> str:
     return (importlib.import_module(rule.module).__doc__ or "").strip()
 
 
-def _order(finding: Finding) -> tuple[bool, int, float, int]:
-    """Good news last; the rest by priority, stake and severity. A problem without a stake stands with large ones."""
+def _order(finding: Finding) -> tuple[bool, int, float, int, bool]:
+    """Good news last; the rest by priority, stake, severity and certainty. A problem without a stake stands with large
+    ones."""
     stake = finding.stake_fraction
     if stake is None:
         stake = NO_MATTER_OF_TIME if finding.severity == "problem" else 0.0
-    return finding.severity == "info", _PRIORITY.index(finding.priority), -stake, _SEVERITY[finding.severity]
+    sure = finding.confidence.startswith("certain")
+    return finding.severity == "info", _PRIORITY.index(finding.priority), -stake, _SEVERITY[finding.severity], not sure

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 from stepscope.core.units import format_percent
 from stepscope.diagnose.rule import Rule, Threshold
@@ -70,6 +70,23 @@ def idle_share(each: RankPass, *causes: str) -> float:
 def device_name(summary: TraceSummary) -> str | None:
     """The device that the traces name; the first, where ranks name several."""
     return next((p.facts.device_name for p in summary.ranks if p.facts.device_name), None)
+
+
+def waiting_share(summary: TraceSummary) -> float | None:
+    """Waiting / all time in collectives that could be split; None when none could."""
+    instances = summary.collectives.instances if summary.collectives else ()
+    split = [i for i in instances if i.transfer_ns is not None]
+    total = sum(r.end_ns - r.start_ns for i in split for r in i.ranks)
+    return sum(i.waiting_ns or 0 for i in split) / total if total else None
+
+
+def exposed_transfer(summary: TraceSummary) -> float | None:
+    """Share of the window that a perfect network could return: exposed communication without waiting (median rank)."""
+    parts = [p.budget.parts for p in summary.ranks if p.budget is not None and p.budget.parts.comm_ns]
+    waiting = waiting_share(summary)
+    if not parts or waiting is None:
+        return None
+    return median(p.exposed_comm_fraction for p in parts) * (1 - waiting)
 
 
 def severity_of(share: float) -> Severity:

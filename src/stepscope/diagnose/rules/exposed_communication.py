@@ -30,7 +30,7 @@ from statistics import median
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule
-from stepscope.diagnose.trace_facts import SHARES, WORTH, severity_of, trace_command, unread
+from stepscope.diagnose.trace_facts import SHARES, WORTH, severity_of, trace_command, unread, waiting_share
 from stepscope.diagnose.traced_sync import FORWARD
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_budget import Parts
@@ -51,7 +51,7 @@ def _look(job: TraceEvidence) -> Said:
     share = median(p.exposed_comm_fraction for p in parts)
     if share < WORTH:
         return f"{format_percent(share)} of the time is exposed communication, limit {format_percent(WORTH)}"
-    waiting = _waiting_share(job.summary)
+    waiting = waiting_share(job.summary)
     forward = _forward_share(job.summary)
     evidence = [_hidden(parts), _room(parts, waiting or 0.0) if forward <= FORWARD else _critical(forward)]
     if waiting is not None:
@@ -125,14 +125,6 @@ def _advice(job: TraceEvidence, waiting: float | None, *, blocking: bool) -> tup
             "step more work (a larger micro-batch)"
         ),
     )
-
-
-def _waiting_share(summary: TraceSummary) -> float | None:
-    """Waiting / all time in collectives that could be split; None when none could."""
-    instances = summary.collectives.instances if summary.collectives else ()
-    split = [i for i in instances if i.transfer_ns is not None]
-    total = sum(r.end_ns - r.start_ns for i in split for r in i.ranks)
-    return sum(i.waiting_ns or 0 for i in split) / total if total else None
 
 
 RULE = Rule(

@@ -24,10 +24,11 @@ without; NVIDIA nccl issue 209: 60% of a 32 Gbit/s network over TCP; NCCL user g
 
 from __future__ import annotations
 
-from stepscope.core.units import format_bandwidth, format_size
+from stepscope.core.units import format_bandwidth, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.trace_facts import GRAVE, exposed_transfer
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nccl_debug import NcclCommunicator, NcclDebug
@@ -114,14 +115,27 @@ def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator
         else "no RDMA device is known here: `stepscope doctor` on a node of the job tells"
     )
     hosts = counted(_hosts(communicator), "host")
+    stake = _stake(evidence, communicator)
+    if stake is not None:
+        said.append(f"{format_percent(stake)} of the traced step is transfer that no computation covers")
+    grave = rdma or switched or (stake or 0.0) >= GRAVE
     return Finding(
-        severity="problem" if rdma or switched else "warning",
+        severity="problem" if grave else "warning",
+        stake_fraction=stake,
         title=f"NCCL goes over TCP sockets between {hosts}" + (" though RDMA devices are there" if rdma else ""),
         evidence=tuple(said),
         confidence="certain: NCCL's own log" + ("" if rdma else "; whether there is a faster network is not known"),
         advice=_advice(switched),
         subject=f"communicator of {communicator.nranks} ranks" if communicator.nranks else None,
     )
+
+
+def _stake(evidence: Evidence, communicator: NcclCommunicator) -> float | None:
+    """What a faster network could return at most: known where the only traced job has this communicator's ranks."""
+    if len(evidence.traces) != 1 or len(evidence.nccl) != 1:
+        return None
+    summary = evidence.traces[0].summary
+    return exposed_transfer(summary) if len(summary.ranks) == communicator.nranks else None
 
 
 def _advice(switched: list[str]) -> tuple[Advice, ...]:

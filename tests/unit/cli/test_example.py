@@ -1,0 +1,128 @@
+"""What ``stepscope example`` writes, and that every command names the planted cause first."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stepscope.cli.console import err, out
+from stepscope.cli.main import main
+from stepscope.examples.hang import LOST
+from stepscope.examples.jobs import EXAMPLES
+
+FIRST = {
+    "straggler": ("straggler", "rank 5"),
+    "naive": ("naive-synchronisation", "8 reductions a step"),
+    "ddp": ("compute-bound", "computation takes 9"),
+    "hang": ("hang", f"rank {LOST} never entered collective 24"),
+    "bad-scaling": ("exposed-communication", "38"),
+    "sockets": ("nccl-net-plugin", "NET/Socket"),
+}
+"""By example: the rule that must come first, and what its finding says."""
+
+PATHS = {"bad-scaling": ["bad-scaling/1-gpu", "bad-scaling/8-gpus"]}
+TRACED = ("straggler", "naive", "ddp")
+
+
+@pytest.fixture(autouse=True)
+def fresh_consoles() -> Iterator[None]:
+    yield
+    out.cache_clear()
+    err.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("examples")
+    for name, example in EXAMPLES.items():
+        example.write(folder / name)
+    return folder
+
+
+def _run(*words: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(list(words))
+    assert not stop.value.code
+
+
+def _says(finding: dict[str, object], name: str) -> None:
+    rule, text = FIRST[name]
+    assert finding["rule"] == rule
+    assert text in json.dumps(finding)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_diagnose_names_the_planted_cause_first(name: str, jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _run("diagnose", *(str(jobs / path) for path in PATHS.get(name, [name])), "--json")
+    _says(json.loads(capsys.readouterr().out)["findings"][0], name)
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_trace_names_the_planted_cause_first(name: str, jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _run("trace", str(jobs / name), "--json")
+    _says(json.loads(capsys.readouterr().out)["findings"][0], name)
+
+
+@pytest.mark.parametrize("name", ["straggler", "hang"])
+def test_a_report_names_the_planted_cause_first(name: str, jobs: Path, tmp_path: Path) -> None:
+    code = "import sys; from stepscope.cli.main import main; main(sys.argv[1:])"
+    words = ["report", str(jobs / name), "-o", str(tmp_path), "--html", "--csv"]
+    subprocess.run([sys.executable, "-c", code, *words], check=True, stdout=subprocess.DEVNULL)
+    with (tmp_path / "findings.csv").open() as file:
+        assert next(csv.DictReader(file))["rule"] == FIRST[name][0]
+    page = re.sub(r"<(script|style).*?</\1>", "", (tmp_path / "report.html").read_text(), flags=re.DOTALL)
+    assert page.index(f"rank {LOST}") >= 0
+
+
+def test_diagnose_weighs_a_nccl_log_by_the_traces_beside_it(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sockets and what they cost are one trouble: the cause comes first, with the share that it can return."""
+    _run("diagnose", *(str(jobs / "sockets" / part) for part in ("traces", "nccl.log", "metrics.csv")), "--json")
+    first, second, *_ = json.loads(capsys.readouterr().out)["findings"]
+    _says(first, "sockets")
+    assert second["rule"] == "exposed-communication"
+    assert first["stake_fraction"] == second["stake_fraction"] > 0.5
+
+
+def test_the_overlap_of_ddp_is_what_the_pair_differs_by(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exposed = {}
+    for name in ("naive", "ddp"):
+        _run("trace", str(jobs / name), "--json")
+        ranks = json.loads(capsys.readouterr().out)["ranks"]
+        exposed[name] = sum(each["exposed_comm_ns"] for each in ranks) / sum(each["window_ns"] for each in ranks)
+    assert exposed["naive"] > 0.25
+    assert exposed["ddp"] < 0.06
+
+
+def test_the_command_writes_every_job_and_prints_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _run("example", str(tmp_path / "jobs"))
+    printed = capsys.readouterr().out
+    for name, example in EXAMPLES.items():
+        assert (tmp_path / "jobs" / name).is_dir()
+        assert f"{name}: {example.planted}" in printed
+    assert f"$ stepscope diagnose {tmp_path}/jobs/naive" in printed
+    with pytest.raises(SystemExit) as stop:
+        main(["example", str(tmp_path / "jobs")])
+    assert stop.value.code == 2
+    assert "already exists" in capsys.readouterr().err
+
+
+def test_the_same_files_are_written_each_time(jobs: Path, tmp_path: Path) -> None:
+    EXAMPLES["straggler"].write(tmp_path / "again")
+    for path in (tmp_path / "again").iterdir():
+        assert path.read_bytes() == (jobs / "straggler" / path.name).read_bytes()
+
+
+def test_writing_examples_needs_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom stepscope.cli.main import main\n"
+        f"try: main(['example', {str(tmp_path / 'jobs')!r}])\nexcept SystemExit as stop: assert not stop.code\n"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
