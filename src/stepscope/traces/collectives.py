@@ -102,14 +102,17 @@ def communication(
 
 
 def _steps(windows: StepWindows, starts: Ints, launched: Ints) -> Ints:
-    """Number of the step that called each collective, else of the step in whose device time it ran; or NONE."""
+    """Number of the step that called each collective, else of the step in whose device time it ran; or NONE.
+
+    Without a recorded launch, where others have one, it may have been called before the capture: the first step has none.
+    """
     marks, edges = windows.marks, windows.edges
     if not len(marks) or not len(starts):
         return np.full(len(starts), NONE, dtype=np.int64)
     called = np.searchsorted(marks.starts, launched, side="right") - 1
     within = (launched != NONE) & (called >= 0) & (launched < marks.ends[np.maximum(called, 0)])
     ran = np.searchsorted(edges, starts, side="right") - 1
-    inside = (launched == NONE) & (ran >= 0) & (ran < len(marks))
+    inside = (launched == NONE) & (ran >= (windows.boundary == "launch")) & (ran < len(marks))
     place = np.where(within, called, np.where(inside, ran, NONE))
     return np.where(place != NONE, marks.numbers[np.maximum(place, 0)], NONE)
 

@@ -11,6 +11,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_budget import OutsideWork, StepBudget
 from stepscope.stats import spans
 from stepscope.traces.activity import Activity, parts_within, window_of
+from stepscope.traces.classify import Work
 from stepscope.traces.events import NONE, Category, Events, RankTrace
 from stepscope.traces.links import Launches
 
@@ -59,7 +60,9 @@ def step_windows(events: Events, activity: Activity, launches: Launches) -> Step
 
     Device work runs behind the host; a step's window therefore begins with the first device work that the
     step launched and ends where the next one's begins; the last ends with the last busy event it launched or
-    where work launched after it begins.
+    where work launched after it begins. Where work launched before the first step still computes when that step's
+    first copy starts on another stream, the stream that computes longest tells the steps apart: what was launched
+    before is in none of them.
     """
     marks = step_marks(events)
     window = window_of(activity, events)
@@ -70,13 +73,38 @@ def step_windows(events: Events, activity: Activity, launches: Launches) -> Step
         when = events.ts_ns[launches.launch[launches.known]]
         begins = np.append(marks.starts, marks.ends[-1])  # the last one: what was launched after the steps
         owner = np.searchsorted(begins, when, side="right") - 1
-        edges = np.full(len(begins), window[1], dtype=np.int64)
-        inside = owner >= 0
-        np.minimum.at(edges, owner[inside], events.ts_ns[known[inside]])
+        edges = _begins(events, known, owner, end=window[1], steps=len(begins))
+        main = _main_stream(events, activity)
+        on_main = np.isin(known, main)
+        chosen = on_main | ~np.isin(owner, owner[on_main])
+        by_main = _begins(events, known[chosen], owner[chosen], end=window[1], steps=len(begins))
+        older = main[events.ts_ns[main] < by_main[0]]
+        if len(older) and events.end_ns[older].max() > edges[0]:
+            edges = by_main
         # A step that launched nothing is empty, and begins where the next one does.
         edges = np.minimum.accumulate(edges[::-1])[::-1]
         return StepWindows(marks=marks, boundary="launch", edges=edges)
     return StepWindows(marks=marks, boundary="host", edges=np.append(marks.starts, marks.ends[-1]))
+
+
+def _begins(events: Events, work: Ints, owner: Ints, *, end: int, steps: int) -> Ints:
+    """Start of each step's first work, ``end`` for a step without any; ``owner`` is negative before the steps."""
+    edges = np.full(steps, end, dtype=np.int64)
+    inside = owner >= 0
+    np.minimum.at(edges, owner[inside], events.ts_ns[work[inside]])
+    return edges
+
+
+def _main_stream(events: Events, activity: Activity) -> Ints:
+    """Device work on the stream that computes longest."""
+    compute = activity.indices[activity.work == Work.COMPUTE]
+    lane = events.device.astype(np.int64) * (1 << 32) + events.stream
+    lanes, place = np.unique(lane[compute], return_inverse=True)
+    if not len(lanes):
+        return np.empty(0, dtype=np.int64)
+    main = lanes[np.argmax(np.bincount(place, weights=events.dur_ns[compute]))]
+    on_main: Ints = activity.indices[lane[activity.indices] == main]
+    return on_main
 
 
 def step_budgets(trace: RankTrace, activity: Activity, windows: StepWindows) -> tuple[StepBudget, ...]:
