@@ -67,6 +67,37 @@ def idle_share(each: RankPass, *causes: str) -> float:
     return sum(i.idle_ns for i in each.idle if i.cause in causes) / window_ns(each)
 
 
+PYTHON_OWNS = Threshold(
+    value=0.5,
+    unit="of what the host is late",
+    source="stepscope's choice, 2026-11: below half `launch-bound` says what to do, above it Python does",
+)
+
+MOSTLY_SHORT = Threshold(
+    value=0.5,
+    unit="of all compute kernels, by number",
+    source="stepscope's choice, 2026-11: half; 24 to 95% (median 43%) in the seven GPU traces this was built on",
+)
+
+
+def python_shares(ranks: Sequence[RankPass]) -> list[float] | None:
+    """Of each rank on a GPU, the share of the window in which it waits for Python between operators, where that is most of
+    what its host is late and worth a finding: `python-overhead` has that time, and `launch-bound` has not."""
+    late = [p.host_lateness for p in ranks if p.host_lateness is not None]
+    total = sum(each.late_ns for each in late)
+    shares = [p.host_lateness.python_ns / window_ns(p) if p.host_lateness else 0.0 for p in ranks]
+    if not total or sum(each.python_ns for each in late) / total < PYTHON_OWNS.value:
+        return None
+    known = [share for p, share in zip(ranks, shares, strict=True) if p.host_lateness is not None]
+    return shares if fmean(known) >= WORTH else None
+
+
+def mostly_short_kernels(ranks: Sequence[RankPass]) -> bool:
+    """Whether most compute kernels are no longer than their launch: then the gaps between them are `small-kernels`'."""
+    mixes = [p.mix for p in ranks if p.mix is not None]
+    return sum(m.short_calls for m in mixes) >= MOSTLY_SHORT.value * max(1, sum(m.calls for m in mixes))
+
+
 def device_name(summary: TraceSummary) -> str | None:
     """The device that the traces name; the first, where ranks name several."""
     return next((p.facts.device_name for p in summary.ranks if p.facts.device_name), None)

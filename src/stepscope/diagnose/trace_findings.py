@@ -15,8 +15,9 @@ from stepscope.results.evidence import Evidence, Source, TraceEvidence
 
 OWN = (
     "clock_skew", "compute_bound", "data_loading", "exposed_communication", "exposed_memcpy", "exposed_tail_bucket",
-    "fp32_matmul", "host_sync", "impossible_figures", "launch_bound", "memory_bandwidth_bound", "naive_synchronisation",
-    "no_communication", "no_tensor_cores", "plan_broken", "python_overhead", "small_kernels", "straggler",
+    "fp32_matmul", "host_sync", "impossible_figures", "launch_bound", "long_gap", "memory_bandwidth_bound",
+    "naive_synchronisation", "no_communication", "no_tensor_cores", "plan_broken", "python_overhead", "queued_idle",
+    "small_kernels", "straggler",
 )  # fmt: skip
 """The rules shipped that read traces: `trace` does without importing the others, which takes as long as a small trace. A
 test holds the list against the rules themselves."""

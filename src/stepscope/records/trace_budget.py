@@ -85,7 +85,8 @@ class IdleCause:
     ``host_late``: the next kernel had not been launched; ``sync``: it had not because the host waited for the
     device first; ``data``: because the host was loading data; ``launch_latency``: launched, not yet started,
     the device idle; ``kernel_gap``: queued in time, gap of at most 10 us; ``dependency``: queued in time, longer
-    gap; ``unknown``: the launch was not recorded. On CPU jobs: ``data`` and ``outside_operators``.
+    gap; ``unknown``: the launch was not recorded. On CPU jobs: ``data`` and ``outside_operators``. ``long_gap``: of any
+    cause, as in ``LongGap``, and in no other row.
     """
 
     rank: int
@@ -93,6 +94,22 @@ class IdleCause:
     idle_ns: int
     gap_count: int
     largest_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongGap:
+    """One gap in a rank's work that is no part of the usual step: a checkpoint, an evaluation, a stall.
+
+    after_ns: from the window's start. cause: as in ``IdleCause``, had it been a usual gap. step: the one it began in or
+    after. host_in: the operator or annotation that fills most of it.
+    """
+
+    rank: int
+    after_ns: int
+    gap_ns: int
+    cause: str
+    step: int | None
+    host_in: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +144,7 @@ class OutsideWork:
 class BudgetVerdict:
     """What bounds the step, in one line, with the numbers that decided it."""
 
-    kind: str  # compute | communication | waiting | input | launch | memory | balanced | overhead | idle | unknown
+    kind: str  # compute | communication | waiting | input | launch | memory | balanced | overhead | stall | idle | unknown
     text: str
     share: float | None  # of the window, for the part that decided
     compute_to_comm_ratio: float | None  # compute busy / communication busy net of waiting

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # a trace is read for some of them at a time
         BudgetVerdict,
         GroupBudget,
         IdleCause,
+        LongGap,
         OutsideWork,
         PhaseBudget,
         RankBudget,
@@ -79,6 +80,7 @@ class RankPass:
     outside: OutsideWork | None = None
     phases: tuple[PhaseBudget, ...] = ()
     idle: tuple[IdleCause, ...] = ()
+    long_gaps: tuple[LongGap, ...] = ()
     communication: RankCommunication | None = None
     groups: tuple[GroupBudget, ...] = ()
     conformance: ConformanceCheck | None = None

@@ -73,7 +73,7 @@ def document(summary: TraceSummary, diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-_LISTS = ("phases", "idle", "groups", "annotations", "sequences", "buckets", "memory")
+_LISTS = ("phases", "idle", "long_gaps", "groups", "annotations", "sequences", "buckets", "memory")
 """Fields of RankPass that are lists of rows, each with its rank."""
 
 _TABLES = ("operators", "kernels", "launches", "copies", "utilisation", "path", "conformance")

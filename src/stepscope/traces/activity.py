@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import methodcaller
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +17,13 @@ from stepscope.traces.events import Category, Events
 Ints = NDArray[np.int64]
 
 _COMM_LAUNCHES = ("c10d::", "gloo:", "record_param_comms", "nccl:", "mpi:", "ucc:")
+
+
+DATA_MARKS = (
+    "stepscope.data", "enumerate(DataLoader)", "enumerate(DataPipe)", "DataLoader", "## data",
+    "[pl][profile][_TrainingEpochLoop].train_dataloader_next", "[pl][profile]get_train_batch",
+)  # fmt: skip
+"""How the names of annotations and operators begin inside which data is loaded: torch's, Lightning's, stepscope's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +68,37 @@ def activity_of(events: Events) -> Activity:
 
 
 def _cpu_work(events: Events) -> NDArray[np.int8]:
-    """Communication = spans of the library's own threads (``gloo:*``); compute = operators that are not its calls."""
+    """Communication = spans of the library's own threads (``gloo:*``); compute = operators that are not its calls and
+    not inside the data loader on the same thread: collation and augmentation are data time."""
     names = np.zeros(len(events.names), dtype=np.int8)
     for code, name in enumerate(events.names):
         names[code] = 2 if name.startswith("gloo:") else 1 if name.startswith(_COMM_LAUNCHES) else 0
     kind = names[events.name]
     work = np.zeros(len(events), dtype=np.int8)
-    work[(events.category == Category.CPU_OP) & (kind == 0)] = Work.COMPUTE
+    operators = np.flatnonzero((events.category == Category.CPU_OP) & (kind == 0))
+    work[operators[~_inside_loader(events, operators)]] = Work.COMPUTE
     work[(kind == 2) & np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))] = Work.COMMUNICATION
     return work
+
+
+def loading_marks(events: Events) -> NDArray[np.bool_]:
+    """The annotations and operators that mark data loading, shape (len(events),)."""
+    host = np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))
+    return host & events.named(methodcaller("startswith", DATA_MARKS))
+
+
+def _inside_loader(events: Events, operators: Ints) -> NDArray[np.bool_]:
+    """Which of these operators begin while their own thread loads data."""
+    marks = np.flatnonzero(loading_marks(events))
+    inside = np.zeros(len(operators), dtype=bool)
+    for thread in np.unique(events.thread[marks]).tolist():
+        mine = marks[events.thread[marks] == thread]
+        loading = spans.union(events.ts_ns[mine], events.end_ns[mine])
+        here = np.flatnonzero(events.thread[operators] == thread)
+        starts = events.ts_ns[operators[here]]
+        at = np.searchsorted(loading.starts, starts, side="right") - 1
+        inside[here] = (at >= 0) & (starts < loading.ends[np.maximum(at, 0)])
+    return inside
 
 
 def parts_within(activity: Activity, *, low: int, high: int) -> Parts:

@@ -37,6 +37,7 @@ class IdleGaps:
 
     holes: Spans
     by_cause: dict[str, Ints]
+    window: tuple[int, int] = (0, 0)
 
 
 def idle_causes(gaps: IdleGaps, *, rank: int, source: str) -> tuple[IdleCause, ...]:
@@ -59,7 +60,7 @@ def idle_gaps(events: Events, activity: Activity, launches: Launches, phases: di
         return IdleGaps(holes=spans.EMPTY, by_cause={})
     holes = spans.gaps(activity.busy, low=window[0], high=window[1])
     if activity.source == "cpu_spans":
-        return IdleGaps(holes=holes, by_cause=_on_cpu(holes, phases["data"]))
+        return IdleGaps(holes=holes, by_cause=_on_cpu(holes, phases["data"]), window=window)
     starts, ends = holes.starts, holes.ends
     following = np.searchsorted(events.ts_ns[activity.indices], ends, side="left")
     launch = launches.launch[following]
@@ -79,7 +80,7 @@ def idle_gaps(events: Events, activity: Activity, launches: Launches, phases: di
     amount["kernel_gap"][queued & short] = (ends - starts)[queued & short]
     amount["dependency"][queued & ~short] = (ends - starts)[queued & ~short]
     amount["unknown"][~known] = (ends - starts)[~known]
-    return IdleGaps(holes=holes, by_cause=amount)
+    return IdleGaps(holes=holes, by_cause=amount, window=window)
 
 
 def _why_late(events: Events, loading: Spans, starts: Ints, launched: Ints, late: NDArray[np.bool_]) -> Ints:

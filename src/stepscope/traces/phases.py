@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stepscope.records.trace_budget import PhaseBudget
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
-from stepscope.traces.activity import Activity, window_of
+from stepscope.traces.activity import DATA_MARKS, Activity, window_of
 from stepscope.traces.classify import Work
 from stepscope.traces.events import Category, Events, RankTrace
 from stepscope.traces.links import Launches
@@ -21,7 +21,7 @@ PHASES = ("data", "forward", "backward", "optimizer", "other")
 OTHER = PHASES.index("other")
 
 _BY_ANNOTATION: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("data", ("stepscope.data", "enumerate(DataLoader)", "DataLoader", "## data")),
+    ("data", DATA_MARKS),
     ("optimizer", ("stepscope.optimizer", "Optimizer.step", "Optimizer.zero_grad", "## optimizer")),
     ("backward", ("stepscope.backward", "stepscope.communication", "## backward")),
     ("forward", ("stepscope.forward", "stepscope.loss", "## forward", "DistributedDataParallel.forward")),
@@ -107,7 +107,7 @@ def phase_budgets(
     compute = split(Work.COMPUTE, activity.compute)
     comm = split(Work.COMMUNICATION, exposed_comm)
     memory = split(Work.MEMORY, exposed_memory)
-    idle = _idle_by_next(activity, of_event, starts, low=low, high=high)
+    idle = _idle_by_next(activity, of_event, starts, host["data"], low=low, high=high)
     rows = []
     for number, phase in enumerate(PHASES):
         mine = (of_event == number) & (activity.work == Work.COMMUNICATION)
@@ -128,11 +128,17 @@ def phase_budgets(
 
 
 def _idle_by_next(
-    activity: Activity, of_event: NDArray[np.int8], starts: Ints, *, low: int, high: int
+    activity: Activity, of_event: NDArray[np.int8], starts: Ints, loading: Spans, *, low: int, high: int
 ) -> NDArray[np.int64]:
-    """Idle time by the phase of the work that ends each gap, shape (len(PHASES),)."""
+    """Idle time by the phase of the work that ends each gap, shape (len(PHASES),); on CPU jobs what is data loading is
+    the data phase's, whatever comes next."""
     holes = spans.gaps(activity.busy, low=low, high=high)
     after = np.searchsorted(starts, holes.ends, side="left")
+    idle = holes.ends - holes.starts
     total = np.zeros(len(PHASES), dtype=np.int64)
-    np.add.at(total, of_event[np.minimum(after, len(starts) - 1)], holes.ends - holes.starts)
+    if activity.source == "cpu_spans":
+        in_data = spans.measure_within(loading, holes.starts, holes.ends)
+        total[PHASES.index("data")] = in_data.sum()
+        idle = idle - in_data
+    np.add.at(total, of_event[np.minimum(after, len(starts) - 1)], idle)
     return total

@@ -16,6 +16,7 @@ from stepscope.traces.events import RankTrace
 from stepscope.traces.group_budget import group_budgets
 from stepscope.traces.idle import idle_causes, idle_gaps
 from stepscope.traces.links import Launches, launches_of
+from stepscope.traces.long_gaps import long_gaps
 from stepscope.traces.phases import phase_budgets, phase_spans
 from stepscope.traces.rule_facts import gradient_sync, host_lateness, kernel_mix
 from stepscope.traces.steps import StepWindows, outside_work, step_budgets, step_windows
@@ -34,12 +35,14 @@ def with_sections(result: RankPass, trace: RankTrace, activity: Activity, wanted
     phases = phase_spans(events)
     gaps = idle_gaps(events, activity, launches, phases)
     calls = communication(trace, activity, launches, windows, gaps)
+    gaps, long = long_gaps(events, gaps, windows.marks, rank=trace.rank)
     result = replace(
         result,
         steps=step_budgets(trace, activity, windows),
         outside=outside_work(trace, activity, launches, windows),
         phases=phase_budgets(trace, activity, launches, phases),
         idle=idle_causes(gaps, rank=trace.rank, source=activity.source),
+        long_gaps=long,
         communication=calls,
         groups=group_budgets(trace.rank, activity, calls.collectives),
         conformance=check_plan(trace, calls.collectives),

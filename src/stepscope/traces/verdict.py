@@ -22,6 +22,8 @@ _TEXTS = {
     "sync": "launch-bound by synchronisation: the device idles {share} of the time after the host waited for it",
     "memory": "memory-copy-bound: {share} of the time is exposed copies",
     "overhead": "overhead-bound: no operator runs {share} of the time: Python between operators, or waiting",
+    "stall": "stalled: the device idles {share} of the time in single long gaps",
+    "queue": "idle between queued kernels: the device does nothing {share} of the time although work is launched",
     "idle": "idle: the device does nothing {share} of the time, for no cause that the trace shows",
 }
 
@@ -41,8 +43,7 @@ def verdict_of(
     waiting = min(waiting_ns or 0, parts.exposed_comm_ns)
     causes = {cause.cause: cause.idle_ns for cause in idle}
     on_cpu = budget.source == "cpu_spans"
-    launch = 0 if on_cpu else causes.get("host_late", 0) + causes.get("launch_latency", 0) + causes.get("kernel_gap", 0)
-    explained = launch + causes.get("sync", 0) + causes.get("data", 0) + causes.get("outside_operators", 0)
+    launch = 0 if on_cpu else causes.get("host_late", 0) + causes.get("launch_latency", 0)
     exposed = {
         "compute": parts.compute_ns,
         "communication": parts.exposed_comm_ns - waiting,
@@ -52,8 +53,11 @@ def verdict_of(
         "sync": causes.get("sync", 0),
         "memory": parts.exposed_memory_ns,
         "overhead": causes.get("outside_operators", 0),
-        "idle": parts.idle_ns - explained,
+        "stall": causes.get("long_gap", 0),
+        "queue": causes.get("kernel_gap", 0) + causes.get("dependency", 0),
     }
+    own = ("input", "launch", "sync", "overhead", "stall", "queue")
+    exposed["idle"] = parts.idle_ns - sum(exposed[kind] for kind in own)
     ratio = compute_to_comm(parts, waiting_ns=waiting_ns)
     if late is not None:
         del exposed["waiting"]
@@ -67,7 +71,7 @@ def verdict_of(
         text += " (how much of it is waiting for other ranks, their traces would tell)"
     if late is not None:
         text = f"the other ranks wait for this one ({late}); {text}"
-    kind = "launch" if kind == "sync" else kind
+    kind = {"sync": "launch", "queue": "idle"}.get(kind, kind)
     return BudgetVerdict(kind=kind, text=text, share=share, compute_to_comm_ratio=ratio)
 
 

@@ -24,7 +24,7 @@ RULES = {
 ON_REAL_TRACES: dict[str, set[str]] = {
     "dlrm-v100-8rank": {"launch-bound", "straggler", "exposed-communication"},
     "edge-cpu-gloo-rank34of300": {"exposed-communication", "python-overhead"},
-    "edge-cuda-sync-alexnet-a100": {"launch-bound"},
+    "edge-cuda-sync-alexnet-a100": {"launch-bound", "long-gap"},
     "edge-mi250-runtime-stream-arg": {"launch-bound"},
     "nccl-meta-a100-rank0of2": {"launch-bound", "memory-bandwidth-bound"},
     "ns-resolution-v100": {"no-tensor-cores", "compute-bound"},
@@ -34,7 +34,7 @@ ON_REAL_TRACES: dict[str, set[str]] = {
         "memory-bandwidth-bound",
         "small-kernels",
     },
-    "sampled-2of128": {"launch-bound", "exposed-communication", "python-overhead"},
+    "sampled-2of128": {"queued-idle", "exposed-communication", "python-overhead", "launch-bound"},
 }
 """Trace set -> rules that fire on it."""
 

@@ -13,8 +13,8 @@ that more processes on the same host nearly always speed up.
 Known problems
 --------------
 Seen only where the trace marks loading (`enumerate(DataLoader)`, `stepscope.data`): a loop that reads by hand shows
-as `launch-bound` or `python-overhead`. Loading that runs under the device's work costs nothing and is not counted. On
-CPU jobs loading that itself runs operators (collation, augmentation) counts as computation.
+as `launch-bound` or `python-overhead`. Loading that runs under the device's work, or under operators of another thread,
+costs nothing and is not counted. On CPU jobs operators inside the annotation (collation, augmentation) are loading.
 
 References
 ----------

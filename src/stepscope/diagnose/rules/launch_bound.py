@@ -2,9 +2,10 @@
 
 What
 ----
-Idle time of the device that ends with a kernel which was launched too late, plus the latency of such launches and the
-short gaps between queued kernels, over the window; mean over ranks. Waiting for the device first (`host-sync`) and
-for data (`data-loading`) are counted there.
+Idle time of the device that ends with a kernel which was launched too late, plus the latency of such launches, over the
+window; mean over ranks. Waiting for the device first (`host-sync`), for data (`data-loading`), single long gaps
+(`long-gap`), gaps between queued kernels (`small-kernels`, `queued-idle`) and, where it is most of what the host is late,
+Python between operators (`python-overhead`) are counted there.
 
 Why
 ---
@@ -33,6 +34,7 @@ from stepscope.diagnose.trace_facts import (
     Part,
     idle_share,
     on_device,
+    python_shares,
     trace_command,
     unread,
 )
@@ -42,7 +44,6 @@ from stepscope.results.evidence import TraceEvidence
 _SAID = {
     "host_late": "not yet launched",
     "launch_latency": "launched, not yet started",
-    "kernel_gap": "gaps between queued kernels",
 }
 
 
@@ -50,10 +51,14 @@ def _look(job: TraceEvidence) -> Said:
     ranks = on_device(job.summary)
     if not ranks:
         return unread(job.summary, "no device work: a CPU job launches nothing")
-    part = Part([idle_share(p, *_SAID) for p in ranks])
+    python = python_shares(ranks) or [0.0] * len(ranks)
+    part = Part([idle_share(p, *_SAID) - elsewhere for p, elsewhere in zip(ranks, python, strict=True)])
     if part.share < WORTH:
-        return f"the device idles {part} for want of launches, limit {format_percent(WORTH)}"
+        rest = ", Python between operators left out" if any(python) else ""
+        return f"the device idles {part} for want of launches{rest}, limit {format_percent(WORTH)}"
     split = ", ".join(f"{said} {Part([idle_share(p, c) for p in ranks])}" for c, said in _SAID.items())
+    if any(python):
+        split += f"; of it {Part(python)} is Python between operators (python-overhead)"
     return part.finding(
         f"launch-bound: the device idles {part} of the time because the host launches work too late",
         (split,),

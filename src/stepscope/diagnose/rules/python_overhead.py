@@ -8,8 +8,8 @@ loading left out. Over the window, mean over ranks. On GPU jobs it also has to b
 
 Why
 ---
-This part of being `launch-bound` no fused kernel and no CUDA graph of single operators removes: it is the
-interpreter, hooks, logging, garbage collection, or another process that has the core.
+No fused kernel and no CUDA graph of single operators removes it: it is the interpreter, hooks, logging, garbage
+collection, or another process that has the core. `launch-bound` leaves out what is counted here.
 
 Known problems
 --------------
@@ -26,8 +26,9 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.diagnose.outcome import Said
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
+    PYTHON_OWNS,
     SHARES,
     WORTH,
     Part,
@@ -41,12 +42,6 @@ from stepscope.records.finding import Advice
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
-_MAINLY = Threshold(
-    value=0.5,
-    unit="of what the host is late",
-    source="stepscope's choice, 2026-11: below half `launch-bound` says what to do, above it Python does",
-)
-
 
 def _look(job: TraceEvidence) -> Said:
     ranks = [p for p in read_in_full(job.summary) if _known(p)]
@@ -58,7 +53,7 @@ def _look(job: TraceEvidence) -> Said:
     if part.share < WORTH:
         return f"{said} {part} of the time, limit {format_percent(WORTH)}"
     of_late = _of_late(ranks)
-    if of_late is not None and of_late < _MAINLY.value:
+    if of_late is not None and of_late < PYTHON_OWNS.value:
         return (
             f"{said} {part} of the time, {format_percent(of_late)} of what the host is late: "
             "mostly it is inside "
@@ -121,5 +116,5 @@ RULE = Rule(
     needs=("traces",),
     look_at_job=_look,
     protocol=4,
-    thresholds={"of late": _MAINLY, **SHARES},
+    thresholds={"of late": PYTHON_OWNS, **SHARES},
 )

@@ -25,8 +25,9 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.outcome import Said
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
+    MOSTLY_SHORT,
     SHARES,
     WORTH,
     Part,
@@ -41,12 +42,6 @@ from stepscope.records.trace_rules import KernelMix
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
-_MOST = Threshold(
-    value=0.5,
-    unit="of all compute kernels, by number",
-    source="stepscope's choice, 2026-11: half; 24 to 95% (median 43%) in the seven GPU traces this was built on",
-)
-
 
 def _look(job: TraceEvidence) -> Said:
     ranks = [(p, p.mix) for p in on_device(job.summary) if p.mix is not None]
@@ -56,10 +51,10 @@ def _look(job: TraceEvidence) -> Said:
     part = Part([_share(p, m) for p, m in ranks])
     limit = format_duration(ranks[0][1].short_limit_ns)
     said = f"{format_percent(short / calls)} of {calls:,} compute kernels are over within {limit}"
-    if short / calls < _MOST.value or part.share < WORTH:
+    if short / calls < MOSTLY_SHORT.value or part.share < WORTH:
         return (
             f"{said} and take {part} of the time with their gaps, limits "
-            f"{format_percent(_MOST.value)} and {format_percent(WORTH)}"
+            f"{format_percent(MOSTLY_SHORT.value)} and {format_percent(WORTH)}"
         )
     return part.finding(
         f"{said}: they and the gaps between kernels take {part} of the time",
@@ -95,5 +90,5 @@ RULE = Rule(
     needs=("traces",),
     look_at_job=_look,
     protocol=4,
-    thresholds={"number": _MOST, **SHARES},
+    thresholds={"number": MOSTLY_SHORT, **SHARES},
 )

@@ -15,6 +15,7 @@ CAUSES = {
     "kernel_gap": "gap of up to 10 us between queued kernels",
     "dependency": "longer gap between queued kernels",
     "outside_operators": "no operator ran: Python between operators, or waiting",
+    "long_gap": "single long gap, no part of the usual step",
     "unknown": "launch not recorded",
 }
 

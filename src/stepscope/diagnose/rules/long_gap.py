@@ -1,0 +1,107 @@
+"""The device idles once for long: a checkpoint, an evaluation, or a stall.
+
+What
+----
+At most three gaps, each a tenth of the window or more and five times as long as any other gap, in at most half of the
+marked steps. They are in no other rule's idle time. Judged on the rank that idles longest: the others wait for it.
+
+Why
+---
+One gap of 10 s in a capture of 13 s says nothing of the step, and everything of the run: what fuses kernels does not
+shorten it. A checkpoint can be written beside the training, an evaluation can be made rarer; anything else is a stall of
+the host.
+
+Known problems
+--------------
+The capture shows when, not how often: a gap once in 20 recorded steps may come once in 20 steps or once a day. What the
+host did is known only as far as it ran operators or annotations. Without marked steps, gaps below 1 s are not told apart.
+
+References
+----------
+torch.distributed.checkpoint.async_save (PyTorch documentation, Distributed Checkpoint).
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.trace_facts import (
+    SHARES,
+    WORTH,
+    cut,
+    idle_share,
+    read_in_full,
+    severity_of,
+    trace_command,
+    unread,
+)
+from stepscope.records.finding import Advice, Finding
+from stepscope.records.trace_budget import LongGap
+from stepscope.results.evidence import TraceEvidence
+
+SHOWN = 4
+
+_HOST = {
+    "data": "the host was loading data",
+    "sync": "the host waited for the device before it",
+    "dependency": "work was queued and did not start",
+    "unknown": "the launch of the work after it is not in the trace",
+}
+
+
+def _look(job: TraceEvidence) -> Said:
+    ranks = read_in_full(job.summary)
+    if not ranks:
+        return unread(job.summary, "no rank has anything to measure")
+    worst = max(ranks, key=lambda p: idle_share(p, "long_gap"))
+    share = idle_share(worst, "long_gap")
+    if share < WORTH:
+        return f"no single gap stands out that takes {format_percent(WORTH)} of the time"
+    gaps = sorted((gap for p in ranks for gap in p.long_gaps), key=lambda gap: -gap.gap_ns)
+    mine = worst.long_gaps
+    times = "once" if len(mine) == 1 else f"{len(mine)} times"
+    total = format_duration(sum(gap.gap_ns for gap in mine))
+    rank = f"rank {worst.facts.rank}" if len(job.summary.ranks) > 1 else "the device"
+    return Finding(
+        severity=severity_of(share),
+        title=f"{rank} idles {times} for {total} ({format_percent(share)} of the time), {_when(mine[0])}"
+        + (" first" if len(mine) > 1 else ""),
+        evidence=(
+            *(f"rank {g.rank}: {format_duration(g.gap_ns)} idle {_when(g)}; {_host(g)}" for g in gaps[:SHOWN]),
+            *((f"and {counted(len(gaps) - SHOWN, 'gap')} more",) if len(gaps) > SHOWN else ()),
+        ),
+        stake_fraction=share,
+        confidence="measured; the trace does not show how often such a gap recurs",
+        advice=(
+            Advice(
+                text="see what the host did then: a checkpoint, an evaluation, logging, a stalled file system",
+                command=trace_command(job, "--show idle,annotations"),
+            ),
+            Advice(
+                text="write checkpoints asynchronously (torch.distributed.checkpoint.async_save), evaluate less often"
+            ),
+        ),
+    )
+
+
+def _when(gap: LongGap) -> str:
+    step = "" if gap.step is None else f", in step {gap.step}"
+    return f"{format_duration(gap.after_ns)} after the first work{step}"
+
+
+def _host(gap: LongGap) -> str:
+    if gap.host_in is not None:
+        return f"the host was in {cut(gap.host_in)}"
+    return _HOST.get(gap.cause, "the host ran no operator that fills it")
+
+
+RULE = Rule(
+    name="long-gap",
+    symptom="the device idles once for long: a checkpoint, an evaluation, a stall",
+    needs=("traces",),
+    look_at_job=_look,
+    protocol=2,
+    thresholds=SHARES,
+)

@@ -1,0 +1,128 @@
+"""The device idles and the host is not the cause: work is queued, or its launch is not in the trace.
+
+What
+----
+Idle time of the device, over the window; mean over ranks, of each kind: between kernels that were launched in time (gaps
+longer than 10 us, and the shorter ones too where most kernels are long: else `small-kernels` counts them), and before work
+whose launch the trace does not show. Where every cause is below a tenth and all together are a fifth, that is said.
+
+Why
+---
+A device that has work and does not start it waits for another stream, a callback of the host or another process on the same
+device, or runs what the profiler did not record. Launching faster changes none of it.
+
+Known problems
+--------------
+A trace does not record what a queued kernel waits for. Kernels that the profiler dropped (its buffers were full) look
+like idle time.
+
+References
+----------
+CUDA programming guide, streams and events (cudaStreamWaitEvent); Kineto: events launched before the capture have no
+runtime event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stepscope.core.units import format_duration, format_percent
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.trace_facts import (
+    GRAVE,
+    SHARES,
+    WORTH,
+    Part,
+    idle_share,
+    mostly_short_kernels,
+    on_device,
+    trace_command,
+    unread,
+)
+from stepscope.records.finding import Advice, Finding
+from stepscope.records.trace_summary import RankPass
+from stepscope.results.evidence import TraceEvidence
+
+_OTHER_CAUSES = ("sync", "data", "host_late", "launch_latency", "long_gap")
+
+
+def _look(job: TraceEvidence) -> Said:
+    ranks = on_device(job.summary)
+    if not ranks:
+        return unread(job.summary, "no device work: a CPU job has no queue")
+    queued = ("dependency",) if mostly_short_kernels(ranks) else ("dependency", "kernel_gap")
+    between = Part([idle_share(p, *queued) for p in ranks])
+    unlinked = Part([idle_share(p, "unknown") for p in ranks])
+    found = [*_between(job, ranks, between, queued), *_unlinked(job, unlinked)]
+    if found:
+        return found
+    causes = {cause: Part([idle_share(p, cause) for p in ranks]) for cause in (*_OTHER_CAUSES, "kernel_gap")}
+    causes |= {"queued": between, "not recorded": unlinked}
+    total = Part([sum(i.idle_ns for i in p.idle) / p.budget.parts.window_ns for p in ranks if p.budget])
+    if total.share >= GRAVE and all(part.share < WORTH for part in causes.values()):
+        return _scattered(job, total, causes)
+    return (
+        f"the device idles {between} between queued kernels and {unlinked} before work without a recorded launch, "
+        f"limit {format_percent(WORTH)} each"
+    )
+
+
+def _between(job: TraceEvidence, ranks: list[RankPass], part: Part, causes: tuple[str, ...]) -> Iterator[Finding]:
+    if part.share < WORTH:
+        return
+    gaps = [i for p in ranks for i in p.idle if i.cause in causes]
+    yield part.finding(
+        f"the device idles {part} of the time between queued kernels: the host launched them in time",
+        (f"{sum(i.gap_count for i in gaps):,} gaps, the longest {format_duration(max(i.largest_ns for i in gaps))}",),
+        confidence="measured; the trace does not record what a queued kernel waits for",
+        advice=(
+            Advice(
+                text="look for waits between streams (wait_stream, events), host callbacks and side streams",
+                command=trace_command(job, "--show idle,launches,path"),
+            ),
+            Advice(
+                text="see whether another process computes on the same device",
+                command="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
+            ),
+        ),
+    )
+
+
+def _unlinked(job: TraceEvidence, part: Part) -> Iterator[Finding]:
+    if part.share < WORTH:
+        return
+    yield part.finding(
+        f"the device idles {part} of the time for an unknown cause: the trace lacks the launches of the work after the gaps",
+        ("work launched before the capture began, or runtime calls that were not recorded",),
+        confidence="measured; the cause is unknown",
+        advice=(
+            Advice(
+                text="record the CPU too (ProfilerActivity.CPU and CUDA), with schedule(wait=1, warmup=1, active=3)",
+                command=trace_command(job, "--show launches,idle"),
+            ),
+        ),
+    )
+
+
+def _scattered(job: TraceEvidence, total: Part, causes: dict[str, Part]) -> Finding:
+    known = sorted(causes.items(), key=lambda item: -item[1].share)
+    said = ", ".join(f"{cause.replace('_', ' ')} {part}" for cause, part in known if part.share >= 0.005)
+    return total.finding(
+        f"the device idles {total} of the time for several causes, none of them {format_percent(WORTH)}",
+        (said,),
+        confidence="measured",
+        advice=(
+            Advice(text="see which cause is cheapest to remove", command=trace_command(job, "--show idle,launches")),
+        ),
+    )
+
+
+RULE = Rule(
+    name="queued-idle",
+    symptom="the device idles although work is queued, or for a cause that the trace does not show",
+    needs=("traces",),
+    look_at_job=_look,
+    protocol=4,
+    thresholds=SHARES,
+)

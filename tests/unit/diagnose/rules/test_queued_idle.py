@@ -1,0 +1,72 @@
+"""Idle time that the host is not the cause of has a finding too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.hand_events import Row, kernel, launch, op
+from tests.trace_evidence import by_hand, found, generated, quiet, skipped, with_idle
+
+from stepscope.diagnose.engine import diagnose
+from stepscope.diagnose.rules.queued_idle import RULE
+from stepscope.diagnose.trace_findings import trace_rules
+
+US = 1_000
+
+
+def spaced(gap_us: int, *, length_us: int = 100, launched: bool = True) -> list[Row]:
+    """Twenty kernels with gaps between them, all launched before the first starts."""
+    rows: list[Row] = [op("aten::mm", 0, 100_000)]
+    for i in range(20):
+        at = 200_000 + i * (gap_us + length_us) * US
+        if launched or i == 0:
+            rows.append(launch(1000 * i, 1000 * i + 500, i))
+        rows.append(kernel("gemm", at, at + length_us * US, i))
+    return rows
+
+
+def test_gaps_between_queued_kernels_have_a_finding() -> None:
+    finding = found(RULE, by_hand(*spaced(120)))
+    assert "idles 53" in finding.title
+    assert "between queued kernels" in finding.title
+    assert "19 gaps, the longest 120 us" in finding.evidence[0]
+
+
+def test_short_gaps_between_long_kernels_are_quiet() -> None:
+    assert "limit 10" in quiet(RULE, by_hand(*spaced(9)))
+
+
+def test_short_gaps_count_where_kernels_are_long_and_are_small_kernels_otherwise() -> None:
+    long = {f.rule for f in diagnose(by_hand(*spaced(9, length_us=40)), rules=trace_rules()).findings}
+    short = {f.rule for f in diagnose(by_hand(*spaced(9, length_us=8)), rules=trace_rules()).findings}
+    assert "queued-idle" in long
+    assert "small-kernels" not in long
+    assert "small-kernels" in short
+    assert "queued-idle" not in short
+
+
+def test_gaps_before_work_without_a_recorded_launch_are_of_unknown_cause() -> None:
+    finding = found(RULE, by_hand(*spaced(120, launched=False)))
+    assert "unknown cause" in finding.title
+    assert "schedule(" in finding.advice[0].text
+
+
+def test_several_small_causes_are_said_together(tmp_path: Path) -> None:
+    evidence = with_idle(generated(tmp_path, world=2), sync=0.08, data=0.07, host_late=0.09)
+    assert "several causes" in found(RULE, evidence).title
+    assert "host late 9" in found(RULE, evidence).evidence[1]
+    assert quiet(RULE, with_idle(evidence, sync=0.08, data=0.07))
+
+
+@pytest.mark.parametrize(("share", "severity"), [(0.0999, None), (0.1001, "warning"), (0.2001, "problem")])
+def test_borderline_a_tenth_and_a_fifth(tmp_path: Path, share: float, severity: str | None) -> None:
+    evidence = with_idle(generated(tmp_path, world=2), dependency=share)
+    if severity is None:
+        assert quiet(RULE, evidence)
+    else:
+        assert found(RULE, evidence).severity == severity
+
+
+def test_a_cpu_job_has_no_queue(tmp_path: Path) -> None:
+    assert "CPU job" in skipped(RULE, generated(tmp_path, world=2, device="gloo"))
