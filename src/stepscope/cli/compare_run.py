@@ -54,8 +54,8 @@ def run(options: Compare) -> int:
         _show(comparison)
     if not comparison.figures:
         raise DataError(
-            "nothing to compare: no run or collective of one side has its like on the other",
-            why="; ".join(comparison.unmatched[:4]) or "there are no finished runs",
+            f"nothing to compare in {', '.join(map(str, options.paths))}",
+            why="; ".join(comparison.unmatched[:4]) or "they hold no finished runs or collectives with figures",
             fix="compare runs of the same matrix, or single cells",
         )
     for condition in unchecked(conditions, comparison):

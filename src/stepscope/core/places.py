@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
 
 def telling_names(paths: Sequence[Path]) -> list[str]:
     """Last parts of the paths, as many as tell all of them apart. Raises UsageError for a path given twice."""
-    whole = [path.resolve().parts for path in paths]
+    whole = [Path(os.path.realpath(path)).parts for path in paths]
     for depth in range(1, max(map(len, whole), default=0) + 1):
         names = ["/".join(parts[-depth:]) for parts in whole]
         if len(set(names)) == len(names):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -102,17 +103,17 @@ def encode_line(record: object, *, header: bool = False) -> bytes:
 
 def decode(data: bytes, kind: type[T], *, source: str) -> T:
     """The record in ``data``; ``source`` (a path) names it in errors. Raises DataError."""
+    return _convert(_object_in(data, source, fix="the file is damaged; delete it and run again"), kind, source)
+
+
+def _object_in(data: bytes, source: str, *, fix: str | None = None) -> dict[str, Any]:
     try:
         document = msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
-        raise DataError(
-            f"{source}: not readable as JSON",
-            why=str(error),
-            fix="the file is damaged; delete it and run again",
-        ) from error
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise DataError(f"{source}: not readable as JSON", why=str(error), fix=fix) from error
     if not isinstance(document, dict):
         raise DataError(f"{source}: expected a JSON object, found {type(document).__name__}")
-    return _convert(document, kind, source)
+    return document
 
 
 def decode_lines(data: bytes, kind: type[T], *, source: str) -> Iterator[T]:
@@ -123,13 +124,7 @@ def decode_lines(data: bytes, kind: type[T], *, source: str) -> Iterator[T]:
     for number, line in enumerate(complete, start=1):
         if not line:
             continue
-        try:
-            document = msgspec.json.decode(line)
-        except msgspec.DecodeError as error:
-            raise DataError(f"{source}:{number}: not readable as JSON", why=str(error)) from error
-        if not isinstance(document, dict):
-            raise DataError(f"{source}:{number}: expected a JSON object, found {type(document).__name__}")
-        yield _convert(document, kind, f"{source}:{number}")
+        yield _convert(_object_in(line, f"{source}:{number}"), kind, f"{source}:{number}")
 
 
 def _convert(document: dict[str, Any], kind: type[T], source: str) -> T:
@@ -143,10 +138,12 @@ def _convert(document: dict[str, Any], kind: type[T], source: str) -> T:
         raise DataError(f"{source}: not a valid {kind.__name__}", why=str(error)) from error
 
 
-def _at_current_version(document: dict[str, Any], schema: str, name: str, version: int, source: str) -> dict[str, Any]:
-    found_name, _, found_version = schema.removeprefix("stepscope.").partition("/")
-    if RENAMED.get(found_name, found_name) != name or not found_version.isdigit():
-        raise DataError(f"{source}: expected schema stepscope.{name}/{version}, found {schema!r}")
+def _at_current_version(
+    document: dict[str, Any], schema: object, name: str, version: int, source: str
+) -> dict[str, Any]:
+    found_name, _, found_version = str(schema).removeprefix("stepscope.").partition("/")
+    if RENAMED.get(found_name, found_name) != name or not re.fullmatch(r"[0-9]{1,9}", found_version):
+        raise DataError(f"{source}: expected schema stepscope.{name}/{version}, found {str(schema)[:60]!r}")
     if int(found_version) > version:
         raise DataError(
             f"{source}: written by a newer stepscope (schema {schema}, this one reads up to {version})",

@@ -5,7 +5,6 @@ One door for diagnose, report and compare: :func:`load_evidence` takes paths of 
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,6 +28,7 @@ from stepscope.results.job_folder import Readers, read_folder
 from stepscope.results.joining import join
 from stepscope.results.runs import folder_runs, read_runs
 from stepscope.store.calibration import read_calibration
+from stepscope.store.files import require_there
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes, read_cell, read_if_there, read_run
 
@@ -39,9 +39,6 @@ Part = TypeVar("Part")
 
 NAMED = 5
 """Names and reasons that one message gives in full."""
-
-MAX_NAME = 200
-"""Characters of a path that a message repeats where the path itself is what is wrong."""
 
 _AS_TABLE = "figures in free text: write a row a run as CSV, with columns such as gpus,strategy,step_time_ms"
 
@@ -147,7 +144,7 @@ def load_source(
     from stepscope.store.foreign import detect
 
     read = partial(_read_traces, spans=spans, on_trace=on_trace)
-    _require_there(path)
+    require_there(path)
     if RunLayout(path).run.is_file():
         return _run_folder(path, cell=cell, read=read if traces else None)
     if path.is_dir():
@@ -163,22 +160,6 @@ def load_source(
     if found is not None:
         return _imported(path, found[1].read(path, stated))
     return _traced(path, read)
-
-
-def _require_there(path: Path) -> None:
-    """Raises DataError for what is not there, cannot be looked at, or has no end."""
-    try:
-        mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise DataError(f"{path} does not exist", fix="check the path") from error
-    except (OSError, ValueError) as error:  # a name too long, a link to itself; a zero byte in the name
-        raise DataError(
-            f"{str(path)[:MAX_NAME]}: cannot be read",
-            why=getattr(error, "strerror", None) or str(error),
-            fix="check the path and its permissions",
-        ) from error
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise DataError(f"{path}: not a file", why="it is a device, a pipe or a socket", fix="write it to a file first")
 
 
 def _traced(path: Path, read: ReadTraces) -> Evidence:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import stat
 import zlib
 from pathlib import Path
 
@@ -13,6 +14,24 @@ from stepscope.core.errors import DataError
 MAX_FILES = 100_000
 _ABOUT = ("readme", "license", "licence")
 """Files that no one expects to be read."""
+MAX_NAME = 200
+"""Characters of a path that a message repeats where the path itself is what is wrong."""
+
+
+def require_there(path: Path) -> None:
+    """Raises DataError for what is not there, cannot be looked at, or has no end."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DataError(f"{path} does not exist", fix="check the path") from error
+    except (OSError, ValueError) as error:  # a name too long, a link to itself; a zero byte in the name
+        raise DataError(
+            f"{str(path)[:MAX_NAME]}: cannot be read",
+            why=getattr(error, "strerror", None) or str(error),
+            fix="check the path and its permissions",
+        ) from error
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise DataError(f"{path}: not a file", why="it is a device, a pipe or a socket", fix="write it to a file first")
 
 
 def opened(path: Path) -> gzip.GzipFile | io.BufferedReader:

@@ -21,22 +21,34 @@ MAX_ROWS = 100_000
 
 _TITLE = re.compile(r"size\s+count\s.*\balgbw\s+busbw\b")
 _SETUP = re.compile(
-    r"nThreads?:?\s+(?P<threads>\d+)\s+nGpus:?\s+(?P<gpus>\d+)\s+minBytes:?\s+(?P<low>\d+)\s+maxBytes:?\s+(?P<high>\d+)"
+    r"nThreads?:?\s+(?P<threads>\d{1,9})\s+nGpus:?\s+(?P<gpus>\d{1,9})\s+minBytes:?\s+(?P<low>\d{1,18})\s+"
+    r"maxBytes:?\s+(?P<high>\d{1,18})"
 )
-_ITERATIONS = re.compile(r"warmup iters:\s*(?P<warmup>\d+)\s+iters:\s*(?P<iters>\d+)")
-_TOGETHER = re.compile(r"agg iters:\s*(\d+)")
+_ITERATIONS = re.compile(r"warmup iters:\s*(?P<warmup>\d{1,15})\s+iters:\s*(?P<iters>\d{1,15})")
+_TOGETHER = re.compile(r"agg iters:\s*(\d{1,15})")
 _DEVICE = re.compile(
-    r"Rank\s+(?P<rank>\d+)(?:\s+Group\s+(?P<group>\d+))?\s+Pid\s+\d+\s+on\s+(?P<host>\S+)\s+device\s+\d+\s+"
+    r"Rank\s+(?P<rank>\d{1,7})(?:\s+Group\s+(?P<group>\d{1,7}))?\s+Pid\s+\d+\s+on\s+(?P<host>\S+)\s+device\s+\d+\s+"
     r"\[[^\]]*\]\s+(?P<name>\S.*?)\s*$"
 )
 _PROGRAM = re.compile(r"(?<![\w.])([a-z][a-z_]*)_perf\b")
 _STARTING = re.compile(r"Collective test (starting|concluded):\s*(\w+?)_perf\b")
-_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)\s*(\w+)")
+_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d{1,15})\s*(\w+)")
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
 _LIBRARY = re.compile(r"\b([NR]CCL version|[nr]ccl-tests)(?:\s*:?\s*|-)(?:[Vv]ersion:?\s*)?(\d[\w.+-]*|\w+:\w+)")
 _BEGINS = re.compile(r"(?:^|[\s:>\]|)])(\d+)\s+(\d+)\s+([a-z]\w*)(?=\s)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+ROUNDING_GB = 0.005
+"""Bandwidths are printed in GB/s with two decimals."""
+
+_ROOT = re.compile(r"-?\d{1,7}")
+_PIECE = re.compile(r"[\sN/A\d.e+*-]*")
+_FIRST_PIECE = re.compile(r"\s+\d+")
+_REST = re.compile(r"\s+(?:-?\d{1,7}\s+)?(?:(?:N/A|\d+(?:\.\d+)?(?:e[+-]?\d+)?\*?)\s*){8}")
 _ERRORS = re.compile(r"(?:N/A|\d+(?:\.\d+)?(?:e[+-]?\d+)?\*?)")
+_TALKS = re.compile(r"([\w.-]+):\d{1,10}:\d{1,10} \[\d{1,5}\] NCCL (?:INFO|WARN) ")
+MOST = 1 << 53
+"""Bytes and elements of a row are below; its figures are below 10^15. What is not is damage."""
+
 _NUMBERS = 8
 """time, algbw, busbw and errors, out of place and in place: the end of every row, whatever stands before."""
 
@@ -117,6 +129,9 @@ def read_tables(path: Path, *, headless: bool = False) -> Log:
         if reader.inside or any(marker in block for marker in _MARKERS):
             for number, line in enumerate(block.split(b"\n"), start=lines + 1):
                 if b" NCCL INFO " in line or b" NCCL WARN " in line:
+                    reader.talk(line.decode("utf-8", errors="replace"), number)
+                    continue
+                if reader.open and line and reader.goes_on(line.decode("utf-8", errors="replace").rstrip("\r"), number):
                     continue
                 if any(marker in line for marker in _MARKERS):
                     reader.line(line.decode("utf-8", errors="replace").rstrip())
@@ -157,7 +172,9 @@ class _Reader:
         self._table = LoggedRun()
         self._done: list[LoggedRun] = []
         self._rows = 0
+        self._hosts: set[str] = set()
         self.inside = False  # between a table's title and its end
+        self.open = ""  # of a row that NCCL's own lines run through, what was printed so far
 
     def line(self, text: str) -> None:
         """One line that is no row."""
@@ -184,16 +201,52 @@ class _Reader:
         else:
             self._words(text)
 
+    def talk(self, text: str, line: int) -> None:
+        """A line of NCCL itself: where it begins inside a row, what stands before it is a piece of that row."""
+        found = _TALKS.search(text)
+        if found is None:
+            return
+        name = found[1]
+        if found.start() == 0 and name not in self._hosts and not (self.open and name[:1].isdigit()):
+            self._hosts.add(name)
+            return
+        # A piece may end in the middle of a number, which then stands right before the host's name.
+        hosts = (
+            host for host in (*self._hosts, *(d.host for d in self._table.devices.values())) if name.endswith(host)
+        )
+        piece = text[: found.end(1) - len(max(hosts, key=len, default=name))]
+        if not self.inside or not piece.strip():
+            return
+        if self.open and _BEGINS.search(piece):
+            self._torn(line)
+            self.open = ""
+        if self.open or _BEGINS.search(piece) or _FIRST_PIECE.fullmatch(piece):
+            self.open += piece
+
+    def goes_on(self, text: str, line: int) -> bool:
+        """Whether this line ends the row that is open, which is then taken, or counted as torn."""
+        whole, self.open = self.open + text, ""
+        found = _BEGINS.search(whole)
+        row = None if found is None else _row(found, whole[found.end() :].split(), line)
+        if row is not None and not inconsistent(row):
+            self._take(row)
+            return True
+        self._torn(line)
+        return _PIECE.fullmatch(text) is not None and _BEGINS.search(text) is None
+
+    def _torn(self, line: int) -> None:
+        self._table.torn.append(line)
+
     def row(self, text: str, line: int) -> None:
         """A line that ends like a row; nothing happens where it is none."""
         found = _BEGINS.search(text)
-        if found is None:
-            return
-        row = _row(found, text[found.end() :].split(), line)
-        if row is None:
-            if self._table.rows:
-                self._table.torn.append(line)
-            return
+        row = None if found is None else _row(found, text[found.end() :].split(), line)
+        if row is not None:
+            self._take(row)
+        elif (found is not None and self._table.rows) or (self.inside and _REST.fullmatch(text)):
+            self._torn(line)
+
+    def _take(self, row: LoggedRow) -> None:
         self._rows += 1
         if self._rows > MAX_ROWS:
             raise DataError(
@@ -250,8 +303,12 @@ def _row(begins: re.Match[str], words: list[str], line: int) -> LoggedRow | None
     out, into = _figures(figures[:4]), _figures(figures[4:])
     if out is None or into is None:
         return None
-    root = middle[1] if len(middle) == 2 else "-1"
-    if not re.fullmatch(r"-?\d+", root) or (middle and not middle[0].isalpha()):
+    # Before 2.12 each program had its own columns: broadcast a root and no redop, all_gather neither.
+    root = middle.pop() if middle and _ROOT.fullmatch(middle[-1]) else None
+    if len(middle) > 1 or (middle and not middle[0].isalpha()):
+        return None
+    sizes = begins[1], begins[2]
+    if max(map(len, sizes)) > 17 or max(map(int, sizes)) >= MOST:
         return None
     redop = middle[0] if middle and middle[0] != "none" else None
     return LoggedRow(
@@ -260,7 +317,7 @@ def _row(begins: re.Match[str], words: list[str], line: int) -> LoggedRow | None
         count=int(begins[2]),
         dtype=begins[3],
         redop=redop,
-        root=int(root),
+        root=-1 if root is None else int(root),
         out_of_place=out,
         in_place=into,
     )
@@ -271,7 +328,26 @@ def _figures(words: list[str]) -> Figures | None:
     if not all(n == "N/A" or _NUMBER.fullmatch(n) for n in numbers) or not _ERRORS.fullmatch(errors):
         return None
     time, algbw, busbw = (None if n == "N/A" else n for n in numbers)
+    if any(float(n) >= 1e15 for n in (*numbers, errors.rstrip("*")) if n != "N/A"):
+        return None
     return Figures(time, algbw, busbw, None if errors == "N/A" else errors)
+
+
+def inconsistent(row: LoggedRow) -> bool:
+    """Whether a printed algbw is not size / time, beyond what rounding explains."""
+    for form in (row.out_of_place, row.in_place):
+        if form.time_us is None or form.algbw is None or float(form.time_us) <= 0:
+            continue
+        time = float(form.time_us)
+        derived = row.size_bytes / time / 1e3
+        if abs(derived - float(form.algbw)) > (ROUNDING_GB + derived * half_unit(form.time_us) / time) * 1.01:
+            return True
+    return False
+
+
+def half_unit(text: str) -> float:
+    """Half of the last printed digit's unit."""
+    return 0.5 * 10.0 ** -len(text.partition(".")[2])
 
 
 def begins_table(text: str) -> bool:

@@ -61,9 +61,7 @@ class EventStream:
         self._next_try = 0  # no cut is looked for in less text
 
     def __iter__(self) -> Iterator[bytes]:
-        buffer = self._read_header()
-        while len(buffer.lstrip(_SPACE)) < 64 and (chunk := next(self._chunks, None)):
-            buffer += chunk
+        buffer = self._begun(self._read_header(), 64)
         starts = buffer.lstrip(_SPACE)
         if starts.startswith(b"]"):
             self._read_tail(starts[1:] + b"".join(self._chunks))
@@ -80,10 +78,19 @@ class EventStream:
             buffer += chunk
         yield from self._finish(buffer)
 
+    def _begun(self, text: bytes, least: int) -> bytes:
+        """``text`` and what follows, until it holds ``least`` bytes besides leading blanks; long blanks are passed over."""
+        while len(text.lstrip(_SPACE)) < least and (chunk := next(self._chunks, None)):
+            kept = text if text.strip(_SPACE) else text[-64:]
+            self.offset += len(text) - len(kept)
+            text = kept + chunk
+        return text
+
     def _read_header(self) -> bytes:
         """Read up to the events array; what follows its bracket is returned."""
         parts: list[bytes] = []
         size = 0
+        passed = 0  # blanks left out at the ends of chunks, so that the key's parts are near each other
         end = b""  # of what was read so far, where the key may have begun
         for chunk in self._chunks:
             if not size:
@@ -91,6 +98,8 @@ class EventStream:
                 if chunk.startswith(b"["):
                     return self._read_bare(chunk)
                 self.offset = self.source.bytes_read - len(chunk)
+            before, chunk = len(chunk), _squeezed(chunk)
+            passed += before - len(chunk)
             parts.append(chunk)
             size += len(chunk)
             found = _EVENTS_KEY.search(end + chunk)
@@ -98,7 +107,7 @@ class EventStream:
                 text = b"".join(parts)
                 before = size - len(end) - len(chunk)
                 self._head_text = text[: before + found.start()]
-                self.offset += before + found.end()
+                self.offset += before + found.end() + passed
                 return text[before + found.end() :]
             end = (end + chunk)[-256:]
             if size > self._limit:
@@ -115,9 +124,7 @@ class EventStream:
         """The inside of an array of events; any other array is no trace."""
         self._bare = True
         self.offset = self.source.bytes_read - len(text) + 1
-        text = text[1:]
-        while len(text.lstrip(_SPACE)) < 4096 and (chunk := next(self._chunks, None)):
-            text += chunk
+        text = self._begun(text[1:], 4096)
         starts = text.lstrip(_SPACE)
         if starts.startswith(b"]") or (starts.startswith(b"{") and _EVENT_KEY.search(starts, 0, 1 << 16)):
             return text
@@ -246,6 +253,14 @@ class EventStream:
         self.notes.append(
             Note(kind="dropped", text="the header of the file cannot be read: rank and groups are unknown")
         )
+
+
+def _squeezed(chunk: bytes) -> bytes:
+    """A chunk with one blank for many at its ends; of nothing but blanks, none."""
+    inner = chunk.strip(_SPACE)
+    if len(chunk) - len(inner) < 128:
+        return chunk
+    return b" " + inner + b" " if inner else b""
 
 
 def _can_be_read(events: bytes) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from stepscope.core.errors import DataError
+from stepscope.core.words import counted
 from stepscope.traces import parts
 from stepscope.traces.decode import ColumnBuilder
 from stepscope.traces.device_scan import device_rows
@@ -163,7 +164,8 @@ def one_per_rank(items: Iterable[T], *, rank: Callable[[T], int], path: Callable
 
 def trace_files(paths: Iterable[str | Path]) -> tuple[list[Path], list[Note]]:
     """The trace files among ``paths``, and what was skipped. Raises DataError when a named file is none."""
-    files, named = candidates(paths)
+    given = list(paths)
+    files, named = candidates(given)
     found: list[Path] = []
     notes: list[Note] = []
     for file in files:
@@ -175,8 +177,8 @@ def trace_files(paths: Iterable[str | Path]) -> tuple[list[Path], list[Note]]:
             notes.append(Note(kind="skipped", text=f"{file.name}: not a trace"))
     if not found:
         raise DataError(
-            f"no traces among {len(files)} files",
-            why="; ".join(n.text for n in notes[:3]),
+            f"{', '.join(map(str, given))}: no trace among {counted(len(files), 'file')}",
+            why="; ".join(n.text for n in notes[:3]) + (f"; and {len(notes) - 3} more" if len(notes) > 3 else ""),
             fix="name the folder that holds the profiler's exports, one file per rank",
         )
     return found, notes

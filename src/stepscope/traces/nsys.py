@@ -75,6 +75,10 @@ _TABLES = (
            name="nameId", name_is_id=True, on_device=False, optional=True),
 )  # fmt: skip
 
+_FACTS = ("TARGET_INFO_GPU", "TARGET_INFO_SYSTEM_ENV", "TARGET_INFO_SESSION_START_TIME", "ThreadNames")
+_MOST = 1 << 60
+"""Times in ns and sizes are below (36 years): what is not is damage, and sums of it would overflow."""
+
 
 def load_nsys(path: Path) -> RankTrace:
     """The spans of one nsys SQLite export; its rank is NONE, nsys records none.
@@ -111,14 +115,20 @@ class _Export:
         self.database = database
         self.path = path
         database.text_factory = lambda raw: raw.decode(errors="replace")
-        tables = self._rows("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
-        self.columns = {t: [r[1] for r in self._rows(f'PRAGMA table_info("{t}")')] for (t,) in tables}
+        wanted = {"StringIds", *_FACTS, *(t.table for t in _TABLES)}
+        found = {name: kind for name, kind in self._rows("SELECT name, type FROM sqlite_master") if name in wanted}
+        views = [name for name, kind in found.items() if kind == "view"]
+        if views:
+            why = f"{', '.join(views)}: a view, whose query may do anything; nsys writes tables"
+            raise _not_an_export(path, why)
+        self.columns = {t: [r[1] for r in self._rows(f'PRAGMA table_info("{t}")')] for t in found}
         self.names: dict[str, int] = {}
         self.threads: dict[tuple[str, str], int] = {}
         self.parts: dict[str, list[NDArray[Any]]] = {}
         self.copied: dict[int, int] = {}
         self.count = 0
         self.unusable = 0
+        self.no_numbers = 0
         self.notes: list[Note] = []
 
     def read(self) -> RankTrace:
@@ -134,6 +144,9 @@ class _Export:
         if self.unusable:
             text = f"{self.unusable:,} events without an end, or that end before they start (left out)"
             self.notes.append(Note(kind="dropped", text=text))
+        if self.no_numbers:
+            text = f"{self.no_numbers:,} events whose times or ids are no whole numbers in range (left out): damage"
+            self.notes.append(Note(kind="dropped", text=text))
         if self.count == 0:
             self.notes.append(Note(kind="dropped", text="the file holds no spans"))
         return RankTrace(
@@ -146,11 +159,11 @@ class _Export:
         )
 
     def _check_processes(self) -> None:
-        processes: set[int | None] = set()
+        processes: set[int] = set()
         for table in _TABLES[:4]:
             if "globalPid" in self.columns.get(table.table, ()):
-                processes.update(p for (p,) in self._rows(f"SELECT DISTINCT globalPid FROM {table.table}"))
-        processes.discard(None)
+                found = self._rows(f"SELECT DISTINCT globalPid FROM {table.table}")
+                processes.update(p for (p,) in found if isinstance(p, int))
         if len(processes) > 1:
             raise DataError(
                 f"{self.path}: holds the GPU work of {len(processes)} processes",
@@ -172,10 +185,9 @@ class _Export:
         place = ("deviceId", "streamId") if table.on_device else ("globalTid", "globalTid")
         size = column("bytes") if table.category in (Category.MEMCPY, Category.MEMSET) else str(NONE)
         driver = column("eventClass", "0") if table.category is Category.RUNTIME else "0"
-        join = "LEFT JOIN StringIds ON StringIds.id = textId" if label.startswith("COALESCE(text") else ""
         query = (
             f'SELECT start, COALESCE("end", -1), {column(place[0])}, {column(place[1])}, '
-            f"{column('correlationId')}, {size}, {driver}, {label} FROM {table.table} {join}"
+            f"{column('correlationId')}, {size}, {driver}, {label} FROM {table.table}"
         )
         if table.table == "NVTX_EVENTS":
             query += ' WHERE "end" IS NOT NULL'  # marks, names of domains and categories
@@ -187,15 +199,16 @@ class _Export:
 
     def _label(self, table: _Table, columns: Sequence[str]) -> str:
         if table.table == "NVTX_EVENTS":
-            known = [c for c, name in (("text", "text"), ("value", "textId")) if name in columns]
-            return f"COALESCE({', '.join(known)}, '')" if len(known) == 2 else known[0] if known else "''"
+            return f"COALESCE({', '.join([*(c for c in ('text', 'textId') if c in columns), repr(''), repr('')])})"
         needed = re.findall(r"[A-Za-z]*(?:Kind|Name|Id|Type)\b", table.name)
         if table.name_is_id and table.name not in columns:
             return next((c for c in ("shortName", "mangledName") if c in columns), str(NONE))
         return table.name if all(n in columns for n in needed) else str(NONE)
 
     def _add(self, table: _Table, rows: list[tuple[Any, ...]]) -> None:
-        labels = [r[7] for r in rows]
+        whole = [r for r in rows if _all_whole(r[:7]) and max(map(abs, (r[0], r[1], r[5]))) < _MOST]
+        self.no_numbers += len(rows) - len(whole)
+        rows, labels = whole, [r[7] for r in whole]
         numbers = np.array([r[:7] for r in rows], dtype=np.int64).reshape(-1, 7)
         good = numbers[:, 1] >= numbers[:, 0]
         self.unusable += int((~good).sum())
@@ -234,8 +247,10 @@ class _Export:
         self.count += len(start)
 
     def _texts(self, table: _Table, labels: list[Any]) -> list[str]:
-        if table.name_is_id:
+        if table.name_is_id or table.table == "NVTX_EVENTS":
             known = self._strings({x for x in labels if isinstance(x, int)})
+            if table.table == "NVTX_EVENTS":
+                return [known.get(x, "") if isinstance(x, int) else str(x) for x in labels]
             cleaned = {i: _API_VERSION.sub("", text) for i, text in known.items()}
             return [cleaned.get(x, "?") for x in labels]
         if table.category is Category.MEMCPY:
@@ -248,12 +263,12 @@ class _Export:
 
     def _strings(self, ids: set[int]) -> dict[int, str]:
         wanted = sorted(ids)
-        known: dict[int, str] = {}
+        known: dict[int, Any] = {}
         for i in range(0, len(wanted), 500):
             some = wanted[i : i + 500]
             marks = ", ".join("?" * len(some))
             known.update(self._rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", some))
-        return {i: text or "" for i, text in known.items()}
+        return {i: "" if text is None else str(text) for i, text in known.items()}
 
     def _threads(self, place: Ints, thread: Ints, *, on_device: bool) -> NDArray[np.int32]:
         pairs, codes = np.unique(np.stack([place, thread], axis=1), axis=0, return_inverse=True)
@@ -288,17 +303,17 @@ class _Export:
         start = self._optional(
             "TARGET_INFO_SESSION_START_TIME", "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
         )
-        names = self._optional(
-            "ThreadNames",
-            "SELECT globalTid, value FROM ThreadNames JOIN StringIds ON StringIds.id = ThreadNames.nameId",
-        )
+        names = [
+            row for row in self._optional("ThreadNames", "SELECT globalTid, nameId FROM ThreadNames") if _all_whole(row)
+        ]
+        texts = self._strings({text_id for _, text_id in names})
         used = set(self.threads)
-        labels = {_process_and_thread(tid): str(text) for tid, text in names if tid is not None}
+        labels = {_process_and_thread(tid): texts[text_id] for tid, text_id in names if text_id in texts}
         return TraceMeta(
-            host=host[0][0] if host else None,
+            host=str(host[0][0]) if host else None,
             device_names=tuple(str(g[0]) for g in gpus),
-            device_memory_bytes=gpus[0][1] if gpus else None,
-            base_time_ns=start[0][0] if start else None,
+            device_memory_bytes=gpus[0][1] if gpus and _all_whole(gpus[0][1:]) else None,
+            base_time_ns=start[0][0] if start and _all_whole(start[0]) else None,
             thread_names={place: text for place, text in labels.items() if place in used},
         )
 
@@ -328,6 +343,11 @@ def _not_an_export(path: Path, why: str) -> DataError:
     )
 
 
+def _all_whole(values: Sequence[Any]) -> bool:
+    """Whether all are whole numbers: SQLite keeps any type in any column."""
+    return all(type(value) is int for value in values)
+
+
 def _process_and_thread(global_id: int) -> tuple[str, str]:
     return str(global_id >> 24 & 0xFFFFFF), str(global_id & 0xFFFFFF)
 
@@ -339,7 +359,7 @@ def _small(values: Ints) -> NDArray[np.int32]:
 
 def _copy_name(label: Any) -> str:
     """As Kineto writes it: ``Memcpy HtoD (Pinned -> Device)``."""
-    kinds = [int(x) for x in str(label).split()]
+    kinds = [int(x) for x in str(label).split() if x.isdecimal()]
     if len(kinds) != 3:
         return "Memcpy ?"
     copy = _of(_COPIES, kinds[0], "?")

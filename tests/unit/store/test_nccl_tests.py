@@ -6,7 +6,7 @@ import gzip
 from pathlib import Path
 
 import pytest
-from tests.nccl_tests_log import log, row
+from tests.nccl_tests_log import devices, log, row
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records.imported import Imported, Stated
@@ -251,3 +251,64 @@ def test_a_stated_number_that_the_rates_contradict_is_told_with_both(tmp_path: P
     with pytest.raises(DataError) as caught:
         read(tmp_path, text, name="all_reduce.log", stated=Stated(world_size={"all_reduce": 8}))
     assert "busbw / algbw is 1.875, all_reduce on 8 ranks has 1.75" in (caught.value.why or "")
+
+
+TALK = "node-0:1000:1000 [0] NCCL INFO AllReduce: opCount 0 sendbuff 0x1 recvbuff 0x2 count 4 datatype 7"
+
+
+@pytest.mark.parametrize("at", [0, 5, 10, 40, 58, 70, 85, 100])
+@pytest.mark.parametrize("said", [1, 3])
+def test_rows_that_lines_of_nccl_run_through_are_put_together(at: int, said: int, tmp_path: Path) -> None:
+    """NCCL's lines end in a newline; the row goes on after the last, wherever it was interrupted, inside a number too."""
+    sound = log([(1 << 20, 27.37), (1 << 21, 40.11)])
+    lines = []
+    for line in sound.splitlines():
+        if line.lstrip()[:1].isdigit():
+            lines += [line[:at] + TALK, *[TALK] * (said - 1), line[at:]]
+        else:
+            lines.append(line)
+    path = tmp_path / "all_reduce.log"
+    path.write_text(sound)
+    whole = read_foreign(path).comm_rows
+    path.write_text("\n".join(lines) + "\n")
+    assert read_foreign(path).comm_rows == whole
+
+
+def test_a_row_whose_end_never_comes_is_damaged(tmp_path: Path) -> None:
+    text = log([(1 << 20, 27.37), (1 << 21, 40.11), (1 << 22, 80.0)])
+    begin = text.index(f"{1 << 21:12}")
+    cut = text[: begin + 60] + TALK + "\n" + text[text.index("\n", begin) + 1 :]
+    path = tmp_path / "all_reduce.log"
+    path.write_text(cut)
+    found = read_foreign(path)
+    assert {row.size_bytes for row in found.comm_rows} == {1 << 20, 1 << 22}
+    assert any("1 damaged row" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("op", "middle"), [("broadcast", f"{0:7}"), ("reduce", f"{'sum':>7} {3:7}"), ("all_gather", "")]
+)
+def test_columns_of_the_old_programs(op: str, middle: str, tmp_path: Path) -> None:
+    """Before 2.12 a broadcast had a column for its root and none for the reduction."""
+    factor = 7 / 8 if op == "all_gather" else 1.0
+    figures = f"{27.37:8} {(1 << 20) / 27.37 / 1e3:7.2f} {(1 << 20) / 27.37 / 1e3 * factor:7.2f}  0e+00"
+    text = (
+        "# nThread 1 nGpus 1 minBytes 8 maxBytes 128 step: 2(factor) warmup iters: 5 iters: 20 validation: 1\n#\n"
+        + "\n".join(devices(8))
+        + "\n#       size         count    type    root     time   algbw   busbw  error     time   algbw   busbw  error\n"
+        + f"{1 << 20:12} {1 << 18:13} {'float':>6} {middle} {figures} {figures}\n"
+    )
+    path = tmp_path / f"{op}.log"
+    path.write_text(text)
+    rows = read_foreign(path).comm_rows
+    assert [(row.op, row.size_bytes, row.root) for row in rows] == [(op, 1 << 20, 3 if op == "reduce" else 0)] * 2
+
+
+@pytest.mark.parametrize("size", ["9" * 60, "1" + "0" * 5000, str(1 << 60)])
+def test_a_size_that_no_memory_has_is_damage(size: str, tmp_path: Path) -> None:
+    text = log([(1 << 20, 27.37), (1 << 21, 40.11)]).replace(f"{1 << 21:12}", f" {size}")
+    path = tmp_path / "all_reduce.log"
+    path.write_text(text)
+    found = read_foreign(path)
+    assert {row.size_bytes for row in found.comm_rows} == {1 << 20}
+    assert any("1 damaged row" in note for note in found.notes)

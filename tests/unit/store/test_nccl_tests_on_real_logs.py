@@ -116,11 +116,12 @@ def test_the_whole_folder_at_once() -> None:
 
 
 def test_a_log_with_lines_of_nccl_gives_those_too() -> None:
-    """The NCCL_DEBUG log of the other set is nccl-tests' output, too; it ends before the first row."""
+    """The NCCL_DEBUG log of the other set is nccl-tests' output, too; lines of NCCL run through every row."""
     path = SHARED / "nccl_debug" / "a100pcie_x2_nccl2.27.7.log"
     found = read_foreign(path)
     assert found.format == "nccl_tests"
     assert found.nccl is not None
     assert found.nccl.versions == ("2.27.7+cuda13.0",)
-    assert found.comm_rows == ()
-    assert "no row of results" in found.notes[0]
+    assert [r.size_bytes for r in found.comm_rows if r.in_place] == [1 << n for n in range(23, 34)]
+    assert found.comm_rows[0].time_ns_mean == 83_330.0
+    assert not any("damaged" in note or "average bus" in note for note in found.notes)

@@ -229,7 +229,7 @@ def test_a_named_file_that_is_no_trace_is_an_error(text: str, tmp_path: Path) ->
 
 def test_a_folder_without_any_trace_says_what_was_there(tmp_path: Path) -> None:
     write(tmp_path / "results.json", "{}")
-    with pytest.raises(DataError, match="no traces among 1 files") as error:
+    with pytest.raises(DataError, match="no trace among 1 file") as error:
         load_traces(tmp_path)
     assert "results.json: not a trace" in str(error.value)
 

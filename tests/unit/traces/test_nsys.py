@@ -265,3 +265,28 @@ def test_an_export_cut_short_is_one_clear_error(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:6000])
     with pytest.raises(DataError):
         load_nsys(path)
+
+
+@pytest.mark.parametrize("value", ["'soon'", "NULL", "-9223372036854775807", "4611686018427387904", "1.5", "x'ff'"])
+@pytest.mark.parametrize("column", ["start", "deviceId", "correlationId", "demangledName"])
+def test_what_is_no_number_in_a_column_of_numbers_is_left_out_and_counted(
+    column: str, value: str, tmp_path: Path
+) -> None:
+    change = f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET {column} = {value} WHERE start = 150"
+    loaded = load_traces(export(tmp_path / "rank0.sqlite", *STRINGS, *KERNELS, *CALLS, change)).ranks[0]
+    kept = loaded.events.where(Category.KERNEL)
+    assert len(kept) in (1, 2)
+    assert loaded.events.name_of(int(kept[0])) == "gemm(float*)"
+    if len(kept) == 1:
+        said = "no whole numbers in range" if value != "-9223372036854775807" else "left out"
+        assert any(said in note.text for note in loaded.notes)
+
+
+def test_a_view_in_place_of_a_table_is_refused_unread(tmp_path: Path) -> None:
+    endless = (
+        'WITH RECURSIVE n(start) AS (SELECT 1 UNION ALL SELECT start + 1 FROM n) SELECT start, start AS "end" FROM n'
+    )
+    path = export(tmp_path / "rank0.sqlite", *STRINGS, f"CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS {endless}")
+    with pytest.raises(DataError, match="not an Nsight Systems export") as error:
+        load_nsys(path)
+    assert "CUPTI_ACTIVITY_KIND_KERNEL: a view" in (error.value.why or "")

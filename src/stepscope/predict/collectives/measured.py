@@ -20,6 +20,7 @@ from stepscope.predict.collectives.measured_rows import (
     gpu_key,
 )
 from stepscope.records.imported import Stated
+from stepscope.store.files import require_there
 from stepscope.store.nccl_tests_facts import Facts, facts_of
 from stepscope.store.nccl_tests_log import LoggedRun, read_tables
 
@@ -56,12 +57,11 @@ def read_measured_table(path: str | Path, given: Given | None = None) -> Measure
 
 def read_measured_tables(path: Path, given: Given) -> tuple[list[MeasuredRow], list[str]]:
     """Rows of a table, or of all tables of collectives in a folder, and why others were not read. Raises DataError."""
-    if not path.exists():
-        raise DataError(f"{path} does not exist")
+    require_there(path)
     files = [path] if path.is_file() else sorted(path.glob("collectives_*.csv"))
     chosen = bool(files)
     if not chosen:
-        files = sorted(file for file in path.iterdir() if file.suffix in (".csv", ".log", ".txt"))
+        files = sorted(file for file in path.iterdir() if file.suffix in (".csv", ".log", ".txt") and file.is_file())
     rows: list[MeasuredRow] = []
     skipped: list[str] = []
     for file in files:

@@ -170,7 +170,7 @@ def _json_lines(path: Path, text: str) -> TextTable:
         if line.strip():
             try:
                 found.append((f"{path}:{line_number}", json.loads(line)))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(
                     f"{path}:{line_number}: not readable as JSON", why=str(error), fix="copy the file again"
                 ) from error

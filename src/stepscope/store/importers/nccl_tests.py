@@ -22,10 +22,13 @@ from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._nccl_log import read_nccl_debug
 from stepscope.store.nccl_tests_facts import Facts, facts_of
 from stepscope.store.nccl_tests_log import (
+    ROUNDING_GB,
     Figures,
     LoggedRow,
     LoggedRun,
     begins_table,
+    half_unit,
+    inconsistent,
     read_tables,
 )
 
@@ -39,8 +42,6 @@ _TYPES = {
     "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
 }  # fmt: skip
 _REDUCE_OPS = {"prod": "product"}
-_ROUNDING_GB = 0.005
-"""Bandwidths are printed in GB/s with two decimals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,13 +191,8 @@ def _rate(printed: str | None, derived_gb: float, time_us: str) -> float | None:
     if printed is None:
         return None
     value = float(printed)
-    coarse = value == 0 or _ROUNDING_GB / value > _half_unit(time_us) / float(time_us)
+    coarse = value == 0 or ROUNDING_GB / value > half_unit(time_us) / float(time_us)
     return (derived_gb if coarse else value) * 1e9
-
-
-def _half_unit(text: str) -> float:
-    """Half of the last printed digit's unit."""
-    return 0.5 * 10.0 ** -len(text.partition(".")[2])
 
 
 def _checked(table: LoggedRun, figures: Figures) -> tuple[bool | None, str | None]:
@@ -235,7 +231,7 @@ def _notes(table: LoggedRun) -> Iterator[str]:
         yield "parts of the table were cut out (<snip>)"
     if table.together > 1:
         yield f"each call was repeated {table.together} times without waiting (agg iters)"
-    if odd := _inconsistent(table):
+    if odd := [row for row in table.rows if inconsistent(row)]:
         first = odd[0]
         yield (
             f"{counted(len(odd), 'printed bandwidth')} not size / time, first in line {first.line} "
@@ -254,22 +250,6 @@ def _kind(row: LoggedRow) -> tuple[str, str | None, int]:
     return row.dtype, row.redop, row.root
 
 
-def _inconsistent(table: LoggedRun) -> list[LoggedRow]:
-    """Rows whose algbw is not size / time beyond what rounding explains."""
-    odd = []
-    for row in table.rows:
-        for form in (row.out_of_place, row.in_place):
-            if form.time_us is None or form.algbw is None or float(form.time_us) <= 0:
-                continue
-            time = float(form.time_us)
-            derived = row.size_bytes / time / 1e3
-            slack = _ROUNDING_GB + derived * _half_unit(form.time_us) / time
-            if abs(derived - float(form.algbw)) > slack * 1.01:
-                odd.append(row)
-                break
-    return odd
-
-
 def _average(table: LoggedRun) -> Iterator[str]:
     """The file's own mean of busbw against that of the rows that were read."""
     rates = [
@@ -282,7 +262,7 @@ def _average(table: LoggedRun) -> Iterator[str]:
     if stated is None or not rates:
         return
     mean = sum(rates) / len(rates)
-    if abs(mean - stated) > _ROUNDING_GB + 1e-4 * stated:
+    if abs(mean - stated) > ROUNDING_GB + 1e-4 * stated:
         yield (
             f"its average bus bandwidth is {stated:g} GB/s and that of the rows read {mean:.4g} GB/s: "
             "rows are missing, or were changed"
