@@ -37,7 +37,9 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
     names = REGISTRY.names()
     asked = next((text for text in arguments if not text.startswith("-")), None)
     if asked in names:
-        app.command(asked)(REGISTRY.load(asked).typer_function())
+        command = REGISTRY.load(asked)
+        settings = {"allow_interspersed_args": not command.runs_a_command}
+        app.command(asked, context_settings=settings)(command.typer_function())
         return app
     for name in names:
         command = REGISTRY.load(name)

@@ -43,11 +43,13 @@ class Command:
     """A command. Heavy imports belong inside ``run``: its file is imported whenever help is shown.
 
     run: takes the options, returns the exit code (None: 0); its docstring is the help. panel: heading in ``--help``.
+    runs_a_command: from the first word on that is no option, the line is the user's own command.
     """
 
     run: Callable[[Any], int | None]
     options: type[Options]
     panel: str = "Commands"
+    runs_a_command: bool = False
 
     def typer_function(self) -> Callable[..., int | None]:
         """What typer registers: the options as its parameters."""

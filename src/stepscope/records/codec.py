@@ -19,7 +19,7 @@ import msgspec
 from stepscope import __version__
 from stepscope.core.clock import utc_now
 from stepscope.core.errors import DataError, StepscopeError
-from stepscope.records import calibration, cell, comm, plan, run, samples
+from stepscope.records import calibration, cell, comm, plan, profile, run, samples
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.flight import FlightDump
 from stepscope.records.migrations import RENAMED, migrate
@@ -45,6 +45,10 @@ KINDS: dict[type, tuple[str, int]] = {
     comm.CommSummary: ("comm_summary", 1),
     comm.CommRow: ("comm_row", 1),
     calibration.Calibration: ("calib", 1),
+    profile.ProfileRecord: ("profile", 1),
+    profile.HookedProcess: ("profile_process", 1),
+    profile.HookedRank: ("profile_rank", 1),
+    profile.WindowOfRank: ("profile_window_rank", 1),
 }
 """Kind and current version of every record that has a file of its own."""
 

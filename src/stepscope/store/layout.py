@@ -127,3 +127,42 @@ class RunLayout:
 
     def group(self, group_id: str) -> GroupLayout:
         return GroupLayout(self.groups / group_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileLayout:
+    """The output folder of ``stepscope profile`` and ``run``; the hook in the job writes into it by the same names."""
+
+    root: Path
+
+    @property
+    def record(self) -> Path:
+        return self.root / "profile.json"
+
+    @property
+    def control(self) -> Path:
+        return self.root / ".stepscope"
+
+    @property
+    def nccl_debug(self) -> Path:
+        return self.root / "nccl-debug"
+
+    def request(self, window: int) -> Path:
+        return self.control / f"request-{window}.json"
+
+    def traces(self, window: int) -> Path:
+        return self.root / f"window-{window}"
+
+    def processes(self) -> tuple[Path, ...]:
+        return tuple(sorted(self.control.glob("process-*.json")))
+
+    def ranks(self) -> tuple[Path, ...]:
+        return tuple(sorted(self.control.glob("rank-*.json")))
+
+    def window_ranks(self, window: int) -> tuple[Path, ...]:
+        return tuple(sorted(self.control.glob(f"window-{window}-rank-*.json")))
+
+    def windows(self) -> tuple[int, ...]:
+        """Numbers of the windows that left traces."""
+        numbers = (folder.name.removeprefix("window-") for folder in self.root.glob("window-*") if folder.is_dir())
+        return tuple(sorted(int(number) for number in numbers if number.isdigit()))

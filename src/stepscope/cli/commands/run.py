@@ -1,0 +1,36 @@
+"""``stepscope run``: any training command with the hook asleep, to be profiled while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stepscope.cli.command import Command, Options
+
+
+class Run(Options):
+    """The command line of ``stepscope run``."""
+
+    command: Annotated[
+        list[str], typer.Argument(help="The training command, as you would run it.", metavar="-- COMMAND...")
+    ]
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the job.", metavar="DIR")] = None
+    step_optimizer: Annotated[
+        int, typer.Option(help="Which optimizer's steps count, in the order of their first step.", min=1, metavar="N")
+    ] = 1
+    nccl_debug: Annotated[bool, typer.Option("--nccl-debug", help="Keep NCCL's own log (NCCL_DEBUG=INFO).")] = False
+
+
+def run(options: Run) -> int:
+    """Run a training command so that `stepscope profile --attach` can profile it at any time.
+
+    stepscope run -o RUN -- torchrun --nproc-per-node 8 train.py
+    """
+    from stepscope.cli.profile_run import run_asleep
+
+    return run_asleep(options)
+
+
+COMMAND = Command(run=run, options=Run, panel="Start here", runs_a_command=True)

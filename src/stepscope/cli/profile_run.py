@@ -1,0 +1,201 @@
+"""What ``stepscope profile`` and ``stepscope run`` do: start the command under the hook, wait for windows, show them."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.cli.console import err, out
+from stepscope.cli.ranges import parse_ranges
+from stepscope.core.errors import DataError, ExitCode, StepscopeError, UsageError
+from stepscope.core.units import format_bytes
+from stepscope.core.words import counted
+from stepscope.launch import hooked_job
+from stepscope.launch.hooked_job import WindowState
+from stepscope.matrix.run_place import default_run_dir
+from stepscope.records.profile import ProfileRecord, WindowOfRank, WindowRequest
+from stepscope.store.layout import ProfileLayout
+from stepscope.store.reader import read_record
+from stepscope.store.writer import make_dir, write_error
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.profile import Profile, Window
+    from stepscope.cli.commands.run import Run
+
+FIXED_STEP = 20
+"""Where ranks begin that do not see the output folder, and by when step times count as settled."""
+
+
+def run(options: Profile) -> int:
+    """Profile a new job or a running one; the job's own exit code where it was started here."""
+    if (options.attach is None) == (not options.command):
+        raise UsageError(
+            "profile needs a command after `--`, or --attach RUN",
+            fix="for example `stepscope profile -- torchrun --nproc-per-node 8 train.py`",
+        )
+    request = _request(options, running=options.attach is not None)
+    if options.attach is not None:
+        return _attach(options, request)
+    layout = ProfileLayout(options.output or default_run_dir("profile"))
+    child = _start(layout, options.command or [], request, options)
+    with hooked_job.signals_passed_on(child):
+        state = hooked_job.wait_for_window(layout, 1, request, child)
+        shown = _show(layout, 1, state, tensorboard=options.tensorboard)
+        if child.poll() is None:
+            err().print("the job runs on; stepscope waits for it", style="dim")
+        code = hooked_job.exit_code(child.wait())
+    if not shown:
+        reason, fix = _missing(layout, state, options.command or [])
+        err().print(f"no trace: {reason}\n  fix: {fix}", style="yellow", soft_wrap=True)
+        return code or ExitCode.ENVIRONMENT
+    return code
+
+
+def run_asleep(options: Run) -> int:
+    """Run the command with the hook asleep; the job's own exit code."""
+    layout = ProfileLayout(options.output or default_run_dir("run"))
+    child = _start(layout, options.command, None, options)
+    err().print(f"to profile it: stepscope profile --attach {layout.root}", style="dim", soft_wrap=True)
+    with hooked_job.signals_passed_on(child):
+        return hooked_job.exit_code(child.wait())
+
+
+def _start(
+    layout: ProfileLayout, command: Sequence[str], first: WindowRequest | None, options: Profile | Run
+) -> subprocess.Popen[bytes]:
+    record = ProfileRecord(
+        command=tuple(command), folder=str(Path.cwd()), host=socket.gethostname(), first=first, argv=tuple(sys.argv)
+    )
+    environment = hooked_job.prepare(
+        layout, record, nccl_debug=options.nccl_debug, step_optimizer=options.step_optimizer
+    )
+    return hooked_job.start(command, environment)
+
+
+def _attach(options: Profile, request: WindowRequest) -> int:
+    for name, given in (("-o", options.output), ("--nccl-debug", options.nccl_debug)):
+        if given:
+            raise UsageError(f"{name} is chosen by `stepscope run`, not by --attach", fix=f"leave {name} out")
+    if options.step_optimizer != 1:
+        raise UsageError("--step-optimizer is chosen by `stepscope run`, not by --attach", fix="leave it out")
+    assert options.attach is not None
+    layout = ProfileLayout(options.attach)
+    number = hooked_job.wake(layout, request)
+    if not layout.ranks():
+        err().print("no rank has made a step yet: waiting", style="dim")
+    state = hooked_job.wait_for_window(layout, number, request, None)
+    if not _show(layout, number, state, tensorboard=options.tensorboard):
+        reason, fix = _missing(layout, state, read_record(layout.record, ProfileRecord).command)
+        raise DataError(f"no trace: {reason}", fix=fix)
+    return 0
+
+
+def _request(options: Window, *, running: bool) -> WindowRequest:
+    wait: int | str = options.wait
+    if wait != "auto":
+        if not str(wait).isdigit():
+            raise UsageError(f"--wait {wait!r}: expected auto or a number of steps", fix="for example --wait 50")
+        wait = int(wait)
+    if options.duration is not None and (running or options.duration <= 0):
+        raise UsageError(
+            "--duration is for a command that stepscope starts" if running else "--duration must be above 0 s",
+            fix="leave it out" if running else "for example --duration 10",
+        )
+    collect = [name for name in ("shapes", "stacks", "memory", "flops", "modules") if getattr(options, name)]
+    timed = options.duration is not None
+    return WindowRequest(
+        steps=10**9 if timed else options.steps,
+        wait=1 if timed else wait,  # type: ignore[arg-type]
+        warmup=options.warmup,
+        fixed_step=None if running else (FIXED_STEP if isinstance(wait, str) else max(wait, 1)),
+        collect=tuple(collect),
+        ranks=None if options.ranks is None else tuple(sorted(parse_ranges(options.ranks, "--ranks") or ())),
+        duration_s=options.duration,
+        after_s=5.0 if timed else None,
+    )
+
+
+def _show(layout: ProfileLayout, number: int, state: WindowState, *, tensorboard: Path | None) -> bool:
+    """Print what the window's traces say; False where there is none."""
+    if not state.written:
+        return False
+    if tensorboard is not None:
+        _copy_for_tensorboard(state.written, tensorboard)
+    console = out()
+    console.print()
+    console.rule(f"stepscope: window {number}")
+    from stepscope.cli.commands.trace import Trace
+    from stepscope.cli.trace_run import run as run_trace
+
+    try:
+        run_trace(Trace(paths=(str(layout.traces(number)),)))
+    except StepscopeError as error:
+        err().print(f"error: {error}", style="red", soft_wrap=True)
+    for line in _notes(layout, state):
+        console.print(line, soft_wrap=True)
+    console.rule()
+    sys.stdout.flush()
+    return True
+
+
+def _notes(layout: ProfileLayout, state: WindowState) -> list[str]:
+    """What the profiler cost, what is missing, where the files are."""
+    written = state.written
+    lines = []
+    plain = [statistics.median(r.unprofiled_ns) for r in written if r.unprofiled_ns]
+    profiled = [statistics.median(r.profiled_ns) for r in written if r.profiled_ns]
+    if plain and profiled:
+        before, inside = statistics.median(plain), statistics.median(profiled)
+        lines.append(
+            f"step time without the profiler: {before / 1e6:,.1f} ms; in the profiled steps {inside / 1e6:,.1f} ms "
+            f"({100 * (inside / before - 1):+.0f}%)"
+        )
+    ranges = {(r.first_step, r.last_step) for r in written}
+    for first, last in sorted(ranges):
+        lines.append(f"profiled: steps {first + 1} to {last} of {counted(len(written), 'rank')}")
+    for report in state.reports:
+        if report.status != "written":
+            lines.append(f"! rank {report.rank} ({report.host}): no trace: {report.reason}")
+    if state.silent:
+        named = ", ".join(str(rank) for rank in state.silent[:16])
+        lines.append(f"! no report from rank {named}: it ended, hangs, or does not see {layout.root}")
+    size = sum(r.size_bytes for r in written)
+    pause = max(r.paused_s for r in written)
+    lines.append(f"{layout.root}: {format_bytes(size)} of traces; writing them paused the job for {pause:.1f} s")
+    lines.append(
+        f"next: stepscope diagnose {shlex.quote(str(layout.root))}; stepscope report {shlex.quote(str(layout.root))}"
+    )
+    return lines
+
+
+def _missing(layout: ProfileLayout, state: WindowState, command: Sequence[str]) -> tuple[str, str]:
+    """(reason, what to do) where no rank wrote a trace."""
+    if state.reports:
+        reasons = dict.fromkeys(f"rank {r.rank}: {r.reason}" for r in state.reports)
+        return "; ".join(list(reasons)[:4]), "see the reason of each rank above"
+    if layout.ranks():
+        return (
+            "the job ended before the window began",
+            "begin earlier, for example with --wait 2, or train for more steps",
+        )
+    return hooked_job.why_no_rank(layout, command)
+
+
+def _copy_for_tensorboard(reports: Sequence[WindowOfRank], folder: Path) -> None:
+    """TensorBoard's profiler page looks for WORKER.TIME.pt.trace.json.gz."""
+    make_dir(folder)
+    for report in reports:
+        assert report.file is not None
+        target = folder / f"{report.host}_rank{report.rank}.{time.time_ns() // 1_000_000}.pt.trace.json.gz"
+        try:
+            shutil.copyfile(report.file, target)
+        except OSError as error:
+            raise write_error(target, error) from error

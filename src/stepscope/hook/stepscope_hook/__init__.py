@@ -1,0 +1,61 @@
+"""What `stepscope profile` and `stepscope run` put into a training job: it waits for torch, then counts optimizer steps.
+
+This package runs in the user's processes. It uses the standard library and the job's own torch, works with Python 3.8
+and later, and never raises into the job. What it writes is described in stepscope/records/profile.py.
+"""
+
+import json
+import sys
+
+
+def install(text):
+    """Begin to watch for torch. text: JSON of STEPSCOPE_HOOK, written by the command line."""
+    options = json.loads(text)
+    if "torch" in sys.modules:
+        _torch_is_there(options)
+    else:
+        sys.meta_path.insert(0, _Watch(options))
+
+
+class _Watch:
+    """A finder that finds nothing itself: it lets the others find torch, and calls once when torch has been executed."""
+
+    def __init__(self, options):
+        self.options = options
+        self.busy = False
+
+    def find_spec(self, name, path=None, target=None):  # the protocol of finders
+        if name != "torch" or self.busy:
+            return None
+        import importlib.util
+
+        self.busy = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.busy = False
+        loader = getattr(spec, "loader", None)
+        if loader is None:
+            return spec
+        execute = loader.exec_module
+
+        def exec_module(module):
+            del loader.exec_module
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            execute(module)
+            _torch_is_there(self.options)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+def _torch_is_there(options):
+    from stepscope_hook.control import Control, say
+
+    try:
+        from stepscope_hook.steps import watch
+
+        watch(Control(options))
+    except Exception as error:  # the job goes on whatever happens here
+        say("the hook is off: {}: {}".format(type(error).__name__, error))

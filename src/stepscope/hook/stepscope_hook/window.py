@@ -1,0 +1,267 @@
+"""A window of profiled steps on one rank: torch's profiler from one step boundary to another, then one trace file."""
+
+import gzip
+import json
+import os
+import shutil
+import sys
+import time
+
+from stepscope_hook.control import say, utc
+from stepscope_hook.facts import model_facts
+
+GZIP_LEVEL = 1
+"""gzip's fastest: the job waits while its trace is written."""
+
+
+class Window:
+    """One window. steps: the counter that owns it; request: what was asked for; optimizer: whose steps count, or None."""
+
+    def __init__(self, steps, request, optimizer, late=0):
+        self.steps = steps
+        self.control = steps.control
+        self.request = request
+        self.optimizer = optimizer
+        self.late = late
+        self.number = steps.number
+        self.unprofiled_ns = steps.times_ns()
+        self.profiled_ns = []
+        self.profiler = None
+        self.span = None
+        self.guard = None
+        self.scopes = None
+        self.recording = False
+        self.first = self.last = 0
+        self.boundary_ns = 0
+
+    def start(self, count):
+        """Begin with warm-up steps. False where this rank has to sit the window out; the reason is written."""
+        import torch
+
+        self.first = count + self.request["warmup"]
+        if self.late > 0:
+            return self.report("missed", "this rank saw the window {} steps after its first step".format(self.late))
+        if torch.autograd._profiler_enabled():
+            return self.report("stepped_back", "the job's own profiler runs at step {}".format(count))
+        if self.request.get("tool") == "nsys":
+            torch.cuda.profiler.start()
+            self.recording = True
+            self.last = count
+            return True
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        accelerated = [name for name in ("CUDA", "XPU", "HPU", "MTIA") if self.has(torch, name)]
+        activities += [getattr(torch.profiler.ProfilerActivity, name) for name in accelerated]
+        collect = self.request["collect"]
+        extra = {}
+        if "all_threads" in collect:
+            extra["experimental_config"] = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+        self.profiler = torch.profiler._KinetoProfile(
+            activities=activities,
+            record_shapes="shapes" in collect,
+            profile_memory="memory" in collect,
+            with_stack="stacks" in collect,
+            with_flops="flops" in collect,
+            **extra,
+        )
+        self.guard = Guard(self)
+        self.guard.ours = True
+        try:
+            self.profiler.prepare_trace()
+        finally:
+            self.guard.ours = False
+        if "modules" in collect:
+            from stepscope_hook.scopes import Scopes
+
+            self.scopes = Scopes()
+        if self.request["warmup"] == 0:
+            self.record(count)
+        return True
+
+    @staticmethod
+    def has(torch, name):
+        module = getattr(torch, name.lower(), None)
+        known = hasattr(torch.profiler.ProfilerActivity, name)
+        return known and module is not None and module.is_available()
+
+    def step(self, count):
+        """A step has ended. True when the window is over."""
+        now = time.perf_counter_ns()
+        if self.profiler is None:
+            if not self.recording:
+                return True
+            if count - self.first < self.request["steps"]:
+                return False
+            self.close_nsys(count)
+            return True
+        if not self.recording:
+            if count >= self.first:
+                self.record(count)
+            return False
+        self.profiled_ns.append(now - self.boundary_ns)
+        self.last = count
+        self.end_span()
+        if self.request.get("duration_s"):
+            over = now - self.began_ns >= self.request["duration_s"] * 1e9
+        else:
+            over = count - self.first >= self.request["steps"]
+        if over:
+            self.finish()
+            return True
+        self.begin_span(count)
+        return False
+
+    def record(self, count):
+        """From here on events are kept."""
+        self.guard.ours = True
+        try:
+            self.profiler.start_trace()
+        finally:
+            self.guard.ours = False
+        self.recording = True
+        self.first = self.last = count
+        for key, value in self.metadata().items():
+            self.profiler.add_metadata_json("stepscope." + key, json.dumps(value))
+        self.began_ns = time.perf_counter_ns()
+        self.begin_span(count)
+
+    def metadata(self):
+        steps = self.steps
+        return {
+            "rank": steps.rank, "world_size": steps.world, "host": self.control.host,
+            "profile": {"window": self.number, "first_step": self.first, "steps": self.request["steps"],
+                        "collect": self.request["collect"]},
+            "model": model_facts(self.optimizer),
+        }  # fmt: skip
+
+    def begin_span(self, count):
+        import torch
+
+        self.span = torch.profiler.record_function("ProfilerStep#{}".format(count))
+        self.span.__enter__()
+        self.boundary_ns = time.perf_counter_ns()
+
+    def end_span(self):
+        if self.span is not None:
+            span, self.span = self.span, None
+            span.__exit__(None, None, None)
+
+    def finish(self):
+        """Stop, write the trace, say how it went."""
+        ended, started = utc(), time.perf_counter()
+        self.stop()
+        try:
+            path, size = self.export()
+        except OSError as error:
+            self.report("failed", "the trace cannot be written: {}".format(error), ended=ended)
+            return
+        self.report("written", None, ended=ended, file=path, size_bytes=size, paused_s=time.perf_counter() - started)
+
+    def stop(self):
+        if self.scopes is not None:
+            self.scopes.close()
+        if self.guard is not None:
+            self.guard.close()
+        if self.recording:
+            self.profiler.stop_trace()
+        elif (
+            self.profiler is not None
+        ):  # only prepared: started and stopped, since torch cannot take a preparation back
+            self.profiler.start_trace()
+            self.profiler.stop_trace()
+        self.recording = False
+
+    def export(self):
+        folder = os.path.join(self.control.output, "window-{}".format(self.number))
+        os.makedirs(folder, exist_ok=True)
+        final = os.path.join(folder, "rank-{:05d}.json.gz".format(self.steps.rank))
+        plain = os.path.join(folder, ".rank-{:05d}.json".format(self.steps.rank))
+        packed = plain + ".gz"
+        try:
+            self.profiler.export_chrome_trace(plain)
+            with open(plain, "rb") as source, gzip.open(packed, "wb", compresslevel=GZIP_LEVEL) as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+            os.replace(packed, final)
+        finally:
+            for path in (plain, packed):
+                if os.path.exists(path):
+                    os.remove(path)
+        return final, os.path.getsize(final)
+
+    def close_nsys(self, count):
+        import torch
+
+        torch.cuda.profiler.stop()
+        self.recording = False
+        self.last = count
+        self.report("written", None, file=None, size_bytes=0, ended=utc())
+
+    def abandon(self, reason, status="failed"):
+        """Give up without a trace."""
+        try:
+            self.end_span()
+            self.stop()
+        except Exception as error:  # what is given up may be in any state
+            reason = "{}; {}: {}".format(reason, type(error).__name__, error)
+        self.report(status, reason)
+
+    def at_exit(self):
+        """The process ends inside the window: keep whole steps of a job that ends well."""
+        taken, wanted = len(self.profiled_ns), self.request["steps"]
+        reason = "the job ended after {} of {} profiled steps".format(taken, wanted)
+        if self.profiler is None or not taken or hasattr(sys, "last_type"):
+            self.abandon(reason, status="ended")
+            return
+        self.end_span()
+        self.finish()
+
+    def report(self, status, reason, **more):
+        """Always False, for start()."""
+        steps = self.steps
+        document = {
+            "window": self.number, "rank": steps.rank, "world_size": steps.world, "host": self.control.host,
+            "status": status, "reason": reason, "restart": steps.restart,
+            "first_step": self.first, "last_step": self.last,
+            "unprofiled_ns": self.unprofiled_ns, "profiled_ns": self.profiled_ns,
+        }  # fmt: skip
+        document.update(more)
+        name = "window-{}-rank-{:05d}.json".format(self.number, steps.rank)
+        problem = self.control.write("profile_window_rank/1", name, document)
+        if problem is not None:
+            say("rank {}: {}; cannot write {}".format(steps.rank, reason or status, problem))
+        return False
+
+
+class Guard:
+    """While our profiler runs: the job's own profiler may start at any time, and then ours makes room.
+
+    torch allows one profiler a process and raises where a second one starts; the job would see that error.
+    """
+
+    NAMES = ("_prepare_trace", "_start_trace")
+
+    def __init__(self, window):
+        import torch.autograd.profiler
+
+        self.window = window
+        self.ours = False
+        self.target = torch.autograd.profiler.profile
+        self.originals = {name: self.target.__dict__[name] for name in self.NAMES if name in self.target.__dict__}
+        for name, original in self.originals.items():
+            setattr(self.target, name, self.wrapped(original))
+
+    def wrapped(self, original):
+        guard = self
+
+        def makes_room(profiler, *args, **kwargs):
+            if not guard.ours and guard.window is not None:
+                window, guard.window = guard.window, None
+                window.abandon("the job started its own profiler", status="stepped_back")
+                window.profiler = None
+            return original(profiler, *args, **kwargs)
+
+        return makes_room
+
+    def close(self):
+        self.window = None
+        for name, original in self.originals.items():
+            setattr(self.target, name, original)

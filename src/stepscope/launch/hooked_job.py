@@ -1,0 +1,206 @@
+"""The user's own command under the hook: its environment, its signals, and the windows that its ranks report."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from stepscope import __version__
+from stepscope.core.dataclass import dataclass
+from stepscope.core.errors import UsageError
+from stepscope.records import codec
+from stepscope.records.profile import HookedProcess, HookedRank, ProfileRecord, WindowOfRank, WindowRequest
+from stepscope.store.layout import ProfileLayout
+from stepscope.store.reader import read_if_there, read_record
+from stepscope.store.writer import make_dir, write_error, write_record
+
+HOOK = Path(__file__).parents[1] / "hook"
+POLL_S = 0.05
+STRAGGLING_S = 60.0
+"""From a window's first report to the end of the wait for the ranks that have not reported."""
+
+
+def prepare(layout: ProfileLayout, record: ProfileRecord, *, nccl_debug: bool, step_optimizer: int) -> dict[str, str]:
+    """Make the output folder and return the environment of the command. Raises StepscopeError.
+
+    The folder must be new or empty: windows of two jobs in one folder could not be told apart.
+    """
+    root = layout.root
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise UsageError(f"{root} exists and is not an empty folder", fix="choose another folder with -o DIR")
+    make_dir(layout.control)
+    write_record(layout.record, record)
+    options = {
+        "output": str(root.resolve()),
+        "tool_version": __version__,
+        "step_optimizer": step_optimizer,
+        "first": codec.to_builtins(record.first),
+    }
+    environment = dict(os.environ)
+    environment["STEPSCOPE_HOOK"] = json.dumps(options)
+    environment["PYTHONPATH"] = os.pathsep.join([str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment.setdefault("KINETO_LOG_LEVEL", "99")  # what Kineto says of its own work would change the job's output
+    if nccl_debug:
+        make_dir(layout.nccl_debug)
+        environment["NCCL_DEBUG"] = environment.get("NCCL_DEBUG") or "INFO"
+        environment["NCCL_DEBUG_FILE"] = str(layout.nccl_debug.resolve() / "%h.%p.log")
+    return environment
+
+
+def start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """The command as a child with our own stdin, stdout and stderr. Raises UsageError where it cannot be started."""
+    try:
+        return subprocess.Popen(list(command), env=dict(environment))
+    except OSError as error:
+        raise UsageError(
+            f"{command[0]!r} cannot be started", why=error.strerror or str(error), fix="check the command after `--`"
+        ) from error
+
+
+@contextmanager
+def signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Within the block a signal to this process is one to the job; Ctrl-C of a terminal reaches the job by itself."""
+
+    def pass_on(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        if child.poll() is None and not (signum == signal.SIGINT and _in_foreground()):
+            child.send_signal(signum)
+
+    caught = [s for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is not signal.SIG_IGN]
+    before = {signum: signal.signal(signum, pass_on) for signum in caught}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _in_foreground() -> bool:
+    """Whether a terminal sends its signals to our process group, which is the job's too."""
+    try:
+        with Path("/dev/tty").open() as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def exit_code(returncode: int) -> int:
+    """The job's own, as a shell gives it: 128 + the signal's number for one that a signal ended."""
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowState:
+    """What is known of a window. expected: ranks that were asked and are known to exist; None before any rank stepped."""
+
+    expected: tuple[int, ...] | None
+    reports: tuple[WindowOfRank, ...]
+
+    @property
+    def silent(self) -> tuple[int, ...]:
+        """Ranks that have not reported."""
+        told = {report.rank for report in self.reports}
+        return tuple(rank for rank in self.expected or () if rank not in told)
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.expected) and not self.silent
+
+    @property
+    def written(self) -> tuple[WindowOfRank, ...]:
+        return tuple(report for report in self.reports if report.status == "written")
+
+
+def window_state(layout: ProfileLayout, number: int, request: WindowRequest) -> WindowState:
+    """Of window ``number``, from the files that ranks wrote."""
+    reports = [read_record(path, WindowOfRank) for path in layout.window_ranks(number)]
+    worlds = {r.world_size for r in reports} or {read_record(p, HookedRank).world_size for p in layout.ranks()[:1]}
+    expected = tuple(range(max(worlds))) if worlds else None
+    if expected is not None and request.ranks is not None:
+        expected = tuple(rank for rank in request.ranks if rank in expected)
+    return WindowState(expected=expected, reports=tuple(sorted(reports, key=lambda r: r.rank)))
+
+
+def wait_for_window(
+    layout: ProfileLayout, number: int, request: WindowRequest, child: subprocess.Popen[bytes] | None
+) -> WindowState:
+    """The window once every rank has reported, the job has ended, or the last ranks are late by STRAGGLING_S.
+
+    child: None for a job of somebody else's, whose rank 0 is looked for by its process id where it runs on this host.
+    """
+    first_report = None
+    while True:
+        over = child.poll() is not None if child is not None else _is_gone(layout)
+        state = window_state(layout, number, request)
+        if state.complete or over:
+            return state
+        if state.reports and first_report is None:
+            first_report = time.monotonic()
+        if first_report is not None and time.monotonic() - first_report > STRAGGLING_S:
+            return state
+        time.sleep(POLL_S)
+
+
+def _is_gone(layout: ProfileLayout) -> bool:
+    """Whether every known rank of this host has ended; False where none ran here."""
+    here = [rank for rank in (read_record(p, HookedRank) for p in layout.ranks()) if rank.host == socket.gethostname()]
+    return bool(here) and not any(Path(f"/proc/{rank.pid}").exists() for rank in here)
+
+
+def wake(layout: ProfileLayout, request: WindowRequest) -> int:
+    """Ask the ranks of a running job for a window; returns its number."""
+    number = 1 + max((int(p.stem.split("-")[1]) for p in layout.control.glob("request-*.json")), default=0)
+    if read_if_there(layout.record, ProfileRecord) is None:
+        raise UsageError(f"{layout.root} is not the folder of a job under stepscope", why="it has no profile.json")
+    record = read_record(layout.record, ProfileRecord)
+    number += record.first is not None and number == 1
+    path = layout.request(number)
+    temporary = path.with_suffix(".tmp")
+    try:
+        temporary.write_text(json.dumps(codec.to_builtins(request)), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise write_error(path, error) from error
+    return number
+
+
+def why_no_rank(layout: ProfileLayout, command: Sequence[str]) -> tuple[str, str]:
+    """(reason, what to do) for a job none of whose ranks reported a step."""
+    processes = [read_record(path, HookedProcess) for path in layout.processes()]
+    if processes:
+        count = f"{len(processes)} process{'es' if len(processes) > 1 else ''} imported torch"
+        return (
+            f"{count}, and no optimizer of torch.optim made a step",
+            "a job without an optimizer: `stepscope profile --duration 10 -- ...` profiles forward passes for 10 s",
+        )
+    first, line = Path(command[0]).name, shlex.join(command)
+    passing = "PYTHONPATH,STEPSCOPE_HOOK"
+    if first in ("srun", "salloc", "sbatch"):
+        return (
+            "no process of the job imported torch with the hook",
+            f"srun must pass {passing} on: --export=ALL,{passing}",
+        )
+    if first in ("mpirun", "mpiexec", "orterun"):
+        return (
+            "no process of the job imported torch with the hook",
+            f"{first} must pass the environment on: -x PYTHONPATH -x STEPSCOPE_HOOK (MPICH: -genvlist {passing})",
+        )
+    if first in ("docker", "podman", "singularity", "apptainer", "enroot"):
+        return (
+            "no process of the job imported torch with the hook",
+            f"a container sees neither the environment nor the folder: pass {passing} in and mount {HOOK} and {layout.root}",
+        )
+    if " -I " in line or " -E " in line or " -S " in line:
+        return "Python ignores the environment with -I, -E and -S", "leave that option of python out"
+    return (
+        "no process of the job imported torch",
+        f"check that the command runs training, and that its launcher passes {passing} on to the ranks",
+    )
