@@ -88,6 +88,8 @@ def _attach(options: Profile, request: WindowRequest) -> int:
         raise UsageError("--step-optimizer is chosen by `stepscope run`, not by --attach", fix="leave it out")
     assert options.attach is not None
     layout = ProfileLayout(options.attach)
+    if hooked_job.is_gone(layout):
+        raise DataError(f"{options.attach}: this job has ended", fix="start it again with `stepscope run`")
     number = hooked_job.wake(layout, request)
     if not layout.ranks():
         err().print("no rank has made a step yet: waiting", style="dim")
@@ -119,7 +121,7 @@ def _request(options: Window, *, running: bool) -> WindowRequest:
         collect=tuple(collect),
         ranks=None if options.ranks is None else tuple(sorted(parse_ranges(options.ranks, "--ranks") or ())),
         duration_s=options.duration,
-        after_s=5.0 if timed else None,
+        after_s=options.after if timed else None,
     )
 
 
@@ -164,8 +166,9 @@ def _notes(layout: ProfileLayout, state: WindowState) -> list[str]:
     for report in state.reports:
         if report.status != "written":
             lines.append(f"! rank {report.rank} ({report.host}): no trace: {report.reason}")
-    if state.silent:
-        named = ", ".join(str(rank) for rank in state.silent[:16])
+    reported = {report.rank for report in state.reports}
+    if unseen := [rank for rank in state.silent if rank not in reported]:
+        named = ", ".join(str(rank) for rank in unseen[:16])
         lines.append(f"! no report from rank {named}: it ended, hangs, or does not see {layout.root}")
     size = sum(r.size_bytes for r in written)
     pause = max(r.paused_s for r in written)
@@ -180,13 +183,23 @@ def _missing(layout: ProfileLayout, state: WindowState, command: Sequence[str]) 
     """(reason, what to do) where no rank wrote a trace."""
     if state.reports:
         reasons = dict.fromkeys(f"rank {r.rank}: {r.reason}" for r in state.reports)
-        return "; ".join(list(reasons)[:4]), "see the reason of each rank above"
+        return "; ".join(list(reasons)[:4]), _FIXES[state.reports[0].status]
     if layout.ranks():
         return (
             "the job ended before the window began",
             "begin earlier, for example with --wait 2, or train for more steps",
         )
     return hooked_job.why_no_rank(layout, command)
+
+
+_FIXES = {
+    "open": "see how the job itself ended",
+    "ended": "begin earlier with --wait N, or profile fewer steps with --steps N",
+    "stepped_back": "choose steps that the job does not profile itself, with --wait N",
+    "missed": "the output folder reaches this host late: choose one on a faster file system, or --wait N",
+    "failed": "mend the cause and run again",
+}
+"""By what happened to a window."""
 
 
 def _copy_for_tensorboard(reports: Sequence[WindowOfRank], folder: Path) -> None:

@@ -19,7 +19,7 @@ from stepscope.core.suggest import did_you_mean, unknown
 from stepscope.core.units import format_bytes
 from stepscope.core.words import counted
 from stepscope.report import trace_sections
-from stepscope.store.layout import RunLayout
+from stepscope.store.layout import ProfileLayout, RunLayout
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.trace import Trace
@@ -231,7 +231,10 @@ def _stated_ranks(given: Sequence[str]) -> dict[str, int]:
 
 
 def _traces_of(given: str, cell: str | None) -> list[str]:
-    """The path itself, or the trace folder of one cell when it is a run folder."""
+    """The path itself, the trace folder of one cell when it is a run folder, or the last window of a profiled job."""
+    profiled = ProfileLayout(Path(given))
+    if profiled.record.is_file():
+        return [str(_window(profiled, cell))]
     layout = RunLayout(Path(given))
     if not layout.run.is_file():
         if cell is not None:
@@ -254,6 +257,22 @@ def _traces_of(given: str, cell: str | None) -> list[str]:
     if len(traced) > 1:
         raise UsageError(f"{given}: traces of {counted(len(traced), 'cell')}", fix=_cells(layout, traced))
     return [str(folder) for folder in traced.values()]
+
+
+def _window(layout: ProfileLayout, number: str | None) -> Path:
+    """Folder of one window of a profiled job: the last, or the one that --cell names."""
+    windows = {str(window): layout.traces(window) for window in layout.windows()}
+    if not windows:
+        raise DataError(f"{layout.root}: no window left a trace", fix="profile the job again")
+    if number is None:
+        if len(windows) > 1:
+            err().print(
+                f"{counted(len(windows), 'window')}: the last one is shown; --cell N shows another", style="dim"
+            )
+        return list(windows.values())[-1]
+    if number not in windows:
+        raise UsageError(f"--cell {number!r} names no window", fix=f"windows with traces: {', '.join(windows)}")
+    return windows[number]
 
 
 def _cells(layout: RunLayout, traced: dict[str, Path]) -> str:

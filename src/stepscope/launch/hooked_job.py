@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -35,6 +36,12 @@ def prepare(layout: ProfileLayout, record: ProfileRecord, *, nccl_debug: bool, s
     The folder must be new or empty: windows of two jobs in one folder could not be told apart.
     """
     root = layout.root
+    if shutil.which(record.command[0]) is None:
+        raise UsageError(
+            f"{record.command[0]!r} cannot be started",
+            why="there is no such program" if not Path(record.command[0]).exists() else "it is not executable",
+            fix="check the command after `--`",
+        )
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise UsageError(f"{root} exists and is not an empty folder", fix="choose another folder with -o DIR")
     make_dir(layout.control)
@@ -106,9 +113,9 @@ class WindowState:
 
     @property
     def silent(self) -> tuple[int, ...]:
-        """Ranks that have not reported."""
-        told = {report.rank for report in self.reports}
-        return tuple(rank for rank in self.expected or () if rank not in told)
+        """Ranks that have not reported an end of the window."""
+        ended = {report.rank for report in self.reports if report.status != "open"}
+        return tuple(rank for rank in self.expected or () if rank not in ended)
 
     @property
     def complete(self) -> bool:
@@ -138,18 +145,18 @@ def wait_for_window(
     """
     first_report = None
     while True:
-        over = child.poll() is not None if child is not None else _is_gone(layout)
+        over = child.poll() is not None if child is not None else is_gone(layout)
         state = window_state(layout, number, request)
         if state.complete or over:
             return state
-        if state.reports and first_report is None:
+        if len(state.silent) < len(state.expected or ()) and first_report is None:
             first_report = time.monotonic()
         if first_report is not None and time.monotonic() - first_report > STRAGGLING_S:
             return state
         time.sleep(POLL_S)
 
 
-def _is_gone(layout: ProfileLayout) -> bool:
+def is_gone(layout: ProfileLayout) -> bool:
     """Whether every known rank of this host has ended; False where none ran here."""
     here = [rank for rank in (read_record(p, HookedRank) for p in layout.ranks()) if rank.host == socket.gethostname()]
     return bool(here) and not any(Path(f"/proc/{rank.pid}").exists() for rank in here)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from stepscope.core.dataclass import dataclass
 
-WindowStatus = Literal["written", "missed", "stepped_back", "failed", "ended"]
+WindowStatus = Literal["open", "written", "missed", "stepped_back", "failed", "ended"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class HookedRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowOfRank:
-    """window-N-rank-R.json: how a window went on one rank.
+    """window-N-rank-R.json: how a window went on one rank; ``open`` while it lasts.
 
     unprofiled_ns: host time of up to 64 steps before the window. profiled_ns: of the steps in it. paused_s: how long
     the rank waited while its trace was written.

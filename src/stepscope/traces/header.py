@@ -29,8 +29,8 @@ def meta_from(
     devices = [d for d in _list(header.get("deviceProperties")) if isinstance(d, dict)]
     memory = _integer(devices[0].get("totalGlobalMem")) if devices else None
     return TraceMeta(
-        rank=_integer(distributed.get("rank")),
-        world_size=_integer(distributed.get("world_size")),
+        rank=_first(_integer(distributed.get("rank")), _integer(header.get(f"{_OWN}rank"))),
+        world_size=_first(_integer(distributed.get("world_size")), _integer(header.get(f"{_OWN}world_size"))),
         backend=_string(distributed.get("backend")),
         host=_string(header.get("host_name")),
         groups=tuple(_groups(_list(distributed.get("pg_config")))),
@@ -51,6 +51,11 @@ def rank_from_name(path: Path) -> int | None:
         if found := pattern.search(path.name):
             return int(found[1])
     return None
+
+
+def _first(recorded: int | None, own: int | None) -> int | None:
+    """What the profiler recorded; it does where torch.distributed is initialised. Else what our own metadata say."""
+    return own if recorded is None else recorded
 
 
 def _groups(entries: list[Any]) -> list[ProcessGroup]:

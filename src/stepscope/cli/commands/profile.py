@@ -22,6 +22,9 @@ class Window(Options):
         float | None,
         typer.Option(help="For a job without an optimizer: seconds of forward passes.", metavar="SECONDS"),
     ] = None
+    after: Annotated[
+        float, typer.Option(help="With --duration: seconds from the first forward pass to the window.", min=0)
+    ] = 5.0
     ranks: Annotated[str | None, typer.Option(help="Only these ranks: 0,8 or 0-7.", metavar="N,A-B")] = None
     shapes: Annotated[bool, typer.Option("--shapes/--no-shapes", help="Record shapes: FLOP and sizes need them.")] = (
         True

@@ -39,6 +39,8 @@ def watch(control):
 
         register_optimizer_step_post_hook(steps)
     atexit.register(steps.at_exit)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=steps.sleep)
 
 
 class Steps:
@@ -82,9 +84,6 @@ class Steps:
 
     def adopt(self, optimizer):
         """Whether this optimizer's steps count: the N-th one seen; another where that one is gone."""
-        if os.getpid() != self.control.pid:
-            self.optimizer = 0  # a fork of the process that was meant
-            return False
         known = [reference() for reference in self.seen]
         if optimizer not in known:
             self.seen.append(weakref.ref(optimizer))
@@ -221,8 +220,12 @@ class Steps:
             say("rank {}: the hook is off: {}".format(self.rank, reason))
         self.optimizer = 0
 
+    def sleep(self):
+        """In a fork of the rank: whatever steps there, the rank's own process is the one that counts."""
+        self.optimizer, self.window = 0, None
+
     def at_exit(self):
-        if self.window is not None and os.getpid() == self.control.pid:
+        if self.window is not None:
             window, self.window = self.window, None
             try:
                 window.at_exit()

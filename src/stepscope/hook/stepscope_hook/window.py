@@ -49,6 +49,7 @@ class Window:
             self.last = count
             return True
         activities = [torch.profiler.ProfilerActivity.CPU]
+        self.report("open", "the rank ended inside the window")
         accelerated = [name for name in ("CUDA", "XPU", "HPU", "MTIA") if self.has(torch, name)]
         activities += [getattr(torch.profiler.ProfilerActivity, name) for name in accelerated]
         collect = self.request["collect"]
@@ -178,6 +179,7 @@ class Window:
         packed = plain + ".gz"
         try:
             self.profiler.export_chrome_trace(plain)
+            whole(plain)
             with open(plain, "rb") as source, gzip.open(packed, "wb", compresslevel=GZIP_LEVEL) as target:
                 shutil.copyfileobj(source, target, 1 << 20)
             os.replace(packed, final)
@@ -229,6 +231,16 @@ class Window:
         if problem is not None:
             say("rank {}: {}; cannot write {}".format(steps.rank, reason or status, problem))
         return False
+
+
+def whole(path):
+    """Raise OSError where torch has left no trace, or half of one: it does not say when a disk is full."""
+    if not os.path.exists(path):
+        raise OSError("torch wrote no file: the disk is full, or the folder cannot be written")
+    with open(path, "rb") as file:
+        file.seek(max(os.path.getsize(path) - 64, 0))
+        if not file.read().rstrip().endswith(b"}"):
+            raise OSError("torch wrote half a file: the disk is full")
 
 
 class Guard:

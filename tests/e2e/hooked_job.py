@@ -1,0 +1,68 @@
+"""A training job for tests of `stepscope profile`: optimizer steps of a few milliseconds, and one thing that goes wrong."""
+
+import os
+import subprocess
+import sys
+import time
+
+
+def launch(world: int, mode: str) -> int:
+    """Ranks as torchrun starts them; the exit code of the first that fails."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, __file__, mode], env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world)}
+        )
+        for rank in range(world)
+    ]
+    return next((code for code in [rank.wait() for rank in ranks] if code), 0)
+
+
+def train(mode: str) -> None:
+    import torch
+    from torch.autograd.profiler import profile
+
+    optimizer, other = torch.optim.SGD(), torch.optim.SGD()
+    model = None
+    if mode == "forwards":
+        from torch.nn.modules.module import Module
+
+        model = Module()
+    own = profile()
+    step, last = 0, int(os.environ.get("STEPS", "40"))
+    while step < last:
+        time.sleep(0.002)
+        step += 1
+        if mode == "own profiler" and step == 11:
+            own._prepare_trace()
+            own._start_trace()
+        if mode == "own profiler" and step == 14:
+            own.__exit__()
+        if mode == "profiled from the start" and step == 2:
+            own._prepare_trace()
+        if mode == "two optimizers":
+            other.step()
+        if mode == "raises" and step == 12:
+            raise RuntimeError("the job's own failure")
+        if mode == "exits" and step == 12:
+            sys.exit(7)
+        if mode == "killed" and step == 11:
+            os.kill(os.getpid(), 9)
+        if mode == "rank 1 killed" and step == 11 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), 9)
+        if mode == "forks" and step == 3 and os.fork() == 0:
+            for _ in range(100):
+                optimizer.step()
+            sys.exit(0)
+        if mode == "until told" and os.path.exists(os.environ["TELL"]):  # noqa: PTH110
+            break
+        if model is not None:
+            model()
+        elif mode != "no step":
+            optimizer.step()
+    sys.stdout.write(f"trained {step} steps\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "launch":
+        sys.exit(launch(int(sys.argv[2]), sys.argv[3]))
+    train(sys.argv[1])

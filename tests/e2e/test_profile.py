@@ -1,0 +1,237 @@
+"""`stepscope profile` and `run` on jobs with a stand-in for torch: they start in milliseconds, and can go wrong at will."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.e2e.runs import Cli
+
+pytestmark = pytest.mark.e2e
+
+JOB = Path(__file__).parent / "hooked_job.py"
+FAKE_TORCH = Path(__file__).parents[1] / "fake_torch"
+PYTHON = sys.executable
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    return {"PYTHONPATH": str(FAKE_TORCH)}
+
+
+def _steps(trace: Path) -> list[str]:
+    document = json.loads(gzip.decompress(trace.read_bytes()))
+    return [e["name"] for e in document["traceEvents"] if e["cat"] == "user_annotation"]
+
+
+def _ranks_agree(folder: Path, ranks: int) -> list[str]:
+    traces = sorted((folder / "window-1").glob("rank-*.json.gz"))
+    assert len(traces) == ranks
+    steps = [_steps(trace) for trace in traces]
+    assert all(each == steps[0] for each in steps), steps
+    return steps[0]
+
+
+def test_every_rank_profiles_the_same_steps_of_an_unchanged_job(
+    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
+) -> None:
+    out = tmp_path / "p"
+    done = stepscope(
+        "profile", "--steps", "4", "-o", str(out), "--", PYTHON, str(JOB), "launch", "3", "plain", **environment
+    )
+    assert done.code == 0, done.err
+    assert done.out.count("trained 40 steps") == 3
+    assert len(_ranks_agree(out, 3)) == 4
+    assert "step time without the profiler" in done.out
+    assert "of 3 ranks" in done.out
+    again = stepscope("trace", str(out), "--json")
+    assert [rank["rank"] for rank in again.json()["ranks"]] == [0, 1, 2]
+
+
+def test_ranks_chosen_are_profiled_and_no_other(stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]) -> None:
+    out = tmp_path / "p"
+    line = ["profile", "--ranks", "0,2", "-o", str(out), "--", PYTHON, str(JOB), "launch", "3", "plain"]
+    assert stepscope(*line, **environment).code == 0
+    assert sorted(path.name for path in (out / "window-1").iterdir()) == ["rank-00000.json.gz", "rank-00002.json.gz"]
+
+
+def test_steps_begin_where_wait_says(stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]) -> None:
+    out = tmp_path / "p"
+    line = ["profile", "--wait", "12", "--warmup", "2", "-o", str(out), "--", PYTHON, str(JOB), "plain"]
+    assert stepscope(*line, **environment).code == 0
+    assert _steps(out / "window-1" / "rank-00000.json.gz") == [f"ProfilerStep#{n}" for n in (14, 15, 16)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "said"),
+    [
+        ("raises", 1, "the job ended after 1 of 3 profiled steps"),
+        ("killed", 137, "the rank ended inside the window"),
+        ("own profiler", 3, "the job started its own profiler"),
+        ("profiled from the start", 3, "the job's own profiler runs at step 9"),
+        ("no step", 3, "no optimizer of torch.optim made a step"),
+    ],
+)
+def test_a_job_that_cannot_be_profiled_ends_as_without_us(
+    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str], mode: str, code: int, said: str
+) -> None:
+    done = stepscope("profile", "--wait", "9", "-o", str(tmp_path / "p"), "--", PYTHON, str(JOB), mode, **environment)
+    assert done.code == code, done.err
+    assert said in done.err
+    assert ("trained" in done.out) == (code == 3)
+    assert "stepscope_hook" not in done.err  # no traceback of ours
+
+
+def test_a_job_that_exits_inside_the_window_keeps_its_code_and_its_whole_steps(
+    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
+) -> None:
+    out = tmp_path / "p"
+    done = stepscope("profile", "--wait", "9", "-o", str(out), "--", PYTHON, str(JOB), "exits", **environment)
+    assert done.code == 7
+    assert "profiled: steps 11 to 11 of 1 rank" in done.out
+
+
+def test_a_rank_killed_inside_the_window_is_named(
+    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
+) -> None:
+    out = tmp_path / "p"
+    line = ["profile", "--wait", "9", "-o", str(out), "--", PYTHON, str(JOB), "launch", "2", "rank 1 killed"]
+    done = stepscope(*line, **environment)
+    assert "! rank 1 (" in done.out
+    assert "the rank ended inside the window" in done.out
+    assert "trained 40 steps" in done.out  # rank 0 goes on
+
+
+def test_steps_are_those_of_the_first_optimizer_and_of_another_where_asked(
+    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
+) -> None:
+    for number in ("1", "2"):
+        out = tmp_path / number
+        line = ["profile", "--step-optimizer", number, "--wait", "5", "-o", str(out), "--", PYTHON, str(JOB)]
+        assert stepscope(*line, "two optimizers", **environment).code == 0
+        assert _steps(out / "window-1" / "rank-00000.json.gz") == [f"ProfilerStep#{n}" for n in (6, 7, 8)]
+    missing = stepscope(
+        *["profile", "--step-optimizer", "3", "-o", str(tmp_path / "3"), "--", PYTHON, str(JOB), "two optimizers"],
+        **environment,
+    )
+    assert missing.code == 3
+
+
+def test_steps_of_a_fork_do_not_count(stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]) -> None:
+    out = tmp_path / "p"
+    done = stepscope("profile", "--wait", "9", "-o", str(out), "--", PYTHON, str(JOB), "forks", **environment)
+    assert done.code == 0
+    assert _steps(out / "window-1" / "rank-00000.json.gz") == [f"ProfilerStep#{n}" for n in (10, 11, 12)]
+
+
+def test_a_job_without_an_optimizer_is_profiled_for_a_time(
+    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
+) -> None:
+    line = ["profile", "--duration", "0.02", "--after", "0.01", "-o", str(tmp_path / "p"), "--", PYTHON, str(JOB)]
+    done = stepscope(*line, "forwards", **environment)
+    assert done.code == 0, done.err
+    assert "1 rank" in done.out
+
+
+def test_the_sitecustomize_that_ours_shadows_runs_and_sees_its_own_path(
+    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "sitecustomize.py").write_text("import sys; sys.stdout.write(f'theirs: {__file__}, {sys.path}\\n')")
+    both = {"PYTHONPATH": os.pathsep.join([str(theirs), environment["PYTHONPATH"]])}
+    done = stepscope("profile", "-o", str(tmp_path / "p"), "--", PYTHON, str(JOB), "plain", **both)
+    assert done.code == 0
+    line = next(line for line in done.out.splitlines() if line.startswith("theirs: "))
+    assert str(theirs / "sitecustomize.py") in line
+    assert "stepscope/hook" not in line
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ([PYTHON, "-I", str(JOB), "plain"], "Python ignores the environment with -I"),
+        ([PYTHON, "-c", "print('no torch')"], "no process of the job imported torch"),
+    ],
+)
+def test_a_hook_that_reaches_no_rank_says_what_to_do(
+    stepscope: Cli, tmp_path: Path, command: list[str], said: str
+) -> None:
+    done = stepscope("profile", "-o", str(tmp_path / "p"), "--", *command)
+    assert done.code in (1, 3)  # with -I the stand-in for torch is not found either
+    assert said in done.err
+    assert "fix: " in done.err
+
+
+def test_mistakes_start_nothing(stepscope: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "p"
+    for line, said in (
+        (["-o", str(out), "--", "no-such-program"], "no-such-program' cannot be started"),
+        (["-o", str(out)], "profile needs a command"),
+        (["-o", str(tmp_path), "--wait", "soon", "--", "true"], "expected auto or a number"),
+        (["--attach", str(tmp_path / "none")], "is not the folder of a job"),
+        (["--attach", str(tmp_path), "--", "true"], "profile needs a command after `--`, or --attach"),
+    ):
+        done = stepscope("profile", *line)
+        assert (done.code, said in done.err) == (2, True), (line, done.err)
+    assert not out.exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    done = stepscope("profile", "-o", str(tmp_path / "full"), "--", "true")
+    assert (done.code, "not an empty folder" in done.err) == (2, True)
+
+
+def test_a_window_whose_folder_cannot_be_written_is_reported_and_the_job_goes_on(
+    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
+) -> None:
+    out = tmp_path / "p"
+    blocked = [PYTHON, "-c", f"open({str(out / 'window-1')!r}, 'w'); import sys, runpy; sys.argv = ['job', 'plain'];"
+               f"runpy.run_path({str(JOB)!r}, run_name='__main__')"]  # fmt: skip
+    done = stepscope("profile", "-o", str(out), "--", *blocked, **environment)
+    assert "trained 40 steps" in done.out
+    assert done.code == 3
+    assert "the trace cannot be written" in done.err
+
+
+def test_a_running_job_is_profiled_as_often_as_wanted(
+    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
+) -> None:
+    run, tell = tmp_path / "run", tmp_path / "tell"
+    job = subprocess.Popen(
+        [PYTHON, "-m", "stepscope.cli", "run", "-o", str(run), "--", PYTHON, str(JOB), "launch", "2", "until told"],
+        env={**os.environ, **environment, "STEPS": "100000", "TELL": str(tell)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        _until((run / ".stepscope" / "rank-00001.json").exists)
+        for number in (1, 2):
+            done = stepscope("profile", "--attach", str(run), "--steps", "2")
+            assert done.code == 0, done.err
+            traces = sorted((run / f"window-{number}").iterdir())
+            assert len(traces) == 2
+            assert _steps(traces[0]) == _steps(traces[1])
+        assert job.poll() is None
+        tell.touch()
+        assert job.wait(timeout=30) == 0
+    finally:
+        if job.poll() is None:
+            job.send_signal(signal.SIGTERM)
+        job.communicate()
+    ended = stepscope("profile", "--attach", str(run))
+    assert (ended.code, "this job has ended" in ended.err) == (2, True)
+
+
+def _until(holds: object, *, limit_s: float = 30.0) -> None:
+    limit = time.monotonic() + limit_s
+    while not holds():  # type: ignore[operator]
+        assert time.monotonic() < limit
+        time.sleep(0.02)

@@ -1,0 +1,11 @@
+"""As much of torch as the hook of `stepscope profile` touches: jobs of tests start in milliseconds."""
+
+from types import SimpleNamespace
+
+__version__ = "0.0.fake"
+
+from torch import autograd, cuda, distributed, nn, optim, profiler, utils
+
+__all__ = ["autograd", "cuda", "distributed", "nn", "optim", "profiler", "utils"]
+
+_C = SimpleNamespace()

@@ -1,0 +1,3 @@
+from torch.nn import modules, parallel
+
+__all__ = ["modules", "parallel"]

@@ -1,0 +1,3 @@
+from torch.optim.optimizer import SGD
+
+__all__ = ["SGD"]

@@ -1,0 +1,2 @@
+class DataLoader:
+    pass
