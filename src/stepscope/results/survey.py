@@ -194,6 +194,8 @@ def _kind_of(path: Path, stated: Stated) -> tuple[str | None, str]:
         return None, "empty files"
     if (ours := _ours(path)) is not None:
         return ours, ""
+    if path.name == "profile.json" and b'"stepscope.profile/' in Candidate(path).head[:200]:
+        return None, _SETTINGS_REASON
     known = detect(path, stated)
     if known is not None:
         return known[0], ""
