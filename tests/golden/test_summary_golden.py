@@ -17,7 +17,7 @@ from stepscope.records.run import CellStatus, RunRecord
 from stepscope.records.training import TrainingRun
 from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
-from stepscope.report.views.summary import build
+from stepscope.report.views.runs import of_cells as build
 from stepscope.results.bench_document import rows_csv, write_results
 from stepscope.results.open import load_evidence
 from stepscope.results.runs import Planned, build_runs

@@ -28,7 +28,7 @@ from stepscope.records.run import RunRecord
 from stepscope.records.training import TrainingRun
 from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
-from stepscope.report.views.summary import build as summary_table
+from stepscope.report.views.runs import of_cells
 from stepscope.results.bench_document import bench_document
 from stepscope.results.open import load_evidence
 from stepscope.store.layout import RunLayout
@@ -122,6 +122,6 @@ def _print(
         print_json(msgspec.json.format(msgspec.json.encode(bench_document(run, runs)), indent=2))
         return
     console = out()
-    console.print(terminal.render(summary_table(runs), width=console.width), soft_wrap=True)
+    console.print(terminal.render(of_cells(runs), width=console.width), soft_wrap=True)
     print_headlines(layout.root, diagnosis)
     console.print(f"\nresults  {layout.results_jsonl}\nreport   {layout.summary_md}", markup=False, soft_wrap=True)

@@ -15,7 +15,7 @@ from stepscope.records.run import CellStatus, RunRecord
 from stepscope.records.samples import RankSummary
 from stepscope.records.training import TrainingRun
 from stepscope.report.render import markdown
-from stepscope.report.views import summary as table
+from stepscope.report.views.runs import of_cells
 from stepscope.results.labels import cell_labels, failure_label
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_if_there
@@ -69,7 +69,7 @@ def summary_markdown(
     parts += [_environment_text(environment, rows, ranks), ""]
     if findings:
         parts += ["## Findings", "", *(f"- {headline(finding)}" for finding in findings), ""]
-    parts += ["## Table", "", markdown.render(table.build(rows)), *_failed(layout, rows, statuses)]
+    parts += ["## Table", "", markdown.render(of_cells(rows)), *_failed(layout, rows, statuses)]
     parts += [
         "## Files",
         "",

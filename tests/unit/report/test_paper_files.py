@@ -119,7 +119,7 @@ def test_the_summary_names_failures_ratings_and_what_is_missing() -> None:
         "exp021", ranks=None, missing={"world_size": "not in the configuration"}, epochs=epochs(seconds=[1.0])
     )
     noted = runs.build((open_run,), ())
-    assert noted.notes == ("exp021 on None ranks: not told: world_size (not in the configuration)",)
+    assert noted.notes == ("exp021 on None ranks: unknown: world_size (not in the configuration)",)
 
 
 def test_scaling_states_targets_beside_the_epoch_speedup() -> None:

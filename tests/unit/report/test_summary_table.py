@@ -2,18 +2,24 @@ from __future__ import annotations
 
 import csv as csv_module
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
-from stepscope.records.training import Measured
+from stepscope.records.training import Epoch, Measured
 from stepscope.report.render import csv, markdown, terminal
 from stepscope.report.table import UNKNOWN, Table, duration
-from stepscope.report.views import REGISTRY
+from stepscope.report.views import epochs, runs
 from stepscope.report.views._training import interval_text, measured
-from stepscope.report.views.summary import build
+from stepscope.report.views.runs import CELLS, PAGE, PAPER
+from stepscope.report.views.runs import of_cells as build
 
+EPOCHS = (
+    Epoch(number=1, duration_ns=4e8, train_loss=0.5, validation_accuracy=0.8, samples_per_s=40_000.0),
+    Epoch(number=2, duration_ns=4e8, train_loss=0.4, validation_accuracy=0.7),
+)
 WIDTHS = (80, 100, 120, 160, 200)
 
 
@@ -36,11 +42,6 @@ def rows(fakes: Any) -> list[Any]:
         fakes.row("c", status="oom", error="rank 1 on node-b: CUDA out of memory, 2.0 GiB asked for",
                   strategy_options={"hook": "bf16"}),
     ]  # fmt: skip
-
-
-def test_the_summary_is_a_registered_table() -> None:
-    assert "summary" in REGISTRY.names()
-    assert REGISTRY.load("summary").needs == ("rows",)
 
 
 def test_every_time_has_its_interval_beside_it(rows: list[Any]) -> None:
@@ -90,12 +91,12 @@ def test_one_rank_without_communication_says_none(rows: list[Any]) -> None:
 def test_only_options_that_are_not_the_default_are_named(fakes: Any) -> None:
     options = {"bucket_cap_mb": 1.0, "static_graph": True, "gradient_as_bucket_view": False, "hook": "none"}
     row = fakes.row("a", strategy_options=options)
-    assert _text(build([row]), "mode") == "ddp bucket_cap_mb=1 static_graph"
+    assert _text(build([row]), "strategy") == "ddp bucket_cap_mb=1 static_graph"
 
 
 def test_a_strategy_that_is_not_installed_here_keeps_all_its_options(fakes: Any) -> None:
     row = fakes.row("a", strategy="theirs", strategy_options={"depth": 3, "fast": False})
-    assert _text(build([row]), "mode") == "theirs depth=3 fast=off"
+    assert _text(build([row]), "strategy") == "theirs depth=3 fast=off"
 
 
 def test_a_model_that_is_not_installed_here_is_named_by_its_options(fakes: Any) -> None:
@@ -134,8 +135,8 @@ def test_whatever_the_width_every_cell_keeps_its_mode_ranks_epoch_and_reason(row
 
 def test_columns_left_out_and_columns_stated_once_are_named(rows: list[Any]) -> None:
     narrow = " ".join(terminal.render(build(rows), width=80).plain.split())
-    assert "all rows: precision fp32, accum 1, batch 64" in narrow
-    assert "no room at this width: peak memory" in narrow
+    assert "all rows: precision fp32, accum 1, global batch 64" in narrow
+    assert "no room at this width: bytes/step, peak memory" in narrow
     wide = terminal.render(build(rows), width=250).plain
     assert "all rows:" not in wide
     assert "no room" not in wide
@@ -147,7 +148,7 @@ def test_columns_that_no_row_knows_are_left_out_silently(rows: list[Any]) -> Non
 
 def test_a_rating_is_coloured_and_the_colour_is_not_the_only_sign(rows: list[Any]) -> None:
     text = terminal.render(build(rows), width=250)
-    assert "80% fair" in text.plain
+    assert "80.0% fair" in text.plain
     assert any(span.style == "yellow" for span in text.spans)
 
 
@@ -161,13 +162,13 @@ def test_the_same_note_on_several_rows_is_one_line(fakes: Any) -> None:
     assert build(rows[:2]).notes == ("all: same",)
 
 
-def test_a_note_names_the_model_where_the_run_has_several(fakes: Any) -> None:
+def test_a_note_names_the_group_where_several_runs_are_called_alike(fakes: Any) -> None:
     rows = [
         fakes.row("a", notes=("shaky",)),
         fakes.row("b", precision="amp_bf16"),
         fakes.row("c", model={"size": "tiny"}),
     ]
-    assert build(rows).notes == ("mlp small, ddp on 2 ranks, fp32: shaky",)
+    assert build(rows).notes == ("ddp on 2 ranks (mlp small on synthetic, fp32): shaky",)
 
 
 def test_rows_of_one_comparison_with_other_thread_counts_say_so_and_why_it_matters(fakes: Any) -> None:
@@ -211,6 +212,31 @@ def test_csv_has_raw_values_in_base_units(rows: list[Any]) -> None:
 
 def test_an_empty_table_renders() -> None:
     table = build([])
-    assert "mode" in terminal.render(table, width=80).plain
+    assert "strategy" in terminal.render(table, width=80).plain
     assert csv.render(table).count("\n") == 1
     assert markdown.render(table) == "\n"
+
+
+def test_throughput_stands_under_the_unit_that_is_counted(fakes: Any) -> None:
+    words = replace(fakes.timed_row("a", 1e7), unit="tokens", samples_per_s=Measured(value=42_783.0), epochs=EPOCHS)
+    titles = {column.key: column.title for column in build([words]).columns}
+    assert titles["samples_per_s"] == "tokens/s"
+    assert _text(build([words]), "samples_per_s") == "42,783"
+    assert "tokens/s" in [column.title for column in epochs.build([words]).columns]
+
+    both = build([words, fakes.timed_row("b", 1e7)])
+    assert "per s" in [column.title for column in both.columns]
+    assert [_text(both, "samples_per_s", row) for row in (0, 1)] == ["42,783 tokens/s", "6,400 samples/s ±2%"]
+
+
+def test_one_accuracy_is_shown_the_best_of_any_epoch(fakes: Any) -> None:
+    run = replace(fakes.timed_row("a", 1e7, test_accuracy=0.7), epochs=EPOCHS)
+    for show in (CELLS, PAPER, PAGE):
+        assert _text(runs.build([run], show=show), "best_accuracy") == "0.8000"
+
+
+def test_ranks_over_a_network_are_not_said_to_talk_over_loopback(fakes: Any) -> None:
+    run = fakes.timed_row("a", 1e7)
+    assert "loopback" in " ".join(build([run]).footnotes)
+    shaped = replace(run, settings={"network": "1gbit"})
+    assert "loopback" not in " ".join(build([shaped]).footnotes)

@@ -78,9 +78,8 @@ def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]
     """Every table of the page but scaling's, which stands with its charts."""
     found = []
     if evidence.runs:
-        table = runs.build(evidence.runs, evidence.scaling, drop_epochs=drop_epochs, every=True)
-        notes = (*(f"{run.label}: {note}" for run in evidence.runs for note in run.notes), *table.notes)
-        found.append(shown(replace(table, key="runs", title="Runs", notes=notes[:MAX_NOTES])))
+        table = runs.build(evidence.runs, evidence.scaling, drop_epochs=drop_epochs, show=runs.PAGE)
+        found.append(shown(replace(table, key="runs", title="Runs", notes=table.notes[:MAX_NOTES])))
     found += [shown(table, fold=len(table.rows) > 200) for table in build_all(evidence.comm)]
     if any(run.epochs for run in evidence.runs):
         found.append(shown(epochs.build(evidence.runs), fold=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import unicodedata
+from dataclasses import replace
 
 from stepscope.report.render import terminal
 from stepscope.report.table import Table
@@ -41,8 +42,22 @@ def _nearest(char: str) -> str:
 
 
 def render(table: Table, *, width: int = WIDTH) -> str:
-    """``table`` as on a terminal of ``width`` characters, in ASCII."""
-    return ascii_text(terminal.render(table, width=width).plain) + "\n"
+    """``table`` as on a terminal of ``width`` characters, in ASCII (which may be longer: it is fitted as such)."""
+    rows = tuple(
+        replace(
+            row,
+            values=tuple(
+                replace(v, text=ascii_text(v.text), compact=None if v.compact is None else ascii_text(v.compact))
+                for v in row.values
+            ),
+            failure=None if row.failure is None else ascii_text(row.failure),
+        )
+        for row in table.rows
+    )
+    columns = tuple(replace(c, title=ascii_text(c.title)) for c in table.columns)
+    notes, footnotes = (tuple(map(ascii_text, texts)) for texts in (table.notes, table.footnotes))
+    plain = replace(table, columns=columns, rows=rows, notes=notes, footnotes=footnotes)
+    return ascii_text(terminal.render(plain, width=width).plain) + "\n"
 
 
 def paragraph(text: str, *, indent: str = "", first: str | None = None, width: int = WIDTH) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
-from stepscope.core.units import format_percent, format_plus_minus
+from stepscope.core.units import format_number, format_percent, format_plus_minus
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
-from stepscope.report.table import Format, Tone, Value, duration, unknown
+from stepscope.report.table import Column, Format, Tone, Value, duration, rate, unknown
 from stepscope.results.figures import exposed_fraction
 
 _TONES: dict[str, Tone] = {
@@ -33,17 +35,32 @@ def speedup_value(row: ScalingRow | None) -> Value:
     return Value(text=f"{text} ({row.low:.2f} to {row.high:.2f})", compact=text, raw=row.speedup)
 
 
-def efficiency_value(row: ScalingRow | None, *, digits: int = 1) -> Value:
+def rate_column(runs: Iterable[TrainingRun], get: Callable[[Any], Any], **how: Any) -> Column:
+    """Throughput under the unit that ``runs`` count in: ``tokens/s``; ``per s`` with it beside each where they differ.
+
+    get: a row's item -> Measured or 1/s. of: the item's run, where it is not the item itself.
+    """
+    of = how.pop("of", lambda item: item)
+    units = {run.unit for run in runs if run.status == "ok"} or {"samples"}
+
+    def value(item: Any) -> Value:
+        found = get(item)
+        unit = of(item).unit if len(units) > 1 else ""
+        form = Format(lambda per_s: f"{format_number(per_s, 3)} {unit}/s") if unit else rate
+        return measured(found if isinstance(found, Measured | None) else Measured(value=found), form)
+
+    return Column("samples_per_s", f"{units.pop()}/s" if len(units) == 1 else "per s", value, rate, **how)
+
+
+def efficiency_value(row: ScalingRow | None) -> Value:
     """``87.3% good``; ``baseline``; a speed-up that is not rated says so."""
     if row is None:
         return unknown()
     if row.is_baseline:
         return Value(text="baseline", compact="base", raw=row.efficiency, tone="dim")
-    share = format_percent(row.efficiency, digits=digits)
-    rating = row.rating or "not rated"
     return Value(
-        text=f"{share} {rating}",
-        compact=share,
+        text=f"{format_percent(row.efficiency, digits=1)} {row.rating or 'not rated'}",
+        compact=format_percent(row.efficiency),
         raw=row.efficiency,
         tone=_TONES.get(row.rating or "", "bad"),
     )
@@ -69,13 +86,13 @@ def measured(value: Measured | None, form: Format, *, estimated: bool = False, t
     )
 
 
-def exposed_value(run: TrainingRun, *, tight: bool = False) -> Value:
+def exposed_value(run: TrainingRun) -> Value:
     """Exposed communication of a step with its share; ``none`` for one rank."""
     exposed = run.exposed_comm_ns
-    value = measured(exposed, duration, tight=tight)
+    value = measured(exposed, duration, tight=True)
     share = exposed_fraction(run)
     if exposed is None or share is None:
         return value
     if exposed.value == 0 and run.world_size == 1:
         return Value(text="none", raw=0, tone="dim")
-    return replace(value, text=f"{value.text} ({format_percent(share, digits=0)})")
+    return replace(value, text=f"{value.text} ({format_percent(share)})")

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepscope.records.training import TrainingRun
-from stepscope.report.table import Column, Format, Table, duration, rate, tabled, whole
+from stepscope.report.table import Column, Format, Table, duration, tabled, whole
 from stepscope.report.views._common import View
+from stepscope.report.views._training import rate_column
 
 
 def build(runs: Sequence[TrainingRun]) -> Table:
@@ -29,7 +30,7 @@ def build(runs: Sequence[TrainingRun]) -> Table:
             Column("train_accuracy", "train accuracy", of_epoch("train_accuracy"), decimals),
             Column("validation_loss", "validation loss", of_epoch("validation_loss"), decimals),
             Column("validation_accuracy", "validation accuracy", of_epoch("validation_accuracy"), decimals),
-            Column("samples_per_s", "samples/s", of_epoch("samples_per_s"), rate),
+            rate_column(runs, of_epoch("samples_per_s"), of=lambda item: item[0]),
             Column("samples_seen", "samples", of_epoch("samples_seen"), whole),
         ),
         ((run, epoch) for run in runs for epoch in run.epochs),

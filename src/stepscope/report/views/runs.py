@@ -1,88 +1,206 @@
-"""The summary of training runs, whoever measured them: one line a run, grouped by model, data and precision."""
+"""Training runs, whoever measured them: one line a run. The terminal, papers and the page pick from one set of columns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from stepscope.core.units import format_count, format_percent
-from stepscope.core.words import counted
 from stepscope.records.training import ScalingRow, TrainingRun
-from stepscope.report.table import Column, Format, Table, binary_size, duration, figure, rate, tabled, times, whole
+from stepscope.report.table import (
+    Column,
+    Format,
+    Table,
+    Value,
+    binary_size,
+    duration,
+    figure,
+    size,
+    tabled,
+    times,
+    whole,
+)
 from stepscope.report.views._common import View
 from stepscope.report.views._training import (
     efficiency_value,
     exposed_value,
     first_epochs,
     measured,
+    rate_column,
     speedup_value,
 )
 from stepscope.results.figures import best_accuracy, epoch_time, exposed_fraction, too_short, train_loss
-from stepscope.results.labels import failure_label
+from stepscope.results.labels import failure_label, ranks_label
+from stepscope.results.scaling import speedups
+
+MAX_NAMED = 3
+
+CELLS = (
+    "model", "dataset", "num_parameters", "device", "strategy", "world_size", "precision", "accumulation", "global_batch",
+    "epoch_ns", "step_ns", "exposed_comm_ns", "comm_bytes", "samples_per_s", "speedup", "efficiency", "best_accuracy",
+    "peak_memory_bytes",
+)  # fmt: skip
+"""What ``bench`` prints of the cells of one run folder."""
+
+PAPER = (
+    "group", "label", "world_size", "global_batch", "epochs", "epoch_ns", "step_ns", "samples_per_s", "exposed_fraction",
+    "speedup", "efficiency", "train_loss", "best_accuracy", "peak_memory_bytes",
+)  # fmt: skip
+"""What of runs of any source a page of paper holds."""
+
+PAGE = (
+    *PAPER[:2], "dataset", "strategy", "precision", "world_size", "global_batch", "accumulation", "num_parameters",
+    "hardware", "epochs", "epoch_ns", "step_ns", "samples_per_s", "exposed_comm_ns", *PAPER[9:], "run_id",
+)  # fmt: skip
+"""With all that tells runs apart, for displays that leave out what is the same throughout."""
 
 
 def build(
-    runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow] = (), *, drop_epochs: int = 1, every: bool = False
+    runs: Sequence[TrainingRun],
+    scaling: Sequence[ScalingRow] = (),
+    *,
+    drop_epochs: int = 1,
+    show: Sequence[str] = PAPER,
 ) -> Table:
-    """The table of ``runs``: groups in order of first appearance, runs in their order.
-
-    every: with all that tells runs apart, for displays that leave out what is the same throughout.
-    """
+    """The table of ``runs``: groups in order of first appearance, runs in their order. show: keys of columns, in order."""
     by_run = {row.run_id: row for row in scaling}
-    blocks: dict[str, list[TrainingRun]] = {}
+    blocks: dict[tuple[object, ...], list[TrainingRun]] = {}
     for run in runs:
-        blocks.setdefault(run.group, []).append(run)
+        key = (run.group,) if "group" in show else (run.model, run.dataset, run.device, run.backend)
+        blocks.setdefault(key, []).append(run)
     ordered = [run for block in blocks.values() for run in block]
-    percent = Format(lambda share: format_percent(share, digits=0))
-    columns = (
-        Column("group", "runs", lambda run: run.group, role="group"),
-        Column("label", "run", lambda run: run.label, role="identity", lead=True),
-        Column("dataset", "data", lambda run: run.dataset, role="identity"),
-        Column("strategy", "strategy", lambda run: run.strategy, role="identity"),
-        Column("precision", "precision", lambda run: run.precision, role="identity"),
-        Column("world_size", "ranks", lambda run: run.world_size, whole, role="identity", lead=True),
-        Column(
-            "global_batch", "global batch", lambda run: run.global_batch, whole, short_title="batch", role="identity"
-        ),
-        Column("accumulation", "accum", lambda run: run.accumulation, whole, role="identity"),
-        Column("num_parameters", "parameters", lambda run: run.num_parameters, Format(format_count), role="identity"),
-        Column("hardware", "hardware", lambda run: run.hardware, role="identity"),
-        Column("epochs", "epochs", lambda run: len(run.epochs) or None, whole, drop=1),
-        Column("epoch_ns", "epoch", lambda run: measured(epoch_time(run, drop_epochs), duration), duration),
-        Column("step_ns", "step", lambda run: measured(run.step_ns, duration), duration, drop=4),
-        Column("samples_per_s", "samples/s", lambda run: measured(run.samples_per_s, rate), rate),
-        Column("exposed_fraction", "exposed comm", exposed_fraction, percent, short_title="comm", drop=5),
-        Column("exposed_comm_ns", "exposed comm", exposed_value, duration),
-        Column("speedup", "speed-up", lambda run: speedup_value(by_run.get(run.run_id)), times),
-        Column("efficiency", "efficiency", lambda run: efficiency_value(by_run.get(run.run_id)), whole),
-        Column("train_loss", "train loss", train_loss, figure, short_title="loss", drop=3),
-        Column("best_accuracy", "best accuracy", best_accuracy, Format("{:.4f}".format), short_title="accuracy"),
-        Column(
-            "peak_memory_bytes", "peak memory", lambda r: r.peak_memory_bytes, binary_size, short_title="mem", drop=2
-        ),
-        Column("run_id", "id", lambda run: run.run_id, role="identity"),
-    )
+    columns = {column.key: column for column in _columns(ordered, by_run, drop_epochs)}
+    if "model" in show:  # what is trained stands above its block, known as soon as one run of it tells
+        known = {r.run_id: next((b.num_parameters for b in block if b.num_parameters), None)
+                 for block in blocks.values() for r in block}  # fmt: skip
+        count = Format(lambda n: f"{format_count(n)} parameters")
+        columns["num_parameters"] = Column(
+            "num_parameters", "parameters", lambda run: known[run.run_id], count, role="group"
+        )
+        columns["dataset"] = Column("dataset", "dataset", lambda run: run.dataset or "", role="group")
+        columns["strategy"] = replace(columns["strategy"], lead=True)
     return tabled(
         "summary",
         "Training runs",
-        (column for column in columns if column.key not in (_PAPER if every else _EVERY)),
+        (columns[key] for key in show),
         ordered,
         failure=failure_label,
-        footnotes=_footnotes(ordered, scaling, drop_epochs),
-        notes=tuple(
-            f"{run.label}: not told: {', '.join(f'{key} ({why})' for key, why in run.missing.items())}"
-            for run in ordered
-            if run.missing
-        ),
+        footnotes=_footnotes(ordered, by_run, drop_epochs, show),
+        notes=_notes(ordered),
     )
 
 
-_EVERY = ("dataset", "strategy", "precision", "accumulation", "num_parameters", "hardware", "exposed_comm_ns", "run_id")
-_PAPER = ("exposed_fraction",)
+def _columns(runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_epochs: int) -> tuple[Column, ...]:
+    estimated = [run.epoch_estimated for run in runs if run.epoch_ns is not None]
+    mixed = not all(estimated)
 
-VIEW = View(key="runs", title="Training runs", needs=("runs", "scaling"), table=build)
+    def epoch(run: TrainingRun) -> Value:
+        return measured(
+            epoch_time(run, drop_epochs), duration, estimated=mixed and bool(run.epoch_estimated), tight=True
+        )
+
+    def moved(run: TrainingRun) -> Value:
+        return Value(text="none", raw=0, tone="dim") if run.comm_bytes_per_step == 0 else size(run.comm_bytes_per_step)
+
+    return (
+        Column("group", "runs", lambda run: run.group, role="group"),
+        Column("model", "model", lambda run: run.model or "", role="group"),
+        Column("device", "device", lambda run: f"{run.device}/{run.backend}", role="group"),
+        Column("label", "run", lambda run: run.label, role="identity", lead=True),
+        Column("dataset", "data", lambda run: run.dataset, role="identity"),
+        Column("strategy", "strategy", lambda run: run.strategy, role="identity"),
+        Column("world_size", "ranks", lambda run: run.world_size, whole, role="identity", lead=True),
+        Column("precision", "precision", lambda run: run.precision, role="identity", short_title="prec"),
+        Column("accumulation", "accum", lambda run: run.accumulation, whole, role="identity", short_title="acc"),
+        Column("global_batch", "global batch", lambda run: run.global_batch, whole, role="identity", short_title="batch"),
+        Column("num_parameters", "parameters", lambda run: run.num_parameters, Format(format_count), role="identity"),
+        Column("hardware", "hardware", lambda run: run.hardware, role="identity"),
+        Column("epochs", "epochs", lambda run: len(run.epochs) or None, whole, drop=1),
+        Column("epoch_ns", "epoch est." if estimated and not mixed else "epoch", epoch, duration, drop=8),
+        Column("step_ns", "step", lambda run: measured(run.step_ns, duration, tight=True), duration),
+        Column("exposed_comm_ns", "exposed comm/step", exposed_value, duration, short_title="comm"),
+        Column("exposed_fraction", "exposed comm", exposed_fraction, Format(format_percent), short_title="comm", drop=6),
+        Column("comm_bytes", "bytes/step", moved, size, drop=2),
+        rate_column(runs, lambda run: run.samples_per_s),
+        Column("speedup", "speed-up", lambda run: speedup_value(scaling.get(run.run_id)), times, short_title="speed"),
+        Column(
+            "efficiency", "efficiency", lambda run: efficiency_value(scaling.get(run.run_id)), whole,
+            short_title="eff", drop=7,
+        ),
+        Column("train_loss", "train loss", train_loss, figure, short_title="loss", drop=4),
+        Column("best_accuracy", "best accuracy", best_accuracy, Format("{:.4f}".format), short_title="acc'y", drop=5),
+        Column(
+            "peak_memory_bytes", "peak memory", lambda run: run.peak_memory_bytes, binary_size, short_title="mem", drop=3
+        ),
+        Column("run_id", "id", lambda run: run.run_id, role="identity"),
+    )  # fmt: skip
 
 
-def _footnotes(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow], drop_epochs: int) -> tuple[str, ...]:
+def _notes(runs: Sequence[TrainingRun]) -> tuple[str, ...]:
+    """Notes of single runs, and what their source leaves open; the same note on several runs is one line."""
+    names = _names(runs)
+    said: dict[str, list[str]] = {}
+    for run, name in zip(runs, names, strict=True):
+        unknown = ", ".join(f"{key} ({why})" for key, why in run.missing.items())
+        for note in (*run.notes, *((f"unknown: {unknown}",) if unknown else ())):
+            said.setdefault(note, []).append(name)
+    finished = sum(run.status == "ok" for run in runs)
+    lines = []
+    for note, owners in said.items():
+        if len(owners) > 1 and len(owners) == finished:
+            who = "all"
+        else:
+            more = len(owners) - MAX_NAMED
+            who = ("; " if any(", " in name for name in owners) else ", ").join(owners[:MAX_NAMED])
+            who += f" and {more} more" if more > 0 else ""
+        lines.append(f"{who}: {note}")
+    return tuple(lines)
+
+
+def _names(runs: Sequence[TrainingRun]) -> list[str]:
+    """``ddp on 2 ranks``, with the group and then the id where several are called so."""
+    alike = Counter(run.label for run in runs)
+    names = [run.label if alike[run.label] == 1 else f"{run.label} ({run.group})" for run in runs]
+    alike = Counter(names)
+    return [name if alike[name] == 1 else f"{name} {run.run_id}" for name, run in zip(names, runs, strict=True)]
+
+
+def _footnotes(
+    runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_epochs: int, show: Collection[str]
+) -> tuple[str, ...]:
+    done = [run for run in runs if run.status == "ok"]
+    notes = _epoch_footnotes(done, drop_epochs)
+    if any(m is not None and m.low is not None for run in done for m in (run.step_ns, epoch_time(run, drop_epochs))):
+        notes.append("±: 95% interval of the median, its larger side; of fewer than 6 epochs their range.")
+    if "exposed_comm_ns" in show and any(run.exposed_comm_ns is not None and run.exposed_comm_ns.value for run in done):
+        notes.append(
+            "exposed comm/step (comm): from the last local gradient ready to all gradients usable, slowest rank"
+            " (share of the step)."
+        )
+    if "comm_bytes" in show and any(run.comm_bytes_per_step for run in done):
+        notes.append("bytes/step: payload of one rank.")
+    rows = [row for run in done if (row := scaling.get(run.run_id)) is not None and not row.is_baseline]
+    if rows:
+        kinds = {"strong": "strong scaling: same global batch", "weak": "weak scaling: same batch per rank"}
+        how = "; ".join(text for kind, text in kinds.items() if kind in {row.scaling for row in rows})
+        notes.append(
+            f"speed-up: throughput over the baseline's, from {', '.join(dict.fromkeys(row.basis for row in rows))}"
+            f"{f' ({how})' if how else ''}; efficiency: speed-up / ranks."
+        )
+    ours = [run for run in done if run.workload is not None]
+    notes += _thread_footnotes(ours)
+    if ours and all(best_accuracy(run) is None for run in done):
+        notes.append("no accuracy: it takes whole epochs and real labels.")
+    if any(run.device == "cpu" and (run.world_size or 1) > 1 and not run.settings.get("network") for run in ours):
+        notes.append(
+            "CPU ranks share cores and talk over loopback: their communication is CPU work, so overlap gains little"
+            " and these figures do not carry over to GPUs."
+        )
+    return tuple(notes)
+
+
+def _epoch_footnotes(runs: Sequence[TrainingRun], drop_epochs: int) -> list[str]:
     notes = []
     several = [run for run in runs if len(run.epochs) > 1]
     if any(each.warmup is None for run in several for each in run.epochs):
@@ -93,16 +211,36 @@ def _footnotes(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow], drop_
             if drop_epochs
             else "epoch: median over all epochs (--drop-epochs 0)."
         )
-    elif several:
-        notes.append("epoch: median over the epochs without warm-up steps.")
+    elif any(run.epoch_estimated is False for run in runs):
+        notes.append("epoch: median over the epochs without warm-up steps, training only, slowest rank.")
     if any(run.epoch_estimated for run in runs):
-        notes.append("epoch of runs by steps: steps per epoch x median step; no whole epoch was run.")
-    if any(m is not None and m.low is not None for run in runs for m in (run.step_ns, run.epoch_ns)):
-        notes.append("±: 95% interval, its larger side; of fewer than 6 epochs their range.")
-    if any(not row.is_baseline for row in scaling):
-        bases = ", ".join(dict.fromkeys(row.basis for row in scaling if not row.is_baseline))
-        notes.append(f"speed-up: throughput over the baseline's, from {bases}; efficiency: speed-up / ranks.")
-    failed = sum(run.status != "ok" for run in runs)
-    if failed:
-        notes.append(f"{counted(failed, 'run')} of {len(runs)} without a result.")
-    return tuple(notes)
+        mark = " (est. or ~)" if any(run.epoch_estimated is False for run in runs) else " est."
+        notes.append(f"epoch{mark}: steps per epoch x median step; no whole epoch was run.")
+    return notes
+
+
+def _thread_footnotes(runs: Sequence[TrainingRun]) -> list[str]:
+    """Said when runs that a speed-up compares computed with different numbers of threads a rank."""
+    by_id = {run.run_id: run for run in runs}
+    pairs = [(run, by_id[run.baseline_id]) for run in runs if run.baseline_id in by_id]
+    differ = [pair for pair in pairs if len({run.threads_per_rank for run in pair} - {None}) > 1]
+    if not differ:
+        return []
+    compared = {run.run_id: run for pair in differ for run in pair}
+    threads = sorted({(run.world_size or 0, run.threads_per_rank or 0) for run in compared.values()})
+    said = ", ".join(f"{number} on {ranks_label(ranks)}" for ranks, number in threads)
+    why = (
+        "the 1-rank baseline computes with cores that the ranks divide among themselves, so speed-up here says what"
+        " splitting the same cores brings, not what more cores would"
+        if any(run.device == "cpu" for run in compared.values())
+        else "the host work of the 1-rank baseline (data, launching kernels) has more cores to itself"
+    )
+    return [f"threads per rank: {said}; {why} (the same for all: launch.threads_per_rank)."]
+
+
+def of_cells(runs: Sequence[TrainingRun]) -> Table:
+    """What ``bench`` shows of the cells of one run folder."""
+    return build(runs, tuple(speedups(runs).values()), show=CELLS)
+
+
+VIEW = View(key="runs", title="Training runs", needs=("runs", "scaling"), table=build)
