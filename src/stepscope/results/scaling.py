@@ -55,6 +55,11 @@ def scaling_rows(
     )
 
 
+def shards(strategy: str | None) -> bool:
+    """Whether a strategy, by its name, splits parameters or optimizer state among the ranks."""
+    return any(name in (strategy or "").lower() for name in ("zero", "fsdp", "shard"))
+
+
 def superlinear_reasons(run: TrainingRun, base: TrainingRun) -> tuple[str, ...]:
     """What makes more than linear speed-up possible with a sound baseline; empty: nothing known does."""
     found = []
@@ -64,7 +69,7 @@ def superlinear_reasons(run: TrainingRun, base: TrainingRun) -> tuple[str, ...]:
         found.append(f"different machine: {run.hardware} against {base.hardware}")
     if run.micro_batch and base.micro_batch and run.micro_batch > base.micro_batch:
         found.append(f"larger batch per rank: {run.micro_batch} against {base.micro_batch}")
-    if any(name in f"{run.strategy}".lower() for name in ("zero", "fsdp", "shard")):
+    if shards(run.strategy):
         found.append(f"{run.strategy} shards state and leaves more memory per rank")
     return tuple(found)
 

@@ -91,10 +91,26 @@ def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Finding:
                 text="figures here are after correction; for other viewers write one file on one clock",
                 command=trace_command(job, "--merge merged.json.gz"),
             ),
-            Advice(text="keep the hosts' clocks together: chrony against one server, PTP where the network has it"),
+            *_keep_together(job, moved, reference),
         ),
         subject=f"rank {most.rank}",
     )
+
+
+def _keep_together(job: TraceEvidence, moved: list[ClockFit], reference: int) -> tuple[Advice, ...]:
+    """What to do about the clocks: nothing of hosts where the ranks share one."""
+    hosts = {p.facts.rank: p.facts.host for p in job.summary.ranks}
+    others = {hosts.get(fit.rank) for fit in moved}
+    if None in others or hosts.get(reference) is None:
+        return (Advice(text="if these ranks run on several hosts, synchronise the hosts' clocks (chrony, PTP)"),)
+    if others == {hosts[reference]}:
+        return (
+            Advice(
+                text="these ranks share a host and its clock: look for files of different runs, or profilers that count "
+                "time from different starts"
+            ),
+        )
+    return (Advice(text="synchronise the hosts' clocks: chrony against one server, PTP where the network has it"),)
 
 
 def _contradiction(job: TraceEvidence, fits: list[ClockFit]) -> Finding:

@@ -62,6 +62,9 @@ SMALL_GRADIENTS = Threshold(
     unit="bytes of gradients",
     source="8 A100 and 8 H100, nccl-tests logs: half of an all-reduce of 1 MiB is latency",
 )
+LEAST_FACTOR = 1.1
+"""Times the work per reduction, below which more work is no remedy: the share is at its limit already."""
+
 LATENCY_SHARE = Threshold(
     value=0.50,
     unit="share of the all-reduce",
@@ -304,7 +307,7 @@ def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
 def _needed(evidence: Evidence, cost: _Cost) -> tuple[str, ...]:
     """What reaches 80%: batch, accumulation, sequence."""
     run, factor = cost.run, cost.factor
-    if not math.isfinite(factor) or factor <= 1:
+    if not math.isfinite(factor) or factor < LEAST_FACTOR:
         return ()
     ways = []
     if run.micro_batch is not None:
@@ -328,7 +331,7 @@ def _up(value: float) -> int:
 def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
     run, factor = cost.run, cost.factor
     cell = cell_of(evidence, run)
-    more = _up(factor) if math.isfinite(factor) and factor > 1 else None
+    more = _up(factor) if math.isfinite(factor) and factor >= LEAST_FACTOR else None
     advice = []
     if more is not None and cell is not None:
         strong = cell.result.spec.batch_rule == "global_batch"
@@ -355,7 +358,7 @@ def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
                 " between reductions (no_sync): updates become fewer, scale the learning rate"
             )
         ]
-    if not any(cause == "model too small" for cause, _ in cost.causes):
+    if run.precision not in ("bf16", "fp16") and not any(cause == "model too small" for cause, _ in cost.causes):
         advice.append(Advice(text="halve the bytes: a bf16 communication hook on DDP (AMP alone does not cut them)"))
     advice.append(Advice(text="fewer ranks: what does not scale is cheaper on the ranks that it fills"))
     if not cost.measured:

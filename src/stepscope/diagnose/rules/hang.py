@@ -109,15 +109,19 @@ def _advice(cause: FlightFinding) -> tuple[Advice, ...]:
     if not cause.ranks:
         return (
             Advice(
-                text="every rank is inside: look at the network and GPUs of all hosts (dmesg for Xid, ibstat, NVLink errors)"
+                text="every rank is inside: look for errors of the network and the devices on all hosts (kernel log, link "
+                "counters)"
             ),
-            Advice(text="see what NCCL says", command="export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"),
+            Advice(
+                text="if the backend is NCCL, see what it says",
+                command="export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET",
+            ),
         )
     if cause.kind == "stuck_inside":
         return (
             Advice(
-                text=f"on the host of {ranks}: look for GPU errors",
-                command="dmesg | grep -i -E 'xid|nvrm'",
+                text=f"on the host of {ranks}: look for device errors",
+                command="dmesg | grep -i -E 'xid|nvrm|amdgpu'",
             ),
             Advice(
                 text="and whether a thread holds the interpreter lock",

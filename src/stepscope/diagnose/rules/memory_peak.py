@@ -37,6 +37,7 @@ from stepscope.predict.specs import specs_of
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.evidence import CellEvidence, Evidence
+from stepscope.results.scaling import shards
 
 NEAR = Threshold(
     value=0.90,
@@ -170,7 +171,7 @@ def _remedies(evidence: Evidence, cell: CellEvidence, state: int | None, capacit
         )
     if not too_large:
         found.append(Advice(text="recompute activations in the backward pass: about a third more computation"))
-    if spec.world_size > 1:
+    if spec.world_size > 1 and not shards(spec.strategy):
         found.append(
             Advice(
                 text=f"shard what every rank holds a copy of (ZeRO, FSDP): up to 1/{spec.world_size} of the state each"

@@ -24,6 +24,8 @@ without; NVIDIA nccl issue 209: 60% of a 32 Gbit/s network over TCP; NCCL user g
 
 from __future__ import annotations
 
+import shlex
+
 from stepscope.core.units import format_bandwidth, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.outcome import Said
@@ -125,7 +127,7 @@ def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator
         title=f"NCCL goes over TCP sockets between {hosts}" + (" though RDMA devices are there" if rdma else ""),
         evidence=tuple(said),
         confidence="certain: NCCL's own log" + ("" if rdma else "; whether there is a faster network is not known"),
-        advice=_advice(switched),
+        advice=_advice(switched, rdma),
         subject=f"communicator of {communicator.nranks} ranks" if communicator.nranks else None,
     )
 
@@ -138,18 +140,22 @@ def _stake(evidence: Evidence, communicator: NcclCommunicator) -> float | None:
     return exposed_transfer(summary) if len(summary.ranks) == communicator.nranks else None
 
 
-def _advice(switched: list[str]) -> tuple[Advice, ...]:
+def _advice(switched: list[str], rdma: tuple[str, ...]) -> tuple[Advice, ...]:
     unset = "unset " + " ".join(name.partition("=")[0] for name in switched)
-    first = (Advice(text="take the setting away", command=unset),) if switched else ()
+    first = (Advice(text="remove the setting", command=unset),) if switched else ()
+    verbs = any("mlx" in name or name.endswith(("/IB", "/RoCE")) for name in rdma)
+    network = "IB" if verbs else "AWS Libfabric" if any("efa" in name or "cxi" in name for name in rdma) else None
     return (
         *first,
-        Advice(
-            text="load the plugin of the network (aws-ofi-nccl for EFA and Slingshot, the cloud's or HPC-X's else) and put "
-            "its folder into LD_LIBRARY_PATH; in containers enable the hook that mounts it",
+        Advice(text="check that the job sees the verbs devices: in a container, /dev/infiniband and libibverbs")
+        if verbs
+        else Advice(
+            text="if the hosts have EFA, Slingshot or a cloud's own network, load its plugin (aws-ofi-nccl or the cloud's) "
+            "and put its folder into LD_LIBRARY_PATH; in containers enable the hook that mounts it",
         ),
         Advice(
-            text="make NCCL fail rather than fall back: name the network it must use",
-            command='export NCCL_NET="AWS Libfabric"    # or IB',
+            text="make NCCL fail instead of falling back: name the network it must use",
+            command=None if network is None else f"export NCCL_NET={shlex.quote(network)}",
         ),
         Advice(
             text="check what it says then",
@@ -194,7 +200,7 @@ def _from_rates(rated: list[tuple[str, CommRow]]) -> Said:
             *more[:3],
         ),
         confidence="likely: NCCL's log would say which network it uses",
-        advice=_advice([]),
+        advice=_advice([], ()),
         subject=name,
     )
 

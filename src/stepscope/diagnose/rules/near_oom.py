@@ -37,6 +37,7 @@ from stepscope.records.finding import Advice, Finding, Severity, Skipped
 from stepscope.records.memory_snapshot import MemoryHolder
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
+from stepscope.results.scaling import shards
 
 MOST_SHARE = Threshold(
     value=0.90,
@@ -247,11 +248,12 @@ def _remedies(run: TrainingRun | None, *, host: bool) -> tuple[Advice, ...]:
     if run is None or run.precision in (None, "fp32", "tf32"):
         advice.append(Advice(text="often gains time, too: bf16 autocast halves activations"))
     ranks = run.world_size if run is not None else None
-    if ranks is None or ranks > 1:
+    replicated = run is None or not shards(run.strategy)
+    if replicated and (ranks is None or ranks > 1):
         n = f" from 12 to {12 / ranks:.1f} bytes a parameter" if ranks else ""
         advice.append(Advice(text=f"same traffic: shard the optimizer's state (ZeRO-1), which with Adam takes it{n}"))
     advice.append(Advice(text=f"costs {_RECOMPUTE}: recompute activations in the backward pass"))
-    if ranks is None or ranks > 1:
+    if replicated and (ranks is None or ranks > 1):
         advice.append(Advice(text="costs half as much traffic again: shard parameters, too (FSDP, ZeRO-3)"))
     if not host:
         advice.append(Advice(text="costs most: move optimizer state or activations to the host"))

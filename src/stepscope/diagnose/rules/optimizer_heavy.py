@@ -30,6 +30,7 @@ from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding
 from stepscope.results.cell_facts import TimedCell, measured, others
 from stepscope.results.evidence import Evidence
+from stepscope.results.scaling import shards
 
 MIN_SHARE = Threshold(
     value=0.20,
@@ -63,7 +64,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         advice.append(
             Advice(text=f"use one kernel for all tensors: torch.optim.{_name(spec.optimizer)}(..., fused=True)")
         )
-    if cell.world_size > 1:
+    if cell.world_size > 1 and not shards(spec.strategy):
         n = cell.world_size
         advice.append(
             Advice(

@@ -68,10 +68,9 @@ def check(evidence: Evidence) -> Said:
     loads = [load for cell in evidence.cells if (load := _load(cell)) is not None]
     if not loads:
         return Skipped(reason="no rank told how many threads it had")
-    found = [f for f in (_threads(evidence, environment, loads), _gpus(environment, loads), _gloo(environment, loads))
-             if f is not None]  # fmt: skip
-    if found:
-        return tuple(found)
+    looked = (_threads(evidence, environment, loads), _gpus(evidence, environment, loads), _gloo(environment, loads))
+    if found := tuple(finding for finding in looked if finding is not None):
+        return found
     fullest = max(loads, key=lambda load: load.wanted)
     return f"at most {counted(fullest.wanted, 'thread')} on {counted(environment.usable_cores, 'usable core')}"
 
@@ -141,7 +140,7 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
     )
 
 
-def _gpus(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
+def _gpus(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
     gpus = environment.torch.device_count if environment.torch is not None else len(environment.gpus)
     over = [load for load in loads if load.cell.spec.device == "cuda" and gpus and load.ranks > gpus]
     if not over:
@@ -154,8 +153,8 @@ def _gpus(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
         confidence="certain: counted",
         advice=(
             Advice(
-                text="start one rank per GPU; if there are more, make them visible",
-                command=f"torchrun --nproc-per-node={gpus} ...; unset CUDA_VISIBLE_DEVICES",
+                text="start one rank per GPU; if the host has more GPUs, make them visible",
+                command=again(evidence, worst.cell, ("world_size", [gpus])),
             ),
         ),
         subject=f"{worst.cell.run.group}: {worst.cell.run.label}",
@@ -192,7 +191,7 @@ def _gloo(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
             Advice(
                 text="run ranks under SCHED_BATCH (no privilege needed): unset STEPSCOPE_SCHEDULER, in your own script "
                 "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)) before init_process_group",
-                command="chrt --batch 0 torchrun ...",
+                command="chrt --batch 0 COMMAND",
             ),
         ),
         subject=f"{worst.cell.run.group}: {worst.cell.run.label}",

@@ -29,6 +29,7 @@ from __future__ import annotations
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.units import format_bandwidth, format_percent, format_size
 from stepscope.core.words import counted, plural
+from stepscope.diagnose.machine import excluding, is_amd
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
@@ -53,12 +54,11 @@ START_UP = Threshold(
     unit="times the smallest message's time",
     source="start-up is then at most a tenth of the largest message's time",
 )
-_NIC = ("its NIC, cable and switch port: ethtool or ibstat for the rate, errors and drops on the counters",)
 
 
 def check(evidence: Evidence) -> Said:
     verdicts = slow_pairs(evidence.comm)
-    found = [f for verdict in verdicts for f in _of_pairs(verdict)]
+    found = [f for verdict in verdicts for f in _of_pairs(verdict, evidence)]
     judged = [(name, rows[-1], share) for name, rows in by_sweep(evidence.comm) if (share := _share(rows))]
     found += [_of_sweep(name, row, share, evidence) for name, row, share in judged if share < MIN_FRACTION.value]
     if found:
@@ -125,31 +125,39 @@ def _of_sweep(name: str, row: CommRow, share: float, evidence: Evidence) -> Find
                 text="find the link: measure every pair of ranks",
                 command="stepscope comm --ops none --pairs",
             ),
-            Advice(
-                text="look whether links are down or missing",
-                command="nvidia-smi nvlink -s && nvidia-smi topo -m",
-            ),
-            Advice(
-                text="see which way NCCL goes (P2P, SHM, NET) and with how many channels",
-                command="export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH",
-            ),
+            *_tools(row, evidence),
         ),
         subject=name,
     )
 
 
-def _of_pairs(verdict: PairsVerdict) -> list[Finding]:
+def _tools(row: CommRow, evidence: Evidence) -> tuple[Advice, ...]:
+    """Tools that tell more of the links, of NCCL's devices only."""
+    if row.backend != "nccl":
+        return ()
+    way = Advice(
+        text="see which way NCCL goes (P2P, SHM, NET) and with how many channels",
+        command="export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH",
+    )
+    if is_amd(evidence):
+        return Advice(text="look whether links are down or missing", command="rocm-smi --showtopo"), way
+    return Advice(
+        text="look whether links are down or missing", command="nvidia-smi nvlink -s && nvidia-smi topo -m"
+    ), way
+
+
+def _of_pairs(verdict: PairsVerdict, evidence: Evidence) -> list[Finding]:
     single: dict[frozenset[int], SlowPair] = {}
     for pair in verdict.pairs:
         if not pair.explained:
             single.setdefault(frozenset(pair.peer), pair)  # worst first
     return [
-        *(_of_end(end, verdict) for end in verdict.ends),
-        *(_of_pair(p) for p in single.values() if p.confirmed),
+        *(_of_end(end, verdict, evidence) for end in verdict.ends),
+        *(_of_pair(p, evidence, verdict) for p in single.values() if p.confirmed),
     ]
 
 
-def _of_end(end: SlowEnd, verdict: PairsVerdict) -> Finding:
+def _of_end(end: SlowEnd, verdict: PairsVerdict, evidence: Evidence) -> Finding:
     ranks = f"{plural(len(end.ranks), 'rank')} {listed(end.ranks)}"
     who = ranks if end.host is None else f"host {end.host} ({ranks})"
     what = {"egress": "sends", "ingress": "receives", "both": "sends and receives"}[end.direction]
@@ -161,20 +169,25 @@ def _of_end(end: SlowEnd, verdict: PairsVerdict) -> Finding:
             "pairs among the others are not alike slow: it is this end, not its links to single peers",
         ),
         confidence="measured",
-        advice=(
-            Advice(text=f"look at {_NIC[0]}"),
-            Advice(text="until it is repaired, leave the host out", command=_exclude(end.host)),
-        ),
+        advice=_repair(end, evidence),
         subject=end.host or ranks,
     )
 
 
-def _exclude(host: str | None) -> str | None:
-    return None if host is None else f"sbatch --exclude={host}"
+def _repair(end: SlowEnd, evidence: Evidence) -> tuple[Advice, ...]:
+    if end.host is None:
+        return (Advice(text=f"look at the devices and cores of {plural(len(end.ranks), 'rank')} {listed(end.ranks)}"),)
+    return (
+        Advice(text="look at its NIC, cable and switch port: ethtool or ibstat for the rate, errors and drops"),
+        Advice(text="until it is repaired, leave the host out of the job", command=excluding(evidence, end.host)),
+    )
 
 
-def _of_pair(pair: SlowPair) -> Finding:
+def _of_pair(pair: SlowPair, evidence: Evidence, verdict: PairsVerdict) -> Finding:
     a, b = pair.peer
+    nccl = any(row.backend == "nccl" for row in evidence.comm if row.cell_id == verdict.cell_id) and not is_amd(
+        evidence
+    )
     where = f" ({pair.path})" if pair.path else ""
     return Finding(
         severity="warning",
@@ -186,7 +199,9 @@ def _of_pair(pair: SlowPair) -> Finding:
         confidence="measured",
         advice=(
             Advice(
-                text="look at the link between the two: nvidia-smi nvlink -s within a host, the switch between hosts"
+                text="look at the link between the two: "
+                + ("nvidia-smi nvlink -s within a host, " if nccl else "cores and memory within a host, ")
+                + "the switch between hosts"
             ),
             Advice(text="order ranks so that neighbours in the ring are not these two, until it is repaired"),
         ),

@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again, profiled
+from stepscope.diagnose.machine import excluding
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Severity, Skipped
@@ -200,7 +201,7 @@ def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes) ->
             Advice(
                 text=f"exclude the host: without {slow.host} the step is up to "
                 f"{format_percent(slow.stake_fraction)} shorter",
-                command=f"sbatch --exclude={slow.host} JOB",
+                command=excluding(evidence, slow.host),
             )
         )
     else:

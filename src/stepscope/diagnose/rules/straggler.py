@@ -69,16 +69,15 @@ def _named(job: TraceEvidence, each: Straggler, window_ns: float) -> Finding:
             command=trace_command(job, f"--show idle,kernels,operators --rank {each.rank}"),
         )
     ]
-    if each.kind == "chronic":
-        away = f" (sbatch --exclude={host})" if host else ""
-        advice.append(Advice(text=f"late run after run and nothing explains it: leave its host out{away}"))
+    if each.kind == "chronic" and host is not None and len({p.facts.host for p in job.summary.ranks}) > 1:
+        advice.append(Advice(text=f"if it is late run after run and nothing explains it, leave {host} out of the job"))
     advice.append(Advice(text="a faster network would not help: this time is waiting, not transfer"))
     return Finding(
         severity="problem",
         title=f"{place} is a straggler: the others wait for it ({each.cause})",
         evidence=(
             f"{each.kind}: {each.evidence}",
-            f"as fast as the second last it would save up to {format_duration(each.saved_ns)} of this capture's "
+            f"matching the second-slowest rank would save up to {format_duration(each.saved_ns)} of this capture's "
             f"{format_duration(window_ns)}",
         ),
         stake_fraction=min(1.0, each.saved_ns / window_ns) if window_ns else None,

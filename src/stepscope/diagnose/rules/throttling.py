@@ -29,6 +29,7 @@ from collections import Counter
 
 from stepscope.core.units import format_duration, format_flops, format_percent
 from stepscope.core.words import counted
+from stepscope.diagnose.machine import is_amd
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
@@ -47,6 +48,7 @@ LEAST_SIZES = Threshold(
     source="2 ranks on a busy 2-core machine: one of 4 sizes 27% apart, the others 0 to 2% (2026-11): a moment, no device",
 )
 LEAST_LIMIT = Threshold(value=0.98, unit="of the default power limit", source="as stepscope doctor; limits are rounded")
+_QUERY = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE"
 _MATMUL = "stepscope comm --ops none --matmul"
 
 
@@ -56,7 +58,7 @@ def check(evidence: Evidence) -> Said:
     found = [_capped(capped)] if capped else []
     slow = _slow_rank(products)
     if slow:
-        found.append(_slow(slow, products))
+        found.append(_slow(slow, products, "rocm-smi" if is_amd(evidence) else _QUERY))
     if found:
         return tuple(found)
     if products:
@@ -113,7 +115,7 @@ def _capped(gpus: list[GpuFact]) -> Finding:
     )
 
 
-def _slow(slow: list[CommRow], products: list[CommRow]) -> Finding:
+def _slow(slow: list[CommRow], products: list[CommRow], query: str) -> Finding:
     worst = max(slow, key=lambda row: row.rank_spread or 0.0)
     spread = worst.rank_spread or 0.0
     rate = "" if worst.flops_per_s is None else f", {format_flops(worst.flops_per_s)}"
@@ -136,7 +138,7 @@ def _slow(slow: list[CommRow], products: list[CommRow]) -> Finding:
             if cpu
             else Advice(
                 text="on its host, under load: clocks, temperature and what holds them down",
-                command="nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE",
+                command=query,
             ),
             Advice(
                 text="measure again; if the same rank is slow, exclude its host or give it less work",

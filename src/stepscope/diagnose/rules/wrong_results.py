@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
+from stepscope.diagnose.machine import is_amd
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
@@ -34,6 +35,12 @@ from stepscope.results.evidence import NEEDS, Evidence
 
 MOST_WRONG = Threshold(value=0, unit="wrong elements", source="a collective is exact up to rounding")
 _SHOWN = 4
+_PROTOCOLS = (
+    Advice(
+        text="see whether one protocol alone is wrong (LL128 needs ordered 128-byte writes), and update NCCL",
+        command="stepscope comm --ops all_reduce --sizes 1K:256M:4 --env NCCL_PROTO=Simple,LL,LL128",
+    ),
+)
 
 
 def check(evidence: Evidence) -> Said:
@@ -44,14 +51,19 @@ def check(evidence: Evidence) -> Said:
     if not wrong:
         return f"{counted(len(checked), 'size')} checked, all right"
     called = sweep_names(evidence.comm)
-    return tuple(_finding(f"{op_label(rows[0])} on {called(rows[0])}", rows) for rows in sweeps(wrong).values())
+    return tuple(
+        _finding(f"{op_label(rows[0])} on {called(rows[0])}", rows, evidence) for rows in sweeps(wrong).values()
+    )
 
 
-def _finding(name: str, wrong: list[CommRow]) -> Finding:
+def _finding(name: str, wrong: list[CommRow], evidence: Evidence) -> Finding:
     shown = [
         f"{format_size(row.size_bytes or row.asked_bytes or 0)}: {row.error or 'wrong result'}"
         for row in wrong[:_SHOWN]
     ]
+    nccl = wrong[0].backend == "nccl"
+    errors = ": nvidia-smi nvlink -e, dmesg (Xid)" if nccl and not is_amd(evidence) else ""
+    protocols = _PROTOCOLS if nccl else ()
     more = [f"{counted(len(wrong) - _SHOWN, 'more size')}"] if len(wrong) > _SHOWN else []
     return Finding(
         severity="problem",
@@ -61,14 +73,10 @@ def _finding(name: str, wrong: list[CommRow]) -> Finding:
         advice=(
             Advice(text="use no result of this machine until this is gone; models trained on it may be damaged"),
             Advice(
-                text="measure pairs of ranks to find the link or host, then look for errors there: nvidia-smi nvlink -e, "
-                "dmesg (Xid)",
+                text=f"measure pairs of ranks to find the link or host, then look for errors there{errors}",
                 command="stepscope comm --ops none --pairs",
             ),
-            Advice(
-                text="see whether one protocol alone is wrong (LL128 needs ordered 128-byte writes), and update NCCL",
-                command="stepscope comm --ops all_reduce --sizes 1K:256M:4 --env NCCL_PROTO=Simple,LL,LL128",
-            ),
+            *protocols,
         ),
         subject=name,
         priority="wrong",

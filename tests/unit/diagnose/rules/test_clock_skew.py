@@ -62,3 +62,21 @@ def contradicted(evidence: Evidence) -> Evidence:
 
 def test_one_rank_has_nothing_to_compare_with(tmp_path: Path) -> None:
     assert "one rank" in skipped(RULE, generated(tmp_path, world=1))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "said"),
+    [
+        (("a", "a"), "these ranks share a host and its clock"),
+        (("a", "b"), "synchronise the hosts' clocks: chrony"),
+        ((None, None), "if these ranks run on several hosts"),
+    ],
+)
+def test_clocks_of_hosts_are_blamed_only_where_the_hosts_differ(
+    tmp_path: Path, hosts: tuple[str | None, ...], said: str
+) -> None:
+    evidence = generated(tmp_path, world=2, steps=5, clocks={1: Clock(offset_ns=3_000_000)})
+    summary = evidence.traces[0].summary
+    placed = tuple(replace(p, facts=replace(p.facts, host=host)) for p, host in zip(summary.ranks, hosts, strict=True))
+    finding = found(RULE, traced(replace(summary, ranks=placed)))
+    assert said in finding.advice[-1].text

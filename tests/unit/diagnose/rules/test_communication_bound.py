@@ -138,3 +138,17 @@ def test_measured_collectives_tell_latency_from_bytes() -> None:
 def test_nothing_timed_is_skipped() -> None:
     outcome = RULE.check(evidence(run("a"), run("b", ranks=2)))
     assert isinstance(outcome, Skipped)
+
+
+def test_a_share_at_its_limit_is_not_told_to_work_one_time_as_much() -> None:
+    """21 % exposed asks for 1.07 times the work: no batch of 129 in place of 128."""
+    one = run("b", ranks=4, micro_batch=128, step_ns=step(100), exposed_comm_ns=step(21))
+    (found,) = RULE.check(evidence(one))
+    assert not any("times the work" in line for line in found.evidence)
+    assert not any("times the batch" in advice.text for advice in found.advice)
+
+
+def test_bf16_gradients_are_not_told_to_become_bf16() -> None:
+    one = run("b", ranks=4, micro_batch=128, step_ns=step(100), exposed_comm_ns=step(40), precision="bf16")
+    (found,) = RULE.check(evidence(one))
+    assert not any("bf16" in advice.text for advice in found.advice)

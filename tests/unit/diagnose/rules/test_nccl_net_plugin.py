@@ -116,3 +116,18 @@ def test_the_log_with_the_plugin_is_quiet_with_its_rate() -> None:
     outcome = RULE.check(load_evidence([DATA / "nccl_tests/gh200x8_cxi_plugin_allreduce.log"]))
     assert isinstance(outcome, Quiet)
     assert "123 GB/s across hosts" in outcome.looked_at
+
+
+def test_the_network_to_force_follows_from_the_devices_that_are_there(tmp_path: Path) -> None:
+    def forced(name: str, *more: str) -> tuple[str | None, str]:
+        folder = tmp_path / name
+        folder.mkdir()
+        (found,) = RULE.check(from_log(folder, "Socket", *more))
+        return next(a.command for a in found.advice if "make NCCL fail" in a.text), str(found.advice)
+
+    command, said = forced("plain")
+    assert command is None
+    assert "if the hosts have EFA" in said
+    command, said = forced("verbs", "a:10:10 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>")
+    assert command == "export NCCL_NET=IB"
+    assert "EFA" not in said

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.bench_evidence import environment
 from tests.comm_rows import KIB, MIB, collective, pairs
 from tests.evidence import evidence
 
@@ -37,7 +38,16 @@ def test_a_slow_host_is_named_with_its_direction() -> None:
     (found,) = RULE.check(evidence(comm=tuple(rows)))
     assert found.title == "host c (rank 2) sends 3.0x as slowly as the others"
     assert (found.severity, found.subject) == ("problem", "c")
-    assert found.advice[-1].command == "sbatch --exclude=c"
+    assert found.advice[-1].command is None, "no scheduler is known"
+    (found,) = RULE.check(evidence(comm=tuple(rows), environment=environment(scheduler="slurm")))
+    assert found.advice[-1].command == "sbatch --exclude=c JOB"
+
+
+def test_tools_of_nvidia_are_named_for_nccl_only() -> None:
+    (nccl,) = RULE.check(evidence(comm=sweep(20e9, **NVLINK)))
+    assert any("nvidia-smi" in str(advice.command) for advice in nccl.advice)
+    (gloo,) = RULE.check(evidence(comm=sweep(20e6, **SHAPED)))
+    assert not any(word in str(advice) for advice in gloo.advice for word in ("nvidia-smi", "NCCL"))
 
 
 def test_a_slow_pair_is_named() -> None:

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from tests.bench_evidence import bench, made
+from tests.bench_evidence import bench, environment, made
 
 from stepscope.diagnose.rules.slow_rank import RULE
 from stepscope.records.finding import Finding, Quiet, Skipped
@@ -35,7 +35,10 @@ def test_a_rank_that_computes_longer_in_every_step_is_named_with_its_host_and_wh
     assert "chronic: late in 40 of 40 steps" in text
     assert "in the backward pass" in text
     assert "2 ranks of 4 run on b" in text
-    assert "sbatch --exclude=b JOB" in [a.command for a in found.advice]
+    assert not any("sbatch" in str(a.command) for a in found.advice), "no scheduler is known"
+    outcome = RULE.check(bench(cell, environment=environment(scheduler="slurm")))
+    assert isinstance(outcome, tuple)
+    assert "sbatch --exclude=b JOB" in [a.command for a in outcome[0].advice]
 
 
 def test_even_ranks_are_quiet_and_the_largest_excess_is_told() -> None:

@@ -40,7 +40,10 @@ def test_a_chronic_one_on_a_named_host_can_be_left_out(tmp_path: Path) -> None:
     named = tuple(replace(p, facts=replace(p.facts, host=f"node{p.facts.rank}")) for p in summary.ranks)
     finding = found(RULE, traced(replace(summary, ranks=named)))
     assert finding.title.startswith("rank 2 on node2 is a straggler")
-    assert any("sbatch --exclude=node2" in a.text for a in finding.advice)
+    assert any("leave node2 out of the job" in a.text for a in finding.advice)
+    here = tuple(replace(p, facts=replace(p.facts, host="node0")) for p in summary.ranks)
+    finding = found(RULE, traced(replace(summary, ranks=here)))
+    assert not any("out of the job" in a.text for a in finding.advice), "all ranks share that host"
 
 
 def test_ranks_that_arrive_together_are_quiet(tmp_path: Path) -> None:

@@ -26,6 +26,17 @@ def test_one_wrong_size_is_a_problem_and_named() -> None:
     assert found.advice[1].command == "stepscope comm --ops none --pairs"
 
 
+def test_nccl_and_nvidia_are_named_only_where_they_ran() -> None:
+    def advice(backend: str) -> str:
+        (found,) = RULE.check(evidence(comm=(collective(MIB, 100, correct=False, status="error", backend=backend),)))
+        return str(found.advice)
+
+    assert "NCCL_PROTO" in advice("nccl")
+    assert "nvidia-smi" in advice("nccl")
+    assert "NCCL" not in advice("gloo")
+    assert "nvidia-smi" not in advice("gloo")
+
+
 def test_every_sweep_is_its_own_finding() -> None:
     rows = tuple(
         collective(MIB, 100, op=op, correct=False, status="error", reduce_op=None) for op in ("all_gather", "broadcast")
