@@ -78,10 +78,9 @@ def _rated(row: ScalingRow, run: TrainingRun, base: TrainingRun, doubted: Contai
     """``row`` with its rating: none beside a super-linear one of the same baseline, which may be wrong for all of them."""
     if row.baseline_id in doubted or row.efficiency > SUPERLINEAR:
         return row
-    learned = quality(run, base)
-    if duplicated(run, base) or (learned is not None and learned.is_other_work):
-        return replace(row, rating=NOT_EQUIVALENT)
-    return replace(row, rating=rate(row.speedup, world_size=row.world_size / row.baseline_world_size))
+    rating, learned = rate(row.speedup, world_size=row.world_size / row.baseline_world_size), quality(run, base)
+    other_work = duplicated(run, base) or (learned is not None and learned.is_other_work)
+    return replace(row, rating=NOT_EQUIVALENT if other_work and rating != "negative" else rating)
 
 
 def speedups(runs: Sequence[TrainingRun]) -> dict[str, ScalingRow]:

@@ -85,7 +85,7 @@ def build(
         "Training runs",
         (columns[key] for key in show),
         ordered,
-        failure=failure_label,
+        failure=lambda run: None if run.step_ns is not None else failure_label(run),
         footnotes=_footnotes(ordered, by_run, drop_epochs, show),
         notes=_notes(ordered),
     )
@@ -143,7 +143,8 @@ def _notes(runs: Sequence[TrainingRun]) -> tuple[str, ...]:
     said: dict[str, list[str]] = {}
     for run, name in zip(runs, names, strict=True):
         unknown = ", ".join(f"{key} ({why})" for key, why in run.missing.items())
-        for note in (*run.notes, *((f"unknown: {unknown}",) if unknown else ())):
+        stopped = f"{failure_label(run)}: figures of the steps before" if run.status != "ok" and run.step_ns else None
+        for note in filter(None, (stopped, *run.notes, f"unknown: {unknown}" if unknown else None)):
             said.setdefault(note, []).append(name)
     finished = sum(run.status == "ok" for run in runs)
     lines = []

@@ -262,11 +262,18 @@ def _run(path: Path, job: _Job, gpu: str | None, *, alone: bool) -> TrainingRun:
             "tensor_parallel": job.tensor,
             "pipeline_parallel": job.pipeline,
             "data_parallel": job.data,
+            **({} if (chunks := _chunks(job)) is None else {"pipeline_chunks": chunks}),
             **{key: job.arguments[key] for key in _KEPT if job.arguments.get(key, "None") != "None"},
             **({} if sequence is None else {"sequence_length": sequence}),
         },
         notes=_notes(job, interval),
     )
+
+
+def _chunks(job: _Job) -> int | None:
+    """Chunks of layers a pipeline rank holds (virtual stages); None: not interleaved, or not stated."""
+    layers, each = _whole(job, "num_layers"), _whole(job, "num_layers_per_virtual_pipeline_stage")
+    return layers // (job.pipeline * each) if layers and each and layers % (job.pipeline * each) == 0 else None
 
 
 def _accumulation(batch: int | None, micro: int | None, data: int) -> int | None:

@@ -31,6 +31,7 @@ _LOCAL = re.compile(rb"local batch size:? (\d{1,12})")
 _SEQUENCE = re.compile(rb"sequence length:? (\d{1,12})")
 _TOTAL = re.compile(rb"total steps:? (\d{1,12})")
 _MESH = re.compile(rb"Building \d-D device mesh with (\[.*?\]), \[([\d, ]*)\]")
+_SCHEDULE = re.compile(rb"pipeline schedule (\w{1,40}) with (\d{1,6}) microbatches and (\d{1,6}) stages")
 _PARALLEL = re.compile(rb"Building device mesh with parallelism: (.*)")
 _DEGREE = re.compile(rb"\b(pp|dp_replicate|dp_shard|cp|tp)=(\d{1,7})")
 _GPU = re.compile(rb"(?:CUDA|XPU|HIP|GPU) capacity: (.{1,60}?) with [\d.]+GiB")
@@ -48,6 +49,7 @@ class _Job:
     world_size: int | None = None
     layout: str = ""
     numbers: dict[str, int] = field(default_factory=dict)
+    pipeline: dict[str, int | str] = field(default_factory=dict)
     model: str | None = None
     parameters: int | None = None
     gpu: str | None = None
@@ -110,7 +112,7 @@ def _step(
     step, tokens = int(found[1]), finite(rate[1])
     if job.points and step <= job.points[-1].step:
         job = _Job(line=number, world_size=job.world_size, layout=job.layout, numbers=job.numbers, gpu=job.gpu)
-        job.model, job.parameters = jobs[-1].model, jobs[-1].parameters
+        job.model, job.parameters, job.pipeline = jobs[-1].model, jobs[-1].parameters, jobs[-1].pipeline
         jobs.append(job)
     job.rank = rank
     values = {"loss": finite(found[2]), "tokens/s/gpu": tokens}
@@ -135,6 +137,12 @@ def _facts(job: _Job, line: bytes) -> None:
         if degrees:
             job.world_size = math.prod(degrees.values())
             job.layout = " ".join(f"{name}{value}" for name, value in degrees.items() if value > 1)
+            job.pipeline |= {"pipeline_parallel": degrees.get("pp", 1)}
+    elif found := _SCHEDULE.search(line):
+        stages, ranks = int(found[3]), job.pipeline.get("pipeline_parallel")
+        job.pipeline |= {"pipeline_schedule": found[1].decode(errors="replace"), "micro_batches": int(found[2])}
+        if isinstance(ranks, int) and ranks > 1 and stages % ranks == 0:
+            job.pipeline |= {"pipeline_chunks": stages // ranks}
     elif found := _GPU.search(line):
         job.gpu = found[1].decode(errors="replace")
     elif found := _MODEL.search(line):
@@ -167,7 +175,7 @@ def _run(path: Path, job: _Job, *, alone: bool) -> TrainingRun:
         "num_parameters": job.parameters,
         "step_ns": step_ns,
         "peak_memory_bytes": round(job.peak_gib * 2**30) or None,
-        "settings": {"mfu_percent": sorted(job.mfu)[len(job.mfu) // 2]} if job.mfu else {},
+        "settings": {**job.pipeline, **({"mfu_percent": sorted(job.mfu)[len(job.mfu) // 2]} if job.mfu else {})},
     }
     if sequence:
         known["settings"] = {**known["settings"], "sequence_length": sequence}

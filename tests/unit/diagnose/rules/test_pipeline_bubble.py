@@ -1,0 +1,87 @@
+"""The bubble of a pipeline, from the configuration in a log alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.evidence import evidence, run
+
+from stepscope.diagnose.rules.pipeline_bubble import RULE
+from stepscope.records.finding import Quiet, Skipped
+from stepscope.results.open import load_evidence
+
+MEGATRON = """\
+using world size: {world}, data-parallel-size: 1, tensor-model-parallel size: 1, pipeline-model-parallel size: {stages}
+------------------------ arguments ------------------------
+  micro_batch_size ................................ 2
+  num_layers ...................................... 32
+  seq_length ...................................... 128
+{more}-------------------- end of arguments ---------------------
+"""
+
+
+def megatron(folder: Path, *, stages: int = 16, batch: int = 8, more: str = "") -> Any:
+    lines = [
+        f" iteration {at:8d}/     100 | consumed samples: 1 | elapsed time per iteration (ms): 100.0 | "
+        f"learning rate: 1.5E-04 | global batch size: {batch:5d} | lm loss: 1.5E+00 | number of skipped iterations:   0 |"
+        for at in (10, 20, 30)
+    ]
+    path = folder / "job.log"
+    path.write_text(MEGATRON.format(world=stages, stages=stages, more=more) + "\n".join(lines) + "\n")
+    return load_evidence([path])
+
+
+def staged(stages: int, micro_batches: int, **settings: Any) -> Any:
+    known = {"pipeline_parallel": stages, "micro_batches": micro_batches, **settings}
+    return evidence(run("a", ranks=stages, settings=known))
+
+
+def test_sixteen_stages_with_four_micro_batches_idle_79_percent(tmp_path: Path) -> None:
+    (found,) = RULE.check(megatron(tmp_path))
+    assert found.title.startswith("79% of the step is pipeline bubble: 16 stages, 4 micro-batches")
+    assert found.severity == "problem"
+    assert found.stake_fraction == pytest.approx(15 / 19)
+    assert found.advice[0].text.startswith("use 135 micro-batches or more")  # 15 / (135 + 15) = 10%
+    assert "a global batch of 270 (now 8)" in found.advice[1].text
+    assert "make 8 of them" in found.advice[2].text
+
+
+def test_interleaved_chunks_divide_the_bubble(tmp_path: Path) -> None:
+    more = "  num_layers_per_virtual_pipeline_stage ........... 1\n"
+    (found,) = RULE.check(megatron(tmp_path, more=more))
+    assert found.stake_fraction == pytest.approx(15 / (2 * 4 + 15))
+    assert not any("interleaved" in advice.text for advice in found.advice)
+
+
+@pytest.mark.parametrize(("micro_batches", "fires"), [(9, False), (8, True)])
+def test_borderline_a_tenth_of_the_step(micro_batches: int, fires: bool) -> None:
+    outcome = RULE.check(staged(2, micro_batches))
+    assert isinstance(outcome, tuple) is fires
+    if not fires:
+        assert isinstance(outcome, Quiet)
+        assert "10%" in outcome.looked_at
+
+
+def test_a_log_of_torchtitan_names_schedule_and_micro_batches(tmp_path: Path) -> None:
+    info = "[rank0]:[titan] 2025-03-12 11:10:00,000 - root - INFO - "
+    lines = [
+        info + "Building device mesh with parallelism: pp=4, dp_replicate=1, dp_shard=2, cp=1, tp=1, ep=1, etp=1",
+        info + "Using pipeline schedule Interleaved1F1B with 8 microbatches and 8 stages.",
+        info + "Training starts at step 1, with local batch size 8, global batch size 16, sequence length 8192, "
+        "total steps 100 (warmup 20)",
+        *(
+            info + f"step: {at:2}  loss:  3.1  grad_norm:  0.8  memory: 40.20GiB(42.31%)  tps: 7,000  mfu: 30.20%"
+            for at in (1, 10, 20)
+        ),
+    ]
+    (tmp_path / "job.log").write_text("\n".join(lines) + "\n")
+    (found,) = RULE.check(load_evidence([tmp_path / "job.log"]))
+    assert found.stake_fraction == pytest.approx(3 / (2 * 8 + 3))
+
+
+def test_what_is_not_stated_is_not_judged() -> None:
+    assert isinstance(RULE.check(evidence(run("a", ranks=4, settings={"pipeline_parallel": 4}))), Skipped)
+    assert isinstance(RULE.check(staged(1, 8)), Skipped)
+    assert isinstance(RULE.check(staged(8, 4, pipeline_schedule="ZBVZeroBubble")), Skipped), "it fills its bubble"
