@@ -41,9 +41,28 @@ def _bad_scaling(folder: Path) -> None:
 def _sockets(folder: Path) -> None:
     traced.write(folder / "traces", plan(world=8, bus_gb_per_s=6))
     traced.write_socket_log(folder / "nccl.log", world=8, per_host=4)
-    rows = ["epoch,train_loss,train_time,val_loss,val_acc"]
-    rows += [f"{e},{2.4 / e:.4f},{61.0 + e % 3 / 4:.3f},{2.5 / e:.4f},{0.8 - 0.5 / e:.4f}" for e in range(1, 7)]
-    (folder / "metrics.csv").write_text("\n".join(rows) + "\n")
+    (folder / "metrics.csv").write_text("\n".join([_COLUMNS, *_epochs(seconds=61.0, passes=1)]) + "\n")
+
+
+def _logs(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    rows = [
+        f"{run},text classifier,reviews,25000,{gpus},128,{row}"
+        for run, gpus, seconds, passes in (("baseline", 1, 42.0, 1), ("ddp", 4, 46.0, 2))
+        for row in _epochs(seconds=seconds, passes=passes)
+    ]
+    (folder / "epochs.csv").write_text(
+        "\n".join(["run,model,dataset,dataset_size,gpus,global_batch," + _COLUMNS, *rows]) + "\n"
+    )
+
+
+_COLUMNS = "epoch,train_loss,train_time,val_acc"
+
+
+def _epochs(*, seconds: float, passes: int) -> list[str]:
+    """A row an epoch; the loss falls with every pass over the data, of which an epoch holds several."""
+    losses = [(epoch, 0.3 + 0.6 / (epoch * passes)) for epoch in range(1, 9)]
+    return [f"{e},{loss:.4f},{seconds * (1 + e % 3 / 200):.3f},{0.94 - 0.4 * (loss - 0.3):.4f}" for e, loss in losses]
 
 
 EXAMPLES = {
@@ -69,8 +88,13 @@ EXAMPLES = {
     ),
     "bad-scaling": Example(
         planted="1 and 8 GPUs; on 8 the gradients take a slow network, and loading takes 9 ms a step",
-        commands=("diagnose {}/1-gpu {}/8-gpus",),
+        commands=("diagnose {}",),
         write=_bad_scaling,
+    ),
+    "logs": Example(
+        planted="a table of epochs on 1 and 4 GPUs; every rank of the 4 trains on all the data",
+        commands=("diagnose {}",),
+        write=_logs,
     ),
     "sockets": Example(
         planted="8 GPUs on 2 hosts; NCCL finds no network plugin and falls back to TCP sockets",
