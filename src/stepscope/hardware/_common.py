@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.suggest import unknown
@@ -57,11 +58,11 @@ class Accelerator:
     memory_bytes: int  # as marketed, GB = 1e9
     memory_bytes_per_s: float
     peak_flops_per_s: Mapping[str, float]
-    link: LinkSpec | None
-    pcie: tuple[int, int] | None
     source: str
     date: str
-    confused_with: str = ""
+    confused_with: str
+    link: LinkSpec | None = None
+    pcie: tuple[int, int] | None = None
 
     def peak(self, dtype: str) -> float | Unavailable:
         """Dense peak of ``dtype`` in FLOP/s, the P of MFU = model FLOP / (time x n x P)."""
@@ -82,13 +83,13 @@ def normalise(device_name: str) -> str:
     return " ".join(text.split())
 
 
-def gb(size: float) -> int:
-    """GB of the vendors' marketing, 1e9 bytes."""
-    return round(size * 1e9)
-
-
-def gb_per_s(rate: float) -> float:
-    return rate * 1e9
+def accelerator(
+    vendor: str, key: str, name: str, form: str, *, memory: tuple[float, float], peak: Mapping[str, float], **more: Any
+) -> Accelerator:
+    """An entry. memory: GB (1e9 bytes) and GB/s. more: as in the class; without ``match`` only ``name`` itself does."""
+    size, rate = memory
+    facts = {"match": (name,), "memory_bytes": round(size * 1e9), "memory_bytes_per_s": rate * 1e9, **more}
+    return Accelerator(vendor=vendor, key=key, name=name, form=form, peak_flops_per_s=peak, **facts)
 
 
 def tflops(**rates: float) -> Mapping[str, float]:
@@ -102,7 +103,7 @@ def nvlink(generation: int, count: int, *, peer_links: int | None = None, option
     return LinkSpec(
         name=f"NVLink {generation}",
         count=count,
-        each_bytes_per_s=gb_per_s(each),
+        each_bytes_per_s=each * 1e9,
         peer_links=count if peer_links is None else peer_links,
         optional=optional,
     )
@@ -115,4 +116,4 @@ def nvlink_bridge_ga102() -> LinkSpec:
 
 def infinity_fabric(each_gb_per_s: float, *, count: int = 7) -> LinkSpec:
     """AMD's all-to-all mesh: one link to each of the other devices of a node."""
-    return LinkSpec(name="Infinity Fabric", count=count, each_bytes_per_s=gb_per_s(each_gb_per_s), peer_links=1)
+    return LinkSpec(name="Infinity Fabric", count=count, each_bytes_per_s=each_gb_per_s * 1e9, peer_links=1)
