@@ -43,7 +43,7 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
         return app
     for name in names:
         command = REGISTRY.load(name)
-        app.command(name, help=inspect.getdoc(command.run), rich_help_panel=command.panel)(_listed_only)
+        app.command(name, help=inspect.getdoc(command.options), rich_help_panel=command.panel)(_listed_only)
     return app
 
 

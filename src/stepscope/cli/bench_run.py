@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from stepscope.cli import bench_plan
-from stepscope.cli.console import OutputError, ReaderGone, out, print_json
+from stepscope.cli.console import out, print_json
 from stepscope.cli.findings import print_headlines
-from stepscope.cli.progress import progress
+from stepscope.cli.progress import run_and_show
 from stepscope.core.errors import UsageError
 from stepscope.core.places import cache_dir
 from stepscope.diagnose.engine import diagnose
 from stepscope.matrix.bench_cells import BENCH
 from stepscope.matrix.cell_kind import RunRequest
-from stepscope.matrix.finishing import run_to_the_end
 from stepscope.matrix.resolved import resolved_matrix
-from stepscope.matrix.run_place import stopped_by_the_disk, take_place
-from stepscope.matrix.session import Plan, derive_results, exit_code, make_plan
+from stepscope.matrix.run_place import exit_code, take_place
+from stepscope.matrix.session import Plan, derive_results, make_plan
 from stepscope.records.finding import Diagnosis
-from stepscope.records.run import RunRecord
 from stepscope.records.training import TrainingRun
 from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
@@ -33,7 +30,6 @@ from stepscope.results.bench_document import bench_document
 from stepscope.results.open import load_evidence
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_run
-from stepscope.store.writer import WriteError
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.bench import Bench
@@ -81,21 +77,15 @@ def run_plan(plan: Plan, options: Bench, *, printed: bool = True) -> int:
         tensorboard_dir=options.tensorboard,
         environment=plan.environment,
     )
-    try:
-        with progress() as show:
-            (runs, diagnosis), stopped = run_to_the_end(
-                request, show, renew=lambda: derive_results(layout), finish=lambda: _derive_all(layout)
-            )
-    except WriteError as error:
-        raise stopped_by_the_disk(layout, error) from error
-    if printed:
-        # What stopped the run may have taken the terminal with it.
-        with suppress(OutputError, ReaderGone) if stopped else nullcontext():
-            _show(layout, runs, diagnosis, json=options.json)
-    if stopped:
-        raise stopped
+    runs, _ = run_and_show(
+        request,
+        renew=lambda: derive_results(layout),
+        finish=lambda: _derive_all(layout),
+        show=(lambda found: _print(layout, *found, json=options.json)) if printed else None,
+        saved=f"{layout.results_jsonl} and {layout.summary_md}",
+    )
     ours = {cell.spec.cell_id for cell in plan.cells}
-    return exit_code([run for run in runs if run.run_id in ours])
+    return exit_code(run.status for run in runs if run.run_id in ours)
 
 
 def _derive_all(layout: RunLayout) -> tuple[tuple[TrainingRun, ...], Diagnosis]:
@@ -106,20 +96,10 @@ def _derive_all(layout: RunLayout) -> tuple[tuple[TrainingRun, ...], Diagnosis]:
     return runs, diagnosis
 
 
-def _show(layout: RunLayout, runs: tuple[TrainingRun, ...], diagnosis: Diagnosis, *, json: bool) -> None:
+def _print(layout: RunLayout, runs: tuple[TrainingRun, ...], diagnosis: Diagnosis, *, json: bool) -> None:
     """JSON on stdout, or the table, findings and where the rest is."""
-    try:
-        _print(layout, runs, run=read_run(layout.root), diagnosis=diagnosis, json=json)
-    except OutputError as error:
-        saved = f"the results are saved: {layout.results_jsonl} and {layout.summary_md}"
-        raise OutputError(error.what, why=error.why, fix=saved) from error
-
-
-def _print(
-    layout: RunLayout, runs: tuple[TrainingRun, ...], *, run: RunRecord, diagnosis: Diagnosis, json: bool
-) -> None:
     if json:
-        print_json(msgspec.json.format(msgspec.json.encode(bench_document(run, runs)), indent=2))
+        print_json(msgspec.json.format(msgspec.json.encode(bench_document(read_run(layout.root), runs)), indent=2))
         return
     console = out()
     console.print(terminal.render(of_cells(runs), width=console.width), soft_wrap=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stepscope.cli import comm_options
 from stepscope.cli.blocks import print_block
-from stepscope.cli.console import OutputError, ReaderGone, out, print_json
-from stepscope.cli.progress import progress
+from stepscope.cli.console import out, print_json
+from stepscope.cli.progress import run_and_show
 from stepscope.core.errors import ExitCode, UsageError
 from stepscope.core.places import cache_dir
 from stepscope.core.suggest import unknown
@@ -18,8 +18,7 @@ from stepscope.core.units import format_size
 from stepscope.matrix.cell_kind import RunRequest
 from stepscope.matrix.comm_cells import COMM
 from stepscope.matrix.comm_session import CommPlan, derive_comm_rows, make_comm_plan
-from stepscope.matrix.finishing import run_to_the_end
-from stepscope.matrix.run_place import stopped_by_the_disk, take_place
+from stepscope.matrix.run_place import exit_code, take_place
 from stepscope.records import codec
 from stepscope.records.cell import MeasureSettings
 from stepscope.records.comm import CommMeasure, CommRow
@@ -27,7 +26,7 @@ from stepscope.report.sweep_labels import sweep_labels
 from stepscope.report.table import Table
 from stepscope.results.comm_rows import comm_document
 from stepscope.store.layout import RunLayout
-from stepscope.store.writer import WriteError, make_dir, write_bytes
+from stepscope.store.writer import make_dir, write_bytes
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.comm import Comm
@@ -72,32 +71,17 @@ def run(options: Comm, *, printed: bool = True) -> int:
         kind=COMM,
         comm_measure=measure,
     )
-    try:
-        with progress() as show:
-            rows, stopped = run_to_the_end(request, show, renew=lambda: _derive(layout), finish=lambda: _derive(layout))
-        if stopped is None and options.charts:
-            from stepscope.report.figures import draw_charts
-
-            draw_charts(rows, layout.report)
-    except WriteError as error:
-        raise stopped_by_the_disk(layout, error) from error
-    if printed:
-        # What stopped the run may have taken the terminal with it.
-        with suppress(OutputError, ReaderGone) if stopped else nullcontext():
-            _show(layout, rows, options)
-    if stopped:
-        raise stopped
+    derive = partial(_derive, layout)
+    rows = run_and_show(
+        request,
+        renew=derive,
+        finish=derive,
+        show=partial(_print, layout, options) if printed else None,
+        saved=str(layout.results_jsonl),
+        draw=partial(_draw, layout) if options.charts else None,
+    )
     ours = {cell.spec.cell_id for cell in planned.cells}
-    return exit_code([row for row in rows if row.cell_id in ours])
-
-
-def exit_code(rows: list[CommRow]) -> int:
-    """0: all that can be measured here was, and is right. 4: some failed. 5: nothing succeeded. 3: nothing can run."""
-    ok = any(row.status == "ok" for row in rows)
-    failed = any(row.status not in ("ok", "unsupported", "skipped") for row in rows)
-    if ok:
-        return ExitCode.SOME_CELLS_FAILED if failed else ExitCode.OK
-    return ExitCode.ALL_CELLS_FAILED if failed else ExitCode.ENVIRONMENT
+    return exit_code(row.status for row in rows if row.cell_id in ours)
 
 
 def _debug_variables(layout: RunLayout, measure: CommMeasure) -> dict[str, str]:
@@ -120,21 +104,20 @@ def _derive(layout: RunLayout) -> tuple[CommRow, ...]:
     return rows
 
 
-def _show(layout: RunLayout, rows: tuple[CommRow, ...], options: Comm) -> None:
-    try:
-        _print(layout, rows, format_=options.format_, json=options.json)
-    except OutputError as error:
-        raise OutputError(error.what, why=error.why, fix=f"the results are saved: {layout.results_jsonl}") from error
+def _draw(layout: RunLayout, rows: tuple[CommRow, ...]) -> None:
+    from stepscope.report.figures import draw_charts
+
+    draw_charts(rows, layout.report)
 
 
-def _print(layout: RunLayout, rows: tuple[CommRow, ...], *, format_: str, json: bool) -> None:
+def _print(layout: RunLayout, options: Comm, rows: tuple[CommRow, ...]) -> None:
     from stepscope.report.comm_document import document_001, rows_csv
 
-    if json:
+    if options.json:
         print_json(codec.encode_document(comm_document(str(layout.root), rows)))
-    elif format_ == "csv":
+    elif options.format_ == "csv":
         sys.stdout.write(rows_csv(rows))
-    elif format_ == "document-001":
+    elif options.format_ == "document-001":
         print_json(codec.encode_document(document_001(rows, str(layout.root))))
     else:
         _print_tables(layout, rows)

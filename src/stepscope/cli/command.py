@@ -1,4 +1,4 @@
-"""What a command file exports: a function of one argument, and the class of that argument, whose fields are options.
+"""What a command file exports: a class whose fields are the options, and the module that takes an object of it.
 
 A field is written as typer writes a parameter: ``name: Annotated[type, typer.Option(...)] = default``, or
 ``typer.Argument``. ``tuple[T, ...]`` is what may be given several times. ``plain.Option`` and ``plain.Argument`` in
@@ -7,6 +7,7 @@ place of typer's let a command start without typer.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, dataclass_transform, get_args, get_origin, get_type_hints
@@ -40,16 +41,23 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command. Heavy imports belong inside ``run``: its file is imported whenever help is shown.
+    """A command. Its file is imported whenever help is shown, ``where`` only when it runs.
 
-    run: takes the options, returns the exit code (None: 0); its docstring is the help. panel: heading in ``--help``.
+    options: their docstring is the help. where: ``module`` or ``module:function`` (without it ``run``) that takes the
+    options and returns the exit code (None: 0); or a function of the options that names it. panel: heading in ``--help``.
     runs_a_command: from the first word on that is no option, the line is the user's own command.
     """
 
-    run: Callable[[Any], int | None]
     options: type[Options]
+    where: str | Callable[[Any], str]
     panel: str = "Commands"
     runs_a_command: bool = False
+
+    def run(self, options: Options) -> int | None:
+        where = self.where if isinstance(self.where, str) else self.where(options)
+        module, _, function = where.partition(":")
+        code: int | None = getattr(importlib.import_module(module), function or "run")(options)
+        return code
 
     def typer_function(self) -> Callable[..., int | None]:
         """What typer registers: the options as its parameters."""
@@ -61,7 +69,7 @@ class Command:
         hints = {name: _typed(hint) for name, hint in get_type_hints(self.options, include_extras=True).items()}
         repeated = frozenset(name for name in _fields(self.options) if _item(hints[name]) is not None)
         parameters = [self._parameter(name, hints[name]) for name in _fields(self.options)]
-        called.__doc__ = self.run.__doc__
+        called.__doc__ = self.options.__doc__
         called.__annotations__ = {each.name: each.annotation for each in parameters}
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return called

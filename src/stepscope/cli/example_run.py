@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
+from stepscope.cli.commands.example import Example
 from stepscope.cli.console import out
 from stepscope.core.errors import UsageError
 from stepscope.examples.jobs import EXAMPLES
 
 
-def run(directory: Path) -> None:
+def run(options: Example) -> None:
     """Write every example into its own folder. Raises UsageError where one of them is there already."""
+    directory = options.directory
     for name in EXAMPLES:
         if (directory / name).exists():
             raise UsageError(f"{directory / name} already exists", fix="name another folder, or delete this one")

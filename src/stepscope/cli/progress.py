@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import TYPE_CHECKING, TypeVar
 
-from stepscope.cli.console import err
+from stepscope.cli.console import OutputError, ReaderGone, err
 from stepscope.core.units import format_duration, format_size
 from stepscope.core.words import counted
+from stepscope.matrix.cell_kind import RunRequest
 from stepscope.matrix.events import CellEnded, CellMoved, DataStarted, Event, GroupStarted, RunStarted
+from stepscope.matrix.finishing import run_to_the_end
+from stepscope.matrix.run_place import stopped_by_the_disk
 from stepscope.records.cell import CellSpec
 from stepscope.records.comm import CommSpec
 from stepscope.report.sweep_labels import sweep_labels
 from stepscope.results.labels import cell_labels
+from stepscope.store.writer import WriteError
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
 
     from stepscope.records.cell import Cell
     from stepscope.records.run import CellStatus
+
+T = TypeVar("T")
 
 HEARTBEAT_S = 60.0
 STATUS_STYLE = {
@@ -32,6 +39,37 @@ STATUS_STYLE = {
 def progress() -> Progress:
     """The way of showing progress that suits stderr."""
     return LiveProgress() if err().is_terminal else LineProgress()
+
+
+def run_and_show(
+    request: RunRequest,
+    *,
+    renew: Callable[[], object],
+    finish: Callable[[], T],
+    show: Callable[[T], object] | None,
+    saved: str,
+    draw: Callable[[T], object] | None = None,
+) -> T:
+    """Run with progress on stderr and show what ``finish`` returns (None: nothing); then raise what stopped the run.
+
+    saved: where the results are, for the user whose stdout takes no more. draw: charts, of a run that was not stopped.
+    """
+    try:
+        with progress() as watching:
+            found, stopped = run_to_the_end(request, watching, renew=renew, finish=finish)
+        if draw is not None and not stopped:
+            draw(found)
+        # What stopped the run may have taken the terminal with it.
+        with suppress(OutputError, ReaderGone) if stopped else nullcontext():
+            if show is not None:
+                show(found)
+    except WriteError as error:
+        raise stopped_by_the_disk(request.layout, error) from error
+    except OutputError as error:
+        raise OutputError(error.what, why=error.why, fix=f"the results are saved: {saved}") from error
+    if stopped:
+        raise stopped
+    return found
 
 
 class Progress(AbstractContextManager["Progress"]):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.core.errors import UsageError
+from stepscope.core.errors import ExitCode, UsageError
 from stepscope.launch.join import become_rank_half, group_id, joined_world
 from stepscope.matrix.run_folder import read_statuses
+from stepscope.records.run import Status
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_run
 from stepscope.store.writer import WriteError
@@ -78,3 +80,12 @@ def stopped_by_the_disk(layout: RunLayout, error: WriteError) -> WriteError:
         fix=f"free some space and run the same command with `-o {layout.root}`: {finished} of {len(run.cells)} cells "
         "are finished and saved there, only the rest will run",
     )
+
+
+def exit_code(statuses: Iterable[Status]) -> int:
+    """0: everything that can run here has a result. 4: some failed. 5: none succeeded. 3: none can run here."""
+    found = set(statuses)
+    failed = bool(found - {"ok", "unsupported", "skipped"})
+    if "ok" in found:
+        return ExitCode.SOME_CELLS_FAILED if failed else ExitCode.OK
+    return ExitCode.ALL_CELLS_FAILED if failed else ExitCode.ENVIRONMENT

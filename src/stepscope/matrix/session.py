@@ -10,7 +10,7 @@ from pathlib import Path
 from stepscope.config.matrix import Matrix
 from stepscope.config.options import OptionsModel
 from stepscope.config.overrides import Override
-from stepscope.core.errors import DataError, ExitCode, UsageError
+from stepscope.core.errors import DataError, UsageError
 from stepscope.datasets import REGISTRY as DATASETS
 from stepscope.environment.collect import collect
 from stepscope.launch.join import joined_world
@@ -146,12 +146,3 @@ def derive_results(layout: RunLayout) -> tuple[TrainingRun, ...]:
     runs = folder_runs(layout)
     write_results(layout, runs)
     return runs
-
-
-def exit_code(runs: Sequence[TrainingRun]) -> int:
-    """0: every cell that can run here has a result. 4: some failed. 5: none succeeded. 3: none can run here."""
-    ok = sum(run.status == "ok" for run in runs)
-    failed = sum(run.status not in ("ok", "unsupported", "skipped") for run in runs)
-    if ok:
-        return ExitCode.SOME_CELLS_FAILED if failed else ExitCode.OK
-    return ExitCode.ALL_CELLS_FAILED if failed else ExitCode.ENVIRONMENT

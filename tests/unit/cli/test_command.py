@@ -18,19 +18,20 @@ class Reading(Options):
 
 
 class Look(Reading):
+    """Look at things."""
+
     env: Annotated[tuple[str, ...], typer.Option("--env", help="Sweep.")] = ()
     json: Annotated[bool, typer.Option("--json", help="One document.")] = False
 
 
-def look(options: Look) -> int:
-    """Look at things."""
+def run(options: Look) -> int:
     typer.echo(repr(options))
     return 3
 
 
 def called(*arguments: str) -> str:
     app = typer.Typer()
-    app.command()(Command(run=look, options=Look).typer_function())
+    app.command()(Command(options=Look, where=__name__).typer_function())
     result = CliRunner().invoke(app, arguments)
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result.output
@@ -43,7 +44,7 @@ def test_fields_become_parameters_and_what_is_typed_arrives_in_them() -> None:
     assert called("a") == f"Look(paths=({Path('a')!r},), limit=24, env=(), json=False)\n"
 
 
-def test_help_is_the_functions_and_a_field_without_default_is_required() -> None:
+def test_help_is_the_docstring_and_a_field_without_default_is_required() -> None:
     assert "Look at things." in called("--help")
     assert "Missing argument" in called("--limit", "3")
 

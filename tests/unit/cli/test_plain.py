@@ -10,19 +10,18 @@ from stepscope.cli.command import Command
 from stepscope.cli.commands.trace import Trace
 from stepscope.cli.plain import read
 
+seen: list[Any] = []
+
+
+def run(options: Trace) -> None:
+    seen.append(options)
+
 
 def by_typer(words: list[str]) -> Any:
-    seen = []
-
-    def note(options: Trace) -> int:
-        """Note them."""
-        seen.append(options)
-        return 0
-
     app = typer.Typer(add_completion=False)
-    app.command("trace")(Command(run=note, options=Trace).typer_function())
+    app.command("trace")(Command(options=Trace, where=__name__).typer_function())
     app(args=words, standalone_mode=False)
-    return seen[0]
+    return seen.pop()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from stepscope.cli.command import Command, Options
 
 
 class Bench(Options):
-    """The command line of ``stepscope bench``."""
+    """Benchmark training strategies: a matrix of models, strategies, ranks and precisions."""
 
     matrix: Annotated[
         Path | None, typer.Argument(help="Matrix file (YAML).", metavar="[MATRIX.yaml]", show_default=False)
@@ -57,11 +57,4 @@ class Bench(Options):
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")] = False
 
 
-def bench(options: Bench) -> int:
-    """Benchmark training strategies: a matrix of models, strategies, ranks and precisions."""
-    from stepscope.cli.bench_run import run
-
-    return run(options)
-
-
-COMMAND = Command(run=bench, options=Bench, panel="Measure")
+COMMAND = Command(options=Bench, where="stepscope.cli.bench_run", panel="Measure")

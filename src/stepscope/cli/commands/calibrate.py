@@ -11,7 +11,10 @@ from stepscope.cli.command import Command, Options
 
 
 class Calibrate(Options):
-    """The command line of ``stepscope calibrate``."""
+    """Fit what collectives cost on this machine: latency, rate, and a curve where no straight line holds.
+
+    The result, calib.json, is what predictions of collectives and steps are made from.
+    """
 
     run: Annotated[Path, typer.Argument(help="Run folder of `stepscope comm`.", metavar="RUN", show_default=False)]
     output: Annotated[
@@ -24,14 +27,4 @@ class Calibrate(Options):
     json: Annotated[bool, typer.Option("--json", help="Print the calibration as one JSON document.")] = False
 
 
-def calibrate(options: Calibrate) -> int:
-    """Fit what collectives cost on this machine: latency, rate, and a curve where no straight line holds.
-
-    The result, calib.json, is what predictions of collectives and steps are made from.
-    """
-    from stepscope.cli.calibrate_run import run
-
-    return run(options)
-
-
-COMMAND = Command(run=calibrate, options=Calibrate, panel="Predict")
+COMMAND = Command(options=Calibrate, where="stepscope.cli.calibrate_run", panel="Predict")

@@ -11,7 +11,10 @@ from stepscope.cli.command import Command, Options
 
 
 class Comm(Options):
-    """The command line of ``stepscope comm``."""
+    """Measure collectives: time, algbw and busbw against size, every result checked.
+
+    Time of a call is the slowest rank's. Sizes and busbw are those of nccl-tests.
+    """
 
     ops: Annotated[str, typer.Option(help="Collectives, separated by commas, or all.", metavar="OP,...|all")] = (
         "all_reduce"
@@ -96,14 +99,4 @@ class Comm(Options):
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")] = False
 
 
-def comm(options: Comm) -> int:
-    """Measure collectives: time, algbw and busbw against size, every result checked.
-
-    Time of a call is the slowest rank's. Sizes and busbw are those of nccl-tests.
-    """
-    from stepscope.cli.comm_run import run
-
-    return run(options)
-
-
-COMMAND = Command(run=comm, options=Comm, panel="Measure")
+COMMAND = Command(options=Comm, where="stepscope.cli.comm_run", panel="Measure")

@@ -12,7 +12,11 @@ from stepscope.cli.evidence_options import Columns, DropEpochs, WorldSize
 
 
 class Compare(Options):
-    """The command line of ``stepscope compare``."""
+    """Say whether B differs from A, by how much, and how sure that is; differences in settings and machine first.
+
+    The test counts rounds, epochs or blocks of steps; with fewer than 4 on a side it is refused. --run with one matrix
+    given twice measures the noise of this machine.
+    """
 
     paths: Annotated[
         tuple[Path, ...],
@@ -51,15 +55,4 @@ class Compare(Options):
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
 
 
-def compare(options: Compare) -> int:
-    """Say whether B differs from A, by how much, and how sure that is; differences in settings and machine first.
-
-    The test counts rounds, epochs or blocks of steps; with fewer than 4 on a side it is refused. --run with one matrix
-    given twice measures the noise of this machine.
-    """
-    from stepscope.cli.compare_run import run
-
-    return run(options)
-
-
-COMMAND = Command(run=compare, options=Compare, panel="Look at a job")
+COMMAND = Command(options=Compare, where="stepscope.cli.compare_run", panel="Look at a job")

@@ -11,7 +11,7 @@ from stepscope.cli.command import Command, Options
 
 
 class Demo(Options):
-    """The command line of ``stepscope demo``."""
+    """Train a small model in every strategy on this machine, trace it, and report: about a minute, no GPU needed."""
 
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Run folder.", metavar="DIR")] = None
     data_dir: Annotated[
@@ -21,11 +21,4 @@ class Demo(Options):
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")] = False
 
 
-def demo(options: Demo) -> int:
-    """Train a small model in every strategy on this machine, trace it, and report: about a minute, no GPU needed."""
-    from stepscope.cli.demo_run import run
-
-    return run(options)
-
-
-COMMAND = Command(run=demo, options=Demo, panel="Start here")
+COMMAND = Command(options=Demo, where="stepscope.cli.demo_run", panel="Start here")

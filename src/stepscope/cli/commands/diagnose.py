@@ -11,7 +11,10 @@ from stepscope.cli.evidence_options import EvidenceOptions, Paths
 
 
 class Diagnose(EvidenceOptions):
-    """The command line of ``stepscope diagnose``."""
+    """Say what is wrong with a training job, prove it with numbers, and name the next thing to do.
+
+    Findings are ranked by the share of the step that mending them returns at most.
+    """
 
     paths: Paths = ()
     rules: Annotated[str | None, typer.Option(help="Only these rules; `list` names them all.", metavar="RULE,...")] = (
@@ -37,14 +40,4 @@ class Diagnose(EvidenceOptions):
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
 
 
-def diagnose(options: Diagnose) -> int:
-    """Say what is wrong with a training job, prove it with numbers, and name the next thing to do.
-
-    Findings are ranked by the share of the step that mending them returns at most.
-    """
-    from stepscope.cli.diagnose_run import run
-
-    return run(options)
-
-
-COMMAND = Command(run=diagnose, options=Diagnose, panel="Look at a job")
+COMMAND = Command(options=Diagnose, where="stepscope.cli.diagnose_run", panel="Look at a job")

@@ -10,7 +10,11 @@ from stepscope.cli.command import Command, Options
 
 
 class Doctor(Options):
-    """The command line of ``stepscope doctor``."""
+    """Look at this machine: torch, GPUs, links, network, launcher; PASS, WARN, FAIL or SKIP for each check.
+
+    Every WARN and FAIL comes with a fix. A machine without a GPU is a normal machine: those checks are skipped.
+    Under a launcher, local rank 0 reports for its host. --quick trains for some seconds and takes under half a minute.
+    """
 
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
     strict: Annotated[bool, typer.Option("--strict", help="Exit with code 6 when a check fails.")] = False
@@ -30,17 +34,8 @@ class Doctor(Options):
     ] = None
 
 
-def doctor(options: Doctor) -> int:
-    """Look at this machine: torch, GPUs, links, network, launcher; PASS, WARN, FAIL or SKIP for each check.
-
-    Every WARN and FAIL comes with a fix. A machine without a GPU is a normal machine: those checks are skipped.
-    Under a launcher, local rank 0 reports for its host. --quick trains for some seconds and takes under half a minute.
-    """
-    if options.quick:
-        from stepscope.cli.doctor_quick import run
-    else:
-        from stepscope.cli.doctor_run import run
-    return run(options)
-
-
-COMMAND = Command(run=doctor, options=Doctor, panel="Look at a machine")
+COMMAND = Command(
+    options=Doctor,
+    where=lambda options: f"stepscope.cli.doctor_{'quick' if options.quick else 'run'}",
+    panel="Look at a machine",
+)

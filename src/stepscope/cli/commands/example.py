@@ -10,20 +10,13 @@ import typer
 from stepscope.cli.command import Command, Options
 
 
-class ExampleOptions(Options):
-    """The command line of ``stepscope example``."""
-
-    directory: Annotated[Path, typer.Argument(help="Folder to write the jobs into.", metavar="DIR", show_default=False)]
-
-
-def example(options: ExampleOptions) -> None:
+class Example(Options):
     """Write small generated job folders, each with one known problem, and print the commands that find it.
 
     Takes a few seconds and needs neither torch nor a GPU. Nothing is measured: `stepscope demo` measures this machine.
     """
-    from stepscope.cli.example_run import run
 
-    run(options.directory)
+    directory: Annotated[Path, typer.Argument(help="Folder to write the jobs into.", metavar="DIR", show_default=False)]
 
 
-COMMAND = Command(run=example, options=ExampleOptions, panel="Start here")
+COMMAND = Command(options=Example, where="stepscope.cli.example_run", panel="Start here")

@@ -10,7 +10,10 @@ from stepscope.cli.command import Command, Options
 
 
 class Hardware(Options):
-    """The command line of ``stepscope hardware``."""
+    """List accelerators and links with their dense peaks, or look one GPU up.
+
+    Rates are dense (no sparsity), matrix units with FP32 accumulation; links count one direction.
+    """
 
     name: Annotated[
         tuple[str, ...],
@@ -19,14 +22,4 @@ class Hardware(Options):
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
 
 
-def hardware(options: Hardware) -> int:
-    """List accelerators and links with their dense peaks, or look one GPU up.
-
-    Rates are dense (no sparsity), matrix units with FP32 accumulation; links count one direction.
-    """
-    from stepscope.cli.hardware_run import run
-
-    return run(options)
-
-
-COMMAND = Command(run=hardware, options=Hardware, panel="Look at a machine")
+COMMAND = Command(options=Hardware, where="stepscope.cli.hardware_run", panel="Look at a machine")

@@ -11,7 +11,10 @@ from stepscope.cli.command import Command, Options
 
 
 class Predict(Options):
-    """The command line of ``stepscope predict``."""
+    """Predict the time of a collective, from the hardware's specification or from a calibration; or the best buckets.
+
+    Shows time, bus bandwidth, the algorithm the library would choose and why, the others, and an 80% interval.
+    """
 
     collective: Annotated[
         str | None,
@@ -59,14 +62,4 @@ class Predict(Options):
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
 
 
-def predict(options: Predict) -> int:
-    """Predict the time of a collective, from the hardware's specification or from a calibration; or the best buckets.
-
-    Shows time, bus bandwidth, the algorithm the library would choose and why, the others, and an 80% interval.
-    """
-    from stepscope.cli.predict_run import run
-
-    return run(options)
-
-
-COMMAND = Command(run=predict, options=Predict, panel="Predict")
+COMMAND = Command(options=Predict, where="stepscope.cli.predict_run", panel="Predict")

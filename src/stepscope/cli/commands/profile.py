@@ -36,7 +36,10 @@ class Window(Options):
 
 
 class Profile(Window):
-    """The command line of ``stepscope profile``."""
+    """Profile a few steps of any training command, unchanged, and show where their time goes.
+
+    stepscope profile -- torchrun --nproc-per-node 8 train.py
+    """
 
     command: Annotated[
         list[str] | None,
@@ -55,14 +58,4 @@ class Profile(Window):
     ] = None
 
 
-def profile(options: Profile) -> int:
-    """Profile a few steps of any training command, unchanged, and show where their time goes.
-
-    stepscope profile -- torchrun --nproc-per-node 8 train.py
-    """
-    from stepscope.cli.profile_run import run
-
-    return run(options)
-
-
-COMMAND = Command(run=profile, options=Profile, panel="Start here", runs_a_command=True)
+COMMAND = Command(options=Profile, where="stepscope.cli.profile_run", panel="Start here", runs_a_command=True)

@@ -12,7 +12,10 @@ from stepscope.cli.evidence_options import EvidenceOptions
 
 
 class Report(EvidenceOptions):
-    """The command line of ``stepscope report``."""
+    """Write charts, tables, a text report and an HTML page; every format but PDF, unless some are named.
+
+    Works on what `bench`, `comm` and the profiler left, and on results of other tools; several paths make one report.
+    """
 
     output: Annotated[
         Path | None,
@@ -39,14 +42,4 @@ class Report(EvidenceOptions):
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document, with the files.")] = False
 
 
-def report(options: Report) -> int:
-    """Write charts, tables, a text report and an HTML page; every format but PDF, unless some are named.
-
-    Works on what `bench`, `comm` and the profiler left, and on results of other tools; several paths make one report.
-    """
-    from stepscope.cli.report_run import run
-
-    return run(options)
-
-
-COMMAND = Command(run=report, options=Report, panel="Look at a job")
+COMMAND = Command(options=Report, where="stepscope.cli.report_run", panel="Look at a job")

@@ -11,7 +11,10 @@ from stepscope.cli.command import Command, Options
 
 
 class Run(Options):
-    """The command line of ``stepscope run``."""
+    """Run a training command so that `stepscope profile --attach` can profile it at any time.
+
+    stepscope run -o RUN -- torchrun --nproc-per-node 8 train.py
+    """
 
     command: Annotated[
         list[str], typer.Argument(help="The training command, as you would run it.", metavar="-- COMMAND...")
@@ -23,14 +26,4 @@ class Run(Options):
     nccl_debug: Annotated[bool, typer.Option("--nccl-debug", help="Keep NCCL's own log (NCCL_DEBUG=INFO).")] = False
 
 
-def run(options: Run) -> int:
-    """Run a training command so that `stepscope profile --attach` can profile it at any time.
-
-    stepscope run -o RUN -- torchrun --nproc-per-node 8 train.py
-    """
-    from stepscope.cli.profile_run import run_asleep
-
-    return run_asleep(options)
-
-
-COMMAND = Command(run=run, options=Run, panel="Start here", runs_a_command=True)
+COMMAND = Command(options=Run, where="stepscope.cli.profile_run:run_asleep", panel="Start here", runs_a_command=True)

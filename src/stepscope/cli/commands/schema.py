@@ -10,7 +10,7 @@ from stepscope.cli.command import Command, Options
 
 
 class Schema(Options):
-    """The command line of ``stepscope schema``."""
+    """Print the JSON Schemas of the files in run folders and of what `--json` prints."""
 
     name: Annotated[
         str | None,
@@ -23,11 +23,4 @@ class Schema(Options):
     names: Annotated[bool, typer.Option("--list", help="Only the names.")] = False
 
 
-def schema(options: Schema) -> int:
-    """Print the JSON Schemas of the files in run folders and of what `--json` prints."""
-    from stepscope.cli.schema_run import run
-
-    return run(options)
-
-
-COMMAND = Command(run=schema, options=Schema, panel="Reference")
+COMMAND = Command(options=Schema, where="stepscope.cli.schema_run", panel="Reference")

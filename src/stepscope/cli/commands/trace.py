@@ -10,7 +10,10 @@ from stepscope.cli.plain import Argument, Option
 
 
 class Trace(Options):
-    """The command line of ``stepscope trace``."""
+    """Show where a training step's time went: compute, exposed communication, copies, idle time and why.
+
+    Reads any PyTorch profiler trace, one file per rank; nothing needs to be installed in the job.
+    """
 
     paths: Annotated[
         tuple[str, ...],
@@ -67,14 +70,4 @@ class Trace(Options):
     json: Annotated[bool, Option("--json", help="Print one JSON document.")] = False
 
 
-def trace(options: Trace) -> int:
-    """Show where a training step's time went: compute, exposed communication, copies, idle time and why.
-
-    Reads any PyTorch profiler trace, one file per rank; nothing needs to be installed in the job.
-    """
-    from stepscope.cli.trace_run import run
-
-    return run(options)
-
-
-COMMAND = Command(run=trace, options=Trace, panel="Look at a job")
+COMMAND = Command(options=Trace, where="stepscope.cli.trace_run", panel="Look at a job")
