@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from stepscope.core.dataclass import dataclass
+from stepscope.records.training import Epoch, TrainingRun
 from stepscope.report.names import shortened
 from stepscope.report.vega import (
     COLUMN,
     DASHES,
+    MAX_LINES,
     RULE,
     Spec,
     apart,
     by_series,
     chart,
     figure_said,
+    known,
     layer,
     number_axis,
     shape_by_series,
@@ -22,6 +25,7 @@ from stepscope.report.vega import (
     whiskers,
     whole_axis,
 )
+from stepscope.report.views._runs import by_dataset, names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +40,11 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One run, or one series of runs."""
+    """One run, or one series of runs. typical: its figure in base units, where there is one."""
 
     name: str
     points: tuple[CurvePoint, ...]
+    typical: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,40 @@ class Curves:
 
 
 CURVES_HEIGHT = 140
+
+
+def epoch_curves(
+    runs: Sequence[TrainingRun],
+    get: Callable[[Epoch], float | None],
+    *,
+    y_axis: Callable[[float], tuple[str, float]],
+    typical: Callable[[TrainingRun], float | None] = lambda _: None,
+    dropped: Callable[[TrainingRun], int] = lambda _: 0,
+) -> tuple[Curves, ...]:
+    """One chart a data set of a figure over epochs, of the runs that have it of at least two.
+
+    y_axis: largest value -> title with its unit, and factor from base units. dropped: first epochs that a run's ``typical``
+    leaves out.
+    """
+    charts = []
+    for part in by_dataset([run for run in runs if sum(known(get(e)) for e in run.epochs) > 1], MAX_LINES):
+        curves = tuple(
+            Curve(
+                name=name,
+                points=tuple(CurvePoint(x=e.number, y=y) for e in run.epochs if known(y := get(e))),
+                typical=typical(run),
+            )
+            for run, name in zip(part.runs, names(part.runs, known=("dataset",)), strict=True)
+        )
+        title, scale = y_axis(max(p.y for curve in curves for p in curve.points))
+        left_out = {dropped(run) for run in part.runs}
+        charts.append(
+            Curves(
+                key=part.key, title=part.title, curves=curves, x_axis="epoch", y_axis=title, scale=scale,
+                dropped=left_out.pop() if len(left_out) == 1 else 0,
+            )
+        )  # fmt: skip
+    return tuple(charts)
 
 
 def curves_chart(data: Curves, *, over: bool = False, zero: bool = False) -> Spec:
@@ -79,21 +118,21 @@ def curve_layers(
     data: Curves, *, over: bool = False, of: Callable[[Curve, CurvePoint], str] | None = None
 ) -> list[Spec]:
     """Lines, points and intervals of ``data``. of: what a point tells."""
-    names = apart([shortened(curve.name, 60) for curve in data.curves])
+    called = apart([shortened(curve.name, 60) for curve in data.curves])
     most = max(len(curve.points) for curve in data.curves)
     every = max(1, most // 8) if over else 1
     rows, ranged = [], []
-    for number, (curve, name) in enumerate(zip(data.curves, names, strict=True)):
+    for number, (curve, name) in enumerate(zip(data.curves, called, strict=True)):
         for at, p in enumerate(curve.points):
             said = (
                 of(curve, p) if of else f"{name}, {data.x_axis} {p.x:g}: {figure_said(p.y * data.scale, data.y_axis)}"
             )
-            shown = (at - number * every // max(1, len(names))) % every == 0 or len(curve.points) == 1
+            shown = (at - number * every // max(1, len(called))) % every == 0 or len(curve.points) == 1
             rows.append({"x": sig(p.x), "y": sig(p.y * data.scale), "series": name, "said": said, "shown": shown})
             if p.low is not None and p.high is not None:
                 ends = {"low": sig(p.low * data.scale), "high": sig(p.high * data.scale)}
                 ranged.append({"x": sig(p.x), "series": name, **ends})
-    hue = by_series(names)
+    hue = by_series(called)
     bare = [{k: v for k, v in row.items() if k not in ("said", "shown")} for row in rows]
     under: list[Spec] = [layer("line", bare, {"color": hue}, strokeWidth=1.3)]
     if over:
@@ -102,14 +141,14 @@ def curve_layers(
                 "line",
                 [row for row in bare if row["series"] == name],
                 {"color": hue},
-                strokeWidth=1.0 + 0.75 * (len(names) - 1 - n),
+                strokeWidth=1.0 + 0.75 * (len(called) - 1 - n),
                 strokeDash=list(DASHES[n % len(DASHES)]),
             )
-            for n, name in enumerate(names)
+            for n, name in enumerate(called)
         ]
     dots = [{k: v for k, v in row.items() if k != "shown"} for row in rows if row["shown"]]
     return [
         *under,
-        layer("point", dots, {"color": hue, "shape": shape_by_series(names)}, filled=True, size=16, opacity=1),
+        layer("point", dots, {"color": hue, "shape": shape_by_series(called)}, filled=True, size=16, opacity=1),
         *whiskers(ranged),
     ]

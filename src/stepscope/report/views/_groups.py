@@ -25,16 +25,8 @@ from stepscope.report.vega import (
     whiskers,
     words,
 )
-from stepscope.report.views._runs import (
-    FACETS,
-    Quantity,
-    facets,
-    failure,
-    grouped,
-    on_their_machines,
-    parts,
-    quantity,
-)
+from stepscope.report.views._common import Figures, View
+from stepscope.report.views._runs import FACETS, Quantity, facets, failure, grouped, on_their_machines, parts, quantity
 
 MAX_SERIES = 7
 MAX_BARS = 28
@@ -82,23 +74,49 @@ class BarGroups:
     lower_is_better: bool
     reference: str
     ends: str
+    gain: str
+    note: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What a chart compares. along: name of the facet that varies. value: its text for a run; empty: not compared.
+    """What a chart compares. along: name of the facet that varies. own: its text for a run, where it is not the facet's.
 
     ignore: facets that go with it. order: of the series. reference: among the series. label: of a gain (0.25: 25% faster).
-    steps_alike: whether a step is the same work in all of them.
+    steps_alike: whether a step is the same work in all of them. gain: what labels are. note: what else captions say.
     """
 
     along: str
-    value: Callable[[TrainingRun], str]
     label: Label
+    own: Callable[[TrainingRun], str] | None = None
     ignore: tuple[str, ...] = ()
     steps_alike: bool = True
     order: Callable[[str], tuple[float, str]] | None = None
     reference: Callable[[Sequence[str]], str] = lambda series: series[0]
+    gain: str = "t_a / t_b - 1"
+    note: str = ""
+
+    def value(self, run: TrainingRun) -> str:
+        """Text of the facet that varies; empty: not compared."""
+        return facets(run)[self.along] if self.own is None else self.own(run)
+
+
+def compared(
+    key: str, title: str, heading: str, how: Comparison | Callable[[Sequence[TrainingRun]], Comparison]
+) -> View:
+    """The view of runs that differ in one thing. heading: of captions. how: what is compared, or what makes it of runs."""
+
+    def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[BarGroups, ...]:
+        return compare(runs, how if isinstance(how, Comparison) else how(runs), drop_epochs=drop_epochs)
+
+    def caption(data: BarGroups) -> str:
+        return groups_caption(data, heading)
+
+    return View(
+        key=key,
+        title=title,
+        figures=Figures(needs=("runs",), wants=("drop_epochs",), prepare=prepare, chart=groups_chart, caption=caption),
+    )
 
 
 def compare(runs: Iterable[TrainingRun], how: Comparison, *, drop_epochs: int) -> tuple[BarGroups, ...]:
@@ -192,6 +210,8 @@ def _chart(
         lower_is_better=shown.lower_is_better,
         reference=reference,
         ends=shown.ends,
+        gain=how.gain,
+        note=how.note,
     )
 
 
@@ -297,14 +317,14 @@ def groups_caption(data: BarGroups, what: str) -> str:
     ]
     if said:
         more = f" and {len(said) - 6} more" if len(said) > 6 else ""
-        text.append(f"Against {data.reference}: {'; '.join(said[:6])}{more} (t_a / t_b - 1).")
+        text.append(f"Against {data.reference}: {'; '.join(said[:6])}{more} ({data.gain}).")
     if any(b.label == UNCLEAR for _, _, b in bars):
         text.append(f"{UNCLEAR.capitalize()}: the intervals overlap.")
     if any(b.low is not None for _, _, b in bars):
         text.append(f"Whiskers: {data.ends}.")
     if failed:
         text.append(f"Dashed outline, without a result: {in_words(failed)}.")
-    return " ".join(text)
+    return " ".join(text) + data.note
 
 
 def named(cluster: Cluster, series: str) -> str:

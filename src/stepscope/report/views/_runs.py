@@ -110,11 +110,7 @@ def by_dataset(runs: Iterable[TrainingRun], most: int) -> tuple[DatasetPart, ...
             split = parts(theirs, most)
             for number, part in enumerate(split, start=1):
                 several = f" ({number} of {len(split)})" if len(split) > 1 else ""
-                name = [
-                    dataset,
-                    model if len(models) > 1 or not dataset else "",
-                    str(number) if number > 1 else "",
-                ]
+                name = [dataset, model if len(models) > 1 or not dataset else "", str(number) if number > 1 else ""]
                 charts.append(
                     DatasetPart(
                         key=file_part("-".join(text for text in name if text)),

@@ -29,6 +29,7 @@ from stepscope.report.vega import (
     size_axis,
     size_tick,
 )
+from stepscope.report.views._common import Figures, View
 from stepscope.results.comm_labels import device_label, op_label, ranks_label, sweep_names, sweeps
 
 CURVE_STEPS = 48
@@ -71,6 +72,32 @@ class SizeChart:
 
 Value = Callable[[CommRow, float], float | None]
 """What is drawn of a row for one time in ns (of its median, fastest, slowest call)."""
+
+
+def size_view(
+    key: str,
+    title: str,
+    value: Value,
+    *,
+    what: str,
+    label: str,
+    scale: float,
+    more: Callable[[SizeChart], str],
+    with_peak: bool = False,
+) -> View:
+    """The view of one figure over message size. what: its name in captions, which ``more`` ends; label: with its unit."""
+
+    def prepare(rows: Sequence[CommRow], calibration: Calibration | None = None) -> tuple[SizeChart, ...]:
+        return size_charts(rows, calibration, value, with_peak=with_peak)
+
+    def drawn(data: SizeChart) -> Spec:
+        return size_chart(data, label=label, scale=scale)
+
+    def caption(data: SizeChart) -> str:
+        return lines_caption(data, what) + more(data)
+
+    figures = Figures(needs=("rows",), wants=("calibration",), prepare=prepare, chart=drawn, caption=caption)
+    return View(key=key, title=title, figures=figures)
 
 
 def size_charts(
@@ -122,16 +149,7 @@ def _line(sweep: Sequence[CommRow], name: str, calibration: Calibration | None, 
 
 def fit_of(row: CommRow, calibration: Calibration) -> CollectiveFit | None:
     """The fit that holds for a row's sweep; None where there is none or several (placements) would do."""
-    wanted = (
-        row.op,
-        row.dtype,
-        row.in_place,
-        row.pattern,
-        row.world_size,
-        row.backend,
-        row.device,
-        row.network,
-    )
+    wanted = (row.op, row.dtype, row.in_place, row.pattern, row.world_size, row.backend, row.device, row.network)
     found = [
         f
         for f in calibration.fits

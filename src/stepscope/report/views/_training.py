@@ -11,13 +11,7 @@ from stepscope.records.training import Measured, ScalingRow, TrainingRun
 from stepscope.report.table import Column, Format, Tone, Value, duration, rate, unknown
 from stepscope.results.figures import exposed_fraction
 
-_TONES: dict[str, Tone] = {
-    "excellent": "good",
-    "good": "good",
-    "fair": "warn",
-    "poor": "bad",
-    "negative": "bad",
-}
+_TONES: dict[str, Tone] = {"excellent": "good", "good": "good", "fair": "warn", "poor": "bad", "negative": "bad"}
 
 
 def first_epochs(drop_epochs: int) -> str:

@@ -7,39 +7,14 @@ from collections.abc import Sequence
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
-from stepscope.report.vega import MAX_LINES, Spec, known
+from stepscope.report.vega import Spec
 from stepscope.report.views._common import Figures, View
-from stepscope.report.views._curves import Curve, CurvePoint, Curves, curves_chart
-from stepscope.report.views._runs import by_dataset, names
+from stepscope.report.views._curves import Curves, curves_chart, epoch_curves
 
 
 def prepare(runs: Sequence[TrainingRun]) -> tuple[Curves, ...]:
     """Share of right answers over epochs, of runs that validated at least two."""
-    learnt = [run for run in runs if sum(known(e.validation_accuracy) for e in run.epochs) > 1]
-    charts = []
-    for part in by_dataset(learnt, MAX_LINES):
-        mine = part.runs
-        charts.append(
-            Curves(
-                key=part.key,
-                title=part.title,
-                curves=tuple(
-                    Curve(
-                        name=name,
-                        points=tuple(
-                            CurvePoint(x=e.number, y=e.validation_accuracy)
-                            for e in run.epochs
-                            if known(e.validation_accuracy)
-                        ),
-                    )
-                    for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)
-                ),
-                x_axis="epoch",
-                y_axis="validation accuracy (%)",
-                scale=100.0,
-            )
-        )
-    return tuple(charts)
+    return epoch_curves(runs, lambda e: e.validation_accuracy, y_axis=lambda _: ("validation accuracy (%)", 100.0))
 
 
 def chart(data: Curves) -> Spec:
@@ -65,11 +40,5 @@ def stem(data: Curves) -> str:
 VIEW = View(
     key="accuracy",
     title="Validation accuracy",
-    figures=Figures(
-        needs=("runs",),
-        prepare=prepare,
-        chart=chart,
-        caption=caption,
-        stem=stem,
-    ),
+    figures=Figures(needs=("runs",), prepare=prepare, chart=chart, caption=caption, stem=stem),
 )

@@ -226,13 +226,7 @@ def _remarks(fit: CollectiveFit) -> list[str]:
 
 
 def _name(fit: CollectiveFit) -> str:
-    parts = [
-        _op(fit),
-        f"{fit.world_size} ranks",
-        fit.dtype,
-        "in place" if fit.in_place else "",
-        fit.network or "",
-    ]
+    parts = [_op(fit), f"{fit.world_size} ranks", fit.dtype, "in place" if fit.in_place else "", fit.network or ""]
     return " ".join(part for part in parts if part)
 
 
@@ -300,10 +294,5 @@ VIEW = View(
     title="Calibration: predicted against measured",
     needs=("calibration",),
     table=build,
-    figures=Figures(
-        needs=("calibration",),
-        prepare=prepare,
-        chart=chart,
-        caption=caption,
-    ),
+    figures=Figures(needs=("calibration",), prepare=prepare, chart=chart, caption=caption),
 )

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stepscope.core.units import format_bandwidth, format_percent
-from stepscope.records.calibration import Calibration
 from stepscope.records.comm import CommRow
-from stepscope.report.vega import Spec, size_tick
-from stepscope.report.views._common import Figures, View
-from stepscope.report.views._sizes import SizeChart, lines_caption, size_chart, size_charts
+from stepscope.report.vega import size_tick
+from stepscope.report.views._sizes import SizeChart, size_view
 
 
-def prepare(rows: Sequence[CommRow], calibration: Calibration | None = None) -> tuple[SizeChart, ...]:
-    """busbw in bytes/s; of a fast call's time it is high, so ``fast`` lies above ``slow``."""
-    return size_charts(rows, calibration, _busbw, with_peak=True)
+def _busbw(row: CommRow, time_ns: float) -> float | None:
+    """Of a fast call's time it is high, so ``fast`` lies above ``slow``."""
+    if row.busbw_bytes_per_s is None or row.time_ns is None or not time_ns:
+        return None
+    return row.busbw_bytes_per_s * row.time_ns / time_ns
 
 
-def chart(data: SizeChart) -> Spec:
-    return size_chart(data, label="busbw (GB/s)", scale=1e-9)
-
-
-def caption(data: SizeChart) -> str:
+def _best(data: SizeChart) -> str:
     best = []
     for line in data.lines[:4]:
         top = max(line.points, key=lambda p: p.value)
@@ -29,25 +23,12 @@ def caption(data: SizeChart) -> str:
         best.append(f"{line.name}: {format_bandwidth(top.value)} at {size_tick(top.size_bytes)}{share}")
     peak = "" if data.peak is None else f" Grey: peak of the link in one direction, {format_bandwidth(data.peak)}."
     return (
-        f"{lines_caption(data, 'Bus bandwidth')}{peak} Best: {'; '.join(best)}. busbw is size / time times the"
+        f"{peak} Best: {'; '.join(best)}. busbw is size / time times the"
         " operation's factor, so that operations and numbers of ranks compare with one link."
     )
 
 
-def _busbw(row: CommRow, time_ns: float) -> float | None:
-    if row.busbw_bytes_per_s is None or row.time_ns is None or not time_ns:
-        return None
-    return row.busbw_bytes_per_s * row.time_ns / time_ns
-
-
-VIEW = View(
-    key="comm_busbw",
-    title="Bus bandwidth against size",
-    figures=Figures(
-        needs=("rows",),
-        wants=("calibration",),
-        prepare=prepare,
-        chart=chart,
-        caption=caption,
-    ),
-)
+VIEW = size_view(
+    "comm_busbw", "Bus bandwidth against size", _busbw,
+    what="Bus bandwidth", label="busbw (GB/s)", scale=1e-9, more=_best, with_peak=True,
+)  # fmt: skip

@@ -74,10 +74,5 @@ def caption(data: Stacks) -> str:
 VIEW = View(
     key="comm_share",
     title="Computation against communication",
-    figures=Figures(
-        needs=("runs",),
-        prepare=prepare,
-        chart=stacks_chart,
-        caption=caption,
-    ),
+    figures=Figures(needs=("runs",), prepare=prepare, chart=stacks_chart, caption=caption),
 )

@@ -6,39 +6,32 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration
 from stepscope.records.training import TrainingRun
-from stepscope.report.vega import MAX_LINES, Spec, known
+from stepscope.report.vega import Spec
 from stepscope.report.views._common import Figures, View
-from stepscope.report.views._curves import Curve, CurvePoint, Curves, curves_chart
-from stepscope.report.views._runs import by_dataset, names, time_unit
+from stepscope.report.views._curves import Curves, curves_chart, epoch_curves
+from stepscope.report.views._runs import time_unit
 from stepscope.report.views._training import first_epochs
+from stepscope.results.figures import dropped_epochs, epoch_time
 
 
 def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Curves, ...]:
     """ns over epochs, of runs that timed at least two."""
-    timed = [run for run in runs if sum(known(e.duration_ns) for e in run.epochs) > 1]
-    charts = []
-    for part in by_dataset(timed, MAX_LINES):
-        mine = part.runs
-        curves = tuple(
-            Curve(
-                name=name,
-                points=tuple(CurvePoint(x=e.number, y=e.duration_ns) for e in run.epochs if known(e.duration_ns)),
-            )
-            for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)
-        )
-        scale, unit = time_unit(max(p.y for curve in curves for p in curve.points))
-        charts.append(
-            Curves(
-                key=part.key,
-                title=part.title,
-                curves=curves,
-                x_axis="epoch",
-                y_axis=f"epoch time ({unit})",
-                scale=scale,
-                dropped=drop_epochs if all(len(curve.points) > drop_epochs for curve in curves) else 0,
-            )
-        )
-    return tuple(charts)
+
+    def typical(run: TrainingRun) -> float | None:
+        time = epoch_time(run, drop_epochs)
+        return None if time is None else time.value
+
+    def axis(largest: float) -> tuple[str, float]:
+        scale, unit = time_unit(largest)
+        return f"epoch time ({unit})", scale
+
+    return epoch_curves(
+        runs,
+        lambda e: e.duration_ns,
+        y_axis=axis,
+        typical=typical,
+        dropped=lambda run: dropped_epochs(run, drop_epochs),
+    )
 
 
 def chart(data: Curves) -> Spec:
@@ -46,19 +39,9 @@ def chart(data: Curves) -> Spec:
 
 
 def caption(data: Curves) -> str:
-    said = []
-    for curve in data.curves:
-        kept = [p.y for p in curve.points[data.dropped :]]
-        said.append(f"{curve.name}: {format_duration(sum(kept) / len(kept))}")
-    grey = (
-        f" Grey: {first_epochs(data.dropped)}, left out of means (--drop-epochs {data.dropped})."
-        if data.dropped
-        else ""
-    )
-    return (
-        f"Time of each epoch on {data.title}, training only. Means over"
-        f" {'the epochs that are kept' if data.dropped else 'all epochs'}: {'; '.join(said)}.{grey}"
-    )
+    medians = "; ".join(f"{c.name}: {format_duration(c.typical)}" for c in data.curves if c.typical is not None)
+    grey = f" Grey: {first_epochs(data.dropped)}, left out (--drop-epochs {data.dropped})." if data.dropped else ""
+    return f"Time of each epoch on {data.title}, training only. Median over epochs after warm-up: {medians}.{grey}"
 
 
 def stem(data: Curves) -> str:
@@ -69,12 +52,5 @@ def stem(data: Curves) -> str:
 VIEW = View(
     key="epoch_time",
     title="Epoch time",
-    figures=Figures(
-        needs=("runs",),
-        wants=("drop_epochs",),
-        prepare=prepare,
-        chart=chart,
-        caption=caption,
-        stem=stem,
-    ),
+    figures=Figures(needs=("runs",), wants=("drop_epochs",), prepare=prepare, chart=chart, caption=caption, stem=stem),
 )

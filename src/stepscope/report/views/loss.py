@@ -146,11 +146,5 @@ def caption(data: LossChart) -> str:
 VIEW = View(
     key="loss",
     title="Training loss",
-    figures=Figures(
-        needs=("runs",),
-        wants=("cells",),
-        prepare=prepare,
-        chart=chart,
-        caption=caption,
-    ),
+    figures=Figures(needs=("runs",), wants=("cells",), prepare=prepare, chart=chart, caption=caption),
 )

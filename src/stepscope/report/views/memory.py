@@ -82,9 +82,7 @@ def _row(run: TrainingRun, name: str, kinds: Sequence[str]) -> StackRow:
         return StackRow(name=name, failure=failure(run))
     found = {**run.memory, UNKNOWN: _unknown(run)}
     return StackRow(
-        name=name,
-        parts=tuple(float(found.get(kind, 0)) for kind in kinds),
-        text=format_bytes_binary(_total(run)),
+        name=name, parts=tuple(float(found.get(kind, 0)) for kind in kinds), text=format_bytes_binary(_total(run))
     )
 
 
@@ -102,10 +100,5 @@ def caption(data: Stacks) -> str:
 VIEW = View(
     key="memory",
     title="Peak memory",
-    figures=Figures(
-        needs=("runs",),
-        prepare=prepare,
-        chart=stacks_chart,
-        caption=caption,
-    ),
+    figures=Figures(needs=("runs",), prepare=prepare, chart=stacks_chart, caption=caption),
 )

@@ -302,10 +302,5 @@ VIEW = View(
     title="Pairs of ranks",
     needs=("comm_rows",),
     table=build,
-    figures=Figures(
-        needs=("rows",),
-        prepare=prepare,
-        chart=chart,
-        caption=caption,
-    ),
+    figures=Figures(needs=("rows",), prepare=prepare, chart=chart, caption=caption),
 )

@@ -67,12 +67,7 @@ def prepare(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple
             several_charts = f" ({number} of {len(split)})" if len(split) > 1 else ""
             of = [where, machine if machines else "", _RULES[rule][0]]
             title = ", ".join(text for text in of if text) + several_charts
-            name = [
-                rule or "unknown",
-                dataset,
-                machine if machines else "",
-                str(number) if number > 1 else "",
-            ]
+            name = [rule or "unknown", dataset, machine if machines else "", str(number) if number > 1 else ""]
             key = file_part("-".join(text for text in name if text))
             clash = sum(chart.lines.key == key for chart in charts)
             charts.append(
@@ -151,11 +146,7 @@ NEVER = "never"
 
 
 def build(
-    scaling: Sequence[ScalingRow],
-    runs: Sequence[TrainingRun] = (),
-    *,
-    drop_epochs: int = 1,
-    raw: bool = False,
+    scaling: Sequence[ScalingRow], runs: Sequence[TrainingRun] = (), *, drop_epochs: int = 1, raw: bool = False
 ) -> Table:
     """One line a run and target accuracy; groups in order of first appearance.
 
@@ -244,10 +235,5 @@ VIEW = View(
     title="Scaling",
     needs=("scaling", "runs"),
     table=build,
-    figures=Figures(
-        needs=("runs", "scaling"),
-        prepare=prepare,
-        chart=chart,
-        caption=caption,
-    ),
+    figures=Figures(needs=("runs", "scaling"), prepare=prepare, chart=chart, caption=caption),
 )

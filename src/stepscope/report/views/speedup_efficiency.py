@@ -189,11 +189,5 @@ def stem(data: SpeedupChart) -> str:
 VIEW = View(
     key="speedup_efficiency",
     title="Speed-up and efficiency",
-    figures=Figures(
-        needs=("runs", "scaling"),
-        prepare=prepare,
-        chart=chart,
-        caption=caption,
-        stem=stem,
-    ),
+    figures=Figures(needs=("runs", "scaling"), prepare=prepare, chart=chart, caption=caption, stem=stem),
 )

@@ -76,10 +76,5 @@ def caption(data: Stacks) -> str:
 VIEW = View(
     key="step_budget",
     title="Time budget of a step",
-    figures=Figures(
-        needs=("runs",),
-        prepare=prepare,
-        chart=stacks_chart,
-        caption=caption,
-    ),
+    figures=Figures(needs=("runs",), prepare=prepare, chart=stacks_chart, caption=caption),
 )

@@ -127,10 +127,5 @@ def caption(data: StragglerChart) -> str:
 VIEW = View(
     key="stragglers",
     title="Own time of ranks",
-    figures=Figures(
-        needs=("cells",),
-        prepare=prepare,
-        chart=chart,
-        caption=caption,
-    ),
+    figures=Figures(needs=("cells",), prepare=prepare, chart=chart, caption=caption),
 )

@@ -9,14 +9,7 @@ from stepscope.core.words import counted
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.report.vega import COLORS
 from stepscope.report.views._common import Figures, View
-from stepscope.report.views._runs import (
-    INTERVAL,
-    by_dataset,
-    failure,
-    names,
-    on_their_machines,
-    rate_unit,
-)
+from stepscope.report.views._runs import INTERVAL, by_dataset, failure, names, on_their_machines, rate_unit
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
 from stepscope.results.figures import epoch_time
 
@@ -113,11 +106,6 @@ VIEW = View(
     key="throughput",
     title="Throughput",
     figures=Figures(
-        needs=("runs",),
-        wants=("drop_epochs",),
-        prepare=prepare,
-        chart=stacks_chart,
-        caption=caption,
-        stem=stem,
+        needs=("runs",), wants=("drop_epochs",), prepare=prepare, chart=stacks_chart, caption=caption, stem=stem
     ),
 )

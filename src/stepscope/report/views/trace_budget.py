@@ -108,10 +108,5 @@ VIEW = View(
     title="Time budget of a trace",
     needs=("trace",),
     table=build,
-    figures=Figures(
-        needs=("traces",),
-        prepare=prepare,
-        chart=stacks_chart,
-        caption=caption,
-    ),
+    figures=Figures(needs=("traces",), prepare=prepare, chart=stacks_chart, caption=caption),
 )

@@ -55,12 +55,7 @@ def build(summary: TraceSummary) -> Table:
         merged,
         footnotes=_footnotes(tables, shortened=any(n != s for n, s in names.items())) if tables else (),
         notes=(
-            *gaps(
-                summary,
-                "kernels",
-                lambda p: p.kernels is not None and bool(p.kernels.rows),
-                otherwise=NO_KERNELS,
-            ),
+            *gaps(summary, "kernels", lambda p: p.kernels is not None and bool(p.kernels.rows), otherwise=NO_KERNELS),
             *_left_out(tables),
         ),
     )

@@ -42,12 +42,7 @@ def build(summary: TraceSummary) -> Table:
             Column("short_count", "short", _short, number),
             Column("queue_mean", "queue", lambda s: s.queue and s.queue.mean, Format("{:.3g}".format)),
             Column("queue_longest", "most", lambda s: s.queue and s.queue.longest, number),
-            Column(
-                "queue_empty_share",
-                "empty",
-                share(_empty, 0.5, 0.8),
-                percent,
-            ),
+            Column("queue_empty_share", "empty", share(_empty, 0.5, 0.8), percent),
         ),
         rows,
         footnotes=(

@@ -118,10 +118,7 @@ def _footnotes(tables: Sequence[OperatorTable]) -> tuple[str, ...]:
             "each counted"
         ]
     if any(r.flop for t in tables for r in t.rows):
-        source = {
-            "recorded": "recorded by the profiler",
-            "shapes": "of matrix products, from recorded shapes",
-        }
+        source = {"recorded": "recorded by the profiler", "shapes": "of matrix products, from recorded shapes"}
         known = sorted({source.get(t.flop_source, t.flop_source) for t in tables if t.flop_source})
         lines.append(f"FLOP/s: FLOP ({', '.join(known)}) / total device time")
     return (*lines, *over_ranks_note(ranks))
