@@ -48,7 +48,9 @@ def on_device(summary: TraceSummary) -> list[RankPass]:
 
 def unread(summary: TraceSummary, otherwise: str) -> Skipped:
     """Why a rule found no rank to look at; ``otherwise``: what the traces lack when they were read in full."""
-    if not any(p.budget for p in summary.ranks):
+    if why := next((p.unread for p in summary.ranks if p.unread), None):
+        reason = why
+    elif not any(p.budget for p in summary.ranks):
         reason = "nothing was recorded: neither device work nor operators or communication"
     elif all(p.partial for p in summary.ranks if p.budget):
         reason = "only device events were read (--show budget)"

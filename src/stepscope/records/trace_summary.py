@@ -42,7 +42,7 @@ class FileNote:
     """What was repaired, left out or assumed in reading one rank's file."""
 
     rank: int | None
-    kind: str  # repaired | truncated | dropped | assumed | skipped
+    kind: str  # repaired | truncated | dropped | assumed | skipped | unread
     text: str
 
 
@@ -102,6 +102,11 @@ class RankPass:
     spans: RankSpans | None = None
     unavailable: tuple[Missing, ...] = ()
 
+    @property
+    def unread(self) -> str | None:
+        """Why the rank's device was not read, so that there is no budget; None where it was, or there is none."""
+        return next((note.text for note in self.notes if note.kind == "unread"), None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankVerdict:
@@ -109,7 +114,7 @@ class RankVerdict:
     verdict: BudgetVerdict
 
 
-LOSSES = ("truncated", "skipped", "missing", "dropped")
+LOSSES = ("truncated", "skipped", "missing", "dropped", "unread")
 """Kinds of notes that say what was not looked at."""
 
 

@@ -69,7 +69,9 @@ class Part:
     by_event: tuple[dict[int, Any], ...]
     memory: list[tuple[int, int, int, int, int, int]]
     odd: Counter[str]
+    foreign: Counter[tuple[str, str]]
     thread_names: dict[tuple[str, str], str]
+    process_labels: dict[str, str]
     profiler_window_ns: tuple[int, int] | None
 
 
@@ -95,7 +97,10 @@ class ColumnBuilder:
         self._odd: Counter[str] = Counter()
         self._loose = 0  # events read field by field
         self._repairs: Counter[str] = Counter()
+        self.foreign: Counter[tuple[str, str]] = Counter()
+        """Spans of categories that nobody knows, by (category, process id)."""
         self.thread_names: dict[tuple[str, str], str] = {}
+        self.process_labels: dict[str, str] = {}
         self.profiler_window_ns: tuple[int, int] | None = None
 
     def add(self, block: bytes, *, offset: int) -> None:
@@ -233,6 +238,8 @@ class ColumnBuilder:
                 dtype=np.int32,
             )
         )
+        for i in np.flatnonzero(codes == Category.OTHER).tolist():
+            self.foreign[categories[i], _id_text(events[i].pid)] += 1
         self._sparse(args, codes, categories, ts_ns, duration)
         self._count += len(events)
 
@@ -264,8 +271,11 @@ class ColumnBuilder:
                 continue
             if phase == "M":
                 if e.name == "thread_name" and e.args is not None:
-                    label = bytes(e.args.label).strip(b'"').decode(errors="replace")
-                    self.thread_names[_id_text(e.pid), _id_text(e.tid)] = label
+                    self.thread_names[_id_text(e.pid), _id_text(e.tid)] = _label(e.args.label)
+                elif e.name in ("process_name", "process_labels") and e.args is not None:
+                    label = f"{_label(e.args.label)} {_label(e.args.labels)}".strip()
+                    known = self.process_labels.get(_id_text(e.pid), "")
+                    self.process_labels[_id_text(e.pid)] = f"{known} {label}".strip()
             elif phase in ("i", "I"):
                 if e.name == "[memory]" and e.args is not None and e.args.memory_bytes is not None:
                     row = _memory_row(e)
@@ -290,7 +300,9 @@ class ColumnBuilder:
             by_event=self._by_event(),
             memory=self._memory,
             odd=self._odd,
+            foreign=self.foreign,
             thread_names=self.thread_names,
+            process_labels=self.process_labels,
             profiler_window_ns=self.profiler_window_ns,
         )
 
@@ -310,7 +322,9 @@ class ColumnBuilder:
         self._count += len(part.columns["ts_ns"])
         self._memory += part.memory
         self._odd += part.odd
+        self.foreign += part.foreign
         self.thread_names |= part.thread_names
+        self.process_labels |= part.process_labels
         self.profiler_window_ns = part.profiler_window_ns or self.profiler_window_ns
 
     def _by_event(self) -> tuple[dict[int, Any], ...]:
@@ -439,6 +453,10 @@ def _memory_table(rows: list[tuple[int, int, int, int, int, int]]) -> MemoryInst
         device_type=table[:, 4].astype(np.int32),
         device=table[:, 5].astype(np.int32),
     )
+
+
+def _label(raw: msgspec.Raw) -> str:
+    return bytes(raw).strip(b'"').decode(errors="replace")
 
 
 def _id_text(value: Any) -> str:

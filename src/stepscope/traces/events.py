@@ -58,6 +58,7 @@ CATEGORIES: dict[str, Category] = {
     "mtia_runtime": Category.RUNTIME,
     "cuda_driver": Category.DRIVER,
     "privateuse1_driver": Category.DRIVER,
+    "xpu_driver": Category.DRIVER,
     "user_annotation": Category.USER_ANNOTATION,
     "gpu_user_annotation": Category.GPU_ANNOTATION,
     "python_function": Category.PYTHON,
@@ -192,13 +193,14 @@ class TraceMeta:
     record_shapes: bool = False
     stepscope: dict[str, object] = field(default_factory=dict)  # metadata that `bench --profile` adds
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
+    unread: dict[str, int] = field(default_factory=dict)  # spans by category, of a device whose categories are unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     """Something about a file that its reader must know: what was repaired, left out or assumed."""
 
-    kind: str  # repaired | truncated | dropped | assumed | skipped
+    kind: str  # repaired | truncated | dropped | assumed | skipped | unread
     text: str
 
 

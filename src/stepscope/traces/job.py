@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.core.errors import DataError, MissingError, Unavailable
+from stepscope.records.trace_budget import BudgetVerdict
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary
 from stepscope.traces.load import Advanced, one_per_rank, trace_files
 from stepscope.traces.rank_pass import Wanted, pass_file
@@ -69,7 +70,7 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
     world = next((p.facts.world_size for p in passes if p.facts.world_size is not None), None)
     notes = (*notes, *_differences(passes, world))
     if all(p.partial or p.budget is None for p in passes):
-        return TraceSummary(world_size=world, ranks=tuple(passes), verdicts=(), notes=notes)
+        return TraceSummary(world_size=world, ranks=tuple(passes), verdicts=_unread(passes), notes=notes)
     from stepscope.traces.verdict import verdict_of
     from stepscope.traces.waiting import job_collectives
 
@@ -86,19 +87,31 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
     return TraceSummary(
         world_size=world,
         ranks=tuple(passes),
-        verdicts=tuple(
-            RankVerdict(
-                rank=p.facts.rank,
-                verdict=verdict_of(p.budget, p.idle, waiting_ns=waiting.get(p.facts.rank), late=late.get(p.facts.rank)),
-            )
-            for p in passes
-            if p.budget is not None and not p.partial
+        verdicts=(
+            *(
+                RankVerdict(rank=r, verdict=verdict_of(p.budget, p.idle, waiting_ns=waiting.get(r), late=late.get(r)))
+                for r, p in ((p.facts.rank, p) for p in passes)
+                if p.budget is not None and not p.partial
+            ),
+            *_unread(passes),
         ),
         notes=notes,
         collectives=collectives,
         stragglers=stragglers,
         path=None if isinstance(path, Unavailable) else path,
         path_unavailable=path.reason if isinstance(path, Unavailable) else None,
+    )
+
+
+def _unread(passes: Sequence[RankPass]) -> tuple[RankVerdict, ...]:
+    """The verdict on ranks whose device was not read: none, and why."""
+    return tuple(
+        RankVerdict(
+            rank=p.facts.rank,
+            verdict=BudgetVerdict(kind="unknown", text=p.unread, share=None, compute_to_comm_ratio=None),
+        )
+        for p in passes
+        if p.unread is not None
     )
 
 

@@ -19,6 +19,7 @@ from stepscope.traces.envelope import EventStream, NotATrace
 from stepscope.traces.events import Note, RankTrace, TraceSet
 from stepscope.traces.header import meta_from, rank_from_name
 from stepscope.traces.source import SQLITE_MAGIC, ByteSource
+from stepscope.traces.unread_device import unread_categories
 
 if TYPE_CHECKING:  # 10 ms of every start
     from concurrent.futures import Executor
@@ -120,6 +121,8 @@ def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanc
     except NotATrace as error:
         raise _not_a_trace(path) from error
     meta = meta_from(stream.header, thread_names=builder.thread_names, window_ns=builder.profiler_window_ns)
+    if unread := unread_categories(builder.foreign, builder.process_labels):
+        meta = replace(meta, unread=unread)
     events = builder.build()
     notes = [*source.notes, *stream.notes, *builder.notes()]
     if len(events) == 0:

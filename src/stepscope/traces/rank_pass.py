@@ -13,6 +13,7 @@ from stepscope.traces.activity import activity_of
 from stepscope.traces.budget import rank_budget
 from stepscope.traces.events import RankTrace
 from stepscope.traces.load import Advanced, load_file, rank_of
+from stepscope.traces.unread_device import unread_device
 
 DEVICE_ONLY = frozenset({"budget", "overlap"})
 """Sections that the device scan alone can answer, the overlap without its steps."""
@@ -87,10 +88,12 @@ def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:
         host=meta.host,
     )
     activity = activity_of(events)
+    unread = unread_device(events, meta)
+    notes = [(n.kind, n.text) for n in trace.notes] + ([("unread", unread)] if unread else [])
     result = RankPass(
         facts=facts,
-        notes=tuple(FileNote(rank=trace.rank, kind=n.kind, text=n.text) for n in trace.notes),
-        budget=rank_budget(trace, activity),
+        notes=tuple(FileNote(rank=trace.rank, kind=kind, text=text) for kind, text in notes),
+        budget=None if unread else rank_budget(trace, activity),
         partial=trace.partial,
     )
     if trace.partial or result.budget is None:

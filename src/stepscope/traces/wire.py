@@ -46,6 +46,7 @@ class Args(msgspec.Struct, gc=False, rename={
     source_rank: int | None = None
     destination_rank: int | None = None
     label: msgspec.Raw = NO_TEXT
+    labels: msgspec.Raw = NO_TEXT
     allocated: int = NONE
     reserved: int = NONE
     memory_bytes: int | None = None

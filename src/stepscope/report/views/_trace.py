@@ -56,7 +56,7 @@ def gaps(summary: TraceSummary, section: str, has: Callable[[RankPass], bool], *
         if has(each):
             continue
         known = next((m.reason for m in each.unavailable if m.section == section), None)
-        instead = NOTHING if each.budget is None else PARTIAL if each.partial else otherwise
+        instead = each.unread or NOTHING if each.budget is None else PARTIAL if each.partial else otherwise
         reason = known or instead
         ranks_by_reason[reason].append(each.facts.rank)
     return tuple(

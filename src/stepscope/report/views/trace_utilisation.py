@@ -99,7 +99,7 @@ def _notes(summary: TraceSummary) -> tuple[str, ...]:
     for each in summary.ranks:
         u = each.utilisation
         if u is None:
-            ranks_by_text[NOTHING if each.budget is None else "not computed"].append(each.facts.rank)
+            ranks_by_text[each.unread or NOTHING if each.budget is None else "not computed"].append(each.facts.rank)
             continue
         for text in (u.error, u.unavailable, _incomplete(u)):
             if text:

@@ -1,0 +1,72 @@
+"""A device whose work is not read, or was not recorded, leaves the verdict unknown: its host's operators are no answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.trace_builder import build, write_job
+
+from stepscope.diagnose.trace_findings import diagnose_traces
+from stepscope.records.trace_summary import TraceSummary
+from stepscope.report.views import trace_budget
+from stepscope.traces.job import analyse_job
+from stepscope.traces.load import load_file
+
+
+def renamed(folder: Path, cats: dict[str, str], **plan: object) -> Path:
+    """A generated job whose device categories are spelled otherwise; an empty spelling leaves ``cat`` out."""
+    for file in write_job(build(world=2, **plan), folder).iterdir():
+        text = file.read_text()
+        for old, new in cats.items():
+            text = text.replace(f'"cat": "{old}", ', f'"cat": "{new}", ' if new else "")
+        file.write_text(text)
+    return folder
+
+
+def nothing_claimed(summary: TraceSummary, why: str) -> None:
+    assert [v.verdict.kind for v in summary.verdicts] == ["unknown", "unknown"]
+    assert all(why in v.verdict.text for v in summary.verdicts)
+    assert [p.budget for p in summary.ranks] == [None, None]
+    said = diagnose_traces(summary)
+    assert said.findings == ()
+    assert any(why in skipped.reason for skipped in said.skipped)
+    assert any(why in note.text for note in summary.losses)
+    assert trace_budget.build(summary).rows == ()
+
+
+@pytest.mark.parametrize("category", ["mtia_ccp_events", "privateuse1_kernel", "hpu_op", "npu_kernel"])
+def test_a_device_of_unknown_categories_is_said_not_to_be_read(tmp_path: Path, category: str) -> None:
+    cats = {"kernel": category, "gpu_memcpy": category, "cuda_runtime": "mtia_runtime"}
+    summary = analyse_job(renamed(tmp_path, cats), wanted=None)
+    nothing_claimed(summary, f"does not know its event categories: {category} (")
+
+
+def test_a_process_that_is_labelled_as_a_device_is_one(tmp_path: Path) -> None:
+    """Ascend's traces leave ``cat`` out; the process says what it is."""
+    folder = renamed(tmp_path, {"kernel": "", "gpu_memcpy": "", "cuda_runtime": "other_runtime"})
+    for file in folder.iterdir():
+        text = file.read_text()
+        label = '{"ph": "M", "name": "process_labels", "pid": 0, "tid": 0, "ts": 0, "args": {"labels": "NPU 0"}},\n'
+        file.write_text(text.replace('"traceEvents": [\n', '"traceEvents": [\n' + label, 1))
+    nothing_claimed(analyse_job(folder), "no category, process 'NPU 0'")
+
+
+def test_launches_without_any_kernel_are_a_device_that_was_not_recorded(tmp_path: Path) -> None:
+    folder = write_job(build(world=2), tmp_path)
+    for file in folder.iterdir():
+        events = [e for e in file.read_text().split("},\n") if '"cat": "kernel"' not in e and '"cat": "gpu_' not in e]
+        file.write_text("},\n".join(events))
+    nothing_claimed(analyse_job(folder), "the device's work was not recorded")
+
+
+def test_a_device_that_is_read_and_another_category_beside_it_stay_as_they_are(tmp_path: Path) -> None:
+    folder = renamed(tmp_path, {"gpu_memcpy": "mtia_insight"})
+    summary = analyse_job(folder)
+    assert all(p.budget is not None and p.budget.source == "device" for p in summary.ranks)
+
+
+def test_a_cpu_job_is_no_unread_device(tmp_path: Path) -> None:
+    summary = analyse_job(write_job(build(world=2, device="gloo"), tmp_path))
+    assert all(p.unread is None and p.budget is not None for p in summary.ranks)
+    assert load_file(next(tmp_path.iterdir())).meta.unread == {}
