@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,15 @@ _RANK_IN_NAME = (
     re.compile(r"(?<![a-z])worker[-_.]?(\d+)", re.IGNORECASE),
 )
 _OWN = "stepscope."
+
+_DEVICE = re.compile(
+    r"(?<![a-z])(mtia|hpu|npu|tpu|xpu|gcu|mlu|musa|privateuse|ascend|neuron|gpu|cuda|hip|device|hardware|accelerator)",
+    re.IGNORECASE,
+)
+"""In a category's or a process's name: MTIA, Gaudi (hpu), Ascend (npu), XPU, custom backends (privateuse1), and the like."""
+
+_KNOWN = frozenset({"Trace", "cpu_instant_event", "external_correlation", "fwdbwd", "ac2g", "async_cpu_to_gpu"})
+"""Categories of the profiler itself."""
 
 
 def meta_from(
@@ -43,6 +54,19 @@ def meta_from(
         stepscope={k.removeprefix(_OWN): _own(v) for k, v in header.items() if k.startswith(_OWN)},
         thread_names=thread_names,
     )
+
+
+def unread_categories(foreign: Mapping[tuple[str, str], int], labels: Mapping[str, str]) -> dict[str, int]:
+    """Spans by category, of unknown categories that a device's name or its process's is in.
+
+    ``foreign``: spans by (category, process id); ``labels``: what processes are called.
+    """
+    found: Counter[str] = Counter()
+    for (category, process), spans in foreign.items():
+        label = labels.get(process, "")
+        if category not in _KNOWN and (_DEVICE.search(category) or _DEVICE.search(label)):
+            found[category or f"no category, process {label!r}"] += spans
+    return dict(found.most_common())
 
 
 def rank_from_name(path: Path) -> int | None:

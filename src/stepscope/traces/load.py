@@ -17,9 +17,8 @@ from stepscope.traces.device_scan import device_rows
 from stepscope.traces.discover import candidates
 from stepscope.traces.envelope import EventStream, NotATrace
 from stepscope.traces.events import Note, RankTrace, TraceSet
-from stepscope.traces.header import meta_from, rank_from_name
+from stepscope.traces.header import meta_from, rank_from_name, unread_categories
 from stepscope.traces.source import SQLITE_MAGIC, ByteSource
-from stepscope.traces.unread_device import unread_categories
 
 if TYPE_CHECKING:  # 10 ms of every start
     from concurrent.futures import Executor

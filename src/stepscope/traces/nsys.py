@@ -149,11 +149,18 @@ class _Export:
             self.notes.append(Note(kind="dropped", text=text))
         if self.count == 0:
             self.notes.append(Note(kind="dropped", text="the file holds no spans"))
+        events = self._events()
+        if not events.is_device.any():
+            text = (
+                "the device's work was not recorded: the export holds no kernels and no copies; record with "
+                "`nsys profile --trace=cuda,nvtx,osrt`, and export with `nsys export --type sqlite`"
+            )
+            self.notes.append(Note(kind="unread", text=text))
         return RankTrace(
             rank=NONE,
             path=self.path,
             size_bytes=self.path.stat().st_size,
-            events=self._events(),
+            events=events,
             meta=self._meta(),
             notes=tuple(self.notes),
         )

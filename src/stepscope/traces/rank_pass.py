@@ -13,7 +13,6 @@ from stepscope.traces.activity import activity_of
 from stepscope.traces.budget import rank_budget
 from stepscope.traces.events import RankTrace
 from stepscope.traces.load import Advanced, load_file, rank_of
-from stepscope.traces.unread_device import unread_device
 
 DEVICE_ONLY = frozenset({"budget", "overlap"})
 """Sections that the device scan alone can answer, the overlap without its steps."""
@@ -88,8 +87,14 @@ def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:
         host=meta.host,
     )
     activity = activity_of(events)
-    unread = unread_device(events, meta)
-    notes = [(n.kind, n.text) for n in trace.notes] + ([("unread", unread)] if unread else [])
+    notes = [(n.kind, n.text) for n in trace.notes]
+    unread = any(kind == "unread" for kind, _ in notes)
+    if not unread and not events.is_device.any():
+        from stepscope.traces.unread_device import unread_device
+
+        if why := unread_device(events, meta):
+            unread = True
+            notes.append(("unread", why))
     result = RankPass(
         facts=facts,
         notes=tuple(FileNote(rank=trace.rank, kind=kind, text=text) for kind, text in notes),

@@ -14,6 +14,7 @@ from stepscope.core.errors import DataError
 from stepscope.traces import nsys
 from stepscope.traces.classify import Work, work_of
 from stepscope.traces.events import NONE, Category
+from stepscope.traces.job import analyse_job
 from stepscope.traces.load import load_traces
 from stepscope.traces.nsys import load_nsys
 
@@ -290,3 +291,13 @@ def test_a_view_in_place_of_a_table_is_refused_unread(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not an Nsight Systems export") as error:
         load_nsys(path)
     assert "CUPTI_ACTIVITY_KIND_KERNEL: a view" in (error.value.why or "")
+
+
+def test_an_export_without_device_work_says_what_to_record(tmp_path: Path) -> None:
+    export(tmp_path / "rank0.sqlite", *STRINGS, *CALLS)
+    summary = analyse_job(tmp_path)
+    (rank,) = summary.ranks
+    assert rank.budget is None
+    assert [v.verdict.kind for v in summary.verdicts] == ["unknown"]
+    assert rank.unread is not None
+    assert "no kernels and no copies; record with `nsys profile --trace=cuda,nvtx" in rank.unread
