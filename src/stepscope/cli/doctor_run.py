@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from json import dumps
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -21,7 +20,6 @@ from stepscope.environment.collect import collect
 from stepscope.environment.document import doctor_document
 from stepscope.environment.judging import topology_of
 from stepscope.environment.overview import Section, overview
-from stepscope.environment.topology import Topology
 from stepscope.environment.verdicts import CheckVerdict, judge, tally
 from stepscope.records.environment import EnvironmentRecord
 
@@ -66,7 +64,10 @@ def _show(console: Console, record: EnvironmentRecord, verdicts: tuple[CheckVerd
         if section.title == "links":
             topology = topology_of(record)
             if not isinstance(topology, Unavailable) and len(topology.gpus) > 1:
-                _show_matrix(console, topology)
+                from stepscope.report.render import terminal
+                from stepscope.report.views import topology as matrix
+
+                print_block(console, terminal.render(matrix.build(topology), width=console.width))
         console.print()
     _show_checks(console, verdicts)
 
@@ -83,27 +84,6 @@ def _show_facts(console: Console, section: Section) -> None:
             Text(line.text if line.known else f"unknown: {line.text}", style="" if line.known else "dim"),
         )
     print_block(console, grid)
-
-
-def _show_matrix(console: Console, topology: Topology) -> None:
-    """GPU to GPU; columns without the word GPU so that eight of them fit a narrow terminal."""
-    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1), show_edge=False)
-    table.add_column("  ", style="cyan", no_wrap=True)
-    for gpu in topology.gpus:
-        table.add_column(gpu.name.removeprefix("GPU"), justify="right", no_wrap=True)
-    for row in topology.gpus:
-        cells = [Text(f"  {row.name}")]
-        for column in topology.gpus:
-            link = topology.link(row.name, column.name)
-            if row is column:
-                cells.append(Text("·", style="dim"))
-            elif link is None:
-                cells.append(Text("?", style="red"))
-            else:
-                style = "green" if link.is_nvlink else "yellow" if link.crosses_socket else ""
-                cells.append(Text(link.label, style=style))
-        table.add_row(*cells)
-    print_block(console, table)
 
 
 def _show_checks(console: Console, verdicts: tuple[CheckVerdict, ...]) -> None:

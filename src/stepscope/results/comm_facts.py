@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from stepscope.core.errors import Unavailable
 from stepscope.environment.topology import Topology, parse_topology
 from stepscope.records.comm import CommRow
+from stepscope.records.nccl_debug import NcclCommunicator, NcclLink
 from stepscope.results.comm_labels import op_label, sweep_names, sweeps
 from stepscope.results.evidence import Evidence
 
@@ -61,6 +62,16 @@ def listed(numbers: Sequence[int], *, at_most: int = 8) -> str:
     if len(numbers) > at_most:
         return f"{', '.join(shown)} and {len(numbers) - at_most} more"
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}" if shown else "none"
+
+
+def shared_memory_links(communicator: NcclCommunicator) -> tuple[NcclLink, ...]:
+    """Links between ranks of one host that NCCL takes through host memory."""
+    host = {rank.rank: rank.host for rank in communicator.ranks}
+    return tuple(
+        link
+        for link in communicator.links
+        if link.transport.startswith("SHM") and host.get(link.source) == host.get(link.destination) is not None
+    )
 
 
 def topology_of(evidence: Evidence) -> Topology | None:

@@ -29,7 +29,7 @@ from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.environment.topology import Topology
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.results.comm_facts import topology_of
+from stepscope.results.comm_facts import shared_memory_links, topology_of
 from stepscope.results.evidence import NEEDS, Evidence
 
 MOST_PAIRS = Threshold(
@@ -110,18 +110,8 @@ def _pairs(topology: Topology, across: tuple[tuple[str, str], ...], transports: 
 
 
 def _transports(evidence: Evidence) -> tuple[str, ...]:
-    """Links between ranks of one host that NCCL took through host memory."""
-    said = []
-    for log in evidence.nccl:
-        for communicator in log.communicators:
-            host = {rank.rank: rank.host for rank in communicator.ranks}
-            shared = {
-                (link.source, link.destination)
-                for link in communicator.links
-                if link.transport.startswith("SHM") and host.get(link.source) == host.get(link.destination)
-            }
-            said += [f"rank {a} to {b} via SHM" for a, b in sorted(shared)]
-    return tuple(dict.fromkeys(said))[:_SHOWN]
+    links = [link for log in evidence.nccl for each in log.communicators for link in shared_memory_links(each)]
+    return tuple(dict.fromkeys(f"rank {link.source} to {link.destination} via SHM" for link in links))[:_SHOWN]
 
 
 def _far_from_nics(topology: Topology) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from stepscope.core.words import counted
 from stepscope.report.comm_tables import build_all
 from stepscope.report.table import Column, Table, Value
 from stepscope.report.trace_sections import table as trace_table
-from stepscope.report.views import epochs, runs
+from stepscope.report.views import epochs, memory_snapshots, nccl_debug, runs, topology
+from stepscope.results.comm_facts import topology_of
 from stepscope.results.evidence import Evidence, TraceEvidence
 
 MAX_NOTES = 50
@@ -81,8 +82,18 @@ def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]
         table = runs.build(evidence.runs, evidence.scaling, drop_epochs=drop_epochs, show=runs.PAGE)
         found.append(shown(replace(table, key="runs", title="Runs", notes=table.notes[:MAX_NOTES])))
     found += [shown(table, fold=len(table.rows) > 200) for table in build_all(evidence.comm)]
+    found += [shown(table) for table in machine_tables(evidence)]
     if any(run.epochs for run in evidence.runs):
         found.append(shown(epochs.build(evidence.runs), fold=True))
+    return tuple(found)
+
+
+def machine_tables(evidence: Evidence) -> tuple[Table, ...]:
+    """What NCCL's logs, the link matrix and memory snapshots hold."""
+    links = topology_of(evidence)
+    found = [table for debug in evidence.nccl for table in nccl_debug.build_all(debug) if table.rows]
+    found += [topology.build(links)] if links is not None and len(links.devices) > 1 else []
+    found += [memory_snapshots.build(evidence.memory)] if evidence.memory else []
     return tuple(found)
 
 

@@ -1,0 +1,125 @@
+"""NCCL connects GPUs of one host through host memory, or some ranks never finished their initialisation.
+
+What
+----
+NCCL's log names the way of every link ("via SHM" is shared host memory) and says of each rank when its communicator is
+complete. Two findings: links between GPUs of one host that go via SHM and not P2P; ranks that began and never completed
+while others of the same communicator did.
+
+Why
+---
+P2P moves bytes over NVLink or PCIe from GPU to GPU. SHM copies them to host memory and back: two PCIe transfers and the
+memory of one socket for every link. A communicator with a missing rank hangs at its first collective.
+
+Known problems
+--------------
+Across sockets (SYS) SHM is NCCL's own choice on many machines, and P2P may be slower there: the finding is a warning then. A
+log that was cut shows ranks as incomplete that were not: the evidence says so.
+
+References
+----------
+NCCL user guide, NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, NCCL_SHM_DISABLE, and Troubleshooting (GPU direct, PCI access control
+services, shared memory of containers).
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_percent
+from stepscope.core.words import counted, plural
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.environment.topology import Topology
+from stepscope.records.finding import Advice, Finding
+from stepscope.records.nccl_debug import NcclCommunicator, NcclDebug, NcclLink
+from stepscope.results.comm_facts import listed, shared_memory_links, topology_of
+from stepscope.results.evidence import Evidence
+
+MOST_LINKS = Threshold(value=0, unit="links of one host via SHM", source="a ring moves at its slowest link's pace")
+_SHOWN = 6
+
+
+def check(evidence: Evidence) -> Said:
+    found: list[Finding] = []
+    communicators = [(log, each) for log in evidence.nccl for each in log.communicators]
+    largest = sorted(communicators, key=lambda each: -(each[1].nranks or 0))
+    via_memory = next(((log, c, links) for log, c in largest if (links := shared_memory_links(c))), None)
+    if via_memory is not None and len(via_memory[2]) > MOST_LINKS.value:
+        found.append(_through_memory(*via_memory, topology_of(evidence)))
+    found += [_incomplete(log, c, late) for log, c in communicators if (late := _late(c))]
+    if found:
+        return found
+    ways = sorted({link.transport for _, c in communicators for link in c.links})
+    total = sum(len(c.links) for _, c in communicators)
+    said = [counted(total, "link") + (f" via {', '.join(ways)}" if ways else "")]
+    if all(rank.initialised for _, c in communicators for rank in c.ranks):
+        said.append("every rank completed its initialisation")
+    return "; ".join(said)
+
+
+def _late(communicator: NcclCommunicator) -> tuple[int, ...]:
+    """Ranks without a complete initialisation, where others have one."""
+    late = tuple(rank.rank for rank in communicator.ranks if not rank.initialised)
+    return late if len(late) < len(communicator.ranks) else ()
+
+
+def _through_memory(
+    log: NcclDebug, communicator: NcclCommunicator, links: tuple[NcclLink, ...], topology: Topology | None
+) -> Finding:
+    shown = ", ".join(f"{link.source} to {link.destination}" for link in links[:_SHOWN])
+    more = f" and {len(links) - _SHOWN} more" if len(links) > _SHOWN else ""
+    switched = [f"{name}={value}" for name, value in log.settings if name in ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")]
+    said = [f"via SHM: rank {shown}{more}; {format_percent(len(links) / len(communicator.links))} of all links"]
+    said += [f"set in the environment: {', '.join(switched)}"] if switched else []
+    nvlinked = topology is not None and len(topology.fast_pairs()) == len(topology.gpu_pairs()) > 0
+    crossing = topology is not None and bool(topology.socket_crossing_pairs())
+    if nvlinked:
+        said.append("the link matrix shows NVLink between all GPUs")
+    elif crossing:
+        said.append("the link matrix shows pairs across sockets (SYS), where NCCL avoids P2P by itself")
+    advice = [Advice(text="see which GPUs reach each other directly", command="nvidia-smi topo -p2p r")]
+    if switched:
+        unset = " ".join(text.partition("=")[0] for text in switched)
+        advice.insert(0, Advice(text="remove the setting and measure again", command=f"unset {unset}"))
+    elif not crossing:
+        advice.append(
+            Advice(
+                text="look for what prevents P2P: an IOMMU or PCI access control services on the host, a container that "
+                "isolates each GPU"
+            )
+        )
+    return Finding(
+        severity="problem" if switched or nvlinked else "warning",
+        title=f"NCCL uses shared memory instead of P2P on {counted(len(links), 'link')} between GPUs of one host",
+        evidence=tuple(said),
+        confidence="certain: NCCL's own log; what P2P would return here is not measured",
+        advice=tuple(advice),
+        subject=None if communicator.nranks is None else f"communicator of {communicator.nranks} ranks",
+    )
+
+
+def _incomplete(log: NcclDebug, communicator: NcclCommunicator, late: tuple[int, ...]) -> Finding:
+    who = f"{plural(len(late), 'rank')} {listed(late)}"
+    cut = [file.path for file in log.files if file.truncated]
+    said = [f"{len(communicator.ranks) - len(late)} of {counted(len(communicator.ranks), 'rank')} completed it"]
+    said += [f"{counted(len(cut), 'log')} end inside a line: the rest may be lost"] if cut else []
+    said += [m.text for m in log.messages if m.rank in late and m.kind == "warning"][:2]
+    return Finding(
+        severity="warning" if cut else "problem",
+        title=f"{who} never completed the initialisation of a communicator",
+        evidence=tuple(said),
+        confidence="likely: the log was cut" if cut else "likely: by NCCL's log, as far as it was kept",
+        advice=(Advice(text=f"look at the last lines of {who} in the log, and at the network between these hosts"),),
+        subject=who,
+        priority="failure",
+    )
+
+
+RULE = Rule(
+    name="nccl-connections",
+    symptom="NCCL goes through host memory within a host, or ranks never finished their initialisation",
+    needs=("nccl",),
+    look=check,
+    folded=True,
+    protocol=3,
+    thresholds={"links": MOST_LINKS},
+)
