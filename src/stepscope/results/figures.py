@@ -76,9 +76,10 @@ def train_loss(run: TrainingRun) -> float | None:
 
 
 def exposed_fraction(run: TrainingRun) -> float | None:
-    """Exposed communication as a share of the step, medians of both."""
+    """Exposed communication as a share of the step, medians of both; None where it is longer than the step, which is no
+    share (`impossible-figures` says so)."""
     step, comm = run.step_ns, run.exposed_comm_ns
-    return None if step is None or comm is None or step.value <= 0 else comm.value / step.value
+    return None if step is None or comm is None or not 0 <= comm.value <= step.value > 0 else comm.value / step.value
 
 
 def setting(known: Mapping[str, Any], *names: str) -> Any:

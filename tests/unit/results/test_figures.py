@@ -85,3 +85,5 @@ def test_the_loss_is_the_runs_own_else_of_the_last_epoch_that_has_one() -> None:
 def test_exposed_communication_is_a_share_of_the_step() -> None:
     assert exposed_fraction(run("a", step_ns=step(10), exposed_comm_ns=step(2))) == 0.2
     assert exposed_fraction(run("a", step_ns=step(10))) is None
+    assert exposed_fraction(run("a", step_ns=step(10), exposed_comm_ns=step(10))) == 1.0
+    assert exposed_fraction(run("a", step_ns=step(10), exposed_comm_ns=step(12))) is None

@@ -18,7 +18,7 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
     """Shares of the median step on several ranks; the interval of the exposed part lies around the end of the first."""
     charts = []
     several = [run for run in runs if run.world_size is not None and run.world_size > 1]
-    shown = [run for run in several if run.status != "ok" or _share(run) is not None]
+    shown = [run for run in several if run.status != "ok" or exposed_fraction(run) is not None]
     for part in by_dataset(shown, MAX_ROWS):
         mine = part.runs
         if all(run.status != "ok" for run in mine):
@@ -38,13 +38,8 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
     return tuple(charts)
 
 
-def _share(run: TrainingRun) -> float | None:
-    share = exposed_fraction(run)
-    return None if share is None else min(1.0, share)
-
-
 def _row(run: TrainingRun, name: str) -> StackRow:
-    share = _share(run)
+    share = exposed_fraction(run)
     if run.status != "ok" or share is None or run.step_ns is None or run.exposed_comm_ns is None:
         return StackRow(name=name, failure=failure(run))
     low, high = run.exposed_comm_ns.low, run.exposed_comm_ns.high

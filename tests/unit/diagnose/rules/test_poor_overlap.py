@@ -34,6 +34,14 @@ def test_communication_too_long_to_hide_is_not_overlaps_fault() -> None:
     assert "of which overlap can return" in outcome.looked_at
 
 
+def test_more_exposed_than_all_communication_takes_is_no_negative_share() -> None:
+    """16 MiB at 1 GB/s take 17 ms by themselves; 27 ms are exposed. Overlap can return no more than the 17."""
+    (found,) = RULE.check(bench(made("d", comm_ms=27, profile=PROFILE, jitter=0, **DEEP), comm=wire(1e9)))
+    assert found.stake_fraction == pytest.approx((16.8 - 1.05) / 124, abs=0.01)
+    assert not any("-" in e.split("%")[0] for e in found.evidence)
+    assert any("the share that hides is unknown: more is exposed than the 16.8 ms" in e for e in found.evidence)
+
+
 def test_little_exposed_is_quiet() -> None:
     outcome = RULE.check(bench(made("d", comm_ms=3, profile=PROFILE, **DEEP), comm=wire(1e9)))
     assert isinstance(outcome, Quiet)
