@@ -15,7 +15,7 @@ from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.records.run import RunRecord
 from stepscope.records.schemas import DIALECT, document_schema, object_type, record_schemas
 from stepscope.records.training import ScalingRow
-from stepscope.results.bench_document import FIGURES
+from stepscope.results.run_figures import BENCH
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.schema import Schema
@@ -30,7 +30,7 @@ _DIAGNOSIS: Mapping[str, Any] = {
     "notes": list[str],
 }
 
-_ROW = object_type("BenchRow", {name: figure.kind for name, figure in FIGURES.items()})
+_ROW = object_type("BenchRow", {name: figure.kind for name, figure in BENCH.items()})
 
 DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "bench/1": {"run": RunRecord | None, "cells": list[_ROW]},  # type: ignore[valid-type]

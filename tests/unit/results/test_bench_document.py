@@ -12,7 +12,8 @@ import pytest
 from stepscope.core.errors import MissingError, Unavailable
 from stepscope.matrix.session import derive_results
 from stepscope.records.run import RunRecord
-from stepscope.results.bench_document import FIGURES, bench_document, rows_csv, write_results
+from stepscope.results.bench_document import bench_document, rows_csv, write_results
+from stepscope.results.run_figures import BENCH
 from stepscope.results.runs import NOT_IN_MATRIX, Planned, build_runs, plan_of, read_runs
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_record
@@ -35,7 +36,7 @@ def test_csv_has_one_column_a_field_and_leaves_the_unknown_empty(fakes: Any) -> 
     options = {"bucket_cap_mb": 1.5, "hook": "bf16"}
     text = rows_csv([fakes.timed_row("a", 1e7, strategy_options=options, epoch_estimated=True, notes=("x, y",))])
     (row,) = csv.DictReader(io.StringIO(text))
-    assert tuple(row) == tuple(FIGURES)
+    assert tuple(row) == tuple(BENCH)
     assert json.loads(row["strategy_options"]) == options
     assert json.loads(row["notes"]) == ["x, y"]
     assert float(row["step_ns_median"]) == 1e7
@@ -60,7 +61,7 @@ def test_the_pinned_row_names_come_first_in_their_order() -> None:
         "comm_bytes_per_step", "exposed_comm_ns_median", "comm_source", "train_loss", "test_accuracy",
         "samples_seen_per_rank", "peak_memory_bytes", "speedup", "efficiency", "scaling", "baseline_cell_id",
     )  # fmt: skip
-    assert tuple(FIGURES)[: len(pinned)] == pinned
+    assert tuple(BENCH)[: len(pinned)] == pinned
 
 
 def test_results_that_cannot_be_written_say_where_and_what_to_do(fakes: Any, tmp_path: Path) -> None:

@@ -1,0 +1,129 @@
+"""Every figure of a run in one table: what ``bench --json``, ``results.csv`` and ``comprehensive_summary.csv`` hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from stepscope.records.run import Status
+from stepscope.records.training import Scaling, ScalingRow, TrainingRun
+from stepscope.results.figures import best_accuracy, dropped_epochs, epoch_time, train_loss
+
+
+def known(run: TrainingRun, row: ScalingRow | None, *, drop_epochs: int = 1) -> SimpleNamespace:
+    """What the figures of a run are taken from. row: its speed-up; None: there is none.
+
+    scaled: how it is compared with its baseline, None for the baseline itself. target: the highest accuracy with a time.
+    """
+    return SimpleNamespace(
+        run=run,
+        row=row,
+        steps=None if run.epochs_asked is not None or run.step_ns is None else run.step_ns.n,
+        epochs=len(run.epochs) or None,
+        dropped_epochs=dropped_epochs(run, drop_epochs) if run.epochs else None,
+        epoch=epoch_time(run, drop_epochs),
+        train_loss=train_loss(run),
+        best_accuracy=best_accuracy(run),
+        scaling=run.scaling if row is None or row.scaling is None else row.scaling,
+        scaled=None if run.baseline_id in (None, run.run_id) else run.scaling,
+        target=row.targets[-1] if row is not None and row.targets else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure: its type, where :func:`known` has it, its key in stepscope.bench/1 and in the CSV of all figures."""
+
+    kind: Any
+    path: str
+    bench: str | None = None
+    csv: str | None = None
+
+    def of(self, known: SimpleNamespace) -> Any:
+        """Its value; None: unknown."""
+        found: Any = known
+        for name in self.path.split("."):
+            if found is None:
+                return None
+            found = getattr(found, name)
+        return found
+
+
+def _both(key: str, kind: Any, path: str = "") -> Figure:
+    return Figure(kind, path or f"run.{key}", key, key)
+
+
+FIGURES = (
+    Figure(str, "run.run_id", "cell_id", "run_id"),
+    Figure(str, "run.label", csv="label"),
+    Figure(str, "run.group", csv="group"),
+    Figure(str, "run.source", csv="source"),
+    _both("status", Status),
+    _both("error", str | None),
+    Figure(str, "run.workload", "workload"),
+    Figure(Mapping[str, Any], "run.model_options", "model"),
+    Figure(str | None, "run.model", csv="model"),
+    _both("dataset", str),
+    _both("dataset_size", int | None),
+    Figure(str, "run.strategy_key", "strategy"),
+    Figure(str | None, "run.strategy", csv="strategy"),
+    Figure(Mapping[str, Any], "run.strategy_options", "strategy_options"),
+    _both("precision", str),
+    _both("accumulation", int),
+    _both("world_size", int),
+    _both("micro_batch", int),
+    _both("global_batch", int),
+    _both("device", str),
+    _both("backend", str),
+    Figure(str | None, "run.hardware", csv="hardware"),
+    _both("num_parameters", int | None),
+    Figure(int | None, "steps", "steps"),
+    Figure(int | None, "run.epochs_asked", "epochs"),
+    Figure(int | None, "epochs", csv="epochs"),
+    Figure(int | None, "dropped_epochs", csv="dropped_epochs"),
+    Figure(float | None, "run.step_ns.value", "step_ns_median", "step_ns"),
+    _both("step_ns_low", float | None, "run.step_ns.low"),
+    _both("step_ns_high", float | None, "run.step_ns.high"),
+    _both("samples_per_s", float | None, "run.samples_per_s.value"),
+    Figure(float | None, "run.samples_per_s.low", csv="samples_per_s_low"),
+    Figure(float | None, "run.samples_per_s.high", csv="samples_per_s_high"),
+    Figure(str, "run.unit", csv="unit"),
+    _both("comm_bytes_per_step", int | None),
+    Figure(float | None, "run.exposed_comm_ns.value", "exposed_comm_ns_median", "exposed_comm_ns"),
+    Figure(str | None, "run.comm_source", "comm_source"),
+    _both("train_loss", float | None, "train_loss"),
+    Figure(float | None, "best_accuracy", csv="best_accuracy"),
+    _both("test_accuracy", float | None),
+    Figure(tuple[int, ...] | None, "run.samples_seen_per_rank", "samples_seen_per_rank"),
+    _both("peak_memory_bytes", int | None),
+    _both("speedup", float | None, "row.speedup"),
+    Figure(float | None, "row.low", csv="speedup_low"),
+    Figure(float | None, "row.high", csv="speedup_high"),
+    _both("efficiency", float | None, "row.efficiency"),
+    Figure(Scaling | None, "scaled", "scaling"),
+    Figure(Scaling | None, "scaling", csv="scaling"),
+    Figure(str | None, "run.baseline_id", "baseline_cell_id"),
+    Figure(str | None, "row.baseline_id", csv="baseline_run_id"),
+    Figure(str | None, "row.basis", csv="basis"),
+    _both("rating", str | None, "row.rating"),
+    _both("epoch_ns", float | None, "epoch.value"),
+    _both("epoch_ns_low", float | None, "epoch.low"),
+    _both("epoch_ns_high", float | None, "epoch.high"),
+    _both("epoch_estimated", bool | None),
+    Figure(int | None, "run.steps_per_epoch", "steps_per_epoch"),
+    _both("exposed_comm_ns_low", float | None, "run.exposed_comm_ns.low"),
+    _both("exposed_comm_ns_high", float | None, "run.exposed_comm_ns.high"),
+    Figure(float | None, "target.accuracy", csv="target_accuracy"),
+    Figure(int | None, "target.reached_epochs", csv="target_epochs"),
+    Figure(float | None, "target.time_ns", csv="target_ns"),
+    Figure(float | None, "target.speedup", csv="target_speedup"),
+    Figure(int | None, "run.threads_per_rank", "threads_per_rank"),
+    Figure(Mapping[str, Any], "run.varied", "varied"),
+    _both("notes", tuple[str, ...]),
+)
+"""In the order of their columns, as docs/reference/formats.md pins it for stepscope.bench/1."""
+
+BENCH: Mapping[str, Figure] = {figure.bench: figure for figure in FIGURES if figure.bench}
+CSV: Mapping[str, Figure] = {figure.csv: figure for figure in FIGURES if figure.csv}
