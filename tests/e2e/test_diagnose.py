@@ -105,8 +105,8 @@ def test_the_protocol_names_five_steps_with_what_to_run_next(cli: Cli, project: 
     assert "$ stepscope" in done.out
 
 
-def test_every_rule_is_listed(cli: Cli, project: Path) -> None:
-    done = cli("diagnose", str(project), "--rules", "list")
+def test_every_rule_is_listed(cli: Cli) -> None:
+    done = cli("diagnose", "--rules", "list")
     assert done.code == 0
     assert len(done.out.splitlines()) >= 30
     assert "duplicated-data" in done.out

@@ -48,7 +48,16 @@ def test_doctor_json_is_one_document_with_environment_links_and_checks(stepscope
     assert done.code == 0, done.err
     document = done.json()
     assert document["schema"] == "stepscope.doctor/1"
-    assert set(document) == {"schema", "tool_version", "created", "environment", "links", "checks", "summary"}
+    assert set(document) == {
+        "schema",
+        "tool_version",
+        "created",
+        "command",
+        "environment",
+        "links",
+        "checks",
+        "summary",
+    }
     assert document["links"]["gpu_pairs"] == [{"a": "GPU0", "b": "GPU1", "kind": "NV", "nvlinks": 12}]
     assert document["links"]["nvlink_islands"] == [["GPU0", "GPU1"]]
     assert document["links"]["nvswitch"] is None

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from stepscope.cli.blocks import print_block
-from stepscope.cli.console import out, print_json
+from stepscope.cli.console import out, print_document
 from stepscope.config.network import parse_network
 from stepscope.config.overrides import Override, Shortcut
 from stepscope.core.units import format_bytes, format_count, format_duration
@@ -43,8 +41,7 @@ def overrides(options: Bench) -> list[Override]:
 def print_presets(*, json: bool) -> int:
     presets = list_presets()
     if json:
-        document = {"schema": "stepscope.presets/1", "presets": [codec.to_builtins(p) for p in presets]}
-        print_json(msgspec.json.format(msgspec.json.encode(document), indent=2))
+        print_document({**codec.headed("presets/1"), "presets": [codec.to_builtins(p) for p in presets]})
         return 0
     width = max(len(p.name) for p in presets)
     for preset in presets:
@@ -63,10 +60,11 @@ def print_matrix(source: Path | str, *, overrides: Sequence[Override]) -> int:
 
 def print_plan(plan: Plan, options: Bench) -> int:
     """The cells in order, what each sends, which are kept from before, and how long the others may take."""
+    profiled = options.profile or options.tensorboard is not None or plan.matrix.measure.profile
     ahead = outlook(
         plan,
         RunLayout(options.output or default_run_dir(plan.matrix.name)),
-        profile=options.profile or options.tensorboard is not None or plan.matrix.measure.profile,
+        profile=profiled,
         retry_failed=options.retry_failed,
         force=options.force,
     )
@@ -74,9 +72,10 @@ def print_plan(plan: Plan, options: Bench) -> int:
     durations = {cell.cell_id: cell.duration_ns for cell in expected.cells}
     if options.json:
         document = {
-            "schema": "stepscope.plan/1",
+            **codec.headed("plan/1"),
             "total_ns": expected.total_ns,
             "upper_bound": expected.upper_bound,
+            "profiled": profiled,
             "cells": [
                 {
                     "spec": codec.to_builtins(cell.spec),
@@ -91,7 +90,7 @@ def print_plan(plan: Plan, options: Bench) -> int:
                 for cell in plan.cells
             ],
         }
-        print_json(msgspec.json.format(msgspec.json.encode(document), indent=2))
+        print_document(document)
         return 0
     from rich.table import Table
 
@@ -117,12 +116,18 @@ def print_plan(plan: Plan, options: Bench) -> int:
         bound = "at most " if expected.upper_bound else "about "
         time = f", {bound}{format_duration(expected.total_ns)} with {format_duration(expected.startup_ns)} of start-up"
     kept = f", {len(ahead.kept)} kept from before" if ahead.kept else ""
+    if profiled:
+        kept += f", each with three more steps for a trace{_beside(options.tensorboard)}"
     out().print(
         f"\n{len(durations)} of {counted(len(plan.cells), 'cell')} to run{kept}{time}",
         markup=False,
         soft_wrap=True,
     )
     return 0
+
+
+def _beside(folder: Path | None) -> str:
+    return "" if folder is None else f", also in {folder}"
 
 
 def _remark(cell: PlannedCell, ahead: Outlook) -> str:

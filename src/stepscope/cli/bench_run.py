@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from stepscope.cli import bench_plan
-from stepscope.cli.console import out, print_json
+from stepscope.cli.command import require_only
+from stepscope.cli.console import out, print_document
 from stepscope.cli.findings import print_headlines
 from stepscope.cli.progress import run_and_show
 from stepscope.core.errors import UsageError
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 def run(options: Bench) -> int:
     """Do what the command line says; the exit code. Raises StepscopeError."""
+    require_only(options, *_mode(options))
     if options.list_:
         return bench_plan.print_presets(json=options.json)
     source = options.matrix or options.preset
@@ -50,6 +51,15 @@ def run(options: Bench) -> int:
         return bench_plan.print_matrix(source, overrides=overrides)
     plan = make_plan(source, overrides=overrides, data_dir=options.data_dir, download=options.download)
     return bench_plan.print_plan(plan, options) if options.plan else run_plan(plan, options)
+
+
+def _mode(options: Bench) -> tuple[str, Collection[str]]:
+    """What is asked for, and the options it obeys."""
+    if options.list_:
+        return "--list", ("list_", "json")
+    if options.show:
+        return "--show", ("show", "matrix", "preset", "set_", "warmup", "steps", "emulate_network")
+    return ("--plan", vars(options).keys() - {"show"}) if options.plan else ("bench", vars(options).keys())
 
 
 def run_plan(plan: Plan, options: Bench, *, printed: bool = True) -> int:
@@ -99,7 +109,7 @@ def _derive_all(layout: RunLayout) -> tuple[tuple[TrainingRun, ...], Diagnosis]:
 def _print(layout: RunLayout, runs: tuple[TrainingRun, ...], diagnosis: Diagnosis, *, json: bool) -> None:
     """JSON on stdout, or the table, findings and where the rest is."""
     if json:
-        print_json(msgspec.json.format(msgspec.json.encode(bench_document(read_run(layout.root), runs)), indent=2))
+        print_document(bench_document(read_run(layout.root), runs))
         return
     console = out()
     console.print(terminal.render(of_cells(runs), width=console.width), soft_wrap=True)

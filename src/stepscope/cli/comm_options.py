@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from stepscope.cli.command import given, spelled
+from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.config.sections import LaunchSettings
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
@@ -34,8 +36,10 @@ def request(options: Comm) -> CommRequest:
     for text in _listed(options.dtype):
         dtype_name(text)
     threads = _count("--threads", options.threads, least=1)
+    ops = () if nothing else op_names(options.ops)
+    _refuse_without_use(options, ops)
     return CommRequest(
-        ops=() if nothing else op_names(options.ops),
+        ops=ops,
         sizes_bytes=parse_sizes(options.sizes),
         dtypes=_listed(options.dtype),
         reduce_ops=_listed(options.reduce_op),
@@ -60,6 +64,23 @@ def request(options: Comm) -> CommRequest:
         threads_per_rank="auto" if threads is None else threads,
         extra=tuple(kind for kind, wanted in extra if wanted),
     )
+
+
+def _refuse_without_use(options: Comm, ops: tuple[str, ...]) -> None:
+    """Raises UsageError for an option that no collective asked for has a use of."""
+    specs = [COLLECTIVES.load(op) for op in ops]
+    named = ", ".join(ops) or "none"
+    uses = {
+        "root": (any(spec.rooted for spec in specs), f"none of {named} has a root"),
+        "pattern": (any(spec.patterns for spec in specs), f"only send_recv has patterns, not {named}"),
+        "reduce_op": (any(spec.reduces for spec in specs), f"none of {named} reduces"),
+        "ci": (options.iters.strip() == "auto", "--iters says how many calls are timed"),
+        **{name: (bool(ops), "--ops none calls no collective") for name in ("mode", "in_place", "overlap")},
+    }
+    for name in given(options):
+        used, why = uses.get(name, (True, ""))
+        if not used:
+            raise UsageError(f"{spelled(type(options), name)} changes nothing: {why}")
 
 
 def launch(options: Comm) -> LaunchSettings:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from stepscope.cli import comm_options
 from stepscope.cli.blocks import print_block
-from stepscope.cli.console import out, print_json
+from stepscope.cli.command import require_only
+from stepscope.cli.console import out, print_document, print_json
 from stepscope.cli.progress import run_and_show
 from stepscope.core.errors import ExitCode, UsageError
 from stepscope.core.places import cache_dir
 from stepscope.core.suggest import unknown
-from stepscope.core.units import format_size
+from stepscope.core.units import format_duration, format_percent, format_size
+from stepscope.core.words import counted
 from stepscope.matrix.cell_kind import RunRequest
 from stepscope.matrix.comm_cells import COMM
 from stepscope.matrix.comm_session import CommPlan, derive_comm_rows, make_comm_plan
 from stepscope.matrix.run_place import exit_code, take_place
 from stepscope.records import codec
 from stepscope.records.cell import MeasureSettings
-from stepscope.records.comm import CommMeasure, CommRow
+from stepscope.records.comm import CommMeasure, CommRow, CommSpec
 from stepscope.report.sweep_labels import sweep_labels
 from stepscope.report.table import Table
 from stepscope.results.comm_rows import comm_document
@@ -47,12 +50,14 @@ def run(options: Comm, *, printed: bool = True) -> int:
         raise UsageError(unknown("format", options.format_, FORMATS))
     if options.json and options.format_ != "table":
         raise UsageError("--json and --format both say what stdout gets", fix="give one of them")
-    if options.plan and options.json:
-        raise UsageError("--plan is a table for people", fix="leave --json out")
+    if options.plan:
+        require_only(options, "--plan", vars(options).keys() - {"json", "output", "charts", "format_", "force"})
     asked, measure = comm_options.request(options), comm_options.measure(options)
     planned = make_comm_plan(asked, launch=comm_options.launch(options), worlds=comm_options.worlds(options))
+    if measure.nccl_debug is not None and planned.backend != "nccl":
+        raise UsageError(f"--nccl-debug: the ranks talk over {planned.backend}, which writes no NCCL log")
     if options.plan:
-        return _print_plan(planned)
+        return _print_plan(planned, measure)
     place = take_place(options.output, name=NAME, env_source="--env", env=tuple(asked.env))
     layout = place.layout
     request = RunRequest(
@@ -114,8 +119,7 @@ def _print(layout: RunLayout, options: Comm, rows: tuple[CommRow, ...]) -> None:
     from stepscope.report.comm_document import document_001, rows_csv
 
     if options.json:
-        print_json(codec.encode_document(comm_document(str(layout.root), rows)))
-    elif options.format_ == "csv":
+        print_document(comm_document(str(layout.root), rows))
         sys.stdout.write(rows_csv(rows))
     elif options.format_ == "document-001":
         print_json(codec.encode_document(document_001(rows, str(layout.root))))
@@ -155,7 +159,26 @@ def _nccl_tables(layout: RunLayout) -> tuple[Table, ...]:
     return build_all(read_nccl_debug(layout.nccl_debug))
 
 
-def _print_plan(planned: CommPlan) -> int:
+def _shared(specs: Sequence[CommSpec]) -> str:
+    """What all sweeps have in common, as far as it has a value."""
+    said: dict[str, Callable[[CommSpec], object]] = {
+        "": lambda spec: counted(spec.world_size, "rank"),
+        "device": lambda spec: f"{spec.device}/{spec.backend}",
+        "type": lambda spec: spec.dtype,
+        "reduction": lambda spec: spec.reduce_op,
+        "in place": lambda spec: "yes" if spec.in_place else "no",
+        "calls": lambda spec: spec.mode if spec.in_flight == 1 else f"{spec.mode}:{spec.in_flight}",
+        "pattern": lambda spec: spec.pattern,
+        "root": lambda spec: spec.root,
+        "pacing": lambda spec: spec.pacing,
+        "network": lambda spec: spec.network,
+        "threads": lambda spec: spec.threads_per_rank,
+    }
+    found = {name: {value for spec in specs if (value := get(spec)) is not None} for name, get in said.items()}
+    return ", ".join(f"{name} {values.pop()}".strip() for name, values in found.items() if len(values) == 1)
+
+
+def _print_plan(planned: CommPlan, measure: CommMeasure) -> int:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -167,4 +190,16 @@ def _print_plan(planned: CommPlan) -> int:
         shown = f"{len(sizes)}: {format_size(sizes[0])} to {format_size(sizes[-1])}" if any(sizes) else "-"
         table.add_row(label, shown, cell.unsupported or "")
     print_block(out(), table)
+    out().print(f"\nevery sweep: {_shared([cell.spec for cell in planned.cells])}", style="dim", soft_wrap=True)
+    calls = "until the median is known to " + format_percent(measure.ci_fraction, digits=1)
+    if measure.iterations is not None:
+        calls = f"timed {counted(measure.iterations, 'time')}"
+    out().print(
+        f"each size {calls}, warm-up {'auto' if measure.warmup is None else measure.warmup}, at most "
+        f"{format_duration(measure.budget_ns)}, given up after {format_duration(measure.timeout_ns)}; results "
+        f"{'checked' if measure.check else 'not checked'}"
+        + ("" if measure.nccl_debug is None else f"; NCCL log of {measure.nccl_debug or NCCL_SUBSYSTEMS}"),
+        style="dim",
+        soft_wrap=True,
+    )
     return ExitCode.OK

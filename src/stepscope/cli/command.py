@@ -93,8 +93,9 @@ def given(options: Options) -> tuple[str, ...]:
 def spelled(kind: type[Options], field: str) -> str:
     """An option as one types it: ``--fail-if``; the metavar of an argument."""
     said = get_args(get_type_hints(kind, include_extras=True)[field])[1]
-    names = said.names if isinstance(said, Argument) else said.param_decls or ()
-    long = [name for name in names if name.startswith("--")]
+    # typer keeps the first name where a parameter's default stands outside of Annotated.
+    names = said.names if isinstance(said, Argument) else (said.default, *(said.param_decls or ()))
+    long = [name for name in names if isinstance(name, str) and name.startswith("--")]
     if long:
         return long[0].partition("/")[0]
     is_option = isinstance(said, Option) if isinstance(said, Argument) else type(said).__name__ == "OptionInfo"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.blocks import print_block
 from stepscope.cli.command import require_only
-from stepscope.cli.console import err, out, print_json
+from stepscope.cli.console import err, out, print_document
 from stepscope.cli.findings import say_not_checked
 from stepscope.core.errors import CheckFailed, DataError, ExitCode, UsageError
 from stepscope.core.places import telling_names
@@ -34,7 +34,6 @@ RUN_OBEYED = frozenset({
 
 def run(options: Compare) -> int:
     """Compare and show; the exit code. Raises StepscopeError."""
-    from stepscope.records.codec import encode_document
     from stepscope.report.compare_document import document, failed_conditions, parse_conditions, unchecked
     from stepscope.results.comparing import METRIC_KEYS, compare
 
@@ -49,7 +48,7 @@ def run(options: Compare) -> int:
         figures = tuple(f for f in comparison.figures if f.metric in wanted)
         comparison = replace(comparison, figures=figures)
     if options.json:
-        print_json(encode_document(document(comparison)))
+        print_document(document(comparison))
     else:
         _show(comparison)
     if not comparison.figures:

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from io import TextIOWrapper
@@ -76,6 +76,14 @@ def print_json(document: bytes | str) -> None:
     text = document.decode() if isinstance(document, bytes) else document
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
+
+
+def print_document(document: Mapping[str, Any]) -> None:
+    """What a command prints with --json, on stdout: schema, version and time as in ``document``, then the command."""
+    from stepscope.records.codec import encode_document
+
+    head = {key: document[key] for key in ("schema", "tool_version", "created")}
+    print_json(encode_document({**head, "command": ["stepscope", *sys.argv[1:]], **document}))
 
 
 class OutputError(MissingError):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from stepscope.cli.console import out, print_json
+from stepscope.cli.command import require_only
+from stepscope.cli.console import out, print_document
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_files, print_findings, say_unchecked
 from stepscope.core.errors import UsageError
@@ -27,27 +28,22 @@ NOTES = 12
 def run(options: Diagnose) -> int:
     """Diagnose and show; the exit code. Raises StepscopeError."""
     from stepscope.diagnose.engine import all_rules, diagnose
-    from stepscope.records.codec import encode_document
     from stepscope.report.conditions import parse_condition, refuse_failed
     from stepscope.report.diagnose_document import METRICS, document, metrics, rules_document
 
+    require_only(options, *_mode(options))
     rules = all_rules()
     asked: Sequence[Rule] | None = rules if options.rules == "list" else None
     if options.explain is not None:
         asked = _chosen(rules, options.explain, option="--explain")
     if asked is not None:
         if options.json:
-            print_json(encode_document(rules_document(asked)))
+            print_document(rules_document(asked))
         elif options.explain is None:
             _list(asked)
         else:
             _explain(asked)
         return 0
-    if options.protocol and options.json:
-        raise UsageError(
-            "--protocol is for people to read, and --json for programs",
-            fix="leave one of them out; the findings, quiet and skipped rules are in the JSON",
-        )
     if not options.paths:
         raise UsageError(
             "diagnose needs something to look at",
@@ -60,7 +56,7 @@ def run(options: Diagnose) -> int:
     evidence = read_evidence(options)
     diagnosis = diagnose(evidence, rules=chosen)
     if options.json:
-        print_json(encode_document(document(evidence, diagnosis)))
+        print_document(document(evidence, diagnosis))
     elif options.protocol:
         _show_protocol(evidence, diagnosis)
     else:
@@ -69,6 +65,16 @@ def run(options: Diagnose) -> int:
     say_unchecked(conditions, values, diagnosis)
     refuse_failed(conditions, values, diagnosis)
     return 0
+
+
+def _mode(options: Diagnose) -> tuple[str, Collection[str]]:
+    """What kind of answer is asked for, and the options it obeys."""
+    if options.explain is not None:
+        return "--explain", ("explain", "json")
+    if options.rules == "list":
+        return "--rules list", ("rules", "json")
+    every = vars(options).keys() - {"explain"}
+    return ("--protocol", every - {"json", "everything"}) if options.protocol else ("diagnose", every)
 
 
 def _require_asked(conditions: Iterable[Condition], chosen: Sequence[Rule]) -> None:

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from stepscope import __version__
-from stepscope.cli.console import err, out, print_json
+from stepscope.cli.console import err, out, print_document
 from stepscope.cli.doctor_run import show_verdicts
-from stepscope.core.clock import utc_now
 from stepscope.core.errors import CheckFailed
 from stepscope.core.signals import stop_signals_raise
 from stepscope.core.units import format_duration, format_percent
@@ -25,15 +23,13 @@ from stepscope.stats.excess import MIN_EXCESS
 if TYPE_CHECKING:
     from stepscope.cli.commands.doctor import Doctor
 
-SCHEMA = "stepscope.doctor_quick/1"
-
 
 def run(options: Doctor) -> int:
     """Check, print, and raise CheckFailed under ``--strict`` when something is broken."""
     with stop_signals_raise("interrupted; nothing is left behind"), _on_screen(json=options.json) as show:
         found = quick_check(ranks=options.ranks, torch_timeout_s=options.torch_timeout, show=show)
     if options.json:
-        print_json(codec.encode_document(document(found)))
+        print_document(document(found))
     else:
         _print(found)
     if options.strict and found.broken:
@@ -48,9 +44,7 @@ def document(found: QuickCheck) -> dict[str, Any]:
     """``doctor --quick --json``: schema stepscope.doctor_quick/1."""
     run, times, collective = found.cell.run, found.times, found.collective
     return {
-        "schema": SCHEMA,
-        "tool_version": __version__,
-        "created": utc_now(),
+        **codec.headed("doctor_quick/1"),
         "healthy": not found.broken,
         "world_size": run.world_size,
         "device": run.device,

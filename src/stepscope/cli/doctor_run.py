@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
-from json import dumps
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -13,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.cli.blocks import print_block
-from stepscope.cli.console import err, out, print_json
+from stepscope.cli.console import err, out, print_document
 from stepscope.core.errors import CheckFailed, Unavailable, UsageError
 from stepscope.core.words import plural
 from stepscope.environment.collect import collect
@@ -46,7 +45,7 @@ def run(options: Doctor) -> int:
         record = collect(torch_timeout_s=options.torch_timeout)
     verdicts = judge(record)
     if options.json:
-        print_json(dumps(doctor_document(record, verdicts), indent=2, ensure_ascii=False))
+        print_document(doctor_document(record, verdicts))
     else:
         _show(out(), record, verdicts)
     broken = [verdict.title for verdict in verdicts if verdict.outcome.status == "fail"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from stepscope.cli.command import given, spelled
 from stepscope.cli.console import err
 from stepscope.cli.evidence_options import EvidenceOptions
 from stepscope.core.errors import UsageError
@@ -34,6 +35,9 @@ def read_evidence(options: EvidenceOptions, *, spans: bool = False) -> Evidence:
     with stop_signals_raise(_STOPPED):
         evidence = _load(options.paths, options, stated, spans=spans)
     require_stated(evidence, stated)
+    for name in ("drop_epochs", "target_accuracy"):
+        if name in given(options) and not any(run.epochs for run in evidence.runs):
+            raise UsageError(f"{spelled(type(options), name)} changes nothing: no run here has epochs")
     return evidence
 
 

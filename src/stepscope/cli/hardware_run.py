@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from json import dumps
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -11,15 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepscope import __version__
 from stepscope.cli.blocks import print_block
-from stepscope.cli.console import out, print_json
-from stepscope.core.clock import utc_now
+from stepscope.cli.console import out, print_document
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.units import format_bandwidth, format_bytes
 from stepscope.core.words import counted
 from stepscope.hardware import ACCELERATORS, Accelerator, find
 from stepscope.hardware.links import LINKS, LinkPeak, pcie_bytes_per_s
+from stepscope.records.codec import headed
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.hardware import Hardware
@@ -31,7 +29,7 @@ def run(options: Hardware) -> int:
     """Print the tables, or one entry; the exit code."""
     if not options.name:
         if options.json:
-            print_json(_json(ACCELERATORS, LINKS))
+            print_document(_document(ACCELERATORS, LINKS))
         else:
             _show_table(out(), ACCELERATORS)
             _show_links(out(), LINKS)
@@ -40,23 +38,18 @@ def run(options: Hardware) -> int:
     if isinstance(found, Unavailable):
         raise UsageError(found.reason, fix="`stepscope hardware` lists the known ones")
     if options.json:
-        print_json(_json((found,), ()))
+        print_document(_document((found,), ()))
     else:
         _show_one(out(), found)
     return 0
 
 
-def _json(accelerators: tuple[Accelerator, ...], links: tuple[LinkPeak, ...]) -> str:
+def _document(accelerators: tuple[Accelerator, ...], links: tuple[LinkPeak, ...]) -> dict[str, Any]:
     """Schema stepscope.hardware/1. A rate that a device does not have is null."""
-    document = {
-        "schema": "stepscope.hardware/1",
-        "tool_version": __version__,
-        "created": utc_now(),
-        "accelerators": [_entry(entry) for entry in accelerators],
-    }
+    found: dict[str, Any] = {**headed("hardware/1"), "accelerators": [_entry(entry) for entry in accelerators]}
     if links:
-        document["links"] = [asdict(link) for link in links]
-    return dumps(document, indent=2, ensure_ascii=False)
+        found["links"] = [asdict(link) for link in links]
+    return found
 
 
 def _entry(entry: Accelerator) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.cli.console import err, out, print_json
+from stepscope.cli.console import err, out, print_document
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.predict.calibrated import machine_warnings
 from stepscope.predict.calibration import machine_of
@@ -19,8 +19,6 @@ from stepscope.report.views import bucket_choice, timeline
 from stepscope.results.comm_rows import read_comm_rows
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_cell, read_if_there, read_run
-
-SCHEMA = "stepscope.buckets/1"
 
 
 def run(folder: Path, *, calibration: Calibration, cell_id: str | None, json: bool) -> int:
@@ -37,7 +35,7 @@ def run(folder: Path, *, calibration: Calibration, cell_id: str | None, json: bo
             err().print(f"warning: {warning}", style="yellow", soft_wrap=True)
     choice = choose_buckets(cell, calibration, naive=naive_twin(cells, cell), transport=_transport(calibration, cell))
     if json:
-        print_json(codec.encode_document({"schema": SCHEMA, "choice": codec.plain(choice)}))
+        print_document({**codec.headed("buckets/1"), "choice": codec.plain(choice)})
         return 0
     console = out()
     width = min(console.width, 120)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
-from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
-from stepscope import __version__
 from stepscope.cli import predict_buckets
-from stepscope.cli.console import err, out, print_json
-from stepscope.core.clock import utc_now
+from stepscope.cli.command import require_only
+from stepscope.cli.console import err, out, print_document
 from stepscope.core.errors import DataError, UsageError
+from stepscope.core.suggest import unknown
 from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, parse_size_bytes
 from stepscope.core.words import counted
 from stepscope.environment.collect import collect
@@ -22,6 +22,7 @@ from stepscope.predict.collectives import Given, predict_collective, read_measur
 from stepscope.predict.collectives.choose import dtype_name, known_gpu, known_op
 from stepscope.predict.collectives.machine import Caller
 from stepscope.predict.predicted import Predicted
+from stepscope.records.codec import headed
 from stepscope.report.render import terminal
 from stepscope.report.views.predicted import build_alternatives, build_sizes, build_validation, interval_text
 from stepscope.store.calibration import read_calibration
@@ -29,12 +30,12 @@ from stepscope.store.calibration import read_calibration
 if TYPE_CHECKING:
     from stepscope.cli.commands.predict import Predict
 
-SCHEMA = "stepscope.predict/1"
 _EXAMPLE = "stepscope predict --collective all_reduce --size 25MiB --gpus 64 --gpu h100-sxm"
 
 
 def run(options: Predict) -> int:
     """Predict and print; returns the exit code. Raises StepscopeError."""
+    require_only(options, *_mode(options))
     if options.validate is not None:
         return _validate(options, options.validate)
     if options.buckets is not None:
@@ -71,9 +72,22 @@ def run(options: Predict) -> int:
     return 0
 
 
+def _mode(options: Predict) -> tuple[str, Collection[str]]:
+    """What is predicted from what, and the options it obeys."""
+    if options.validate is not None:
+        return "--validate", ("validate", "gpu", "gpus", "gpus_per_node", "network", "json")
+    if options.buckets is not None:
+        return "--buckets", ("buckets", "calib", "cell", "json")
+    if options.calib is not None:  # of the machine that was measured: nothing of a specification
+        return "--calib", ("collective", "size", "sizes", "gpus", "network", "dtype", "calib", "json")
+    return "--collective", vars(options).keys() - {"cell"}
+
+
 def _sizes(options: Predict, op: str) -> tuple[int, ...]:
     if options.size is not None and options.sizes is not None:
         raise UsageError("--size and --sizes both given", fix="give one of them")
+    if op == "barrier" and (options.size is not None or options.sizes is not None):
+        raise UsageError("a barrier sends no bytes: it does not go with --size or --sizes")
     if options.sizes is not None:
         return parse_sizes(options.sizes)
     if options.size is not None:
@@ -89,6 +103,8 @@ def _from_specification(
     if options.gpu is None:
         raise UsageError("on which GPU?", why="neither --gpu nor --calib was given", fix=_EXAMPLE)
     gpu = known_gpu(options.gpu)
+    if options.caller not in get_args(Caller):
+        raise UsageError(unknown("caller", options.caller, get_args(Caller)))
     predictions = {
         size: predict_collective(
             op,
@@ -110,22 +126,9 @@ def _from_specification(
     return predictions, f"{gpus} x {gpu.name}{nodes}{network}"
 
 
-def _refuse_specification(options: Predict) -> None:
-    """Raises UsageError for options that describe a machine by its specification, beside one that was measured."""
-    names = [name for name in ("gpu", "gpus_per_node", "adapters", "algorithm") if getattr(options, name) is not None]
-    given = [f"--{name.replace('_', '-')}" for name in names] + (["--sharp"] if options.sharp else [])
-    if given:
-        raise UsageError(
-            f"{', '.join(given)} beside --calib",
-            why="a calibration is of the machine it was measured on",
-            fix="leave out --calib to predict from a specification, or the others to predict from what was measured",
-        )
-
-
 def _calibrated(
     options: Predict, file: Path, op: str, sizes: tuple[int, ...], gpus: int
 ) -> tuple[dict[int, Predicted], str]:
-    _refuse_specification(options)
     calibration = read_calibration(file)
     for warning in machine_warnings(calibration, machine_of(collect(with_torch=False))):
         err().print(f"warning: {warning}", style="yellow", soft_wrap=True)
@@ -191,5 +194,4 @@ def _validate(options: Predict, path: Path) -> int:
 
 
 def _print_json(kind: str, **fields: Any) -> None:
-    document = {"schema": SCHEMA, "tool_version": __version__, "created": utc_now(), "kind": kind, **fields}
-    print_json(dumps(document, indent=2, ensure_ascii=False))
+    print_document({**headed("predict/1"), "kind": kind, **fields})

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.console import out, print_json
+from stepscope.cli.console import out, print_document
 from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_files, print_findings
+from stepscope.core.errors import UsageError
 from stepscope.core.pool import get_ready, side_by_side, usable_cores
 from stepscope.core.words import counted
 from stepscope.diagnose.headlines import all_clear
@@ -39,6 +40,8 @@ def run(options: Report) -> int:
     from stepscope.diagnose.engine import diagnose
 
     formats = frozenset(name for name in ALL_FORMATS if getattr(options, name)) or ALL_FORMATS - {"pdf"}
+    if options.title is not None and "html" not in formats:
+        raise UsageError("--title is the heading of the page: add --html")
     drawers = min(usable_cores(), MOST_DRAWING) if formats.intersection(("html", *CHART_FORMATS)) else 0
     if drawers > 1:
         get_ready(DRAWING_MODULES)
@@ -53,18 +56,10 @@ def run(options: Report) -> int:
         diagnosis = diagnose(evidence)
         files = _write(evidence, diagnosis, folder, options, formats, drawing)
     if options.json:
-        from stepscope.records.codec import encode_document
         from stepscope.report.diagnose_document import document
 
-        print_json(
-            encode_document(
-                {
-                    **document(evidence, diagnosis),
-                    "schema": "stepscope.report/1",
-                    "files": [str(path) for path in files],
-                }
-            )
-        )
+        files_written = [str(path) for path in files]
+        print_document({**document(evidence, diagnosis), "schema": "stepscope.report/1", "files": files_written})
     else:
         _say(evidence, diagnosis, folder, files)
     return 0

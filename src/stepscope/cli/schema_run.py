@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_json
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.records.codec import encode_document
 from stepscope.records.comm import CommRow
 from stepscope.records.comparison import ComparedFigure, Difference
+from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.records.run import RunRecord
 from stepscope.records.schemas import DIALECT, document_schema, object_type, record_schemas
+from stepscope.records.trace_diff import TraceDiff
 from stepscope.records.training import ScalingRow
+from stepscope.report.trace_document import LISTS as TRACE_LISTS
+from stepscope.report.trace_document import TABLES as TRACE_TABLES
 from stepscope.results.run_figures import BENCH
 
 if TYPE_CHECKING:
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
 _DIAGNOSIS: Mapping[str, Any] = {
     "sources": list[dict[str, str | None]],
+    "files_found": list[dict[str, Any]],
     "metrics": dict[str, float | None],
     "findings": tuple[Finding, ...],
     "skipped": tuple[Skipped, ...],
@@ -30,11 +36,15 @@ _DIAGNOSIS: Mapping[str, Any] = {
     "notes": list[str],
 }
 
+_OBJECTS = list[dict[str, Any]]
+
 _ROW = object_type("BenchRow", {name: figure.kind for name, figure in BENCH.items()})
 
 DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "bench/1": {"run": RunRecord | None, "cells": list[_ROW]},  # type: ignore[valid-type]
-    "comm/1": {"run": RunRecord | None, "rows": tuple[CommRow, ...]},
+    "presets/1": {"presets": _OBJECTS},
+    "plan/1": {"total_ns": float | None, "upper_bound": bool, "profiled": bool, "cells": _OBJECTS},
+    "comm/1": {"run": str, "rows": tuple[CommRow, ...]},
     "diagnose/1": _DIAGNOSIS,
     "rules/1": {"rules": list[dict[str, Any]]},
     "compare/1": {
@@ -47,6 +57,36 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "notes": list[str],
     },
     "report/1": {**_DIAGNOSIS, "files": list[str]},
+    "trace/1": {
+        "world_size": int | None,
+        "metrics": dict[str, float | None],
+        "findings": tuple[Finding, ...],
+        "skipped": tuple[Skipped, ...],
+        **dict.fromkeys(
+            (*TRACE_LISTS, "verdicts", "ranks", "steps", "collectives", "stragglers", *TRACE_TABLES), _OBJECTS
+        ),
+        **dict.fromkeys(("unavailable", "notes"), _OBJECTS),
+        "clocks": Any,
+        "straggler_report": str | None,
+        "job_path": Any,
+    },
+    "trace_diff/1": {
+        "differences": tuple[Difference, ...],
+        "same": tuple[Difference, ...],
+        "unknown": tuple[Difference, ...],
+        "diffs": tuple[TraceDiff, ...],
+        "notes": list[str],
+    },
+    "predict/1": {"kind": str},
+    "buckets/1": {"choice": dict[str, Any]},
+    "hardware/1": {"accelerators": _OBJECTS},
+    "doctor/1": {
+        "environment": EnvironmentRecord,
+        "links": dict[str, Any] | None,
+        "checks": _OBJECTS,
+        "summary": dict[str, int],
+    },
+    "doctor_quick/1": {"healthy": bool, "ranks": _OBJECTS, "checks": _OBJECTS},
 }
 """What commands print with --json: keys and what they hold."""
 
@@ -59,6 +99,7 @@ def run(options: Schema) -> int:
     }
     name = options.name
     if options.names:
+        require_only(options, "--list", ("names",))
         for key in sorted(schemas):
             out().print(key, markup=False)
         return 0

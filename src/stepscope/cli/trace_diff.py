@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.blocks import print_block
 from stepscope.cli.command import require_only
 from stepscope.cli.compare_run import print_conditions, refuse_failed
-from stepscope.cli.console import out, print_json
+from stepscope.cli.console import out, print_document
 from stepscope.cli.findings import say_not_checked
 from stepscope.cli.ranges import parse_ranges
 from stepscope.core.errors import DataError, UsageError
@@ -57,9 +57,7 @@ def run(options: Trace, read: Callable[[str | None], TraceSummary]) -> int:
     if options.csv is not None:
         _write_csv(diffs, options.csv)
     if options.json:
-        from stepscope.records.codec import encode_document
-
-        print_json(encode_document(diff_document.document(diffs, told) | {"notes": list(found.notes)}))
+        print_document(diff_document.document(diffs, told, notes=found.notes))
     else:
         if told is not None:
             print_conditions(told, told.differ, names)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import given, spelled
-from stepscope.cli.console import err, out, print_json
+from stepscope.cli.console import err, out, print_document
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.signals import stop_signals_raise
 from stepscope.core.suggest import did_you_mean, unknown
@@ -98,10 +98,9 @@ def run(options: Trace) -> int:
     if options.csv is not None:
         _write_csv(shown, options.csv, sections if options.show else trace_sections.SECTIONS)
     if options.json:
-        from stepscope.records.codec import encode_document
         from stepscope.report.trace_document import document
 
-        print_json(encode_document(document(shown, diagnosis)))
+        print_document(document(shown, diagnosis))
     else:
         rest = [section for section in sections if not (early and section in DEVICE_ONLY)]
         _show(shown, diagnosis, rest, limit=options.limit, head=_bound_by(shown) if early else "")

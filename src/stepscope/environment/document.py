@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepscope import __version__
-from stepscope.core.clock import utc_now
 from stepscope.core.errors import Unavailable
 from stepscope.environment.checks.links import nvlinks_per_gpu
 from stepscope.environment.judging import topology_of
 from stepscope.environment.topology import Topology, has_nvswitch
 from stepscope.environment.verdicts import CheckVerdict, tally
-from stepscope.records.codec import to_builtins
+from stepscope.records.codec import headed, to_builtins
 from stepscope.records.environment import EnvironmentRecord
 
 
@@ -19,9 +17,7 @@ def doctor_document(record: EnvironmentRecord, verdicts: tuple[CheckVerdict, ...
     """``doctor --json``: schema stepscope.doctor/1."""
     topology = topology_of(record)
     return {
-        "schema": "stepscope.doctor/1",
-        "tool_version": __version__,
-        "created": utc_now(),
+        **headed("doctor/1"),
         "environment": to_builtins(record),
         "links": None if isinstance(topology, Unavailable) else links_document(topology, nvlinks_per_gpu(record)),
         "checks": [

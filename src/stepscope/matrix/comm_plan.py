@@ -129,8 +129,7 @@ def plan_comm(request: CommRequest, *, machine: Machine, device: Device, backend
     for world, env in product(request.worlds, _environments(request.env)):
         for spec in _specs(request, world, env, device, backend):
             planned.setdefault(
-                spec.cell_id,
-                PlannedComm(spec=spec, unsupported=_refused(spec, machine)),
+                spec.cell_id, PlannedComm(spec=spec, unsupported=senseless(spec) or _refused(spec, machine))
             )
     return tuple(planned.values())
 
@@ -161,36 +160,46 @@ def _specs(
         collective = COLLECTIVES.load(op)
         if not collective.has_payload and dtype != dtypes[0]:
             continue
-        for settings in _ways(request, collective, dtype):
+        for settings in _ways(request, collective):
             sizes = request.sizes_bytes if collective.has_payload else (0,)
             yield spec("collective", op, dtype, sizes, **settings)
-            if "overlap" in request.extra and collective.has_payload and settings["mode"] == "blocking":
+            if "overlap" in request.extra and collective.has_payload:
                 yield spec("overlap", op, dtype, sizes, **settings)
     if "pairs" in request.extra:
         yield spec("pairs", "send_recv", dtypes[0], PAIR_SIZES, pattern="uni")
     if "matmul" in request.extra:
         for dtype in dtypes:
-            if dtype in FLOATING:
-                sizes = tuple(rows * rows * DTYPE_BYTES[dtype] for rows in MATMUL_ROWS)
-                yield spec("matmul", "matmul", dtype, sizes)
+            sizes = tuple(rows * rows * DTYPE_BYTES[dtype] for rows in MATMUL_ROWS)
+            yield spec("matmul", "matmul", dtype, sizes)
 
 
-def _ways(request: CommRequest, collective: Collective, dtype: str) -> list[dict[str, object]]:
-    """Every way of calling ``collective`` that was asked for and that exists."""
+def _ways(request: CommRequest, collective: Collective) -> list[dict[str, object]]:
+    """Every way of calling ``collective`` that was asked for."""
     if not collective.has_payload:
         return [{}]
     reductions: tuple[str | None, ...] = request.reduce_ops if collective.reduces else (None,)
     patterns: tuple[str | None, ...] = request.patterns if collective.patterns else (None,)
-    wanted = (not collective.out_of_place,) if request.places is None else request.places
-    places = tuple(dict.fromkeys(place and collective.in_place for place in wanted))
+    places = (collective.in_place and not collective.out_of_place,) if request.places is None else request.places
     return [
         {
             "reduce_op": reduce_op, "in_place": place, "mode": mode, "in_flight": in_flight, "pattern": pattern,
             "root": request.root if collective.rooted else 0,
         }
         for reduce_op, place, (mode, in_flight), pattern in product(reductions, places, request.modes, patterns)
-        if not (reduce_op == "avg" and dtype not in FLOATING)
     ]  # fmt: skip
+
+
+def senseless(spec: CommSpec) -> str | None:
+    """Why a combination that was asked for exists nowhere."""
+    if spec.reduce_op == "avg" and spec.dtype not in FLOATING:
+        return f"avg of {spec.dtype}: integers have no average that is an integer"
+    if spec.kind == "matmul" and spec.dtype not in FLOATING:
+        return f"matrix products of {spec.dtype}: only floating-point types are measured"
+    if spec.kind == "overlap" and spec.mode != "blocking":
+        return "overlap is measured with blocking calls"
+    if spec.kind in ("collective", "overlap") and spec.in_place and not COLLECTIVES.load(spec.op).in_place:
+        return f"{spec.op} has no in-place form"
+    return None
 
 
 def _refused(spec: CommSpec, machine: Machine) -> str | None:

@@ -11,7 +11,7 @@ from stepscope.core.errors import UsageError
 from stepscope.core.units import format_bytes_binary
 from stepscope.environment.collect import collect
 from stepscope.launch.join import joined_world
-from stepscope.matrix.comm_plan import CommRequest, PlannedComm, plan_comm
+from stepscope.matrix.comm_plan import CommRequest, PlannedComm, plan_comm, senseless
 from stepscope.matrix.machine import Backend, Device, choose_device, machine_of
 from stepscope.matrix.networks import slowest_bits_per_s
 from stepscope.records.comm import CommRow, CommSpec
@@ -50,10 +50,11 @@ def make_comm_plan(request: CommRequest, *, launch: LaunchSettings, worlds: Sequ
     if joined is None:
         _require_memory(max(worlds), environment)
     cells = plan_comm(replace(request, worlds=tuple(worlds)), machine=machine, device=device, backend=backend)
-    if not cells:
+    reasons = dict.fromkeys(senseless(cell.spec) for cell in cells)
+    if None not in reasons:
         raise UsageError(
             "nothing is left to measure",
-            why="no combination of what was asked for exists (avg of integers, for one)",
+            why="; ".join(reason for reason in reasons if reason),
             fix="add another --ops, --dtype or --reduce-op",
         )
     return CommPlan(cells=cells, environment=environment, device=device, backend=backend)

@@ -24,6 +24,11 @@ HEADER: Mapping[str, Any] = {
 }
 """What every file begins with."""
 
+COMMAND: Mapping[str, Any] = {
+    "command": {"type": "array", "items": {"type": "string"}, "description": "the command that printed it"}
+}
+"""What a command's document says beside."""
+
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -48,7 +53,7 @@ def document_schema(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         "$schema": DIALECT,
         "title": f"stepscope.{name}",
         "type": "object",
-        "properties": {**_header(f"stepscope.{name}"), **body["properties"]},
+        "properties": {**_header(f"stepscope.{name}"), **COMMAND, **body["properties"]},
         "required": ["schema", *body["required"]],
         **({"$defs": components} if components else {}),
     }

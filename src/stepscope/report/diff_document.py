@@ -18,7 +18,7 @@ METRICS = tuple(_ROWS)
 """Parts of a step: median over the steps of each rank."""
 
 
-def document(diffs: Iterable[TraceDiff], conditions: Conditions | None) -> dict[str, Any]:
+def document(diffs: Iterable[TraceDiff], conditions: Conditions | None, *, notes: Iterable[str] = ()) -> dict[str, Any]:
     """Plain dicts and lists; values of differences: before, after. conditions None: one and the same job."""
     return {
         **headed("trace_diff/1"),
@@ -26,6 +26,7 @@ def document(diffs: Iterable[TraceDiff], conditions: Conditions | None) -> dict[
         "same": plain(conditions.same if conditions else ()),
         "unknown": plain(conditions.unknown if conditions else ()),
         "diffs": [plain(each) for each in diffs],
+        "notes": list(notes),
     }
 
 

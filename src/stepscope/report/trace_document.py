@@ -57,12 +57,12 @@ def document(summary: TraceSummary, diagnosis: Diagnosis) -> dict[str, Any]:
         "verdicts": [{"rank": v.rank, **plain(v.verdict)} for v in summary.verdicts],
         "ranks": [_rank(p) for p in ranks],
         "steps": [_step(plain(s)) for p in ranks for s in p.steps],
-        **{key: [row for p in ranks for row in plain(getattr(p, key))] for key in _LISTS},
+        **{key: [row for p in ranks for row in plain(getattr(p, key))] for key in LISTS},
         "collectives": [_collective(i) for i in job.instances] if job else [],
         "clocks": plain(job.clocks) if job else None,
         "stragglers": plain(late.stragglers) if late else [],
         "straggler_report": late.text if late else None,
-        **{key: [plain(getattr(p, key)) for p in ranks if getattr(p, key) is not None] for key in _TABLES},
+        **{key: [plain(getattr(p, key)) for p in ranks if getattr(p, key) is not None] for key in TABLES},
         "job_path": plain(summary.path) if summary.path else None,
         "unavailable": [{"rank": p.facts.rank, **plain(m)} for p in ranks for m in p.unavailable],
         "notes": [
@@ -73,10 +73,10 @@ def document(summary: TraceSummary, diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-_LISTS = ("phases", "idle", "long_gaps", "groups", "annotations", "sequences", "buckets", "memory")
+LISTS = ("phases", "idle", "long_gaps", "groups", "annotations", "sequences", "buckets", "memory")
 """Fields of RankPass that are lists of rows, each with its rank."""
 
-_TABLES = ("operators", "kernels", "launches", "copies", "utilisation", "path", "conformance")
+TABLES = ("operators", "kernels", "launches", "copies", "utilisation", "path", "conformance")
 """Fields of RankPass that are one record a rank."""
 
 

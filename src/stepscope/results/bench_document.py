@@ -14,8 +14,6 @@ from stepscope.store.flat import csv_text
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_bytes
 
-BENCH_SCHEMA = "stepscope.bench/1"
-
 
 def write_results(layout: RunLayout, runs: Sequence[TrainingRun]) -> None:
     """``results.jsonl`` (one run a line, each with its schema) and ``results.csv`` (flat)."""
@@ -38,7 +36,7 @@ def rows_csv(runs: Sequence[TrainingRun]) -> str:
 def bench_document(run: RunRecord | None, runs: Sequence[TrainingRun]) -> dict[str, Any]:
     """What ``bench --json`` prints."""
     return {
-        "schema": BENCH_SCHEMA,
+        **codec.headed("bench/1"),
         "run": None if run is None else codec.to_builtins(run),
         "cells": bench_rows(runs),
     }

@@ -24,8 +24,6 @@ from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes, read_comm_samples, read_if_there, read_record, read_run
 from stepscope.store.writer import write_bytes
 
-COMM_SCHEMA = "stepscope.comm/1"
-
 LinkOf = Callable[[CommSpec, int], Link | None]
 
 
@@ -77,7 +75,7 @@ def read_comm_rows(path: Path) -> tuple[CommRow, ...]:
 
 def comm_document(run: str, rows: Sequence[CommRow]) -> dict[str, Any]:
     """What ``comm --json`` prints."""
-    return {"schema": COMM_SCHEMA, "run": run, "rows": [codec.to_builtins(row) for row in rows]}
+    return {**codec.headed("comm/1"), "run": run, "rows": [codec.to_builtins(row) for row in rows]}
 
 
 def _cell_rows(layout: RunLayout, cell: CommSpec, link_of: LinkOf) -> list[CommRow]:

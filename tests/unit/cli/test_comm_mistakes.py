@@ -24,8 +24,15 @@ from stepscope.matrix import comm_session
         (("--emulate-network", "fast"), "is not an emulated network"),
         (("--backend", "glo"), "did you mean 'gloo'"),
         (("--ops", "none"), "--ops none alone measures nothing"),
-        (("--plan", "--json"), "--plan is a table"),
+        (("--plan", "--json"), "--plan does not go with --output, --json"),
         (("--json", "--format", "csv"), "both say what stdout gets"),
+        (("--root", "1"), "--root changes nothing: none of all_reduce has a root"),
+        (("--pattern", "bi"), "--pattern changes nothing"),
+        (("--ops", "broadcast", "--reduce-op", "max"), "--reduce-op changes nothing: none of broadcast reduces"),
+        (("--iters", "9", "--ci", "0.1"), "--ci changes nothing: --iters says how many calls are timed"),
+        (("--ops", "none", "--matmul", "--overlap"), "--overlap changes nothing: --ops none calls no collective"),
+        (("--backend", "gloo", "--nccl-debug", "all"), "--nccl-debug: the ranks talk over gloo"),
+        (("--dtype", "int32", "--reduce-op", "avg"), "avg of int32: integers have no average that is an integer"),
     ],
 )
 def test_a_users_mistake_is_one_message_before_any_rank_starts(

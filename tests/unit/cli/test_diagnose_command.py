@@ -53,7 +53,7 @@ def test_explain_takes_several_rules_and_says_no_other_option(capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--protocol", "--json"), "--protocol is for people"),
+        (("--protocol", "--json"), "--protocol does not go with --json"),
         (("--rules", "hang", "--fail-if", "straggler"), "--rules hang,straggler"),
         (("--cell", "abc"), "no run folder of stepscope bench"),
         (("--fail-if", "stragler"), "did you mean 'straggler'?"),

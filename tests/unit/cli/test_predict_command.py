@@ -84,7 +84,7 @@ def test_a_barrier_needs_no_size(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         ([*ASKED, "--size", "1K", "--network", "infinband-ndr"], "did you mean 'infiniband-ndr'"),
         ([*ASKED, "--size", "1K", "--caller", "tourch"], "did you mean 'torch'"),
-        ([*ASKED, "--size", "1K", "--calib", "absent.json"], "--gpu beside --calib"),
+        ([*ASKED, "--size", "1K", "--calib", "absent.json"], "--calib does not go with --gpu"),
         (
             [
                 "predict",

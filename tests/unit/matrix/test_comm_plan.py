@@ -101,7 +101,29 @@ def test_what_a_collective_does_not_have_makes_no_cell() -> None:
     assert len(gathers) == 4
     assert {cell.spec.reduce_op for cell in gathers} == {None}
     reductions = {(cell.spec.dtype, cell.spec.reduce_op) for cell in plan if cell.spec.op == "all_reduce"}
-    assert reductions == {("float32", "sum"), ("float32", "avg"), ("int32", "sum")}  # no mean of integers
+    assert reductions == {("float32", "sum"), ("float32", "avg"), ("int32", "sum"), ("int32", "avg")}
+
+
+def test_combinations_that_exist_nowhere_are_listed_with_their_reason() -> None:
+    plan = _plan(
+        ops=("all_reduce", "all_to_all"),
+        reduce_ops=("sum", "avg"),
+        dtypes=("fp32", "int32"),
+        modes=(("blocking", 1), ("async", 4)),
+        places=(False, True),
+        extra=("matmul", "overlap"),
+    )
+    reasons = {
+        (c.spec.kind, c.spec.op, c.spec.dtype, c.spec.reduce_op, c.spec.in_place, c.spec.mode): c.unsupported
+        for c in plan
+    }
+    assert len(reasons) == len(plan)
+    assert "avg of int32" in (reasons["collective", "all_reduce", "int32", "avg", True, "blocking"] or "")
+    assert reasons["collective", "all_reduce", "float32", "avg", True, "blocking"] is None
+    assert "no in-place form" in (reasons["collective", "all_to_all", "float32", None, True, "blocking"] or "")
+    assert reasons["collective", "all_to_all", "float32", None, False, "blocking"] is None
+    assert "blocking calls" in (reasons["overlap", "all_reduce", "float32", "sum", False, "async"] or "")
+    assert "floating-point" in (reasons["matmul", "matmul", "int32", None, False, "blocking"] or "")
 
 
 def test_gloo_waits_at_a_barrier_before_each_call_and_nccl_does_not() -> None:
@@ -128,7 +150,7 @@ def test_pairs_and_matrix_products_are_cells_of_their_own() -> None:
     kinds = [(cell.spec.kind, cell.spec.dtype) for cell in plan]
     assert kinds.count(("pairs", "float32")) == 1
     assert kinds.count(("matmul", "float32")) == 1
-    assert ("matmul", "int32") not in kinds
+    assert [cell.unsupported is None for cell in plan if cell.spec.kind == "matmul"] == [True, False]
     assert kinds.count(("overlap", "float32")) == 1
 
 

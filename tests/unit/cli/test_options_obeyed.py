@@ -1,0 +1,267 @@
+"""No option is ignored: in every mode of every command it changes what comes out, or is refused with one line."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.comm_rows import SIZES, calibration, fit, sweep
+from tests.trace_builder import build, write_job
+
+from stepscope.cli.command import _fields, spelled
+from stepscope.cli.commands import REGISTRY
+from stepscope.cli.main import main
+from stepscope.environment.collect import collect
+from stepscope.records import codec
+
+pytestmark = pytest.mark.usefixtures("fresh_consoles")
+
+TIME_ONLY = "changes how long it takes, not what comes out"
+SAME = "is what this mode does anyway"
+
+TRACE = {
+    "show": ["--show", "budget"], "steps": ["--steps", "11"], "rank": ["--rank", "1"], "limit": ["--limit", "1"],
+    "sort": ["--sort", "name"], "cell": ["--cell", "x"], "rank_of": ["--rank-of", "rank-1.json=7"],
+    "flop": ["--flop", "1e9"], "hardware_flop": ["--hardware-flop", "1e9"], "merge": ["--merge", "OUT/merged.json.gz"],
+    "diff": ["--diff", "old"], "diff_steps": ["--diff-steps", "10:12"], "processes": ["--processes", "1"],
+    "cache": ["--cache"], "csv": ["--csv", "OUT/csv"], "fail_if": ["--fail-if", "FAILING"], "json": ["--json"],
+}  # fmt: skip
+READ = {
+    "world_size": ["--world-size", "old=1,new=4"], "scaling": ["--scaling", "weak"], "columns": ["--columns", "val_loss=-"],
+    "target_accuracy": ["--target-accuracy", "0.5"], "drop_epochs": ["--drop-epochs", "3"], "cell": ["--cell", "x"],
+}  # fmt: skip
+SAMPLES: dict[str, dict[str, list[str]]] = {
+    "trace": TRACE,
+    "diagnose": {
+        **READ, "rules": ["--rules", "noisy-runs"], "explain": ["--explain", "straggler"], "protocol": ["--protocol"],
+        "everything": ["--all"], "fail_if": ["--fail-if", "finding_count >= 0"], "json": ["--json"],
+    },
+    "report": {
+        **READ, "output": ["--output", "OUT/elsewhere"], "html": ["--html"], "png": ["--png"], "svg": ["--svg"],
+        "pdf": ["--pdf"], "csv": ["--csv"], "tex": ["--tex"], "md": ["--md"], "txt": ["--txt"],
+        "datasets": ["--datasets", "none"], "title": ["--title", "mine"], "json": ["--json"],
+    },
+    "compare": {
+        "run": ["--run"], "rounds": ["--rounds", "5"], "output": ["--output", "OUT/ab"], "data_dir": ["--data-dir", "."],
+        "set_": ["--set", "base.lr=1"], "metric": ["--metric", "epoch_ns"], "world_size": ["--world-size", "old=1,new=4"],
+        "columns": ["--columns", "val_loss=-"], "drop_epochs": ["--drop-epochs", "3"],
+        "fail_if": ["--fail-if", "epoch_ns > 0"], "json": ["--json"],
+    },
+    "predict": {
+        "collective": ["--collective", "all_gather"], "size": ["--size", "1M"], "sizes": ["--sizes", "1K,1M"],
+        "gpus": ["--gpus", "16"], "gpu": ["--gpu", "a100-sxm-80gb"], "gpus_per_node": ["--gpus-per-node", "4"],
+        "network": ["--network", "infiniband-ndr"], "adapters": ["--adapters", "1"], "sharp": ["--sharp"],
+        "algorithm": ["--algorithm", "ring"], "caller": ["--caller", "torch"], "dtype": ["--dtype", "bf16"],
+        "calib": ["--calib", "calib.json"], "validate": ["--validate", "."], "buckets": ["--buckets", "."],
+        "cell": ["--cell", "x"], "json": ["--json"],
+    },
+    "bench": {
+        "preset": ["--preset", "imdb"], "list_": ["--list"], "show": ["--show"], "plan": ["--plan"],
+        "output": ["--output", "OUT/run"], "set_": ["--set", "base.model.size=tiny"], "warmup": ["--warmup", "3"],
+        "steps": ["--steps", "7"], "emulate_network": ["--emulate-network", "1gbit:2"], "data_dir": ["--data-dir", "."],
+        "download": ["--download"], "profile": ["--profile"], "tensorboard": ["--tensorboard", "OUT/tb"],
+        "retry_failed": ["--retry-failed"], "rerun": ["--rerun", "failed"], "force": ["--force"], "json": ["--json"],
+    },
+    "comm": {
+        "ops": ["--ops", "all_gather"], "sizes": ["--sizes", "1K"], "dtype": ["--dtype", "bf16"],
+        "reduce_op": ["--reduce-op", "max"], "ranks": ["--ranks", "3"], "backend": ["--backend", "nccl"],
+        "device": ["--device", "cuda"], "mode": ["--mode", "async:2"], "in_place": ["--in-place", "no"],
+        "pattern": ["--pattern", "bi"], "root": ["--root", "1"], "pacing": ["--pacing", "back-to-back"],
+        "warmup": ["--warmup", "3"], "iters": ["--iters", "7"], "ci": ["--ci", "0.1"], "budget": ["--budget", "1s"],
+        "timeout": ["--timeout", "9s"], "check": ["--no-check"], "pairs": ["--pairs"], "matmul": ["--matmul"],
+        "overlap": ["--overlap"], "env": ["--env", "A=1,2"], "emulate_network": ["--emulate-network", "1gbit:2"],
+        "nccl_debug": ["--nccl-debug", "all"], "threads": ["--threads", "1"], "output": ["--output", "OUT/run"],
+        "plan": ["--plan"], "charts": ["--charts"], "format_": ["--format", "csv"], "force": ["--force"],
+        "json": ["--json"],
+    },
+    "hardware": {"json": ["--json"]},
+    "schema": {"names": ["--list"]},
+}  # fmt: skip
+"""A value of every option that is not its default."""
+
+SCALED = ["metrics/old", "metrics/new", "--world-size", "old=1,new=2"]
+MODES: dict[str, tuple[str, list[str]]] = {
+    "trace": ("trace", ["trace", "new"]),
+    "trace --json": ("trace", ["trace", "new", "--json"]),
+    "trace --show": ("trace", ["trace", "new", "--show", "steps,collectives"]),
+    "trace --csv": ("trace", ["trace", "new", "--csv", "OUT/first"]),
+    "trace --merge": ("trace", ["trace", "new", "--merge", "OUT/first.json.gz"]),
+    "trace --diff": ("trace", ["trace", "new", "--diff", "old"]),
+    "trace --diff --json": ("trace", ["trace", "new", "--diff", "old", "--json"]),
+    "trace --diff-steps": ("trace", ["trace", "new", "--diff-steps", "10-13:12-15"]),
+    "diagnose": ("diagnose", ["diagnose", *SCALED]),
+    "diagnose --json": ("diagnose", ["diagnose", *SCALED, "--json"]),
+    "diagnose --protocol": ("diagnose", ["diagnose", *SCALED, "--protocol"]),
+    "diagnose --explain": ("diagnose", ["diagnose", "--explain", "launch-bound"]),
+    "diagnose --rules list": ("diagnose", ["diagnose", "--rules", "list"]),
+    "report": ("report", ["report", *SCALED, "-o", "OUT/report", "--md"]),
+    "compare": ("compare", ["compare", *SCALED]),
+    "predict --collective": ("predict", [
+        "predict", "--collective", "all_reduce", "--size", "64M", "--gpus", "64", "--gpu", "h100-sxm", "--network",
+        "infiniband-hdr",
+    ]),
+    "predict --calib": ("predict", [
+        "predict", "--collective", "all_reduce", "--size", "1K", "--gpus", "2", "--calib", "calib.json",
+    ]),
+    "bench --list": ("bench", ["bench", "--list"]),
+    "bench --show": ("bench", ["bench", "--preset", "quick", "--show"]),
+    "bench --plan": ("bench", ["bench", "--preset", "quick", "--plan"]),
+    "bench --plan --json": ("bench", ["bench", "--preset", "quick", "--plan", "--json"]),
+    "comm --plan": ("comm", ["comm", "--ops", "all_reduce,broadcast,send_recv", "--plan"]),
+    "hardware": ("hardware", ["hardware"]),
+    "schema": ("schema", ["schema", "run"]),
+}  # fmt: skip
+
+EXEMPT: dict[tuple[str, str], str] = {
+    ("*", "processes"): TIME_ONLY,
+    ("*", "cache"): "leaves files in the cache folder, which tests/e2e/test_trace.py looks at",
+    ("trace", "csv"): "shown by its files", ("trace --diff", "diff"): SAME, ("trace --diff --json", "diff"): SAME,
+    ("trace --show", "sort"): "refused", ("trace --csv", "csv"): "shown by its files",
+    ("diagnose --json", "everything"): SAME,
+    ("diagnose --json", "protocol"): "refused",
+    ("report", "md"): SAME,
+    ("compare", "columns"): "the loss of the columns is left out on both sides",
+    ("predict --collective", "caller"): "changes figures of launch-bound sizes only",
+    ("predict --collective", "dtype"): "tells only whether a size is a whole number of elements",
+    ("bench --plan", "emulate_network"): "cells are named by what differs between them; --json has it",
+    **{
+        (mode, option): why
+        for mode in ("bench --plan", "bench --plan --json")
+        for option, why in {
+            "data_dir": "the synthetic data need no folder", "retry_failed": "no run to resume here",
+            "rerun": "no run to resume here", "force": "no run to resume here", "output": "no run to resume here",
+            "warmup": "the time of a plan is bounded by its budget",
+        }.items()
+    },
+    **{
+        (mode, option): "no run here has a baseline"
+        for mode in ("diagnose", "diagnose --json", "diagnose --protocol", "report")
+        for option in ("world_size", "scaling", "target_accuracy", "drop_epochs")
+    },
+}  # fmt: skip
+"""(mode, option) that need not change what comes out, and why."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two traced jobs, two epoch tables and a calibration."""
+    folder = tmp_path_factory.mktemp("data")
+    for name, forward in (("old", 100_000), ("new", 150_000)):
+        write_job(build(world=2, steps=8, forward_ns=forward), folder / name)
+        (folder / "metrics" / name).mkdir(parents=True)
+        rows = [f"{n},{1 / n},{10 + n % 3 / 10 + forward / 1e5},{1 / n},0.{30 + n}" for n in range(1, 13)]
+        table = "\n".join(["epoch,train_loss,train_time,val_loss,val_acc", *rows])
+        (folder / "metrics" / name / "metrics.csv").write_text(table + "\n", encoding="utf-8")
+    rows_ = sweep(sizes=SIZES)
+    made = calibration(fit(rows_, alpha_us=50, rate=2e9))
+    (folder / "calib.json").write_bytes(codec.encode(made))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def environment() -> Any:
+    return replace(collect(with_torch=False), unavailable={"torch": "not asked for"})
+
+
+@pytest.fixture(autouse=True)
+def _here(data: Path, environment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data)
+    monkeypatch.setattr("stepscope.cli.report_run.usable_cores", lambda: 1)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for module in ("session", "comm_session"):
+        monkeypatch.setattr(f"stepscope.matrix.{module}.collect", lambda **_: environment)
+
+
+_VARIES = re.compile(r'"created": "[^"]*"|"command": \[[^\]]*\]|runs/\S+')
+
+
+def outcome(words: list[str], place: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str, dict[str, int]]:
+    """Exit code, both streams without times and places, and the files written with their sizes."""
+    place.mkdir()
+    failing = "step_ns > 0" if any(word.startswith("--diff") for word in words) else "window_ns > 0"
+    typed = [word.replace("OUT", str(place)).replace("FAILING", failing) for word in words]
+    with pytest.raises(SystemExit) as ended:
+        main(typed)
+    said = capsys.readouterr()
+    out, err = (_VARIES.sub("", text).replace(str(place), "OUT") for text in said)
+    files = {str(p.relative_to(place)): p.stat().st_size for p in sorted(place.rglob("*")) if p.is_file()}
+    return int(ended.value.code or 0), out, err, files
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_option_is_obeyed_or_refused(mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command, base = MODES[mode]
+    plain = outcome(base, tmp_path / "base", capsys)
+    assert plain[0] == 0, plain[2]
+    ignored = []
+    for option, words in SAMPLES[command].items():
+        if words[0] in base and words[0] not in ("--fail-if", "--rank-of", "--set", "--env"):
+            typed = [*base[: base.index(words[0])], *words, *base[base.index(words[0]) + len(words) :]]
+        else:
+            typed = [*base, *words]
+        code, out, err, files = outcome(typed, tmp_path / option, capsys)
+        if code in (2, 3):
+            assert out == "", f"{mode} {words}: printed before it was refused"
+            assert "error: " in err
+        elif (code, out, err, files) == plain and typed != base:
+            ignored.append(option)
+    unsaid = [each for each in ignored if (mode, each) not in EXEMPT and ("*", each) not in EXEMPT]
+    assert unsaid == [], f"{mode} ignores {unsaid}"
+
+
+@pytest.mark.parametrize("command", SAMPLES)
+def test_every_option_of_a_command_is_in_the_table(command: str) -> None:
+    options = REGISTRY.load(command).options
+    named = {name for name in _fields(options) if spelled(options, name).startswith("--")}
+    assert named <= SAMPLES[command].keys()
+    for name in named - {"check"}:
+        assert SAMPLES[command][name][0] == spelled(options, name)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trace", "new", "--diff", "old", "--merge", "m", "--show", "idle"], "--diff does not go with --show, --merge"),
+        (["trace", "new", "--json", "--limit", "3"], "--json does not go with --limit: it lists every row"),
+        (["trace", "new", "--show", "budget", "--sort", "calls"], "--show without 'operators' does not go with --sort"),
+        (["trace", "new", "--cell", "x"], "--cell 'x': new is no run folder of `stepscope bench`"),
+        (["trace", "new", "--rank-of", "rank-9.json=1"], "no trace 'rank-9.json' was read"),
+        (["trace", "new", "--sort", "callz"], "did you mean 'calls'"),
+        (["compare", "metrics/old", "metrics/new", "--rounds", "8"], "compare without --run does not go with --rounds"),
+        (["compare", "--run", "a.yaml", "b.yaml", "--columns", "a=-"], "--run does not go with --columns"),
+        (["diagnose", "new", "--explain", "straggler"], "--explain does not go with PATHS"),
+        (["bench", "--list", "--preset", "quick"], "--list does not go with --preset"),
+        (["bench", "--preset", "quick", "--show", "--plan"], "--show does not go with --plan"),
+        (["predict", "--buckets", ".", "--calib", "calib.json", "--gpus", "4"], "--buckets does not go with --gpus"),
+        (["predict", "--validate", ".", "--caller", "torch"], "--validate does not go with --caller"),
+        (["report", "metrics/new", "--md", "--title", "x"], "--title is the heading of the page: add --html"),
+        (["schema", "run", "--list"], "--list does not go with NAME"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_refused_in_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (2, "")
+    assert message in said.err
+
+
+def test_a_diff_obeys_its_condition_and_writes_its_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slower = ["trace", "new", "--diff", "old", "--csv", str(tmp_path / "csv"), "--json"]
+    codes = {}
+    for condition in ("step_ns > 5%", "step_ns > 500%", "comm_ns > 5%"):
+        with pytest.raises(SystemExit) as ended:
+            main([*slower, "--fail-if", condition])
+        codes[condition] = ended.value.code
+    assert codes == {"step_ns > 5%": 6, "step_ns > 500%": 0, "comm_ns > 5%": 0}
+    assert {p.name for p in (tmp_path / "csv").iterdir()} == {
+        f"diff_{kind}-rank-{rank}.csv" for kind in ("parts", "kernels", "operators") for rank in (0, 1)
+    }
+    documents = capsys.readouterr().out.replace("}\n{", "}\0{").split("\0")
+    assert json.loads(documents[0])["command"][0] == "stepscope"
