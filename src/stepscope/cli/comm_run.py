@@ -120,6 +120,7 @@ def _print(layout: RunLayout, options: Comm, rows: tuple[CommRow, ...]) -> None:
 
     if options.json:
         print_document(comm_document(str(layout.root), rows))
+    elif options.format_ == "csv":
         sys.stdout.write(rows_csv(rows))
     elif options.format_ == "document-001":
         print_json(codec.encode_document(document_001(rows, str(layout.root))))
