@@ -82,10 +82,7 @@ def _gain(fast: TimedCell, slow: TimedCell) -> float | None:
 
 
 def _finding(
-    evidence: Evidence,
-    ranked: list[TimedCell],
-    stake: tuple[float, float, str],
-    plan: tuple[CommOp, ...],
+    evidence: Evidence, ranked: list[TimedCell], stake: tuple[float, float, str], plan: tuple[CommOp, ...]
 ) -> Finding:
     cell = ranked[0]
     most, share, said = stake

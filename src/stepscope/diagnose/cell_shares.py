@@ -12,12 +12,7 @@ from stepscope.results.evidence import Evidence
 
 
 def over_share(
-    evidence: Evidence,
-    phase: str,
-    limit: float,
-    finding: Callable[[Evidence, list[TimedCell]], Finding],
-    *,
-    spent: str,
+    evidence: Evidence, phase: str, limit: float, finding: Callable[[Evidence, list[TimedCell]], Finding], *, spent: str
 ) -> Said:
     """``finding`` on the cells in which ``phase`` takes more than ``limit`` of the step: one a model, the worst cell first.
 

@@ -35,9 +35,7 @@ from stepscope.results.cell_facts import TimedCell, exposed, timed_cells
 from stepscope.results.evidence import CellEvidence, Evidence
 
 SAVED = Threshold(
-    value=0.95,
-    unit="bytes under AMP / bytes in FP32",
-    source="above it nothing was saved; a 2-byte type gives 0.5",
+    value=0.95, unit="bytes under AMP / bytes in FP32", source="above it nothing was saved; a 2-byte type gives 0.5"
 )
 MATTERS = Threshold(
     value=0.10, unit="share of the step", source="as for poor-overlap: less is worth less than 11% of speed"
@@ -50,8 +48,7 @@ def check(evidence: Evidence) -> Said:
     known = [(c, ratio) for c in cells if (ratio := _ratio(c, evidence.cells)) is not None]
     if not known:
         return Skipped(
-            reason="no finished cell on several ranks uses AMP",
-            command="stepscope bench --preset precision",
+            reason="no finished cell on several ranks uses AMP", command="stepscope bench --preset precision"
         )
     same = [c for c, ratio in known if ratio > SAVED.value]
     if not same:

@@ -66,9 +66,7 @@ LEAST_FACTOR = 1.1
 """Times the work per reduction, below which more work is no remedy: the share is at its limit already."""
 
 LATENCY_SHARE = Threshold(
-    value=0.50,
-    unit="share of the all-reduce",
-    source="where latency is most of it, fewer bytes do not help",
+    value=0.50, unit="share of the all-reduce", source="where latency is most of it, fewer bytes do not help"
 )
 
 
@@ -363,11 +361,7 @@ def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
     advice.append(Advice(text="fewer ranks: what does not scale is cheaper on the ranks that it fills"))
     if not cost.measured:
         advice.insert(
-            0,
-            Advice(
-                text="time the communication first",
-                command=None if cell is None else profiled(evidence, cell),
-            ),
+            0, Advice(text="time the communication first", command=None if cell is None else profiled(evidence, cell))
         )
     return tuple(advice)
 

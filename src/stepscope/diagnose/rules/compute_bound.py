@@ -33,9 +33,7 @@ from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
 _MOSTLY = Threshold(
-    value=0.8,
-    unit="share of the window",
-    source="at most 1.25 is left outside computation; METRICS rates 0.8 good",
+    value=0.8, unit="share of the window", source="at most 1.25 is left outside computation; METRICS rates 0.8 good"
 )
 
 

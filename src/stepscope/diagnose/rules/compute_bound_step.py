@@ -32,14 +32,10 @@ from stepscope.results.cell_facts import TimedCell, by_model, measured, timed_ce
 from stepscope.results.evidence import Evidence
 
 MIN_COMPUTE = Threshold(
-    value=0.90,
-    unit="share of the step",
-    source="the other half of the thresholds of 10% for communication and data",
+    value=0.90, unit="share of the step", source="the other half of the thresholds of 10% for communication and data"
 )
 MAX_OTHER = Threshold(
-    value=0.05,
-    unit="share of the step, each of communication and data",
-    source="both together stay within 10%",
+    value=0.05, unit="share of the step, each of communication and data", source="both together stay within 10%"
 )
 
 
@@ -47,8 +43,7 @@ def check(evidence: Evidence) -> Said:
     cells = timed_cells(evidence, least_ranks=2)
     if not cells:
         return Skipped(
-            reason="no finished cell on several ranks has step times",
-            command="stepscope bench --preset strong-scaling",
+            reason="no finished cell on several ranks has step times", command="stepscope bench --preset strong-scaling"
         )
     good = [each for each in cells if _is_bound(each)]
     if not good:

@@ -120,7 +120,7 @@ def _by_count(run: TrainingRun, pair: Pair | None, seen: float) -> Finding:
 def _by_curves(pair: Pair, shown: Curves) -> Finding:
     evidence = [
         f"training loss after the first epoch: {shown.loss:.4f} on {pair.ranks}, {shown.base_loss:.4f} on"
-        f" {pair.base_ranks}: {format_percent(shown.loss_lower)} lower after one pass over the same data",
+        f" {pair.base_ranks}: {format_percent(shown.loss_lower)} lower after one pass over the same data"
     ]
     if shown.later is not None and shown.later[1] > shown.later[0]:
         evidence.append(

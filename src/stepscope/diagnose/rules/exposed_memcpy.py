@@ -27,15 +27,7 @@ from stepscope.core.units import format_bandwidth, format_duration, format_perce
 from stepscope.core.words import counted
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.diagnose.trace_facts import (
-    GRAVE,
-    GRAVE_SOURCE,
-    Part,
-    on_device,
-    trace_command,
-    unread,
-    window_ns,
-)
+from stepscope.diagnose.trace_facts import GRAVE, GRAVE_SOURCE, Part, on_device, trace_command, unread, window_ns
 from stepscope.records.finding import Advice
 from stepscope.records.trace_summary import RankPass
 from stepscope.records.trace_work import CopyRow
@@ -127,8 +119,5 @@ RULE = Rule(
     needs=("traces",),
     look_at_job=_look,
     protocol=4,
-    thresholds={
-        "warning": _WORTH,
-        "problem": Threshold(value=GRAVE, unit="share of the window", source=GRAVE_SOURCE),
-    },
+    thresholds={"warning": _WORTH, "problem": Threshold(value=GRAVE, unit="share of the window", source=GRAVE_SOURCE)},
 )

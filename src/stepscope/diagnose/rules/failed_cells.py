@@ -125,10 +125,7 @@ def _empty(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
         ),
         confidence="certain: recorded",
         advice=(
-            Advice(
-                text="time at least 6 whole steps after warm-up",
-                command=f"{again(evidence, cells[0])} --steps 40",
-            ),
+            Advice(text="time at least 6 whole steps after warm-up", command=f"{again(evidence, cells[0])} --steps 40"),
         ),
         priority="failure",
     )
@@ -163,9 +160,5 @@ def _listed(kinds: Counter[Status]) -> str:
 
 
 RULE = Rule(
-    name="failed-cells",
-    symptom="cells or sweeps without a result",
-    any_of=("cells", "comm"),
-    look=check,
-    protocol=1,
+    name="failed-cells", symptom="cells or sweeps without a result", any_of=("cells", "comm"), look=check, protocol=1
 )

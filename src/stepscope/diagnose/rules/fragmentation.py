@@ -86,8 +86,7 @@ def _finding(memory: MemorySnapshot) -> Finding:
         confidence="measured at the time of the snapshot",
         advice=(
             Advice(
-                text="let segments grow in place",
-                command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+                text="let segments grow in place", command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
             ),
             Advice(
                 text="where that is not available, keep large blocks whole",

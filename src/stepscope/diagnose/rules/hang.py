@@ -120,13 +120,9 @@ def _advice(cause: FlightFinding) -> tuple[Advice, ...]:
     if cause.kind == "stuck_inside":
         return (
             Advice(
-                text=f"on the host of {ranks}: look for device errors",
-                command="dmesg | grep -i -E 'xid|nvrm|amdgpu'",
+                text=f"on the host of {ranks}: look for device errors", command="dmesg | grep -i -E 'xid|nvrm|amdgpu'"
             ),
-            Advice(
-                text="and whether a thread holds the interpreter lock",
-                command="py-spy dump --native --pid PID",
-            ),
+            Advice(text="and whether a thread holds the interpreter lock", command="py-spy dump --native --pid PID"),
         )
     return (
         Advice(text=f"see what {ranks} {does} instead", command="py-spy dump --native --pid PID"),

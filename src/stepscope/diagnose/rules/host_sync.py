@@ -25,15 +25,7 @@ from __future__ import annotations
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule
-from stepscope.diagnose.trace_facts import (
-    SHARES,
-    WORTH,
-    Part,
-    idle_share,
-    on_device,
-    trace_command,
-    unread,
-)
+from stepscope.diagnose.trace_facts import SHARES, WORTH, Part, idle_share, on_device, trace_command, unread
 from stepscope.records.finding import Advice
 from stepscope.results.evidence import TraceEvidence
 

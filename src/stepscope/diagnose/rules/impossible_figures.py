@@ -169,10 +169,7 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
         yield _finding(
             name_of(run),
             f"validation accuracy outside 0 to 1 in epoch {wrong[0]}",
-            [
-                f"{counted(len(wrong), 'epoch')} of {len(run.epochs)}",
-                "usual error: per cent written as a fraction",
-            ],
+            [f"{counted(len(wrong), 'epoch')} of {len(run.epochs)}", "usual error: per cent written as a fraction"],
             "divide by 100, or name the column accuracy in per cent",
             "certain: an accuracy lies between 0 and 1",
             wrong=(run.run_id,),

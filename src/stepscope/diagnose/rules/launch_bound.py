@@ -41,10 +41,7 @@ from stepscope.diagnose.trace_facts import (
 from stepscope.records.finding import Advice
 from stepscope.results.evidence import TraceEvidence
 
-_SAID = {
-    "host_late": "not yet launched",
-    "launch_latency": "launched, not yet started",
-}
+_SAID = {"host_late": "not yet launched", "launch_latency": "launched, not yet started"}
 
 
 def _look(job: TraceEvidence) -> Said:

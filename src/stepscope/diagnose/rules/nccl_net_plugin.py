@@ -64,10 +64,7 @@ def check(evidence: Evidence) -> Said:
     if evidence.nccl:
         return "NCCL's log is of one host: no network is used"
     reason, command = NEEDS["nccl"]
-    return Skipped(
-        reason=f"{reason}, and no large collective over several hosts was measured",
-        command=command,
-    )
+    return Skipped(reason=f"{reason}, and no large collective over several hosts was measured", command=command)
 
 
 def _hosts(communicator: NcclCommunicator) -> int:
@@ -151,7 +148,7 @@ def _advice(switched: list[str], rdma: tuple[str, ...]) -> tuple[Advice, ...]:
         if verbs
         else Advice(
             text="if the hosts have EFA, Slingshot or a cloud's own network, load its plugin (aws-ofi-nccl or the cloud's) "
-            "and put its folder into LD_LIBRARY_PATH; in containers enable the hook that mounts it",
+            "and put its folder into LD_LIBRARY_PATH; in containers enable the hook that mounts it"
         ),
         Advice(
             text="make NCCL fail instead of falling back: name the network it must use",

@@ -98,7 +98,7 @@ def check(evidence: Evidence) -> Said:
         )
     return Skipped(
         reason="no run or snapshot has both a peak and a device of known capacity"
-        + ("; cells of bench are for memory-peak" if evidence.cells else ""),
+        + ("; cells of bench are for memory-peak" if evidence.cells else "")
     )
 
 

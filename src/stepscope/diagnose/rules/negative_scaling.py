@@ -39,8 +39,7 @@ def check(evidence: Evidence) -> Said:
     found = [pair for pair in pairs(evidence) if pair.relative > 1]
     if not found:
         return Skipped(
-            reason="no run on several ranks has a baseline on fewer",
-            command="stepscope bench --preset strong-scaling",
+            reason="no run on several ranks has a baseline on fewer", command="stepscope bench --preset strong-scaling"
         )
     slower = [pair for pair in found if pair.row.speedup < MIN_SPEEDUP.value]
     if slower:
@@ -77,10 +76,7 @@ def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
 def _advice(evidence: Evidence, pair: Pair, *, copies: bool) -> tuple[Advice, ...]:
     if copies:
         return (Advice(text="give each rank its own part of the data first: see duplicated-data"),)
-    return (
-        Advice(text=f"run it on {pair.base_ranks} until the cause is found"),
-        _look_inside(evidence, pair),
-    )
+    return (Advice(text=f"run it on {pair.base_ranks} until the cause is found"), _look_inside(evidence, pair))
 
 
 def _look_inside(evidence: Evidence, pair: Pair) -> Advice:

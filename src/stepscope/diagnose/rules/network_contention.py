@@ -52,9 +52,7 @@ MOST_SPREAD = Threshold(
 )
 LEAST_CALLS = Threshold(value=20, unit="calls", source="two calls are then a tenth")
 SKEW_SHARE = Threshold(
-    value=0.5,
-    unit="of the extra time",
-    source="below it, what varies is mostly the transfer, not the arrival",
+    value=0.5, unit="of the extra time", source="below it, what varies is mostly the transfer, not the arrival"
 )
 
 
@@ -177,10 +175,7 @@ def _finding(worst: _Varying, firing: list[_Varying], *, slurm: bool) -> Finding
         confidence="likely: the network is what ranks share; a log of its switches would prove it",
         advice=(
             Advice(text="measure again at another hour, and beside no other job of yours, before tuning anything"),
-            Advice(
-                text="ask for nodes under one switch",
-                command="sbatch --switches=1 JOB" if slurm else None,
-            ),
+            Advice(text="ask for nodes under one switch", command="sbatch --switches=1 JOB" if slurm else None),
             Advice(
                 text="ask the operator about congestion control (ECN, adaptive routing) and the counters of the switches"
             ),

@@ -42,9 +42,7 @@ MIN_STEP_COUNT = Threshold(
     value=MIN_STEPS, unit="timed steps", source="bench's own least before it may stop (stats/stopping)"
 )
 MIN_EPOCH_COUNT = Threshold(
-    value=MIN_INTERVAL_SAMPLES,
-    unit="timed epochs",
-    source="2 x 0.5^6 = 0.03: fewer have no 95% interval of the median",
+    value=MIN_INTERVAL_SAMPLES, unit="timed epochs", source="2 x 0.5^6 = 0.03: fewer have no 95% interval of the median"
 )
 MAX_REACH = Threshold(
     value=0.05, unit="interval's reach / median", source="2.5 times what bench aims at (measure.ci 0.02)"
@@ -69,10 +67,7 @@ class _Noisy:
 def check(evidence: Evidence) -> Said:
     timed = [run for run in evidence.runs if run.status == "ok" and _count(run) is not None]
     if not timed:
-        return Skipped(
-            reason="no run tells how many steps or epochs were timed",
-            command=ANY_MATRIX,
-        )
+        return Skipped(reason="no run tells how many steps or epochs were timed", command=ANY_MATRIX)
     noisy = sorted((n for run in timed if (n := _noisy(evidence, run)) is not None), key=lambda n: -n.worse)
     if noisy:
         return _finding(evidence, noisy, len(timed))

@@ -50,7 +50,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     size = "" if parameters is None else f" over {format_count(parameters)} parameters"
     said = [
         f"{format_duration(cell.phases.optimizer_ns)} of {format_duration(cell.step_ns)}: {spec.optimizer}{size}, "
-        f"once for {counted(spec.global_batch, 'sample')}",
+        f"once for {counted(spec.global_batch, 'sample')}"
     ]
     if spec.clip is not None:
         said.append(f"clipping to a norm of {spec.clip:g} is part of it")

@@ -114,12 +114,7 @@ def _judge(evidence: Evidence, each: TimedCell, costs: CommCosts | None) -> _Jud
         return None
     bound, comm, basis = _bound(evidence, each, costs)
     return _Judged(
-        cell=each,
-        exposed_ns=found.net_ns,
-        waiting_ns=found.waiting_ns,
-        bound_ns=bound,
-        comm_ns=comm,
-        basis=basis,
+        cell=each, exposed_ns=found.net_ns, waiting_ns=found.waiting_ns, bound_ns=bound, comm_ns=comm, basis=basis
     )
 
 
@@ -136,11 +131,7 @@ def _bound(evidence: Evidence, each: TimedCell, costs: CommCosts | None) -> tupl
     if blocking is None or not backward:
         return None, None, "neither measured collectives nor a naive cell of the same work"
     bound = max(0.0, blocking.net_ns - max(backward))
-    return (
-        bound,
-        blocking.net_ns,
-        "the same gradients reduced after backward (naive), and the length of backward",
-    )
+    return (bound, blocking.net_ns, "the same gradients reduced after backward (naive), and the length of backward")
 
 
 def _findings(evidence: Evidence, firing: list[_Judged]) -> list[Finding]:

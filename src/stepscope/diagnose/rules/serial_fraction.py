@@ -62,10 +62,7 @@ def check(evidence: Evidence) -> Said:
         if pair.row.scaling == "strong" and pair.row.rating is not None and not pair.copies
     ]
     if not found:
-        return Skipped(
-            reason="no strong scaling here: weak scaling hides what does not shrink",
-            command=_COMMAND,
-        )
+        return Skipped(reason="no strong scaling here: weak scaling hides what does not shrink", command=_COMMAND)
     fitted = [(series, fit_amdahl(series.points)) for series in _series(found)]
     laws = [(series, law) for series, law in fitted if not isinstance(law, Unavailable)]
     if not laws:

@@ -84,9 +84,7 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _once_each(
-    found: list[tuple[Pair, dict[str, tuple[Any, Any]]]],
-) -> list[tuple[Pair, dict[str, tuple[Any, Any]]]]:
+def _once_each(found: list[tuple[Pair, dict[str, tuple[Any, Any]]]]) -> list[tuple[Pair, dict[str, tuple[Any, Any]]]]:
     """One pair for each group and set of differing names: the first."""
     first: dict[object, tuple[Pair, dict[str, tuple[Any, Any]]]] = {}
     for pair, differing in found:

@@ -72,10 +72,7 @@ def check(evidence: Evidence) -> Said:
         )
     if compared:
         return f"{counted(compared, 'pair')}: none {SLOW:.1f}x its like"
-    return Skipped(
-        reason=_why_not(evidence, verdicts),
-        command="stepscope comm --ops none --pairs",
-    )
+    return Skipped(reason=_why_not(evidence, verdicts), command="stepscope comm --ops none --pairs")
 
 
 def _why_not(evidence: Evidence, verdicts: tuple[PairsVerdict, ...]) -> str:
@@ -121,10 +118,7 @@ def _of_sweep(name: str, row: CommRow, share: float, evidence: Evidence) -> Find
         evidence=tuple(said),
         confidence="measured; that every rank can use the whole link is assumed",
         advice=(
-            Advice(
-                text="find the link: measure every pair of ranks",
-                command="stepscope comm --ops none --pairs",
-            ),
+            Advice(text="find the link: measure every pair of ranks", command="stepscope comm --ops none --pairs"),
             *_tools(row, evidence),
         ),
         subject=name,

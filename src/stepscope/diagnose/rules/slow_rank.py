@@ -62,9 +62,7 @@ ROTATING = Threshold(
     source="twice the expected range of 8 normal samples whose spread is 3%",
 )
 ONE_OFF = Threshold(
-    value=MIN_ONE_OFF,
-    unit="share of all step time",
-    source="less is not worth a word: 1 step of 100, 5 times as long",
+    value=MIN_ONE_OFF, unit="share of all step time", source="less is not worth a word: 1 step of 100, 5 times as long"
 )
 OUTLIER = Threshold(
     value=OUTLIER_MADS, unit="MAD over steps", source="of normal noise one step in 1e9 is beyond 6 sigma"
@@ -241,11 +239,5 @@ RULE = Rule(
     needs=("cells",),
     look=check,
     protocol=2,
-    thresholds={
-        "steps": STEPS,
-        "excess": EXCESS,
-        "rotating": ROTATING,
-        "one_off": ONE_OFF,
-        "outlier": OUTLIER,
-    },
+    thresholds={"steps": STEPS, "excess": EXCESS, "rotating": ROTATING, "one_off": ONE_OFF, "outlier": OUTLIER},
 )

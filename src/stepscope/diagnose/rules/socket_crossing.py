@@ -81,10 +81,7 @@ def _pairs(topology: Topology, across: tuple[tuple[str, str], ...], transports: 
     shown = ", ".join(f"{a}-{b}" for a, b in across[:_SHOWN])
     more = f" and {len(across) - _SHOWN} more" if len(across) > _SHOWN else ""
     devices = ",".join(name.removeprefix("GPU") for name in largest)
-    evidence = [
-        f"marked SYS: {shown}{more}",
-        f"without a crossing: {'; '.join('+'.join(side) for side in sides)}",
-    ]
+    evidence = [f"marked SYS: {shown}{more}", f"without a crossing: {'; '.join('+'.join(side) for side in sides)}"]
     if transports:
         evidence.append(f"NCCL copies through host memory there: {', '.join(transports)}")
     return Finding(
@@ -100,10 +97,7 @@ def _pairs(topology: Topology, across: tuple[tuple[str, str], ...], transports: 
             Advice(
                 text="larger jobs: keep tensor parallelism and FSDP groups inside a side; across it only data parallelism"
             ),
-            Advice(
-                text="measure what the crossing costs, pair by pair",
-                command="stepscope comm --ops none --pairs",
-            ),
+            Advice(text="measure what the crossing costs, pair by pair", command="stepscope comm --ops none --pairs"),
         ),
         subject="GPU pairs",
     )
@@ -134,7 +128,7 @@ def _nics(topology: Topology, far: tuple[str, ...]) -> Finding:
         advice=(
             Advice(
                 text="without GPUDirect RDMA these GPUs go through host memory; let NCCL send through a GPU beside the card "
-                "(PXN, NVLink machines, on by default since 2.12)",
+                "(PXN, NVLink machines, on by default since 2.12)"
             ),
             Advice(
                 text="ask the operator for a card on each socket, or use the GPUs beside the cards for jobs of few GPUs"

@@ -107,8 +107,7 @@ def _capped(gpus: list[GpuFact]) -> Finding:
         advice=(
             Advice(text="ask the operator, or as root", command="nvidia-smi -pl WATTS"),
             Advice(
-                text="see what holds the clocks down under load",
-                command="nvidia-smi -q -d PERFORMANCE,CLOCK,POWER",
+                text="see what holds the clocks down under load", command="nvidia-smi -q -d PERFORMANCE,CLOCK,POWER"
             ),
         ),
         subject="power limit",
@@ -136,13 +135,9 @@ def _slow(slow: list[CommRow], products: list[CommRow], query: str) -> Finding:
         advice=(
             Advice(text="look for other processes on its cores", command="top -H -b -n 1 | head -30")
             if cpu
-            else Advice(
-                text="on its host, under load: clocks, temperature and what holds them down",
-                command=query,
-            ),
+            else Advice(text="on its host, under load: clocks, temperature and what holds them down", command=query),
             Advice(
-                text="measure again; if the same rank is slow, exclude its host or give it less work",
-                command=_MATMUL,
+                text="measure again; if the same rank is slow, exclude its host or give it less work", command=_MATMUL
             ),
         ),
         subject=f"rank {worst.slowest_rank}",

@@ -92,10 +92,7 @@ def _cause(run: TrainingRun, counts: Counter[int], backwards: Sequence[tuple[int
         )
     alternating = run.settings.get("epoch_series_alternate")
     if alternating is False or (alternating is None and len(backwards) == 1):
-        return (
-            "the job was started again",
-            "give every start its own folder, or cut off what a checkpoint repeats",
-        )
+        return ("the job was started again", "give every start its own folder, or cut off what a checkpoint repeats")
     return "two jobs wrote it", "give every job its own folder (its id in the path), and measure again"
 
 
