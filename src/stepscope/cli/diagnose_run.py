@@ -137,7 +137,7 @@ def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool) -> None
     console.print()
     if not everything:
         more = "; --all lists them" if looked or skipped else ""
-        console.print(f"{counted(looked, 'rule')} found nothing, {skipped} had nothing to look at{more}", style="dim")
+        console.print(f"{counted(looked, 'rule')} found nothing, {skipped} skipped: no data{more}", style="dim")
         return
     praise = _good_news()
     for quiet in diagnosis.quiet:
@@ -195,6 +195,6 @@ def _show_protocol(evidence: Evidence, diagnosis: Diagnosis) -> None:
         if state.quiet:
             console.print(f"   in order: {', '.join(state.quiet)}", style="green", soft_wrap=True)
         if state.skipped:
-            console.print(f"   could not look: {', '.join(state.skipped)}", style="dim", soft_wrap=True)
+            console.print(f"   skipped: {', '.join(state.skipped)}", style="dim", soft_wrap=True)
         for command in state.next_commands:
             console.print(f"   $ {command}", style="cyan", soft_wrap=True)

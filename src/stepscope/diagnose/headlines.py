@@ -20,7 +20,7 @@ def all_clear(diagnosis: Diagnosis, *, complete: bool) -> str | None:
         return None
     looked = len(diagnosis.quiet) + len({finding.rule for finding in diagnosis.findings})
     if not looked:
-        return f"nothing was checked: {counted(len(diagnosis.skipped), 'rule')} had no data to look at"
+        return f"nothing was checked: {counted(len(diagnosis.skipped), 'rule')} skipped for lack of data"
     if not complete:
         return f"{counted(looked, 'rule')} found no problem in what was read; lines and notes say what was not read"
     return f"nothing stands out: {counted(looked, 'rule')} found no problem"

@@ -323,7 +323,7 @@ def _reason(status: CellStatus) -> str | None:
     if where and status.failing_host:
         where += f" on {status.failing_host}"
     if text is None:
-        text = f"in phase {status.phase}" if status.phase else "no reason was left behind"
+        text = f"in phase {status.phase}" if status.phase else "no reason recorded"
     return text if not where or f"rank {status.failing_rank}" in text else f"{where}: {text}"
 
 

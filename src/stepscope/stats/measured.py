@@ -152,7 +152,7 @@ def peak_memory(summaries: Sequence[RankSummary]) -> int | None:
 
 
 def stability_notes(rounds: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
-    """A note for every round whose steps did not stay on one level."""
+    """A note for every round whose steps drifted."""
     notes = []
     for number, values in sorted(rounds.items()):
         if one_level(values):
@@ -160,7 +160,7 @@ def stability_notes(rounds: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
         where = f" in round {number}" if len(rounds) > 1 else ""
         change = format_percent(drift_fraction(values), signed=True)
         notes.append(
-            f"step times did not stay on one level{where}: the second half is {change} against the first"
+            f"step times drifted{where}: the second half is {change} against the first"
             " (longer warm-up, a drifting or a busy machine)"
         )
     return tuple(notes)

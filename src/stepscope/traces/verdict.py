@@ -14,7 +14,7 @@ DECIDING_SHARE = 0.05
 """A part smaller than this share of the window bounds nothing."""
 
 _TEXTS = {
-    "compute": "compute-bound: the device computes {share} of the time, which is what it is for",
+    "compute": "compute-bound: the device computes {share} of the time, as it should",
     "communication": "communication-bound: {share} of the time is exposed communication",
     "waiting": "waiting for a peer: {share} of the time this rank waits in collectives for another one",
     "input": "input-bound: the device idles {share} of the time while the host loads data",

@@ -85,7 +85,7 @@ def test_all_clear_only_where_rules_looked_at_everything() -> None:
     skipped = (Skipped(rule="a", reason="no trace here"),)
     looked = (Quiet(rule="b", looked_at="2%"),)
     nothing = Diagnosis(findings=(), skipped=skipped, quiet=())
-    assert all_clear(nothing, complete=True) == "nothing was checked: 1 rule had no data to look at"
+    assert all_clear(nothing, complete=True) == "nothing was checked: 1 rule skipped for lack of data"
     some = Diagnosis(findings=(), skipped=skipped, quiet=looked)
     assert all_clear(some, complete=True) == "nothing stands out: 1 rule found no problem"
     assert "stands out" not in str(all_clear(some, complete=False))

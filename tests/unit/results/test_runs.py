@@ -260,7 +260,7 @@ def test_a_failed_cell_has_a_row_with_its_reason_and_no_figures(fakes: Any, layo
         ),
         ({"status": "killed", "failing_rank": 0, "stderr_tail": "x\nKilled\n"}, "rank 0: Killed"),
         ({"status": "error", "phase": "measure"}, "in phase measure"),
-        ({"status": "error"}, "no reason was left behind"),
+        ({"status": "error"}, "no reason recorded"),
     ],
 )
 def test_the_reason_is_the_best_one_there_is(

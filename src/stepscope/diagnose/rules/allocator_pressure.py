@@ -75,9 +75,9 @@ def _finding(memory: MemorySnapshot) -> Finding:
     if memory.history_complete:
         said.append("the history begins with an empty pool: part of it is the first step")
     title = (
-        f"{counted(memory.late_retries, 'time')} the cache was emptied to make room, long after the start"
+        f"the allocator emptied its cache {counted(memory.late_retries, 'time')} in steady state"
         if memory.late_retries
-        else f"{memory.late_driver_allocations} late requests went to the driver, not to the pool: it was still growing"
+        else f"{memory.late_driver_allocations} late requests went to the driver: the pool was still growing"
     )
     return Finding(
         severity="problem" if memory.late_retries else "warning",

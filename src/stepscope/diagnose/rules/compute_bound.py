@@ -48,12 +48,12 @@ def _look(job: TraceEvidence) -> Said:
         severity="info",
         title=f"compute-bound: computation takes {format_percent(share)} of the time"
         + (" (median rank)" if len(ranks) > 1 else "")
-        + ", which is what the device is for",
+        + "",
         evidence=(_rest(ranks), *_used(ranks)),
         confidence="measured" if on_device(job.summary) else "measured from operators on CPUs",
         advice=(
             Advice(
-                text="how good the computation itself is, MFU tells: give the model's FLOP per step and rank",
+                text="MFU shows how efficient the computation is: give the model's FLOP per step and rank",
                 command=trace_command(job, "--show utilisation,kernels --flop FLOP"),
             ),
         ),

@@ -134,9 +134,9 @@ def _by_curves(pair: Pair, shown: Curves) -> Finding:
     ]
     return Finding(
         severity="problem",
-        title=f"{pair.ranks} train on the same data: the first epoch's loss is "
+        title=f"{pair.ranks} probably train on the same data: the first epoch's loss is "
         f"{format_percent(shown.loss_lower)} lower than on"
-        f" {pair.base_ranks} and no faster",
+        f" {pair.base_ranks}, and the epoch is no faster",
         evidence=tuple(evidence),
         stake_fraction=1 - 1 / pair.relative,
         confidence="likely: from the learning curves and the epoch times; samples counted on each rank would prove it",

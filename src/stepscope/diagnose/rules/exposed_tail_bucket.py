@@ -94,7 +94,7 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
         ]
     return Finding(
         severity=severity_of(share),
-        title=f"{said} is {format_percent(of_all)} of what buckets expose: {format_percent(share)} of the step",
+        title=f"{said} makes {format_percent(of_all)} of the exposed bucket time: {format_percent(share)} of the step",
         evidence=tuple(evidence),
         stake_fraction=share,
         confidence="measured; a smaller bucket still takes its latency",

@@ -37,7 +37,7 @@ from stepscope.results.labels import status_label
 
 FAILED = ("error", "timeout", "killed", "interrupted")
 LEFT_OUT = ("unsupported", "skipped")
-NO_REASON = "no reason was left behind"
+NO_REASON = "no reason recorded"
 _SHOWN = 5
 
 
@@ -116,9 +116,9 @@ def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
 def _empty(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
     return Finding(
         severity="warning",
-        title=f"{counted(len(cells), 'cell')} ended well and has no step time"
+        title=f"{counted(len(cells), 'cell')} finished without a step time"
         if len(cells) == 1
-        else f"{len(cells)} cells ended well and have no step time",
+        else f"{len(cells)} cells finished without a step time",
         evidence=tuple(
             f"{cell.run.group}, {cell.run.label}: {next((n for n in cell.run.notes if 'step time' in n), 'no timed step')}"
             for cell in cells[:_SHOWN]

@@ -63,7 +63,7 @@ def _look(job: TraceEvidence) -> Said:
     largest = max(fp32, key=lambda kind: kind.largest_ns)
     peak = f"; TF32 has {1 / ratio:.1f} times the peak" if ratio else ""
     return part.finding(
-        f"FP32 matrix products without TF32 take {part} of the time",
+        f"{part} of the time is FP32 matrix products without TF32",
         (
             f"{format_percent(sum(k.total_ns for k in fp32) / products)} of the time of all matrix products{peak}",
             f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",

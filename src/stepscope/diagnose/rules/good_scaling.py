@@ -40,7 +40,8 @@ def check(evidence: Evidence) -> Said:
     found = [pair for pair in pairs(evidence) if pair.relative > 1]
     if not found:
         return Skipped(
-            reason="no run on several ranks has a baseline on fewer", command="stepscope bench --preset strong-scaling"
+            reason="no run on several ranks has a baseline on fewer ranks",
+            command="stepscope bench --preset strong-scaling",
         )
     good = [pair for pair in found if pair.row.rating in _RATED]
     if good:

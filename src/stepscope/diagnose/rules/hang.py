@@ -39,7 +39,7 @@ MOST_WAITING = Threshold(value=0, unit="ranks that wait for a call of another", 
 def check(evidence: Evidence) -> Said:
     if not evidence.flight:
         if any(source.format == "flight_recorder" for source in evidence.sources):
-            return "flight recorders of all ranks: nobody waits for a call of another"
+            return "flight recorders of all ranks: no rank waits for a call of another"
         reason, command = NEEDS["flight"]
         return Skipped(reason=reason, command=command)
     waits = [f for f in evidence.flight if f.kind not in MISMATCHES]
@@ -100,7 +100,7 @@ def _title(cause: FlightFinding) -> str:
 def _confidence(cause: FlightFinding) -> str:
     if cause.kind == "incomplete_dump":
         return "likely: a rank without a dump was killed, or is stuck where it cannot be asked"
-    return "certain for the moment of the dump: of a job that went on it only says who was behind"
+    return "certain for the moment of the dump; in a job that continued it only shows who was behind"
 
 
 def _advice(cause: FlightFinding) -> tuple[Advice, ...]:

@@ -138,7 +138,7 @@ def _finding(apart: _Apart) -> Finding:
         evidence.insert(1, f"after {counted(last + 1, 'epoch')}: {mine[last]:.4f} and {theirs[last]:.4f}")
     return Finding(
         severity="problem",
-        title=f"{run.label} does not learn as {other.label} does: losses {format_percent(apart.relative)} apart",
+        title=f"losses of {run.label} and {other.label} differ by {format_percent(apart.relative)} after one epoch",
         evidence=tuple(evidence),
         confidence="likely: settings that are not told may differ, and dropout is not the same on other ranks",
         advice=(
@@ -159,7 +159,7 @@ def _finding(apart: _Apart) -> Finding:
 def _replicas(run: TrainingRun, note: str) -> Finding:
     return Finding(
         severity="problem",
-        title=f"the replicas of {run.label} are not the same model any more",
+        title=f"the replicas of {run.label} have different parameters",
         evidence=(note,),
         confidence="measured: checksums of all parameters after the last step",
         advice=(

@@ -71,8 +71,7 @@ def _look(job: TraceEvidence) -> Said:
     products = sum(kinds_ns(mix, *MATRIX) for _, mix in ranks) / total
     return Finding(
         severity=severity_of(part.share),
-        title=f"memory-bandwidth-bound: kernels that only move memory take {format_percent(of_kernels)} of "
-        "the computation",
+        title=f"memory-bandwidth-bound: {format_percent(of_kernels)} of the computation is kernels that only move memory",
         evidence=(
             f"elementwise, normalisation and the like: {part} of the window, in "
             f"{sum(kind.calls for kind in kinds):,} kernels; matrix products: {format_percent(products)} of "

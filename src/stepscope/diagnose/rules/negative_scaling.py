@@ -39,7 +39,8 @@ def check(evidence: Evidence) -> Said:
     found = [pair for pair in pairs(evidence) if pair.relative > 1]
     if not found:
         return Skipped(
-            reason="no run on several ranks has a baseline on fewer", command="stepscope bench --preset strong-scaling"
+            reason="no run on several ranks has a baseline on fewer ranks",
+            command="stepscope bench --preset strong-scaling",
         )
     slower = [pair for pair in found if pair.row.speedup < MIN_SPEEDUP.value]
     if slower:
@@ -61,8 +62,8 @@ def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
         said.append(f"{format_percent(exposed)} of the step is exposed communication")
     unsure = row.high is not None and row.high >= MIN_SPEEDUP.value
     return Finding(
-        severity="problem",
-        title=f"{worst.ranks} are slower than {worst.base_ranks}: {row.speedup:.2f}x",
+        severity="warning" if unsure else "problem",
+        title=f"{worst.ranks} are {'not faster' if unsure else 'slower'} than {worst.base_ranks}: {row.speedup:.2f}x",
         evidence=tuple(said),
         stake_fraction=None if copies else 1 - row.efficiency,
         confidence="likely: the interval of the speed-up holds 1; no gain in any case"

@@ -40,7 +40,7 @@ def _look(job: TraceEvidence) -> Said:
     if not known:
         return unread(job.summary, "no rank has anything to measure")
     if world < 2:
-        return "a job of one rank has nobody to talk to"
+        return "a job of one rank does not communicate"
     silent = sum(parts.comm_ns == 0 for parts in known)
     if silent < len(ranks):
         usual = format_duration(median(parts.comm_ns for parts in known))
@@ -49,7 +49,7 @@ def _look(job: TraceEvidence) -> Said:
         severity="warning",
         title=f"no communication in the trace of a job of {counted(world, 'rank')}",
         evidence=(f"{counted(silent, 'trace')} without a single communication event",),
-        confidence="certain for these files",
+        confidence="measured; communication of a library that is not recognised counts as computation",
         advice=(
             Advice(
                 text="was the capture taken outside the optimizer step, or with gradient synchronisation off (no_sync)?"

@@ -75,7 +75,7 @@ def _look(job: TraceEvidence) -> Said:
     ratio = peak_ratio(device, "fp32", "fp16")
     largest = max((k for _, mix in ranks for k in mix.kinds if k.kind in MATRIX), key=lambda kind: kind.largest_ns)
     return part.finding(
-        f"no matrix product uses the tensor cores; products take {part} of the time",
+        f"{format_percent(1 - kinds[MATRIX_TENSOR])} of matrix product time runs without tensor cores: {part} of the time",
         (
             f"{format_percent(kinds[MATRIX_FP32])} of the products' time is FP32 on the vector units"
             + (f"; FP16 has {1 / ratio:.1f} times the peak on {device}" if ratio else ""),

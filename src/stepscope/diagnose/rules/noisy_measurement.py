@@ -1,9 +1,9 @@
-"""Figures that are too noisy to build on: few samples, wide intervals, drift.
+"""Figures that are too noisy for conclusions: few samples, wide intervals, drift.
 
 What
 ----
 Finished runs with fewer than 10 timed steps (or, where only epochs were timed, fewer than 6 of them); whose 95% interval
-reaches more than 5% from the median step; or whose step times did not stay on one level (bench's note) and differ by 2%
+reaches more than 5% from the median step; or whose step times drifted (bench's note) and differ by 2%
 between their halves. One finding lists them all, worst first.
 
 Why
@@ -54,7 +54,7 @@ MIN_DRIFT = Threshold(
     source="what bench aims at (measure.ci 0.02): less moves no median beyond its own interval",
 )
 
-_DRIFT = "did not stay on one level"
+_DRIFT = "drifted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
         command = f"{again(evidence, cell)} --set measure.budget_s=120 --set measure.rounds=3"
     return Finding(
         severity="warning",
-        title=f"{len(noisy)} of {timed} {plural(timed, 'run')} {'is' if alone else 'are'} too noisy to build on",
+        title=f"{len(noisy)} of {timed} {plural(timed, 'run')} {'is' if alone else 'are'} too noisy for conclusions",
         evidence=tuple(shown),
         confidence="measured",
         advice=(

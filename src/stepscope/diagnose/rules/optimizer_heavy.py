@@ -75,7 +75,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         )
     return Finding(
         severity="warning",
-        title=f"the optimizer takes {format_percent(share)} of the step",
+        title=f"{format_percent(share)} of the step is the optimizer",
         evidence=(*said, *others(ranked, lambda each: f"({format_percent(each.share('optimizer'))})")),
         stake_fraction=share,
         confidence=f"{measured(cell)}; how much of it can go depends on the remedy",

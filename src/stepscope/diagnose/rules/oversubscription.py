@@ -67,7 +67,7 @@ def check(evidence: Evidence) -> Said:
         return Skipped(reason="the machine was not recorded, or the sources ran on different ones")
     loads = [load for cell in evidence.cells if (load := _load(cell)) is not None]
     if not loads:
-        return Skipped(reason="no rank told how many threads it had")
+        return Skipped(reason="no rank recorded its number of threads")
     looked = (_threads(evidence, environment, loads), _gpus(evidence, environment, loads), _gloo(environment, loads))
     if found := tuple(finding for finding in looked if finding is not None):
         return found
@@ -132,7 +132,7 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
         )
     return Finding(
         severity="problem" if worst.ranks * worst.threads > cores else "warning",
-        title=f"{worst.wanted} threads share {counted(cores, 'core')}: step times measure the scheduler",
+        title=f"{worst.wanted} threads share {counted(cores, 'core')}: step times depend on the scheduler",
         evidence=tuple(said),
         confidence="certain: counted; what it costs is not known",
         advice=tuple(advice),

@@ -47,7 +47,7 @@ def _look(job: TraceEvidence) -> Said:
     first = broken[0]
     return Finding(
         severity="problem",
-        title=f"strategy {first.strategy!r} did not communicate as its plan says, on {counted(len(broken), 'rank')}",
+        title=f"strategy {first.strategy!r} deviates from its communication plan on {counted(len(broken), 'rank')}",
         evidence=tuple(f"rank {first.rank}: {text}" for text in first.differences[:4]),
         confidence="certain: collectives counted by operation and bytes",
         advice=(

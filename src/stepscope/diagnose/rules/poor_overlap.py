@@ -166,7 +166,7 @@ def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findi
     known = worst.bound_ns is not None
     title = f"{format_percent(worst.share)} of the step is exposed communication"
     if known:
-        title += f", {format_percent(worst.avoidable)} of the step without need"
+        title += f"; better overlap could recover {format_percent(worst.avoidable)}"
     advice = [
         Advice(
             text="try other bucket sizes: smaller ones start earlier",

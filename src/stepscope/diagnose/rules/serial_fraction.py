@@ -114,7 +114,7 @@ def _finding(series: _Series, law: ScalingLaw) -> Finding:
         *_usl(series),
     ]
     limit = law.most_speedup
-    bound = "" if limit is None else f": never more than {limit:.1f}x"
+    bound = "" if limit is None else f": at most {limit:.1f}x by Amdahl's law"
     return Finding(
         severity="warning",
         title=f"{format_percent(law.serial_fraction)} of the work does not shrink with the ranks{bound}",

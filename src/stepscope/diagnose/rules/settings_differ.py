@@ -1,4 +1,4 @@
-"""A run and its baseline differ in more than ranks: the speed-up is not one of ranks alone.
+"""A run and its baseline differ in more than the number of ranks: the speed-up is not one of ranks alone.
 
 What
 ----
@@ -97,7 +97,7 @@ def _finding(pair: Pair, differing: dict[str, tuple[Any, Any]]) -> Finding:
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     return Finding(
         severity="warning",
-        title=f"{pair.run.label} and its baseline differ in more than ranks: {shown}",
+        title=f"{pair.run.label} and its baseline differ in more than the number of ranks: {shown}",
         evidence=tuple(f"{name}: {mine} against {theirs}" for name, (mine, theirs) in list(differing.items())[:8]),
         confidence="certain: as both sources tell; whether it matters is for the reader",
         advice=(Advice(text="measure the baseline again with the run's settings"),),
@@ -107,7 +107,7 @@ def _finding(pair: Pair, differing: dict[str, tuple[Any, Any]]) -> Finding:
 
 RULE = Rule(
     name="settings-differ",
-    symptom="a run and its baseline differ in more than ranks",
+    symptom="a run and its baseline differ in more than the number of ranks",
     needs=("scaling",),
     look=check,
     folded=True,

@@ -89,7 +89,7 @@ def _named(job: TraceEvidence, each: Straggler, window_ns: float) -> Finding:
 
 def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Finding:
     once = report.pattern == "one-off"
-    when = "in one collective above all" if once else "for another one each time"
+    when = "mostly in one collective" if once else "each time for a different one"
     return Finding(
         severity="warning",
         title=f"ranks wait for each other {format_percent(waiting)} of the time, {when}",

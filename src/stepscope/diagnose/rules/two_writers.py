@@ -61,7 +61,7 @@ def _finding(run: TrainingRun) -> Finding | None:
     what = f"{counted(len(doubled), 'epoch')} twice" if doubled else "epochs that go backwards"
     return Finding(
         severity="problem",
-        title=f"{run.run_id}: {what} in one metrics file: {cause}",
+        title=f"{run.run_id}: {what} in one metrics file, probably because {cause}",
         evidence=tuple(said),
         confidence="certain: from the epochs' numbers; who wrote them is likely only",
         advice=(Advice(text=fix),),

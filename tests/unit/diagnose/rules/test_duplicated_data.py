@@ -29,7 +29,7 @@ def fired(outcome: object) -> Finding:
 
 def test_lower_losses_in_no_less_time_fire() -> None:
     found = fired(RULE.check(evidence(base(), four([0.47, 0.15, 0.07, 0.04, 0.03], 125.0))))
-    assert "first epoch's loss is 22% lower than on 1 rank and no faster" in found.title
+    assert "first epoch's loss is 22% lower than on 1 rank, and the epoch is no faster" in found.title
     assert found.stake_fraction == pytest.approx(0.75)
     said = " ".join(found.evidence)
     assert "0.4700 on 4 ranks, 0.6000 on 1 rank" in said

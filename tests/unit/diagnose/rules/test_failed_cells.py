@@ -50,7 +50,7 @@ def test_an_interrupted_run_is_a_warning() -> None:
 def test_a_cell_that_ended_well_without_a_step_time_is_named() -> None:
     empty = made("b", known={"step_ns": None, "samples_per_s": None}, strategy="naive")
     (found,) = RULE.check(bench(made("a"), empty))
-    assert found.title == "1 cell ended well and has no step time"
+    assert found.title == "1 cell finished without a step time"
 
 
 def test_unfinished_sweeps_are_counted_and_sizes_left_out_are_not() -> None:

@@ -38,7 +38,7 @@ def test_the_limit_leaves_caches_their_five_per_cent(speedup: float, fires: bool
     [
         ({"step_ns": step(10, n=3)}, "the baseline rests on 3 steps"),
         ({"precision": "fp32"}, "different precision: None against fp32"),
-        ({"notes": ("step times did not stay on one level",)}, "the baseline's own note: step times"),
+        ({"notes": ("step times drifted",)}, "the baseline's own note: step times"),
     ],
 )
 def test_what_the_runs_show_of_the_cause_is_named(base: dict[str, Any], said: str) -> None:

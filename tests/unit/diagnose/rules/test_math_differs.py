@@ -19,7 +19,7 @@ def learned(run_id: str, first: float, *, ranks: int = 2, **known: Any) -> Train
 
 def test_curves_apart_fire_against_the_fewest_ranks() -> None:
     (found,) = RULE.check(evidence(learned("ddp", 2.0), learned("naive", 2.2), learned("single", 2.001, ranks=1)))
-    assert found.title == "naive does not learn as single does: losses 9.9% apart"
+    assert found.title == "losses of naive and single differ by 9.9% after one epoch"
     assert "training loss after the first epoch: 2.2000 (naive), 2.0010 (single)" in found.evidence
     assert "after 2 epochs: 1.1000 and 1.0005" in found.evidence
 

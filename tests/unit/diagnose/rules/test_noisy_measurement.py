@@ -8,7 +8,7 @@ from stepscope.diagnose.rules.noisy_measurement import RULE
 from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.training import Measured
 
-DRIFT = "step times did not stay on one level: the second half is +8.0% against the first"
+DRIFT = "step times drifted: the second half is +8.0% against the first"
 
 
 def test_few_wide_and_drifting_runs_are_listed_worst_first() -> None:
@@ -20,7 +20,7 @@ def test_few_wide_and_drifting_runs_are_listed_worst_first() -> None:
             run("fine", step_ns=step(10)),
         )
     )
-    assert found.title == "3 of 4 runs are too noisy to build on"
+    assert found.title == "3 of 4 runs are too noisy for conclusions"
     assert found.evidence[0] == "toy: wide on 1 ranks: interval ±12%"
     assert "toy: few on 1 ranks: 4 steps timed, 10 are needed" in found.evidence
     assert any(line.endswith(DRIFT) for line in found.evidence)

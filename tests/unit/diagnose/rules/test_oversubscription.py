@@ -19,7 +19,7 @@ def torch(devices: int) -> TorchFact:
 def test_more_threads_than_cores_is_counted_and_told_what_fits() -> None:
     cell = made("c", world_size=4, summary={"num_threads": 8})
     (found,) = RULE.check(bench(cell, environment=environment(usable_cores=8, logical_cores=64)))
-    assert found.title == "32 threads share 8 cores: step times measure the scheduler"
+    assert found.title == "32 threads share 8 cores: step times depend on the scheduler"
     assert found.severity == "problem"
     assert "affinity or a cgroup leaves 8" in " ".join(found.evidence)
     assert found.advice[0].text.endswith("OMP_NUM_THREADS=2")

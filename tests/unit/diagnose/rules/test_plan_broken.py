@@ -27,7 +27,7 @@ def test_a_broken_plan_fires_and_names_what_is_missing(tmp_path: Path) -> None:
     broken = checked(False, "step 10: missing 1 x all_reduce of 4 bytes")
     finding = found(RULE, with_ranks(generated(tmp_path, world=2), conformance=broken))
     assert finding.severity == "problem"
-    assert finding.title == "strategy 'interleaved' did not communicate as its plan says, on 2 ranks"
+    assert finding.title == "strategy 'interleaved' deviates from its communication plan on 2 ranks"
     assert finding.evidence == ("rank 0: step 10: missing 1 x all_reduce of 4 bytes",)
 
 

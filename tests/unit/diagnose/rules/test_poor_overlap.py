@@ -22,7 +22,7 @@ def wire(bytes_per_s: float) -> tuple:
 
 def test_communication_that_could_hide_fires_with_what_is_avoidable() -> None:
     (found,) = RULE.check(bench(made("d", comm_ms=17, profile=PROFILE, **DEEP), comm=wire(1e9)))
-    assert "15% of the step is exposed communication, 14% of the step without need" in found.title
+    assert "15% of the step is exposed communication; better overlap could recover 14%" in found.title
     assert found.stake_fraction == pytest.approx((17 - 1.05) / 114, abs=0.01)
     assert any("of communication hides; 94% could (the timeline of its own buckets)" in e for e in found.evidence)
 

@@ -26,7 +26,7 @@ def amdahl(
 
 def test_a_serial_part_fires_with_its_limit() -> None:
     (found,) = RULE.check(amdahl(0.1))
-    assert found.title == "10% of the work does not shrink with the ranks: never more than 10.0x"
+    assert found.title == "10% of the work does not shrink with the ranks: at most 10.0x by Amdahl's law"
     assert "1: 1.00x, 2: 1.82x, 4: 3.08x, 8: 4.71x" in found.evidence[0]
     assert "95% interval" in found.evidence[1]
     assert found.stake_fraction == pytest.approx(1 - 1 / 1.7)

@@ -34,7 +34,7 @@ def pair(*, settings: dict[str, Any] | None = None, **known: Any) -> Evidence:
 
 def test_a_setting_that_changed_beside_the_ranks_fires() -> None:
     (found,) = RULE.check(pair(settings={"num_workers": 0}))
-    assert found.title == "b on 2 ranks and its baseline differ in more than ranks: num_workers"
+    assert found.title == "b on 2 ranks and its baseline differ in more than the number of ranks: num_workers"
     assert found.evidence == ("num_workers: 0 against 4",)
 
 

@@ -70,7 +70,7 @@ def test_borderline_skew_that_rotates_is_worth_a_word_from_a_tenth_on(
     if fires:
         finding = found(RULE, evidence)
         assert finding.severity == "warning"
-        assert "for another one each time" in finding.title
+        assert "each time for a different one" in finding.title
     else:
         assert quiet(RULE, evidence)
 

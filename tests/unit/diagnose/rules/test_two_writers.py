@@ -25,7 +25,7 @@ def wrote(*numbers: int, ranks: int | None = 1, **settings: Any) -> TrainingRun:
 )
 def test_repeated_epochs_fire_with_their_likely_cause(numbers: tuple[int, ...], ranks: int, cause: str) -> None:
     (found,) = RULE.check(evidence(wrote(*numbers, ranks=ranks)))
-    assert found.title.endswith(f"in one metrics file: {cause}")
+    assert found.title.endswith(f"in one metrics file, probably because {cause}")
     assert found.severity == "problem"
 
 
