@@ -227,7 +227,7 @@ def odd_structure(path: Path, rng: random.Random) -> None:
         except ValueError:
             lines = text.splitlines()
             places = [i for i, line in enumerate(lines) if line.startswith(b"{")]
-            with contextlib.suppress(ValueError, IndexError):
+            with contextlib.suppress(ValueError, IndexError, RecursionError):
                 at = rng.choice(places)
                 lines[at] = _dumped(_changed(json.loads(lines[at]), rng))
             return b"\n".join(lines)
@@ -275,9 +275,9 @@ def _one_change(document: Any, rng: random.Random) -> Any:
         holder[rng.choice(("", "schema", "x" * 500, "ts", "rank"))] = holder.pop(key)
     elif kind < 0.55:
         other, at = rng.choice(places)
-        holder[key] = (
-            json.loads(json.dumps(other[at])) if at in other or (isinstance(other, list) and at < len(other)) else None
-        )
+        holder[key] = None
+        with contextlib.suppress(RecursionError, LookupError):
+            holder[key] = json.loads(json.dumps(other[at]))
     else:
         holder[key] = rng.choice(ODD_VALUES)
     return document

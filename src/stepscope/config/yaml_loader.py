@@ -62,6 +62,8 @@ class Document:
 def read_yaml(file: FilePath) -> Document:
     """The document in ``file``. Unreadable, not UTF-8 or no YAML at all: UsageError with file, line and column."""
     try:
+        if not str(file).startswith("/dev/") and file.is_fifo():
+            raise OSError("it is a pipe, and nobody may write to it")
         data = file.read_bytes()
     except OSError as error:
         raise UsageError(

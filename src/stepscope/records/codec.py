@@ -121,7 +121,10 @@ def _object_in(data: bytes, source: str, *, fix: str | None = None) -> dict[str,
 
 
 def decode_lines(data: bytes, kind: type[T], *, source: str) -> Iterator[T]:
-    """Records of a .jsonl body, one a line; a torn last line (a killed writer) is left out."""
+    """Records of a .jsonl body, one a line, or of one JSON list; a torn last line (a killed writer) is left out."""
+    if re.match(rb"\s*\[\s*\{", data):
+        yield from _decode_list(data, kind, source)
+        return
     lines = data.split(b"\n")
     complete, rest = lines[:-1], lines[-1]
     del rest  # either empty or torn: a record ends with its newline
@@ -129,6 +132,15 @@ def decode_lines(data: bytes, kind: type[T], *, source: str) -> Iterator[T]:
         if not line:
             continue
         yield _convert(_object_in(line, f"{source}:{number}"), kind, f"{source}:{number}")
+
+
+def _decode_list(data: bytes, kind: type[T], source: str) -> Iterator[T]:
+    try:
+        documents = msgspec.json.decode(data, type=list[dict[str, Any]])
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise DataError(f"{source}: not readable as a JSON list of records", why=str(error)) from error
+    for place, document in enumerate(documents):
+        yield _convert(document, kind, f"{source}: [{place}]")
 
 
 def _convert(document: dict[str, Any], kind: type[T], source: str) -> T:

@@ -170,7 +170,7 @@ def whole_axis(field: str, title: str, values: Iterable[float]) -> Spec:
     """Whole numbers of what is drawn only: there is no epoch 2.5, nor one before the first."""
     known = sorted({float(value) for value in values})
     low, high = known[0], known[-1]
-    step = next(s * 10**p for p in range(12) for s in (1, 2, 5) if (high - low) / (s * 10**p) <= 7)
+    step = next(s * 10**p for p in range(310) for s in (1, 2, 5) if (high - low) / (s * 10**p) <= 7)
     first = -(-low // step) * step
     ticks = [first + n * step for n in range(int((high - first) // step) + 1)] or [low]
     room = 0.5 if low == high else (high - low) * 0.03

@@ -14,14 +14,20 @@ def timed_epochs(run: TrainingRun) -> list[Epoch]:
     return [e for e in run.epochs if e.duration_ns is not None and e.duration_ns > 0]
 
 
+def first_epochs(run: TrainingRun, count: int) -> frozenset[int]:
+    """Numbers of the first ``count`` epochs that are timed; a file that two jobs wrote has rows of each number twice."""
+    return frozenset(sorted({e.number for e in timed_epochs(run)})[:count])
+
+
 def steady_epochs(run: TrainingRun, drop_epochs: int = 1) -> list[Epoch]:
-    """Timed epochs after warm-up: those without warm-up steps where the source says which have some, else those after the
-    first ``drop_epochs``. All of them, where none would remain.
+    """Timed epochs after the first ``drop_epochs``, by number, without those in which warm-up steps lie where the source
+    says which: there 1, the default, leaves out no other. Where none would remain: those without warm-up steps, else all.
     """
-    timed = timed_epochs(run)
-    if any(e.warmup is not None for e in timed):
-        return [e for e in timed if not e.warmup] or timed
-    return timed[drop_epochs:] or timed
+    timed, first = timed_epochs(run), first_epochs(run, drop_epochs)
+    warm = [e for e in timed if not e.warmup]
+    if drop_epochs == 1 and any(e.warmup is not None for e in timed):
+        return warm or timed
+    return [e for e in warm if e.number not in first] or warm or timed
 
 
 def steady_times(run: TrainingRun, drop_epochs: int = 1) -> tuple[float, ...]:
@@ -58,13 +64,18 @@ def dropped_epochs(run: TrainingRun, drop_epochs: int) -> int:
 
 def too_short(run: TrainingRun, drop_epochs: int) -> bool:
     """Whether the first ``drop_epochs`` would be left out, and are kept because no others are there."""
-    timed = timed_epochs(run)
-    return 0 < len(timed) <= drop_epochs and all(e.warmup is None for e in timed)
+    first = first_epochs(run, drop_epochs)
+    return (
+        bool(first)
+        and len(steady_epochs(run, drop_epochs)) == len(timed_epochs(run))
+        and all(e.warmup is None for e in run.epochs)
+    )
 
 
 def best_accuracy(run: TrainingRun, *, epochs: int | None = None) -> float | None:
     """Best validation accuracy of the first ``epochs`` epochs (None: all); where no epoch has one, that of the end."""
-    known = [e.validation_accuracy for e in run.epochs[:epochs] if e.validation_accuracy is not None]
+    wanted = sorted(run.epochs, key=lambda e: e.number)[:epochs]
+    known = [e.validation_accuracy for e in wanted if e.validation_accuracy is not None]
     return max(known) if known else run.test_accuracy if epochs is None else None
 
 
@@ -72,7 +83,8 @@ def train_loss(run: TrainingRun) -> float | None:
     """Training loss of the run, else of its last epoch that has one."""
     if run.train_loss is not None:
         return run.train_loss
-    return next((e.train_loss for e in reversed(run.epochs) if e.train_loss is not None), None)
+    known = [e for e in run.epochs if e.train_loss is not None]
+    return max(known, key=lambda e: e.number).train_loss if known else None
 
 
 def exposed_fraction(run: TrainingRun) -> float | None:

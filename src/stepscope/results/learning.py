@@ -67,7 +67,7 @@ def _target(run: TrainingRun, base: TrainingRun, accuracy: float) -> TargetTime:
 def _reached(run: TrainingRun, accuracy: float) -> tuple[int | None, float | None]:
     """Epochs until the accuracy is first reached, and their time (None: not all of them are timed)."""
     total: float | None = 0.0
-    for count, epoch in enumerate(run.epochs, start=1):
+    for count, epoch in enumerate(sorted(run.epochs, key=lambda e: e.number), start=1):
         total = None if total is None or epoch.duration_ns is None else total + epoch.duration_ns
         if epoch.validation_accuracy is not None and epoch.validation_accuracy >= accuracy - _TINY:
             return count, total
@@ -79,9 +79,16 @@ def _down(value: float, parts: int) -> float:
 
 
 def losses(run: TrainingRun) -> dict[int, float]:
-    """Training loss by place of the epoch (0: the first); epochs without a finite one are left out."""
+    """Training loss by epoch (0: the first of the training), by its number, whatever row it stands in.
+
+    Epochs without a finite loss are left out; empty where two jobs wrote the epochs, of which nobody knows whose is whose.
+    A source that has an epoch 0 counts from 0, others from 1.
+    """
+    if run.settings.get("duplicate_epochs"):
+        return {}
+    start = min([1, *(e.number for e in run.epochs)])
     return {
-        at: e.train_loss for at, e in enumerate(run.epochs) if e.train_loss is not None and math.isfinite(e.train_loss)
+        e.number - start: e.train_loss for e in run.epochs if e.train_loss is not None and math.isfinite(e.train_loss)
     }
 
 
@@ -91,7 +98,8 @@ def accuracy_noise(run: TrainingRun) -> float | None:
     From the changes between neighbouring epochs of the second half, where training has settled: their median absolute
     deviation x 1.4826 / sqrt(2), since a change carries the noise of two epochs.
     """
-    known = [e.validation_accuracy for e in run.epochs if e.validation_accuracy is not None]
+    ordered = sorted(run.epochs, key=lambda e: e.number)
+    known = [e.validation_accuracy for e in ordered if e.validation_accuracy is not None]
     changes = [after - before for before, after in pairwise(known[len(known) // 2 :])]
     return mad(changes) / math.sqrt(2) if len(changes) >= _LEAST_CHANGES else None
 

@@ -27,7 +27,9 @@ def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
     if not lacking:
         return
     runs = dict.fromkeys(run.run_id for members in lacking.values() for run in members)
-    reasons = [f"{run.run_id}: {run.missing[fact]}" for fact, members in lacking.items() for run in members]
+    reasons = [
+        f"{run.run_id} ({run.source}): {run.missing[fact]}" for fact, members in lacking.items() for run in members
+    ]
     raise UsageError(
         f"{counted(len(runs), 'run')} cannot be compared: {' and '.join(map(_words, lacking))} not known of "
         f"{', '.join(runs)}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from os import SEEK_END
 from pathlib import Path
 from typing import TypeVar
 
@@ -195,10 +196,14 @@ def _results_file(path: Path) -> Evidence | None:
     """A results.jsonl without its run folder: its runs or collectives, and nothing of their samples."""
     with path.open("rb") as file:
         head = file.read(200)
+        file.seek(-min(file.seek(0, SEEK_END), 200), SEEK_END)
+        end = file.read()
+    whole = head.lstrip().startswith(b"[") or end.endswith(b"\n")
+    notes = () if whole else (f"{path}: the last line has no end: cut off, and left out",)
     if any(mark in head for mark in (OLD_ROWS, b'"stepscope.training_run/')):
-        return Evidence(sources=(Source(path=path, kind="bench"),), runs=read_runs(path))
+        return Evidence(sources=(Source(path=path, kind="bench"),), runs=read_runs(path), notes=notes)
     if b'"stepscope.comm_row/' in head:
-        return Evidence(sources=(Source(path=path, kind="comm"),), comm=read_comm_rows(path))
+        return Evidence(sources=(Source(path=path, kind="comm"),), comm=read_comm_rows(path), notes=notes)
     return None
 
 

@@ -306,5 +306,6 @@ def _basis(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> str:
 
 
 def _span(epochs: Sequence[Epoch]) -> str:
-    first, last = epochs[0].number, epochs[-1].number
+    numbers = [e.number for e in epochs]
+    first, last = min(numbers), max(numbers)
     return f"epoch {first}" if len(epochs) == 1 else f"epochs {first} to {last}"

@@ -7,18 +7,15 @@ from pathlib import Path
 from stepscope.core.errors import DataError
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration
+from stepscope.store.reader import read_bytes
 
 
 def read_calibration(file: Path) -> Calibration:
     """Raises DataError when there is none, or one without a curve to read times from."""
     try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"cannot read {file}",
-            why=error.strerror or str(error),
-            fix="`stepscope calibrate RUN` writes one",
-        ) from error
+        data = read_bytes(file)
+    except DataError as error:
+        raise DataError(error.what, why=error.why, fix="`stepscope calibrate RUN` writes one") from error
     if file.suffix == ".jsonl":
         raise DataError(
             f"{file} is no calibration",

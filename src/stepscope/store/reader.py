@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +21,10 @@ _RANK = re.compile(r"-(\d{5})")
 
 
 def read_bytes(path: Path) -> bytes:
+    """What the file holds. Raises DataError for what cannot be read: a pipe would be waited for without end."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise DataError(f"cannot read {path}", why="it is a folder, a device, a pipe or a socket")
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"cannot read {path}", why=error.strerror or str(error)) from error
@@ -32,13 +36,7 @@ def read_record(path: Path, kind: type[T]) -> T:
 
 def read_if_there(path: Path, kind: type[T]) -> T | None:
     """The record, or None when the file does not exist. A damaged file is still an error."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DataError(f"cannot read {path}", why=error.strerror or str(error)) from error
-    return codec.decode(data, kind, source=str(path))
+    return read_record(path, kind) if path.exists() or path.is_symlink() else None
 
 
 def read_run(root: Path) -> RunRecord:

@@ -25,6 +25,10 @@ LIMIT_S = 60
 MEMORY_BYTES = 600 << 20
 
 
+class Hung(BaseException):
+    """No answer in LIMIT_S: nothing that catches errors catches this."""
+
+
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return make(tmp_path_factory.mktemp("sound"))
@@ -38,10 +42,10 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answer(arguments: list[str]) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) of a command run in this process; raises TimeoutError after LIMIT_S."""
+    """(exit code, stdout, stderr) of a command run in this process; raises Hung after LIMIT_S."""
 
     def late(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as signal calls it
-        raise TimeoutError(f"no answer in {LIMIT_S} s")
+        raise Hung(f"no answer in {LIMIT_S} s")
 
     stdout, stderr = io.StringIO(), io.StringIO()
     for each in (console.out, console.err):
@@ -66,14 +70,15 @@ def wrong_with(arguments: list[str], path: Path) -> str | None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         code, out, err = answer(arguments)
-    except TimeoutError as hung:
+    except Hung as hung:
         return str(hung)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
     if grown > MEMORY_BYTES:
         return f"{grown >> 20} MiB of memory"
     if code not in (0, 2) or "Traceback" in err.replace("Traceback (most recent call last):\\n", ""):
         return f"exit code {code}: {err[-1500:]}"
-    if code == 2 and path.name not in err and str(path) not in err:
+    names = [path.name, *(each.name for each in path.rglob("*"))] if path.is_dir() else [path.name]
+    if code == 2 and not any(name in err for name in names):
         return f"the error names no file: {err}"
     if code == 0 and "--json" in arguments:
         json.loads(out, parse_constant=lambda text: pytest.fail(f"{text} in {arguments}"))

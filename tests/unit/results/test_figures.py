@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tests.evidence import epochs, run, step
 
 from stepscope.records.training import Epoch, Measured, TrainingRun
@@ -16,6 +17,7 @@ from stepscope.results.figures import (
     too_short,
     train_loss,
 )
+from stepscope.results.learning import losses
 
 S = 1e9
 
@@ -47,14 +49,16 @@ def test_what_is_dropped_can_be_chosen_and_never_leaves_nothing() -> None:
     assert [too_short(some, n) for n in (0, 2, 3)] == [False, False, True]
 
 
-def test_a_source_that_knows_its_warmup_decides_itself() -> None:
+def test_a_source_that_knows_its_warmup_decides_itself_unless_more_is_asked_for() -> None:
     told = tuple(
         Epoch(number=n, duration_ns=t * S, train_loss=None, warmup=w)
         for n, (t, w) in enumerate([(9.0, True), (7.0, True), (2.0, False), (3.0, False)])
     )
     assert steady_times(run("a", epochs=told), 0) == (2 * S, 3 * S)
+    assert steady_times(run("a", epochs=told), 3) == (3 * S,)
     none = tuple(replace(e, warmup=False) for e in told)
-    assert len(steady_times(run("a", epochs=none), 2)) == 4
+    assert len(steady_times(run("a", epochs=none), 1)) == 4
+    assert steady_times(run("a", epochs=none), 2) == (2 * S, 3 * S)
     every = tuple(replace(e, warmup=True) for e in told)
     assert len(steady_times(run("a", epochs=every), 2)) == 4
 
@@ -87,3 +91,16 @@ def test_exposed_communication_is_a_share_of_the_step() -> None:
     assert exposed_fraction(run("a", step_ns=step(10))) is None
     assert exposed_fraction(run("a", step_ns=step(10), exposed_comm_ns=step(10))) == 1.0
     assert exposed_fraction(run("a", step_ns=step(10), exposed_comm_ns=step(12))) is None
+
+
+def test_epochs_count_by_number_whatever_row_they_stand_in() -> None:
+    """Two jobs wrote one file in turns: both first epochs are warm-up, and no loss is that of a first epoch of one run."""
+    rows = [(1, 9.0), (2, 2.0), (1, 8.0), (3, 3.0), (2, 2.5)]
+    mixed = run("a", epochs=tuple(Epoch(number=n, duration_ns=t * S, train_loss=1.0 / n) for n, t in rows))
+    assert sorted(steady_times(mixed, 1)) == [2 * S, 2.5 * S, 3 * S]
+    assert losses(replace(mixed, settings={"duplicate_epochs": (1, 2)})) == {}
+    late = replace(mixed, epochs=tuple(e for e in mixed.epochs if e.number == 3))
+    assert losses(late) == {2: pytest.approx(1 / 3)}
+    shuffled = replace(mixed, epochs=(mixed.epochs[3], mixed.epochs[1], mixed.epochs[0]))
+    assert losses(shuffled) == {0: 1.0, 1: 0.5, 2: pytest.approx(1 / 3)}
+    assert train_loss(shuffled) == pytest.approx(1 / 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -240,3 +241,27 @@ def test_collectives_without_their_run_folder_are_read(tmp_path: Path) -> None:
     rows = comm_rows.sweep("all_reduce", world_size=4, alpha_us=20, rate=10e9)
     path.write_bytes(b"".join(codec.encode_line(row, header=True) for row in rows))
     assert load(path).comm == tuple(rows)
+
+
+def test_a_json_list_of_our_rows_is_read_as_their_lines(tmp_path: Path) -> None:
+    rows = [codec.encode_line(fake_runs.timed_row(each, 1e7), header=True) for each in CELLS]
+    lines, together = tmp_path / "results.jsonl", tmp_path / "all.json"
+    lines.write_bytes(b"".join(rows))
+    together.write_bytes(b"[" + b",\n".join(rows) + b"]")
+    assert [replace(run, source="") for run in load(together).runs] == [
+        replace(run, source="") for run in load(lines).runs
+    ]
+
+
+def test_a_torn_last_row_is_left_out_and_said(tmp_path: Path) -> None:
+    rows = b"".join(codec.encode_line(fake_runs.timed_row(each, 1e7), header=True) for each in CELLS)
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(rows[:-30])
+    found = load(path)
+    assert len(found.runs) == 2
+    assert any("cut off, and left out" in note for note in found.notes)
+
+
+def test_a_run_json_of_another_schema_is_one_clear_refusal(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"schema": 1}')
+    assert "expected schema stepscope.run/1, found '1'" in str(refused(tmp_path))

@@ -10,6 +10,9 @@ from itertools import pairwise
 MAX_SERIES = 16
 """More jobs than write into one file; numbers in any other order then go to the latest series."""
 
+MOST_EPOCHS = 10**7
+"""Numbers of epochs are below: what is not is damage."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochOrder:

@@ -18,7 +18,7 @@ from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.training import Epoch
 from stepscope.store.importers._columns import Columns, columns_of, plain
-from stepscope.store.importers._epoch_order import EpochOrder, epoch_order
+from stepscope.store.importers._epoch_order import MOST_EPOCHS, EpochOrder, epoch_order
 
 MAX_ROWS = 100_000
 MAX_LINE = 64 << 10
@@ -123,9 +123,11 @@ def _read(path: Path, file: TextIO) -> EpochTable:
         why = "it holds nothing but zero bytes" if reading.more else "the run ended before it wrote a header"
         return replace(_table(reading, per_step=False, empty=f"{path}: empty: {why}"), blank=True)
     header = _first_header(path, *first)
+    _refuse_twice(path, first[0], header)
     for number, line in lines:
         again = _header(line)
         if again is not None:
+            _refuse_twice(path, number, again)
             header, known = again, header
             reading.repeated_headers += 1
             changed = "" if again.names == known.names else ", with other columns"
@@ -146,6 +148,18 @@ def _read(path: Path, file: TextIO) -> EpochTable:
         )
     empty = None if reading.epochs else f"{path}: no finished epoch: the file holds only its header"
     return _table(reading, per_step="step" in map(plain, header.names), empty=empty)
+
+
+def _refuse_twice(path: Path, line: int, header: _Header) -> None:
+    """Raises DataError where a column that is read has another of its name, which may hold other figures."""
+    names = [plain(name) for name in header.names]
+    for index, _ in header.columns.values():
+        if names.count(names[index]) > 1:
+            raise DataError(
+                f"{path}:{line}: column {header.names[index]!r} stands twice in the header",
+                why="which of the two holds the figures is not known",
+                fix="name the columns differently, or take one out",
+            )
 
 
 def _lines(path: Path, file: TextIO, reading: _Reading) -> Iterator[tuple[int, str]]:
@@ -256,7 +270,7 @@ def _row(reading: _Reading, header: _Header, number: int, line: str) -> None:
 
 def _epoch_number(text: str) -> int | None:
     number = _number(text)
-    return int(number) if number is not None and number >= 0 and number == int(number) else None
+    return int(number) if number is not None and 0 <= number < MOST_EPOCHS and number == int(number) else None
 
 
 def _number(text: str) -> float | None:

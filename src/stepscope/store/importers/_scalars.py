@@ -12,6 +12,7 @@ from typing import Any
 from stepscope.core.words import counted
 from stepscope.records.training import Epoch, Measured, TrainingRun
 from stepscope.store.importers._columns import Meaning, meanings_of
+from stepscope.store.importers._epoch_order import MOST_EPOCHS
 from stepscope.store.importers._training import label
 
 _PARENTS = ("train", "training", "perf", "performance", "metrics", "throughput", "charts", "time", "speed")
@@ -22,7 +23,7 @@ _BY_EPOCH = {
     "validation_accuracy": "validation_accuracy", "epoch_ns": "duration_ns",
 }  # fmt: skip
 _RATES = ("step_ns", "steps_per_s", "samples_per_s")
-NO_RANKS = "the logger does not write on how many ranks it ran"
+NO_RANKS = "nothing in it says on how many ranks it ran"
 _WALL = "step time is the median wall-clock time between logged steps: what happens between two of them is in it"
 
 
@@ -143,7 +144,7 @@ def _epochs(
     found: dict[int, dict[str, Any]] = {}
     number: int | None = None
     for point in points:
-        if name in point.values and math.isfinite(point.values[name]):
+        if name in point.values and 0 <= point.values[name] < MOST_EPOCHS:
             number = round(point.values[name]) if whole else math.ceil(point.values[name] - 1e-6)
         if number is None:
             continue

@@ -22,6 +22,7 @@ DELIMITERS = ",;\t"
 _NUMBER = re.compile(r"([-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s].*)?")
 _RULE = re.compile(r":?-+:?")
 _MARKS = re.compile(r"\*\*|__|`|\[([^\]]*)\]\([^)]*\)")
+_CUT = "{}: the last row has no end: its last cell may be cut off"
 _PIPE = re.compile(r"(?<!\\)\|")
 
 
@@ -44,7 +45,7 @@ class Row:
 class TextTable:
     """source: its file. names: the header. rows: under it. single: the file is one record.
 
-    nested: names that stand in an object of their own inside a JSON record.
+    nested: names that stand in an object of their own inside a JSON record. notes: what a reader must know of it.
     """
 
     source: Path
@@ -52,6 +53,7 @@ class TextTable:
     rows: tuple[Row, ...]
     single: bool = False
     nested: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
 
 
 def number(text: str) -> tuple[float, str] | None:
@@ -113,7 +115,8 @@ def _delimited(path: Path, text: str) -> TextTable:
         rows += [Row(f"{path}:{reader.line_num}", tuple(c.strip() for c in row)) for row in reader if any(row)]
     except csv.Error as error:
         raise DataError(f"{path}:{reader.line_num}: not readable as CSV", why=str(error)) from error
-    return _table(path, rows[0], rows[1:])
+    ends = text.endswith(("\n", "\r")) or len(rows) < 2
+    return _table(path, rows[0], rows[1:], notes=() if ends else (_CUT.format(rows[-1].where),))
 
 
 def _delimiter(line: str) -> str:
@@ -126,7 +129,9 @@ def _markdown(path: Path, text: str) -> Iterator[TextTable]:
         if not _is_rule(rule) or "|" not in head:
             continue
         body = [Row(f"{path}:{at + 2 + i}", _cells(raw)) for i, raw in enumerate(_block(lines[at + 1 :]))]
-        yield _table(path, Row(f"{path}:{at}", _cells(head)), body)
+        last = lines[at + len(body)].rstrip()
+        cut = body and head.rstrip().endswith("|") and not last.endswith("|")
+        yield _table(path, Row(f"{path}:{at}", _cells(head)), body, notes=(_CUT.format(body[-1].where),) if cut else ())
 
 
 def _block(lines: Sequence[str]) -> Iterator[str]:
@@ -146,7 +151,7 @@ def _is_rule(line: str) -> bool:
     return "|" in line and "-" in line and all(_RULE.fullmatch(cell) for cell in _cells(line))
 
 
-def _table(path: Path, head: Row, body: Sequence[Row]) -> TextTable:
+def _table(path: Path, head: Row, body: Sequence[Row], *, notes: tuple[str, ...] = ()) -> TextTable:
     for row in body:
         if len(row.cells) != len(head.cells):
             raise DataError(
@@ -161,7 +166,7 @@ def _table(path: Path, head: Row, body: Sequence[Row]) -> TextTable:
             why=f"it is: {', '.join(head.cells)}",
             fix="name the columns differently",
         )
-    return TextTable(path, head.cells, tuple(body))
+    return TextTable(path, head.cells, tuple(body), notes=notes)
 
 
 def _json_lines(path: Path, text: str) -> TextTable:

@@ -9,30 +9,27 @@ from pathlib import Path
 from statistics import median
 
 from stepscope.core.errors import DataError
-from stepscope.core.words import counted
 from stepscope.records.imported import Imported
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.store.files import head_of
 from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
 from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of
-from stepscope.store.importers._training import MIB, MS, with_unique_ids
+from stepscope.store.importers._training import MIB, MS, label, with_unique_ids
 from stepscope.store.stated import with_stated
 
 _HEAD = 1 << 20
 """Launch scripts that echo themselves put up to 100 KB before the job's first line."""
 
 _MEMORY_RANKS = 1 << 17
-_WORLD = re.compile(
-    rb"using world size: (\d{1,7}), data-parallel-size: (\d{1,7}),(?: context-parallel-size: \d{1,7},?)?"
-    rb" tensor-model-parallel size: (\d{1,7}),"
-    rb"(?: encoder-[a-z-]+ size: \d{1,7},?)* pipeline-model-parallel size: (\d{1,7})"
-)
+_WORLD = re.compile(rb"using world size: (\d{1,7})(?:, data-parallel[- ]size: (\d{1,7}),| and model-parallel size: \d)")
+_TENSOR = re.compile(rb"(?:tensor-|and )model-parallel size: (\d{1,7})")
+_PIPELINE = re.compile(rb"pipeline-model-parallel size: (\d{1,7})")
 _ARGUMENT = re.compile(rb"^(?:\[?[\w.-]+[\]:] ?)?\s{2}([A-Za-z_]\w{0,60}) \.{2,} (.{1,200})$")
-_ITERATION = re.compile(rb"iteration\s+(\d{1,12})/\s*(\d{1,12}) \|")
-_ELAPSED = re.compile(rb"elapsed time per iteration \((ms|s)\): ([\d.]{1,20})(?: |\||$)")
+_ITERATION = re.compile(rb"iteration\s+(\d{1,12})/(?:\s*(\d{1,12})|infinity) \|")
+_ELAPSED = re.compile(rb"elapsed time per iteration \((ms|s)\): ([\d.]{1,20})(?: |\||/|$)")
 _BATCH = re.compile(rb"global batch size: +(\d{1,9})(?: |\||$)")
-_LOSS = re.compile(rb"lm loss: (-?[\d.]{1,20}E[+-]\d{1,3})", re.I)
+_LOSS = re.compile(rb"lm loss:? (-?[\d.]{1,20}E[+-]\d{1,3})", re.I)
 _SKIPPED = re.compile(rb"number of skipped iterations: +(\d{1,9})")
 _NAN = re.compile(rb"number of nan iterations: +(\d{1,9})")
 _PARAMETERS = re.compile(
@@ -47,17 +44,24 @@ _KEPT = (
     "zero_stage", "sequence_parallel", "use_distributed_optimizer",
 )  # fmt: skip
 _ARGUMENTS_KEPT = 2000
+_NO_WORLD = (
+    "no line before its iterations says `using world size`: the job's version does not print it, or the log was cut"
+)
 
 
 @dataclass(kw_only=True)
 class _Job:
-    """What one job of a log printed so far. elapsed_ms: one value a line, mean over the iterations since the last."""
+    """What one job of a log printed so far. elapsed_ms: one value a line, mean over the iterations since the last.
+
+    world_size, data, tensor, pipeline: of its line `using world size`; None: the log has none. Before version 2 that line
+    and the lines of iterations name fewer figures, and ``batch_size`` is that of one data-parallel rank.
+    """
 
     line: int
-    world_size: int
-    data: int
-    tensor: int
-    pipeline: int
+    world_size: int | None = None
+    data: int | None = None
+    tensor: int = 1
+    pipeline: int = 1
     arguments: dict[str, str] = field(default_factory=dict)
     elapsed_ms: array[float] = field(default_factory=lambda: array("d"))
     batches: set[int] = field(default_factory=set)
@@ -132,7 +136,7 @@ def _why_none(jobs: list[_Job], lines: int) -> str:
     if not lines:
         return "the file is empty"
     if not jobs:
-        return f"none of its {lines} lines says `using world size`"
+        return f"none of its {lines} lines is one of an iteration"
     return jobs[-1].ending.stopped or f"the job on {jobs[-1].world_size} ranks ended before, or the log was cut"
 
 
@@ -143,22 +147,20 @@ def _jobs(path: Path) -> tuple[list[_Job], str | None, int]:
     for number, line in lines_of(path):
         if b"using world size" in line and _WORLD.search(line):
             jobs.append(_new_job(path, number, line))
+        elif not jobs and _ITERATION.search(line) and _ELAPSED.search(line):
+            jobs.append(_Job(line=number))
+            _read_line(jobs[-1], path, number, line)
         elif jobs:
             _read_line(jobs[-1], path, number, line)
-        elif _ITERATION.search(line) and _ELAPSED.search(line):
-            raise DataError(
-                f"{path}:{number}: an iteration before the job's head",
-                why="the line `using world size: ...` is missing: the log's beginning was cut off",
-                fix="pass the whole log",
-            )
         elif gpu is None and (found := _GPU.match(line)):
             gpu = found[1].decode("ascii", errors="replace").strip()
     return jobs, gpu, number
 
 
 def _new_job(path: Path, number: int, line: bytes) -> _Job:
-    found = _WORLD.search(line)
-    world, data, tensor, pipeline = (int(n) for n in found.groups()) if found else (0, 0, 0, 0)
+    found, tensor_found, pipeline_found = _WORLD.search(line), _TENSOR.search(line), _PIPELINE.search(line)
+    world, tensor, pipeline = (int(each[1]) if each else 1 for each in (found, tensor_found, pipeline_found))
+    data = int(found[2]) if found and found[2] else world // max(1, tensor)
     if min(world, data, tensor, pipeline) < 1 or world % (data * tensor * pipeline):
         raise DataError(
             f"{path}:{number}: {world} ranks are not {data} x {tensor} x {pipeline}",
@@ -195,7 +197,7 @@ def _iteration(job: _Job, path: Path, number: int, line: bytes) -> None:
     at, elapsed, batch = _ITERATION.search(line), _ELAPSED.search(line), _BATCH.search(line)
     if at is None:
         return  # its beginning went to another line, or it only speaks of such lines
-    if elapsed is None or batch is None or int(batch[1]) == 0:
+    if elapsed is None or (batch is None and job.batches) or (batch is not None and int(batch[1]) == 0):
         if not line.rstrip().endswith(b"|"):
             return  # cut by another rank's output, or the last line of a killed job
         raise DataError(
@@ -210,8 +212,8 @@ def _iteration(job: _Job, path: Path, number: int, line: bytes) -> None:
             why="expected a number above 0",
         )
     job.elapsed_ms.append(time_ms)
-    job.batches.add(int(batch[1]))
-    job.iteration, job.iterations = int(at[1]), int(at[2])
+    job.batches |= {int(batch[1])} if batch is not None else set()
+    job.iteration, job.iterations = int(at[1]), int(at[2] or 0)
     job.skipped += _counted(_SKIPPED, line)
     job.nan += _counted(_NAN, line)
     if loss := _LOSS.search(line):
@@ -226,18 +228,25 @@ def _counted(pattern: re.Pattern[bytes], line: bytes) -> int:
 def _run(path: Path, job: _Job, gpu: str | None, *, alone: bool) -> TrainingRun:
     steady = job.elapsed_ms[1:] or job.elapsed_ms
     step_ms, interval = median(steady), _whole(job, "log_interval")
+    sequence, micro = _whole(job, "seq_length"), _whole(job, "micro_batch_size") or _whole(job, "batch_size")
     batch = next(iter(job.batches)) if len(job.batches) == 1 else None
-    sequence, micro = _whole(job, "seq_length"), _whole(job, "micro_batch_size")
-    done = f"after iteration {job.iteration} of {job.iterations}"
+    if not job.batches and micro is not None and job.data is not None and "micro_batch_size" not in job.arguments:
+        batch = micro * job.data
+    done = f"after iteration {job.iteration} of {job.iterations or 'unknown'}"
     status, error = job.ending.status(done, complete=job.iteration >= job.iterations)
     model = f"GPT {job.arguments.get('num_layers', '?')} x {job.arguments.get('hidden_size', '?')}"
-    layout = f"dp{job.data} tp{job.tensor} pp{job.pipeline}"
+    layout = None if job.data is None else f"dp{job.data} tp{job.tensor} pp{job.pipeline}"
     precision = _precision(job)
-    parts = (model, f"batch {batch or 'ramped'}", f"sequences of {sequence or '?'}", precision or "")
+    parts = (
+        model,
+        f"batch {batch or ('ramped' if job.batches else '?')}",
+        f"sequences of {sequence or '?'}",
+        precision or "",
+    )
     items = None if batch is None else batch * (sequence or 1)
     return TrainingRun(
         run_id=path.stem if alone else f"{path.stem}-line{job.line}",
-        label=f"{layout} on {counted(job.world_size, 'rank')}",
+        label=label(layout, job.world_size),
         group=", ".join(part for part in parts if part),
         source=f"{path}:{job.line}",
         status=status,
@@ -259,14 +268,17 @@ def _run(path: Path, job: _Job, gpu: str | None, *, alone: bool) -> TrainingRun:
         train_loss=job.loss,
         peak_memory_bytes=round(job.peak_mib * MIB) or None,
         settings={
-            "tensor_parallel": job.tensor,
-            "pipeline_parallel": job.pipeline,
-            "data_parallel": job.data,
+            **(
+                {"tensor_parallel": job.tensor, "pipeline_parallel": job.pipeline, "data_parallel": job.data}
+                if job.data is not None
+                else {}
+            ),
             **({} if (chunks := _chunks(job)) is None else {"pipeline_chunks": chunks}),
             **{key: job.arguments[key] for key in _KEPT if job.arguments.get(key, "None") != "None"},
             **({} if sequence is None else {"sequence_length": sequence}),
         },
         notes=_notes(job, interval),
+        missing={} if job.world_size is not None else {"world_size": _NO_WORLD},
     )
 
 
@@ -276,8 +288,8 @@ def _chunks(job: _Job) -> int | None:
     return layers // (job.pipeline * each) if layers and each and layers % (job.pipeline * each) == 0 else None
 
 
-def _accumulation(batch: int | None, micro: int | None, data: int) -> int | None:
-    if batch is None or micro is None or batch % (micro * data):
+def _accumulation(batch: int | None, micro: int | None, data: int | None) -> int | None:
+    if batch is None or micro is None or data is None or batch % (micro * data):
         return None
     return batch // (micro * data)
 
@@ -297,7 +309,9 @@ def _notes(job: _Job, interval: int | None) -> tuple[str, ...]:
     if len(job.batches) > 1:
         low, high = min(job.batches), max(job.batches)
         notes.append(f"the global batch changes from {low} to {high}: no throughput is given")
-    if 0 < len(job.memory_ranks) < job.world_size:
+    if job.world_size is None:
+        notes.append(_NO_WORLD)
+    elif 0 < len(job.memory_ranks) < job.world_size:
         notes.append(f"memory of {len(job.memory_ranks)} of {job.world_size} ranks")
     if _parameters(job):
         notes.append(

@@ -142,7 +142,7 @@ def _run(each: _Experiment, group: str, stated: Stated) -> TrainingRun:
         epoch_estimated=False if epochs else None,
         samples_per_s=_mean([e.samples_per_s for e in epochs]),
         epochs=epochs,
-        train_loss=epochs[-1].train_loss if epochs else None,
+        train_loss=max(epochs, key=lambda e: e.number).train_loss if epochs else None,
         settings=settings,
         notes=(*each.notes, *notes),
         missing={} if world_size is not None else {"world_size": _why_missing(each, ddp)},

@@ -112,6 +112,7 @@ def _imported(
     stated: Stated,
 ) -> Imported:
     runs = runs_of(lines)
+    notes = (*notes, *(note for table, _ in useful for note in table.notes))
     unclear = [f"{table.source.name}: {why}" for table, columns in useful for why in columns.unclear.values()]
     memory = any(columns.has("peak_memory") for _, columns in useful)
     hardware = sorted({run.hardware for run in runs if run.hardware})

@@ -84,7 +84,13 @@ def _read_file(path: Path) -> list[Scalars]:
             for point in points:
                 point.wall_s = None
         found.append(
-            Scalars(source=str(path), run_id=slug(run) or path.stem, group=path.parent.name, points=points, notes=note)
+            Scalars(
+                source=str(path),
+                run_id=slug(run) or path.stem,
+                group=path.parent.name,
+                points=points,
+                notes=(*note, *table.notes),
+            )
         )
     if not any(scalars.points for scalars in found):
         raise DataError(f"{path}: no figure under its header", fix="export the chart again")

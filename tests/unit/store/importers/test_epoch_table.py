@@ -272,3 +272,21 @@ def test_a_time_that_no_epoch_takes_is_unknown(tmp_path: Path, time: str) -> Non
 
 def test_a_loss_whose_sum_would_overflow_is_unknown(tmp_path: Path) -> None:
     assert read(tmp_path, "1,1e308,10.0,0.6,0.7").epochs[0].train_loss is None
+
+
+@pytest.mark.parametrize("header", [f"{HEADER},train_time", f"{HEADER},Train_Time"])
+def test_a_column_that_stands_twice_is_refused_whichever_holds_the_figures(tmp_path: Path, header: str) -> None:
+    with pytest.raises(DataError, match="stands twice in the header"):
+        read(tmp_path, f"{one_row(1)},0.119", header=header)
+
+
+def test_a_column_that_is_not_read_may_stand_twice(tmp_path: Path) -> None:
+    (epoch,) = read(tmp_path, f"{one_row(1)},1,2", header=f"{HEADER},note,note").epochs
+    assert epoch.duration_ns == 10e9
+
+
+@pytest.mark.parametrize("number", ["1e9", "18446744073709551616", "-1", "1.5"])
+def test_a_number_that_no_epoch_has_is_left_out(tmp_path: Path, number: str) -> None:
+    table = read(tmp_path, one_row(1), one_row(2), one_row(3).replace("3", number, 1))
+    assert [epoch.number for epoch in table.epochs] == [1, 2]
+    assert any("is no number of an epoch" in note for note in table.notes)

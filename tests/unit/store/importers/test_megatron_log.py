@@ -147,7 +147,6 @@ def test_a_loss_that_is_nan_is_unknown_and_said(tmp_path: Path) -> None:
     [
         (HEAD, "no iteration was logged"),
         (HEAD + "Main process received SIGTERM, exiting\n", "received SIGTERM"),
-        (iteration(10), ":1: an iteration before the job's head"),
         (HEAD + iteration(10, "nan"), ":15: damaged iteration line"),
         (HEAD + iteration(10, "0.0"), ":15: elapsed time per iteration is 0.0"),
         (HEAD + iteration(10, batch=0), ":15: damaged iteration line"),
@@ -182,3 +181,57 @@ def test_a_long_log_is_streamed(tmp_path: Path) -> None:
     assert run.step_ns is not None
     assert run.step_ns.n == 999
     assert peak < 4 << 20
+
+
+OLD_ARGUMENTS = "  batch_size ............ 4\n  num_layers ............ 24\n  seq_length ............ 1024\n"
+
+
+def old_iteration(at: int, ms: str = "100.0") -> str:
+    """As versions before 2 print it: no samples, no global batch, no colon after a figure's name."""
+    return (
+        f" iteration {at:8d}/  320000 | elapsed time per iteration (ms): {ms} | learning rate 1.500E-04 | "
+        "lm loss 6.500000E+00 | loss scale 262144.0 |\n"
+    )
+
+
+def test_a_log_of_version_1_names_world_and_tensor_parallel_ranks(tmp_path: Path) -> None:
+    head = "using world size: 8 and model-parallel size: 2 \n > using dynamic loss scaling\n" + OLD_ARGUMENTS
+    lines = [old_iteration(100, "900.0"), old_iteration(200), old_iteration(300)]
+    (run,) = read(write(tmp_path / "job.out", head + "".join(lines)), key=KEY).runs
+    assert run.step_ns is not None
+    assert run.samples_per_s is not None
+    assert (run.world_size, run.strategy, run.step_ns.value, run.train_loss) == (8, "dp4 tp2 pp1", 100e6, 6.5)
+    assert (run.micro_batch, run.global_batch, run.samples_per_s.value) == (4, 16, 16 * 1024 / 0.1)
+
+
+@pytest.mark.parametrize("arguments", ["", OLD_ARGUMENTS])
+def test_without_the_head_the_times_count_and_the_ranks_are_asked_for(tmp_path: Path, arguments: str) -> None:
+    path = write(tmp_path / "job.out", arguments + "".join(old_iteration(n) for n in (100, 200, 300)))
+    (run,) = read(path, key=KEY).runs
+    assert run.step_ns is not None
+    assert (run.world_size, run.strategy, run.global_batch, run.samples_per_s) == (None, None, None, None)
+    assert "version does not print it, or the log was cut" in run.missing["world_size"]
+    (stated,) = read(path, key=KEY, stated=Stated(world_size={"job": 4})).runs
+    assert stated.world_size == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("data-parallel-size: 2, ", "data-parallel size: 2, context-parallel size: 1 "),
+        ("data-parallel-size: 2, ", "data-parallel size: 2, context-parallel size: 1, hierarchical sizes: None"),
+    ],
+)
+def test_heads_of_later_versions(tmp_path: Path, old: str, new: str) -> None:
+    head = HEAD.replace(old, new)
+    assert head != HEAD
+    (run,) = read(write(tmp_path / "job.out", head + iteration(10) + iteration(20)), key=KEY).runs
+    assert (run.world_size, run.strategy) == (4, "dp2 tp2 pp1")
+
+
+def test_a_mean_beside_the_time_and_an_endless_job(tmp_path: Path) -> None:
+    line = iteration(20, "100.0/120.0").replace("/     100 |", "/infinity |")
+    assert "infinity" in line
+    (run,) = read(write(tmp_path / "job.out", HEAD + line), key=KEY).runs
+    assert run.step_ns is not None
+    assert run.step_ns.value == 100e6
