@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 ROUNDS = 6
-READ_OBEYED = frozenset({"paths", "metric", "world_size", "columns", "drop_epochs", "fail_if", "json"})
+READ_OBEYED = frozenset({"paths", "metric", "world_size", "scaling", "columns", "drop_epochs", "fail_if", "json"})
 RUN_OBEYED = frozenset({
     "paths", "run", "rounds", "output", "data_dir", "set_", "metric", "drop_epochs", "fail_if", "json",
 })  # fmt: skip
@@ -34,6 +34,7 @@ RUN_OBEYED = frozenset({
 
 def run(options: Compare) -> int:
     """Compare and show; the exit code. Raises StepscopeError."""
+    from stepscope.cli.evidence import scaling_of
     from stepscope.report.compare_document import document, failed_conditions, parse_conditions, unchecked
     from stepscope.results.comparing import METRIC_KEYS, compare
 
@@ -43,7 +44,7 @@ def run(options: Compare) -> int:
     conditions = parse_conditions(options.fail_if)
     wanted = _wanted(options.metric, METRIC_KEYS)
     sides, measured = _measured(options) if options.run else (_read(options), ExitCode.OK)
-    comparison = compare(sides, drop_epochs=options.drop_epochs)
+    comparison = compare(sides, drop_epochs=options.drop_epochs, scaling=scaling_of(options.scaling))
     if wanted:
         figures = tuple(f for f in comparison.figures if f.metric in wanted)
         comparison = replace(comparison, figures=figures)
@@ -51,7 +52,7 @@ def run(options: Compare) -> int:
         print_document(document(comparison))
     else:
         _show(comparison)
-    if not comparison.figures:
+    if not (comparison.figures or comparison.scaling):
         raise DataError(
             f"nothing to compare in {', '.join(map(str, options.paths))}",
             why="; ".join(comparison.unmatched[:4]) or "they hold no finished runs or collectives with figures",
@@ -87,6 +88,7 @@ def _read(options: Compare) -> list[Side]:
     given = EvidenceOptions(
         paths=options.paths,
         world_size=options.world_size,
+        scaling=options.scaling,
         columns=options.columns,
         drop_epochs=options.drop_epochs,
     )
@@ -159,6 +161,7 @@ def _show(comparison: Comparison) -> None:
     from stepscope.report.views import comparison as tables
 
     console = out()
+    _show_scaling(comparison)
     print_conditions(comparison, comparison.differences, comparison.sides)
     console.print()
     table = tables.build(comparison)
@@ -169,6 +172,25 @@ def _show(comparison: Comparison) -> None:
         console.print(f"! {text}", style="yellow", markup=False, soft_wrap=True)
     if len(comparison.unmatched) > 8:
         console.print(f"! and {len(comparison.unmatched) - 8} more without a partner", style="yellow")
+
+
+def _show_scaling(comparison: Comparison) -> None:
+    """The answer first: speed-up and efficiency of every pair of sides, and the parts that took the rest."""
+    from stepscope.report.render import terminal
+    from stepscope.report.views import scaling_budget
+    from stepscope.results.scaling_words import loss, verdict
+
+    console = out()
+    for budget in comparison.scaling:
+        for line in verdict(budget):
+            console.print(line, style="bold", markup=False, soft_wrap=True)
+        for reading in budget.readings:
+            console.print(loss(budget, reading), markup=False, soft_wrap=True)
+    table = scaling_budget.build([each for each in comparison.scaling if each.readings[0].parts])
+    if table.rows:
+        print_block(console, terminal.render(table, width=console.width))
+    if comparison.scaling:
+        console.print()
 
 
 def print_conditions(

@@ -58,15 +58,20 @@ def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
+def scaling_of(text: str | None) -> Scaling | None:
+    """What ``--scaling`` says. Raises UsageError."""
+    if text is not None and text not in SCALINGS:
+        raise UsageError(unknown("--scaling", text, SCALINGS))
+    return cast("Scaling | None", text)
+
+
 def _stated(options: EvidenceOptions) -> Stated:
     from stepscope.records.imported import Stated
     from stepscope.store.stated import parse_columns, parse_world_sizes
 
-    if options.scaling is not None and options.scaling not in SCALINGS:
-        raise UsageError(unknown("--scaling", options.scaling, SCALINGS))
     return Stated(
         world_size={} if options.world_size is None else parse_world_sizes(options.world_size),
-        scaling=cast("Scaling | None", options.scaling),
+        scaling=scaling_of(options.scaling),
         columns={} if options.columns is None else parse_columns(options.columns),
     )
 

@@ -13,6 +13,10 @@ WorldSize = Annotated[
     str | None,
     typer.Option("--world-size", help="Ranks of runs that do not tell: exp021=4,exp044=4.", metavar="RUN=N,..."),
 ]
+Scaling = Annotated[
+    str | None,
+    typer.Option(help="What is kept as ranks are added, where files do not tell.", metavar="strong|weak"),
+]
 Columns = Annotated[
     str | None,
     typer.Option(
@@ -35,10 +39,7 @@ class EvidenceOptions(Options):
 
     paths: Paths
     world_size: WorldSize = None
-    scaling: Annotated[
-        str | None,
-        typer.Option(help="What is kept as ranks are added, where files do not tell.", metavar="strong|weak"),
-    ] = None
+    scaling: Scaling = None
     columns: Columns = None
     target_accuracy: Annotated[
         str | None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from stepscope.core.dataclass import dataclass
+from stepscope.records.scaling_budget import ScalingBudget
 from stepscope.records.training import Measured
 
 ComparisonVerdict = Literal["better", "worse", "no significant difference", "not tested"]
@@ -64,6 +65,7 @@ class ComparedFigure:
 class Comparison:
     """Sides in the order given, the first is what others are compared with. unmatched: what only some sides have.
 
+    scaling: of sides on different numbers of ranks, how well the larger ones use theirs.
     differences, same: what all sides tell of how they were made; unknown: what one of them does not tell.
     """
 
@@ -74,3 +76,4 @@ class Comparison:
     unknown: tuple[Difference, ...] = ()
     unmatched: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    scaling: tuple[ScalingBudget, ...] = ()

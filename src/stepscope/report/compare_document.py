@@ -17,6 +17,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
     return {
         **headed("compare/1"),
         "sides": list(comparison.sides),
+        "scaling": plain(comparison.scaling),
         "differences": plain(comparison.differences),
         "same": plain(comparison.same),
         "unknown": plain(comparison.unknown),

@@ -13,7 +13,7 @@ def lines(evidence: Evidence) -> tuple[tuple[str, str], ...]:
     Empty where everything in the folder was of one kind and read.
     """
     found = evidence.files_found
-    if len(found) < 2 and not evidence.unread:
+    if len({each.kind for each in found}) < 2 and not evidence.unread:
         return ()
     read = [each for each in found if each.left_out is None]
     return tuple(

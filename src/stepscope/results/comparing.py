@@ -12,12 +12,13 @@ from stepscope.core.units import format_size
 from stepscope.records.comm import CommRow
 from stepscope.records.comparison import ComparedFigure, Comparison, Replicates
 from stepscope.records.trace_budget import Parts
-from stepscope.records.training import Measured, TrainingRun
+from stepscope.records.training import Measured, Scaling, TrainingRun
 from stepscope.results.comm_pairs import SweepPair, sweep_pairs
 from stepscope.results.compared_figure import figure
 from stepscope.results.differences import conditions_of
-from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
+from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, derived
 from stepscope.results.figures import epoch_time, steady_times, train_loss
+from stepscope.results.joining import as_given
 from stepscope.stats.compare import MIN_REPLICATES, MOST_BLOCKS, SIGNIFICANT, block_medians, step_blocks
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.traces.diff import CAUTION
@@ -65,9 +66,10 @@ TRACE_METRICS = ("trace_step_ns", "trace_exposed_comm_ns", "trace_idle_ns")
 METRIC_KEYS = (*(metric.key for metric in METRICS), COMM_METRIC, *TRACE_METRICS)
 
 
-def compare(sides: Sequence[Side], *, drop_epochs: int = 1) -> Comparison:
+def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | None = None) -> Comparison:
     """Every later side against the first: what differs in settings and machine, then the figures of what both ran.
 
+    scaling: of traced jobs on different numbers of ranks, as the user states it.
     Runs match by cell id (same cell), else by group and label; where each side has one run only, those two.
     """
     first = _runs(sides[0])
@@ -100,6 +102,8 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1) -> Comparison:
         notes.append(f"{tested} tests at 5%: about {tested * SIGNIFICANT:.0f} will differ by chance alone")
     if any(figure.p_value is not None and figure.metric in TRACE_METRICS for figure in figures):
         notes.append(CAUTION)
+    once = [side.rounds[0] for side in sides if len(side.rounds) == 1]
+    together = derived(as_given(once if len(once) > 1 else []), drop_epochs=drop_epochs, stated=scaling)
     conditions = conditions_of([side.rounds[0] for side in sides], _on_all_sides(partners))
     return Comparison(
         sides=tuple(side.name for side in sides),
@@ -108,7 +112,8 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1) -> Comparison:
         unknown=conditions.unknown,
         figures=tuple(figures),
         unmatched=tuple(dict.fromkeys(unmatched)),
-        notes=tuple(notes),
+        notes=(*notes, *(note for note in together.notes if note.startswith("no scaling verdict"))),
+        scaling=together.scaling_budgets,
     )
 
 

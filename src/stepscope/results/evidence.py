@@ -18,8 +18,9 @@ from stepscope.records.flight import FlightFinding
 from stepscope.records.memory_snapshot import MemorySnapshot
 from stepscope.records.nccl_debug import NcclDebug
 from stepscope.records.run import RunRecord
+from stepscope.records.scaling_budget import ScalingBudget
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.records.training import ScalingRow, TrainingRun
+from stepscope.records.training import Scaling, ScalingRow, TrainingRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,7 @@ class Evidence:
     memory: tuple[MemorySnapshot, ...] = ()
     topology: Topology | None = None
     hardware: tuple[str, ...] = ()
+    scaling_budgets: tuple[ScalingBudget, ...] = ()
     files_found: tuple[FilesFound, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -117,6 +119,7 @@ NEEDS: Mapping[str, tuple[str, str | None]] = {
         "no run on several ranks has a one-rank run to compare with",
         "stepscope bench --preset strong-scaling",
     ),
+    "scaling_budgets": ("no two jobs on different numbers of ranks to compare", None),
     "cells": ("no samples of steps: not a run of stepscope bench", "stepscope bench MATRIX.yaml"),
     "comm": ("no measured collectives here", "stepscope comm --ops all_reduce --sizes 1K:64M:4"),
     "calibration": ("no calibration here", "stepscope calibrate COMM"),
@@ -130,11 +133,16 @@ NEEDS: Mapping[str, tuple[str, str | None]] = {
 """Attribute of :class:`Evidence` -> (why a rule that needs it is skipped, what gets it)."""
 
 
-def derived(evidence: Evidence, *, drop_epochs: int = 1, targets: Sequence[float] = ()) -> Evidence:
-    """``evidence`` with ``scaling`` worked out from its runs."""
+def derived(
+    evidence: Evidence, *, drop_epochs: int = 1, targets: Sequence[float] = (), stated: Scaling | None = None
+) -> Evidence:
+    """``evidence`` with ``scaling`` worked out from its runs, and ``scaling_budgets``. stated: the scaling of its traces."""
     from stepscope.results.scaling import scaling_rows
+    from stepscope.results.scaling_budget import scaling_budgets
 
-    return replace(evidence, scaling=scaling_rows(evidence.runs, drop_epochs=drop_epochs, targets=targets))
+    scaled = replace(evidence, scaling=scaling_rows(evidence.runs, drop_epochs=drop_epochs, targets=targets))
+    budgets, notes = scaling_budgets(scaled, stated=stated, drop_epochs=drop_epochs)
+    return replace(scaled, scaling_budgets=budgets, notes=(*(n for n in scaled.notes if n not in notes), *notes))
 
 
 def on_datasets(evidence: Evidence, names: Sequence[str], *, drop_epochs: int = 1) -> Evidence:

@@ -26,7 +26,7 @@ from stepscope.records.training import TrainingRun
 from stepscope.results.comm_rows import read_comm_rows
 from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence, derived
 from stepscope.results.job_folder import Readers, read_folder
-from stepscope.results.joining import join
+from stepscope.results.joining import as_given
 from stepscope.results.runs import folder_runs, read_runs
 from stepscope.store.calibration import read_calibration
 from stepscope.store.files import require_there
@@ -77,7 +77,8 @@ def load_evidence(
             why=f"{', '.join(str(path) for path in paths)}: no run folder of stepscope bench",
             fix="leave --cell out",
         )
-    return derived(join(parts), drop_epochs=drop_epochs, targets=targets)
+    scaling = None if stated is None else stated.scaling
+    return derived(as_given(parts), drop_epochs=drop_epochs, targets=targets, stated=scaling)
 
 
 def load_sources(

@@ -255,10 +255,17 @@ def _speedup(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> _Speedup 
             return _ratio(base.epoch_ns, run.epoch_ns, "epoch time")
     if run.samples_per_s is not None and rates is not None:
         return _ratio(run.samples_per_s, rates, "throughput")
-    if run.step_ns is None or base.step_ns is None or not run.global_batch or not base.global_batch:
+    if run.step_ns is None or base.step_ns is None:
         return None
-    per_step = run.global_batch / base.global_batch
-    return _ratio(base.step_ns, run.step_ns, "step time and global batch", scale=per_step)
+    if run.global_batch and base.global_batch:
+        return _ratio(
+            base.step_ns, run.step_ns, "step time and global batch", scale=run.global_batch / base.global_batch
+        )
+    kind = scaling_of(run, base)
+    if kind is None or not run.world_size or not base.world_size:
+        return None
+    work = run.world_size / base.world_size if kind == "weak" else 1.0
+    return _ratio(base.step_ns, run.step_ns, f"step time, {kind} scaling", scale=work)
 
 
 def _ratio(top: Measured, bottom: Measured, basis: str, *, scale: float = 1.0) -> _Speedup | None:

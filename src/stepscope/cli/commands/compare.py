@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stepscope.cli.command import Command, Options
-from stepscope.cli.evidence_options import Columns, DropEpochs, WorldSize
+from stepscope.cli.evidence_options import Columns, DropEpochs, Scaling, WorldSize
 
 
 class Compare(Options):
@@ -42,6 +42,7 @@ class Compare(Options):
         typer.Option(help="Only these figures: step_ns,samples_per_s,...", metavar="KEY,..."),
     ] = None
     world_size: WorldSize = None
+    scaling: Scaling = None
     columns: Columns = None
     drop_epochs: DropEpochs = 1
     fail_if: Annotated[

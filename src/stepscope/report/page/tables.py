@@ -9,7 +9,7 @@ from stepscope.core.words import counted
 from stepscope.report.comm_tables import build_all
 from stepscope.report.table import Column, Table, Value
 from stepscope.report.trace_sections import table as trace_table
-from stepscope.report.views import epochs, memory_snapshots, nccl_debug, runs, topology
+from stepscope.report.views import epochs, memory_snapshots, nccl_debug, runs, scaling_budget, topology
 from stepscope.results.comm_facts import topology_of
 from stepscope.results.evidence import Evidence, TraceEvidence
 
@@ -78,6 +78,8 @@ def _said_once(column: Column, value: Value) -> str:
 def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]:
     """Every table of the page but scaling's, which stands with its charts."""
     found = []
+    if evidence.scaling_budgets:
+        found.append(shown(scaling_budget.build(evidence.scaling_budgets)))
     if evidence.runs:
         table = runs.build(evidence.runs, evidence.scaling, drop_epochs=drop_epochs, show=runs.PAGE)
         found.append(shown(replace(table, key="runs", title="Runs", notes=table.notes[:MAX_NOTES])))

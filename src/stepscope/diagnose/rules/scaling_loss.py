@@ -1,0 +1,138 @@
+"""More ranks give less than they could: which part of the step took the rest.
+
+What
+----
+Two traced jobs on different numbers of ranks, or two runs that the user names: speed-up, efficiency, and the loss (time
+above the ideal one) part by part: compute, exposed communication, waiting for a peer, input, copies, idle time. The batches,
+or the FLOP of a rank's matrix products (recorded shapes), decide whether scaling is strong or weak; where neither tells,
+both readings are given.
+
+Why
+---
+An efficiency alone does not say what to change. The part with the largest share of the loss does.
+
+Known problems
+--------------
+Traced steps are few and profiling slows the host: the efficiency of a timed run may differ. Waiting is told from transfer
+only where all ranks' clocks agree. Parts are means over ranks: a straggler shows as compute on its rank and as waiting on
+the others.
+
+References
+----------
+METRICS: Scaling, A step.
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_percent
+from stepscope.core.words import counted
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.trace_facts import trace_command
+from stepscope.records.finding import Advice, Finding, Severity
+from stepscope.records.scaling_budget import ScalingBudget, ScalingReading
+from stepscope.results.evidence import Evidence
+from stepscope.results.scaling_words import PARTS, loss, ranked, verdict
+from stepscope.stats.scaling import FAIR, GOOD
+
+GOOD_FROM = Threshold(value=GOOD, unit="efficiency", source="METRICS, Scaling: good above 0.80")
+POOR_BELOW = Threshold(value=FAIR, unit="efficiency", source="METRICS, Scaling: fair above 0.50, else poor")
+
+_LOOK = {
+    "compute": ("the work of a rank grew: compare the kernels of both jobs", "--show kernels,operators"),
+    "exposed_comm": ("hide or shrink the communication: see which collectives nothing overlaps",
+                     "--show overlap,collectives,buckets"),
+    "waiting": ("ranks wait for each other: see who comes last, and why", "--show stragglers,collectives"),
+    "input": ("the loader does not keep up: more workers, prefetching, or a faster source", "--show idle,phases"),
+    "copies": ("copies run under no computation: see which", "--show copies"),
+    "idle": ("the device waits for the host: see what the host does in the gaps", "--show idle,launches"),
+}  # fmt: skip
+
+
+def check(evidence: Evidence) -> Said:
+    found = evidence.scaling_budgets
+    shown = [each for each in found if not _said_elsewhere(each)]
+    if shown:
+        return [_finding(evidence, each) for each in shown]
+    best = max(found, key=lambda each: each.readings[0].efficiency)
+    efficiency = format_percent(best.readings[0].efficiency)
+    return f"{best.run}: efficiency {efficiency}; good above {format_percent(GOOD_FROM.value)}"
+
+
+def _said_elsewhere(budget: ScalingBudget) -> bool:
+    """Whether good-scaling or negative-scaling says all there is to say: timed runs without parts."""
+    first = budget.readings[0]
+    if budget.traced or len(budget.readings) > 1 or first.rating is None:
+        return False
+    return first.efficiency > GOOD_FROM.value or (first.rating == "negative" and not first.parts)
+
+
+def _finding(evidence: Evidence, budget: ScalingBudget) -> Finding:
+    first = budget.readings[0]
+    known = len(budget.readings) == 1
+    ranks = f"{counted(budget.world_size, 'rank')} against {budget.base_world_size}"
+    if known:
+        title = f"{first.speedup:.2f}x on {ranks}: efficiency {format_percent(first.efficiency)}{_cause(first)}"
+    else:
+        both = " or ".join(f"{each.speedup:.2f}x as {each.scaling} scaling" for each in budget.readings)
+        title = f"{ranks}: {both}; no file tells which"
+    return Finding(
+        severity=_severity(first) if known else "warning",
+        title=title,
+        evidence=(
+            *verdict(budget),
+            *(f"{each.scaling or 'the same data'}: {loss(budget, each)}" for each in budget.readings),
+            *(
+                (f"{first.scaling} scaling: {budget.decided_by}",)
+                if known and first.scaling and budget.decided_by
+                else ()
+            ),
+            *((budget.no_parts,) if budget.no_parts else ()),
+        ),
+        stake_fraction=1 - first.efficiency if known and first.efficiency <= GOOD_FROM.value else None,
+        confidence=f"measured: {budget.basis}" + (f"; {budget.no_interval}" if budget.no_interval else ""),
+        advice=_advice(evidence, budget),
+        subject=f"{budget.run} against {budget.base}",
+    )
+
+
+def _cause(reading: ScalingReading) -> str:
+    """The part with most of the loss, where there is a loss worth naming."""
+    parts = [part for part in ranked(reading) if part.share is not None and part.key != "rest"]
+    if reading.efficiency > 1 - MIN_LOSS.value or not parts or parts[0].lost_ns <= 0:
+        return ""
+    return f"; {format_percent(parts[0].share or 0)} of the loss is {PARTS[parts[0].key]}"
+
+
+def _severity(reading: ScalingReading) -> Severity:
+    if reading.efficiency > GOOD_FROM.value:
+        return "info"
+    return "problem" if reading.efficiency <= POOR_BELOW.value else "warning"
+
+
+def _advice(evidence: Evidence, budget: ScalingBudget) -> tuple[Advice, ...]:
+    if len(budget.readings) > 1:
+        return (Advice(text="state --scaling strong or --scaling weak; traces with record_shapes=True tell it"),)
+    if not budget.traced:
+        text = "record a few steps of both with torch.profiler: their parts show what grew"
+        return () if budget.no_parts is None else (Advice(text=text, command="stepscope trace --help"),)
+    job = next((each for each in evidence.traces if each.name == budget.run), None)
+    reading = budget.readings[0]
+    if job is None or reading.efficiency > GOOD_FROM.value:
+        return ()
+    worst = [part for part in ranked(reading) if part.key in _LOOK and (part.share or 0) >= WORTH.value][:2]
+    return tuple(Advice(text=_LOOK[part.key][0], command=trace_command(job, _LOOK[part.key][1])) for part in worst)
+
+
+MIN_LOSS = Threshold(value=0.05, unit="loss / time", source="METRICS, Scaling: excellent above 0.90; half of that")
+WORTH = Threshold(value=0.2, unit="share of the loss", source="what takes less of the loss is not the first to change")
+
+RULE = Rule(
+    name="scaling-loss",
+    symptom="a part of the step took what more ranks should have given",
+    needs=("scaling_budgets",),
+    look=check,
+    folded=True,
+    protocol=2,
+    thresholds={"good": GOOD_FROM, "poor": POOR_BELOW, "loss": MIN_LOSS, "worth": WORTH},
+)

@@ -1,0 +1,364 @@
+"""1 rank against n, from traces or from runs: speed-up, efficiency, and the parts of the step that took the difference.
+
+METRICS, Scaling: speedup = throughput over the baseline's, efficiency = speedup / (ranks / baseline's ranks). The loss is
+time * (1 - efficiency): what the run takes above its ideal time, part by part against the baseline's parts scaled alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.core.words import counted
+from stepscope.records.scaling_budget import ScalingBudget, ScalingPart, ScalingReading
+from stepscope.records.trace_summary import RankPass, TraceSummary
+from stepscope.records.training import Measured, Scaling, ScalingRow, TrainingRun
+from stepscope.results.figures import steady_times
+from stepscope.stats.bootstrap import ratio_of_means
+from stepscope.stats.measured import BOOTSTRAP_SEED
+from stepscope.stats.order import MIN_INTERVAL_SAMPLES
+from stepscope.stats.scaling import rate
+
+if TYPE_CHECKING:
+    from stepscope.results.evidence import Evidence, TraceEvidence
+
+SAME_WORK = 0.1
+"""Relative difference up to which the work of a rank counts as the same, or as divided by the ranks."""
+
+PHASES = {
+    "data_wait_ns": "input", "forward_ns": "forward", "backward_compute_ns": "backward",
+    "exposed_comm_ns": "exposed_comm", "optimizer_ns": "optimizer", "other_ns": "other",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traced:
+    """One traced job. steps: length of each step on its slowest rank, ns. parts: mean over ranks and steps, ns.
+
+    flop: of a rank's matrix products per step, from recorded shapes; None: not recorded. ranks: those that were traced.
+    """
+
+    job: TraceEvidence
+    world: int
+    steps: tuple[float, ...]
+    parts: Mapping[str, float]
+    flop: float | None
+    ranks: int
+
+
+def scaling_budgets(
+    evidence: Evidence, *, stated: Scaling | None = None, drop_epochs: int = 1
+) -> tuple[tuple[ScalingBudget, ...], tuple[str, ...]]:
+    """(a budget for every job or imported run with a baseline on fewer ranks, why there is none for others)."""
+    notes: list[str] = []
+    traced = _of_traces(evidence, stated, notes)
+    measured = {cell.run.run_id for cell in evidence.cells}
+    by_id = {run.run_id: run for run in evidence.runs if run.run_id not in measured}
+    rows = {row.run_id: row for row in evidence.scaling if not row.is_baseline and row.baseline_id in by_id}
+    runs = [_of_run(by_id[key], by_id[row.baseline_id], row, drop_epochs) for key, row in rows.items() if key in by_id]
+    runs += [_undecided(run, by_id) for run in by_id.values() if run.run_id not in rows]
+    return (*traced, *(each for each in runs if each is not None)), tuple(notes)
+
+
+def _of_traces(evidence: Evidence, stated: Scaling | None, notes: list[str]) -> list[ScalingBudget]:
+    jobs = [found for job in evidence.traces if job.cell_id is None and (found := _traced(job)) is not None]
+    fewest = min((job.world for job in jobs), default=0)
+    bases = [job for job in jobs if job.world == fewest]
+    others = [job for job in jobs if job.world > fewest]
+    if not others:
+        return []
+    if len(bases) > 1:
+        notes.append(
+            f"no scaling verdict: {len(bases)} traced jobs ran on {counted(fewest, 'rank')}; name the one to compare with"
+        )
+        return []
+    pairs = []
+    for job in others:
+        mine, theirs = (_devices(each.job.summary) for each in (job, bases[0]))
+        if mine and theirs and mine != theirs:
+            notes.append(f"no scaling verdict: {job.job.name} ran on {mine}, {bases[0].job.name} on {theirs}")
+            continue
+        pairs.append(_pair(job, bases[0], stated))
+    return pairs
+
+
+def _devices(summary: TraceSummary) -> str:
+    return ", ".join(sorted({each.facts.device_name for each in summary.ranks if each.facts.device_name}))
+
+
+def _traced(job: TraceEvidence) -> _Traced | None:
+    """None where the number of ranks is unknown, or no step was recorded."""
+    ranks = [each for each in job.summary.ranks if each.steps and not each.partial]
+    world = _world(job.summary)
+    if world is None or not ranks:
+        return None
+    numbers = set.intersection(*({step.step for step in each.steps if step.parts.window_ns} for each in ranks))
+    if not numbers:
+        return None
+    windows = {
+        number: [step.parts.window_ns for each in ranks for step in each.steps if step.step == number]
+        for number in numbers
+    }
+    flop = [each.utilisation.hardware_flop for each in ranks if each.utilisation and each.utilisation.hardware_flop]
+    return _Traced(
+        job=job,
+        world=world,
+        steps=tuple(float(max(windows[number])) for number in sorted(numbers)),
+        parts=_parts(job.summary, ranks, numbers),
+        flop=fmean(flop) if len(flop) == len(ranks) else None,
+        ranks=len(ranks),
+    )
+
+
+def _world(summary: TraceSummary) -> int | None:
+    """As recorded; a single rank that took part in no collective is a job of one."""
+    if summary.world_size is not None:
+        return summary.world_size
+    alone = len(summary.ranks) == 1 and all(
+        each.communication is None or not each.communication.collectives for each in summary.ranks
+    )
+    return 1 if alone else None
+
+
+def _parts(summary: TraceSummary, ranks: Sequence[RankPass], numbers: set[int]) -> dict[str, float]:
+    """Mean of a step's parts over ranks and steps; with what the slowest rank takes beyond the mean they sum to the step.
+
+    Waiting is bounded by exposed communication, idle time for data by its share of the capture's idle time.
+    """
+    steps = [step for each in ranks for step in each.steps if step.step in numbers]
+    mean = {
+        key: fmean(getattr(step.parts, name) for step in steps)
+        for key, name in (
+            ("compute", "compute_ns"), ("comm", "exposed_comm_ns"), ("copies", "exposed_memory_ns"), ("idle", "idle_ns"),
+        )
+    }  # fmt: skip
+    waited = sum(
+        min(each.waiting_ns or 0, each.exposed_ns)
+        for instance in (summary.collectives.instances if summary.collectives else ())
+        if instance.step in numbers
+        for each in instance.ranks
+    )
+    waiting = min(waited / len(steps), mean["comm"])
+    causes = [cause for each in ranks for cause in each.idle]
+    idle = sum(cause.idle_ns for cause in causes)
+    data = mean["idle"] * (sum(c.idle_ns for c in causes if c.cause == "data") / idle if idle else 0.0)
+    slowest = fmean(max(s.parts.window_ns for s in steps if s.step == number) for number in numbers)
+    return {
+        "compute": mean["compute"],
+        "exposed_comm": mean["comm"] - waiting,
+        "waiting": waiting,
+        "input": data,
+        "copies": mean["copies"],
+        "idle": mean["idle"] - data,
+        "slowest_rank": slowest - fmean(step.parts.window_ns for step in steps),
+    }
+
+
+def _pair(run: _Traced, base: _Traced, stated: Scaling | None) -> ScalingBudget:
+    scaling, why = (stated, "as stated with --scaling") if stated else _by_work(run, base)
+    ratio = ratio_of_means(base.steps, run.steps, rng=np.random.default_rng(BOOTSTRAP_SEED))
+    times = tuple(Measured(value=fmean(each.steps), n=len(each.steps)) for each in (base, run))
+    readings = []
+    for kind in (scaling,) if scaling else ("strong", "weak"):
+        work = run.world / base.world if kind == "weak" else 1.0
+        readings.append(
+            _reading(
+                kind, ratio.ratio * work, _times(ratio.low, work), _times(ratio.high, work), run.world / base.world,
+                times[1].value, times[0].value, base.parts, run.parts,
+            )
+        )  # fmt: skip
+    return ScalingBudget(
+        base=base.job.name,
+        run=run.job.name,
+        base_world_size=base.world,
+        world_size=run.world,
+        unit="step",
+        basis=f"mean of {counted(len(base.steps), 'traced step')} and of {len(run.steps)}, slowest rank"
+        + "".join(f", traces of {each.ranks} of {each.world} ranks" for each in (base, run) if each.ranks < each.world),
+        base_time=times[0],
+        time=times[1],
+        decided_by=why,
+        readings=tuple(readings),
+        no_interval=None if ratio.low is not None else _why_no_interval("step", [each.n for each in times]),
+        traced=True,
+    )
+
+
+def _by_work(run: _Traced, base: _Traced) -> tuple[Scaling | None, str | None]:
+    """Strong where a rank's matrix products are divided by the ranks, weak where they are the same; else not known."""
+    if not run.flop or not base.flop:
+        return None, None
+    share, divided = run.flop / base.flop, base.world / run.world
+    said = f"a rank computes {share:.2f} of the FLOP per step that a rank of {base.job.name} does (recorded shapes)"
+    if abs(share - 1) <= SAME_WORK:
+        return "weak", said
+    return ("strong", said) if abs(share / divided - 1) <= SAME_WORK else (None, None)
+
+
+def _reading(
+    scaling: Scaling | None,
+    speedup: float,
+    low: float | None,
+    high: float | None,
+    ratio: float,
+    time: float,
+    base_time: float,
+    base_parts: Mapping[str, float],
+    parts: Mapping[str, float],
+) -> ScalingReading:
+    efficiency = speedup / ratio
+    lost = time * (1 - efficiency)
+    scale = time * efficiency / base_time
+    return ScalingReading(
+        scaling=scaling,
+        speedup=speedup,
+        low=low,
+        high=high,
+        efficiency=efficiency,
+        rating=rate(speedup, world_size=ratio),
+        ideal_ns=time * efficiency,
+        lost_ns=lost,
+        parts=tuple(
+            ScalingPart(
+                key=key,
+                base_ns=base_parts[key],
+                ideal_ns=base_parts[key] * scale,
+                run_ns=parts[key],
+                lost_ns=parts[key] - base_parts[key] * scale,
+                share=(parts[key] - base_parts[key] * scale) / lost if lost > 0 else None,
+            )
+            for key in parts
+            if base_parts[key] or parts[key]
+        ),
+    )
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _of_run(run: TrainingRun, base: TrainingRun, row: ScalingRow, drop_epochs: int) -> ScalingBudget | None:
+    unit, times = _run_times(run, base, drop_epochs)
+    if times is None:
+        return None
+    mine, theirs = _run_parts(run, unit), _run_parts(base, unit)
+    known = set(mine) & set(theirs)
+    reading = _reading(
+        row.scaling, row.speedup, row.low, row.high, row.world_size / row.baseline_world_size,
+        times[1].value, times[0].value, _only(theirs, known, times[0].value), _only(mine, known, times[1].value),
+    )  # fmt: skip
+    return ScalingBudget(
+        base=_named(base, run),
+        run=_named(run, base),
+        base_world_size=row.baseline_world_size,
+        world_size=row.world_size,
+        unit=unit,
+        basis=row.basis,
+        base_time=times[0],
+        time=times[1],
+        decided_by=_batches(run, base, row.scaling),
+        readings=(reading,),
+        no_interval=None if row.low is not None else _why_no_interval(unit, [each.n for each in times]),
+        no_parts=None
+        if known
+        else f"the files tell the time of an {unit} only, not its parts"
+        if unit == "epoch"
+        else "the files tell the time of a step only, not its parts",
+    )
+
+
+def _undecided(run: TrainingRun, by_id: Mapping[str, TrainingRun]) -> ScalingBudget | None:
+    """Step times of a run and of the baseline that it names, of which no file tells the batches: both readings."""
+    base = by_id.get(run.baseline_id or "")
+    if base is None or base is run or run.step_ns is None or base.step_ns is None:
+        return None
+    if not run.world_size or not base.world_size or base.world_size >= run.world_size:
+        return None
+    ratio = run.world_size / base.world_size
+    speedup = base.step_ns.value / run.step_ns.value
+    mine, theirs = _run_parts(run, "step"), _run_parts(base, "step")
+    known = set(mine) & set(theirs)
+    readings = tuple(
+        _reading(
+            kind, speedup * work, None, None, ratio, run.step_ns.value, base.step_ns.value,
+            _only(theirs, known, base.step_ns.value), _only(mine, known, run.step_ns.value),
+        )
+        for kind, work in _both(ratio)
+    )  # fmt: skip
+    return ScalingBudget(
+        base=_named(base, run),
+        run=_named(run, base),
+        base_world_size=base.world_size,
+        world_size=run.world_size,
+        unit="step",
+        basis="step time",
+        base_time=base.step_ns,
+        time=run.step_ns,
+        decided_by=None,
+        readings=readings,
+        no_interval=_why_no_interval("step", [run.step_ns.n, base.step_ns.n]),
+        no_parts=None if known else "the files tell the time of a step only, not its parts",
+    )
+
+
+def _both(ratio: float) -> Iterable[tuple[Scaling, float]]:
+    return (("strong", 1.0), ("weak", ratio))
+
+
+def _named(run: TrainingRun, other: TrainingRun) -> str:
+    """By its group where that tells the two apart: tables say the ranks beside it."""
+    return run.group if run.group != other.group else run.label
+
+
+def _why_no_interval(unit: str, samples: Iterable[int | None]) -> str:
+    known = [each or 1 for each in samples]
+    if max(known) == 1:
+        return "one sample each: no interval"
+    if min(known) < MIN_INTERVAL_SAMPLES:
+        return f"fewer than {MIN_INTERVAL_SAMPLES} {unit}s on a side: no interval"
+    return "the files do not tell how much the samples vary: no interval"
+
+
+def _run_times(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> tuple[str, tuple[Measured, Measured] | None]:
+    if run.step_ns is not None and base.step_ns is not None:
+        return "step", (base.step_ns, run.step_ns)
+    epochs = [steady_times(each, drop_epochs) for each in (base, run)]
+    if all(epochs):
+        first, second = (Measured(value=fmean(each), n=len(each)) for each in epochs)
+        return "epoch", (first, second)
+    if run.epoch_ns is not None and base.epoch_ns is not None:
+        return "epoch", (base.epoch_ns, run.epoch_ns)
+    return "step", None
+
+
+def _run_parts(run: TrainingRun, unit: str) -> dict[str, float]:
+    """What the source tells of a step's parts; one rank alone exposes no communication."""
+    if unit != "step":
+        return {}
+    if run.phases is not None:
+        return {key: getattr(run.phases, name) for name, key in PHASES.items()}
+    if run.exposed_comm_ns is not None:
+        return {"exposed_comm": run.exposed_comm_ns.value}
+    return {"exposed_comm": 0.0} if run.world_size == 1 else {}
+
+
+def _only(parts: Mapping[str, float], known: set[str], time: float) -> dict[str, float]:
+    """The parts that both sides tell, and the rest of the time, so that they sum to it; nothing where none is known."""
+    if not known:
+        return {}
+    kept = {key: value for key, value in parts.items() if key in known}
+    return {**kept, "rest": time - sum(kept.values())}
+
+
+def _batches(run: TrainingRun, base: TrainingRun, scaling: Scaling | None) -> str | None:
+    if scaling == "strong" and run.global_batch is not None and run.global_batch == base.global_batch:
+        return f"both have a global batch of {run.global_batch}"
+    if scaling == "weak" and run.micro_batch is not None and run.micro_batch == base.micro_batch:
+        return f"a rank has a batch of {run.micro_batch} in both"
+    return (
+        "an epoch is one pass over the same data" if scaling == "strong" else None if scaling is None else "as stated"
+    )

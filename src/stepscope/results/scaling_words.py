@@ -1,0 +1,55 @@
+"""What a scaling budget says, in lines."""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.records.scaling_budget import ScalingBudget, ScalingPart, ScalingReading
+
+PARTS = {
+    "compute": "compute", "exposed_comm": "exposed communication", "waiting": "waiting for a peer", "input": "input",
+    "copies": "exposed copies", "idle": "idle: host and gaps", "slowest_rank": "slowest rank beyond the mean",
+    "forward": "forward", "backward": "backward", "optimizer": "optimizer", "other": "other", "rest": "rest of the step",
+}  # fmt: skip
+
+
+def verdict(budget: ScalingBudget) -> tuple[str, ...]:
+    """The answer in one line for each reading: speed-up, interval or why none, efficiency."""
+    ranks = f"{budget.run} on {counted(budget.world_size, 'rank')} against {budget.base} on {budget.base_world_size}"
+    lines = []
+    for each in budget.readings:
+        interval = budget.no_interval if each.low is None or each.high is None else None
+        known = interval or f"95% interval {each.low:.3g} to {each.high:.3g}"
+        rating = f", {each.rating}" if each.rating else ", more than so many ranks can give"
+        how = f"{each.scaling} scaling: " if each.scaling else ""
+        lines.append(
+            f"{how}{each.speedup:.2f}x ({known}), efficiency {format_percent(each.efficiency)}{rating}; {ranks}"
+        )
+    if len(budget.readings) > 1:
+        lines.append(
+            "no file tells whether a rank's batch was kept (weak) or divided (strong): state it with --scaling, or record"
+            " traces with record_shapes=True"
+        )
+    return tuple(lines)
+
+
+def loss(budget: ScalingBudget, reading: ScalingReading) -> str:
+    """``a step takes 4.9 ms, 2.5 ms would be ideal: 2.4 ms lost, 61% of it exposed communication, ...``."""
+    text = (
+        f"{_a(budget.unit)} takes {format_duration(budget.time.value)}, {format_duration(reading.ideal_ns)} would be"
+        f" ideal ({format_duration(budget.base_time.value)} on {counted(budget.base_world_size, 'rank')})"
+    )
+    if reading.lost_ns <= 0:
+        return f"{text}: nothing is lost"
+    worst = [part for part in ranked(reading) if part.share is not None and part.share >= 0.05][:4]
+    shares = ", ".join(f"{format_percent(part.share or 0)} {PARTS[part.key]}" for part in worst)
+    return f"{text}: {format_duration(reading.lost_ns)} lost" + (f"; of the loss {shares}" if shares else "")
+
+
+def ranked(reading: ScalingReading) -> list[ScalingPart]:
+    """Parts, the largest loss first."""
+    return sorted(reading.parts, key=lambda part: -part.lost_ns)
+
+
+def _a(unit: str) -> str:
+    return f"an {unit}" if unit[0] in "aeiou" else f"a {unit}"
