@@ -186,7 +186,7 @@ def _show_scaling(comparison: Comparison) -> None:
             console.print(line, style="bold", markup=False, soft_wrap=True)
         for reading in budget.readings:
             console.print(loss(budget, reading), markup=False, soft_wrap=True)
-    table = scaling_budget.build([each for each in comparison.scaling if each.readings[0].parts])
+    table = scaling_budget.build(comparison.scaling)
     if table.rows:
         print_block(console, terminal.render(table, width=console.width))
     if comparison.scaling:

@@ -34,8 +34,8 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
     findings: list[Finding] = []
     skipped: list[Skipped] = []
     quiet: list[Quiet] = []
-    for rule in sorted(all_rules() if rules is None else rules, key=lambda rule: rule.good_news):
-        trusted = believable(evidence, findings) if rule.good_news else evidence
+    for rule in sorted(all_rules() if rules is None else rules, key=lambda rule: rule.rates):
+        trusted = believable(evidence, findings) if rule.rates else evidence
         outcome = check(rule, trusted)
         if isinstance(outcome, Skipped) and trusted is not evidence:
             outcome = replace(outcome, reason="another finding declares these runs wrong or in doubt", command=None)
@@ -61,6 +61,7 @@ def believable(evidence: Evidence, findings: Iterable[Finding]) -> Evidence:
         evidence,
         runs=tuple(run for run in evidence.runs if run.run_id not in wrong),
         scaling=tuple(row for row in evidence.scaling if wrong.isdisjoint((row.run_id, row.baseline_id))),
+        scaling_budgets=tuple(each for each in evidence.scaling_budgets if wrong.isdisjoint(each.run_ids)),
         cells=tuple(cell for cell in evidence.cells if cell.run.run_id not in wrong),
     )
 

@@ -56,6 +56,11 @@ class Rule:
         return folded(outcome) if self.folded and isinstance(outcome, tuple) else outcome
 
     @property
+    def rates(self) -> bool:
+        """Whether it rates runs: it is asked last, and only of runs that no finding declares wrong."""
+        return self.good_news or "scaling_budgets" in self.needs
+
+    @property
     def module(self) -> str:
         """Where it is written; the docstring there is its page."""
         look = self.look or self.look_at_job

@@ -46,7 +46,7 @@ class ScalingBudget:
 
     readings: one where ``decided_by`` says why the scaling is strong or weak, else both. basis: what the times are.
     no_interval, no_parts: why the speed-up has no interval, and why the loss has no parts.
-    traced: both sides are traced jobs.
+    traced: both sides are traced jobs. run_ids: of the run and its baseline, where both are training runs.
     """
 
     base: str
@@ -62,3 +62,4 @@ class ScalingBudget:
     no_interval: str | None = None
     no_parts: str | None = None
     traced: bool = False
+    run_ids: tuple[str, ...] = ()

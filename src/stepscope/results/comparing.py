@@ -102,8 +102,9 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | N
         notes.append(f"{tested} tests at 5%: about {tested * SIGNIFICANT:.0f} will differ by chance alone")
     if any(figure.p_value is not None and figure.metric in TRACE_METRICS for figure in figures):
         notes.append(CAUTION)
-    once = [side.rounds[0] for side in sides if len(side.rounds) == 1]
-    together = derived(as_given(once if len(once) > 1 else []), drop_epochs=drop_epochs, stated=scaling)
+    once = [side for side in sides if len(side.rounds) == 1]
+    joined = as_given([side.rounds[0] for side in once], [side.name for side in once])
+    together = derived(joined, drop_epochs=drop_epochs, stated=scaling)
     conditions = conditions_of([side.rounds[0] for side in sides], _on_all_sides(partners))
     return Comparison(
         sides=tuple(side.name for side in sides),

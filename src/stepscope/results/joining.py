@@ -98,12 +98,12 @@ def _only(values: Sequence[Any]) -> Any:
     return there[0] if there and all(value == there[0] for value in there) else None
 
 
-def as_given(parts: Sequence[Evidence]) -> Evidence:
+def as_given(parts: Sequence[Evidence], names: Sequence[str] | None = None) -> Evidence:
     """``parts`` joined. Two that hold a run each, on different numbers of ranks, are a run and its baseline.
 
     What keeps them from being compared is a note.
     """
-    evidence = join(parts)
+    evidence = join(parts, names)
     runs = [run for run in evidence.runs if run.status == "ok"]
     alone = len(parts) == 2 and all(sum(run.status == "ok" for run in part.runs) == 1 for part in parts)
     if not alone or any(part.cells for part in parts):

@@ -20,7 +20,7 @@ def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
     """
     if stated is not None:
         require_known(evidence.runs, stated)
-        if not evidence.scaling_budgets:
+        if not any(each.traced for each in evidence.scaling_budgets):
             _require_taken(evidence.runs, stated.scaling)
         if stated.columns and not any(source.format == "table" for source in evidence.sources):
             raise UsageError("--columns: nothing here is a table of results", fix="leave it out")

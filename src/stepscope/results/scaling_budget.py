@@ -65,7 +65,8 @@ def scaling_budgets(
 
 
 def _of_traces(evidence: Evidence, stated: Scaling | None, notes: list[str]) -> list[ScalingBudget]:
-    jobs = [found for job in evidence.traces if job.cell_id is None and (found := _traced(job)) is not None]
+    given = [job for job in evidence.traces if job.cell_id is None]
+    jobs = [found for job in given if len(given) > 1 and (found := _traced(job)) is not None]
     fewest = min((job.world for job in jobs), default=0)
     bases = [job for job in jobs if job.world == fewest]
     others = [job for job in jobs if job.world > fewest]
@@ -254,6 +255,7 @@ def _of_run(run: TrainingRun, base: TrainingRun, row: ScalingRow, drop_epochs: i
     return ScalingBudget(
         base=_named(base, run),
         run=_named(run, base),
+        run_ids=(run.run_id, base.run_id),
         base_world_size=row.baseline_world_size,
         world_size=row.world_size,
         unit=unit,
@@ -292,6 +294,7 @@ def _undecided(run: TrainingRun, by_id: Mapping[str, TrainingRun]) -> ScalingBud
     return ScalingBudget(
         base=_named(base, run),
         run=_named(run, base),
+        run_ids=(run.run_id, base.run_id),
         base_world_size=base.world_size,
         world_size=run.world_size,
         unit="step",

@@ -22,7 +22,7 @@ FIRST = {
     "naive": ("naive-synchronisation", "8 reductions a step"),
     "ddp": ("compute-bound", "computation takes 9"),
     "hang": ("hang", f"rank {LOST} never entered collective 24"),
-    "bad-scaling": ("exposed-communication", "38"),
+    "bad-scaling": ("scaling-loss", "of the loss is exposed communication"),
     "logs": ("duplicated-data", "4 ranks train on the same data"),
     "sockets": ("nccl-net-plugin", "NET/Socket"),
 }

@@ -24,7 +24,8 @@ class _Line:
 
 
 def build(budgets: Sequence[ScalingBudget]) -> Table:
-    """One row a part, the largest loss first, and the whole below; a block for every pair and reading."""
+    """One row a part, the largest loss first, and the whole below; a block for every pair and reading that has parts."""
+    budgets = [budget for budget in budgets if budget.readings[0].parts]
     first = budgets[0] if len(budgets) == 1 else None
     return tabled(
         "scaling_budget",
@@ -62,7 +63,7 @@ def _footnotes(budgets: Sequence[ScalingBudget]) -> tuple[str, ...]:
     ]
     if any(budget.traced for budget in budgets):
         notes.append("traced jobs: means over ranks and steps; the last rank to finish a step decides its length.")
-    return (*notes, *dict.fromkeys(budget.no_parts for budget in budgets if budget.no_parts))
+    return tuple(notes)
 
 
 VIEW = View(key="scaling_budget", title="Where the speed-up is lost", needs=("scaling_budgets",), table=build)
