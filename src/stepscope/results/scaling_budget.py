@@ -56,8 +56,7 @@ def scaling_budgets(
     """(a budget for every job or imported run with a baseline on fewer ranks, why there is none for others)."""
     notes: list[str] = []
     traced = _of_traces(evidence, stated, notes)
-    measured = {cell.run.run_id for cell in evidence.cells}
-    by_id = {run.run_id: run for run in evidence.runs if run.run_id not in measured}
+    by_id = {run.run_id: run for run in evidence.runs if run.workload is None}  # cells of ours have rules of their own
     rows = {row.run_id: row for row in evidence.scaling if not row.is_baseline and row.baseline_id in by_id}
     runs = [_of_run(by_id[key], by_id[row.baseline_id], row, drop_epochs) for key, row in rows.items() if key in by_id]
     runs += [_undecided(run, by_id) for run in by_id.values() if run.run_id not in rows]
