@@ -78,12 +78,12 @@ def _said_once(column: Column, value: Value) -> str:
 def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]:
     """Every table of the page but scaling's, which stands with its charts."""
     found = []
-    lost = scaling_budget.build(evidence.scaling_budgets)
-    if lost.rows:
-        found.append(shown(lost))
     if evidence.runs:
         table = runs.build(evidence.runs, evidence.scaling, drop_epochs=drop_epochs, show=runs.PAGE)
         found.append(shown(replace(table, key="runs", title="Runs", notes=table.notes[:MAX_NOTES])))
+    lost = scaling_budget.build(evidence.scaling_budgets)
+    if lost.rows:
+        found.append(shown(lost))
     found += [shown(table, fold=len(table.rows) > 200) for table in build_all(evidence.comm)]
     found += [shown(table) for table in machine_tables(evidence)]
     if any(run.epochs for run in evidence.runs):
