@@ -29,3 +29,8 @@ def __getattr__(name: str) -> Any:
         module, attribute = _HOMES[name]
         return getattr(import_module(module), attribute)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names only."""
+    return sorted(__all__)

@@ -3,21 +3,58 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Sequence
+from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from stepscope import __version__
 from stepscope.cli.commands import REGISTRY
 from stepscope.core.errors import ExitCode
 
+PANELS = ("Start here", "Look at a job", "Measure", "Predict", "Look at a machine", "Reference")
+"""Headings of the list of commands, in their order; others follow."""
+
+COMPLETING = "_STEPSCOPE_COMPLETE"
+"""Set by the shell that asks for completions: what to answer."""
+
+
+class _PlainHelp:
+    """Switches without ``<bool>``."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for each in found:
+            if getattr(each, "is_flag", False) and each.metavar is None:
+                each.metavar = ""
+        return found
+
+
+class _Group(_PlainHelp, TyperGroup):
+    pass
+
+
+class _Command(_PlainHelp, TyperCommand):
+    pass
+
+
+def main(arguments: Sequence[str]) -> int | None:
+    """Run ``arguments`` as typer reads them, or answer the shell that completes a line."""
+    code: int | None = build_app(arguments)(args=list(arguments), prog_name="stepscope", standalone_mode=False)
+    return code
+
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
     """The command that ``arguments`` name, alone; where they name none, all of them as help lists them."""
+    completing = COMPLETING in os.environ
+    asks_for_completion = any("-completion" in text for text in arguments[:1])
     app = typer.Typer(
         name="stepscope",
+        cls=_Group,
         help="Shows where a distributed PyTorch training step's time goes, and what to change.",
-        add_completion=False,
+        add_completion=completing or asks_for_completion or not arguments or arguments[0] in ("-h", "--help"),
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -35,16 +72,27 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
             raise typer.Exit(ExitCode.USAGE)
 
     names = REGISTRY.names()
-    asked = next((text for text in arguments if not text.startswith("-")), None)
-    if asked in names:
+    words = _line_of_shell() if completing else arguments
+    asked = next((text for text in words if not text.startswith("-")), None)
+    if asked in names and not (completing and words[-1:] == [asked]):
         command = REGISTRY.load(asked)
         settings = {"allow_interspersed_args": not command.runs_a_command}
-        app.command(asked, context_settings=settings)(command.typer_function())
+        app.command(asked, cls=_Command, context_settings=settings)(command.typer_function())
         return app
-    for name in names:
-        command = REGISTRY.load(name)
+    commands = {name: REGISTRY.load(name) for name in names}
+    for name, command in sorted(commands.items(), key=lambda item: _place(item[1].panel)):
         app.command(name, help=inspect.getdoc(command.options), rich_help_panel=command.panel)(_listed_only)
     return app
+
+
+def _place(panel: str) -> int:
+    return PANELS.index(panel) if panel in PANELS else len(PANELS)
+
+
+def _line_of_shell() -> list[str]:
+    """The words typed so far, as bash, zsh and fish hand them over."""
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    return line.split()[1:]
 
 
 def _listed_only() -> None:

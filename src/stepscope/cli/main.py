@@ -5,6 +5,7 @@ Everything is imported inside, so that Ctrl-C during the imports ends as it does
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -64,14 +65,16 @@ def _command(argv: list[str] | None) -> int:
     from stepscope.core.errors import ExitCode
 
     arguments = sys.argv[1:] if argv is None else argv
-    named = REGISTRY.load(arguments[0]) if arguments and arguments[0] in REGISTRY.shipped else None
+    completing = "_STEPSCOPE_COMPLETE" in os.environ  # a shell asks what may follow: nothing is run
+    known = bool(arguments) and arguments[0] in REGISTRY.shipped and not completing
+    named = REGISTRY.load(arguments[0]) if known else None
     options = None if named is None else read(named.options, arguments[1:])
     if named is not None and options is not None:
         code = named.run(options)
     else:
-        from stepscope.cli.app import build_app
+        from stepscope.cli import app
 
-        code = build_app(arguments)(args=arguments, standalone_mode=False)
+        code = app.main(arguments)
     sys.stdout.flush()
     return code if isinstance(code, int) else ExitCode.OK
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -77,6 +78,44 @@ def parse_condition(text: str, *, metrics: Collection[str], rules: Collection[st
             fix="give the number itself (a fraction for shares: 0.2), or use `stepscope compare`",
         )
     try:
-        return Condition(text=text, key=key, op=op, number=float(number), percent=bool(sign))
+        condition = Condition(text=text, key=key, op=op, number=float(number), percent=bool(sign))
     except ValueError as error:
         raise UsageError(f"--fail-if {text!r}: {number!r} is not a number") from error
+    _require_open(condition, percent_known=percent)
+    return condition
+
+
+def _range(condition: Condition) -> tuple[float, float]:
+    """Lowest and highest value that the number can have."""
+    if condition.percent:
+        return -100.0, math.inf
+    if condition.key.endswith(("_fraction", "accuracy")):
+        return 0.0, 1.0
+    return (-math.inf if condition.key.endswith("loss") else 0.0), math.inf
+
+
+def _require_open(condition: Condition, *, percent_known: bool) -> None:
+    """Raises UsageError for a condition that holds for every value, or for none: with what was probably meant."""
+    low, high = _range(condition)
+    number, op = condition.number, condition.op
+    never = {
+        ">": number >= high, ">=": number > high, "<": number <= low, "<=": number < low,
+        "==": not low <= number <= high, "!=": False,
+    }[op or "!="]  # fmt: skip
+    always = {
+        ">": number < low, ">=": number <= low, "<": number > high, "<=": number >= high, "==": False,
+        "!=": not low <= number <= high,
+    }[op or "=="]  # fmt: skip
+    if not never and not always:
+        return
+    span = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
+    meant = None
+    if number < low and percent_known and not condition.percent:
+        meant = f"{condition.key} {op} {number:g}%"
+    elif high == 1.0 and 1.0 < number <= 100.0:
+        meant = f"{condition.key} {op} {number / 100:g}"
+    raise UsageError(
+        f"--fail-if {condition.text!r} is {'never' if never else 'always'} true: "
+        f"{'a change in per cent' if condition.percent else condition.key} is {span}",
+        fix=f"did you mean {meant!r}?" if meant else None,
+    )

@@ -38,7 +38,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
     "trace": TRACE,
     "diagnose": {
         **READ, "rules": ["--rules", "noisy-runs"], "explain": ["--explain", "straggler"], "protocol": ["--protocol"],
-        "everything": ["--all"], "fail_if": ["--fail-if", "finding_count >= 0"], "json": ["--json"],
+        "everything": ["--all"], "fail_if": ["--fail-if", "finding_count != 99"], "json": ["--json"],
     },
     "report": {
         **READ, "output": ["--output", "OUT/elsewhere"], "html": ["--html"], "png": ["--png"], "svg": ["--svg"],

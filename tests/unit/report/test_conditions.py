@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from stepscope.core.errors import UsageError
@@ -52,3 +54,36 @@ def test_where_there_are_no_rules_none_are_offered() -> None:
         parse_condition("idle_fraction", metrics=METRICS, rules=())
     assert "rule" not in str(refused.value)
     assert "exposed_comm_fraction" in str(refused.value)
+
+
+UNITS = ("samples_per_s", "test_accuracy", "step_ns", "idle_fraction", "finding_count", "train_loss")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("samples_per_s < -3", "never true: samples_per_s is at least 0.*did you mean 'samples_per_s < -3%'"),
+        ("samples_per_s > -3", "always true.*did you mean 'samples_per_s > -3%'"),
+        ("test_accuracy < 95", "always true: test_accuracy is between 0 and 1.*did you mean 'test_accuracy < 0.95'"),
+        ("test_accuracy > 95", "never true.*did you mean 'test_accuracy > 0.95'"),
+        ("idle_fraction > 1", "never true"),
+        ("idle_fraction >= 20", "never true.*did you mean 'idle_fraction >= 0.2'"),
+        ("finding_count >= 0", "always true"),
+        ("finding_count == -1", "never true"),
+        ("finding_count != -1", "always true"),
+        ("step_ns < -100%", "never true: a change in per cent is at least -100"),
+        ("step_ns <= 0.5%", None),
+        ("step_ns > 5%", None),
+        ("test_accuracy < 0.95", None),
+        ("train_loss < -1", None),
+        ("finding_count > 0", None),
+        ("samples_per_s < 3", None),
+    ],
+)
+def test_a_condition_that_is_never_or_always_true_is_refused_with_what_was_meant(text: str, said: str | None) -> None:
+    if said is None:
+        assert parse_condition(text, metrics=UNITS, rules=(), percent=True).text == text
+        return
+    with pytest.raises(UsageError) as refused:
+        parse_condition(text, metrics=UNITS, rules=(), percent=True)
+    assert re.search(said, " ".join(str(refused.value).split()))

@@ -1,0 +1,67 @@
+"""Ways to start stepscope, its help, its completions and its public names."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import stepscope
+from stepscope.cli.app import PANELS
+from stepscope.cli.commands import REGISTRY
+
+SCRIPT = "from stepscope.cli.main import main; main()"
+
+
+def started(*words: str, **environ: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "100", **environ},
+    )
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def test_the_package_runs_as_a_module() -> None:
+    assert started("-m", "stepscope", "--version") == f"stepscope {stepscope.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("stepscope tr", {"trace"}),
+        ("stepscope trace --dif", {"--diff", "--diff-steps"}),
+        ("stepscope comp", {"compare"}),
+    ],
+)
+def test_shells_complete_commands_and_options(line: str, found: set[str]) -> None:
+    words = line.split()
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1), "_TYPER_COMPLETE_ARGS": line}
+    bash = started("-c", SCRIPT, _STEPSCOPE_COMPLETE="complete_bash", **asked)
+    assert set(bash.split()) == found
+    zsh = started("-c", SCRIPT, _STEPSCOPE_COMPLETE="complete_zsh", **asked)
+    assert all(f'"{each}"' in zsh for each in found)
+    fish = started("-c", SCRIPT, _STEPSCOPE_COMPLETE="complete_fish", _TYPER_COMPLETE_FISH_ACTION="get-args", **asked)
+    assert {row.partition("\t")[0] for row in fish.splitlines() if row.startswith(("-", "t", "c"))} >= found
+
+
+def test_help_begins_with_where_to_start_and_calls_no_switch_a_bool() -> None:
+    text = started("-m", "stepscope", "--help")
+    places = [text.index(f"─ {panel} ─") for panel in PANELS]
+    assert places == sorted(places)
+    assert "bool" not in text
+    assert "--install-completion" in text
+    assert "bool" not in started("-m", "stepscope", "comm", "--help")
+
+
+def test_every_panel_has_its_place() -> None:
+    assert {REGISTRY.load(name).panel for name in REGISTRY.shipped} <= set(PANELS)
+
+
+def test_the_package_shows_its_public_names_only() -> None:
+    assert dir(stepscope) == sorted(stepscope.__all__)
