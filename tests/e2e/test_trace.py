@@ -54,6 +54,8 @@ def test_findings_have_the_shape_that_diagnose_prints(stepscope: Cli, job: Path)
         "confidence",
         "advice",
         "subject",
+        "priority",
+        "wrong_runs",
     ]
     assert (first["rule"], first["subject"]) == ("straggler", "rank 2")
     assert set(first["advice"][0]) == {"text", "command"}

@@ -48,12 +48,12 @@ def run(options: Trace) -> int:
     paths = [found for path in options.paths for found in _traces_of(path, options.cell)]
     files_read: set[str] = set()
 
-    def analyse(files: Sequence[str], wanted: Wanted) -> TraceSummary:
-        from stepscope.traces.job import analyse_job
+    def analyse(files: Sequence[str], wanted: Wanted) -> dict[str, TraceSummary]:
+        from stepscope.traces.job import analyse_captures
 
         watch = _Watch()
         with stop_signals_raise("terminated while reading traces"):  # the reading processes end too
-            summary = analyse_job(
+            found = analyse_captures(
                 files,
                 wanted=wanted,
                 ranks=stated,
@@ -64,15 +64,16 @@ def run(options: Trace) -> int:
                 advanced=watch.advanced,
             )
         watch.end()
-        files_read.update(name for p in summary.ranks for name in (p.facts.file, Path(p.facts.file).name))
-        return summary
+        ranks = [p for summary in found.values() for p in summary.ranks]
+        files_read.update(name for p in ranks for name in (p.facts.file, Path(p.facts.file).name))
+        return found
 
     if options.diff is not None or options.diff_steps is not None:
         from stepscope.cli import trace_diff
 
         profile = Wanted(sections=frozenset({"profile"}))
         code = trace_diff.run(
-            options, lambda path: analyse(paths if path is None else _traces_of(path, options.cell), profile)
+            options, lambda path: _one(analyse(paths if path is None else _traces_of(path, options.cell), profile))
         )
         _require_known(stated, files_read)
         return code
@@ -86,33 +87,50 @@ def run(options: Trace) -> int:
         hardware_flop=options.hardware_flop,
     )
     early = _shows_early(paths, options)
-    summary = analyse(paths, replace(wanted, scan=early))
-    if early and (early := any(p.partial for p in summary.ranks)):
-        _show_early(_selected(summary, ranks=ranks, steps=None), limit=options.limit)
-        summary = analyse(paths, wanted)
+    found = analyse(paths, replace(wanted, scan=early))
+    if early and (early := len(found) == 1 and any(p.partial for p in _one(found).ranks)):
+        _show_early(_selected(_one(found), ranks=ranks, steps=None), limit=options.limit)
+    if early or (any(p.partial for summary in found.values() for p in summary.ranks) and not wanted.device_only):
+        found = analyse(paths, wanted)
     _require_known(stated, files_read)
-    if options.merge is not None:
-        _merge(summary, options.merge)
-    diagnosis = _diagnosed(summary, paths, rules_asked=rules_asked)
-    shown = _selected(summary, ranks=ranks, steps=steps)
-    if options.csv is not None:
-        _write_csv(shown, options.csv, sections if options.show else trace_sections.SECTIONS)
-    if options.json:
-        from stepscope.report.trace_document import document
+    if options.json or options.csv is not None or options.merge is not None or conditions:
+        _one(found)  # these are of one capture
+    elif len(found) > 1:
+        out().print(f"{len(found)} captures: {', '.join(found)}", style="bold", soft_wrap=True)
+    for name, summary in found.items():
+        if options.merge is not None:
+            _merge(summary, options.merge)
+        diagnosis = _diagnosed(summary, name or _name(paths), rules_asked=rules_asked)
+        shown = _selected(summary, ranks=ranks, steps=steps)
+        if options.csv is not None:
+            _write_csv(shown, options.csv, sections if options.show else trace_sections.SECTIONS)
+        if options.json:
+            from stepscope.report.trace_document import document
 
-        print_document(document(shown, diagnosis))
-    else:
-        rest = [section for section in sections if not (early and section in DEVICE_ONLY)]
-        _show(shown, diagnosis, rest, limit=options.limit, head=_bound_by(shown) if early else "")
-    if conditions:
-        from stepscope.cli.findings import say_unchecked
-        from stepscope.report.conditions import refuse_failed
-        from stepscope.report.trace_document import metrics
+            print_document(document(shown, diagnosis))
+        else:
+            if name:
+                out().print(f"\n{name}", style="bold", soft_wrap=True)
+            rest = [section for section in sections if not (early and section in DEVICE_ONLY)]
+            _show(shown, diagnosis, rest, limit=options.limit, head=_bound_by(shown) if early else "")
+        if conditions:
+            from stepscope.cli.findings import say_unchecked
+            from stepscope.report.conditions import refuse_failed
+            from stepscope.report.trace_document import metrics
 
-        values = metrics(summary)
-        say_unchecked(conditions, values, diagnosis)
-        refuse_failed(conditions, values, diagnosis)
+            values = metrics(summary)
+            say_unchecked(conditions, values, diagnosis)
+            refuse_failed(conditions, values, diagnosis)
     return 0
+
+
+def _one(found: Mapping[str, TraceSummary]) -> TraceSummary:
+    """The only capture. Raises DataError where there are several: what is asked for is of one."""
+    if len(found) > 1:
+        from stepscope.traces.job import several_captures
+
+        raise several_captures(found)
+    return next(iter(found.values()))
 
 
 SHOWN_IN = {"steps": "steps", "sort": "operators", "flop": "utilisation", "hardware_flop": "utilisation"}
@@ -169,7 +187,7 @@ def _conditions(texts: Sequence[str]) -> tuple[Sequence[Condition], bool]:
     return conditions, any(condition.op is None for condition in conditions)
 
 
-def _diagnosed(summary: TraceSummary, paths: Sequence[str], *, rules_asked: bool) -> Diagnosis:
+def _diagnosed(summary: TraceSummary, name: str, *, rules_asked: bool) -> Diagnosis:
     """What the rules say; nothing where device events alone were read, of which none can tell, and none is asked for."""
     if not rules_asked and all(p.partial for p in summary.ranks):
         from stepscope.records.finding import Diagnosis
@@ -177,7 +195,7 @@ def _diagnosed(summary: TraceSummary, paths: Sequence[str], *, rules_asked: bool
         return Diagnosis(findings=(), skipped=(), quiet=())
     from stepscope.diagnose.trace_findings import diagnose_traces
 
-    return diagnose_traces(summary, name=_name(paths))
+    return diagnose_traces(summary, name=name)
 
 
 def _merge(summary: TraceSummary, output: Path) -> None:

@@ -48,7 +48,10 @@ class FileNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
-    """Where one rank's events came from. ``recorded`` facts are None where the file is silent."""
+    """Where one rank's events came from. ``recorded`` facts are None where the file is silent.
+
+    unix_ns: first start and last end of its events since 1970.
+    """
 
     rank: int
     file: str
@@ -58,6 +61,7 @@ class RankFacts:
     backend: str | None
     device_name: str | None
     host: str | None
+    unix_ns: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

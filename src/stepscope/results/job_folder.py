@@ -30,10 +30,10 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """How each kind is read. load: one path of ours. traces: the ranks of one job. imported: what an importer made."""
+    """How each kind is read. load: one path of ours. traces: a job's ranks, by capture. imported: what an importer made."""
 
     load: Callable[[Path], Evidence]
-    traces: Callable[[Sequence[Path], Mapping[str, int], Callable[[Path, DataError], None]], TraceSummary]
+    traces: Callable[[Sequence[Path], Mapping[str, int], Callable[[Path, DataError], None]], Mapping[str, TraceSummary]]
     trace_notes: Callable[[TraceSummary], tuple[str, ...]]
     imported: Callable[[Path, Imported], Evidence]
 
@@ -79,15 +79,21 @@ def _read(
         got = REGISTRY.load(item.kind).read_files(Candidate(root, stated, item.files))
         return readers.imported(root / item.job, got), got.left_out
     damaged: list[LeftOut] = []
-    summary = readers.traces(
+    captures = readers.traces(
         item.files,
         there.ranks,
         lambda path, error: damaged.append(LeftOut(path=str(path), reason=error.why or error.what)),
     )
+    job = item.job or root.resolve().name
+    notes = [note for summary in captures.values() for note in readers.trace_notes(summary)]
+    if len(captures) > 1:
+        notes.append(
+            f"{job}: {len(captures)} captures of the same ranks, each looked at by itself: {', '.join(captures)}"
+        )
     evidence = Evidence(
         sources=(Source(path=root / item.job, kind="trace"),),
-        traces=(TraceEvidence(name=item.job or root.resolve().name, summary=summary),),
-        notes=readers.trace_notes(summary),
+        traces=tuple(TraceEvidence(name=name or job, summary=summary) for name, summary in captures.items()),
+        notes=tuple(dict.fromkeys(notes)),
     )
     return evidence, damaged
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from os import SEEK_END
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
@@ -32,6 +32,9 @@ from stepscope.store.calibration import read_calibration
 from stepscope.store.files import require_there
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes, read_cell, read_if_there, read_run
+
+if TYPE_CHECKING:
+    from stepscope.traces.rank_pass import Wanted
 
 OnTrace = Callable[[Path], None]
 ReadTraces = Callable[[Path | Sequence[Path]], TraceSummary]
@@ -151,7 +154,7 @@ def load_source(
         return _run_folder(path, cell=cell, read=read if traces else None)
     if path.is_dir():
         again = partial(load_source, stated=stated, cell=cell, traces=traces, spans=spans, on_trace=on_trace)
-        job = partial(_read_job, spans=spans, on_trace=on_trace)
+        job = partial(_read_captures, spans=spans, on_trace=on_trace)
         readers = Readers(load=again, traces=job, trace_notes=_trace_notes, imported=_imported)
         return read_folder(path, stated=stated, readers=readers)
     if (rows := _results_file(path)) is not None:
@@ -403,19 +406,25 @@ def _few(notes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _read_traces(files: Path | Sequence[Path], *, spans: bool, on_trace: OnTrace | None) -> TraceSummary:
-    return _read_job(files, {}, None, spans=spans, on_trace=on_trace)
+    from stepscope.traces.job import analyse_job
+
+    return analyse_job(files, wanted=_wanted(spans=spans), done=on_trace)
 
 
-def _read_job(
-    files: Path | Sequence[Path],
+def _read_captures(
+    files: Sequence[Path],
     ranks: Mapping[str, int],
-    left_out: Callable[[Path, DataError], None] | None,
+    left_out: Callable[[Path, DataError], None],
     *,
     spans: bool,
     on_trace: OnTrace | None,
-) -> TraceSummary:
-    from stepscope.traces.job import analyse_job
+) -> Mapping[str, TraceSummary]:
+    from stepscope.traces.job import analyse_captures
+
+    return analyse_captures(files, wanted=_wanted(spans=spans), ranks=ranks, done=on_trace, left_out=left_out)
+
+
+def _wanted(*, spans: bool) -> Wanted:
     from stepscope.traces.rank_pass import EVERYTHING, Wanted
 
-    sections = EVERYTHING | {"spans"} if spans else EVERYTHING
-    return analyse_job(files, wanted=Wanted(sections=sections), ranks=ranks, done=on_trace, left_out=left_out)
+    return Wanted(sections=EVERYTHING | {"spans"} if spans else EVERYTHING)

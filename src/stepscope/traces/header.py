@@ -12,7 +12,7 @@ import msgspec
 
 from stepscope.traces.events import ProcessGroup, TraceMeta
 
-_RANK_IN_NAME = (
+RANK_IN_NAME = (
     re.compile(r"(?<![a-z])rank[-_.]?(\d+)", re.IGNORECASE),
     re.compile(r"(?<![a-z])worker[-_.]?(\d+)", re.IGNORECASE),
 )
@@ -71,7 +71,7 @@ def unread_categories(foreign: Mapping[tuple[str, str], int], labels: Mapping[st
 
 def rank_from_name(path: Path) -> int | None:
     """The rank that a file name states (rank-3, rank_3, worker3); None when it states none."""
-    for pattern in _RANK_IN_NAME:
+    for pattern in RANK_IN_NAME:
         if found := pattern.search(path.name):
             return int(found[1])
     return None

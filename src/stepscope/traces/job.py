@@ -35,7 +35,7 @@ def text_bytes(files: Iterable[Path]) -> int:
     return sum(f.stat().st_size * (1 if f.suffix == ".json" else _PACKED_RATIO) for f in files)
 
 
-def analyse_job(
+def analyse_captures(
     paths: str | Path | Iterable[str | Path],
     *,
     wanted: Wanted | None = None,
@@ -47,8 +47,9 @@ def analyse_job(
     started: Callable[[Sequence[Path]], None] | None = None,
     advanced: Advanced | None = None,
     left_out: LeaveOut | None = None,
-) -> TraceSummary:
-    """Load and analyse every rank's trace under ``paths``, then match the ranks. ``wanted`` None: everything.
+) -> dict[str, TraceSummary]:
+    """Load and analyse every rank's trace under ``paths``, then match the ranks of each capture. ``wanted`` None:
+    everything. By the captures' names; one capture, as usual, is called "".
 
     ``executor`` maps the files over its workers; without one, ``processes`` (None: one per core) are started where that
     pays. ``cache``: keep the columns of each file for the next time. ``started`` is told the files, ``advanced`` how far
@@ -61,8 +62,53 @@ def analyse_job(
     work = partial(pass_file, wanted=wanted or Wanted(), stated=ranks or {}, alone=len(files) == 1, cache=cache)
     passes = _map(work, files, executor or processes, done or (lambda _: None), advanced, left_out)
     notes = tuple(FileNote(rank=None, kind=n.kind, text=n.text) for n in skipped)
-    ordered = one_per_rank(passes, rank=lambda p: p.facts.rank, path=lambda p: Path(p.facts.file))
-    return combine(ordered, notes=notes)
+    found = {"": passes}
+    if len({p.facts.rank for p in passes}) < len(passes):
+        from stepscope.traces.captures import captures
+
+        # One that cannot be told apart is refused below.
+        found = captures(passes) or found
+    return {
+        name: combine(one_per_rank(group, rank=lambda p: p.facts.rank, path=lambda p: Path(p.facts.file)), notes=notes)
+        for name, group in found.items()
+    }
+
+
+def analyse_job(
+    paths: str | Path | Iterable[str | Path],
+    *,
+    wanted: Wanted | None = None,
+    ranks: Mapping[str, int] | None = None,
+    executor: Executor | None = None,
+    processes: int | None = None,
+    cache: bool = False,
+    done: Callable[[Path], None] | None = None,
+    left_out: LeaveOut | None = None,
+) -> TraceSummary:
+    """As ``analyse_captures`` for files of one capture. Raises DataError too where there are several."""
+    found = analyse_captures(
+        paths,
+        wanted=wanted,
+        ranks=ranks,
+        executor=executor,
+        processes=processes,
+        cache=cache,
+        done=done,
+        left_out=left_out,
+    )
+    if len(found) > 1:
+        raise several_captures(found)
+    return next(iter(found.values()))
+
+
+def several_captures(found: Mapping[str, TraceSummary]) -> DataError:
+    """What to answer where one capture is asked for and there are several."""
+    first = [Path(p.facts.file).name for p in next(iter(found.values())).ranks]
+    return DataError(
+        f"{len(found)} captures in these files: {', '.join(list(found)[:6])}",
+        why="files record the same rank; by their names or times they are of different captures",
+        fix=f"name the files of one, for example {' '.join(first[:3])}{' ...' if first[3:] else ''}",
+    )
 
 
 def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> TraceSummary:

@@ -11,7 +11,7 @@ from stepscope.core.errors import MissingError
 from stepscope.records.trace_summary import FileNote, RankFacts, RankPass
 from stepscope.traces.activity import activity_of
 from stepscope.traces.budget import rank_budget
-from stepscope.traces.events import RankTrace
+from stepscope.traces.events import Events, RankTrace
 from stepscope.traces.load import Advanced, load_file, rank_of
 
 DEVICE_ONLY = frozenset({"budget", "overlap"})
@@ -85,6 +85,7 @@ def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:
         backend=meta.backend,
         device_name=meta.device_names[0] if meta.device_names else None,
         host=meta.host,
+        unix_ns=_unix(events, meta.base_time_ns),
     )
     activity = activity_of(events)
     notes = [(n.kind, n.text) for n in trace.notes]
@@ -106,3 +107,16 @@ def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:
     from stepscope.traces.sections import with_sections  # not needed for the budget, and takes as long as numpy
 
     return with_sections(result, trace, activity, wanted)
+
+
+_UNIX_FROM_NS = 10**18
+"""2001: times beyond are since 1970 by themselves."""
+
+
+def _unix(events: Events, base_ns: int | None) -> tuple[int, int] | None:
+    if not len(events):
+        return None
+    first, last = int(events.ts_ns.min()), int((events.ts_ns + events.dur_ns).max())
+    if base_ns is None and first < _UNIX_FROM_NS:
+        return None
+    return first + (base_ns or 0), last + (base_ns or 0)
