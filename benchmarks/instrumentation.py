@@ -18,7 +18,7 @@ from stepscope.instrument.regions import Regions
 from stepscope.instrument.timer import CpuStepTimer, GradientReadiness, NoTimer, StepTimer
 from stepscope.predict.specs import specs_of
 from stepscope.rank.mesh import Mesh
-from stepscope.rank.precision import open_numerics
+from stepscope.rank.precision import Numerics
 from stepscope.rank.sampling import Sampling, plan_epoch
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.training import Training
@@ -43,7 +43,7 @@ def _training(cell: CellSpec, timer: StepTimer, *, hooks: bool) -> Training:
     specs = specs_of(cell)
     torch.manual_seed(1)
     task = MODULES.load("mlp")(specs.model, specs.needs, "ce")
-    numerics = open_numerics("fp32", torch.device("cpu"))
+    numerics = Numerics("fp32", torch.device("cpu"))
     module = numerics.prepare(task.module)
     readiness = GradientReadiness(module, timer) if hooks else None
     mesh = Mesh(rank=0, world_size=1, device=torch.device("cpu"), backend="gloo")

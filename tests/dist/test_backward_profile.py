@@ -17,10 +17,10 @@ from stepscope.instrument.timer import GradientReadiness, NoTimer
 from stepscope.predict.timeline import slowest_of, step_timeline
 from stepscope.predict.transport import transport_of
 from stepscope.rank.backward import MOST_STEPS, backward_profile
-from stepscope.rank.loading import open_loader
+from stepscope.rank.loading import Loader
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import ObservedOp, observe
-from stepscope.rank.precision import open_numerics
+from stepscope.rank.precision import Numerics
 from stepscope.rank.sampling import Sampling
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.training import Training
@@ -64,7 +64,7 @@ def profiled(
     end of training and whether gradients and replicas are usable afterwards, and how long the profile took, s."""
     cell = cell_of(mesh, key, options, precision, accumulation)
     family, spec = WORKLOADS.load("mlp"), SPECS.load(key)
-    numerics = open_numerics(precision, mesh.device)
+    numerics = Numerics(precision, mesh.device)
     torch.manual_seed(3)
     task = MODULES.load("mlp")(family.options(layers=LAYERS), NEEDS, "ce")
     module = numerics.prepare(task.module)
@@ -78,7 +78,7 @@ def profiled(
         num_samples=samples, world_size=mesh.world_size, micro_batch=4, accumulation=accumulation, seed=1
     )
     plain = Regions(enabled=False)
-    with open_loader(split, sampling, rank=mesh.rank, device=mesh.device) as loader:
+    with Loader(split, sampling, rank=mesh.rank, device=mesh.device) as loader:
         windows = loader.endless()
         for window, batches in itertools.islice(windows, 4):
             training.step(window, batches, plain)

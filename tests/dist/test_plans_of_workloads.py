@@ -10,7 +10,7 @@ import torch
 from stepscope.config.precision import parameter_dtype
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import check, observe
-from stepscope.rank.precision import open_numerics
+from stepscope.rank.precision import Numerics
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.workloads import REGISTRY as MODULES
 from stepscope.records.plan import InputNeeds, Setting
@@ -54,7 +54,7 @@ def check_step(mesh: Mesh, workload: str, precision: str, key: str, variant: dic
     setting = Setting(
         device="cpu", backend="gloo", world_size=mesh.world_size, precision=precision, optimizer="sgd"
     )
-    numerics = open_numerics(precision, mesh.device)
+    numerics = Numerics(precision, mesh.device)
     torch.manual_seed(0)
     task = MODULES.load(workload)(options, needs, family.losses[0])
     session = IMPLEMENTATIONS.load(key)(numerics.prepare(task.module), mesh, chosen)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import observe
-from stepscope.rank.precision import open_numerics
+from stepscope.rank.precision import Numerics
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.strategies import REGISTRY as SPECS
 
@@ -39,7 +39,7 @@ def train_steps(
 ) -> list[tuple[Tensor, float]]:
     """Parameters and loss scale after each step; in one step, rank 1 alone sees a sample that overflows float16."""
     spec = SPECS.load(key)
-    numerics = open_numerics(precision, mesh.device)
+    numerics = Numerics(precision, mesh.device)
     module = numerics.prepare(small_model())
     session = IMPLEMENTATIONS.load(key)(module, mesh, spec.options())
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
@@ -89,7 +89,7 @@ def test_an_overflow_on_one_rank_makes_all_ranks_skip_the_step(pools: Any, key: 
 
 
 def dtypes_that_travel(mesh: Mesh, precision: str, hook: str) -> set[str]:
-    numerics = open_numerics(precision, mesh.device)
+    numerics = Numerics(precision, mesh.device)
     module = numerics.prepare(small_model())
     session = IMPLEMENTATIONS.load("ddp")(module, mesh, SPECS.load("ddp").options(hook=hook))
 

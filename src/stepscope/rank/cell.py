@@ -24,9 +24,9 @@ from stepscope.rank.backward import backward_profile
 from stepscope.rank.checksum import parameter_checksum
 from stepscope.rank.context import RankContext
 from stepscope.rank.evaluate import correct_answers
-from stepscope.rank.loading import Batch, Loader, open_loader
+from stepscope.rank.loading import Batch, Loader
 from stepscope.rank.pace import Pace
-from stepscope.rank.precision import Numerics, open_numerics
+from stepscope.rank.precision import Numerics
 from stepscope.rank.recorder import Recorder, StepFacts
 from stepscope.rank.reset import reset
 from stepscope.rank.sampling import Sampling, Window
@@ -113,7 +113,7 @@ def _build(
 ) -> _Subject:
     device, mesh = context.mesh.device, context.mesh
     task = MODULES.load(cell.workload)(specs.model, specs.needs, cell.loss)
-    numerics = open_numerics(cell.precision, device)
+    numerics = Numerics(cell.precision, device)
     module = numerics.prepare(task.module)
     _assert_as_specified(module, specs.facts)
     timer = step_timer(device)
@@ -129,7 +129,7 @@ def _build(
         accumulation=cell.accumulation,
         seed=cell.seed,
     )
-    loader = open_loader(
+    loader = Loader(
         prepared.train,
         sampling,
         rank=mesh.rank,

@@ -3,7 +3,7 @@
 For the train loop::
 
     sampling = Sampling(num_samples=len(split), world_size=..., micro_batch=..., accumulation=..., seed=...)
-    with open_loader(split, sampling, rank=rank, device=device, num_workers=0) as loader:
+    with Loader(split, sampling, rank=rank, device=device, num_workers=0) as loader:
         for window, batches in loader.epoch(0):            # or loader.endless(): epoch 0, 1, 2, ... without end
             for x, y in batches:                           # window.micro_steps of them, the same on every rank
                 ...                                        # loss / window.global_samples; x may be EMPTY
@@ -49,7 +49,8 @@ class Seen:
 
 
 class Loader:
-    """One rank's stream of training batches. Owns the worker processes; use as a context manager or close()."""
+    """One rank's stream of training batches. Owns the worker processes, which start with the first epoch; use as a
+    context manager or close()."""
 
     def __init__(
         self,
@@ -143,28 +144,6 @@ class Loader:
             self._seen_rows[piece] = True
             self._seen_samples += len(piece)
             yield _to(self._device, x), _to(self._device, y)
-
-
-def open_loader(
-    split: Split,
-    sampling: Sampling,
-    *,
-    rank: int,
-    device: torch.device,
-    num_workers: int = 0,
-    pin_memory: bool = False,
-    persistent_workers: bool = False,
-) -> Loader:
-    """This rank's training batches; see the module's first lines for use. Workers start with the first epoch."""
-    return Loader(
-        split,
-        sampling,
-        rank=rank,
-        device=device,
-        num_workers=num_workers,
-        pin_memory=pin_memory,
-        persistent_workers=persistent_workers,
-    )
 
 
 def eval_batches(

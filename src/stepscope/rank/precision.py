@@ -78,11 +78,6 @@ class Numerics:
         _write_tf32_switches(self._switches)
 
 
-def open_numerics(precision: str, device: torch.device) -> Numerics:
-    """The numerics of ``precision`` on ``device``; whether it makes sense there is config.precision.refuse."""
-    return Numerics(precision, device)
-
-
 def _tf32_owners() -> list[tuple[Any, str]]:
     """Where torch keeps its TF32 switches: an object and the attribute's name.
 

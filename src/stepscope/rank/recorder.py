@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
 
 import torch
 from torch import Tensor
 
 from stepscope.instrument.timer import PendingStep
-from stepscope.records import codec
 from stepscope.records.samples import SamplesHeader, StepSample
-from stepscope.store.writer import make_dir, write_error
+from stepscope.store.writer import LineFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +37,7 @@ class Recorder:
     """
 
     def __init__(self, path: Path, header: SamplesHeader) -> None:
-        self._path = path
-        make_dir(path.parent)
-        self._new = not path.exists()
-        try:
-            self._file: BinaryIO = path.open("ab")
-        except OSError as error:
-            raise write_error(path, error) from error
-        if self._new:
-            self._write(codec.encode_line(header, header=True))
+        self._file = LineFile(path, header, "ab")
         self._pending: list[tuple[StepFacts, PendingStep, Tensor]] = []
         self._stream: torch.cuda.Stream | None = None
         self.warmup_step_ns: list[int] = []
@@ -86,8 +76,9 @@ class Recorder:
         if not ready:
             return
         losses = self._read([loss for _, _, loss in ready]) if with_loss else [math.nan] * count
-        samples = (self._sample(facts, step, loss) for (facts, step, _), loss in zip(ready, losses, strict=True))
-        self._write(b"".join(codec.encode_line(sample) for sample in samples))
+        self._file.write(
+            *(self._sample(facts, step, loss) for (facts, step, _), loss in zip(ready, losses, strict=True))
+        )
 
     def _read(self, losses: list[Tensor]) -> list[float]:
         """Values on the host. On a stream of their own: behind the compute stream's queue the host would wait for it."""
@@ -112,28 +103,4 @@ class Recorder:
             (self.warmup_step_ns if facts.warmup else self.timed_step_ns).append(times.step_ns)
         self.epoch_step_ns[facts.epoch] = self.epoch_step_ns.get(facts.epoch, 0) + times.step_ns
         self.epoch_loss[facts.epoch] = self.epoch_loss.get(facts.epoch, 0.0) + loss
-        return StepSample(
-            round=facts.round,
-            step=facts.step,
-            epoch=facts.epoch,
-            warmup=facts.warmup,
-            full=facts.full,
-            samples=facts.samples,
-            global_samples=facts.global_samples,
-            loss_sum=loss if math.isfinite(loss) else None,
-            step_ns=times.step_ns,
-            data_wait_ns=times.data_wait_ns,
-            forward_ns=times.forward_ns,
-            backward_compute_ns=times.backward_compute_ns,
-            exposed_comm_ns=times.exposed_comm_ns,
-            optimizer_ns=times.optimizer_ns,
-            other_ns=times.other_ns,
-            host_data_ns=facts.host_data_ns,
-        )
-
-    def _write(self, data: bytes) -> None:
-        try:
-            self._file.write(data)
-            self._file.flush()
-        except OSError as error:
-            raise write_error(self._path, error) from error
+        return StepSample(**asdict(facts), **asdict(times), loss_sum=loss if math.isfinite(loss) else None)

@@ -7,6 +7,8 @@ import io
 import os
 import stat
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from stepscope.core.errors import DataError
@@ -39,6 +41,18 @@ def opened(path: Path) -> gzip.GzipFile | io.BufferedReader:
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     return gzip.GzipFile(path) if packed else path.open("rb")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
+    """The file's bytes; a .gz that was cut off ends the body there. Raises DataError for a file that cannot be read."""
+    try:
+        with opened(path) as file:
+            yield file
+    except EOFError:
+        pass  # what came before counts
+    except (OSError, zlib.error) as error:
+        raise DataError(f"cannot read {path}", why=getattr(error, "strerror", None) or str(error)) from error
 
 
 def head_of(path: Path, size: int) -> bytes:

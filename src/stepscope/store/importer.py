@@ -16,6 +16,9 @@ NAMED = 5
 OTHER_KIND = "of another kind"
 """Why a reader leaves a file out that is none of its own."""
 
+MOST_LOOKED_AT = 50
+"""Files of a folder that are looked at before it counts as foreign: logs may stand among other output of a job."""
+
 HEAD_BYTES = 64 << 10
 """What a file is told by: enough for the header lines that a launcher puts before the tool's own."""
 

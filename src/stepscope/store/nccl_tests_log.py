@@ -6,13 +6,12 @@ Read once, line by line, in constant memory: a log may hold gigabytes of other o
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepscope.core.errors import DataError
-from stepscope.store.files import opened
+from stepscope.store.files import reading
 
 MAX_LINE_BYTES = 1 << 14
 BLOCK_BYTES = 1 << 17
@@ -144,17 +143,11 @@ def read_tables(path: Path, *, headless: bool = False) -> Log:
 def _blocks(path: Path) -> Iterator[bytes]:
     """Whole lines, many at a time; the last one without its end too. Of a line longer than any of interest, its end."""
     rest = b""
-    try:
-        with opened(path) as text:
-            while block := text.read1(BLOCK_BYTES):
-                whole, end, rest = (rest + block).rpartition(b"\n")
-                rest = rest[-MAX_LINE_BYTES:]
-                yield whole + end
-    except EOFError:
-        pass  # a .gz that was cut off: what came before counts
-    except (OSError, zlib.error) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"cannot read {path}", why=why) from error
+    with reading(path) as text:
+        while block := text.read1(BLOCK_BYTES):
+            whole, end, rest = (rest + block).rpartition(b"\n")
+            rest = rest[-MAX_LINE_BYTES:]
+            yield whole + end
     yield rest
 
 

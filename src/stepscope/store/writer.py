@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Literal, Self
 
 from stepscope.core.errors import MissingError
 from stepscope.records import codec
@@ -46,6 +47,40 @@ def make_dir(path: Path) -> Path:
     except OSError as error:
         raise write_error(path, error) from error
     return path
+
+
+class LineFile:
+    """Records, one a line, on disk after every ``write``: a process that is killed leaves what it measured."""
+
+    def __init__(self, path: Path, header: object, mode: Literal["ab", "wb"]) -> None:
+        self._path = path
+        make_dir(path.parent)
+        new = mode == "wb" or not path.exists()
+        try:
+            self._file = path.open(mode)
+        except OSError as error:
+            raise write_error(path, error) from error
+        if new:
+            self._write(codec.encode_line(header, header=True))
+
+    def write(self, *records: object) -> None:
+        self._write(b"".join(codec.encode_line(each) for each in records))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            raise write_error(self._path, error) from error
 
 
 def _no_folder(path: Path) -> Path:

@@ -25,9 +25,9 @@ class NoOptions(OptionsModel):
 class Strategy:
     """A strategy's spec.
 
-    requires(facts, setting, options): None when it can run there, else the reason it cannot.
+    requires(facts, setting, options): None when it can run there (the default: anywhere), else the reason it cannot.
     comm_plan(facts, setting, options): collectives of one optimizer step in steady state, in launch order.
-    memory_plan(facts, setting, options): bytes per rank.
+    memory_plan(facts, setting, options): bytes per rank; by default of a full replica and nothing beside it.
     tolerance(options): largest norm-wise relative error of the gradients it may make (0: exact arithmetic
     up to the order of additions). 1 or more: it carries its error into later steps, and the figure holds for
     the first lossy step only.
@@ -38,19 +38,13 @@ class Strategy:
     key: str
     summary: str
     options: type[OptionsModel]
-    requires: Callable[[ModelFacts, Setting, Any], str | None]
     comm_plan: Callable[[ModelFacts, Setting, Any], tuple[CommOp, ...]]
-    memory_plan: Callable[[ModelFacts, Setting, Any], MemoryPlan]
+    requires: Callable[[ModelFacts, Setting, Any], str | None] = lambda *_: None
+    memory_plan: Callable[[ModelFacts, Setting, Any], MemoryPlan] = lambda facts, setting, _: memory(facts, setting)
     tolerance: Callable[[Any], float] = lambda _: 0.0
     min_warmup_steps: Callable[[Any], int] = lambda _: 1
     collective: bool = True  # False: runs on one rank only
     variants: tuple[Mapping[str, Any], ...] = ({},)
-
-
-def runs_anywhere(facts: ModelFacts, setting: Setting, options: object) -> str | None:
-    """``requires`` of a strategy that asks for nothing but a process group."""
-    del facts, setting, options
-    return None
 
 
 def bucket_bytes(bucket_cap_mb: float) -> int:

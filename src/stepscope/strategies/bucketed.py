@@ -1,12 +1,12 @@
-"""Flat buckets of gradients, reduced while the backward pass still runs; gradients live in the buckets."""
+"""Flat buckets of gradients, reduced while the backward pass still runs; gradients live in the buckets alone."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
 from stepscope.config.options import OptionsModel
-from stepscope.records.plan import CommOp, MemoryPlan, ModelFacts, Setting
-from stepscope.strategies._common import Strategy, all_reduce, bucket_bytes, memory, plan_buckets, runs_anywhere
+from stepscope.records.plan import CommOp, ModelFacts, Setting
+from stepscope.strategies._common import Strategy, all_reduce, bucket_bytes, plan_buckets
 
 
 class BucketedOptions(OptionsModel):
@@ -20,18 +20,11 @@ def _comm_plan(facts: ModelFacts, setting: Setting, options: BucketedOptions) ->
     return tuple(all_reduce(bucket, phase="backward") for bucket in buckets)
 
 
-def _memory_plan(facts: ModelFacts, setting: Setting, options: BucketedOptions) -> MemoryPlan:
-    del options  # the buckets are the gradients' only storage
-    return memory(facts, setting)
-
-
 STRATEGY = Strategy(
     key="bucketed",
     summary="our own overlapped flat buckets in reverse order of use, no copy of the gradients",
     options=BucketedOptions,
-    requires=runs_anywhere,
     comm_plan=_comm_plan,
-    memory_plan=_memory_plan,
     min_warmup_steps=lambda _: 1,  # the first step learns the order in which gradients become ready
     # several buckets, one parameter each, everything in one bucket (for a conformance model of a few KiB)
     variants=({"bucket_cap_mb": 0.002}, {"bucket_cap_mb": 1e-6}, {}),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from stepscope.config.options import OptionsModel
-from stepscope.records.plan import CommOp, MemoryPlan, ModelFacts, Setting
-from stepscope.strategies._common import Strategy, all_reduce, by_dtype, memory, runs_anywhere
+from stepscope.records.plan import CommOp, ModelFacts, Setting
+from stepscope.strategies._common import Strategy, all_reduce, by_dtype
 
 
 class NaiveOptions(OptionsModel):
-    """flat: all gradients in one all-reduce (per dtype) instead of one for each parameter."""
+    """flat: all gradients in one all-reduce (per dtype) instead of one for each parameter; they live in the flat tensor."""
 
     flat: bool = False
 
@@ -19,17 +19,10 @@ def _comm_plan(facts: ModelFacts, setting: Setting, options: NaiveOptions) -> tu
     return tuple(all_reduce(group, phase="after_backward") for group in groups)
 
 
-def _memory_plan(facts: ModelFacts, setting: Setting, options: NaiveOptions) -> MemoryPlan:
-    del options  # flat: the gradients live in the flat tensor, there is no second copy
-    return memory(facts, setting)
-
-
 STRATEGY = Strategy(
     key="naive",
     summary="full backward pass, then a blocking all-reduce per gradient",
     options=NaiveOptions,
-    requires=runs_anywhere,
     comm_plan=_comm_plan,
-    memory_plan=_memory_plan,
     variants=({}, {"flat": True}),
 )

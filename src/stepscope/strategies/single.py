@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stepscope.records.plan import CommOp, MemoryPlan, ModelFacts, Setting
-from stepscope.strategies._common import NoOptions, Strategy, memory
+from stepscope.records.plan import CommOp, ModelFacts, Setting
+from stepscope.strategies._common import NoOptions, Strategy
 
 
 def _requires(facts: ModelFacts, setting: Setting, options: NoOptions) -> str | None:
@@ -18,17 +18,11 @@ def _comm_plan(facts: ModelFacts, setting: Setting, options: NoOptions) -> tuple
     return ()
 
 
-def _memory_plan(facts: ModelFacts, setting: Setting, options: NoOptions) -> MemoryPlan:
-    del options
-    return memory(facts, setting)
-
-
 STRATEGY = Strategy(
     key="single",
     summary="one rank, no communication",
     options=NoOptions,
     requires=_requires,
     comm_plan=_comm_plan,
-    memory_plan=_memory_plan,
     collective=False,
 )

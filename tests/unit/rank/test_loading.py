@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from stepscope.datasets import Split
-from stepscope.rank.loading import Loader, eval_batches, open_loader
+from stepscope.rank.loading import Loader, eval_batches
 from stepscope.rank.sampling import Sampling, plan_epoch
 
 CPU = torch.device("cpu")
@@ -59,7 +59,7 @@ def test_batches_are_this_ranks_pieces_epoch_after_epoch(num_workers: int, persi
     data = split(23)
     for rank in range(3):
         sampling = Sampling(num_samples=23, world_size=3, micro_batch=2, accumulation=2, seed=5)
-        with open_loader(
+        with Loader(
             data, sampling, rank=rank, device=CPU, num_workers=num_workers, persistent_workers=persistent
         ) as loader:
             for epoch in (0, 1):
@@ -78,7 +78,7 @@ def test_batches_are_this_ranks_pieces_epoch_after_epoch(num_workers: int, persi
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_an_empty_piece_arrives_as_an_empty_batch_of_the_right_shape(num_workers: int) -> None:
     sampling = Sampling(num_samples=5, world_size=4, micro_batch=1)
-    with open_loader(split(5), sampling, rank=3, device=CPU, num_workers=num_workers) as loader:
+    with Loader(split(5), sampling, rank=3, device=CPU, num_workers=num_workers) as loader:
         tail = [(x, y) for _, batches in loader.epoch(0) for x, y in batches][-1]
     assert (tuple(tail[0].shape), tail[0].dtype) == ((0, 3), torch.float32)
     assert (tuple(tail[1].shape), tail[1].dtype) == ((0,), torch.int64)
@@ -86,7 +86,7 @@ def test_an_empty_piece_arrives_as_an_empty_batch_of_the_right_shape(num_workers
 
 def test_inputs_and_targets_of_a_batch_belong_together() -> None:
     sampling = Sampling(num_samples=23, world_size=1, micro_batch=4)
-    with open_loader(split(23), sampling, rank=0, device=CPU) as loader:
+    with Loader(split(23), sampling, rank=0, device=CPU) as loader:
         for _, batches in loader.epoch(0):
             for x, y in batches:
                 assert torch.equal(x[:, 0], 3.0 * y)
@@ -95,7 +95,7 @@ def test_inputs_and_targets_of_a_batch_belong_together() -> None:
 def test_batches_can_be_written_to_although_the_data_is_a_read_only_map() -> None:
     data = split(4)
     data.x.flags.writeable = False
-    with open_loader(data, Sampling(num_samples=4, world_size=1, micro_batch=4), rank=0, device=CPU) as loader:
+    with Loader(data, Sampling(num_samples=4, world_size=1, micro_batch=4), rank=0, device=CPU) as loader:
         for _, batches in loader.epoch(0):
             for x, _ in batches:
                 x.zero_()
@@ -104,14 +104,14 @@ def test_batches_can_be_written_to_although_the_data_is_a_read_only_map() -> Non
 
 def test_windows_stay_aligned_when_micro_batches_are_not_taken() -> None:
     sampling = Sampling(num_samples=16, world_size=1, micro_batch=2, accumulation=4)
-    with open_loader(split(16), sampling, rank=0, device=CPU) as loader:
+    with Loader(split(16), sampling, rank=0, device=CPU) as loader:
         firsts = [next(batches)[1].tolist() for _, batches in loader.epoch(0)]
     assert firsts == [w.piece(0, 0).tolist() for w in plan_epoch(sampling, 0)]
 
 
 def test_endless_goes_from_epoch_to_epoch() -> None:
     sampling = Sampling(num_samples=6, world_size=1, micro_batch=4)
-    with open_loader(split(6), sampling, rank=0, device=CPU) as loader:
+    with Loader(split(6), sampling, rank=0, device=CPU) as loader:
         stream = loader.endless(start=2)
         seen = [(w.epoch, w.step, w.full) for w, _ in (next(stream) for _ in range(5))]
     assert seen == [(2, 0, True), (2, 1, False), (3, 0, True), (3, 1, False), (4, 0, True)]
@@ -120,7 +120,7 @@ def test_endless_goes_from_epoch_to_epoch() -> None:
 @pytest.mark.parametrize("persistent", [False, True])
 def test_close_ends_workers_while_their_batches_are_still_held(persistent: bool) -> None:
     sampling = Sampling(num_samples=40, world_size=1, micro_batch=2)
-    loader = open_loader(split(40), sampling, rank=0, device=CPU, num_workers=2, persistent_workers=persistent)
+    loader = Loader(split(40), sampling, rank=0, device=CPU, num_workers=2, persistent_workers=persistent)
     epoch = loader.epoch(0)
     _, batches = next(epoch)
     next(batches)
@@ -134,7 +134,7 @@ def test_close_ends_workers_while_their_batches_are_still_held(persistent: bool)
 
 def test_workers_ignore_ctrl_c() -> None:
     sampling = Sampling(num_samples=400, world_size=1, micro_batch=2)
-    with open_loader(split(400), sampling, rank=0, device=CPU, num_workers=1) as loader:
+    with Loader(split(400), sampling, rank=0, device=CPU, num_workers=1) as loader:
         epoch = loader.epoch(0)
         next(next(epoch)[1])
         workers()[0].send_signal(2)
@@ -143,7 +143,7 @@ def test_workers_ignore_ctrl_c() -> None:
 
 def test_a_new_epoch_makes_batches_of_the_old_one_unusable() -> None:
     sampling = Sampling(num_samples=8, world_size=1, micro_batch=2)
-    with open_loader(split(8), sampling, rank=0, device=CPU) as loader:
+    with Loader(split(8), sampling, rank=0, device=CPU) as loader:
         _, old = next(loader.epoch(0))
         new = loader.epoch(1)
         next(new)
@@ -153,7 +153,7 @@ def test_a_new_epoch_makes_batches_of_the_old_one_unusable() -> None:
 
 def test_a_plan_for_another_number_of_samples_is_refused() -> None:
     with pytest.raises(ValueError, match="4 samples"):
-        open_loader(split(5), Sampling(num_samples=4, world_size=1, micro_batch=1), rank=0, device=CPU)
+        Loader(split(5), Sampling(num_samples=4, world_size=1, micro_batch=1), rank=0, device=CPU)
 
 
 @pytest.mark.parametrize(("n", "world_size"), [(10, 1), (10, 3), (2, 3), (0, 2)])

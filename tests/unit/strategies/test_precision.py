@@ -46,10 +46,10 @@ class TestNumerics:
 
     @pytest.mark.parametrize(("precision", "setting"), [("fp32", "ieee"), ("tf32", "tf32"), ("bf16", "ieee")])
     def test_tf32_switches_are_set_and_put_back(self, precision: str, setting: str) -> None:
-        from stepscope.rank.precision import _read_tf32_switches, open_numerics
+        from stepscope.rank.precision import Numerics, _read_tf32_switches
 
         before = _read_tf32_switches()
-        numerics = open_numerics(precision, self.torch.device("cpu"))
+        numerics = Numerics(precision, self.torch.device("cpu"))
         assert set(_read_tf32_switches()) == {setting}
         numerics.close()
         assert _read_tf32_switches() == before
@@ -66,10 +66,10 @@ class TestNumerics:
     def test_storage_and_arithmetic_have_the_dtypes_of_the_precision(
         self, precision: str, stored: str, computed: str
     ) -> None:
-        from stepscope.rank.precision import open_numerics
+        from stepscope.rank.precision import Numerics
 
         torch = self.torch
-        numerics = open_numerics(precision, torch.device("cpu"))
+        numerics = Numerics(precision, torch.device("cpu"))
         module = numerics.prepare(torch.nn.Linear(4, 3))
         labels = torch.tensor([0, 2])
         x, y = numerics.inputs(torch.randn(2, 4), labels)
@@ -82,10 +82,10 @@ class TestNumerics:
         numerics.close()
 
     def test_gradients_are_clipped_after_the_scale_is_taken_off(self) -> None:
-        from stepscope.rank.precision import open_numerics
+        from stepscope.rank.precision import Numerics
 
         torch = self.torch
-        numerics = open_numerics("amp_fp16", torch.device("cpu"))
+        numerics = Numerics("amp_fp16", torch.device("cpu"))
         weight = torch.nn.Parameter(torch.zeros(4))
         optimizer = torch.optim.SGD([weight], lr=1.0)
         numerics.backward((weight * torch.tensor([3.0, 0.0, 4.0, 0.0])).sum())

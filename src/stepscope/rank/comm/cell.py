@@ -15,13 +15,12 @@ from stepscope.rank import flight
 from stepscope.rank.comm import matmul, overlap, pairs, sweep
 from stepscope.rank.comm.job import Job
 from stepscope.rank.comm.loop import clock_of
-from stepscope.rank.comm.samples import SampleWriter
 from stepscope.rank.context import RankContext
 from stepscope.rank.control import Control
 from stepscope.rank.reset import reset
 from stepscope.records import codec
 from stepscope.records.comm import CommHeader, CommKind, CommMeasure, CommSpec, CommSummary
-from stepscope.store.writer import write_record
+from stepscope.store.writer import LineFile, write_record
 
 KINDS: dict[CommKind, Callable[[Job], str | None]] = {
     "collective": sweep.run,
@@ -51,7 +50,7 @@ def run_comm(cell: CommSpec, context: RankContext) -> None:
         host=context.pulse.host,
         clock=clock_of(mesh.device),
     )
-    with SampleWriter(files.samples(mesh.rank), header) as writer:
+    with LineFile(files.samples(mesh.rank), header, "wb") as writer:
         job = Job(
             cell=cell,
             settings=settings,

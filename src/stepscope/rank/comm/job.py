@@ -17,12 +17,12 @@ from stepscope.rank.collectives import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.collectives import Build, Exchange, Setup
 from stepscope.rank.comm.calls import BackendLacksError, Call, first_line, leave_coalescing
 from stepscope.rank.comm.loop import clock_of, time_calls
-from stepscope.rank.comm.samples import SampleWriter
 from stepscope.rank.comm.values import Values, fill, first_wrong
 from stepscope.rank.control import Control
 from stepscope.rank.heartbeat import Pulse
 from stepscope.rank.mesh import Mesh
 from stepscope.records.comm import CommMeasure, CommSpec
+from stepscope.store.writer import LineFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Job:
     mesh: Mesh
     control: Control
     pulse: Pulse
-    writer: SampleWriter
+    writer: LineFile
     salts: count[int] = field(default_factory=lambda: count(1))
 
     @property

@@ -25,7 +25,7 @@ def run(job: Job) -> str | None:
     unsupported = job.lacks(lambda: product_of(job, 16)())
     if unsupported is None:
         for asked_bytes in job.cell.sizes_bytes:
-            job.writer.add(_one_size(job, asked_bytes))
+            job.writer.write(_one_size(job, asked_bytes))
     return unsupported
 
 

@@ -42,7 +42,7 @@ def run(job: Job) -> str | None:
         product = product_of(job, ROWS[job.device.type])
         for asked_bytes in job.cell.sizes_bytes:
             for sample in _one_size(job, planned(job, asked_bytes), product):
-                job.writer.add(sample)
+                job.writer.write(sample)
     return unsupported
 
 

@@ -53,7 +53,7 @@ def _one_size(job: Job, size: Size, *, is_first: bool) -> None:
         if reason is None:
             reason = allocate(job, lambda: _make(buffers, setup), size_bytes=size.size_bytes)
     if reason is not None or size.numel is None:
-        job.writer.add(skipped(size, reason or "nothing to send"))
+        job.writer.write(skipped(size, reason or "nothing to send"))
         return
     setup = job.setup(size.numel)
     pairs = all_pairs(job.mesh.world_size)
@@ -66,7 +66,7 @@ def _one_size(job: Job, size: Size, *, is_first: bool) -> None:
         if job.mesh.rank not in pair:
             continue
         one = _Pairing(job, setup, pair, bidirectional, (buffers[0], buffers[1]))
-        job.writer.add(one.measure(size, values, budget_ns, warm=not is_first))
+        job.writer.write(one.measure(size, values, budget_ns, warm=not is_first))
     job.barrier()
 
 

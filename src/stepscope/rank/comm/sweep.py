@@ -20,7 +20,7 @@ def run(job: Job) -> str | None:
     unsupported = refused(job)
     if unsupported is None:
         for asked_bytes in job.cell.sizes_bytes if job.spec.has_payload else (0,):
-            job.writer.add(_one_size(job, planned(job, asked_bytes)))
+            job.writer.write(_one_size(job, planned(job, asked_bytes)))
     return unsupported
 
 

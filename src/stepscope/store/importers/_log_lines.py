@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.core.errors import DataError
 from stepscope.records.run import Status
-from stepscope.store.files import opened
+from stepscope.store.files import reading
 
 SUFFIXES = (".out", ".log", ".txt", ".err", "")
 PIECE = 1 << 16
@@ -27,17 +25,12 @@ _MARKS = (b"SIGTERM", b"CANCELLED", b"DUE TO", b"emory", b"Traceback")
 
 def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
     """(line number from 1, line or a piece of it), of .gz files too; never more than a piece is held."""
-    try:
-        with opened(path) as file:
-            number, fresh = 0, True
-            while line := file.readline(PIECE):
-                number += fresh
-                fresh = line.endswith(b"\n")
-                yield number, line.rstrip(b"\r\n")
-    except EOFError:
-        return  # a .gz that was cut off: what came before counts
-    except (OSError, zlib.error) as error:
-        raise DataError(f"cannot read {path}", why=getattr(error, "strerror", None) or str(error)) from error
+    with reading(path) as file:
+        number, fresh = 0, True
+        while line := file.readline(PIECE):
+            number += fresh
+            fresh = line.endswith(b"\n")
+            yield number, line.rstrip(b"\r\n")
 
 
 def without_prefix(line: bytes) -> tuple[int | None, bytes]:

@@ -26,46 +26,31 @@ SIZES_KEPT = 2000
 MEMBERS_KEPT = 100_000
 """Communicators times ranks; whatever a job opens beyond is counted and not kept."""
 
-# Numbers are bounded: a damaged line must not ask for memory.
-_INIT = re.compile(
-    r"comm (0x[0-9a-f]+) rank (\d{1,6}) n[rR]anks (\d{1,6}) cudaDev (-?\d{1,9})(?: nvmlDev (-?\d{1,9}))?"
-    r"(?: busId ([0-9a-f]+))?(.*?) ?- Init (START|COMPLETE)$"
-)
-_ENDED = re.compile(r"comm (0x[0-9a-f]+) rank \d{1,9} .*(Destroy|Abort) COMPLETE$")
-_LINK = re.compile(
-    r"(?:Channel|Ring) (\d{1,4})(?:/\d{1,9})? ?: (\d{1,9})(?:\[\w+\])? -> (\d{1,9})(?:\[\w+\])?(?: \[(send|receive)\])?"
-    r" via (.+?)(?: comm (0x[0-9a-f]+) nRanks \d{1,9})?$"
-)
 _NET = re.compile(r"(NET/[^/]+)/(-?\d{1,9})(?:\((\d{1,9})\))?(/GDRDMA(?:\(\w+\))?)?(?:/Shared)?$")
 _NEAR = re.compile(r"(?:(?:P2P|SHM)(?:/(?:[A-Za-z]+(?: [a-z]+)?|\d{1,9}\[\w+\]))*|direct shared memory)$")
 _THROUGH = re.compile(r"/\d{1,9}\[\w+\]")
-_COLLNET = re.compile(r"CollNet \d{1,9}(?:/\d{1,9})? ?: \d{1,9} \[(?:send|receive)\] via (COLLNET/[^/]+)")
-_RING = re.compile(r"Channel (\d{1,4})(?:/\d{1,9})? ?:((?:\s+\d{1,9})+)$")
 _TREE = re.compile(r"\[(\d{1,4})\] ([-\d/>]+)")
-_CHANNELS = re.compile(
-    r"(\d{1,9}) coll channels,(?: (\d{1,9}) collnet channels,)?(?: (\d{1,9}) nvls channels,)? (\d{1,9}) p2p channels, "
-    r"(\d{1,9}) p2p channels per peer$"
-)
-_NODES = re.compile(r"comm (0x[0-9a-f]+) rank \d{1,9} nRanks \d{1,9} nNodes (\d{1,9}) ")
-_CHOICE = re.compile(
-    r"(?:(\w+): )?(\d{1,19}) Bytes -> Algo (\w+) proto (\w+)"
-    r"(?: channel\{Lo\.\.Hi\}=\{(\d{1,9})\.\.(\d{1,9})\}| time [\d.]+)$"
-)
-_SETTING = re.compile(r"(\w+) set by environment to (.*?)\.?$")
-_NETWORK = re.compile(r"(?:Using network|Assigned NET plugin) (.+?)(?: to comm)?$")
-_PLUGIN = re.compile(r"NET/Plugin ?: Loaded net plugin (.+)$")
-_NO_PLUGIN = re.compile(r"NET/Plugin ?: ((?:No plugin found|Could not find).*)$")
-_NICS = re.compile(r"NET/[^:]+: Using (\[\d{1,9}\].+?)(?: ?\[RO\])?(?:; OOB .*)?$")
 _NIC = re.compile(r"\[\d{1,9}\](\S+)")
-_GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA \d{1,9} '([^']+)'")
-_NVLS = re.compile(r"NVLS multicast support is (not )?available on dev (\d{1,9})")
-_VERSION = re.compile(r"[NR]CCL version\s*:?\s*(\d\S*)(?:\s+\S+:\S+)?$")
-_RETURNED = re.compile(r"(\S+:\d{1,9}) -> (\d{1,9})(?: |$)")
 _RESIDUE = re.compile(r"-?\d+")
 
 _ALGORITHMS = ("Tree", "Ring", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT")
 _PROTOCOLS = ("LL", "LL128", "Simple")
 """In the order of NCCL's numbers (2.21 to 2.23 print those), spelled as NCCL_ALGO and NCCL_PROTO take them."""
+
+
+_Handler = Callable[["Job", Process, ParsedLine, re.Match[str]], None]
+_KINDS: list[tuple[str, re.Pattern[str], _Handler]] = []
+"""Kinds of lines in the order in which they are tried; what every call prints comes first."""
+
+
+def _reads(marker: str, pattern: str) -> Callable[[_Handler], _Handler]:
+    """The handler's lines: the marker stands in them, the pattern fits. Numbers are bounded: some lines are damaged."""
+
+    def kept(handler: _Handler) -> _Handler:
+        _KINDS.append((marker, re.compile(pattern), handler))
+        return handler
+
+    return kept
 
 
 @dataclass(kw_only=True, slots=True)
@@ -101,9 +86,9 @@ class Job:
         if parsed.warning:
             self._message("warning", process, parsed.place, parsed)
             return
-        for marker, handler in _HANDLERS:
-            if marker in parsed.text:
-                handler(self, process, parsed)
+        for marker, pattern, handler in _KINDS:
+            if marker in parsed.text and (found := pattern.search(parsed.text)):
+                handler(self, process, parsed, found)
                 return
 
     def listens_to(self, line: bytes) -> bool:
@@ -133,10 +118,59 @@ class Job:
 
     # Lines about a communicator, each line by the thread that initialises it or by one that connects it later.
 
-    def _init(self, process: Process, parsed: ParsedLine) -> None:
-        found = _INIT.search(parsed.text)
-        if found is None:
+    @_reads("opCount ", r"^(?:.* comm )?([^ ]*)")
+    def _called(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
+        if len(process.members) > 1:
+            process.called[parsed.tid] = found[1]
+
+    @_reads(
+        " Bytes -> Algo ",
+        r"^(?:(\w+): )?(\d{1,19}) Bytes -> Algo (\w+) proto (\w+)"
+        r"(?: channel\{Lo\.\.Hi\}=\{(\d{1,9})\.\.(\d{1,9})\}| time [\d.]+)$",
+    )
+    def _choice(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
+        choice = _choice_of(*found.groups())
+        member = self._chooser(process, parsed)
+        if choice not in member.choices and len(member.choices) >= SIZES_KEPT:
+            bits = max(choice.low_bytes.bit_length() - 1, 0)
+            choice = choice._replace(low_bytes=1 << bits, high_bytes=(2 << bits) - 1, channels=None)
+        member.choices[choice] = member.choices.get(choice, 0) + 1
+
+    @_reads(
+        " via ",
+        r"(?:Channel|Ring) (\d{1,4})(?:/\d{1,9})? ?: (\d{1,9})(?:\[\w+\])? -> (\d{1,9})(?:\[\w+\])?(?: \[(send|receive)\])?"
+        r" via (.+?)(?: comm (0x[0-9a-f]+) nRanks \d{1,9})?$",
+    )
+    def _link(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
+        channel, source, destination, end, via, pointer = found.groups()
+        net = _NET.match(via)
+        if net is None and not _NEAR.match(via):
+            self.unread_links += 1
+            self.unread_link = self.unread_link or via
             return
+        transport = net[1] if net else _THROUGH.sub("", via)
+        own, other = (destination, source) if end == "receive" else (source, destination)
+        member = by_pointer(process, pointer) if pointer else None
+        member = member or self._speaking(process, parsed, own=int(own), other=int(other))
+        way = member.ways.setdefault((int(source), int(destination), transport), Way())
+        way.channels |= 1 << int(channel)
+        if net is not None:
+            (way.receive_nics if end == "receive" else way.send_nics).add(int(net[2]))
+            way.gdrdma = net[4] is not None and way.gdrdma is not False
+            way.proxy_rank = way.proxy_rank if net[3] is None else int(net[3])
+
+    @_reads(" via ", r"^CollNet \d{1,9}(?:/\d{1,9})? ?: \d{1,9} \[(?:send|receive)\] via (COLLNET/[^/]+)")
+    def _collnet(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
+        member = process.beginning.get(parsed.tid)
+        if member is not None and found[1] not in member.networks:
+            member.networks.append(found[1])
+
+    @_reads(
+        "- Init ",
+        r"comm (0x[0-9a-f]+) rank (\d{1,6}) n[rR]anks (\d{1,6}) cudaDev (-?\d{1,9})(?: nvmlDev (-?\d{1,9}))?"
+        r"(?: busId ([0-9a-f]+))?(.*?) ?- Init (START|COMPLETE)$",
+    )
+    def _init(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
         pointer, rank, nranks, cuda, nvml, bus, rest, stage = found.groups()
         member = process.beginning.get(parsed.tid)
         if stage == "START":
@@ -156,47 +190,27 @@ class Job:
             member.initialised = True
             process.beginning.pop(parsed.tid, None)
 
-    def _ended(self, process: Process, parsed: ParsedLine) -> None:
-        found = _ENDED.search(parsed.text)
-        member = by_pointer(process, found[1]) if found else None
-        if found and member is not None:
+    @_reads(" COMPLETE", r"comm (0x[0-9a-f]+) rank \d{1,9} .*(Destroy|Abort) COMPLETE$")
+    def _ended(self, process: Process, _said: ParsedLine, found: re.Match[str]) -> None:
+        if (member := by_pointer(process, found[1])) is not None:
             member.ended = "destroyed" if found[2] == "Destroy" else "aborted"
 
-    def _link(self, process: Process, parsed: ParsedLine) -> None:
-        found = _LINK.search(parsed.text)
-        if found is None:
-            self._collnet(process, parsed)
-            return
-        channel, source, destination, end, via, pointer = found.groups()
-        net = _NET.match(via)
-        if net is None and not _NEAR.match(via):
-            self.unread_links += 1
-            self.unread_link = self.unread_link or via
-            return
-        transport = net[1] if net else _THROUGH.sub("", via)
-        own, other = (destination, source) if end == "receive" else (source, destination)
-        member = by_pointer(process, pointer) if pointer else None
-        member = member or self._speaking(process, parsed, own=int(own), other=int(other))
-        way = member.ways.setdefault((int(source), int(destination), transport), Way())
-        way.channels |= 1 << int(channel)
-        if net is not None:
-            (way.receive_nics if end == "receive" else way.send_nics).add(int(net[2]))
-            way.gdrdma = net[4] is not None and way.gdrdma is not False
-            way.proxy_rank = way.proxy_rank if net[3] is None else int(net[3])
+    @_reads(
+        " coll channels",
+        r"(\d{1,9}) coll channels,(?: (\d{1,9}) collnet channels,)?(?: (\d{1,9}) nvls channels,)? (\d{1,9}) p2p channels, "
+        r"(\d{1,9}) p2p channels per peer$",
+    )
+    def _channels(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
+        counts = tuple(None if n is None else int(n) for n in found.groups())
+        self._initialising(process, parsed).channels = counts
 
-    def _collnet(self, process: Process, parsed: ParsedLine) -> None:
-        found = _COLLNET.match(parsed.text)
-        member = process.beginning.get(parsed.tid)
-        if found and member is not None and found[1] not in member.networks:
-            member.networks.append(found[1])
+    @_reads("Channel ", r"^Channel (\d{1,4})(?:/\d{1,9})? ?:((?:\s+\d{1,9})+)$")
+    def _ring(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
+        order = tuple(int(r) for r in found[2].split())
+        self._initialising(process, parsed).rings[int(found[1])] = order
 
-    def _ring(self, process: Process, parsed: ParsedLine) -> None:
-        found = _RING.match(parsed.text)
-        if found:
-            order = tuple(int(r) for r in found[2].split())
-            self._initialising(process, parsed).rings[int(found[1])] = order
-
-    def _trees(self, process: Process, parsed: ParsedLine) -> None:
+    @_reads("Trees ", r"Trees ")
+    def _trees(self, process: Process, parsed: ParsedLine, _found: re.Match[str]) -> None:
         member = self._initialising(process, parsed)
         for channel, drawn in _TREE.findall(parsed.text):
             # Before NCCL 2.8 a second tree follows, the first one mirrored.
@@ -206,74 +220,52 @@ class Job:
                 if re.fullmatch(r"-?\d{1,6}", parent):
                     member.parents[int(channel)] = int(parent)
 
-    def _channels(self, process: Process, parsed: ParsedLine) -> None:
-        found = _CHANNELS.search(parsed.text)
-        if found:
-            counts = tuple(None if n is None else int(n) for n in found.groups())
-            self._initialising(process, parsed).channels = counts
-
-    def _nodes(self, process: Process, parsed: ParsedLine) -> None:
-        found = _NODES.search(parsed.text)
-        member = by_pointer(process, found[1]) if found else None
-        if found and member is not None:
+    @_reads(" nNodes ", r"comm (0x[0-9a-f]+) rank \d{1,9} nRanks \d{1,9} nNodes (\d{1,9}) ")
+    def _nodes(self, process: Process, _said: ParsedLine, found: re.Match[str]) -> None:
+        if (member := by_pointer(process, found[1])) is not None:
             member.nodes = int(found[2])
 
-    def _nvls(self, process: Process, parsed: ParsedLine) -> None:
-        found = _NVLS.match(parsed.text)
-        if found:
-            self._initialising(process, parsed).nvls = found[1] is None
-
-    def _choice(self, process: Process, parsed: ParsedLine) -> None:
-        choice = _choice_in(parsed.text)
-        if choice is None:
-            return
-        member = self._chooser(process, parsed)
-        if choice not in member.choices and len(member.choices) >= SIZES_KEPT:
-            bits = max(choice.low_bytes.bit_length() - 1, 0)
-            choice = choice._replace(low_bytes=1 << bits, high_bytes=(2 << bits) - 1, channels=None)
-        member.choices[choice] = member.choices.get(choice, 0) + 1
-
-    def _called(self, process: Process, parsed: ParsedLine) -> None:
-        if len(process.members) > 1:
-            _, _, rest = parsed.text.rpartition(" comm ")
-            process.called[parsed.tid] = rest.partition(" ")[0]
+    @_reads("NVLS multicast support", r"^NVLS multicast support is (not )?available on dev (\d{1,9})")
+    def _nvls(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
+        self._initialising(process, parsed).nvls = found[1] is None
 
     # Lines about the process, its host and its surroundings.
 
-    def _network(self, process: Process, parsed: ParsedLine) -> None:
-        found = _NETWORK.match(parsed.text)
-        if found is None:
-            return
+    @_reads("Using network ", r"^(?:Using network|Assigned NET plugin) (.+?)(?: to comm)?$")
+    @_reads("Assigned NET plugin ", r"^(?:Using network|Assigned NET plugin) (.+?)(?: to comm)?$")
+    def _network(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
         member = process.beginning.get(parsed.tid)
         networks = member.networks if member is not None else process.networks.setdefault(parsed.tid, [])
         if found[1] not in networks:
             networks.append(found[1])
 
-    def _version(self, process: Process, parsed: ParsedLine) -> None:
-        if found := _VERSION.match(parsed.text):
-            process.versions[found[1]] = None
+    @_reads("CCL version", r"^[NR]CCL version\s*:?\s*(\d\S*)(?:\s+\S+:\S+)?$")
+    def _version(self, process: Process, _said: ParsedLine, found: re.Match[str]) -> None:
+        process.versions[found[1]] = None
 
-    def _setting(self, _: Process, parsed: ParsedLine) -> None:
-        if found := _SETTING.search(parsed.text):
-            self.settings[found[1], found[2]] = None
+    @_reads("set by environment", r"(\w+) set by environment to (.*?)\.?$")
+    def _setting(self, _: Process, _said: ParsedLine, found: re.Match[str]) -> None:
+        self.settings[found[1], found[2]] = None
 
-    def _plugin(self, _: Process, parsed: ParsedLine) -> None:
-        if found := _PLUGIN.match(parsed.text):
-            self.plugins[found[1]] = None
-        elif found := _NO_PLUGIN.match(parsed.text):
-            self.no_plugin[found[1].strip()] = None
+    @_reads("NET/Plugin", r"^NET/Plugin ?: Loaded net plugin (.+)$")
+    def _plugin(self, _: Process, _said: ParsedLine, found: re.Match[str]) -> None:
+        self.plugins[found[1]] = None
 
-    def _nics(self, process: Process, parsed: ParsedLine) -> None:
-        if found := _NICS.match(parsed.text):
-            self.nics.setdefault(process.host, {}).update(dict.fromkeys(_NIC.findall(found[1])))
+    @_reads("NET/Plugin", r"^NET/Plugin ?: ((?:No plugin found|Could not find).*)$")
+    def _no_plugin(self, _: Process, _said: ParsedLine, found: re.Match[str]) -> None:
+        self.no_plugin[found[1].strip()] = None
 
-    def _gdr(self, process: Process, parsed: ParsedLine) -> None:
-        if found := _GDR.search(parsed.text):
-            self.gdr.setdefault(process.host, {})[found[2]] = found[1] == "Enabled"
+    @_reads("Using [", r"^NET/[^:]+: Using (\[\d{1,9}\].+?)(?: ?\[RO\])?(?:; OOB .*)?$")
+    def _nics(self, process: Process, _said: ParsedLine, found: re.Match[str]) -> None:
+        self.nics.setdefault(process.host, {}).update(dict.fromkeys(_NIC.findall(found[1])))
 
-    def _returned(self, process: Process, parsed: ParsedLine) -> None:
-        found = _RETURNED.match(parsed.text)
-        if found and int(found[2]) > 0:
+    @_reads("GPU Direct RDMA ", r"GPU Direct RDMA (Enabled|Disabled) for HCA \d{1,9} '([^']+)'")
+    def _gdr(self, process: Process, _said: ParsedLine, found: re.Match[str]) -> None:
+        self.gdr.setdefault(process.host, {})[found[2]] = found[1] == "Enabled"
+
+    @_reads(" -> ", r"^(\S+:\d{1,9}) -> (\d{1,9})(?: |$)")
+    def _returned(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
+        if int(found[2]) > 0:
             self._message("returned", process, found[1], parsed)
 
     def _message(self, kind: str, process: Process, place: str, parsed: ParsedLine) -> None:
@@ -329,11 +321,7 @@ class Job:
 
 
 @lru_cache(maxsize=4096)
-def _choice_in(text: str) -> Choice | None:
-    found = _CHOICE.match(text)
-    if found is None:
-        return None
-    op, size, algorithm, protocol, low, high = found.groups()
+def _choice_of(op: str | None, size: str, algorithm: str, protocol: str, low: str | None, high: str) -> Choice:
     return Choice(
         op=op,
         low_bytes=int(size),
@@ -357,29 +345,7 @@ def _spelled(text: str, names: tuple[str, ...]) -> str:
     return next((n for n in names if n.lower() == plain), text)
 
 
-_HANDLERS: tuple[tuple[str, Callable[[Job, Process, ParsedLine], None]], ...] = (
-    ("opCount ", Job._called),
-    (" Bytes -> Algo ", Job._choice),
-    (" via ", Job._link),
-    ("- Init ", Job._init),
-    (" COMPLETE", Job._ended),
-    (" coll channels", Job._channels),
-    ("Channel ", Job._ring),
-    ("Trees ", Job._trees),
-    (" nNodes ", Job._nodes),
-    ("NVLS multicast support", Job._nvls),
-    ("Using network ", Job._network),
-    ("Assigned NET plugin ", Job._network),
-    ("CCL version", Job._version),
-    ("set by environment", Job._setting),
-    ("NET/Plugin", Job._plugin),
-    ("Using [", Job._nics),
-    ("GPU Direct RDMA ", Job._gdr),
-    (" -> ", Job._returned),
-)
-"""The first marker that stands in a line decides who reads it; what every call prints comes first."""
-
-_CALL = _HANDLERS[0][0].encode()
+_CALL = b"opCount "
 _TELLING = re.compile(
     rb"NCCL (?:WARN |INFO (?:Channel |Ring |CollNet |Trees |comm 0x|(?:\[Rank \d+\] )?nccl\w+ comm |NVLS multicast |"
     rb"Using network |Assigned NET |.CCL version|\w+ set by |NET/|GPU Direct |\d+ coll |"

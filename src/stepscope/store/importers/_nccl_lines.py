@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from stepscope.core.errors import DataError
-from stepscope.store.files import opened
+from stepscope.store.files import reading
 
 BLOCK_BYTES = 1 << 18
 MAX_LINE_BYTES = 1 << 14
@@ -46,19 +44,14 @@ class Lines:
     def __iter__(self) -> Iterator[bytes]:
         """Every whole line; an unfinished last one is left out. Raises DataError for a file that cannot be read."""
         rest = b""
-        try:
-            with opened(self._path) as file:
-                while block := file.read1(BLOCK_BYTES):
-                    *lines, rest = (rest + block).split(b"\n")
-                    self.count += len(lines)
-                    yield from lines
-                    rest = rest[-BLOCK_BYTES:]
-        except EOFError:
-            self.truncated = True  # a .gz that was cut off
-        except (OSError, zlib.error) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            raise DataError(f"cannot read {self._path}", why=why) from error
-        self.truncated = self.truncated or bool(rest)
+        self.truncated = True  # a .gz may be cut off
+        with reading(self._path) as file:
+            while block := file.read1(BLOCK_BYTES):
+                *lines, rest = (rest + block).split(b"\n")
+                self.count += len(lines)
+                yield from lines
+                rest = rest[-BLOCK_BYTES:]
+            self.truncated = bool(rest)
 
 
 @lru_cache(maxsize=4096)  # a job makes the same calls again and again

@@ -48,7 +48,7 @@ def read_nccl_debug(paths: str | Path | Iterable[str | Path]) -> NcclDebug:
         if read.nccl_lines:
             files.append(read)
         elif named:
-            raise _foreign(read)
+            raise DataError(f"{path}: not a log of NCCL's", why=_what_instead(read), fix=_HOW)
         else:
             notes.append(f"{path.name}: {_what_instead(read)}; left out")
     if not files:
@@ -124,10 +124,6 @@ def _read(job: Job, number: int, path: Path, versions: dict[str, None]) -> NcclL
         torn_lines=torn,
         truncated=lines.truncated,
     )
-
-
-def _foreign(read: NcclLogFile) -> DataError:
-    return DataError(f"{read.path}: not a log of NCCL's", why=_what_instead(read), fix=_HOW)
 
 
 def _what_instead(read: NcclLogFile) -> str:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from stepscope.records.imported import Imported
-from stepscope.store.importer import Candidate, Importer
+from stepscope.store.importer import MOST_LOOKED_AT, Candidate, Importer
 from stepscope.store.importers._nccl_log import read_nccl_debug
 
 __all__ = ["IMPORTER", "read_nccl_debug"]
-
-MOST_LOOKED_AT = 50
-"""Files of a folder that are looked at before it counts as foreign: logs may stand among other output of a job."""
 
 
 def _recognises(candidate: Candidate) -> bool:

@@ -18,7 +18,7 @@ from stepscope.hardware import find
 from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported, LeftOut, Stated
 from stepscope.records.nccl_debug import NcclDebug
-from stepscope.store.importer import Candidate, Importer
+from stepscope.store.importer import MOST_LOOKED_AT, Candidate, Importer
 from stepscope.store.importers._nccl_log import read_nccl_debug
 from stepscope.store.nccl_tests_facts import Facts, facts_of
 from stepscope.store.nccl_tests_log import (
@@ -31,9 +31,6 @@ from stepscope.store.nccl_tests_log import (
     inconsistent,
     read_tables,
 )
-
-MOST_LOOKED_AT = 50
-"""Files of a folder that are looked at before it counts as foreign."""
 
 MEAN_NOTE = "times are means over calls back to back, by default averaged over ranks"
 
