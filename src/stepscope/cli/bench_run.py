@@ -16,6 +16,7 @@ from stepscope.cli.progress import run_and_show
 from stepscope.core.errors import UsageError
 from stepscope.core.places import cache_dir
 from stepscope.diagnose.engine import diagnose
+from stepscope.launch.torchrun import require_torch
 from stepscope.matrix.bench_cells import BENCH
 from stepscope.matrix.cell_kind import RunRequest
 from stepscope.matrix.resolved import resolved_matrix
@@ -49,6 +50,8 @@ def run(options: Bench) -> int:
     overrides = bench_plan.overrides(options)
     if options.show:
         return bench_plan.print_matrix(source, overrides=overrides)
+    if not options.plan:
+        require_torch()
     plan = make_plan(source, overrides=overrides, data_dir=options.data_dir, download=options.download)
     return bench_plan.print_plan(plan, options) if options.plan else run_plan(plan, options)
 

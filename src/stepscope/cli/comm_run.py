@@ -18,6 +18,7 @@ from stepscope.core.places import cache_dir
 from stepscope.core.suggest import unknown
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
+from stepscope.launch.torchrun import require_torch
 from stepscope.matrix.cell_kind import RunRequest
 from stepscope.matrix.comm_cells import COMM
 from stepscope.matrix.comm_session import CommPlan, derive_comm_rows, make_comm_plan
@@ -53,6 +54,8 @@ def run(options: Comm, *, printed: bool = True) -> int:
     if options.plan:
         require_only(options, "--plan", vars(options).keys() - {"json", "output", "charts", "format_", "force"})
     asked, measure = comm_options.request(options), comm_options.measure(options)
+    if not options.plan:
+        require_torch()
     planned = make_comm_plan(asked, launch=comm_options.launch(options), worlds=comm_options.worlds(options))
     if measure.nccl_debug is not None and planned.backend != "nccl":
         raise UsageError(f"--nccl-debug: the ranks talk over {planned.backend}, which writes no NCCL log")

@@ -102,6 +102,7 @@ def _measured(options: Compare) -> tuple[list[Side], int]:
     from stepscope.cli.commands.bench import Bench
     from stepscope.cli.evidence import read_evidence
     from stepscope.cli.evidence_options import EvidenceOptions
+    from stepscope.launch.torchrun import require_torch
     from stepscope.matrix.run_place import default_run_dir
     from stepscope.matrix.session import make_plan
     from stepscope.results.comparing import Side
@@ -114,6 +115,7 @@ def _measured(options: Compare) -> tuple[list[Side], int]:
             f"--rounds {rounds}: at least {MIN_REPLICATES} on each side",
             why="with 3 + 3 rounds the smallest possible p is 0.10: no result could be significant",
         )
+    require_torch()
     names = _names_of_matrices(options.paths)
     plans = [make_plan(path, overrides=options.set_, data_dir=options.data_dir) for path in options.paths]
     folder = options.output or default_run_dir("compare")

@@ -12,6 +12,7 @@ from stepscope.cli.commands.report import Report
 from stepscope.cli.console import err, out
 from stepscope.cli.report_run import run as run_report
 from stepscope.core.errors import ExitCode
+from stepscope.launch.torchrun import require_torch
 from stepscope.matrix.run_place import default_run_dir
 from stepscope.matrix.session import make_plan
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 def run(options: Demo) -> int:
     """Measure and report into one folder; the exit code of the first part that failed."""
+    require_torch()
     folder, json = options.output or default_run_dir("demo"), options.json
     overrides = [] if options.data_dir is None else ["base.dataset=mnist", "base.dataset_options=null"]
     plan = make_plan("demo", overrides=overrides, data_dir=options.data_dir)

@@ -12,6 +12,7 @@ from stepscope.core.errors import CheckFailed
 from stepscope.core.signals import stop_signals_raise
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.launch.torchrun import require_torch
 from stepscope.matrix.events import CellMoved, Event, GroupStarted
 from stepscope.matrix.quick_check import QuickCheck, quick_check, rank_figures, summary
 from stepscope.matrix.runner import OnEvent
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 def run(options: Doctor) -> int:
     """Check, print, and raise CheckFailed under ``--strict`` when something is broken."""
+    require_torch()
     with stop_signals_raise("interrupted; nothing is left behind"), _on_screen(json=options.json) as show:
         found = quick_check(ranks=options.ranks, torch_timeout_s=options.torch_timeout, show=show)
     if options.json:

@@ -9,16 +9,32 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
 import psutil
 
+from stepscope.core.errors import MissingError
 from stepscope.core.processes import die_with_parent
 from stepscope.store.layout import GroupLayout
 from stepscope.store.writer import make_dir, write_error
 
 GRACE_S = 5.0
+
+
+def require_torch() -> None:
+    """Raises MissingError where ranks could not import torch: before anything is planned, fetched or started."""
+    try:
+        found = find_spec("torch") is not None
+    except ValueError:  # a stand-in that says nothing of itself
+        found = True
+    if not found:
+        raise MissingError(
+            "this command trains or communicates with PyTorch, and torch is not installed",
+            why=f"{sys.executable} has no package torch; traces, results and plans are read without it",
+            fix="pip install 'stepscope[torch]'",
+        )
 
 
 def command(spec: Path, *, world_size: int, log_dir: Path) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +66,32 @@ def test_every_panel_has_its_place() -> None:
 
 def test_the_package_shows_its_public_names_only() -> None:
     assert dir(stepscope) == sorted(stepscope.__all__)
+
+
+MATRIX = "version: 1\nbase: {workload: mlp, dataset: synthetic, steps: 2, global_batch: 8}\naxes: {world_size: [1]}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("bench", "--preset", "quick"), ("comm",), ("demo",), ("doctor", "--quick"),
+        ("compare", "--run", "a.yaml", "b.yaml"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_without_torch_a_command_that_needs_it_says_so_once_before_anything_starts(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(MATRIX)
+    before = set(tmp_path.iterdir())
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.modules['torch'] = None; {SCRIPT}", *words],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.count("torch is not installed") == 1
+    assert "pip install 'stepscope[torch]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 3
+    assert set(tmp_path.iterdir()) == before
