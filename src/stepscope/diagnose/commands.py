@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from stepscope.diagnose.outcome import Outcome
 from stepscope.records.finding import Advice, Skipped
 from stepscope.records.run import RunRecord
+from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import CellEvidence, Evidence
+from stepscope.results.pairs import cell_of
 
 ANY_MATRIX = "stepscope bench MATRIX.yaml"
 """What rules write where any matrix does; the engine puts the run's own command in its place where there is one."""
@@ -30,6 +33,18 @@ def again(evidence: Evidence, cell: CellEvidence, *changes: tuple[str, Any]) -> 
         text = _text(value if isinstance(value, list) or not axis else [value])
         words += ["--set", f"{'axes' if axis else 'base'}.{key}={text}"]
     return shlex.join(words)
+
+
+def remeasured(evidence: Evidence, run: TrainingRun) -> str | None:
+    """The command that measures a run of `bench` again; None for a run of another tool."""
+    cell = cell_of(evidence, run)
+    return None if cell is None else again(evidence, cell)
+
+
+def swept_again(evidence: Evidence, *options: str) -> str | None:
+    """The command of the only run of `comm`, with these options added; None where there is none, or several."""
+    records = [record for record in evidence.records if record.kind == "comm" and record.argv[1:2] == ("comm",)]
+    return shlex.join([*_kept(records[0].argv), *options]) if len(records) == 1 else None
 
 
 def profiled(evidence: Evidence, cell: CellEvidence, folder: str = "PROFILED") -> str:
@@ -70,7 +85,12 @@ def _words(record: RunRecord | None) -> list[str]:
         return ["stepscope", "bench", "MATRIX.yaml"]
     if record.argv[1] != "bench":
         return ["stepscope", "bench", "--preset", record.name]
-    words = ["stepscope", *record.argv[1:]]  # it may have been called by its path
+    return _kept(record.argv)
+
+
+def _kept(argv: Sequence[str]) -> list[str]:
+    """A command's words without those that its repetition must not have."""
+    words = ["stepscope", *argv[1:]]  # it may have been called by its path
     kept: list[str] = []
     while words:
         word = words.pop(0)

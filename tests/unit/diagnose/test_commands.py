@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 from tests.bench_evidence import bench, made
+from tests.evidence import run
 
-from stepscope.diagnose.commands import ANY_MATRIX, concrete, once, own_command, profiled
+from stepscope.diagnose.commands import ANY_MATRIX, concrete, once, own_command, profiled, remeasured, swept_again
 from stepscope.diagnose.engine import check
 from stepscope.diagnose.rules.two_writers import RULE as TWO_WRITERS
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
@@ -56,3 +57,15 @@ def test_a_run_with_traces_is_not_asked_for_them_twice() -> None:
     command = profiled(evidence, evidence.cells[0])
     assert command == "stepscope bench 'my matrix.yaml' --profile -o PROFILED && stepscope diagnose PROFILED"
     assert once("a --profile b") == "a --profile b"
+
+
+def test_what_is_measured_again_has_its_command() -> None:
+    """A cell's whole matrix, a sweep without its folder; nothing for a run of another tool, or for several sweeps."""
+    swept = RunRecord(
+        kind="comm", name="comm", matrix={}, cells=(), argv=("/bin/stepscope", "comm", "--ops", "all_reduce", "-o", "C")
+    )
+    evidence = bench(made("c"), records=(RUN, swept))
+    assert remeasured(evidence, evidence.runs[0]) == "stepscope bench 'my matrix.yaml' --profile"
+    assert remeasured(evidence, run("imported")) is None
+    assert swept_again(evidence, "--budget", "20s") == "stepscope comm --ops all_reduce --budget 20s"
+    assert swept_again(bench(made("c"), records=(swept, swept))) is None

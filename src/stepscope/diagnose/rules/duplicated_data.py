@@ -30,6 +30,7 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
+from stepscope.diagnose.commands import remeasured
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -38,13 +39,15 @@ from stepscope.results.data_use import LOSS_LOWER, SEEN_TOO_OFTEN, TIME_KEPT, Cu
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, name_of, pairs
 
-_ADVICE = (
-    Advice(
-        text="give each rank its own part: DataLoader(sampler=DistributedSampler(dataset)) and sampler.set_epoch(epoch),"
-        " set whenever torch.distributed.is_initialized(); split an IterableDataset by rank and worker"
-    ),
-    Advice(text="then measure again; count samples per rank and epoch and compare their sum with the data set"),
+_SHARE = Advice(
+    text="give each rank its own part: DataLoader(sampler=DistributedSampler(dataset)) and sampler.set_epoch(epoch),"
+    " set whenever torch.distributed.is_initialized(); split an IterableDataset by rank and worker"
 )
+
+
+def _advice(command: str | None) -> tuple[Advice, ...]:
+    text = "then measure again; count samples per rank and epoch and compare their sum with the data set"
+    return _SHARE, Advice(text=text, command=command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +68,10 @@ def check(evidence: Evidence) -> Said:
         seen, pair = times_seen(run), by_run.get(run.run_id)
         if seen is not None:
             looked.append(_counted_text(run, seen))
-            findings += [_by_count(run, pair, seen)] if looked[-1].fires else []
+            findings += [_by_count(run, pair, seen, remeasured(evidence, run))] if looked[-1].fires else []
         elif pair is not None and (shown := curves(pair.run, pair.base)) is not None:
             looked.append(_curves_text(pair, shown))
-            findings += [_by_curves(pair, shown)] if looked[-1].fires else []
+            findings += [_by_curves(pair, shown, remeasured(evidence, run))] if looked[-1].fires else []
     if findings:
         return findings
     if looked:
@@ -95,7 +98,7 @@ def _curves_text(pair: Pair, shown: Curves) -> _Said:
     )
 
 
-def _by_count(run: TrainingRun, pair: Pair | None, seen: float) -> Finding:
+def _by_count(run: TrainingRun, pair: Pair | None, seen: float, command: str | None) -> Finding:
     ranks = counted(run.world_size or 0, "rank")
     total = round(seen * (run.dataset_size or 0))
     evidence = [f"{total:,} samples in an epoch of {run.dataset_size or 0:,}, all ranks together"]
@@ -110,14 +113,14 @@ def _by_count(run: TrainingRun, pair: Pair | None, seen: float) -> Finding:
         evidence=tuple(evidence),
         stake_fraction=1 - 1 / seen,
         confidence="measured: samples were counted on every rank",
-        advice=_ADVICE,
+        advice=_advice(command),
         subject=name_of(run),
         priority="wrong",
         wrong_runs=(run.run_id,),
     )
 
 
-def _by_curves(pair: Pair, shown: Curves) -> Finding:
+def _by_curves(pair: Pair, shown: Curves, command: str | None) -> Finding:
     evidence = [
         f"training loss after the first epoch: {shown.loss:.4f} on {pair.ranks}, {shown.base_loss:.4f} on"
         f" {pair.base_ranks}: {format_percent(shown.loss_lower)} lower after one pass over the same data"
@@ -140,7 +143,7 @@ def _by_curves(pair: Pair, shown: Curves) -> Finding:
         evidence=tuple(evidence),
         stake_fraction=1 - 1 / pair.relative,
         confidence="likely: from the learning curves and the epoch times; samples counted on each rank would prove it",
-        advice=_ADVICE,
+        advice=_advice(command),
         subject=pair.name,
         priority="wrong",
         wrong_runs=(pair.run.run_id,),

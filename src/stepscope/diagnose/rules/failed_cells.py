@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from stepscope.core.words import counted
-from stepscope.diagnose.commands import again
+from stepscope.diagnose.commands import again, swept_again
 from stepscope.diagnose.outcome import Said, together
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Advice, Finding
@@ -65,7 +65,12 @@ def _sweeps(evidence: Evidence) -> Said:
         title=f"{len(ends)} of {counted(total, 'sweep')} failed: {_listed(Counter(r.status for r in ends.values()))}",
         evidence=(*reasons[:_SHOWN], *more),
         confidence="certain: recorded",
-        advice=(Advice(text="run the same command with the same -o again: finished sweeps are kept"),),
+        advice=(
+            Advice(
+                text="run the same command with the same -o again: finished sweeps are kept",
+                command=swept_again(evidence, *(("-o", str(evidence.sources[0].path)) if evidence.sources else ())),
+            ),
+        ),
         priority="failure",
     )
 

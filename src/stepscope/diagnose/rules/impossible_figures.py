@@ -29,14 +29,14 @@ from collections.abc import Iterable, Iterator
 
 from stepscope.core.units import format_duration, format_number, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.commands import again
+from stepscope.diagnose.commands import remeasured
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import setting
-from stepscope.results.pairs import Pair, cell_of, name_of, pairs
+from stepscope.results.pairs import Pair, name_of, pairs
 from stepscope.results.scaling import superlinear_reasons
 from stepscope.stats.scaling import SUPERLINEAR
 from stepscope.stats.stopping import MIN_STEPS
@@ -81,7 +81,6 @@ def _too_fast(evidence: Evidence, found: Iterable[Pair]) -> Iterator[Finding]:
     for worst, *others in by_base.values():
         row, run, base = worst.row, worst.run, worst.base
         also = ", ".join(f"{pair.row.speedup:.2f}x on {pair.ranks}" for pair in others[:4])
-        cell = cell_of(evidence, base)
         yield _finding(
             worst.name,
             f"{row.speedup:.2f}x on {worst.ranks} is super-linear: {format_percent(row.efficiency)} efficiency",
@@ -94,7 +93,7 @@ def _too_fast(evidence: Evidence, found: Iterable[Pair]) -> Iterator[Finding]:
             "suspicious, not impossible: caches, sharded state and larger batches can exceed linear; a slow baseline is "
             "more frequent",
             wrong=() if superlinear_reasons(run, base) else (base.run_id,),
-            command=None if cell is None else again(evidence, cell),
+            command=remeasured(evidence, base),
         )
 
 

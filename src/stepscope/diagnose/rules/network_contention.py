@@ -31,6 +31,7 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
+from stepscope.diagnose.commands import swept_again
 from stepscope.diagnose.machine import is_slurm
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
@@ -79,7 +80,7 @@ def check(evidence: Evidence) -> Said:
     best: dict[bool, _Varying] = {}
     for each in firing:
         best.setdefault(each.measured, each)
-    return tuple(_finding(each, firing, slurm=is_slurm(evidence)) for each in best.values())
+    return tuple(_finding(each, firing, swept_again(evidence), slurm=is_slurm(evidence)) for each in best.values())
 
 
 def _from_comm(evidence: Evidence) -> list[_Varying]:
@@ -165,7 +166,7 @@ def _of_instances(name: str, instances: list[MatchedCollective], window_ns: int)
     )
 
 
-def _finding(worst: _Varying, firing: list[_Varying], *, slurm: bool) -> Finding:
+def _finding(worst: _Varying, firing: list[_Varying], command: str | None, *, slurm: bool) -> Finding:
     others = [f"{v.name}: {v.ratio:.1f}x" for v in firing if v is not worst and v.measured == worst.measured]
     return Finding(
         severity="warning",
@@ -174,7 +175,10 @@ def _finding(worst: _Varying, firing: list[_Varying], *, slurm: bool) -> Finding
         stake_fraction=worst.stake,
         confidence="likely: the network is what ranks share; a log of its switches would prove it",
         advice=(
-            Advice(text="measure again at another hour, and beside no other job of yours, before tuning anything"),
+            Advice(
+                text="measure again at another hour, and beside no other job of yours, before tuning anything",
+                command=command,
+            ),
             Advice(text="ask for nodes under one switch", command="sbatch --switches=1 JOB" if slurm else None),
             Advice(
                 text="ask the operator about congestion control (ECN, adaptive routing) and the counters of the switches"

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
+from stepscope.diagnose.commands import swept_again
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
@@ -57,7 +58,7 @@ def check(evidence: Evidence) -> Said:
     found = []
     if noisy := [each for each in wide if each[0] > MAX_REACH.value]:
         reach, worst = max(noisy, key=lambda each: each[0])
-        found.append(_noisy(len(noisy), len(shown), reach, name(worst)))
+        found.append(_noisy(len(noisy), len(shown), reach, name(worst), swept_again(evidence, "--budget", "20s")))
     if long := [each for each in tails if each[0] >= MEAN_OVER_MEDIAN.value]:
         ratio, worst = max(long, key=lambda each: each[0])
         found.append(_tails(len(long), len(shown), ratio, name(worst)))
@@ -69,14 +70,19 @@ def check(evidence: Evidence) -> Said:
     return f"widest interval ±{format_percent(reach)} ({name(worst)}), limit ±{format_percent(MAX_REACH.value)}"
 
 
-def _noisy(count: int, total: int, reach: float, worst: str) -> Finding:
+def _noisy(count: int, total: int, reach: float, worst: str, command: str | None) -> Finding:
     return Finding(
         severity="warning",
         title=f"{count} of {counted(total, 'size')}: the median is known to no better than "
         f"±{format_percent(MAX_REACH.value)}",
         evidence=(f"worst: ±{format_percent(reach)}, {worst}", "smaller differences mean nothing there"),
         confidence="measured",
-        advice=(Advice(text="measure longer, with nothing else on the machine: --budget gives each size more time"),),
+        advice=(
+            Advice(
+                text="measure longer, with nothing else on the machine: --budget gives each size more time",
+                command=command,
+            ),
+        ),
     )
 
 

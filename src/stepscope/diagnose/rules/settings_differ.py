@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepscope.core.words import counted
+from stepscope.diagnose.commands import remeasured
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Advice, Finding
@@ -51,7 +52,7 @@ _SECTIONS = ("model.", "optimizer.", "dataset_options.")
 def check(evidence: Evidence) -> Said:
     found = [(pair, differing) for pair in pairs(evidence) if (differing := _differing(pair))]
     if found:
-        return [_finding(pair, differing) for pair, differing in _once_each(found)]
+        return [_finding(evidence, pair, differing) for pair, differing in _once_each(found)]
     return f"{counted(len(pairs(evidence)), 'run')}: as its baseline but for the ranks"
 
 
@@ -92,7 +93,7 @@ def _once_each(found: list[tuple[Pair, dict[str, tuple[Any, Any]]]]) -> list[tup
     return list(first.values())
 
 
-def _finding(pair: Pair, differing: dict[str, tuple[Any, Any]]) -> Finding:
+def _finding(evidence: Evidence, pair: Pair, differing: dict[str, tuple[Any, Any]]) -> Finding:
     names = list(differing)
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     return Finding(
@@ -100,7 +101,9 @@ def _finding(pair: Pair, differing: dict[str, tuple[Any, Any]]) -> Finding:
         title=f"{pair.run.label} and its baseline differ in more than the number of ranks: {shown}",
         evidence=tuple(f"{name}: {mine} against {theirs}" for name, (mine, theirs) in list(differing.items())[:8]),
         confidence="certain: as both sources tell; whether it matters is for the reader",
-        advice=(Advice(text="measure the baseline again with the run's settings"),),
+        advice=(
+            Advice(text="measure the baseline again with the run's settings", command=remeasured(evidence, pair.base)),
+        ),
         subject=pair.name,
     )
 
