@@ -1,6 +1,8 @@
-"""Counting nouns in English sentences."""
+"""Counted nouns and lists of names in English sentences."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 def plural(number: int, noun: str) -> str:
@@ -11,3 +13,18 @@ def plural(number: int, noun: str) -> str:
 def counted(number: int, noun: str) -> str:
     """``1 GPU``, ``8 GPUs``."""
     return f"{number} {plural(number, noun)}"
+
+
+def in_words(items: Iterable[object], *, at_most: int = 8) -> str:
+    """``a``, ``a and b``, ``a, b and c``; ``a, b and 5 more`` where there are more than ``at_most``."""
+    every = [str(item) for item in items]
+    if len(every) > at_most:
+        return listed(every, at_most=at_most)
+    return " and ".join(part for part in (", ".join(every[:-1]), *every[-1:]) if part)
+
+
+def listed(items: Iterable[object], *, at_most: int = 4, between: str = ", ") -> str:
+    """``a, b, c``; ``a, b, c and 5 more`` where there are more than ``at_most``."""
+    every = [str(item) for item in items]
+    more = len(every) - at_most
+    return between.join(every[:at_most]) + (f" and {more} more" if more > 0 else "")

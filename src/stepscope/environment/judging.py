@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -140,10 +140,3 @@ def several_hosts(record: EnvironmentRecord) -> bool:
     world, local = integer(record, "WORLD_SIZE"), integer(record, "LOCAL_WORLD_SIZE")
     nodes = integer(record, "SLURM_NNODES") or integer(record, "SLURM_JOB_NUM_NODES") or 1
     return nodes > 1 or bool(world and local and world > local)
-
-
-def listed(items: Iterable[str], *, at_most: int = 4) -> str:
-    """``a, b, c and 5 more``."""
-    every: Sequence[str] = tuple(items)
-    shown = ", ".join(every[:at_most])
-    return shown if len(every) <= at_most else f"{shown} and {len(every) - at_most} more"

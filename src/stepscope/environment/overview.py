@@ -8,10 +8,10 @@ from itertools import groupby
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bandwidth, format_bytes_binary
-from stepscope.core.words import counted
+from stepscope.core.words import counted, listed
 from stepscope.environment.checks.gpus import FREE_BYTES
 from stepscope.environment.checks.links import nvlinks_per_gpu
-from stepscope.environment.judging import listed, no_gpu_reason, topology_of, torch_build
+from stepscope.environment.judging import no_gpu_reason, topology_of, torch_build
 from stepscope.environment.topology import LINK_KINDS, Topology, has_nvswitch
 from stepscope.records.environment import EnvironmentRecord, GpuFact, NicFact
 

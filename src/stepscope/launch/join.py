@@ -10,12 +10,13 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 
 from stepscope.core.errors import MissingError, UsageError
+from stepscope.core.words import in_words
 from stepscope.launch.torchrun import Launched
 from stepscope.records.cell import GroupSpec, MeasureSettings
 from stepscope.store.layout import GroupLayout
@@ -35,9 +36,9 @@ def joined_world(environ: Mapping[str, str]) -> tuple[int, int] | None:
     if missing:
         present = " ".join(name for name in NEEDED if environ.get(name))
         raise UsageError(
-            f"RANK and WORLD_SIZE are set, but {_listed(missing)} {'is' if len(missing) == 1 else 'are'} not",
+            f"RANK and WORLD_SIZE are set, but {in_words(missing)} {'is' if len(missing) == 1 else 'are'} not",
             why="with RANK and WORLD_SIZE set, stepscope joins that world as one of its ranks, and needs all of them",
-            fix=f"left over in this shell: unset {present}; set by a launcher: let it export {_listed(missing)} too",
+            fix=f"left over in this shell: unset {present}; set by a launcher: let it export {in_words(missing)} too",
         )
     for name in ("LOCAL_RANK", "MASTER_PORT"):
         if not environ[name].isdigit():
@@ -53,10 +54,6 @@ def joined_world(environ: Mapping[str, str]) -> tuple[int, int] | None:
             fix="unset them to let stepscope start its own ranks",
         )
     return int(rank), int(world_size)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 def group_id(environ: Mapping[str, str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 
 LONGEST = 60
@@ -45,9 +44,3 @@ def file_part(text: str) -> str:
     """``AG_News``: letters, digits and ``-_.``, never a path or a hidden file; ``unnamed`` where nothing is left."""
     kept = "".join(c if c.isalnum() or c in "-_." else "_" if c.isspace() else "-" for c in clean(text))
     return kept.strip(".-_") or "unnamed"
-
-
-def in_words(names: Iterable[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    *first, last = list(names) or [""]
-    return f"{', '.join(first)} and {last}" if first else last

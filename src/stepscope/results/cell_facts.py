@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from stepscope.core.words import counted
+from stepscope.core.words import counted, listed
 from stepscope.records.cell_result import CellResult
 from stepscope.records.training import Measured, PhaseTimes
 from stepscope.results.evidence import CellEvidence, Evidence
@@ -85,9 +85,7 @@ def others(cells: Sequence[TimedCell], say: Callable[[TimedCell], str], *, at_mo
     rest = cells[1:]
     if not rest:
         return ()
-    shown = ", ".join(f"{among(each, cells[0])} {say(each)}" for each in rest[:at_most])
-    more = f" and {len(rest) - at_most} more" if len(rest) > at_most else ""
-    return (f"also {shown}{more}",)
+    return (f"also {listed([f'{among(each, cells[0])} {say(each)}' for each in rest], at_most=at_most)}",)
 
 
 def among(each: TimedCell, first: TimedCell) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from stepscope.core.errors import Unavailable
 from stepscope.environment.topology import Topology, parse_topology
@@ -54,14 +54,6 @@ def interval_share(row: CommRow) -> float | None:
     if middle is None or low is None or high is None or middle <= 0:
         return None
     return max(high - middle, middle - low) / middle
-
-
-def listed(numbers: Sequence[int], *, at_most: int = 8) -> str:
-    """``0, 1 and 5``; ``0, 1, ... and 40 more``."""
-    shown = [str(n) for n in numbers[:at_most]]
-    if len(numbers) > at_most:
-        return f"{', '.join(shown)} and {len(numbers) - at_most} more"
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}" if shown else "none"
 
 
 def shared_memory_links(communicator: NcclCommunicator) -> tuple[NcclLink, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepscope.core.errors import DataError
-from stepscope.core.words import counted
+from stepscope.core.words import counted, listed
 from stepscope.records.imported import Imported, LeftOut, Stated
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import Evidence, FilesFound, Source, TraceEvidence
@@ -144,13 +144,12 @@ def _jobs(there: Survey) -> tuple[str, ...]:
     if len(named) > 1 or (
         named and any(item.job == "" and item.kind in (TRACE, "flight_recorder") for item in there.items)
     ):
-        shown = ", ".join(named[:5]) + (f" and {len(named) - 5} more" if named[5:] else "")
+        shown = listed(named, at_most=5)
         notes.append(
             f"{counted(len(named), 'subfolder')} hold jobs of their own ({shown}): their files are kept apart by folder"
         )
     if there.folders:
-        shown = ", ".join(there.folders[:5]) + (f" and {len(there.folders) - 5} more" if there.folders[5:] else "")
-        notes.append(f"not looked into: {shown}")
+        notes.append(f"not looked into: {listed(there.folders, at_most=5)}")
     return tuple(notes)
 
 

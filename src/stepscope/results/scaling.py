@@ -92,7 +92,7 @@ def speedups(runs: Sequence[TrainingRun]) -> dict[str, ScalingRow]:
 def with_baselines(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
     """Cells of one run folder with ``baseline_id``, a one-rank run; a run that others are measured against is its own.
 
-    A baseline without a result, and a speed-up that so many ranks cannot give, are notes.
+    A baseline without a result is a note.
     """
     one_rank = [run for run in runs if run.world_size == 1]
     bases = {run.run_id: base.run_id for run in runs if (base := find_baseline(run, one_rank)) is not None}
@@ -101,22 +101,14 @@ def with_baselines(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
         replace(run, baseline_id=bases.get(run.run_id, run.run_id if run.run_id in named else None)) for run in runs
     ]
     by_id = {run.run_id: run for run in with_ids}
-    scaled = speedups(with_ids)
-    return tuple(_noted(run, by_id.get(run.baseline_id or ""), scaled.get(run.run_id)) for run in with_ids)
+    return tuple(_noted(run, by_id.get(run.baseline_id or "")) for run in with_ids)
 
 
-def _noted(run: TrainingRun, base: TrainingRun | None, row: ScalingRow | None) -> TrainingRun:
-    if base is None or run.samples_per_s is None or base.run_id == run.run_id:
+def _noted(run: TrainingRun, base: TrainingRun | None) -> TrainingRun:
+    if base is None or base is run or run.samples_per_s is None or base.samples_per_s is not None:
         return run
-    note = None
-    if base.samples_per_s is None:
-        note = f"no speed-up: the baseline {base.run_id} gave no result ({base.status})"
-    elif row is not None and row.efficiency > SUPERLINEAR:
-        note = (
-            f"{row.speedup:.2f}x on {run.world_size} ranks is super-linear: check whether other load slowed the baseline or "
-            "it was measured too briefly"
-        )
-    return run if note is None else replace(run, notes=(*run.notes, note))
+    note = f"no speed-up: the baseline {base.run_id} gave no result ({base.status})"
+    return replace(run, notes=(*run.notes, note))
 
 
 def baseline_of(run: TrainingRun, runs: Sequence[TrainingRun]) -> TrainingRun | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import did_you_mean
+from stepscope.core.words import listed
 from stepscope.records.imported import Stated
 from stepscope.records.training import TrainingRun
 
@@ -60,7 +61,7 @@ def stated_world_sizes(names: Mapping[str, Sequence[str]], stated: Stated) -> di
         fitting = _fitting(name, names)
         if len(fitting) > 1:
             raise UsageError(
-                f"--world-size {name}={ranks} fits {len(fitting)} runs: {_listed(fitting)}",
+                f"--world-size {name}={ranks} fits {len(fitting)} runs: {listed(fitting, at_most=_LISTED)}",
                 why="a part of a name counts when no other run has it",
                 fix=f"name each run: --world-size {','.join(f'{run}={ranks}' for run in fitting[:_LISTED])}",
             )
@@ -93,7 +94,9 @@ def require_known(runs: Iterable[TrainingRun], stated: Stated) -> None:
             hint = f"; did you mean {guess!r}?" if guess else ""
             raise UsageError(
                 f"--world-size {name}={ranks}: no run has {name!r} in its name{hint}",
-                why=f"there are: {_listed(list(known))}" if known else "there are no training runs at all",
+                why=f"there are: {listed(list(known), at_most=_LISTED)}"
+                if known
+                else "there are no training runs at all",
                 fix="name a run by its id or by a part of its name",
             )
         for run_id in fitting:
@@ -139,8 +142,3 @@ def _fitting(name: str, names: Mapping[str, Sequence[str]]) -> list[str]:
         return exact
     part = name.casefold()
     return [run_id for run_id, others in names.items() if any(part in each.casefold() for each in (run_id, *others))]
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _LISTED
-    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -35,7 +35,9 @@ def test_cells_that_measured_different_things_need_no_other_name() -> None:
 
 
 def test_a_chart_has_a_line_for_each_log() -> None:
-    (chart,) = comm_busbw.prepare(logs())
+    figures = comm_busbw.VIEW.figures
+    assert figures is not None
+    (chart,) = figures.prepare(logs())
     assert [line.name for line in chart.lines] == ["a100.log", "h100.log"]
     for line in chart.lines:
         sizes = [point.size_bytes for point in line.points]

@@ -23,12 +23,11 @@ the same errors in MPI.
 
 from __future__ import annotations
 
-from stepscope.core.words import counted, plural
+from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.flight import MISMATCHES, FlightFinding, Kind
-from stepscope.results.comm_facts import listed
 from stepscope.results.evidence import NEEDS, Evidence
 
 MOST_DIFFERENT = Threshold(value=0, unit="calls that differ", source="all ranks of a group must make the same calls")
@@ -52,12 +51,12 @@ def check(evidence: Evidence) -> Said:
 
 
 def _finding(each: FlightFinding) -> Finding:
-    who = f"{plural(len(each.ranks), 'rank')} {listed(each.ranks)}"
+    who = f"{plural(len(each.ranks), 'rank')} {in_words(each.ranks)}"
     group = each.group_description or (f"group {each.group}" if each.group else "a group")
     place = "a point-to-point call" if each.is_p2p else f"collective {each.sequence}"
     said = [each.sentence]
     if each.waiting:
-        said.append(f"{counted(len(each.waiting), 'rank')} did not get out: {listed(each.waiting)}")
+        said.append(f"{counted(len(each.waiting), 'rank')} did not get out: {in_words(each.waiting)}")
     return Finding(
         severity="problem",
         title=f"{who} called {place} of {group} {_DIFFERENCE[each.kind]}",

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.core.words import counted
+from stepscope.core.words import counted, in_words
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Finding, Skipped
@@ -66,7 +66,7 @@ def _apart(fast: Measured, slow: Measured) -> bool:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= 4 else f"{len(names)} strategies"
+    return in_words(names) if len(names) <= 4 else f"{len(names)} strategies"
 
 
 def _finding(group: Sequence[tuple[TrainingRun, Measured]]) -> Finding:

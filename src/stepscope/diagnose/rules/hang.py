@@ -25,12 +25,11 @@ ranks with two broken on purpose, both found (read 2026-11).
 
 from __future__ import annotations
 
-from stepscope.core.words import counted, plural
+from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.flight import MISMATCHES, FlightFinding
-from stepscope.results.comm_facts import listed
 from stepscope.results.evidence import NEEDS, Evidence
 
 MOST_WAITING = Threshold(value=0, unit="ranks that wait for a call of another", source="a finished job has none")
@@ -65,7 +64,7 @@ def _finding(cause: FlightFinding, every: tuple[FlightFinding, ...]) -> Finding:
     others = sum(not f.cause for f in every)
     said = [cause.sentence]
     if cause.waiting and cause.waiting != cause.ranks:
-        said.append(f"{counted(len(cause.waiting), 'rank')} waiting there: {listed(cause.waiting)}")
+        said.append(f"{counted(len(cause.waiting), 'rank')} waiting there: {in_words(cause.waiting)}")
     if others:
         said.append(
             f"{counted(others, 'other wait')} in other groups or later calls {'follow' if others > 1 else 'follows'}"
@@ -77,7 +76,7 @@ def _finding(cause: FlightFinding, every: tuple[FlightFinding, ...]) -> Finding:
         confidence=_confidence(cause),
         advice=_advice(cause),
         priority="failure",
-        subject=None if not cause.ranks else f"{plural(len(cause.ranks), 'rank')} {listed(cause.ranks)}",
+        subject=None if not cause.ranks else f"{plural(len(cause.ranks), 'rank')} {in_words(cause.ranks)}",
     )
 
 
@@ -86,7 +85,7 @@ def _title(cause: FlightFinding) -> str:
     where = "" if cause.sequence is None else f" {cause.sequence}"
     group = cause.group_description or (f"group {cause.group}" if cause.group else "")
     of = f" of {group}" if group else ""
-    who = f"{plural(len(cause.ranks), 'rank')} {listed(cause.ranks)}"
+    who = f"{plural(len(cause.ranks), 'rank')} {in_words(cause.ranks)}"
     if not cause.ranks:
         return f"all ranks hang in collective{where}{of}: {call}"
     if cause.kind == "stuck_inside":
@@ -104,7 +103,7 @@ def _confidence(cause: FlightFinding) -> str:
 
 
 def _advice(cause: FlightFinding) -> tuple[Advice, ...]:
-    ranks = f"{plural(len(cause.ranks), 'rank')} {listed(cause.ranks)}"
+    ranks = f"{plural(len(cause.ranks), 'rank')} {in_words(cause.ranks)}"
     does = "does" if len(cause.ranks) == 1 else "do"
     if not cause.ranks:
         return (

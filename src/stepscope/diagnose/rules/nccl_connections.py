@@ -25,13 +25,13 @@ services, shared memory of containers).
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.core.words import counted, plural
+from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.environment.topology import Topology
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.nccl_debug import NcclCommunicator, NcclDebug, NcclLink
-from stepscope.results.comm_facts import listed, shared_memory_links, topology_of
+from stepscope.results.comm_facts import shared_memory_links, topology_of
 from stepscope.results.evidence import Evidence
 
 MOST_LINKS = Threshold(value=0, unit="links of one host via SHM", source="a ring moves at its slowest link's pace")
@@ -98,7 +98,7 @@ def _through_memory(
 
 
 def _incomplete(log: NcclDebug, communicator: NcclCommunicator, late: tuple[int, ...]) -> Finding:
-    who = f"{plural(len(late), 'rank')} {listed(late)}"
+    who = f"{plural(len(late), 'rank')} {in_words(late)}"
     cut = [file.path for file in log.files if file.truncated]
     said = [f"{len(communicator.ranks) - len(late)} of {counted(len(communicator.ranks), 'rank')} completed it"]
     said += [f"{counted(len(cut), 'log')} end inside a line: the rest may be lost"] if cut else []

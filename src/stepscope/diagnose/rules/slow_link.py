@@ -28,13 +28,13 @@ from __future__ import annotations
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.units import format_bandwidth, format_percent, format_size
-from stepscope.core.words import counted, plural
+from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.machine import excluding, is_amd
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.results.comm_facts import by_sweep, listed, size_of, time_of, topology_of
+from stepscope.results.comm_facts import by_sweep, size_of, time_of, topology_of
 from stepscope.results.evidence import Evidence
 from stepscope.results.slow_pairs import SLOW, PairsVerdict, SlowEnd, SlowPair, slow_pairs
 
@@ -152,7 +152,7 @@ def _of_pairs(verdict: PairsVerdict, evidence: Evidence) -> list[Finding]:
 
 
 def _of_end(end: SlowEnd, verdict: PairsVerdict, evidence: Evidence) -> Finding:
-    ranks = f"{plural(len(end.ranks), 'rank')} {listed(end.ranks)}"
+    ranks = f"{plural(len(end.ranks), 'rank')} {in_words(end.ranks)}"
     who = ranks if end.host is None else f"host {end.host} ({ranks})"
     what = {"egress": "sends", "ingress": "receives", "both": "sends and receives"}[end.direction]
     return Finding(
@@ -170,7 +170,9 @@ def _of_end(end: SlowEnd, verdict: PairsVerdict, evidence: Evidence) -> Finding:
 
 def _repair(end: SlowEnd, evidence: Evidence) -> tuple[Advice, ...]:
     if end.host is None:
-        return (Advice(text=f"look at the devices and cores of {plural(len(end.ranks), 'rank')} {listed(end.ranks)}"),)
+        return (
+            Advice(text=f"look at the devices and cores of {plural(len(end.ranks), 'rank')} {in_words(end.ranks)}"),
+        )
     return (
         Advice(text="look at its NIC, cable and switch port: ethtool or ibstat for the rate, errors and drops"),
         Advice(text="until it is repaired, leave the host out of the job", command=excluding(evidence, end.host)),

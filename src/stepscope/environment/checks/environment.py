@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 
 from stepscope.core.units import format_bytes, format_bytes_binary
-from stepscope.core.words import counted
+from stepscope.core.words import counted, listed
 from stepscope.environment.judging import (
     Outcome,
     check,
     failed,
-    listed,
     local_ranks,
     passed,
     skipped,

@@ -6,13 +6,12 @@ from collections import Counter
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bytes_binary, format_flops
-from stepscope.core.words import counted
+from stepscope.core.words import counted, listed
 from stepscope.environment.judging import (
     Outcome,
     check,
     failed,
     gpu_names,
-    listed,
     no_gpu_reason,
     passed,
     skipped,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from stepscope.core.errors import Unavailable
-from stepscope.core.words import counted
+from stepscope.core.words import counted, listed
 from stepscope.environment.judging import (
     Outcome,
     check,
-    listed,
     no_gpu_reason,
     passed,
     several_gpus,

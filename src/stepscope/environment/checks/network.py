@@ -5,11 +5,11 @@ from __future__ import annotations
 import ipaddress
 
 from stepscope.core.units import format_bandwidth, format_bytes_binary
+from stepscope.core.words import listed
 from stepscope.environment.judging import (
     Outcome,
     check,
     failed,
-    listed,
     no_gpu_reason,
     passed,
     several_hosts,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepscope.core.units import format_number, format_percent
-from stepscope.core.words import counted
+from stepscope.core.words import counted, in_words, listed
 from stepscope.records.training import TrainingRun
-from stepscope.report.names import file_part, in_words, lines
+from stepscope.report.names import file_part, lines
 from stepscope.report.vega import (
     COLUMN,
     FAILED,
@@ -316,14 +316,13 @@ def groups_caption(data: BarGroups, what: str) -> str:
         f" {'lower' if data.lower_is_better else 'higher'} is better."
     ]
     if said:
-        more = f" and {len(said) - 6} more" if len(said) > 6 else ""
-        text.append(f"Against {data.reference}: {'; '.join(said[:6])}{more} ({data.gain}).")
+        text.append(f"Against {data.reference}: {listed(said, at_most=6, between='; ')} ({data.gain}).")
     if any(b.label == UNCLEAR for _, _, b in bars):
         text.append(f"{UNCLEAR.capitalize()}: the intervals overlap.")
     if any(b.low is not None for _, _, b in bars):
         text.append(f"Whiskers: {data.ends}.")
     if failed:
-        text.append(f"Dashed outline, without a result: {in_words(failed)}.")
+        text.append(f"Dashed outline, without a result: {in_words(failed, at_most=len(failed))}.")
     return " ".join(text) + data.note
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.dataclass import dataclass
+from stepscope.core.words import listed
 from stepscope.report.names import lines
 from stepscope.report.vega import (
     COLUMN,
@@ -110,5 +111,4 @@ def failed_text(rows: Sequence[StackRow]) -> str:
     failed = [f"{row.name} ({row.failure})" for row in rows if row.failure is not None]
     if not failed:
         return ""
-    more = f" and {len(failed) - 8} more" if len(failed) > 8 else ""
-    return f" Dashed outline, without a result: {'; '.join(failed[:8])}{more}."
+    return f" Dashed outline, without a result: {listed(failed, at_most=8, between='; ')}."

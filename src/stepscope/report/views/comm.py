@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_plus_minus, format_size
-from stepscope.core.words import counted
+from stepscope.core.words import counted, listed
 from stepscope.records.comm import CommRow
 from stepscope.report.table import Column, Format, Table, Value, percent, tabled, whole
 from stepscope.report.views._comm import (
@@ -169,11 +169,10 @@ def _notes(rows: Sequence[CommRow]) -> tuple[str, ...]:
         for note in row.notes:
             said.setdefault(note, {})[f"{op_label(row)} on {called(row)}"] = None
     every = len({f"{op_label(row)} on {called(row)}" for row in rows})
-    return tuple(note if len(owners) == every else f"{_few(list(owners))}: {note}" for note, owners in said.items())
-
-
-def _few(names: Sequence[str]) -> str:
-    return "; ".join(names) if len(names) <= 3 else f"{'; '.join(names[:3])} and {len(names) - 3} more"
+    return tuple(
+        note if len(owners) == every else f"{listed(owners, at_most=3, between='; ')}: {note}"
+        for note, owners in said.items()
+    )
 
 
 VIEW = View(key="comm", title="Collectives", needs=("comm_rows",), table=build)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from stepscope.core.units import format_count, format_percent
+from stepscope.core.words import listed
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.report.table import (
     Column,
@@ -87,7 +88,7 @@ def build(
         ordered,
         failure=lambda run: None if run.step_ns is not None else failure_label(run),
         footnotes=_footnotes(ordered, by_run, drop_epochs, show),
-        notes=_notes(ordered),
+        notes=_notes(ordered, every=show is not PAPER),
     )
 
 
@@ -137,14 +138,14 @@ def _columns(runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_e
     )  # fmt: skip
 
 
-def _notes(runs: Sequence[TrainingRun]) -> tuple[str, ...]:
-    """Notes of single runs, and what their source leaves open; the same note on several runs is one line."""
+def _notes(runs: Sequence[TrainingRun], *, every: bool) -> tuple[str, ...]:
+    """What the runs' source leaves open, and with ``every`` their notes; the same note on several runs is one line."""
     names = _names(runs)
     said: dict[str, list[str]] = {}
     for run, name in zip(runs, names, strict=True):
         unknown = ", ".join(f"{key} ({why})" for key, why in run.missing.items())
         stopped = f"{failure_label(run)}: figures of the steps before" if run.status != "ok" and run.step_ns else None
-        for note in filter(None, (stopped, *run.notes, f"unknown: {unknown}" if unknown else None)):
+        for note in filter(None, (stopped, *(run.notes if every else ()), f"unknown: {unknown}" if unknown else None)):
             said.setdefault(note, []).append(name)
     finished = sum(run.status == "ok" for run in runs)
     lines = []
@@ -152,9 +153,8 @@ def _notes(runs: Sequence[TrainingRun]) -> tuple[str, ...]:
         if len(owners) > 1 and len(owners) == finished:
             who = "all"
         else:
-            more = len(owners) - MAX_NAMED
-            who = ("; " if any(", " in name for name in owners) else ", ").join(owners[:MAX_NAMED])
-            who += f" and {more} more" if more > 0 else ""
+            between = "; " if any(", " in name for name in owners) else ", "
+            who = listed(owners, at_most=MAX_NAMED, between=between)
         lines.append(f"{who}: {note}")
     return tuple(lines)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepscope.core.units import format_percent
-from stepscope.core.words import counted
+from stepscope.core.words import counted, listed
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.report.names import lines
 from stepscope.report.vega import (
@@ -165,7 +165,6 @@ def caption(data: SpeedupChart) -> str:
         + (f" ({run.rating})" if run.rating else "")
         for run in data.runs
     ]
-    more = f" and {len(said) - 6} more" if len(said) > 6 else ""
     kinds = {run.scaling for run in data.runs}
     rules = {
         "strong": "strong scaling: the same global batch (or data)",
@@ -175,8 +174,9 @@ def caption(data: SpeedupChart) -> str:
     how = "; ".join(rules[kind] for kind in ("strong", "weak", None) if kind in kinds)
     whisker = " Whiskers: 95% interval." if any(run.low is not None for run in data.runs) else ""
     return (
-        f"Speed-up and efficiency on {data.title}, {counted(len(data.runs), 'run')}: {'; '.join(said[:6])}{more}."
-        f" From {', '.join(data.basis)}; {how}. Black ticks: as much faster as there are more ranks; dashed: efficiency 0.8"
+        f"Speed-up and efficiency on {data.title}, {counted(len(data.runs), 'run')}:"
+        f" {listed(said, at_most=6, between='; ')}. From {', '.join(data.basis)}; {how}."
+        f" Black ticks: as much faster as there are more ranks; dashed: efficiency 0.8"
         f" (above: good) and 0.9 (excellent). Orange: slower than the baseline.{whisker}"
     )
 
