@@ -24,7 +24,7 @@ from stepscope.matrix.run_place import default_run_dir
 from stepscope.records.profile import ProfileRecord, WindowOfRank, WindowRequest
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record
-from stepscope.store.writer import make_dir, write_error
+from stepscope.store.writer import make_dir, writing
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.profile import Profile, Window
@@ -208,7 +208,5 @@ def _copy_for_tensorboard(reports: Sequence[WindowOfRank], folder: Path) -> None
     for report in reports:
         assert report.file is not None
         target = folder / f"{report.host}_rank{report.rank}.{time.time_ns() // 1_000_000}.pt.trace.json.gz"
-        try:
+        with writing(target):
             shutil.copyfile(report.file, target)
-        except OSError as error:
-            raise write_error(target, error) from error

@@ -22,7 +22,7 @@ from stepscope.records import codec
 from stepscope.records.profile import HookedProcess, HookedRank, ProfileRecord, WindowOfRank, WindowRequest
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_if_there, read_record
-from stepscope.store.writer import make_dir, write_error, write_record
+from stepscope.store.writer import make_dir, write_record, writing
 
 HOOK = Path(__file__).parents[1] / "hook"
 POLL_S = 0.05
@@ -171,11 +171,9 @@ def wake(layout: ProfileLayout, request: WindowRequest) -> int:
     number += record.first is not None and number == 1
     path = layout.request(number)
     temporary = path.with_suffix(".tmp")
-    try:
+    with writing(path):
         temporary.write_text(json.dumps(codec.to_builtins(request)), encoding="utf-8")
         temporary.replace(path)
-    except OSError as error:
-        raise write_error(path, error) from error
     return number
 
 

@@ -20,7 +20,7 @@ from stepscope.core.words import in_words
 from stepscope.launch.torchrun import Launched
 from stepscope.records.cell import GroupSpec, MeasureSettings
 from stepscope.store.layout import GroupLayout
-from stepscope.store.writer import make_dir, write_error
+from stepscope.store.writer import make_dir, writing
 
 SPEC_TIMEOUT_S = 300.0
 CLOCK_SLACK_S = 60.0
@@ -88,10 +88,8 @@ def nothing_to_do(group: str, run_dir: Path) -> GroupSpec:
 def start_rank_zero(files: GroupLayout) -> Launched:
     """Rank 0's rank half, as a child with this process's environment."""
     make_dir(files.root)
-    try:
+    with writing(files.launcher_log):
         log = files.launcher_log.open("wb")
-    except OSError as error:
-        raise write_error(files.launcher_log, error) from error
     process = subprocess.Popen(_rank_half(files.spec), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
     return Launched(process, log)
 

@@ -18,7 +18,7 @@ import psutil
 from stepscope.core.errors import MissingError
 from stepscope.core.processes import die_with_parent
 from stepscope.store.layout import GroupLayout
-from stepscope.store.writer import make_dir, write_error
+from stepscope.store.writer import make_dir, writing
 
 GRACE_S = 5.0
 
@@ -71,10 +71,8 @@ class Launched:
 def start(files: GroupLayout, *, world_size: int, threads_per_rank: int, extra_env: Mapping[str, str]) -> Launched:
     """Start a worker group. Raises MissingError when its log cannot be written."""
     make_dir(files.rank_logs)
-    try:
+    with writing(files.launcher_log):
         log = files.launcher_log.open("wb")
-    except OSError as error:
-        raise write_error(files.launcher_log, error) from error
     process = subprocess.Popen(
         command(files.spec, world_size=world_size, log_dir=files.rank_logs),
         stdin=subprocess.DEVNULL,

@@ -20,7 +20,7 @@ from stepscope.records import codec
 from stepscope.records.cell import CellSpec
 from stepscope.records.plan import CommOp
 from stepscope.store.layout import CellLayout
-from stepscope.store.writer import make_dir, write_error
+from stepscope.store.writer import make_dir, writing
 
 WARMUP_STEPS = 1
 PROFILED_STEPS = 3
@@ -74,10 +74,8 @@ def profile_steps(
 
 
 def _export(profiler: torch.profiler.profile, path: Path) -> None:
-    try:
+    with writing(path):
         profiler.export_chrome_trace(str(path))
-    except OSError as error:
-        raise write_error(path, error) from error
 
 
 def _copy_for_tensorboard(path: Path, folder: Path, cell: CellSpec, context: RankContext) -> None:
@@ -85,7 +83,5 @@ def _copy_for_tensorboard(path: Path, folder: Path, cell: CellSpec, context: Ran
     run = make_dir(folder / cell.cell_id)
     worker = f"{context.pulse.host}_rank{context.mesh.rank}"
     target = run / f"{worker}.{time.time_ns() // 1_000_000}.pt.trace.json.gz"
-    try:
+    with writing(target):
         shutil.copyfile(path, target)
-    except OSError as error:
-        raise write_error(target, error) from error

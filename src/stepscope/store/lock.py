@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stepscope.core.clock import utc_now
 from stepscope.core.errors import MissingError, UsageError
-from stepscope.store.writer import make_dir, write_error
+from stepscope.store.writer import make_dir, writing
 
 
 @contextmanager
@@ -21,10 +21,8 @@ def hold_lock(path: Path) -> Iterator[None]:
     flock: the kernel lets go when the holder dies, however it dies; what is written in the file is for people.
     """
     make_dir(path.parent)
-    try:
+    with writing(path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise write_error(path, error) from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, Self
 
@@ -33,6 +35,15 @@ def write_error(path: Path, error: OSError) -> WriteError:
     )
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises WriteError where the body cannot write ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
 def make_dir(path: Path) -> Path:
     """``path`` as an existing folder."""
     try:
@@ -56,10 +67,8 @@ class LineFile:
         self._path = path
         make_dir(path.parent)
         new = mode == "wb" or not path.exists()
-        try:
+        with writing(path):
             self._file = path.open(mode)
-        except OSError as error:
-            raise write_error(path, error) from error
         if new:
             self._write(codec.encode_line(header, header=True))
 
@@ -76,11 +85,9 @@ class LineFile:
         self.close()
 
     def _write(self, data: bytes) -> None:
-        try:
+        with writing(self._path):
             self._file.write(data)
             self._file.flush()
-        except OSError as error:
-            raise write_error(self._path, error) from error
 
 
 def _no_folder(path: Path) -> Path:

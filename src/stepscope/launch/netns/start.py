@@ -14,7 +14,7 @@ from stepscope.core.processes import die_with_parent
 from stepscope.launch.netns import owner, world
 from stepscope.launch.torchrun import Launched, environment
 from stepscope.store.layout import GroupLayout
-from stepscope.store.writer import make_dir, write_error
+from stepscope.store.writer import make_dir, writing
 
 
 def start(
@@ -33,10 +33,8 @@ def start(
     """
     owner.sweep()
     make_dir(files.rank_logs)
-    try:
+    with writing(files.launcher_log):
         log = files.launcher_log.open("wb")
-    except OSError as error:
-        raise write_error(files.launcher_log, error) from error
     line = world.command_of_ranks(
         str(network),
         parent=os.getpid(),
