@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from stepscope.records.training import Epoch, Measured, TrainingRun
@@ -87,11 +88,22 @@ def train_loss(run: TrainingRun) -> float | None:
     return max(known, key=lambda e: e.number).train_loss if known else None
 
 
+PER_EPOCH = "exposed_comm_ns_per_epoch"
+"""Setting of a run whose source timed communication by epoch and does not say how many steps that is: the mean after the
+first epoch, as ``steady_times``."""
+
+
 def exposed_fraction(run: TrainingRun) -> float | None:
-    """Exposed communication as a share of the step, medians of both; None where it is longer than the step, which is no
-    share (`impossible-figures` says so)."""
-    step, comm = run.step_ns, run.exposed_comm_ns
-    return None if step is None or comm is None or not 0 <= comm.value <= step.value > 0 else comm.value / step.value
+    """Exposed communication as a share of the step, medians of both; of the epoch, means of both, where only that was
+    timed. None where it is longer than the step, which is no share (`impossible-figures` says so)."""
+    if run.exposed_comm_ns is not None and run.step_ns is not None:
+        return _share(run.exposed_comm_ns.value, run.step_ns.value)
+    per_epoch, times = run.settings.get(PER_EPOCH), steady_times(run)
+    return _share(float(per_epoch), fmean(times)) if isinstance(per_epoch, (int, float)) and times else None
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if 0 <= part <= whole and whole > 0 else None
 
 
 def setting(known: Mapping[str, Any], *names: str) -> Any:

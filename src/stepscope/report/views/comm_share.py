@@ -15,7 +15,8 @@ from stepscope.results.figures import exposed_fraction
 
 
 def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
-    """Shares of the median step on several ranks; the interval of the exposed part lies around the end of the first."""
+    """Shares of the median step on several ranks, or of the epoch where only that was timed. The interval of the exposed
+    part lies around the end of the first."""
     charts = []
     several = [run for run in runs if run.world_size is not None and run.world_size > 1]
     shown = [run for run in several if run.status != "ok" or exposed_fraction(run) is not None]
@@ -40,23 +41,24 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
 
 def _row(run: TrainingRun, name: str) -> StackRow:
     share = exposed_fraction(run)
-    if run.status != "ok" or share is None or run.step_ns is None or run.exposed_comm_ns is None:
+    if run.status != "ok" or share is None:
         return StackRow(name=name, failure=failure(run))
-    low, high = run.exposed_comm_ns.low, run.exposed_comm_ns.high
-    step = run.step_ns.value
-    return StackRow(
-        name=name,
-        parts=(1.0 - share, share),
-        low=None if low is None or high is None else max(0.0, 1.0 - high / step),
-        high=None if low is None or high is None else max(0.0, 1.0 - low / step),
-        text=format_percent(share, digits=0),
-    )
+    low, high = _interval(run)
+    return StackRow(name=name, parts=(1.0 - share, share), low=low, high=high, text=format_percent(share, digits=0))
+
+
+def _interval(run: TrainingRun) -> tuple[float | None, float | None]:
+    """Where the computation ends by the interval of the exposed part; None without one."""
+    exposed, step = run.exposed_comm_ns, run.step_ns
+    if exposed is None or step is None or exposed.low is None or exposed.high is None:
+        return None, None
+    return max(0.0, 1.0 - exposed.high / step.value), max(0.0, 1.0 - exposed.low / step.value)
 
 
 def caption(data: Stacks) -> str:
     done = sorted((row for row in data.rows if row.failure is None), key=lambda row: -row.parts[1])
     text = (
-        f"Computation against exposed communication in the median step on {data.title},"
+        f"Computation against exposed communication in a step on {data.title},"
         f" {counted(len(data.rows), 'run')} on several ranks. Most communication shows in {done[0].name}:"
         f" {done[0].text} of the step"
     )

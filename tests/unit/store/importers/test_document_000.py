@@ -12,6 +12,8 @@ from tests.evidence import evidence
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
+from stepscope.report.views import comm_share
+from stepscope.results.figures import exposed_fraction
 from stepscope.results.missing import require_stated
 from stepscope.store.foreign import detect, read_foreign
 
@@ -97,6 +99,19 @@ def test_communication_that_was_not_timed_is_unknown(tmp_path: Path) -> None:
         "base-naive-4gpu-fp32-ga1",
     }
     assert all(run.exposed_comm_ns is None for run in runs.values())
+
+
+def test_communication_by_epoch_is_drawn_as_chart_4_of_the_document(tmp_path: Path) -> None:
+    """Naive runs alone, FP32 and AMP: 0.5 s of communication in epochs of 4.5 and 2.5 s, the first epoch left out."""
+    runs = read_foreign(write(tmp_path, benchmark() + benchmark(use_amp=True))).runs
+    shares = {run.run_id: exposed_fraction(run) for run in runs if exposed_fraction(run) is not None}
+    assert shares == {
+        f"base-naive-{n}gpu-{precision}-ga1": pytest.approx(0.5 / seconds)
+        for n, seconds in ((2, 4.5), (4, 2.5))
+        for precision in ("fp32", "amp")
+    }
+    (chart,) = comm_share.prepare(runs)
+    assert sorted(row.text for row in chart.rows) == ["11%", "11%", "20%", "20%"]
 
 
 def test_zero_times_of_communication_are_not_times(tmp_path: Path) -> None:
