@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 
 class _Interrupts:
@@ -92,7 +93,7 @@ def _code_of(error: Exception) -> int:
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # click's own UsageError family
         context = getattr(error, "ctx", None)
         fix = "" if context is None else f"\n  fix: see `{context.command_path} --help`"
-        _print_error(f"{error.format_message()}{fix}")
+        _print_error(f"{_nearest_option(error) or error.format_message()}{fix}")
         return ExitCode.USAGE
     import traceback
 
@@ -101,6 +102,22 @@ def _code_of(error: Exception) -> int:
     err().print("".join(traceback.format_exception(error)), end="", markup=False)
     err().print("[bold red]this is a bug in stepscope[/]: please report it with the lines above", markup=True)
     return ExitCode.BUG
+
+
+RANKS = ("--gpus", "--nproc", "--nproc-per-node", "--nranks", "--num-ranks", "--num-gpus", "--world-size", "-n", "-np")
+"""What other tools call the number of ranks."""
+
+
+def _nearest_option(error: Any) -> str | None:
+    """One sentence for an option that the command does not have; None for other mistakes."""
+    context, name = getattr(error, "ctx", None), getattr(error, "option_name", None)
+    if context is None or not name:
+        return None
+    from stepscope.core.suggest import did_you_mean
+
+    known = [word for param in context.command.params for word in param.opts if word.startswith("--")]
+    guess = "--ranks" if name in RANKS and "--ranks" in known else did_you_mean(name, known)
+    return f"{context.command_path} has no option {name}" + (f"; did you mean {guess}?" if guess else "")
 
 
 def _print_error(text: str) -> None:

@@ -43,7 +43,7 @@ class CellSettings(OptionsModel):
     steps: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
         default=None, description="a whole number of at least 1, or auto"
     )
-    epochs: int | None = Field(default=None, ge=1, description="a whole number of at least 1")
+    epochs: int | None = Field(default=None, ge=1, description="a whole number of at least 1 (only `steps` takes auto)")
     seed: int = Field(default=1, ge=0, lt=2**63, description="a whole number of at least 0")
     num_workers: int = Field(default=0, ge=0, description="a whole number of at least 0")
     pin_memory: bool = Field(default=False, description="true or false")

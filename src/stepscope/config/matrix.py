@@ -224,7 +224,8 @@ class _CellCheck:
             where = self.file.document.mark(self.cell.values[first].path)
             self._complain(second, f"both {first} ({where}) and {second} are given: keep one of the two")
         elif not {first, second} & (plain.keys() | self.file.broken_keys):
-            self._complain(first, f"give either {first} or {second}")
+            hint = "; `steps: auto` measures until the step time is known well enough" if first == "steps" else ""
+            self._complain(first, f"give either {first} or {second}{hint}")
 
     def _options(self, group: str, family: Family) -> OptionsModel | None:
         owner_key = OPTION_GROUPS[group]

@@ -20,21 +20,35 @@ SECTIONS = (
     "version", "name", "description", "base", "axes", "include", "exclude", "equal_buckets", "launch", "measure",
 )  # fmt: skip
 _BATCH = "global_batch (samples per optimizer step over all ranks) or micro_batch (per rank and micro-step)"
-ELSEWHERE = {
-    "batch": _BATCH,
-    "batch_size": _BATCH,
-    "learning_rate": "lr",
-    "grad_accum_steps": "accumulation",
-    "gradient_accumulation_steps": "accumulation",
-    "gpus": "world_size",
-    "num_gpus": "world_size",
-    "nproc_per_node": "world_size",
-    "amp": "precision (amp_bf16 or amp_fp16)",
-    "dtype": "precision",
-    "grad_clip": "clip",
-    "max_grad_norm": "clip",
+_CALLED_ELSEWHERE = {
+    _BATCH: "batch batch_size bs batchsize",
+    "global_batch": "global_batch_size gbs train_batch_size total_batch_size effective_batch_size",
+    "micro_batch": "micro_batch_size mbs per_device_train_batch_size train_micro_batch_size_per_gpu local_batch_size",
+    "lr": "learning_rate base_lr",
+    "accumulation": "grad_accum grad_accum_steps gradient_accumulation gradient_accumulation_steps accumulate_grad_batches",
+    "world_size": "gpus ngpus n_gpus num_gpus ranks nranks n_ranks num_ranks nproc nprocs n_proc nproc_per_node world "
+    "worldsize num_processes processes devices",
+    "precision": "dtype amp bf16 fp16 mixed_precision",
+    "clip": "grad_clip gradient_clip gradient_clip_val clip_grad max_grad_norm max_norm",
+    "optimizer": "optim opt",
+    "weight_decay": "wd",
+    "lr_warmup": "warmup_steps num_warmup_steps lr_warmup_iters",
+    "epochs": "epoch num_epochs n_epochs max_epochs num_train_epochs",
+    "steps (a number, or auto)": "step num_steps n_steps max_steps max_iters train_iters iterations iters",
+    "num_workers": "workers dataloader_num_workers n_workers",
+    "dataset": "data",
+    "strategy": "strategies parallel",
+    "workload (and model.NAME for its options)": "arch net network_architecture model_name",
+    "seed": "random_seed manual_seed",
+    "loss": "criterion loss_fn",
+    "launch.backend, a section beside base": "backend dist_backend",
+    "launch.device, a section beside base": "device accelerator",
+    "measure.timeout_s, a section beside base": "timeout",
+    "measure.warmup, a section beside base": "warmup",
+    "measure.rounds, a section beside base": "rounds repeats repetitions",
 }
-"""What other tools call a cell's keys."""
+ELSEWHERE = {name: here for here, names in _CALLED_ELSEWHERE.items() for name in names.split()}
+"""What other tools call a cell's keys -> what they are here."""
 
 EQUAL_BUCKETS = ("once", "each")
 
@@ -145,8 +159,8 @@ def is_group_key(key: str) -> bool:
 
 def unknown_cell_key(key: str) -> str:
     """What is wrong with a key that no cell has."""
-    if key in ELSEWHERE:
-        return f"unknown key {key!r}: here it is called {ELSEWHERE[key]}"
+    if (name := key.lower().replace("-", "_")) in ELSEWHERE:
+        return f"unknown key {key!r}: here it is called {ELSEWHERE[name]}"
     group, dot, name = key.partition(".")
     if dot:
         return (

@@ -27,12 +27,18 @@ def validate(schema: type[M], values: Mapping[str, Any], *, kind: str) -> M | tu
     """``values`` as an instance of ``schema``, or every complaint about them.
 
     kind: what a key is called when it is unknown (``option of strategy 'ddp'``). Values are read as JSON would be, so
-    that a list fills a tuple; otherwise types are strict.
+    that a list fills a tuple; otherwise types are strict, but for whole numbers written as 8.0.
     """
     try:
-        return schema.model_validate_json(json.dumps(dict(values)))
+        return schema.model_validate_json(json.dumps({key: _whole(value) for key, value in values.items()}))
     except ValidationError as error:
         return tuple(_complaints(error, schema, values, kind))
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _complaints(

@@ -12,15 +12,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
-MOST_LISTED = 30
-"""Known names that a sentence lists."""
+SHORT, MOST_LISTED = 12, 30
+"""Known names that a sentence lists beside a guess, and without one."""
 
 
 def unknown(kind: str, word: str, known: Iterable[str]) -> str:
-    """One sentence: unknown KIND 'WORD'; did you mean 'X'? Known: a, b, c. Of very many, how many there are."""
+    """One sentence: unknown KIND 'WORD'; did you mean 'X'? Known: a, b, c. A long list is left out beside a guess."""
     names = sorted(known)
     guess = did_you_mean(word, names)
-    if len(names) > MOST_LISTED:
+    if len(names) > (SHORT if guess else MOST_LISTED):
         return f"unknown {kind} {word!r}; " + (f"did you mean {guess!r}?" if guess else f"{len(names)} are known")
     hint = f"; did you mean {guess!r}?" if guess else "."
     return f"unknown {kind} {word!r}{hint} Known: {', '.join(names) if names else '(none)'}"

@@ -26,6 +26,8 @@ from stepscope.matrix import comm_session
         (("--ops", "none"), "--ops none alone measures nothing"),
         (("--plan", "--json"), "--plan does not go with --output, --json"),
         (("--json", "--format", "csv"), "both say what stdout gets"),
+        (("--gpus", "3"), "has no option --gpus; did you mean --ranks?"),
+        (("--iter", "3"), "has no option --iter; did you mean --iters?"),
         (("--root", "1"), "--root changes nothing: none of all_reduce has a root"),
         (("--pattern", "bi"), "--pattern changes nothing"),
         (("--ops", "broadcast", "--reduce-op", "max"), "--reduce-op changes nothing: none of broadcast reduces"),

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from stepscope.records.codec import KINDS
+from stepscope.core.errors import DataError
+from stepscope.records.codec import KINDS, decode
 from stepscope.records.schemas import LINES, document_schema, record_schemas
+from stepscope.records.training import TrainingRun
 
 EXAMPLES = Path(__file__).parents[2] / "data" / "schema"
 
@@ -39,3 +41,11 @@ def test_a_document_has_the_common_header_and_its_own_keys() -> None:
     assert schema["required"] == ["schema", "count", "names"]
     assert schema["properties"]["schema"] == {"const": "stepscope.toy/1"}
     assert schema["properties"]["count"] == {"type": "integer"}
+
+
+def test_whole_numbers_of_other_writers_are_read_as_integers() -> None:
+    example = json.loads((EXAMPLES / "training_run-2.json").read_text())
+    told = decode(json.dumps({**example, "world_size": 4.0}).encode(), TrainingRun, source="x.json")
+    assert (told.world_size, type(told.world_size)) == (4, int)
+    with pytest.raises(DataError, match="not a valid TrainingRun"):
+        decode(json.dumps({**example, "world_size": 4.5}).encode(), TrainingRun, source="x.json")
