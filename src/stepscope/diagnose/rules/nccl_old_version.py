@@ -42,7 +42,7 @@ class _Bug:
     before: Version
     what: str
     when: str
-    workaround: str
+    workaround: str | None
     source: str
     gpus: tuple[str, ...] = ()
 
@@ -65,7 +65,7 @@ BUGS = (
     ),
     _Bug(
         first=(2, 0, 0), before=(2, 29, 3), what="collectives can hang without any error",
-        when="ARM hosts (GH200, GB200), NCCL built with gcc before 10", workaround="update: there is none",
+        when="ARM hosts (GH200, GB200), NCCL built with gcc before 10", workaround=None,
         source="NCCL release notes 2.29.3", gpus=("GH200", "GB200", "GB300"),
     ),
 )  # fmt: skip
@@ -110,7 +110,7 @@ def _finding(bug: _Bug, version: str) -> Finding:
         confidence="likely: the version has the bug; whether this job meets it depends on the machine",
         advice=(
             Advice(text=f"update NCCL ({before} or later): it comes with torch"),
-            Advice(text="until then", command=bug.workaround if bug.workaround.startswith("export") else None),
+            *((Advice(text="until then, use the workaround", command=bug.workaround),) if bug.workaround else ()),
         ),
         subject=f"NCCL {version}",
     )
