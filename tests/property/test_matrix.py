@@ -101,17 +101,15 @@ def test_exclude_removes_exactly_the_matching_cells(axes: dict[str, Any], data: 
 
 
 @examples(25)
-@given(AXES, st.data(), st.booleans())
-def test_resuming_decides_every_cell_once_and_the_same_again(
-    axes: dict[str, Any], data: st.DataObject, retry_failed: bool
-) -> None:
+@given(AXES, st.data())
+def test_resuming_decides_every_cell_once_and_the_same_again(axes: dict[str, Any], data: st.DataObject) -> None:
     cells = planned(document(axes))
     left = data.draw(st.dictionaries(st.sampled_from(ids(cells)), st.sampled_from(STATUSES)))
     statuses = {i: CellStatus(cell_id=i, status=s) for i, s in left.items()}
-    first = plan_resume(cells, statuses, retry_failed=retry_failed)
+    first = plan_resume(cells, statuses)
     parts = [*first.run, *first.kept, *first.unsupported, *first.skipped]
     assert sorted(ids(tuple(parts))) == sorted(ids(cells))
-    assert plan_resume(cells, statuses, retry_failed=retry_failed) == first
+    assert plan_resume(cells, statuses) == first
     # once everything that was to run has run, nothing is left to do
     finished = statuses | {c.spec.cell_id: CellStatus(cell_id=c.spec.cell_id, status="ok") for c in first.run}
     assert plan_resume(cells, finished).run == ()

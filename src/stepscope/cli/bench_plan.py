@@ -65,7 +65,7 @@ def print_plan(plan: Plan, options: Bench) -> int:
         plan,
         RunLayout(options.output or default_run_dir(plan.matrix.name)),
         profile=profiled,
-        retry_failed=options.retry_failed,
+        rerun=options.rerun_words,
         force=options.force,
     )
     expected = ahead.estimate
@@ -84,7 +84,7 @@ def print_plan(plan: Plan, options: Bench) -> int:
                     "unsupported": cell.unsupported,
                     "skipped": cell.skipped,
                     "kept": ahead.kept[cell.spec.cell_id].status if cell.spec.cell_id in ahead.kept else None,
-                    "measured_again": cell.spec.cell_id in ahead.again,
+                    "measured_again": cell.spec.cell_id in ahead.again | ahead.rerun,
                     "estimate_ns": durations.get(cell.spec.cell_id),
                 }
                 for cell in plan.cells
@@ -139,4 +139,6 @@ def _remark(cell: PlannedCell, ahead: Outlook) -> str:
         return cell.skipped
     if status is not None:
         return "kept" if status.status == "ok" else f"kept: {status_label(status.status)}"
+    if cell.spec.cell_id in ahead.rerun:
+        return "measured again: --rerun"
     return "measured again: no trace" if cell.spec.cell_id in ahead.again else ""

@@ -94,13 +94,16 @@ def _labels(event: RunStarted) -> dict[str, str]:
 def _to_do(event: RunStarted) -> str:
     """``5 cells to run, 4 kept from before``, and why any is measured again."""
     kept = f", {len(event.kept)} kept from before" if event.kept else ""
-    again = f"; {_again(event.remeasured)}" if event.remeasured else ""
+    again = "".join(f"; {text}" for text in _again(event))
     return f"run folder {event.run_dir}: {counted(event.to_run, 'cell')} to run{kept}{again}"
 
 
-def _again(number: int) -> str:
-    have = "it has" if number == 1 else "they have"
-    return f"{counted(number, 'cell')} measured again: {have} no trace"
+def _again(event: RunStarted) -> list[str]:
+    """``2 cells measured again: they have no trace``, ``1 cell measured again as asked with --rerun``."""
+    have = "it has" if event.remeasured == 1 else "they have"
+    untraced = f"{counted(event.remeasured, 'cell')} measured again: {have} no trace"
+    asked = f"{counted(event.rerun, 'cell')} measured again, as --rerun asks"
+    return [text for text, number in ((untraced, event.remeasured), (asked, event.rerun)) if number]
 
 
 def _where(event: CellMoved) -> str:
@@ -189,8 +192,8 @@ class LiveProgress(Progress):
         if isinstance(event, RunStarted):
             self._cells = list(event.cells)
             self._labels = _labels(event)
-            if event.remeasured:
-                self._live.console.print(_again(event.remeasured))
+            for text in _again(event):
+                self._live.console.print(text)
             self._kept = len(event.kept)
             self._state = {c.cell_id: ("waiting", "") for c in event.cells}
             for kept in event.kept:

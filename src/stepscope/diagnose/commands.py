@@ -17,7 +17,7 @@ from stepscope.results.pairs import cell_of
 ANY_MATRIX = "stepscope bench MATRIX.yaml"
 """What rules write where any matrix does; the engine puts the run's own command in its place where there is one."""
 
-_DROPPED = {"-o": 1, "--output": 1, "--json": 0, "--plan": 0, "--show": 0, "--retry-failed": 0, "--force": 0}
+_DROPPED = {"-o": 1, "--output": 1, "--json": 0, "--plan": 0, "--show": 0, "--rerun": 1, "--force": 0}
 """Options of a command that its repetition with another setting must not have, and how many values follow each."""
 
 
@@ -35,10 +35,20 @@ def again(evidence: Evidence, cell: CellEvidence, *changes: tuple[str, Any]) -> 
     return shlex.join(words)
 
 
-def remeasured(evidence: Evidence, run: TrainingRun) -> str | None:
-    """The command that measures a run of `bench` again; None for a run of another tool."""
-    cell = cell_of(evidence, run)
-    return None if cell is None else again(evidence, cell)
+def remeasured(evidence: Evidence, *runs: TrainingRun) -> str | None:
+    """The command that measures these runs of `bench` once more, in their run folder; None for runs of another tool.
+
+    Where they are of several folders, or of one whose record is not here: the first of them anew.
+    """
+    cells = [cell for run in runs if (cell := cell_of(evidence, run)) is not None]
+    if not cells:
+        return None
+    records = [r for r in evidence.records if r.kind == "bench" and all(cell.cell_id in r.cells for cell in cells)]
+    folders = dict.fromkeys(cell.run.source for cell in cells)
+    if len(records) != 1 or len(folders) != 1:
+        return again(evidence, cells[0])
+    ids = ",".join(dict.fromkeys(cell.cell_id for cell in cells))
+    return shlex.join([*_words(records[0]), "-o", *folders, "--rerun", ids])
 
 
 def swept_again(evidence: Evidence, *options: str) -> str | None:

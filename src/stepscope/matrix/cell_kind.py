@@ -73,7 +73,7 @@ class RunRequest:
     kind: CellKind
     isolate: bool = False
     joined: str | None = None  # id of the group when the ranks exist already (launch/join.py)
-    retry_failed: bool = False
+    rerun: tuple[str, ...] = ()  # cells that are measured once more (resume.cells_to_rerun)
     force: bool = False  # resume although the machine or torch is another one
     data_dir: Path | None = None
     download: bool = False

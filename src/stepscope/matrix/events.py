@@ -10,13 +10,14 @@ from stepscope.records.run import CellStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """remeasured: of the cells to run, those that have a result and run for their traces."""
+    """remeasured: of the cells to run, those that have a result and run for their traces. rerun: those of --rerun."""
 
     run_dir: str
     cells: tuple[Cell, ...]
     kept: tuple[CellStatus, ...]
     to_run: int
     remeasured: int = 0
+    rerun: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from stepscope.core.errors import UsageError
+from stepscope.core.suggest import unknown
 from stepscope.matrix.backstop import BACKSTOP
 from stepscope.matrix.cell_kind import PlannedWork
 from stepscope.records.run import CellStatus, Status
@@ -15,7 +17,8 @@ P = TypeVar("P", bound=PlannedWork)
 FINAL: frozenset[Status] = frozenset({"ok", "oom", "host_oom", "unsupported", "skipped"})
 """Results: a cell that has one is not run again. An out-of-memory is a result."""
 
-MEMORY: frozenset[Status] = frozenset({"oom", "host_oom"})
+FAILED, BASELINE = "failed", "baseline"
+"""Words of ``--rerun`` that name several cells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +34,44 @@ class Resume(Generic[P]):
     skipped: tuple[P, ...]
 
 
-def plan_resume(cells: Iterable[P], statuses: Mapping[str, CellStatus], *, retry_failed: bool = False) -> Resume[P]:
+def cells_to_rerun(
+    asked: Iterable[str], cells: Sequence[PlannedWork], statuses: Mapping[str, CellStatus]
+) -> frozenset[str]:
+    """Ids of cells with a status that ``--rerun`` names: by id or its beginning, ``failed``, or ``baseline``.
+
+    failed: what is neither ok nor known to be unsupported, so also what ran out of memory and what was skipped for it.
+    baseline: cells on one rank, to which speed-ups refer. Raises UsageError for a name that no cell has, or several.
+    """
+    ids = [cell.spec.cell_id for cell in cells]
+    found: set[str] = set()
+    for word in asked:
+        if word == FAILED:
+            found.update(i for i in ids if i in statuses and statuses[i].status not in ("ok", "unsupported"))
+            continue
+        if word == BASELINE:
+            named = [cell.spec.cell_id for cell in cells if cell.spec.world_size == 1]
+        else:
+            named = [i for i in ids if i == word] or [i for i in ids if i.startswith(word)]
+        if not named:
+            known = [FAILED, BASELINE, *ids]
+            raise UsageError(unknown("--rerun", word, known), fix="--plan -o DIR --json lists the ids of cells")
+        if word != BASELINE and len(named) > 1:
+            fix = f"write more of the id: {', '.join(named[:5])}"
+            raise UsageError(f"--rerun {word!r} names {len(named)} cells", fix=fix)
+        found.update(named)
+    return frozenset(found & statuses.keys())
+
+
+def plan_resume(cells: Iterable[P], statuses: Mapping[str, CellStatus]) -> Resume[P]:
     """Sort the planned cells by what is left to do. Statuses of cells outside the plan are ignored.
 
     Kept: ok, oom, host_oom, unsupported, skipped. Run again: error, killed, timeout, interrupted, and what has no
-    status. An ``unsupported`` cell that this machine does support runs; retry_failed also runs again what ran out of
-    memory and what was skipped on that account.
+    status. An ``unsupported`` cell that this machine does support runs. Cells to be measured once more have no status here.
     """
     run, kept, unsupported, skipped = [], [], [], []
     for cell in cells:
         status = statuses.get(cell.spec.cell_id)
-        if status is not None and _stands(cell, status, retry_failed=retry_failed):
+        if status is not None and _stands(cell, status):
             kept.append(cell)
         elif cell.unsupported is not None:
             unsupported.append(cell)
@@ -52,14 +82,12 @@ def plan_resume(cells: Iterable[P], statuses: Mapping[str, CellStatus], *, retry
     return Resume(run=tuple(run), kept=tuple(kept), unsupported=tuple(unsupported), skipped=tuple(skipped))
 
 
-def _stands(cell: PlannedWork, status: CellStatus, *, retry_failed: bool) -> bool:
+def _stands(cell: PlannedWork, status: CellStatus) -> bool:
     if status.status == "ok":
         return True
     if status.status == "unsupported":
         return cell.unsupported is not None
     if status.status == "skipped":
         from_backstop = (status.reason or "").startswith(BACKSTOP)
-        return not (retry_failed and from_backstop) and (from_backstop or cell.skipped is not None)
-    if status.status in MEMORY:
-        return not retry_failed
+        return from_backstop or cell.skipped is not None
     return status.status in FINAL

@@ -23,7 +23,7 @@ from stepscope.matrix import run_folder
 from stepscope.matrix.cell_kind import PlannedWork, RunRequest
 from stepscope.matrix.events import CellEnded, CellMoved, DataStarted, Event, GroupStarted, RunStarted
 from stepscope.matrix.grouping import WorkerGroup, group_cells
-from stepscope.matrix.resume import Resume, plan_resume
+from stepscope.matrix.resume import Resume, cells_to_rerun, plan_resume
 from stepscope.records.cell import Cell, GroupSpec
 from stepscope.records.run import CellStatus, RunRecord
 from stepscope.store.lock import hold_lock
@@ -61,10 +61,11 @@ def run_matrix(request: RunRequest, on_event: OnEvent) -> RunOutcome:
             force=request.force,
         )
         earlier = run_folder.read_statuses(layout, (planned.spec.cell_id for planned in request.cells))
-        again = run_folder.untraced(layout, earlier) if request.measure.profile else frozenset()
-        known = {cell_id: status for cell_id, status in earlier.items() if cell_id not in again}
-        run = _Run(request, earlier, again, on_event)
-        decided = plan_resume(request.cells, known, retry_failed=request.retry_failed)
+        rerun = cells_to_rerun(request.rerun, request.cells, earlier)
+        untraced = run_folder.untraced(layout, earlier) - rerun if request.measure.profile else frozenset()
+        known = {cell_id: status for cell_id, status in earlier.items() if cell_id not in rerun | untraced}
+        run = _Run(request, earlier, on_event, untraced=untraced, rerun=rerun)
+        decided = plan_resume(request.cells, known)
         run.begin(decided)
         with _other_ranks_answered(request), stop_signals_raise("stopped"):
             try:
@@ -98,17 +99,19 @@ class _Run:
         self,
         request: RunRequest,
         earlier: Mapping[str, CellStatus],
-        again: frozenset[str],
         on_event: OnEvent,
+        *,
+        untraced: frozenset[str],
+        rerun: frozenset[str],
     ) -> None:
-        """again: cells of ``earlier`` with a result that are to be measured once more."""
+        """untraced, rerun: cells of ``earlier`` that are to be measured once more, for their traces or as asked."""
         self._request = request
         self._layout = request.layout
         self._on_event = on_event
         self._planned = {p.spec.cell_id: p for p in request.cells}
         self._statuses = dict(earlier)
         self._earlier = dict(earlier)
-        self._again = again
+        self._untraced, self._rerun = untraced, rerun
         self._pending: list[str] = []
         self._groups = sum(1 for _ in self._layout.groups.glob("*"))
 
@@ -126,7 +129,8 @@ class _Run:
                 cells=specs,
                 kept=kept,
                 to_run=len(self._pending),
-                remeasured=sum(cell_id in self._again for cell_id in self._pending),
+                remeasured=sum(cell_id in self._untraced for cell_id in self._pending),
+                rerun=sum(cell_id in self._rerun for cell_id in self._pending),
             )
         )
         for planned in decided.unsupported:
@@ -180,7 +184,7 @@ class _Run:
         """Whatever has no result yet is marked, so that it is named in the table and run next time."""
         for cell_id in list(self._pending):
             spec = self._planned[cell_id].spec
-            if cell_id in self._again and run_folder.has_samples(self._layout, spec):
+            if cell_id in self._untraced | self._rerun and run_folder.has_samples(self._layout, spec):
                 continue  # its turn had not come: the earlier result stands
             self._end(CellStatus(cell_id=cell_id, status="interrupted", reason=reason))
 

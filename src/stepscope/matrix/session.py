@@ -19,7 +19,7 @@ from stepscope.matrix.expand import PlannedCell, expand
 from stepscope.matrix.grouping import group_cells
 from stepscope.matrix.load import digest_lookup, load_matrix
 from stepscope.matrix.machine import machine_of
-from stepscope.matrix.resume import plan_resume
+from stepscope.matrix.resume import cells_to_rerun, plan_resume
 from stepscope.matrix.run_folder import MISSING_DATA, read_statuses, refuse_unfit, untraced
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.run import CellStatus
@@ -100,17 +100,18 @@ def _download(matrix: Matrix, data_dir: Path | None) -> None:
 class Outlook:
     """What running a plan in a folder would do.
 
-    kept: statuses that stand, by cell id. again: cells with a result that would be measured once more. estimate: of
-    the cells that would run.
+    kept: statuses that stand, by cell id. again, rerun: cells with a result that would be measured once more, for a trace
+    or as asked. estimate: of the cells that would run.
     """
 
     kept: Mapping[str, CellStatus]
     again: frozenset[str]
+    rerun: frozenset[str]
     estimate: PlanEstimate
 
 
 def outlook(
-    plan: Plan, layout: RunLayout, *, profile: bool = False, retry_failed: bool = False, force: bool = False
+    plan: Plan, layout: RunLayout, *, profile: bool = False, rerun: Sequence[str] = (), force: bool = False
 ) -> Outlook:
     """What is left of the plan, and how long it may take; cells that ran before count with their real time.
 
@@ -119,9 +120,10 @@ def outlook(
     cell_ids = tuple(cell.spec.cell_id for cell in plan.cells)
     refuse_unfit(layout, kind=KIND, name=plan.matrix.name, cell_ids=cell_ids, environment=plan.environment, force=force)
     earlier = read_statuses(layout, cell_ids)
-    again = untraced(layout, earlier) if profile else frozenset()
-    known = {cell_id: status for cell_id, status in earlier.items() if cell_id not in again}
-    left = plan_resume(plan.cells, known, retry_failed=retry_failed)
+    asked = cells_to_rerun(rerun, plan.cells, earlier)
+    again = untraced(layout, earlier) - asked if profile else frozenset()
+    known = {cell_id: status for cell_id, status in earlier.items() if cell_id not in again | asked}
+    left = plan_resume(plan.cells, known)
     groups = group_cells(
         (cell.spec for cell in left.run),
         usable_cores=plan.environment.usable_cores,
@@ -137,6 +139,7 @@ def outlook(
     return Outlook(
         kept={cell.spec.cell_id: known[cell.spec.cell_id] for cell in left.kept},
         again=again,
+        rerun=asked,
         estimate=expected,
     )
 

@@ -64,7 +64,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "output": ["--output", "OUT/run"], "set_": ["--set", "base.model.size=tiny"], "warmup": ["--warmup", "3"],
         "steps": ["--steps", "7"], "emulate_network": ["--emulate-network", "1gbit:2"], "data_dir": ["--data-dir", "."],
         "download": ["--download"], "profile": ["--profile"], "tensorboard": ["--tensorboard", "OUT/tb"],
-        "retry_failed": ["--retry-failed"], "rerun": ["--rerun", "failed"], "force": ["--force"], "json": ["--json"],
+        "rerun": ["--rerun", "failed"], "force": ["--force"], "json": ["--json"],
     },
     "comm": {
         "ops": ["--ops", "all_gather"], "sizes": ["--sizes", "1K"], "dtype": ["--dtype", "bf16"],
@@ -132,8 +132,8 @@ EXEMPT: dict[tuple[str, str], str] = {
         (mode, option): why
         for mode in ("bench --plan", "bench --plan --json")
         for option, why in {
-            "data_dir": "the synthetic data need no folder", "retry_failed": "no run to resume here",
-            "rerun": "no run to resume here", "force": "no run to resume here", "output": "no run to resume here",
+            "data_dir": "the synthetic data need no folder", "rerun": "no run to resume here",
+            "force": "no run to resume here", "output": "no run to resume here",
             "warmup": "the time of a plan is bounded by its budget",
         }.items()
     },

@@ -60,12 +60,15 @@ def test_a_run_with_traces_is_not_asked_for_them_twice() -> None:
 
 
 def test_what_is_measured_again_has_its_command() -> None:
-    """A cell's whole matrix, a sweep without its folder; nothing for a run of another tool, or for several sweeps."""
+    """A cell in its run folder, a sweep without its folder; nothing for a run of another tool, or for several sweeps."""
     swept = RunRecord(
         kind="comm", name="comm", matrix={}, cells=(), argv=("/bin/stepscope", "comm", "--ops", "all_reduce", "-o", "C")
     )
     evidence = bench(made("c"), records=(RUN, swept))
-    assert remeasured(evidence, evidence.runs[0]) == "stepscope bench 'my matrix.yaml' --profile"
+    (measured,) = evidence.runs
+    folder = evidence.cells[0].run.source
+    assert remeasured(evidence, measured) == f"stepscope bench 'my matrix.yaml' --profile -o {folder} --rerun c"
+    assert remeasured(bench(made("c")), measured) == f"{ANY_MATRIX}"
     assert remeasured(evidence, run("imported")) is None
     assert swept_again(evidence, "--budget", "20s") == "stepscope comm --ops all_reduce --budget 20s"
     assert swept_again(bench(made("c"), records=(swept, swept))) is None

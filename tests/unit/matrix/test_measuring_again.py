@@ -37,7 +37,7 @@ def test_interrupted_before_its_turn_a_cell_keeps_its_result(plan: Plan, tmp_pat
         argv=(), cache_dir=tmp_path, env={}, environment=HERE, kind=BENCH,
     )  # fmt: skip
     events: list[object] = []
-    run = _Run(request, earlier, frozenset(earlier), events.append)
+    run = _Run(request, earlier, events.append, untraced=frozenset(earlier), rerun=frozenset())
     run.begin(plan_resume(cells, {}))
     assert isinstance(events[0], RunStarted)
     assert (events[0].to_run, events[0].remeasured) == (2, 2)

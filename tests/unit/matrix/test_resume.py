@@ -7,10 +7,11 @@ from typing import get_args
 
 import pytest
 
+from stepscope.core.errors import UsageError
 from stepscope.matrix.backstop import backstop, needs_at_least
 from stepscope.matrix.expand import PlannedCell
 from stepscope.matrix.machine import Machine
-from stepscope.matrix.resume import Resume, plan_resume
+from stepscope.matrix.resume import Resume, cells_to_rerun, plan_resume
 from stepscope.records.run import CellStatus, Status
 
 Plan = Callable[..., tuple[PlannedCell, ...]]
@@ -18,10 +19,14 @@ Plan = Callable[..., tuple[PlannedCell, ...]]
 TWO = "axes: {strategy: [naive, ddp], world_size: [2]}"
 
 
-def resumed(plan: Plan, status: Status, *, reason: str | None = None, retry_failed: bool = False) -> Resume:
+def resumed(
+    plan: Plan, status: Status, *, reason: str | None = None, rerun: tuple[str, ...] = ()
+) -> Resume[PlannedCell]:
     cells = plan(TWO)
     left = CellStatus(cell_id=cells[0].spec.cell_id, status=status, reason=reason)
-    return plan_resume(cells, {left.cell_id: left, "gone-x": left}, retry_failed=retry_failed)
+    statuses = {left.cell_id: left, "gone-x": left}
+    again = cells_to_rerun(rerun, cells, statuses)
+    return plan_resume(cells, {cell_id: status for cell_id, status in statuses.items() if cell_id not in again})
 
 
 @pytest.mark.parametrize("status", ["ok", "oom", "host_oom"])
@@ -38,14 +43,28 @@ def test_what_failed_by_accident_runs_again(plan: Plan, status: Status) -> None:
 
 @pytest.mark.parametrize("status", ["oom", "host_oom"])
 def test_memory_is_tried_again_only_when_asked(plan: Plan, status: Status) -> None:
-    assert len(resumed(plan, status, retry_failed=True).run) == 2
-    assert len(resumed(plan, "ok", retry_failed=True).kept) == 1
+    assert len(resumed(plan, status, rerun=("failed",)).run) == 2
+    assert len(resumed(plan, "ok", rerun=("failed",)).kept) == 1
 
 
 def test_a_cell_skipped_after_an_oom_stays_skipped_until_asked(plan: Plan) -> None:
     reason = "oom_backstop of net-x"
     assert len(resumed(plan, "skipped", reason=reason).kept) == 1
-    assert len(resumed(plan, "skipped", reason=reason, retry_failed=True).run) == 2
+    assert len(resumed(plan, "skipped", reason=reason, rerun=("failed",)).run) == 2
+
+
+def test_chosen_cells_run_once_more_by_id_by_a_part_of_it_or_as_baselines(plan: Plan) -> None:
+    cells = plan("axes: {strategy: [single, ddp], world_size: [1, 2]}\nexclude: [{strategy: single, world_size: 2}]")
+    statuses = {c.spec.cell_id: CellStatus(cell_id=c.spec.cell_id, status="ok") for c in cells}
+    ids = {(c.spec.strategy, c.spec.world_size): c.spec.cell_id for c in cells}
+    two = ids["ddp", 2]
+    assert cells_to_rerun([two], cells, statuses) == cells_to_rerun([two[:-2]], cells, statuses) == {two}
+    assert cells_to_rerun(["baseline"], cells, statuses) == {i for (_, world), i in ids.items() if world == 1}
+    assert cells_to_rerun(["failed"], cells, statuses) == frozenset()
+    assert cells_to_rerun([two], cells, {}) == frozenset()  # it runs anyway
+    for word, said in (("nosuch", "nosuch"), (two[:2], f"names {len(ids)} cells")):
+        with pytest.raises(UsageError, match=said):
+            cells_to_rerun([word], cells, statuses)
 
 
 def test_every_status_is_decided(plan: Plan) -> None:

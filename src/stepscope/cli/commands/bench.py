@@ -48,13 +48,19 @@ class Bench(Options):
     tensorboard: Annotated[
         Path | None, typer.Option(help="Also write the traces where TensorBoard looks.", metavar="DIR")
     ] = None
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="When resuming, try cells again that ran out of memory.")
-    ] = False
+    rerun: Annotated[
+        str | None,
+        typer.Option(help="When resuming, measure these cells once more.", metavar="CELL|failed|baseline,..."),
+    ] = None
     force: Annotated[bool, typer.Option("--force", help="Use a run folder of another matrix, machine or torch.")] = (
         False
     )
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")] = False
+
+    @property
+    def rerun_words(self) -> tuple[str, ...]:
+        """What ``--rerun`` lists."""
+        return tuple(word.strip() for word in (self.rerun or "").split(",") if word.strip())
 
 
 COMMAND = Command(options=Bench, where="stepscope.cli.bench_run", panel="Measure")

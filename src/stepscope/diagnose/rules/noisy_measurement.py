@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, plural
-from stepscope.diagnose.commands import ANY_MATRIX, again
+from stepscope.diagnose.commands import ANY_MATRIX, remeasured
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -126,10 +126,9 @@ def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
     shown = [each.said if alone else f"{name_of(each.run)}: {each.said}" for each in noisy[:5]]
     if len(noisy) > 5:
         shown.append(f"and {len(noisy) - 5} more")
-    cell = cell_of(evidence, worst.run)
-    command = None
-    if cell is not None:
-        command = f"{again(evidence, cell)} --set measure.budget_s=120 --set measure.rounds=3"
+    command = remeasured(evidence, *(each.run for each in noisy))
+    if command is not None:
+        command += " --set measure.budget_s=120 --set measure.rounds=3"
     return Finding(
         severity="warning",
         title=f"{len(noisy)} of {timed} {plural(timed, 'run')} {'is' if alone else 'are'} too noisy for conclusions",
