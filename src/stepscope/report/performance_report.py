@@ -6,15 +6,12 @@ from collections.abc import Sequence
 
 from stepscope import __version__
 from stepscope.core.units import format_percent
-from stepscope.core.words import counted
 from stepscope.records.finding import Advice, Diagnosis, Finding, Skipped
 from stepscope.report import files_found
 from stepscope.report.render.text import ascii_text, paragraph, render
 from stepscope.report.summary import environment_lines
 from stepscope.report.views import runs, scaling
-from stepscope.report.views._training import first_epochs
 from stepscope.results.evidence import Evidence
-from stepscope.results.figures import too_short
 
 MAX_RUNS = 60
 """Lines of the table of runs; more stand in ``comprehensive_summary.csv``."""
@@ -23,7 +20,7 @@ MAX_RUNS = 60
 def performance_report(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1) -> str:
     """The whole text: ASCII, lines of 100 characters where words and commands allow."""
     sections = [
-        _title(evidence, drop_epochs),
+        _title(evidence),
         _findings(diagnosis.findings),
         _scaling(evidence, drop_epochs),
         _runs(evidence, drop_epochs),
@@ -39,22 +36,12 @@ def _heading(text: str, mark: str = "-") -> str:
     return f"{text}\n{mark * len(text)}\n"
 
 
-def _title(evidence: Evidence, drop_epochs: int) -> str:
+def _title(evidence: Evidence) -> str:
     names = ", ".join(source.path.resolve().name for source in evidence.sources)
-    kept = (
-        f"Figures over epochs leave {first_epochs(drop_epochs)} out (--drop-epochs {drop_epochs})."
-        if drop_epochs
-        else "Figures over epochs leave no epoch out (--drop-epochs 0)."
-    )
     lines = [
         _heading("Performance report", "="),
         paragraph(f"Of {names or 'nothing'}, by stepscope {__version__}."),
     ]
-    with_epochs = [run for run in evidence.runs if run.epochs]
-    if with_epochs:
-        short = [run for run in with_epochs if too_short(run, drop_epochs)]
-        all_kept = f" {counted(len(short), 'run')} with no more epochs than that: all are kept." if short else ""
-        lines.append(paragraph(kept + all_kept))
     return "\n".join([*lines, ""])
 
 

@@ -268,13 +268,6 @@ def known(value: float | None) -> TypeGuard[float]:
     return value is not None and isfinite(value)
 
 
-def plain_number(value: float) -> str:
-    """``0.001``, ``20``, ``10,000``: no exponents."""
-    if value >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.10f}".rstrip("0").rstrip(".") if value < 1 else f"{value:g}"
-
-
 def size_tick(size_bytes: float) -> str:
     """``64 KiB``; no decimals that are zero."""
     figure, _, unit = format_bytes_binary(size_bytes).partition(" ")

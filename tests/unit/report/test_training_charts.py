@@ -184,7 +184,7 @@ def test_accuracy_and_speedup_show_the_run_that_is_fast_and_learns_worse() -> No
     (datum,) = prepared("accuracy", runs=runs)
     assert "1 rank: best 79.0% in epoch 10" in caption("accuracy", datum)
     (datum,) = prepared("speedup_efficiency", runs=runs, scaling=scaled(runs))
-    (row,) = datum.runs
+    row = datum.runs[0].row
     assert row.speedup == pytest.approx(11.1 / 3.25, rel=0.01)
     assert row.efficiency == pytest.approx(row.speedup / 4)
     assert "mean of epochs 2 to 10" in caption("speedup_efficiency", datum)

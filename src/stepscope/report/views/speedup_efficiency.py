@@ -37,16 +37,19 @@ MAX_ROWS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledRun:
-    """One run on ``ratio`` times as many ranks as its baseline (what the speed-up would be at best)."""
+    """One run with what its speed-up would be at best (``ratio``)."""
 
     name: str
-    ratio: float
-    speedup: float
-    low: float | None
-    high: float | None
-    efficiency: float
-    rating: str | None
-    scaling: str | None
+    row: ScalingRow
+
+    @property
+    def ratio(self) -> float:
+        return self.row.world_size / self.row.baseline_world_size
+
+    @property
+    def text(self) -> str:
+        share = format_percent(self.row.efficiency, digits=1)
+        return f"{self.row.speedup:.2f}x of {self.ratio:g}x, efficiency {share}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +73,7 @@ def prepare(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple
             SpeedupChart(
                 key=part.key,
                 title=part.title,
-                runs=tuple(
-                    _scaled_run(run, row, name) for run, row, name in zip(mine, rows, _names(mine), strict=True)
-                ),
+                runs=tuple(ScaledRun(name=name, row=row) for row, name in zip(rows, _names(mine), strict=True)),
                 basis=tuple(dict.fromkeys(row.basis for row in rows)),
             )
         )
@@ -87,20 +88,6 @@ def _names(runs: Sequence[TrainingRun]) -> tuple[str, ...]:
     )
 
 
-def _scaled_run(run: TrainingRun, row: ScalingRow, name: str) -> ScaledRun:
-    del run
-    return ScaledRun(
-        name=name,
-        ratio=row.world_size / row.baseline_world_size,
-        speedup=row.speedup,
-        low=row.low,
-        high=row.high,
-        efficiency=row.efficiency,
-        rating=row.rating,
-        scaling=row.scaling,
-    )
-
-
 def chart(data: SpeedupChart) -> Spec:
     """Left: speed-up, a tick at what it can be at most; right: efficiency, lines at 0.8 and 0.9."""
     longest = max(len(run.name) for run in data.runs)
@@ -109,22 +96,22 @@ def chart(data: SpeedupChart) -> Spec:
     beside = WIDE * max(len(line) for name in names for line in name.split("\n")) + 20
     speedups, shares, ideal, low_high, low_high_shares = [], [], [], [], []
     for run, name in zip(data.runs, names, strict=True):
-        share = run.efficiency / run.speedup
-        end = max(run.speedup, run.high or 0.0)
-        text = f"{run.speedup:.2f}x of {run.ratio:g}x, efficiency {format_percent(run.efficiency, digits=1)}"
-        at = {"run": name, "slower": run.speedup < 1, "said": f"{run.name}: {text}"}
-        speedups.append({**at, "x": sig(run.speedup), "end": sig(end), "text": f"{run.speedup:.2f}x"})
-        percent = format_percent(run.efficiency, digits=1)
-        shares.append({**at, "x": sig(run.efficiency), "end": sig(end * share), "text": percent})
+        row = run.row
+        share = row.efficiency / row.speedup
+        end = max(row.speedup, row.high or 0.0)
+        at = {"run": name, "slower": row.speedup < 1, "said": f"{run.name}: {run.text}"}
+        speedups.append({**at, "x": sig(row.speedup), "end": sig(end), "text": f"{row.speedup:.2f}x"})
+        percent = format_percent(row.efficiency, digits=1)
+        shares.append({**at, "x": sig(row.efficiency), "end": sig(end * share), "text": percent})
         ideal.append({"run": name, "x": sig(run.ratio)})
-        if run.low is not None and run.high is not None:
-            low_high.append({"run": name, "low": sig(run.low), "high": sig(run.high)})
-            low_high_shares.append({"run": name, "low": sig(run.low * share), "high": sig(run.high * share)})
+        if row.low is not None and row.high is not None:
+            low_high.append({"run": name, "low": sig(row.low), "high": sig(row.high)})
+            low_high_shares.append({"run": name, "low": sig(row.low * share), "high": sig(row.high * share)})
     room = 1.2 if width > COLUMN else 1.5
     down = name_axis("run", names)
     bare = {**down, "axis": None}
-    most = max(max(run.ratio, run.speedup, run.high or 0.0) for run in data.runs) * room
-    most_share = max(1.02, *(room * run.efficiency for run in data.runs))
+    most = max(max(run.ratio, run.row.speedup, run.row.high or 0.0) for run in data.runs) * room
+    most_share = max(1.02, *(room * run.row.efficiency for run in data.runs))
     ticks = 5 if width > COLUMN else 3
     left = number_axis("x", "speed-up (x)", low=0.0, top=most, tickCount=ticks)
     right = number_axis("x", "efficiency", low=0.0, top=most_share, tickCount=ticks)
@@ -160,19 +147,15 @@ def chart(data: SpeedupChart) -> Spec:
 
 
 def caption(data: SpeedupChart) -> str:
-    said = [
-        f"{run.name}: {run.speedup:.2f}x of {run.ratio:g}x, efficiency {format_percent(run.efficiency, digits=1)}"
-        + (f" ({run.rating})" if run.rating else "")
-        for run in data.runs
-    ]
-    kinds = {run.scaling for run in data.runs}
+    said = [f"{run.name}: {run.text}" + (f" ({run.row.rating})" if run.row.rating else "") for run in data.runs]
+    kinds = {run.row.scaling for run in data.runs}
     rules = {
         "strong": "strong scaling: the same global batch (or data)",
         "weak": "weak scaling: the same batch a rank",
         None: "it is not known whether the batch or each rank's batch was kept",
     }
     how = "; ".join(rules[kind] for kind in ("strong", "weak", None) if kind in kinds)
-    whisker = " Whiskers: 95% interval." if any(run.low is not None for run in data.runs) else ""
+    whisker = " Whiskers: 95% interval." if any(run.row.low is not None for run in data.runs) else ""
     return (
         f"Speed-up and efficiency on {data.title}, {counted(len(data.runs), 'run')}:"
         f" {listed(said, at_most=6, between='; ')}. From {', '.join(data.basis)}; {how}."
