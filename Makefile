@@ -1,4 +1,4 @@
-# Two commands on a fresh machine: `make demo` and `make test`. Everything lives in .venv; nothing else is touched.
+# Three commands on a fresh machine: `make example`, `make demo` and `make test`. Everything lives in .venv; nothing else is touched.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,11 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 PYTEST_ARGS ?= $(PARALLEL) --durations=15
 
-.PHONY: demo test tests test-long test-gpu venv lint bench format clean
+.PHONY: example demo test tests test-long test-gpu venv lint bench format clean
+
+example: $(VENV)/.installed-base
+	$(BIN)/stepscope example jobs
+	$(BIN)/stepscope report jobs/straggler -o jobs/page
 
 demo: $(VENV)/.installed
 	$(BIN)/stepscope demo $(if $(DATA),--data-dir $(DATA))
@@ -46,6 +50,10 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "error: stepscope needs Python 3.11 or newer, $(PYTHON) is older; run make PYTHON=python3.12 ..." >&2; exit 3; }
 	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-base: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]'

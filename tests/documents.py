@@ -9,7 +9,7 @@ HTML comments on lines before the block say more:
     <!-- long -->                it runs in ``make test-long``, and so does what follows it in this document
     <!-- measured -->            its numbers are those of a machine: they and the width of columns are not compared
     <!-- first: COMMAND -->      runs before the block and is not shown
-    <!-- exit: CODE -->          the exit code that its last command ends with
+    <!-- exit: CODE -->          the exit code that its last command ends with; what it says on stderr counts
 
 ``STEPSCOPE_RENEW_DOCS=1`` writes what the commands print now into the document, around the ``...``.
 """
@@ -29,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")))
 PROGRAMS = re.compile(
-    r"(?:^|[;&|(] *|\$ )(?:[A-Z_]+=\S+ +)*(?:stepscope|make|torchrun|srun|pip|python -m)\b", re.MULTILINE
+    r"(?:^|[;&|(] *|\$ )(?:[A-Z_]+=\S+ +)*(?:\.venv/bin/)?(?:stepscope|make|torchrun|srun|pip|python -m)\b", re.MULTILINE
 )
 FENCE = re.compile(
     r"(?P<notes>(?:^ *<!--[^\n]*-->\n)*)^(?P<indent> *)```(?P<kind>\w*)\n(?P<body>.*?)^ *```$", re.M | re.S
@@ -123,7 +123,8 @@ def check(block: Block, shell: Shell) -> list[str]:
         trailing = 0
         while shown and not shown[-1].strip():
             shown, trailing = shown[:-1], trailing + 1
-        printed = [line.rstrip() for line in done.stdout.rstrip("\n").split("\n")] if done.stdout else []
+        text = (done.stdout or (done.stderr if wanted else "")).rstrip("\n")
+        printed = [line.rstrip() for line in text.split("\n")] if text else []
         if not shown and last and not printed:
             continue
         measured = "measured" in block.notes
