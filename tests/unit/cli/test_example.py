@@ -23,7 +23,7 @@ FIRST = {
     "ddp": ("compute-bound", "computation takes 9"),
     "hang": ("hang", f"rank {LOST} never entered collective 24"),
     "bad-scaling": ("scaling-loss", "of the loss is exposed communication"),
-    "logs": ("duplicated-data", "4 ranks train on the same data"),
+    "logs": ("duplicated-data", "train on the same data"),
     "sockets": ("nccl-net-plugin", "NET/Socket"),
 }
 """By example: the rule that must come first, and what its finding says."""
