@@ -29,7 +29,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")))
 PROGRAMS = re.compile(
-    r"(?:^|[;&|(] *|\$ )(?:[A-Z_]+=\S+ +)*(?:\.venv/bin/)?(?:stepscope|make|torchrun|srun|pip|python -m)\b", re.MULTILINE
+    r"(?:^|[;&|(] *|\$ )(?:[A-Z_]+=\S+ +)*(?:\.venv/bin/)?(?:stepscope|make|torchrun|srun|pip|python -m)\b",
+    re.MULTILINE,
 )
 FENCE = re.compile(
     r"(?P<notes>(?:^ *<!--[^\n]*-->\n)*)^(?P<indent> *)```(?P<kind>\w*)\n(?P<body>.*?)^ *```$", re.M | re.S
