@@ -15,6 +15,7 @@ from stepscope.records.comparison import ComparedFigure, Difference
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.records.run import RunRecord
+from stepscope.records.scaling_budget import ScalingBudget
 from stepscope.records.schemas import DIALECT, document_schema, object_type, record_schemas
 from stepscope.records.trace_diff import TraceDiff
 from stepscope.records.training import ScalingRow
@@ -52,6 +53,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "differences": tuple[Difference, ...],
         "same": tuple[Difference, ...],
         "unknown": tuple[Difference, ...],
+        "scaling": tuple[ScalingBudget, ...],
         "figures": tuple[ComparedFigure, ...],
         "unmatched": list[str],
         "notes": list[str],
