@@ -287,7 +287,10 @@ def odd_cell(path: Path, rng: random.Random) -> None:
     """A cell, a column or a table of a SQLite database changed; other files lose bytes."""
     if not path.read_bytes().startswith(b"SQLite"):
         return flip(path, rng)
-    with contextlib.closing(sqlite3.connect(path)) as database, contextlib.suppress(sqlite3.Error, OverflowError):
+    with (
+        contextlib.closing(sqlite3.connect(path)) as database,
+        contextlib.suppress(sqlite3.Error, ValueError, OverflowError),
+    ):
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         table = rng.choice(tables)
         column = rng.choice([row[1] for row in database.execute(f"PRAGMA table_info({table})")])

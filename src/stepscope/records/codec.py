@@ -149,22 +149,21 @@ def _convert(document: dict[str, Any], kind: type[T], source: str) -> T:
     if name is not None and schema is not None:
         document = _at_current_version(document, schema, name, version or 0, source)
     try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError:
-        pass
-    try:
-        return msgspec.convert(_whole(document), kind)  # other writers write 1.0 where we write 1
-    except msgspec.ValidationError as error:
+        try:
+            return msgspec.convert(document, kind)
+        except msgspec.ValidationError:  # another program may have rewritten the file and made 8 an 8.0
+            return msgspec.convert(_whole(document), kind)
+    except (msgspec.ValidationError, RecursionError) as error:
         raise DataError(f"{source}: not a valid {kind.__name__}", why=str(error)) from error
 
 
 def _whole(value: Any) -> Any:
-    """Whole numbers as integers, at any depth."""
+    """``value`` with whole numbers where floats have no fraction."""
     if isinstance(value, dict):
         return {key: _whole(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_whole(each) for each in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
 def _at_current_version(

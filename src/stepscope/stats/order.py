@@ -126,3 +126,22 @@ def _binomial_order(n: int, confidence: float) -> int | None:
             return k or None
         weight *= (n - k) / (k + 1)
         k += 1
+
+
+_T975 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""Student's t, 97.5%, for 1 to 30 degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2); beyond, 1.96 + 2.4 / df."""
+
+
+def mean_interval(samples: Samples) -> Interval | None:
+    """95% interval of the mean of independent repeats, by Student's t; None below 3."""
+    values = as_array(samples)
+    free = values.size - 1
+    if free < 2:
+        return None
+    t = _T975[free - 1] if free <= len(_T975) else 1.96 + 2.4 / free
+    half = t * float(values.std(ddof=1)) / math.sqrt(values.size)
+    middle = float(values.mean())
+    return Interval(middle - half, middle + half)

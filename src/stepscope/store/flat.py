@@ -5,10 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stepscope.records import codec
+
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 def records_csv(rows: Sequence[object], kind: type) -> str:
@@ -19,10 +23,13 @@ def records_csv(rows: Sequence[object], kind: type) -> str:
 
 
 def csv_text(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    """A header and rows of plain values: unknown is an empty field, settings and lists are JSON text."""
+    """A header and rows of plain values: unknown is an empty field, settings and lists are JSON text.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe before it: names come from files of others.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
+    writer.writerow(map(_field, names))
     writer.writerows([_field(value) for value in row] for row in rows)
     return text.getvalue()
 
@@ -34,4 +41,6 @@ def _field(value: Any) -> str | int | float:
         return "true" if value else "false"
     if isinstance(value, (Mapping, list, tuple)):
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    if isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value):
+        return f"'{value}"
     return value  # type: ignore[no-any-return]

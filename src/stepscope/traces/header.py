@@ -117,6 +117,8 @@ def _list(value: Any) -> list[Any]:
 def _integer(value: Any) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         return int(value)
     return None

@@ -167,6 +167,21 @@ def test_values_of_another_kind_are_damage(tmp_path: Path, wrong: object) -> Non
         read_snapshot(path)
 
 
+@pytest.mark.parametrize("value", [-1, -(10**60), 10**60, 1 << 60, 1.5, "much", float("nan")])
+@pytest.mark.parametrize("where", ["total_size", "allocated_size", "size", "requested_size", "event", "device"])
+def test_sizes_that_no_memory_has_are_damage_with_their_place(tmp_path: Path, where: str, value: object) -> None:
+    whole = contents([segment(live(7), free(9))], [alloc(0, 7)])
+    if where == "event":
+        whole["device_traces"][0][0]["size"] = value
+    else:
+        (whole["segments"][0] if where in whole["segments"][0] else whole["segments"][0]["blocks"][1])[where] = value
+    path = tmp_path / "s.pickle"
+    path.write_bytes(pickle.dumps(whole))
+    with pytest.raises(DataError, match="damaged memory snapshot") as caught:
+        read_snapshot(path)
+    assert "at `$" in (caught.value.why or "")
+
+
 def test_an_empty_snapshot_says_when_to_take_it(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is empty") as caught:
         read_snapshot(dump(tmp_path / "s.pickle", []))

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.errors import DataError, MissingError, UsageError
+from stepscope.records import codec
 from stepscope.records.run import CellStatus
 from stepscope.store import reader, writer
+from stepscope.store.flat import csv_text
 from stepscope.store.layout import RunLayout
 from stepscope.store.lock import hold_lock
+from stepscope.store.reader import read_bytes
 
 STATUS = CellStatus(cell_id="a", status="ok")
 
@@ -87,3 +90,26 @@ def test_a_second_controller_is_refused_and_told_who_holds_the_folder(tmp_path: 
     assert other_process_says() == "held"
     answers.close()
     answers.join_thread()
+
+
+@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "+1+1", "-a", "@sum", "\tx"])
+def test_no_cell_of_csv_is_a_formula(name: str) -> None:
+    assert csv_text(["run"], [[name]]).splitlines()[1].strip('"') == f"'{name}"
+
+
+@pytest.mark.parametrize("number", ["-5", "+1.5e3", "-.5", -3, 0.5])
+def test_numbers_in_csv_stay_numbers(number: object) -> None:
+    assert csv_text(["x"], [[number]]) == f"x\n{number}\n"
+
+
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="cannot read"):
+        read_bytes(tmp_path / "pipe")
+
+
+def test_whole_numbers_written_with_a_fraction_are_whole() -> None:
+    text = codec.encode(CellStatus(cell_id="c", status="ok", attempt=3)).replace(b'"attempt": 3', b'"attempt": 3.0')
+    assert codec.decode(text, CellStatus, source="s").attempt == 3
+    with pytest.raises(DataError, match="not a valid CellStatus"):
+        codec.decode(text.replace(b"3.0", b"3.5"), CellStatus, source="s")

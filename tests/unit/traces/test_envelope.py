@@ -184,3 +184,20 @@ def test_a_broken_header_is_repaired_or_said_to_be_lost(tmp_path: Path) -> None:
     _, stream = read(write(tmp_path / "t.json", '{"a": !, "traceEvents": [' + json.dumps(EVENT) + "]}"))
     assert stream.header == {}
     assert stream.notes[0].kind == "dropped"
+
+
+@pytest.mark.parametrize("layout", ["kineto", "compact"])
+@pytest.mark.parametrize("before", ['"traceEvents"', "[", "{", ":", ","])
+def test_long_stretches_of_blanks_change_nothing_and_are_read_once(
+    texts: dict[str, str], layout: str, before: str, tmp_path: Path
+) -> None:
+    """Read in pieces of 16 KiB: 4 MB of blanks would be 500 MB to copy where each piece is put behind all before it."""
+    text = texts[layout]
+    at = text.index(before, text.index('"traceEvents"')) + len(before)
+    path = tmp_path / "t.json"
+    found = []
+    for blanks in ("", " " * (4 << 20)):
+        path.write_text(text[:at] + blanks + text[at:])
+        events, stream = read(path, chunk_bytes=1 << 14)
+        found.append((events, stream.header, stream.notes))
+    assert found[0] == found[1]

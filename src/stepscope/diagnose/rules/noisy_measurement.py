@@ -57,6 +57,10 @@ MIN_DRIFT = Threshold(
 _DRIFT = "drifted"
 
 
+LEAST_REPEATS = 3
+"""Repeats of a run, from which on their mean has an interval."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Noisy:
     run: TrainingRun
@@ -79,7 +83,9 @@ def check(evidence: Evidence) -> Said:
 
 
 def _count(run: TrainingRun) -> tuple[int, str] | None:
-    """How many replicates a run's time rests on, and of what."""
+    """How many replicates a run's time rests on, and of what; repeats of a whole run are few by nature."""
+    if isinstance(repeats := run.settings.get("repeats"), int):
+        return repeats, "repeat"
     if run.step_ns is not None:
         return None if run.step_ns.n is None else (run.step_ns.n, "step")
     if run.epochs:
@@ -101,8 +107,8 @@ def _noisy(evidence: Evidence, run: TrainingRun) -> _Noisy | None:
     if drift is not None and not _drifts(cell_of(evidence, run)):
         drift = None
     said = []
-    if count is not None and count[0] < least:
-        said.append(f"{counted(*count)} timed, {least:g} are needed")
+    if count is not None and count[0] < (LEAST_REPEATS if count[1] == "repeat" else least):
+        said.append(f"{counted(*count)} timed, {LEAST_REPEATS if count[1] == 'repeat' else least:g} are needed")
     if reach is not None and reach > MAX_REACH.value:
         said.append(f"interval ±{format_percent(reach)}")
     if drift is not None:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
 from stepscope.report.table import Table
+from stepscope.store.flat import csv_text
 
 
 def render(table: Table) -> str:
     """One header line (``key_unit`` where there is a unit), one line a row; unknown is empty, ``failure``
     comes last.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*(_header(c.key, c.unit) for c in table.columns), "failure"])
-    for row in table.rows:
-        writer.writerow([*("" if v.raw is None else v.raw for v in row.values), row.failure or ""])
-    return text.getvalue()
+    names = [*(_header(c.key, c.unit) for c in table.columns), "failure"]
+    return csv_text(names, ([*(v.raw for v in row.values), row.failure or ""] for row in table.rows))
 
 
 def _header(key: str, unit: str) -> str:

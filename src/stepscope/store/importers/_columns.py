@@ -51,6 +51,12 @@ NAMES: Mapping[str, str] = {
 }
 """Role -> names, the first that a table has counts. A name may have its unit at its end or in brackets."""
 
+REPEATS = (
+    "repeat", "repeats", "repetition", "repetitions", "rep", "trial", "trials", "replicate", "replicates", "repeat_id",
+    "trial_id", "repeat_index", "trial_index", "repeat_results", "trial_results",
+)  # fmt: skip
+"""Columns, and lists in JSON documents, that number the samples of one and the same run."""
+
 _ROLE_OF: Mapping[str, tuple[str, ...]] = {
     name: tuple(role for role, names in NAMES.items() if name in names.split())
     for name in {name for names in NAMES.values() for name in names.split()}

@@ -10,6 +10,7 @@ from typing import Any
 
 from stepscope.config.yaml_loader import read_yaml
 from stepscope.core.errors import UsageError
+from stepscope.store.importers._json import count
 
 MAX_BYTES = 1 << 20
 MAX_SETTINGS = 300
@@ -73,8 +74,7 @@ class Facts:
 
     def count(self, name: str) -> int | None:
         """A whole number of 1 or more, else None."""
-        value = self.settings.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else None
+        return count(self.settings.get(name))
 
     def flag(self, name: str) -> bool | None:
         value = self.settings.get(name)

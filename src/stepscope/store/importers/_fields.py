@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stepscope.core.errors import DataError
-from stepscope.store.importers._json import finite, read_json
+from stepscope.store.importers._json import finite, read_json, whole
 
 T = TypeVar("T")
 
@@ -43,9 +43,9 @@ class Fields:
         return value
 
     def whole(self, key: str) -> int:
-        """A whole number, 0 or more."""
-        value = self._get(key)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**62:
+        """A whole number, 0 or more; also written as 8.0."""
+        value = whole(self._get(key))
+        if value is None or not 0 <= value < 2**62:
             raise self.wrong(key, "a whole number, 0 or more")
         return value
 

@@ -66,7 +66,15 @@ def positive(value: Any) -> float | None:
 
 def count(value: Any) -> int | None:
     """A whole number of 1 or more, else None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else None
+    number = whole(value)
+    return number if number is not None and number >= 1 else None
+
+
+def whole(value: Any) -> int | None:
+    """A whole number, also one that a program wrote as 8.0; else None."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _why(data: bytes, error: json.JSONDecodeError) -> str:

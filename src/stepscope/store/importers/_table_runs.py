@@ -10,9 +10,11 @@ from statistics import fmean
 from typing import Any
 
 from stepscope.core.errors import DataError
+from stepscope.core.words import counted
 from stepscope.records.run import Status
 from stepscope.records.training import Epoch, Measured, TrainingRun
-from stepscope.store.importers._columns import plain
+from stepscope.stats.order import mean_interval
+from stepscope.store.importers._columns import REPEATS, plain
 from stepscope.store.importers._table_lines import (
     NOT_FINITE,
     Line,
@@ -62,7 +64,10 @@ _ROUNDED = 0.02
 def runs_of(lines: Sequence[Line]) -> tuple[TrainingRun, ...]:
     """One run a row, or of the rows of its epochs; baselines and scaling as far as the rows tell. Raises DataError."""
     kinds = _kinds_of(lines)
-    runs = [_run(members, kinds) for members in _by_run(lines, kinds)]
+    runs = [
+        _run(members, kinds) if len(members) == 1 or members[0].columns.has("epoch") else _of_repeats(members, kinds)
+        for members in _by_run(lines, kinds)
+    ]
     return _with_scaling(with_own_baselines(with_unique_ids(runs)))
 
 
@@ -104,9 +109,21 @@ def _by_run(lines: Sequence[Line], kinds: _Kinds) -> list[list[Line]]:
     found: dict[object, list[Line]] = {}
     for line in lines:
         by_epoch = line.columns.has("epoch")
-        key: object = (id(line.table), _identity(line, kinds)) if by_epoch else id(line.row)
+        key: object = id(line.row)
+        if by_epoch:
+            key = (id(line.table), _identity(line, kinds))
+        elif _repeats(line.table):
+            key = (id(line.table), _identity(line, kinds), *(line.cell(role) for role in _KEPT_BY_REPEATS))
         found.setdefault(key, []).append(line)
     return list(found.values())
+
+
+_KEPT_BY_REPEATS = ("accumulation", "sequence_length", "dataset", "dataset_size", "backend", "device", "steps")
+
+
+def _repeats(table: TextTable) -> bool:
+    """Whether a column numbers the samples of one run."""
+    return any(plain(name) in REPEATS for name in table.names)
 
 
 def _identity(line: Line, kinds: _Kinds) -> tuple[str, ...]:
@@ -176,6 +193,47 @@ def _run(members: Sequence[Line], kinds: _Kinds) -> TrainingRun:
         peak_memory_bytes=whole(memory),
         settings=_settings(line, sequence),
         missing={} if world_size is not None else {"world_size": "no column says on how many ranks it ran"},
+    )
+
+
+def _of_repeats(members: Sequence[Line], kinds: _Kinds) -> TrainingRun:
+    """One run of several samples: means with their spread, and of peaks the highest. Failed samples are said."""
+    every = [_run([line], kinds) for line in members]
+    done = [run for run in every if run.status == "ok"]
+    if not done:
+        return every[0]
+    losses = [run.train_loss for run in done if run.train_loss is not None]
+    accuracies = [run.test_accuracy for run in done if run.test_accuracy is not None]
+    peaks = [run.peak_memory_bytes for run in done if run.peak_memory_bytes is not None]
+    failed = len(every) - len(done)
+    notes = [f"{counted(len(done), 'repeat')} of one run: figures are their means, the interval is that of the mean"]
+    notes += [f"{counted(failed, 'repeat')} failed: {next(run.error for run in every if run.error)}"] if failed else []
+    return replace(
+        done[0],
+        step_ns=_mean_of([run.step_ns for run in done]),
+        epoch_ns=_mean_of([run.epoch_ns for run in done]),
+        samples_per_s=_mean_of([run.samples_per_s for run in done]),
+        train_loss=fmean(losses) if losses else None,
+        test_accuracy=fmean(accuracies) if accuracies else None,
+        peak_memory_bytes=max(peaks, default=None),
+        settings={
+            **{key: value for key, value in done[0].settings.items() if plain(key) not in REPEATS},
+            "repeats": len(done),
+        },
+        notes=(*done[0].notes, *notes),
+    )
+
+
+def _mean_of(values: Sequence[Measured | None]) -> Measured | None:
+    known = [value.value for value in values if value is not None]
+    if not known:
+        return None
+    interval = mean_interval(known)
+    return Measured(
+        value=fmean(known),
+        low=None if interval is None else interval.low,
+        high=None if interval is None else interval.high,
+        n=len(known),
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.errors import DataError
+from stepscope.store.importers._columns import REPEATS, plain
 from stepscope.store.importers._json import read_json
 from stepscope.store.reader import read_bytes
 
@@ -201,6 +202,8 @@ def _records(path: Path, document: Any) -> TextTable:
     (way, members) = lists[0]
     place = ".".join(way)
     shared = dict(_leaves(document, (), on_way=way))
+    if plain(way[-1]) in REPEATS:  # each is a sample of the one run that the rest describes
+        members = [{"repeat": at, **each} for at, each in enumerate(members)]
     return _of_objects(path, [(f"{path}: {place}[{i}]", each) for i, each in enumerate(members)], shared)
 
 

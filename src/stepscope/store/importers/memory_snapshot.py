@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -32,11 +32,16 @@ _FREE = "inactive"
 _SIGNATURE_BYTES = 4096
 
 
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+Device = Annotated[int, msgspec.Meta(ge=0, le=1 << 16)]
+Moment = Annotated[int, msgspec.Meta(ge=-1, le=1 << 60)]
+
+
 @dataclass(kw_only=True)
 class Block:
-    size: int
+    size: Bytes
     state: str
-    requested_size: int | None = None
+    requested_size: Bytes | None = None
     address: int | None = None
     frames: list[Any] | None = None
     history: list[Any] | None = None
@@ -44,12 +49,12 @@ class Block:
 
 @dataclass(kw_only=True)
 class _Segment:
-    total_size: int
+    total_size: Bytes
     blocks: list[Block]
-    device: int = 0
+    device: Device = 0
     address: int = 0
-    allocated_size: int | None = None
-    active_size: int | None = None
+    allocated_size: Bytes | None = None
+    active_size: Bytes | None = None
     is_expandable: bool = False
 
 
@@ -57,9 +62,9 @@ class _Segment:
 class Event:
     action: str
     addr: int = 0
-    size: int = 0
-    time_us: int | None = None
-    device_free: int | None = None
+    size: Bytes = 0
+    time_us: Moment | None = None
+    device_free: Bytes | None = None
     frames: list[Any] | None = None
 
 

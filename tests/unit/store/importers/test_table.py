@@ -459,3 +459,48 @@ class TestRefusals:
             read_foreign(tmp_path)
         (tmp_path / "b.csv").unlink()
         assert any("c.csv:2" in note for note in read(tmp_path, key=KEY).notes)
+
+
+class TestRepeats:
+    """Samples of one run: mean and interval by Student's t, the highest peak."""
+
+    ROWS = "1,resnet50,{},{},{}\n"
+
+    def test_a_column_numbers_the_samples_of_a_run(self, tmp_path: Path) -> None:
+        figures = [(100, 1000), (104, 1100), (96, 900)]
+        text = "gpus,model,repeat,step_time_ms,peak_memory_mb\n" + "".join(
+            self.ROWS.format(at, ms, mb) for at, (ms, mb) in enumerate(figures)
+        )
+        text += "2,resnet50,0,55,1000\n"
+        one, two = runs_of(tmp_path, text).values()
+        assert one.step_ns is not None
+        assert (one.step_ns.value, one.step_ns.n, one.peak_memory_bytes) == (100e6, 3, 1100 * 2**20)
+        assert one.step_ns.high == pytest.approx(
+            100e6 + 4.303 * 4e6 / 3**0.5
+        )  # standard deviation 4 ms, t of 2 degrees
+        assert any("3 repeats of one run" in note for note in one.notes)
+        assert two.step_ns is not None
+        assert (two.step_ns.value, two.step_ns.low) == (55e6, None)
+
+    def test_a_list_of_repeats_in_a_document_and_its_means_beside(self, tmp_path: Path) -> None:
+        samples = [{"step_time_ms": ms, "peak_memory_mb": mb} for ms, mb in ((17.0, 500), (18.0, 520), (19.0, 660))]
+        document = {"world_size": 2, "model": "gpt", "step_time_ms": 18.0, "peak_memory_mb": 560, "repeats": samples}
+        (run,) = runs_of(tmp_path, json.dumps(document), name="run.json").values()
+        assert run.step_ns is not None
+        assert (run.step_ns.value, run.step_ns.n, run.peak_memory_bytes) == (18e6, 3, 660 * 2**20)
+        assert run.step_ns.low is not None
+
+    def test_a_failed_repeat_is_said(self, tmp_path: Path) -> None:
+        rows = "1,resnet50,0,100,1000\n1,resnet50,1,OOM,\n1,resnet50,2,102,1000\n"
+        (run,) = runs_of(tmp_path, "gpus,model,repeat,step_time_ms,peak_memory_mb\n" + rows).values()
+        assert run.step_ns is not None
+        assert (run.step_ns.value, run.step_ns.n, run.step_ns.low) == (101e6, 2, None)
+        assert any("1 repeat failed" in note for note in run.notes)
+
+    def test_the_end_of_a_cut_table_is_doubted(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "t.csv", "gpus,model,step_time_ms\n1,a,100\n2,a,5")
+        assert any("t.csv:3: the last row has no end" in note for note in read(path, key=KEY).notes)
+        path = write(
+            tmp_path / "t.md", HEAD + "| DDP | PyTorch | puhti | 4 | 2023-05-08 | 390.5 |\n| DDP | x | p | 8 | d | 7"
+        )
+        assert any("t.md:4: the last row has no end" in note for note in read(path, key=KEY).notes)
