@@ -116,7 +116,7 @@ _UNIX_FROM_NS = 10**18
 def _unix(events: Events, base_ns: int | None) -> tuple[int, int] | None:
     if not len(events):
         return None
-    first, last = int(events.ts_ns.min()), int((events.ts_ns + events.dur_ns).max())
+    first, last = int(events.ts_ns.min()), int(events.end_ns.max())
     if base_ns is None and first < _UNIX_FROM_NS:
         return None
     return first + (base_ns or 0), last + (base_ns or 0)

@@ -198,12 +198,12 @@ def matrix_work(events: Events, links: OperatorLinks | None = None) -> MatrixWor
     if links is None:
         links = operator_links(events, launches_of(events, chosen))
     tree, owner = links.nest, links.owner_of(chosen)
-    flop, _, _ = flop_by_event(events, tree.index)
-    counted = flop > 0
-    around, covered = owner, np.zeros(len(chosen), dtype=bool)
+    covered = np.zeros(len(chosen), dtype=bool)
+    around = owner
     while (open_ := around != NONE).any():
-        covered[open_] |= counted[around[open_]]
-        around = np.where(open_, tree.parent[np.maximum(around, 0)], NONE)
+        found, place = np.unique(around[open_], return_inverse=True)
+        covered[open_] |= (flop_by_event(events, tree.index[found])[0] > 0)[place]
+        around = np.where(open_ & ~covered, tree.parent[np.maximum(around, 0)], NONE)
     shape = np.where(owner != NONE, events.shape[tree.index[np.maximum(owner, 0)]] if len(tree) else NONE, NONE)
     by_dtype: dict[str | None, int] = {}
     kinds, place = np.unique(np.stack([events.name[chosen], shape]), axis=1, return_inverse=True)

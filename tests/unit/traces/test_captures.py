@@ -84,7 +84,7 @@ def test_trace_shows_every_capture_and_refuses_what_is_of_one(
     said = capsys.readouterr().out
     assert "2 captures: ddp, naive" in said
     assert said.count("Time budget") == 2
-    for option in (["--json"], ["--csv", str(tmp_path / "out")], ["--fail-if", "idle_fraction > 1"]):
+    for option in (["--json"], ["--csv", str(tmp_path / "out")], ["--fail-if", "idle_fraction > 0.9"]):
         with pytest.raises(SystemExit) as stop:
             main(["trace", str(folder), *option])
         assert stop.value.code == 2
