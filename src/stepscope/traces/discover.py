@@ -88,7 +88,9 @@ def _in_folder(folder: Path) -> list[Path]:
 def _inner_folders(folder: Path) -> str:
     inner = [d.name for d in sorted(folder.iterdir()) if d.is_dir() and _has_traces(d)]
     if not inner:
-        return "name the folder that holds the profiler's exports, one file per rank"
+        from stepscope.traces.recipe import how_to_record  # what is read at every start counts
+
+        return how_to_record("name the folder that holds the profiler's exports, one file per rank")
     more = f" and {len(inner) - 5} more" if len(inner) > 5 else ""
     return f"name one of the folders in it: {', '.join(inner[:5])}{more}"
 

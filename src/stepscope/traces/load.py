@@ -178,10 +178,12 @@ def trace_files(paths: Iterable[str | Path]) -> tuple[list[Path], list[Note]]:
         else:
             notes.append(Note(kind="skipped", text=f"{file.name}: not a trace"))
     if not found:
+        from stepscope.traces.recipe import how_to_record
+
         raise DataError(
             f"{', '.join(map(str, given))}: no trace among {counted(len(files), 'file')}",
             why="; ".join(n.text for n in notes[:3]) + (f"; and {len(notes) - 3} more" if len(notes) > 3 else ""),
-            fix="name the folder that holds the profiler's exports, one file per rank",
+            fix=how_to_record("name the folder that holds the profiler's exports, one file per rank"),
         )
     return found, notes
 

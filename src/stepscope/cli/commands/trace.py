@@ -13,6 +13,16 @@ class Trace(Options):
     """Show where a training step's time went: compute, exposed communication, copies, idle time and why.
 
     Reads any PyTorch profiler trace, one file per rank; nothing needs to be installed in the job.
+
+    To record traces, run `stepscope profile -- COMMAND`, or add six lines to the script (one file per rank):
+
+    \b
+    from torch.profiler import profile, schedule
+    save = lambda p: p.export_chrome_trace(f"trace-rank{rank}.json.gz")
+    plan = schedule(wait=10, warmup=2, active=5, repeat=1)
+    with profile(schedule=plan, record_shapes=True, on_trace_ready=save) as prof:
+        for batch in loader:
+            train_step(batch); prof.step()
     """
 
     paths: Annotated[
