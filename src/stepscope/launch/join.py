@@ -1,4 +1,5 @@
-"""Joining a world that a launcher has already started: RANK and WORLD_SIZE are set, so no second controller runs in it.
+"""Joining a world that a launcher has already started, so that no second controller runs in it: RANK and WORLD_SIZE are
+set, or srun started this process as one of several tasks.
 
 Rank 0 keeps the run folder and starts the rank half as a child; every other rank becomes the rank half.
 """
@@ -17,6 +18,7 @@ import psutil
 
 from stepscope.core.errors import MissingError, UsageError
 from stepscope.core.words import in_words
+from stepscope.launch.slurm import slurm_world
 from stepscope.launch.torchrun import Launched
 from stepscope.records.cell import GroupSpec, MeasureSettings
 from stepscope.store.layout import GroupLayout
@@ -30,6 +32,7 @@ NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 def joined_world(environ: Mapping[str, str]) -> tuple[int, int] | None:
     """(rank, world size) that a launcher has given this process; None when it was started by hand."""
+    environ = world_environ(environ)
     if not environ.get("RANK") or not environ.get("WORLD_SIZE"):
         return None
     missing = [name for name in NEEDED if not environ.get(name)]
@@ -56,8 +59,16 @@ def joined_world(environ: Mapping[str, str]) -> tuple[int, int] | None:
     return int(rank), int(world_size)
 
 
+def world_environ(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment with the variables of torch's launchers, derived from Slurm's where only srun has set its own."""
+    if environ.get("RANK") or environ.get("WORLD_SIZE"):
+        return environ
+    return {**environ, **slurm_world(environ)}
+
+
 def group_id(environ: Mapping[str, str]) -> str:
     """The same name on every rank of one world, another one for the next start of it where the launcher tells."""
+    environ = world_environ(environ)
     names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID",
              "SLURM_STEP_ID")  # fmt: skip
     parts = "-".join(environ[name] for name in names if environ.get(name))
@@ -90,7 +101,10 @@ def start_rank_zero(files: GroupLayout) -> Launched:
     make_dir(files.root)
     with writing(files.launcher_log):
         log = files.launcher_log.open("wb")
-    process = subprocess.Popen(_rank_half(files.spec), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        _rank_half(files.spec),
+        env=world_environ(os.environ), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+    )  # fmt: skip
     return Launched(process, log)
 
 
@@ -109,7 +123,7 @@ def become_rank_half(spec: Path) -> None:
                 fix="pass -o DIR with a folder on a file system that all hosts share",
             )
         time.sleep(0.1)
-    os.execv(sys.executable, _rank_half(spec))
+    os.execve(sys.executable, _rank_half(spec), world_environ(os.environ))
 
 
 def _rank_half(spec: Path) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.core.errors import ExitCode, UsageError
-from stepscope.launch.join import become_rank_half, group_id, joined_world
+from stepscope.launch.join import become_rank_half, group_id, joined_world, world_environ
 from stepscope.matrix.run_folder import read_statuses
 from stepscope.records.run import Status
 from stepscope.store.layout import RunLayout
@@ -46,7 +46,7 @@ def take_place(output: Path | None, *, name: str, env_source: str, env: tuple[st
         raise UsageError(
             "inside a world that a launcher started, the run folder must be named",
             why="every rank has to find the same one",
-            fix="add -o DIR on a file system that all hosts share, or unset RANK and WORLD_SIZE",
+            fix="add -o DIR on a file system that all hosts share, or start the command outside srun and torchrun",
         )
     layout = RunLayout(output or default_run_dir(name))
     if joined is None:
@@ -63,7 +63,7 @@ def take_place(output: Path | None, *, name: str, env_source: str, env: tuple[st
 
 
 def _hosts(world_size: int) -> int:
-    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    local = world_environ(os.environ).get("LOCAL_WORLD_SIZE", "")
     return max(1, world_size // int(local)) if local.isdigit() and int(local) >= 1 else 1
 
 
