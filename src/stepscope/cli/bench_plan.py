@@ -117,7 +117,7 @@ def print_plan(plan: Plan, options: Bench) -> int:
         time = f", {bound}{format_duration(expected.total_ns)} with {format_duration(expected.startup_ns)} of start-up"
     kept = f", {len(ahead.kept)} kept from before" if ahead.kept else ""
     if profiled:
-        kept += f", each with three more steps for a trace{_beside(options.tensorboard)}"
+        time += f", each with three more steps for a trace{_beside(options.tensorboard)}"
     out().print(
         f"\n{len(durations)} of {counted(len(plan.cells), 'cell')} to run{kept}{time}",
         markup=False,
