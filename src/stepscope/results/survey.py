@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +17,16 @@ from stepscope.store.importer import Candidate
 from stepscope.store.layout import RunLayout
 
 MOST_OPENED = 5000
-"""Files of a folder that are opened to find out what they are; the rest is counted."""
+"""Files with one ending that are opened to find out what they are; the rest is counted."""
 
 MOST_FILES = 500_000
 """Files that are counted at all."""
 
 TRACE, RUN, ROWS, CALIBRATION = "trace", "run", "rows", "calibration"
 """Kinds that no importer reads; the others are importers' keys."""
+
+OUR_REPORT = "performance_report.txt"
+"""A folder with it is a report of ours: its tables are no measurements of their own."""
 
 _NEVER = (".git", ".hg", ".svn", "__pycache__", "node_modules", "site-packages", ".venv", "venv")
 
@@ -89,7 +93,7 @@ def survey(root: Path, stated: Stated) -> Survey:
     found = Survey()
     kinds: dict[tuple[str, str], list[Path]] = {}
     settings: list[Path] = []
-    opened = 0
+    opened: Counter[str] = Counter()
     for path in _walk(root, found):
         if path.is_dir():
             kinds.setdefault((RUN, path.relative_to(root).as_posix()), []).append(path)
@@ -101,9 +105,11 @@ def survey(root: Path, stated: Stated) -> Survey:
             continue
         reason = _DOCUMENTS if is_about(path) else _REASONS.get(suffix, _UNKNOWN)
         if suffix not in _REASONS and not is_about(path):
-            opened += 1
-            if opened > MOST_OPENED:
-                reason = f"more than {MOST_OPENED} files to open: name the subfolder that holds them"
+            opened[suffix] += 1
+            if opened[suffix] > MOST_OPENED:
+                reason = (
+                    f"other files: more than {MOST_OPENED} end in {suffix or 'nothing'}; name the subfolder of the job"
+                )
             else:
                 kind, reason = _kind_of(path, stated)
         if kind is None:
@@ -154,7 +160,7 @@ def _walk(root: Path, found: Survey) -> Iterator[Path]:
         keep = []
         for name in sorted(inner):
             folder = Path(place, name)
-            if name in _NEVER or (folder / "pyvenv.cfg").is_file():
+            if name in _NEVER or any((folder / mark).is_file() for mark in ("pyvenv.cfg", OUR_REPORT)):
                 found.folders.append(folder.relative_to(root).as_posix())
             elif RunLayout(folder).run.is_file():
                 yield folder

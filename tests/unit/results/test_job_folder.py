@@ -59,8 +59,10 @@ def job(folder: Path) -> Path:
         place.mkdir(parents=True)
         (place / "model.safetensors").write_bytes(b"\0" * 100)
         (place / "optimizer.pt").write_bytes(b"PK" + b"\0" * 98)
-    for name in (".git", "venv/lib"):
+    for name in (".git", "venv/lib", "stepscope-report"):
         (folder / name).mkdir(parents=True)
+    (folder / "stepscope-report" / "performance_report.txt").write_text("findings\n")
+    (folder / "stepscope-report" / "scaling.csv").write_text("gpus,step_time_ms\n1,10\n2,6\n")
     (folder / "venv" / "pyvenv.cfg").touch()
     (folder / "venv" / "lib" / "a.json").write_text("{}")
     (folder / "train.py").write_text("import torch\n")
@@ -92,12 +94,23 @@ def test_every_kind_in_a_jobs_folder_is_read_and_the_rest_is_counted_with_its_re
     assert "left out 2 files, 21.0 B: programs and settings (not a measurement)" in text
     assert any(line.startswith("left out 1 file") and "no format that stepscope reads" in line for line in text)
     assert found.unread == 83
-    assert "not looked into: .git, venv" in found.notes
+    assert "not looked into: .git, stepscope-report, venv" in found.notes
 
 
 def test_a_folder_of_one_kind_alone_needs_no_lines(tmp_path: Path) -> None:
     write_job(build(world=2, steps=2), tmp_path / "job")
     assert lines(load(tmp_path / "job")) == ()
+
+
+def test_thousands_of_other_files_hide_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepscope.results.survey.MOST_OPENED", 10)
+    for number in range(30):
+        (tmp_path / f"a{number}.txt").write_text("words\n")
+    write_job(build(world=2, steps=2), tmp_path / "traces")
+    found = load(tmp_path)
+    assert len(found.traces[0].summary.ranks) == 2
+    assert found.unread == 30
+    assert any("20 files" in line and "more than 10 end in .txt" in line for line in said(found))
 
 
 def test_several_jobs_of_a_folder_are_kept_apart_and_said(tmp_path: Path) -> None:
