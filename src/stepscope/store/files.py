@@ -25,7 +25,8 @@ def require_there(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise DataError(f"{path} does not exist", fix="check the path") from error
+        what = f"{path} is a link to a file that does not exist" if path.is_symlink() else f"{path} does not exist"
+        raise DataError(what, fix="check the path") from error
     except (OSError, ValueError) as error:  # a name too long, a link to itself; a zero byte in the name
         raise DataError(
             f"{str(path)[:MAX_NAME]}: cannot be read",

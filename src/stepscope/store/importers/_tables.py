@@ -153,6 +153,9 @@ def _is_rule(line: str) -> bool:
 
 
 def _table(path: Path, head: Row, body: Sequence[Row], *, notes: tuple[str, ...] = ()) -> TextTable:
+    again = [row for row in body if row.cells == head.cells]
+    notes = (*notes, *(f"{row.where}: the header once more: several tables in one file" for row in again[:1]))
+    body = [row for row in body if row.cells != head.cells] if again else body
     for row in body:
         if len(row.cells) != len(head.cells):
             raise DataError(

@@ -99,7 +99,7 @@ def _read(source: Candidate) -> Imported:
             notes = (*notes, *dropped)
     lines = [line for table, columns in useful if not columns.has("op") for line in lines_of(table, columns)]
     if not lines and not comm:
-        raise DataError(f"{path}: no rows under the header", why="nothing was measured", fix="copy the file again")
+        raise DataError(f"{path}: no rows under the header", fix="pass the file of a run that measured something")
     return replace(_imported(path, lines, comm, useful, notes, stated), left_out=left_out)
 
 

@@ -504,3 +504,9 @@ class TestRepeats:
             tmp_path / "t.md", HEAD + "| DDP | PyTorch | puhti | 4 | 2023-05-08 | 390.5 |\n| DDP | x | p | 8 | d | 7"
         )
         assert any("t.md:4: the last row has no end" in note for note in read(path, key=KEY).notes)
+
+    def test_the_header_of_a_second_table_in_a_file_is_no_row(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "t.csv", "gpus,model,step_time_ms\n1,a,100\ngpus,model,step_time_ms\n2,a,50\n")
+        imported = read(path, key=KEY)
+        assert [run.world_size for run in imported.runs] == [1, 2]
+        assert any("t.csv:3: the header once more" in note for note in imported.notes)
