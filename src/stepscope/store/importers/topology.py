@@ -13,7 +13,7 @@ from stepscope.store.reader import read_bytes
 MAX_BYTES = 1 << 20
 """A matrix of 16 GPUs and 16 NICs has 4 KiB."""
 
-_ROW = re.compile(r"^[\s\x1b\[0-9;m]*GPU\d+[ \t]+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB)\b", re.MULTILINE)
+_ROW = re.compile(r"^[ \t\r\x1b\[0-9;m]*GPU\d+[ \t]+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB)\b", re.MULTILINE)
 
 
 def _recognises(candidate: Candidate) -> bool:
