@@ -85,6 +85,7 @@ def run(options: Trace) -> int:
         sort=options.sort,
         model_flop=options.flop,
         hardware_flop=options.hardware_flop,
+        regions=_regions(options.region),
     )
     early = _shows_early(paths, options)
     found = analyse(paths, replace(wanted, scan=early))
@@ -235,6 +236,23 @@ def _numbers(text: str | None, option: str) -> frozenset[int] | None:
 def _name(paths: Sequence[str]) -> str:
     """What the job is called in findings: its folder, or the first path."""
     return Path(paths[0]).name or paths[0]
+
+
+def _regions(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """(name, phase) of every --region."""
+    if not given:
+        return ()
+    from stepscope.traces.phases import OTHER, PHASES
+
+    stated = []
+    for text in given:
+        name, _, phase = text.rpartition("=")
+        if not name or phase not in PHASES[:OTHER]:
+            raise UsageError(
+                f"--region {text!r}: expected NAME=PHASE", fix=f"PHASE is one of {', '.join(PHASES[:OTHER])}"
+            )
+        stated.append((name, phase))
+    return tuple(stated)
 
 
 def _stated_ranks(given: Sequence[str]) -> dict[str, int]:

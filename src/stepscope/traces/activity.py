@@ -16,7 +16,11 @@ from stepscope.traces.events import Category, Events
 
 Ints = NDArray[np.int64]
 
-_COMM_LAUNCHES = ("c10d::", "gloo:", "record_param_comms", "nccl:", "mpi:", "ucc:")
+_COMM_LAUNCHES = (
+    "c10d::", "_c10d_functional::", "c10d_functional::", "gloo:", "record_param_comms", "nccl:", "mpi:", "ucc:",
+)  # fmt: skip
+"""Operators that call a collective or wait for one. On a CPU trace they, and whatever they are nested in, compute nothing
+while they run."""
 
 
 DATA_MARKS = (
@@ -57,9 +61,10 @@ def activity_of(events: Events) -> Activity:
         mine = kinds == kind
         return spans.union(starts[mine], ends[mine])
 
+    compute = united(Work.COMPUTE) if source == "device" else _computing(events, chosen[kinds == Work.COMPUTE])
     return Activity(
         source=source,
-        compute=united(Work.COMPUTE),
+        compute=compute,
         comm=united(Work.COMMUNICATION),
         memory=united(Work.MEMORY),
         indices=chosen,
@@ -79,6 +84,30 @@ def _cpu_work(events: Events) -> NDArray[np.int8]:
     work[operators[~_inside_loader(events, operators)]] = Work.COMPUTE
     work[(kind == 2) & np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))] = Work.COMMUNICATION
     return work
+
+
+def comm_calls(events: Events) -> Ints:
+    """Operators of the host that call a collective or wait for one, in order of their start."""
+    calls = events.named(lambda n: n.startswith(_COMM_LAUNCHES) and not n.startswith("gloo:"))
+    found = np.flatnonzero((events.category == Category.CPU_OP) & calls)
+    return found[np.argsort(events.ts_ns[found], kind="stable")]
+
+
+def _computing(events: Events, operators: Ints) -> Spans:
+    """When any thread of the CPU is in an operator and not, inside it, in a call of a collective or a wait for one."""
+    calls = comm_calls(events)
+    if not len(calls):
+        return spans.union(events.ts_ns[operators], events.end_ns[operators])
+    parts = []
+    for thread in np.unique(events.thread[operators]).tolist():
+        mine, held = operators[events.thread[operators] == thread], calls[events.thread[calls] == thread]
+        parts.append(
+            spans.subtract(
+                spans.union(events.ts_ns[mine], events.end_ns[mine]),
+                spans.union(events.ts_ns[held], events.end_ns[held]),
+            )
+        )
+    return spans.join(*parts) if parts else spans.EMPTY
 
 
 def loading_marks(events: Events) -> NDArray[np.bool_]:

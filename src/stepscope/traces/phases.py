@@ -1,8 +1,10 @@
-"""Which phase of the step launched a piece of work: data, forward, backward, optimizer; and each one's share."""
+"""Which phase of the step launched a piece of work: data, forward, backward, communication, optimizer; each one's share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from operator import methodcaller
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,48 +12,77 @@ from numpy.typing import NDArray
 from stepscope.records.trace_budget import PhaseBudget
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
-from stepscope.traces.activity import DATA_MARKS, Activity, window_of
+from stepscope.traces.activity import DATA_MARKS, Activity, comm_calls, window_of
 from stepscope.traces.classify import Work
 from stepscope.traces.events import Category, Events, RankTrace
 from stepscope.traces.links import Launches
 
 Ints = NDArray[np.int64]
 
-PHASES = ("data", "forward", "backward", "optimizer", "other")
+PHASES = ("data", "forward", "backward", "communication", "optimizer", "other")
 OTHER = PHASES.index("other")
 
 _BY_ANNOTATION: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("data", DATA_MARKS),
     ("optimizer", ("stepscope.optimizer", "Optimizer.step", "Optimizer.zero_grad", "## optimizer")),
-    ("backward", ("stepscope.backward", "stepscope.communication", "## backward")),
+    ("communication", ("stepscope.communication",)),
+    ("backward", ("stepscope.backward", "## backward")),
     ("forward", ("stepscope.forward", "stepscope.loss", "## forward", "DistributedDataParallel.forward")),
 )
 """Phase, and how the names of annotations and operators begin that mark it; earlier lines win."""
 
+_BY_REGION: Mapping[str, tuple[str, ...]] = {
+    "data": ("data", "load_data", "load_batch", "get_batch", "next_batch", "batch_generator"),
+    "optimizer": ("optimizer", "optim_step"),
+    "communication": ("allreduce", "all_reduce", "all-reduce", "communication", "comm_", "sync_grad", "gradient_sync"),
+    "backward": ("backward", "bwd"),
+    "forward": ("forward", "fwd", "loss"),
+}
+"""Phase, and how the names of a job's own ranges begin that mark it, in small letters."""
+
 AUTOGRAD = "autograd::engine::evaluate_function"
 
 
-def phase_spans(events: Events) -> dict[str, Spans]:
-    """The host's time in each phase, disjoint: annotations first, then the autograd engine's threads.
+def phase_spans(events: Events, regions: Mapping[str, str] = MappingProxyType({})) -> dict[str, Spans]:
+    """The host's time in each phase, disjoint: annotations first, then the autograd engine's threads, then collectives
+    called outside of all these.
 
+    regions: name of a range (or how it begins) -> phase, as the user states it; stated ranges win over all others.
     Without a forward annotation, forward is what operators do inside a step and in no other phase.
     """
     host = np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))
+    ranges = events.category == Category.USER_ANNOTATION
+
+    def marked(marks: NDArray[np.bool_]) -> Spans:
+        return spans.union(events.ts_ns[marks], events.end_ns[marks])
+
+    found = dict.fromkeys(PHASES[:OTHER], spans.EMPTY)
     claimed = spans.EMPTY
-    found: dict[str, Spans] = {}
+
+    def claim(phase: str, marks: NDArray[np.bool_]) -> None:
+        nonlocal claimed
+        mine = spans.subtract(marked(marks), claimed)
+        found[phase] = spans.join(found[phase], mine)
+        claimed = spans.join(claimed, mine)
+
+    for name, phase in regions.items():
+        claim(phase, ranges & events.named(methodcaller("startswith", name)))
     for phase, prefixes in _BY_ANNOTATION:
         marks = host & events.named(methodcaller("startswith", prefixes))
+        marks |= ranges & events.named(_begins(_BY_REGION[phase]))
         if phase == "backward":
-            autograd = host & (events.named(lambda n: n.startswith(AUTOGRAD)) | (events.forward_thread > 0))
-            marks |= autograd
-        mine = spans.subtract(spans.union(events.ts_ns[marks], events.end_ns[marks]), claimed)
-        found[phase] = mine
-        claimed = spans.join(claimed, mine)
+            marks |= host & (events.named(lambda n: n.startswith(AUTOGRAD)) | (events.forward_thread > 0))
+        claim(phase, marks)
+    calls = np.zeros(len(events), dtype=bool)
+    calls[comm_calls(events)] = True
+    claim("communication", calls)
     if not len(found["forward"]):
-        operators = events.category == Category.CPU_OP
-        rest = spans.subtract(spans.union(events.ts_ns[operators], events.end_ns[operators]), claimed)
-        found["forward"] = rest
+        found["forward"] = spans.subtract(marked(events.category == Category.CPU_OP), claimed)
     return found
+
+
+def _begins(names: tuple[str, ...]) -> Callable[[str], bool]:
+    return lambda name: name.lower().startswith(names)
 
 
 def phase_at(phases: dict[str, Spans], times: Ints) -> NDArray[np.int8]:
@@ -70,7 +101,13 @@ def phase_at(phases: dict[str, Spans], times: Ints) -> NDArray[np.int8]:
 def launched_in(events: Events, activity: Activity, launches: Launches, phases: dict[str, Spans]) -> NDArray[np.int8]:
     """Phase of every event of ``activity``, by when it was launched; OTHER where no launch was recorded."""
     if activity.source == "cpu_spans":
-        return phase_at(phases, events.ts_ns[activity.indices])
+        times = events.ts_ns[activity.indices].copy()
+        called = events.ts_ns[comm_calls(events)]
+        if len(called):  # a collective runs on a thread of its own, after the call that queued it
+            comm = activity.work == Work.COMMUNICATION
+            last = np.searchsorted(called, times[comm], side="right") - 1
+            times[comm] = np.where(last >= 0, called[np.maximum(last, 0)], times[comm])
+        return phase_at(phases, times)
     result = np.full(len(activity.indices), OTHER, dtype=np.int8)
     known = launches.known
     result[known] = phase_at(phases, events.ts_ns[launches.launch[known]])

@@ -35,6 +35,7 @@ class Wanted:
 
     limit: rows of the lists that can be long (operators, kernels, annotations); None: all.
     scan: device events alone for now, whatever is wanted; a trace without any is read in full.
+    regions: (how the name of a range begins, phase) as the user states them.
     """
 
     sections: frozenset[str] = EVERYTHING
@@ -43,6 +44,7 @@ class Wanted:
     model_flop: float | None = None
     hardware_flop: float | None = None
     scan: bool = False
+    regions: tuple[tuple[str, str], ...] = ()
 
     @property
     def device_only(self) -> bool:

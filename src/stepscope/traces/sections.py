@@ -32,7 +32,7 @@ def with_sections(result: RankPass, trace: RankTrace, activity: Activity, wanted
     events = trace.events
     launches = launches_of(events, activity.indices)
     windows = step_windows(events, activity, launches)
-    phases = phase_spans(events)
+    phases = phase_spans(events, dict(wanted.regions))
     gaps = idle_gaps(events, activity, launches, phases)
     calls = communication(trace, activity, launches, windows, gaps)
     gaps, long = long_gaps(events, gaps, windows.marks, rank=trace.rank)

@@ -44,6 +44,14 @@ class Trace(Options):
         tuple[str, ...],
         Option("--rank-of", help="State the rank of a file that records none.", metavar="FILE=N"),
     ] = ()
+    region: Annotated[
+        tuple[str, ...],
+        Option(
+            "--region",
+            help="A range of the job is this phase: data, forward, backward, communication, optimizer.",
+            metavar="NAME=PHASE",
+        ),
+    ] = ()
     flop: Annotated[
         float | None,
         Option(help="Model FLOP per step and rank (forward and backward), for MFU.", metavar="FLOP"),

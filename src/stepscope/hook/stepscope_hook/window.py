@@ -33,6 +33,7 @@ class Window:
         self.recording = False
         self.first = self.last = 0
         self.boundary_ns = 0
+        self.facts = {}
 
     def start(self, count):
         """Begin with warm-up steps. False where this rank has to sit the window out; the reason is written."""
@@ -50,6 +51,7 @@ class Window:
             return True
         activities = [torch.profiler.ProfilerActivity.CPU]
         self.report("open", "the rank ended inside the window")
+        self.facts = model_facts(self.optimizer)  # takes up to a second: before the profiler runs
         accelerated = [name for name in ("CUDA", "XPU", "HPU", "MTIA") if self.has(torch, name)]
         activities += [getattr(torch.profiler.ProfilerActivity, name) for name in accelerated]
         collect = self.request["collect"]
@@ -131,7 +133,7 @@ class Window:
             "rank": steps.rank, "world_size": steps.world, "host": self.control.host,
             "profile": {"window": self.number, "first_step": self.first, "steps": self.request["steps"],
                         "collect": self.request["collect"]},
-            "model": model_facts(self.optimizer),
+            "model": self.facts,
         }  # fmt: skip
 
     def begin_span(self, count):
