@@ -3,18 +3,27 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 
 def launch(world: int, mode: str) -> int:
     """Ranks as torchrun starts them; the exit code of the first that fails."""
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, __file__, mode], env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world)}
-        )
-        for rank in range(world)
-    ]
-    return next((code for code in [rank.wait() for rank in ranks] if code), 0)
+    with tempfile.TemporaryDirectory() as meeting:
+        common = {**os.environ, "WORLD_SIZE": str(world), "MEETING": meeting}
+        line = [sys.executable, __file__, mode]
+        ranks = [subprocess.Popen(line, env={**common, "RANK": str(rank)}) for rank in range(world)]
+        return next((code for code in [rank.wait() for rank in ranks] if code), 0)
+
+
+def meet(step: int) -> None:
+    """Every rank ends a step when all have come to its end, as after an all-reduce."""
+    place, rank, world = os.environ["MEETING"], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    open(f"{place}/{rank}-{step}", "w").close()  # noqa: PTH123
+    while not all(os.path.exists(f"{place}/{other}-{step}") for other in range(world)):  # noqa: PTH110
+        if os.path.exists(os.environ.get("TELL", "")):  # noqa: PTH110
+            return
+        time.sleep(0.0005)
 
 
 def train(mode: str) -> None:
@@ -32,6 +41,8 @@ def train(mode: str) -> None:
     while step < last:
         time.sleep(0.002)
         step += 1
+        if "MEETING" in os.environ and not (mode == "rank 1 killed" and step > 10):
+            meet(step)
         if mode == "own profiler" and step == 11:
             own._prepare_trace()
             own._start_trace()

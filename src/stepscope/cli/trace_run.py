@@ -134,7 +134,13 @@ def _one(found: Mapping[str, TraceSummary]) -> TraceSummary:
     return next(iter(found.values()))
 
 
-SHOWN_IN = {"steps": "steps", "sort": "operators", "flop": "utilisation", "hardware_flop": "utilisation"}
+SHOWN_IN = {
+    "steps": "steps",
+    "region": "phases",
+    "sort": "operators",
+    "flop": "utilisation",
+    "hardware_flop": "utilisation",
+}
 """Options of one section, and which."""
 
 

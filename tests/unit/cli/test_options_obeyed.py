@@ -27,8 +27,9 @@ TRACE = {
     "show": ["--show", "budget"], "steps": ["--steps", "11"], "rank": ["--rank", "1"], "limit": ["--limit", "1"],
     "sort": ["--sort", "name"], "cell": ["--cell", "x"], "rank_of": ["--rank-of", "rank-1.json=7"],
     "flop": ["--flop", "1e9"], "hardware_flop": ["--hardware-flop", "1e9"], "merge": ["--merge", "OUT/merged.json.gz"],
-    "diff": ["--diff", "old"], "diff_steps": ["--diff-steps", "10:12"], "processes": ["--processes", "1"],
-    "cache": ["--cache"], "csv": ["--csv", "OUT/csv"], "fail_if": ["--fail-if", "FAILING"], "json": ["--json"],
+    "region": ["--region", "ProfilerStep=optimizer"], "diff": ["--diff", "old"], "diff_steps": ["--diff-steps", "10:12"],
+    "processes": ["--processes", "1"], "cache": ["--cache"], "csv": ["--csv", "OUT/csv"],
+    "fail_if": ["--fail-if", "FAILING"], "json": ["--json"],
 }  # fmt: skip
 READ = {
     "world_size": ["--world-size", "old=1,new=4"], "scaling": ["--scaling", "weak"], "columns": ["--columns", "val_loss=-"],
