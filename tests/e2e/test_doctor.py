@@ -30,7 +30,7 @@ def test_doctor_prints_every_section_and_ends_with_0(fresh_cli: Callable) -> Non
     for title in ("environment", "GPUs", "links", "network", "launcher", "checks"):
         assert f"\n{title}\n" in f"\n{done.out}"
     assert "PASS" in done.out
-    assert " passed, " in done.out.splitlines()[-1]
+    assert " passed, " in done.out.splitlines()[0]
     assert "\x1b" not in done.out
     assert done.err == ""
     assert not [line for line in done.out.splitlines() if line != line.rstrip()]
@@ -82,9 +82,9 @@ def test_under_a_launcher_one_rank_of_a_host_reports(stepscope: Callable) -> Non
 
 
 def test_one_warning_is_a_warning(stepscope: Callable) -> None:
-    last = stepscope("doctor", NCCL_DEBUG="INFO").out.splitlines()[-1]
-    number = int(last.split(" warning")[0].split()[-1])
-    assert f"{number} warning{'' if number == 1 else 's'}, " in last
+    first = stepscope("doctor", NCCL_DEBUG="INFO").out.splitlines()[0]
+    number = int(first.split(" warning")[0].split()[-1])
+    assert f"{number} warning{'' if number == 1 else 's'}, " in first
 
 
 def test_a_failed_check_is_printed_and_only_strict_makes_it_the_exit_code(stepscope: Callable) -> None:

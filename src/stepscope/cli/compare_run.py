@@ -163,6 +163,7 @@ def _show(comparison: Comparison) -> None:
     from stepscope.report.views import comparison as tables
 
     console = out()
+    _show_verdict(comparison)
     _show_scaling(comparison)
     print_conditions(comparison, comparison.differences, comparison.sides)
     console.print()
@@ -174,6 +175,25 @@ def _show(comparison: Comparison) -> None:
         console.print(f"! {text}", style="yellow", markup=False, soft_wrap=True)
     if len(comparison.unmatched) > 8:
         console.print(f"! and {len(comparison.unmatched) - 8} more without a partner", style="yellow")
+
+
+def _show_verdict(comparison: Comparison) -> None:
+    """A line for each side: how many tested figures differ beyond noise, and the one that changed most."""
+    from stepscope.report.views.comparison import METRIC_NAMES, signed_percent
+
+    for side in comparison.sides[1:]:
+        tested = [f for f in comparison.figures if f.side == side and f.verdict != "not tested"]
+        clear = [f for f in tested if f.verdict in ("better", "worse")]
+        text = (
+            f"no significant difference in {counted(len(tested), 'tested figure')}" if tested else "nothing was tested"
+        )
+        if clear:
+            most = max(clear, key=lambda f: abs(f.change))
+            counts = ", ".join(f"{n} {k}" for k in ("better", "worse") if (n := sum(f.verdict == k for f in clear)))
+            name = METRIC_NAMES.get(most.metric, most.metric)
+            text = f"{counts} of {counted(len(tested), 'tested figure')}; largest: {name} {signed_percent(most.change)}"
+        out().print(f"{side} against {comparison.sides[0]}: {text}", style="bold", markup=False, soft_wrap=True)
+    out().print()
 
 
 def _show_scaling(comparison: Comparison) -> None:

@@ -58,6 +58,7 @@ def run(options: Doctor) -> int:
 
 
 def _show(console: Console, record: EnvironmentRecord, verdicts: tuple[CheckVerdict, ...]) -> None:
+    _show_verdict(console, verdicts)
     for section in overview(record):
         _show_facts(console, section)
         if section.title == "links":
@@ -69,6 +70,15 @@ def _show(console: Console, record: EnvironmentRecord, verdicts: tuple[CheckVerd
                 print_block(console, terminal.render(matrix.build(topology), width=console.width))
         console.print()
     _show_checks(console, verdicts)
+
+
+def _show_verdict(console: Console, verdicts: tuple[CheckVerdict, ...]) -> None:
+    counts = tally(verdicts)
+    warnings = plural(counts["warn"], "warning")
+    words = (("pass", "passed"), ("warn", warnings), ("fail", "failed"), ("skip", "skipped"))
+    parts = [Text(f"{counts[key]} {word}", style=_STYLES[key] if counts[key] else "dim") for key, word in words]
+    console.print(Text(", ").join(parts))
+    console.print()
 
 
 def _show_facts(console: Console, section: Section) -> None:
@@ -88,12 +98,6 @@ def _show_facts(console: Console, section: Section) -> None:
 def _show_checks(console: Console, verdicts: tuple[CheckVerdict, ...]) -> None:
     console.print(Text("checks", style="bold"))
     show_verdicts(console, verdicts)
-    counts = tally(verdicts)
-    console.print()
-    warnings = plural(counts["warn"], "warning")
-    words = (("pass", "passed"), ("warn", warnings), ("fail", "failed"), ("skip", "skipped"))
-    parts = [Text(f"{counts[key]} {word}", style=_STYLES[key] if counts[key] else "dim") for key, word in words]
-    console.print(Text(", ").join(parts))
 
 
 def show_verdicts(console: Console, verdicts: Sequence[CheckVerdict]) -> None:
