@@ -2,7 +2,8 @@
 
 A fenced block is a transcript where a line begins with ``$ ``: the lines after it are what the command prints, and a
 line ``...`` stands for any number of lines. A block without such a line is a script if it calls ``stepscope``: it must
-end with 0. Blocks of one document run in order, in one folder that holds ``jobs``, made by ``stepscope example jobs``.
+end with 0. Blocks of one document run in order, in one folder that holds ``jobs``, made by ``stepscope example jobs``, and
+the ``examples`` of the checkout.
 HTML comments on lines before the block say more:
 
     <!-- not run: REASON -->     it is only read
@@ -198,6 +199,7 @@ def _nearest(line: str, printed: list[str], start: int) -> int:
 
 
 def fresh_folder(made: Path, folder: Path) -> Shell:
-    """A folder with a copy of the example jobs ``made``."""
+    """A folder with a copy of the example jobs ``made``, and the training scripts of the checkout."""
     shutil.copytree(made, folder / "jobs")
+    (folder / "examples").symlink_to(ROOT / "examples")
     return Shell(folder)
