@@ -1,22 +1,21 @@
-"""The allocator goes to the driver again and again in steady state: every time costs a synchronisation or a stall.
+"""The allocator calls the driver again and again in steady state; each call costs a synchronisation or a stall.
 
 What
 ----
-A memory snapshot's history. In a training loop that has settled the caching allocator serves every request from its pool.
-Fires when in the second half of the recorded requests cached segments were given back directly before new ones were asked
-for (an allocation that did not fit and was retried after emptying the cache, or torch.cuda.empty_cache()), or when more
-than 1 request in 100 went to the driver.
+Reads the history of a memory snapshot. Once a training loop has settled, the caching allocator serves every request
+from its pool. The rule fires if, in the second half of the recorded requests, cached segments were released directly
+before new ones were allocated (a failed allocation retried after emptying the cache, or torch.cuda.empty_cache()), or
+if more than 1 request in 100 went to the driver.
 
 Why
 ---
-cudaMalloc takes 0.1 to 1 ms, cudaFree waits for the device: kernels queued ahead run dry. A retry frees the whole cache,
-and the next step pays for filling it again.
+cudaMalloc takes 0.1 to 1 ms and cudaFree waits for the device, so the queue of kernels runs empty. A retry frees the
+whole cache, and the next step has to fill it again.
 
 Known problems
 --------------
-The history is a ring (`max_entries`): of a short one, the second half may still be the first step. Then the pool is
-growing, which is no fault; recorded steps after the first two say more. Sequences of ever new lengths grow the pool for
-long without any fault but their lengths.
+The history is a ring (`max_entries`). If it is short, its second half may still be the first step, in which the pool
+grows as it should; record steps after the first two. Ever new sequence lengths also keep growing the pool.
 
 References
 ----------

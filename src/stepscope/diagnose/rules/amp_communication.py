@@ -2,18 +2,18 @@
 
 What
 ----
-Cells under autocast on several ranks whose payload a step is that of the same cell in FP32 (or, where none was run, 4
-bytes a parameter). It is a warning where a tenth of the step is exposed communication, good to know otherwise.
+Compares the payload per step of cells under autocast on several ranks with that of the same FP32 cell (or, without one,
+with 4 bytes per parameter). It is a warning if at least a tenth of the step is exposed communication, otherwise a note.
 
 Why
 ---
-Autocast casts activations and the inputs of matrix products; parameters and gradients stay FP32. The compute half of
-a step gets faster and the communication half does not, so that communication weighs more. What does halve the bytes:
-parameters in BF16, or a hook that compresses gradients on their way.
+Autocast casts activations and the inputs of matrix products; parameters and gradients stay FP32. Computation gets
+faster and communication does not, so communication takes a larger share. BF16 parameters or a hook that compresses
+gradients halve the bytes.
 
 Known problems
 --------------
-Fewer bytes save time only where bandwidth is what collectives cost; small messages pay latency. BF16 parameters
+Fewer bytes save time only if bandwidth dominates the cost of collectives; small messages cost latency. BF16 parameters
 change the arithmetic: check the loss.
 
 References

@@ -1,23 +1,23 @@
-"""Gradient buckets are too small or too large, and the size that is not.
+"""Gradient buckets are too small or too large; the rule names a better size.
 
 What
 ----
-For every cell with buckets on several ranks the bucket timeline prices 1, 2, 4, 8, 16 and 25 MiB and the size in use:
-when backward makes each gradient ready (measured without communication), what an all-reduce of each bucket costs
-(calibration or measured collectives), how many travel at once, and what communication and computation cost each
-other. The size it names and the gain it predicts are those of `stepscope predict --buckets`. A size that was measured
-in the same run and turns out no faster than the one in use is not advised.
+For every cell with buckets on several ranks, the bucket timeline prices 1, 2, 4, 8, 16 and 25 MiB and the size in use.
+Inputs: when backward produces each gradient (measured without communication), what an all-reduce of each bucket costs
+(calibration or measured collectives), how many run at once, and how much communication and computation slow each other.
+Size and gain are those of `stepscope predict --buckets`. The rule does not recommend a size that the same run measured
+as no faster.
 
 Why
 ---
-Small buckets pay the latency of a collective often; large ones start late, and the last one is exposed whole. torch's
-default (25 MiB after a first bucket of 1 MiB) suits neither slow networks nor small models, and costs 20 to 30% on 1
-to 4 Gbit/s.
+Small buckets pay the latency of a collective often; large buckets start late, and the last one is fully exposed. The
+default of torch (25 MiB after a first bucket of 1 MiB) suits neither slow networks nor small models and costs 20 to 30%
+on 1 to 4 Gbit/s.
 
 Known problems
 --------------
-A parameter is never split: with 64 MiB weights all sizes give the same buckets, and the rule is quiet. Copies into
-and out of DDP's buckets are not in the model. Sizes within 0.5% count as equal, and the larger is named.
+A parameter is never split: with 64 MiB weights all sizes give the same buckets, and the rule is quiet. The model leaves
+out copies into and out of DDP's buckets. Sizes within 0.5% count as equal; the larger is named.
 
 References
 ----------

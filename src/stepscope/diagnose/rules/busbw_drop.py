@@ -1,19 +1,19 @@
-"""Bus bandwidth is lower at the largest size than at a smaller one.
+"""Bus bandwidth is lower at the largest size than at a smaller size.
 
 What
 ----
-A sweep of at least three sizes whose busbw at the largest size lies 10% or more below its best, and the 95% intervals
-of the two do not overlap.
+Fires on sweeps of at least three sizes if busbw at the largest size is at least 10% below its maximum and the 95%
+intervals of the two do not overlap.
 
 Why
 ---
-busbw grows with the size until the link is full and then stays. A drop says that large messages meet something that
-smaller ones do not: a cache that no longer holds them, a shared switch, paging, a protocol that suits them less. Gradient
-buckets and all-gathers of that size pay for it.
+busbw grows with the size until the link is saturated and then stays constant. A drop means that large messages hit a
+limit that smaller ones do not: a cache, a shared switch, paging, an unsuitable protocol. Gradient buckets and
+all-gathers of that size are slower.
 
 Known problems
 --------------
-On the CPU the drop is ordinary where messages no longer fit the caches, and says nothing about the network.
+On CPUs the drop is common once messages exceed the caches; it says nothing about the network.
 
 References
 ----------

@@ -2,19 +2,19 @@
 
 What
 ----
-Each rank's clock against the reference rank's, fitted on the ends of collectives that all ranks leave together:
-offset, drift and what is left. Fires where a clock had to be corrected, and where one contradicts the collectives and
-could not be.
+Fits each rank's clock (offset, drift, residual) against the reference rank's on the ends of collectives, which all
+ranks leave together. Fires on clocks that were corrected and on clocks that contradict the collectives and could not be
+corrected.
 
 Why
 ---
-Waiting, skew and who came last are differences of times of two ranks. Clocks that are 1 ms apart make a straggler of
-whoever is behind. stepscope corrects them; tools that lay recorded files side by side do not.
+Waiting, skew and arrival order compare times of two ranks: with clocks 1 ms apart, a healthy rank looks like a
+straggler. stepscope corrects the clocks; tools that overlay the recorded files do not.
 
 Known problems
 --------------
-Differences under 20 us cannot be told from how far apart ranks leave a collective. Fewer than three collectives in
-common say nothing of a clock. A file that counts from another base time is not a clock's fault and not reported here.
+Ranks leave a collective up to 20 us apart, so smaller offsets are not detectable. Fewer than three common collectives
+say nothing about a clock. A file with another time base is not a clock error and is not reported here.
 
 References
 ----------

@@ -1,19 +1,19 @@
-"""Ranks call different collectives, or the same with different sizes or types: wrong results, or a hang.
+"""Ranks call different collectives, or the same one with different sizes or types: wrong results, or a hang.
 
 What
 ----
-The flight recorders of all ranks, matched by group and number of the call. The first place where a rank's call differs from
-the others' is a finding: another size, another type, another operation, another order.
+Matches the flight recorders of all ranks by group and call number and reports the first call of a rank that differs
+from the others': another size, type, operation or order.
 
 Why
 ---
-NCCL does not compare what ranks ask for. Different sizes hang or overwrite memory, different types give garbage, a swapped
-order pairs the wrong tensors. The error shows much later, somewhere else.
+NCCL does not compare the calls of the ranks. Different sizes hang or overwrite memory, different types produce garbage,
+a swapped order pairs the wrong tensors. The error appears much later, elsewhere.
 
 Known problems
 --------------
-all_to_all and gathers with uneven splits differ legally on their input side; they are compared by what must agree. Where
-the two sides are equally many, the one without the lowest rank is named, which is a convention.
+all_to_all and gathers with uneven splits may differ on their input side; the rule compares only what must agree. If
+both sides have equally many ranks, it names by convention the side without the lowest rank.
 
 References
 ----------

@@ -1,24 +1,26 @@
-"""Communication that nothing hides takes so much of the step that more ranks hardly help.
+"""Exposed communication takes so much of the step that more ranks hardly help.
 
 What
 ----
-Of every group (model, data, precision) the fastest run on each number of ranks is judged. Measured: exposed communication
-(waiting for the last rank left out where the samples show it) over the step; more than 20% of it, and the efficiency cannot
-be "good". Not measured: a speed-up below half of the ideal one where a fact that the run states makes communication the
-likely cause: few samples a rank, short sequences, a small model. The finding says which, and computes the batch, or the
-accumulation without synchronisation, at which 80% of the step is work: the exposed part does not grow with the batch, the
-forward and backward pass does. Where collectives were measured, their alpha-beta says how much of the cost is latency.
+Judges the fastest run of every group (model, data, precision) on each number of ranks. If communication was measured:
+exposed communication (without waiting for the last rank, where the samples show it) above 20% of the step rules out
+"good" efficiency. If not: a speed-up below half of the ideal, together with a stated fact that makes communication the
+likely cause: few samples per rank, short sequences, a small model.
+
+The finding computes the batch, or the accumulation without synchronisation, at which 80% of the step is work: forward
+and backward grow with the batch, the exposed part does not. If collectives were measured, their alpha-beta fit gives
+the share of latency.
 
 Why
 ---
-A rank that waits for the network computes nothing. The gradients to send are as large for 8 samples as for 800.
+A rank that waits for the network computes nothing, and the gradients are as large for 8 samples as for 800.
 
 Known problems
 --------------
-Work is taken to grow in proportion to the batch; kernels too small to fill the device grow less, and the batch must then be
-larger than computed. With overlap a longer backward pass also hides more, and it may be smaller. A run whose ranks train on
-the same data is left to `duplicated-data`: it looks just like this one. A small model is no cause where another run of the
-same size or smaller scales well beside it.
+The computed batch assumes that work grows in proportion to it. Kernels too small to fill the device grow less, so the
+batch must be larger; with overlap a longer backward pass also hides more, so it may be smaller. Runs whose ranks train
+on the same data look the same; `duplicated-data` reports them. A small model is no cause if a run of the same size or
+smaller scales well beside it.
 
 References
 ----------

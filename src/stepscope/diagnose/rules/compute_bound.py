@@ -2,18 +2,17 @@
 
 What
 ----
-Computation, overlapping streams counted once, over the window; median over ranks. From 80% on nothing else is worth
-much: all communication, waiting, idle time and copies together are under a fifth.
+Computation over the window, overlapping streams counted once; median over ranks. From 80% on, communication, waiting,
+idle time and copies together take less than a fifth.
 
 Why
 ---
-This is what a GPU is bought for, and what tells whether looking further pays: what is left to win is in the kernels
-themselves (precision, fusion, recomputation), or in more ranks.
+Further gains are in the kernels themselves (precision, fusion, recomputation) or in more ranks.
 
 Known problems
 --------------
-Busy is not efficient: a device that runs slow kernels all the time is busy as well. MFU tells the two apart. On CPU
-jobs operators count as computation, whatever they wait for inside.
+A busy device is not an efficient one: MFU shows how efficient the computation is. On CPU jobs operators count as
+computation, including their internal waits.
 
 References
 ----------

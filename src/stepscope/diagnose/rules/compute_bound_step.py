@@ -1,19 +1,19 @@
-"""Nearly all of the step on several ranks is computation: good news.
+"""Computation takes nearly all of the step on several ranks: good news.
 
 What
 ----
-Forward, backward and optimizer as a share of the step, slowest rank, on several ranks; exposed communication and
-waiting for data are small each. One sentence for each model, about the cell with the most ranks.
+Forward, backward and optimizer as a share of the step on the slowest rank, with little exposed communication and little
+waiting for data. One finding per model, about the cell with the most ranks.
 
 Why
 ---
-There is nothing to win around the computation. What makes such a job faster is the computation itself (a lower
-precision, fused or compiled kernels, a better batch) or more ranks, as long as this stays so.
+Only the computation itself (lower precision, fused or compiled kernels, a better batch) or more ranks make such a job
+faster.
 
 Known problems
 --------------
-Backward computation that shares cores or memory bandwidth with communication is longer than alone; it counts as
-computation here. On CPU ranks the optimizer is memory traffic.
+Backward computation that shares cores or memory bandwidth with communication takes longer than alone; all of it counts
+as computation. On CPU ranks the optimizer is memory traffic.
 
 References
 ----------

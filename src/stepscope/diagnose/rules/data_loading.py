@@ -2,19 +2,18 @@
 
 What
 ----
-Idle time of the device (on CPU jobs: time in which no operator runs) of which most was spent in the data loader's
-annotation, over the window; mean over ranks.
+Idle time of the device (on CPU jobs: time without operators) that falls mostly into the data loader's annotation, over
+the window; mean over ranks.
 
 Why
 ---
-Data that comes late stops the rank, and in the next collective all others with it. Loaders are the one part of a step
-that more processes on the same host nearly always speed up.
+Late data stops the rank and, in the next collective, all others. More worker processes on the host nearly always help.
 
 Known problems
 --------------
-Seen only where the trace marks loading (`enumerate(DataLoader)`, `stepscope.data`): a loop that reads by hand shows
-as `launch-bound` or `python-overhead`. Loading that runs under the device's work, or under operators of another thread,
-costs nothing and is not counted. On CPU jobs operators inside the annotation (collation, augmentation) are loading.
+Only marked loading counts (`enumerate(DataLoader)`, `stepscope.data`); a loop that reads by hand appears as
+`launch-bound` or `python-overhead`. Loading that overlaps device work, or operators of another thread, costs nothing
+and does not count. On CPU jobs operators inside the annotation (collation, augmentation) count as loading.
 
 References
 ----------

@@ -2,21 +2,21 @@
 
 What
 ----
-Where samples were counted: those of all ranks in an epoch over the size of the data set; 1.5 or more on several ranks. From
-curves alone: the first epoch's training loss on n ranks is at least 10% lower than on the baseline's ranks, with the same
-data and the same learning rate, while the epoch takes at least 90% of the baseline's time. One pass over the data cannot
-teach more because more ranks make it, and cannot take as long.
+With sample counts: the samples of all ranks in an epoch are at least 1.5 times the data set on several ranks. From
+curves alone: the first epoch's training loss on n ranks is at least 10% lower than the baseline's, with the same data
+and learning rate, while the epoch takes at least 90% of the baseline's time. More ranks make one pass over the data
+neither teach more nor take as long.
 
 Why
 ---
-The epoch does not get shorter, however many ranks there are; throughput figures look right, since every sample is really
-computed. It is the commonest scaling bug, and it looks like slow communication. Usually a DistributedSampler is missing, or
-one is given under a condition that is false on the cluster, or an iterable data set is not split by rank and worker.
+The epoch does not get shorter with more ranks, but throughput looks right, since every sample is computed. It is the
+most common scaling bug and looks like slow communication. Usual causes: no DistributedSampler, one behind a condition
+that is false on the cluster, an iterable data set that is not split by rank and worker.
 
 Known problems
 --------------
-From curves it is an inference: a larger learning rate or smaller batches also lower the first loss, which is why pairs that
-are known to differ in them are not judged. Bagging on purpose (each rank its own resample) looks the same.
+Curves allow an inference only: a larger learning rate or smaller batches also lower the first loss, so pairs known to
+differ in them are not judged. Intended bagging (each rank resamples) looks the same.
 
 References
 ----------

@@ -1,22 +1,22 @@
-"""Exposed communication takes a notable share of the time: no computation runs beside it.
+"""Exposed communication takes a large share of the time: no computation runs beside it.
 
 What
 ----
-Measure(union of communication minus union of computation) / window, median over ranks (METRICS, A step). What of it
-is waiting for late ranks is taken off the stake: ``straggler`` speaks of that.
+Measure(union of communication minus union of computation) / window, median over ranks (METRICS, A step). Waiting for
+late ranks is subtracted from the stake; ``straggler`` reports it.
 
 Why
 ---
-Exposed communication is the part of it that lengthens the step; hidden communication costs nothing. Poor overlap
-(little hidden) and too much communication (nothing left to hide it under) both show here; the evidence tells which,
-by how much computation there was to hide it under. Reductions of the forward pass (tensor parallel) lie on the critical
-path: the next operation needs their result, and no computation of the same micro-batch can hide them.
+Exposed communication lengthens the step; hidden communication costs nothing. The evidence distinguishes poor overlap
+(little is hidden) from too much communication (too little computation to hide it under). Reductions of the forward pass
+(tensor parallel) are on the critical path: the next operation needs their result, and no computation of the same
+micro-batch can hide them.
 
 Known problems
 --------------
-With traces of some ranks only, waiting and transfer cannot be told apart and the stake is an upper bound. On gloo,
-communication threads share cores with computation: what overlaps there is not free. Computation that merely runs at
-the same time counts as hiding, though both may slow each other down.
+With traces of some ranks only, waiting cannot be separated from transfer, and the stake is an upper bound. On gloo,
+communication threads share cores with computation, so overlap is not free. Concurrent computation counts as hiding,
+although both may slow each other.
 
 References
 ----------

@@ -1,19 +1,19 @@
-"""Exposed copies take a notable share of the time: no computation or communication runs beside them.
+"""Exposed copies take a large share of the time: no computation or communication runs beside them.
 
 What
 ----
-Time of copies and memsets under neither computation nor communication, over the window, mean over ranks; and which
-kinds of copies these are, from which memory and at what rate.
+Time of copies and memsets without concurrent computation or communication, over the window, mean over ranks; with their
+kinds, memory and rates.
 
 Why
 ---
-A copy from pageable memory is staged through a pinned buffer by the driver, at a fraction of the link's rate, and
-blocks the host. From pinned memory and with `non_blocking=True` it runs beside the device's work.
+The driver stages a copy from pageable memory through a pinned buffer, at a fraction of the link's rate, and blocks the
+host. From pinned memory with `non_blocking=True` the copy overlaps device work.
 
 Known problems
 --------------
-Whether host memory was pinned is known where the profiler names it (CUPTI does, ROCm mostly does not). Copies between
-devices and memsets are counted; pinning does not change those.
+Whether host memory was pinned is known only if the profiler records it (CUPTI does, ROCm mostly does not). Copies
+between devices and memsets count too; pinning does not change those.
 
 References
 ----------

@@ -1,21 +1,20 @@
-"""The last gradient bucket of the step is most of what communication is exposed.
+"""The last gradient bucket of the step accounts for most of the exposed communication.
 
 What
 ----
-Buckets of a step in the order of their launch. The last one's exposed part, of the exposed part of all, and over the
-steps' time. Of several ranks the smallest counts for each bucket: what is left is transfer, not waiting. Fires when
-the last bucket is at least half of it and takes 5% of the step.
+Takes the buckets of a step in launch order and relates the last one's exposed time to that of all buckets and to the
+step time. Over several ranks the minimum of each bucket counts, which is transfer without waiting. Fires if the last
+bucket is at least half of the exposed time and 5% of the step.
 
 Why
 ---
-When the last bucket is complete the backward pass is over: nothing is left to hide it under. Its transfer is the
-least a step can expose, and it grows with its size.
+The backward pass is over when the last bucket is complete, so nothing can hide it. Its transfer is the minimum that a
+step exposes, and it grows with its size.
 
 Known problems
 --------------
-Needs at least two buckets a step; with one, all of it is the tail. DDP never splits a parameter: a first layer (an
-embedding) larger than the cap is a bucket of its own whatever the cap. With one rank's trace, waiting for others is
-part of the tail.
+Needs at least two buckets per step. DDP never splits a parameter: a first layer (an embedding) larger than the cap is a
+bucket of its own. With one rank's trace, the tail includes waiting for others.
 
 References
 ----------

@@ -2,17 +2,17 @@
 
 What
 ----
-Cells that were tried and failed, grouped by how they ended, each with the first failing rank and its reason; and,
-apart from them, cells that cannot run here or need not. Those that ran out of memory are `memory-peak`'s. Of `comm`: sweeps
-of a collective that did not finish.
+Groups cells that failed by how they ended, each with the first failing rank and its reason; lists separately the cells
+that cannot run here or need not. `memory-peak` reports those that ran out of memory. For `comm`: sweeps of a collective
+that did not finish.
 
 Why
 ---
-A table with gaps is read as if the gaps did not matter. A failure is a result: what it says stands beside the figures.
+Readers assume that gaps in a table do not matter. A failure is a result and belongs beside the figures.
 
 Known problems
 --------------
-The rank named failed first as far as its own clock and error file tell; a lost host leaves neither.
+The first failing rank is taken from the ranks' own clocks and error files; a lost host leaves neither.
 
 References
 ----------

@@ -1,14 +1,15 @@
-"""Which strategy is the fastest where runs differ in nothing else.
+"""Which strategy is fastest among runs that differ in nothing else.
 
 What
 ----
-Runs on the same number of ranks that share model, data, batch, precision and every setting, and differ in the strategy or
-its options: the fastest is named with its gain over the slowest, where the 95% intervals of the two step times do not
-overlap (stricter than a test).
+Compares runs on the same number of ranks that share model, data, batch, precision and every setting, and differ in the
+strategy or its options. Names the fastest with its gain over the slowest if the 95% intervals of the two step times do
+not overlap (stricter than a test).
 
 Why
 ---
-It is the question that a matrix of strategies asks. Anything else that differs between two cells would answer another one.
+This is the question that a matrix of strategies asks. Any other difference between two cells would answer another
+question.
 
 Known problems
 --------------

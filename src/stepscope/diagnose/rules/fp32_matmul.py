@@ -1,20 +1,20 @@
-"""FP32 matrix products run on the vector units of a GPU whose tensor cores take TF32.
+"""FP32 matrix products run on the vector units of a GPU whose tensor cores support TF32.
 
 What
 ----
-Time of the kernels that multiply FP32 matrices without the matrix units (`ampere_sgemm`, `scudnn`, CUTLASS `simt`),
-as their names tell, over the window; mean over ranks. Only on NVIDIA Ampere and later, which have TF32.
+Time of kernels that multiply FP32 matrices without the matrix units (`ampere_sgemm`, `scudnn`, CUTLASS `simt`), by
+name, over the window; mean over ranks. Only on NVIDIA Ampere and later, which have TF32.
 
 Why
 ---
-Torch multiplies FP32 in full precision unless told otherwise; TF32 keeps FP32's range, rounds the inputs to 10 bits
-of mantissa and has 8 times the peak on an A100 (156 against 19.5 TFLOP/s).
+By default torch multiplies FP32 in full precision. TF32 keeps the range of FP32, rounds the inputs to 10 bits of
+mantissa and has 8 times the peak on an A100 (156 against 19.5 TFLOP/s).
 
 Known problems
 --------------
-Names only: kernels of Triton or of one's own are named as their author liked. Work that needs FP32's mantissa
-(physics, some losses) must keep it: compare losses before and after. Products that are bound by memory gain less than
-the peak says.
+Kernels are classified by name only; Triton and custom kernels have arbitrary names. Work that needs the mantissa of
+FP32 (physics, some losses) must keep it: compare losses before and after. Memory-bound products gain less than the peak
+suggests.
 
 References
 ----------

@@ -1,20 +1,20 @@
-"""Reserved memory lies in pieces that no request fits: out of memory comes before the memory is full.
+"""Reserved memory is split into pieces that no request fits: allocation fails before the memory is full.
 
 What
 ----
-Inactive split bytes over reserved bytes in a memory snapshot: free blocks inside segments that are partly in use. A
-segment that is free as a whole can be given back and does not count, nor do expandable segments.
+Inactive split bytes over reserved bytes in a memory snapshot: free blocks inside segments that are partly in use. Fully
+free segments can be released and do not count, nor do expandable segments.
 
 Why
 ---
-A request needs one free block of its size. With a third of the pool in splinters, a third of the device is lost to large
-activations, and the allocator frees and asks the driver again (`allocator-pressure`).
+A request needs one free block of its size. With a third of the pool fragmented, a third of the device is lost to large
+activations, and the allocator frees memory and calls the driver again (`allocator-pressure`).
 
 Known problems
 --------------
-1 - allocated / reserved is not fragmentation: it counts what can be reused as a whole. A snapshot between steps shows
-the pool after backward has freed the activations, where much of it is free on purpose: what counts is the largest free
-block beside it, and the same figure at the peak. Small pools have large shares of few bytes; below 256 MiB nothing is said.
+1 - allocated / reserved is not fragmentation: it includes blocks that can be reused whole. A snapshot between steps
+shows the pool after backward has freed the activations; compare with the largest free block, and with a snapshot at the
+peak. Small pools have large shares of few bytes; below 256 MiB the rule is quiet.
 
 References
 ----------

@@ -1,19 +1,19 @@
-"""Scaling is good: said, so that nobody mends what works.
+"""Scaling is good and needs no work.
 
 What
 ----
-Runs with an efficiency above 0.80 against a baseline on fewer ranks. Of every group the one on most ranks is reported. A
-baseline is never rated, nor a run that does other work than its baseline (duplicated data, lower accuracy), nor any run of a
+Reports, for each group, the run on the most ranks whose efficiency is above 0.80 against a baseline on fewer ranks. Not
+rated: baselines, runs that do other work than their baseline (duplicated data, lower accuracy), and runs against a
 baseline with a super-linear speed-up.
 
 Why
 ---
-What scales well on this many ranks is worth trying on more, and time is better spent elsewhere.
+A job that scales well on this many ranks is worth trying on more, and time is better spent elsewhere.
 
 Known problems
 --------------
-A faster epoch is not yet faster training: the time to an accuracy stands beside the speed-up where accuracies are known, and
-`quality-lost` looks at it.
+A faster epoch is not necessarily faster training: the time to an accuracy stands beside the speed-up if accuracies are
+known, and `quality-lost` judges it.
 
 References
 ----------

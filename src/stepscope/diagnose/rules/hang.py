@@ -1,21 +1,21 @@
-"""The job hangs: which collective the ranks wait in, and which ranks never came, or never get out.
+"""The job hangs: which collective the ranks wait in, and which ranks never entered it or never leave it.
 
 What
 ----
-The flight recorders of all ranks, side by side. A rank that never called a collective in which others wait, a rank that is
-inside one that others have left, a collective that all are in and none leaves, a rank without a dump: each cause is a
-finding with the ranks' numbers. What only follows from a cause is not told again. Ranks that called *different* things
-are `collective-mismatch`.
+Compares the flight recorders of all ranks. Each cause is a finding with the ranks' numbers: a rank that never called a
+collective in which others wait, a rank inside a collective that others have left, a collective that all ranks entered
+and none leaves, a rank without a dump. Waits that follow from a cause are counted, not repeated. `collective-mismatch`
+reports ranks that called *different* collectives.
 
 Why
 ---
-The rank that reports the timeout is a victim. The one to look at is the one that the others wait for.
+The rank that reports the timeout is a victim; the cause is the rank that the others wait for.
 
 Known problems
 --------------
-Dumps of a job that goes on show who was behind at that moment, which is no hang. A recorder that keeps few calls
-(TORCH_FR_BUFFER_SIZE) may have lost the call where ranks parted; what it has lost is never taken for a call not made. A
-rank that crashed leaves no dump.
+Dumps of a job that continues show who was behind at that moment, which is no hang. A recorder that keeps few calls
+(TORCH_FR_BUFFER_SIZE) may have lost the call where ranks diverged; a lost call never counts as a missing call. A rank
+that crashed leaves no dump.
 
 References
 ----------

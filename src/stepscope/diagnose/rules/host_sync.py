@@ -2,18 +2,18 @@
 
 What
 ----
-Idle time of the device at whose beginning the host was still in a call that returns only when the device has caught
-up (`cudaStreamSynchronize`, a blocking copy, `cudaFree`), over the window; mean over ranks.
+Idle time of the device that began while the host was in a call that returns only when the device has caught up
+(`cudaStreamSynchronize`, a blocking copy, `cudaFree`), over the window; mean over ranks.
 
 Why
 ---
-After such a call the queue is empty: the device idles until the host has launched again. `.item()`, `.cpu()`,
-`print(loss)`, boolean indexing and `nonzero` make one each.
+After such a call the queue is empty, and the device idles until the host launches again. `.item()`, `.cpu()`,
+`print(loss)`, boolean indexing and `nonzero` each cause one.
 
 Known problems
 --------------
-A wait at the end of a step that the job needs (reading a loss that decides something) is counted as well. Where the
-host is late anyway, removing the wait moves the idle time to `launch-bound` instead of ending it.
+A necessary wait at the end of a step (reading a loss that decides something) counts too. If the host is late anyway,
+removing the wait moves the idle time to `launch-bound`.
 
 References
 ----------

@@ -2,19 +2,19 @@
 
 What
 ----
-Impossible: MFU above 1; more exposed communication than the step is long; a throughput that its own step time and global
-batch contradict by half or more; accuracies outside 0 to 1; times of 0 or less. Suspicious: an efficiency above 1.05
-(super-linear speed-up). Each names the error that usually makes it.
+Impossible: MFU above 1; exposed communication longer than the step; a throughput that contradicts its own step time and
+global batch by half or more; accuracies outside 0 to 1; times of 0 or less. Suspicious: an efficiency above 1.05
+(super-linear speed-up). Each finding names the usual error.
 
 Why
 ---
-A wrong figure that looks good is believed, and every figure beside it in the report comes from the same clock.
+A wrong figure that looks good is believed, and every other figure of the report uses the same clock.
 
 Known problems
 --------------
-Super-linear speed-ups are real where shards fit a cache, where sharded optimizer state (ZeRO, FSDP) leaves room for a larger
-batch, or where one rank swaps or recomputes: the finding says what to check and stays a warning. Efficiency of collectives
-above the link's peak is legal with in-network reduction and is not looked at here.
+Super-linear speed-ups are real if shards fit a cache, if sharded optimizer state (ZeRO, FSDP) leaves room for a larger
+batch, or if one rank swaps or recomputes: the finding is a warning and says what to check. In-network reduction may
+exceed the link's peak, so collectives are not judged here.
 
 References
 ----------

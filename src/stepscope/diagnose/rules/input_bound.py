@@ -2,17 +2,17 @@
 
 What
 ----
-Share of the step from its start to the batch on the device (`data_wait`), slowest rank, median over steps. The advice
-follows from the settings: no workers, workers that start anew each epoch, pageable copies to a GPU.
+Share of the step from its start until the batch is on the device (`data_wait`), slowest rank, median over steps. The
+advice follows from the settings: no workers, workers that restart each epoch, pageable copies to a GPU.
 
 Why
 ---
-While a rank waits for data it computes nothing, and neither do the others once they wait for it in the collective.
+A rank that waits for data computes nothing, and the others wait for it in the collective.
 
 Known problems
 --------------
-Synthetic data and cached arrays show nothing of a real input pipeline. On a GPU the phase is measured on the compute
-stream: data that comes late while the GPU is still busy costs nothing and is not counted.
+Synthetic data and cached arrays say nothing about a real input pipeline. On a GPU the phase is measured on the compute
+stream: late data costs nothing and does not count while the GPU is still busy.
 
 References
 ----------

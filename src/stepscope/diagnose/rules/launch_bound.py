@@ -2,20 +2,20 @@
 
 What
 ----
-Idle time of the device that ends with a kernel which was launched too late, plus the latency of such launches, over the
-window; mean over ranks. Waiting for the device first (`host-sync`), for data (`data-loading`), single long gaps
-(`long-gap`), gaps between queued kernels (`small-kernels`, `queued-idle`) and, where it is most of what the host is late,
-Python between operators (`python-overhead`) are counted there.
+Idle time of the device that ends with a kernel launched too late, plus the latency of such launches, over the window;
+mean over ranks. Other rules count the rest: waits for the device (`host-sync`), data (`data-loading`), single long gaps
+(`long-gap`), gaps between queued kernels (`small-kernels`, `queued-idle`), and Python between operators if it is most
+of the host's delay (`python-overhead`).
 
 Why
 ---
-Launching one operator of eager PyTorch costs the host 5 to 10 us and more. Where kernels are shorter than that the
-device runs dry, and a faster GPU changes nothing.
+Launching one operator of eager PyTorch costs the host 5 to 10 us and more. If kernels are shorter, the device runs out
+of work, and a faster GPU changes nothing.
 
 Known problems
 --------------
-The profiler makes launches slower, most of all with stacks (`with_stack=True`): a job near the limit may look
-launch-bound only while it is traced. Compare the step time with and without the profiler.
+The profiler slows launches, most of all with stacks (`with_stack=True`), so a job near the limit may be launch-bound
+only while it is traced. Compare the step time with and without the profiler.
 
 References
 ----------

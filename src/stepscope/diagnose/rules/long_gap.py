@@ -1,20 +1,19 @@
-"""The device idles once for long: a checkpoint, an evaluation, or a stall.
+"""The device idles for one long gap: a checkpoint, an evaluation, or a stall.
 
 What
 ----
-At most three gaps, each a tenth of the window or more and five times as long as any other gap, in at most half of the
-marked steps. They are in no other rule's idle time. Judged on the rank that idles longest: the others wait for it.
+At most three gaps, each at least a tenth of the window and five times as long as any other gap, in at most half of the
+marked steps. No other rule counts their idle time. The rule judges the rank that idles longest: the others wait for it.
 
 Why
 ---
-One gap of 10 s in a capture of 13 s says nothing of the step, and everything of the run: what fuses kernels does not
-shorten it. A checkpoint can be written beside the training, an evaluation can be made rarer; anything else is a stall of
-the host.
+One gap of 10 s in a capture of 13 s says nothing about the step, and fusing kernels does not shorten it. Checkpoints
+can be written asynchronously and evaluations made rarer; any other gap is a stall of the host.
 
 Known problems
 --------------
-The capture shows when, not how often: a gap once in 20 recorded steps may come once in 20 steps or once a day. What the
-host did is known only as far as it ran operators or annotations. Without marked steps, gaps below 1 s are not told apart.
+The capture does not show how often such a gap recurs. Host activity is known only as far as operators or annotations
+cover it. Without marked steps, gaps below 1 s are not judged.
 
 References
 ----------

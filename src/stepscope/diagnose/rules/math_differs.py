@@ -1,23 +1,23 @@
-"""Loss curves that should coincide do not: strategies, or numbers of ranks, compute something else.
+"""Loss curves that should coincide differ: strategies or numbers of ranks do not compute the same thing.
 
 What
 ----
-Finished runs of one source and group with the same global batch, learning rate, optimizer and seed, and exact arithmetic (no
-lossy communication hook), must learn alike: data parallelism only changes who computes what. Their training losses are
-compared at the first epoch, where rounding has had least time to grow, with the run on the fewest ranks. More than 2% apart
-fires (5% where no seed is told). Replicas whose parameters differ at the end of a run (bench compares checksums) always
-fire.
+Finished runs of one source and group with the same global batch, learning rate, optimizer and seed, and exact
+arithmetic (no lossy communication hook), must learn alike: data parallelism only distributes the work. The rule
+compares their training losses after the first epoch, where rounding has grown least, with the run on the fewest ranks,
+and fires above 2% (5% if no seed is recorded). It always fires if the replicas' parameters differ at the end of a run
+(bench compares checksums).
 
 Why
 ---
-A strategy that is faster because it trains something else is not faster. Usual causes: gradients averaged over ranks with
-unequal batches, a tail window divided by its full length, unscaling before the reduction, a sampler that was not told the
-epoch, replicas that started from different parameters.
+A strategy that trains something else is not faster. Usual causes: gradients averaged over ranks with unequal batches, a
+last window divided by its full length, unscaling before the reduction, a sampler without set_epoch, replicas that
+started from different parameters.
 
 Known problems
 --------------
-Dropout draws other numbers on other ranks; with few steps an epoch that alone can make some per cent. Data that is shuffled
-otherwise on other numbers of ranks is another order of the same samples. Settings that a source does not tell may differ.
+Dropout draws different numbers on different ranks; with few steps per epoch that alone can amount to some per cent.
+Shuffling on another number of ranks reorders the same samples. Settings that a source does not record may differ.
 
 References
 ----------

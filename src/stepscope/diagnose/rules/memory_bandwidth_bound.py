@@ -2,21 +2,20 @@
 
 What
 ----
-Of the time of all compute kernels, what elementwise work, normalisation, reductions, softmax, dropout, optimizer
-updates, copies by kernel and changes of layout take, as the kernels' names tell. Fires from 40% of the compute
-kernels' time on, when that is a tenth of the window.
+Share of compute kernel time in elementwise work, normalisation, reductions, softmax, dropout, optimizer updates, copies
+by kernel and layout changes, by the kernels' names. Fires from 40% of the compute kernel time on, if that is a tenth of
+the window.
 
 Why
 ---
-Such kernels do a few FLOP per byte where an A100 needs 12.5 to be busy (19.5 TFLOP/s over 1.56 TB/s): they run at the
-speed of memory, and neither tensor cores nor lower precision of products help. One fused kernel reads and writes once
-where five read and write five times.
+Such kernels do a few FLOP per byte, while an A100 needs 12.5 (19.5 TFLOP/s over 1.56 TB/s). They run at memory speed;
+neither tensor cores nor lower precision of products help. One fused kernel reads and writes once instead of five times.
 
 Known problems
 --------------
-Names only: no counters of bytes are in a trace. Kernels that a compiler fused (`triton_poi_`, `triton_red_`) are left
-out: they are what the advice leads to. The stake is all of their time; a part of it comes back (Ivanov: 39% outside
-products, 1.30 times as fast when fused).
+Kernels are classified by name; traces contain no byte counters. Kernels that a compiler fused (`triton_poi_`,
+`triton_red_`) do not count: they are the remedy. The stake is all of their time, of which fusing recovers a part
+(Ivanov: 39% outside products, 1.30 times as fast when fused).
 
 References
 ----------

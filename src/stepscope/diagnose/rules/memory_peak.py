@@ -1,21 +1,20 @@
-"""A cell ran out of memory, or came close to what the device has.
+"""A cell ran out of memory, or nearly did.
 
 What
 ----
-Cells that ended out of memory (GPU or host), with what their training state alone needs according to the strategy's
-plan, and cells whose peak is near the capacity: of the device on GPUs (not of the allocator's reserved pool), of the
-job's limit on CPUs, all ranks of a host together. Remedies are ordered by what they cost: nothing, precision, time,
-work.
+Cells that ran out of memory (GPU or host), with the size of their training state according to the strategy's plan, and
+cells whose peak is near the capacity: of the device on GPUs (not of the allocator's reserved pool), of the job's limit
+on CPUs, all ranks of a host together. Remedies are ordered by cost: none, precision, time, work.
 
 Why
 ---
-A job near the limit fails on a longer sequence, a larger tail batch or another library's workspace, often hours after
+A job near the limit fails on a longer sequence, a larger last batch or another library's workspace, often hours after
 its start.
 
 Known problems
 --------------
-The peak on GPUs is torch's; NCCL's buffers, the CUDA context and other processes come on top (0.5 to 1 GB a rank).
-The plan leaves out activations, which the micro-batch and the sequence length decide.
+The peak on GPUs is torch's; NCCL's buffers, the CUDA context and other processes add 0.5 to 1 GB per rank. The plan
+leaves out activations, which depend on the micro-batch and the sequence length.
 
 References
 ----------

@@ -2,23 +2,23 @@
 
 What
 ----
-A cell whose collectives all come after the backward pass, and spend a notable share of the step there. What a
-strategy that overlaps could save is at most the shorter of communication and backward pass; where one was measured in
-the same run on the same work, its gain is the answer, and no gain is one, too.
+Cells whose collectives all follow the backward pass and take a large share of the step. Overlap saves at most the
+shorter of communication and backward pass; if the same run measured a strategy that overlaps on the same work, its gain
+replaces the estimate, also if there is none.
 
-In traces of any job: reductions launched after the autograd engine's last work of the step (nine tenths of them, by
-time), or inside it and not hidden at all: waited for one by one. Reductions of the forward pass (tensor parallel) are
-none of gradients.
+In traces of any job: reductions launched after the last work of the autograd engine in the step (nine tenths of them,
+by time), or inside it but waited for one by one, so that none is hidden. Reductions of the forward pass (tensor
+parallel) do not count as gradients.
 
 Why
 ---
-Reducing gradient by gradient after backward is how first versions of distributed training are written. It pays every
-latency and hides nothing.
+First versions of distributed training often reduce gradient by gradient after backward, which pays every latency and
+hides nothing.
 
 Known problems
 --------------
 On CPU ranks whose cores also run gloo's threads, communication is computation and overlap gains nothing (2 ranks on 2
-cores, loopback: 0.9x to 1.2x, 2026-11). That is why a measured cell outranks the estimate.
+cores, loopback: 0.9x to 1.2x, 2026-11). A measured cell therefore outranks the estimate.
 
 References
 ----------

@@ -2,20 +2,20 @@
 
 What
 ----
-A sweep of `stepscope comm` over NCCL_ALGO, NCCL_PROTO or other NCCL variables has a setting that beats the default at a
-size: the 95% intervals of the two medians do not overlap, and the default takes at least 5% more time. Where NCCL's log
-of the same sizes is there, its own choice is named.
+A sweep of `stepscope comm` over NCCL_ALGO, NCCL_PROTO or other NCCL variables has a setting that beats the default at
+some size: the 95% intervals of the medians do not overlap, and the default takes at least 5% more time. NCCL's own
+choice is named if its log of the same sizes is present.
 
 Why
 ---
 NCCL's tuner picks from a model of the machine. On fabrics it does not know (few NICs, oversubscribed switches, bridged
-PCIe) the model is wrong by up to 2x around the sizes where algorithms change over.
+PCIe) the model is wrong by up to 2x near the sizes where algorithms change.
 
 Known problems
 --------------
-A variable holds for every operation and size of the job: one that wins at 1 MiB may lose at 1 GiB, so the sizes of the
-job decide. What wins alone may lose beside computation, because protocols take different numbers of SMs. After an update
-of NCCL, measure again: a forced choice hides the better tuner.
+A variable applies to every operation and size: a setting that wins at 1 MiB may lose at 1 GiB, so the sizes of the job
+decide. A setting that wins alone may lose beside computation, because protocols use different numbers of SMs. Measure
+again after an update of NCCL: a forced choice disables a better tuner.
 
 References
 ----------

@@ -2,19 +2,19 @@
 
 What
 ----
-NCCL's log names the way of every link ("via SHM" is shared host memory) and says of each rank when its communicator is
-complete. Two findings: links between GPUs of one host that go via SHM and not P2P; ranks that began and never completed
-while others of the same communicator did.
+NCCL's log names the transport of every link ("via SHM" is shared host memory) and the ranks whose communicator is
+complete. Two findings: links between GPUs of one host that use SHM instead of P2P; ranks that started and never
+completed their initialisation while others of the same communicator did.
 
 Why
 ---
 P2P moves bytes over NVLink or PCIe from GPU to GPU. SHM copies them to host memory and back: two PCIe transfers and the
-memory of one socket for every link. A communicator with a missing rank hangs at its first collective.
+memory of one socket per link. A communicator with a missing rank hangs at its first collective.
 
 Known problems
 --------------
-Across sockets (SYS) SHM is NCCL's own choice on many machines, and P2P may be slower there: the finding is a warning then. A
-log that was cut shows ranks as incomplete that were not: the evidence says so.
+Across sockets (SYS) NCCL itself chooses SHM on many machines, where P2P may be slower; the finding is then a warning.
+In a truncated log complete ranks may look incomplete; the evidence says so.
 
 References
 ----------

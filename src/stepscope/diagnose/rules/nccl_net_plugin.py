@@ -1,20 +1,20 @@
-"""NCCL goes over TCP sockets between hosts, though a faster network is there: a plugin or driver is missing.
+"""NCCL uses TCP sockets between hosts although a faster network exists: a plugin or driver is missing.
 
 What
 ----
-NCCL's log names the transport of every link. ``NET/Socket`` between hosts fires. Without a log, a measured all_reduce or
-like collective over several hosts that stays below 10 GB/s busbw at 64 MiB and more fires as likely.
+Fires if NCCL's log names ``NET/Socket`` as the transport between hosts. Without a log, it fires as likely if a measured
+all_reduce or similar collective over several hosts stays below 10 GB/s busbw at 64 MiB and more.
 
 Why
 ---
 Without its plugin (libnccl-net.so: aws-ofi-nccl for EFA and Slingshot, the HPC-X plugin, the cloud's own) or without
-verbs, NCCL falls back to TCP silently. The job runs, 5 to 20 times as slowly between hosts.
+verbs, NCCL silently falls back to TCP. The job runs, but 5 to 20 times slower between hosts.
 
 Known problems
 --------------
-Where Ethernet of 10 or 25 Gbit/s is all there is, sockets are what one has: then the log's list of network devices, or
-`stepscope doctor`, shows no RDMA device, and the finding says so. InfiniBand and RoCE need no plugin ("No plugin found"
-alone is nothing bad). Slow links of other causes can look like sockets without a log.
+If Ethernet of 10 or 25 Gbit/s is the only network, sockets are right: NCCL's device list or `stepscope doctor` then
+shows no RDMA device, and the finding says so. InfiniBand and RoCE need no plugin ("No plugin found" alone is harmless).
+Without a log, other slow links can look like sockets.
 
 References
 ----------

@@ -2,17 +2,17 @@
 
 What
 ----
-NCCL's version, from its log or from torch, against a short list of versions whose release notes (or the notes of the version
-that mended them) name a hang or wrong data. Slowness alone is not listed, nor are bugs of single features that few use.
+Compares NCCL's version, from its log or from torch, with a short list of versions whose release notes (or those of the
+fixed version) name a hang or wrong data. Slowness and bugs of rarely used features are not listed.
 
 Why
 ---
-Such bugs look like faults of the training code: a hang once a week, a loss that will not fall. They cost days.
+Such bugs look like faults of the training code (a hang once a week, a loss that does not fall) and cost days.
 
 Known problems
 --------------
-Each bug needs its circumstances, which the finding names: without them the version is as good as any. Vendors backport:
-a patched build has the old number. The list is not complete.
+Each bug needs its circumstances, which the finding names; without them the version is fine. Vendors backport: a patched
+build keeps the old number. The list is not complete.
 
 References
 ----------

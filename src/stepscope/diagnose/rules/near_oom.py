@@ -1,20 +1,20 @@
-"""The peak is close to the device's capacity, or over it: the next longer sequence, or one fragment more, ends the job.
+"""The peak is close to the device's capacity: a longer sequence or more fragmentation ends the job.
 
 What
 ----
-Peak bytes of a run against the capacity of the device, never against the pool that the allocator happened to reserve; peak
-reserved bytes of a memory snapshot likewise; and runs that ended out of memory. Cells of `stepscope bench` are judged by
-`memory-peak`, which knows their plan. Remedies come in the order of what they cost.
+Compares the peak bytes of a run, and the peak reserved bytes of a memory snapshot, with the capacity of the device,
+never with the allocator's pool; reports runs that ran out of memory. `memory-peak` judges cells of `stepscope bench`,
+whose plan it knows. Remedies are ordered by cost.
 
 Why
 ---
-Out of memory is met hours into a run, at the longest batch. What is free on top of the peak must also hold the CUDA
-context, NCCL's buffers and fragments, which torch's peak does not count.
+Jobs run out of memory hours into a run, at the longest batch. The memory above the peak must also hold the CUDA
+context, NCCL's buffers and fragments, which torch's peak does not include.
 
 Known problems
 --------------
-Capacity from the accelerator table is the marketed size; the driver's own is a few per cent larger or smaller. Without
-the name of the device nothing is said.
+The accelerator table has the marketed capacity; the driver's is a few per cent larger or smaller. Without the device's
+name the rule is quiet.
 
 References
 ----------

@@ -2,18 +2,18 @@
 
 What
 ----
-Throughput (or epoch time, on the same data) of a run over its baseline's, below 1. Of every group the worst run is reported.
-What else the evidence says of the cause stands beside it: duplicated data, exposed communication.
+Throughput (or epoch time, on the same data) of a run relative to its baseline, below 1. Reports the worst run of every
+group, with the causes that the evidence shows: duplicated data, exposed communication.
 
 Why
 ---
-Every rank beyond the baseline's costs money and returns less than nothing. The job is cheaper and faster on fewer ranks
-until the cause is mended.
+Ranks beyond the baseline's cost money and return less than nothing. Until the cause is fixed, the job is cheaper and
+faster on fewer ranks.
 
 Known problems
 --------------
-A baseline measured with another batch, another precision or on another machine makes any ratio possible; `settings-differ`
-and `scaling-mixed` look at that. A speed-up whose interval holds 1 is no gain either, and is said to be uncertain.
+A baseline with another batch, precision or machine makes any ratio possible; see `settings-differ` and `scaling-mixed`.
+A speed-up whose interval contains 1 is no gain either; the finding calls it uncertain.
 
 References
 ----------

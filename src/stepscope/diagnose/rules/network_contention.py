@@ -1,21 +1,21 @@
-"""The same collective takes very different times though the ranks arrive together: others use the network, too.
+"""The same collective takes very different times although ranks arrive together: the network is shared.
 
 What
 ----
-Two ways. Calls of one size in `stepscope comm`: the slowest tenth takes 1.5 times the median and more, while the medians
-of the ranks lie within 10% of each other (a slow rank would show there). Traces: the transfer alone, after the last
-rank arrived, of like collectives (operation, size, group) has a slowest tenth of 1.5 times the median, while arrival
+Two ways. Calls of one size in `stepscope comm`: the slowest tenth takes at least 1.5 times the median, while the ranks'
+medians are within 10% of each other (a slow rank would show there). Traces: among similar collectives (operation, size,
+group), the transfer after the last rank's arrival has a slowest tenth of at least 1.5 times the median, and arrival
 skew explains less than half of that.
 
 Why
 ---
-A step waits for its slowest collective. What varies with other jobs' traffic cannot be tuned away inside the job, and
-runs that fall into quiet and busy hours cannot be compared.
+A step waits for its slowest collective. Tuning inside the job cannot remove variation by other jobs' traffic, and runs
+at quiet and busy hours are not comparable.
 
 Known problems
 --------------
-Ranks on one machine over loopback share cores, not a network: they are not judged. Messages below 1 MiB vary with the
-host's scheduling. With fewer than 20 calls the slowest tenth is one or two calls, so that one hiccup could fire it.
+Ranks on one machine over loopback share cores, not a network, and are not judged. Messages below 1 MiB vary with the
+host's scheduling. With fewer than 20 calls the slowest tenth is one or two calls, so one outlier could fire it.
 
 References
 ----------

@@ -1,19 +1,19 @@
-"""Traces of a job of several ranks hold not one communication event.
+"""Traces of a job with several ranks contain no communication event.
 
 What
 ----
 Every given trace of a job of two or more ranks shows neither communication kernels nor gloo spans. Zero would read as
-"communication costs nothing"; it means that it was not seen.
+"communication costs nothing" although it was not recorded.
 
 Why
 ---
-A capture taken where gradients are not synchronised (``no_sync``, between optimizer steps, one rank's warm-up) says
-nothing of scaling, and every figure of overlap made from it is empty.
+A capture taken while gradients are not synchronised (``no_sync``, between optimizer steps, one rank's warm-up) says
+nothing about scaling, and every overlap figure from it is empty.
 
 Known problems
 --------------
-A job that really does not communicate (independent replicas by intent) fires too. A communication library whose
-kernels are not in ``traces.classify`` is counted as computation.
+A job that really does not communicate (independent replicas) fires too. Kernels of a communication library that
+``traces.classify`` does not know count as computation.
 
 References
 ----------

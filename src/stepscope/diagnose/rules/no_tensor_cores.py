@@ -1,20 +1,19 @@
-"""No matrix product of the step uses the tensor cores that the device has.
+"""No matrix product of the step uses the tensor cores of the device.
 
 What
 ----
-Of the time of all kernels that multiply matrices, what runs on the matrix units (tensor cores, AMD's matrix cores),
-as the kernels' names tell. Fires when that is under 5%, the rest is known not to, and products take a tenth of the
-time.
+Share of matrix product time on the matrix units (tensor cores, AMD's matrix cores), by the kernels' names. Fires below
+5% if the rest is known not to use them and products take a tenth of the time.
 
 Why
 ---
-The matrix units are where a GPU's peak is: 125 against 15.7 TFLOP/s on a V100. FP32 without TF32 cannot use them, and
-half precision does not where dimensions are odd.
+The matrix units provide a GPU's peak: 125 against 15.7 TFLOP/s on a V100. FP32 without TF32 cannot use them, nor can
+half precision with odd dimensions.
 
 Known problems
 --------------
-Names only; when more than half of the products' time is in kernels whose names tell nothing, it stays quiet. FP32 on
-a GPU that has TF32 is left to `fp32-matmul`, whose remedy is one line.
+Kernels are classified by name only; the rule is quiet if more than half of the products' time is in unknown kernels.
+`fp32-matmul` reports FP32 on a GPU with TF32.
 
 References
 ----------

@@ -1,15 +1,14 @@
-"""Times of collectives that are too noisy to compare, or whose mean is far above the median.
+"""Times of collectives are too noisy to compare, or their mean is far above the median.
 
 What
 ----
-Sizes whose 95% interval of the median reaches 10% or more from it; sizes whose mean is twice the median or more; and gloo
-ranks that ran under the default scheduler policy.
+Sizes whose 95% interval extends 10% or more from the median; sizes whose mean is at least twice the median; gloo ranks
+that ran under the default scheduler policy.
 
 Why
 ---
-Differences smaller than the interval say nothing. A training step waits for every call, so it pays the mean, not the median:
-long tails cost more than the table's median shows. Under SCHED_OTHER waking threads of gloo preempt each other where ranks
-share cores.
+Differences smaller than the interval mean nothing. A training step waits for every call, so it pays the mean: long
+tails cost more than the median shows. Under SCHED_OTHER waking gloo threads preempt each other if ranks share cores.
 
 Known problems
 --------------

@@ -1,19 +1,20 @@
-"""Figures that are too noisy for conclusions: few samples, wide intervals, drift.
+"""Figures are too noisy for conclusions: few samples, wide intervals, drift.
 
 What
 ----
-Finished runs with fewer than 10 timed steps (or, where only epochs were timed, fewer than 6 of them); whose 95% interval
-reaches more than 5% from the median step; or whose step times drifted (bench's note) and differ by 2%
-between their halves. One finding lists them all, worst first.
+Finished runs with fewer than 10 timed steps (or, if only epochs were timed, fewer than 6 of them), a 95% interval that
+extends more than 5% from the median step, or drifting step times (bench's note) whose halves differ by 2%. One finding
+lists them all, worst first.
 
 Why
 ---
-A gain of 5% cannot be seen through noise of 10%, and every ratio inherits the noise of both sides. A drifting machine
-makes whichever was measured first look faster.
+Noise of 10% hides a gain of 5%, and every ratio inherits the noise of both sides. On a drifting machine the run
+measured first looks faster.
 
 Known problems
 --------------
-Sources that give one figure and no count cannot be judged. Steps of different work (sequence lengths) are wide by nature.
+Sources with one figure and no count cannot be judged. Steps of different work (sequence lengths) have wide intervals by
+nature.
 
 References
 ----------

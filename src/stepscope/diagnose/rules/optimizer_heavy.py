@@ -6,9 +6,9 @@ Share of the step from usable gradients to updated parameters, slowest rank, med
 
 Why
 ---
-The update reads and writes each parameter, its gradient and the optimizer's state once, however small the batch: time
-that does not shrink as ranks are added, since every rank updates its full replica. It is large where the batch is
-small for the model, or where the update runs as one kernel per tensor.
+The update reads and writes each parameter, its gradient and the optimizer state once, regardless of the batch, and
+every rank updates its full replica, so the time does not shrink with more ranks. It is large if the batch is small for
+the model or if the update runs one kernel per tensor.
 
 Known problems
 --------------

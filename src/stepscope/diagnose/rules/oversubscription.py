@@ -2,20 +2,20 @@
 
 What
 ----
-Ranks of one host x compute threads of each (as each rank reported them) against the cores that the job may use
-(affinity and cgroup counted). DataLoader workers count as one thread each. On GPUs also: more ranks of a host than
-GPUs on it. Worse is told apart from merely crowded: on gloo each rank has three more threads that move data, and
-under the ordinary scheduling policy they preempt the thread that holds the lock.
+Compares ranks per host x compute threads per rank (as each rank reported them) with the cores that the job may use
+(affinity and cgroup included). DataLoader workers count as one thread each. On GPUs also: more ranks on a host than
+GPUs. A separate finding covers gloo, whose three extra threads per rank preempt the thread that holds the lock under
+the default scheduling policy.
 
 Why
 ---
-Threads that share a core take turns of some milliseconds. A collective ends when the last rank has had its turn, so
-that each step pays for the unluckiest thread.
+Threads that share a core alternate in slices of milliseconds. A collective ends when the last rank has run, so each
+step pays for the slowest thread.
 
 Known problems
 --------------
-Threads that sleep cost nothing: a loader that is far ahead, or a rank that waits. Hyper-threads count as cores.
-The cores are those of the host that the command ran on; other hosts are taken to have as many.
+Sleeping threads cost nothing: a loader that is far ahead, or a rank that waits. Hyper-threads count as cores. The cores
+are those of the host of the command; other hosts are assumed to have as many.
 
 References
 ----------

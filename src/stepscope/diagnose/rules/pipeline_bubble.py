@@ -1,10 +1,10 @@
-"""A pipeline with few micro-batches: its stages idle while it fills and drains.
+"""Too few micro-batches for the pipeline: its stages idle while it fills and drains.
 
 What
 ----
-Runs whose source states pipeline stages p and micro-batches m of a step. With stages of equal length and free point-to-point
-messages, GPipe and 1F1B idle (p - 1) / (m + p - 1) of the step; interleaved schedules with v chunks a rank
-(p - 1) / (v m + p - 1). Fires above 10%. Nothing is timed: the configuration alone decides.
+Runs whose source states pipeline stages p and micro-batches m of a step. With stages of equal length and free
+point-to-point messages, GPipe and 1F1B idle (p - 1) / (m + p - 1) of the step; interleaved schedules with v chunks per
+rank (p - 1) / (v m + p - 1). Fires above 10%. Nothing is timed: the configuration alone decides.
 
 Why
 ---
@@ -12,8 +12,8 @@ Why
 
 Known problems
 --------------
-Unequal stages and exposed messages add to the bubble. Zero-bubble schedules (ZBV, DualPipe) fill it with weight gradients
-and are not judged. A ramped batch has no single number of micro-batches.
+Unequal stages and exposed messages increase the bubble. Zero-bubble schedules (ZBV, DualPipe) fill it with weight
+gradients and are not judged. A ramped batch has no single number of micro-batches.
 
 References
 ----------

@@ -1,18 +1,18 @@
-"""A traced step did not communicate as its strategy declared.
+"""A traced step did not communicate as its strategy declares.
 
 What
 ----
-The collectives of every whole step, by operation and bytes, against the ``comm_plan`` that ``bench --profile`` writes
-into the trace; and whether they were launched inside the backward pass where the plan says so.
+Compares the collectives of every whole step, by operation and bytes, with the ``comm_plan`` that ``bench --profile``
+writes into the trace, and checks that they were launched inside the backward pass if the plan says so.
 
 Why
 ---
-Predictions price the plan. A strategy whose implementation differs is predicted wrong, and one that should overlap
-and does not is slower than its name.
+Predictions price the plan. If the implementation deviates, the prediction is wrong, and a strategy that should overlap
+but does not is slower than expected.
 
 Known problems
 --------------
-Only traces of ``stepscope bench --profile`` carry a plan. A step cut off by the capture is left out.
+Only traces of ``stepscope bench --profile`` carry a plan. Steps cut off by the capture do not count.
 
 References
 ----------

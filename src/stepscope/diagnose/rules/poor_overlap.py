@@ -1,23 +1,22 @@
-"""Communication that could hide under the backward pass and does not.
+"""Communication is exposed although it could hide under the backward pass.
 
 What
 ----
-Exposed communication is the time from the last local gradient to all gradients usable. Of each step the rank that
-came last is taken, which waits for nobody (waiting is `slow-rank`'s matter). Its share of the step is judged, and how
-much of it need not be there: the bucket timeline prices the cell's own buckets (backward profile, measured
-collectives) and says what is exposed even if everything starts as early as it can. Without measured collectives a
-`naive` cell of the same work in the run stands in: its blocking all-reduces are the communication, and no more of it
-can hide than the backward pass is long.
+Exposed communication is the time from the last local gradient to all gradients usable, on the last rank of each step,
+which waits for nobody (`slow-rank` reports waiting). The rule judges its share of the step and how much of it is
+avoidable: the bucket timeline prices the cell's own buckets (backward profile, measured collectives) and gives the
+minimum exposed time. Without measured collectives, a `naive` cell of the same work in the run provides the bound: its
+blocking all-reduces are the communication, and at most the length of the backward pass can hide.
 
 Why
 ---
-Everything exposed is time in which no rank computes. What the bound does not explain comes back without changing the
-model: other buckets, fewer host synchronisations in the backward pass, a strategy that launches earlier.
+No rank computes during exposed communication. Time above the bound can be recovered without changing the model: other
+buckets, fewer host synchronisations in the backward pass, a strategy that launches earlier.
 
 Known problems
 --------------
-On CPU ranks that share cores with gloo's threads communication is computation: overlap gains nothing there, whatever
-the timeline says. Without a bound the stake is the largest that overlap could return at all.
+On CPU ranks that share cores with gloo's threads, communication is computation, and overlap gains nothing there,
+whatever the timeline predicts. Without a bound the stake is the maximum that overlap could recover.
 
 References
 ----------

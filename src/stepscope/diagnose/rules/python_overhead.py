@@ -1,20 +1,20 @@
-"""The step waits for Python: for the host's code between the operators.
+"""The step waits for Python code of the host between the operators.
 
 What
 ----
-On GPU jobs: time in which the device idles because the next kernel was not launched yet, and in which the host ran no
-operator and no call of the runtime on any thread. On CPU jobs: time in which no operator and no collective runs, data
-loading left out. Over the window, mean over ranks. On GPU jobs it also has to be at least half of what the host is late.
+On GPU jobs: time in which the device idles for a launch not yet made while the host runs no operator and no runtime
+call on any thread; it must be at least half of the host's delay. On CPU jobs: time without operators and collectives,
+data loading excluded. Over the window, mean over ranks.
 
 Why
 ---
-No fused kernel and no CUDA graph of single operators removes it: it is the interpreter, hooks, logging, garbage
-collection, or another process that has the core. `launch-bound` leaves out what is counted here.
+Neither a fused kernel nor a CUDA graph of single operators removes it: the cause is the interpreter, hooks, logging,
+garbage collection, or another process on the core. `launch-bound` excludes this time.
 
 Known problems
 --------------
 Operators that the profiler does not record (custom C++ without a record function) count as Python. A host whose core
-another process takes looks the same. The profiler with stacks slows Python itself down.
+another process uses looks the same. The profiler with stacks slows Python itself.
 
 References
 ----------

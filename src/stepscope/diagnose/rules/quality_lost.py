@@ -1,22 +1,20 @@
-"""Faster per epoch, and worse or slower to the accuracy: the speed-up was paid for with quality.
+"""Faster per epoch, but worse or slower to the accuracy: the speed-up costs quality.
 
 What
 ----
-A run's best validation accuracy over as many epochs as its baseline is compared with the baseline's. It fires when it is
-lower by more than twice the noise of the two (the spread of the accuracy between neighbouring epochs, second half of
-training) and by half a point; where too few epochs show the noise, by 5 points. Times to target accuracies stand beside the
-speed-up of an epoch.
+Compares a run's best validation accuracy with the baseline's over as many epochs. Fires if it is lower by more than
+twice the noise of the two (the spread of the accuracy between neighbouring epochs, second half of training) and by half
+a point; by 5 points if too few epochs show the noise. Times to target accuracies stand beside the speed-up of an epoch.
 
 Why
 ---
-With the batch per rank kept, n ranks make 1/n of the updates in an epoch. The epoch is n times as fast and teaches less;
-with the learning rate left as it was, much less. A speed-up that needs more epochs, or never arrives, is none.
+With the batch per rank kept, n ranks make 1/n of the updates in an epoch, so the epoch is n times as fast and teaches
+less; with an unscaled learning rate, much less. A speed-up that needs more epochs, or never arrives, is none.
 
 Known problems
 --------------
-One run each is one draw of the seed: differences between seeds can be larger than those between epochs. Accuracy that is
-still rising at the end says how far training got, not how far it gets. Accuracy on random labels says nothing, so runs on
-synthetic data count only with labels that can be learned.
+Each run is one draw of the seed: differences between seeds can exceed those between epochs. An accuracy that is still
+rising at the end shows progress, not the final level. Runs on synthetic data count only if their labels can be learned.
 
 References
 ----------

@@ -2,19 +2,19 @@
 
 What
 ----
-Idle time of the device, over the window; mean over ranks, of each kind: between kernels that were launched in time (gaps
-longer than 10 us, and the shorter ones too where most kernels are long: else `small-kernels` counts them), and before work
-whose launch the trace does not show. Where every cause is below a tenth and all together are a fifth, that is said.
+Idle time of the device, over the window; mean over ranks, by kind: between kernels launched in time (gaps longer than
+10 us; shorter ones too if most kernels are long, else `small-kernels` counts them), and before work whose launch is not
+in the trace. A further finding reports idle time of a fifth or more for which no single cause reaches a tenth.
 
 Why
 ---
-A device that has work and does not start it waits for another stream, a callback of the host or another process on the same
-device, or runs what the profiler did not record. Launching faster changes none of it.
+A device that does not start queued work waits for another stream, a host callback or another process on the same
+device, or runs work that the profiler did not record. Faster launches change none of it.
 
 Known problems
 --------------
-A trace does not record what a queued kernel waits for. Kernels that the profiler dropped (its buffers were full) look
-like idle time.
+A trace does not record what a queued kernel waits for. Kernels that the profiler dropped (full buffers) look like idle
+time.
 
 References
 ----------

@@ -1,21 +1,21 @@
-"""More ranks give less than they could: which part of the step took the rest.
+"""More ranks give less than the ideal: which part of the step lost the rest.
 
 What
 ----
 Two traced jobs on different numbers of ranks, or two runs that the user names: speed-up, efficiency, and the loss (time
-above the ideal one) part by part: compute, exposed communication, waiting for a peer, input, copies, idle time. The batches,
-or the FLOP of a rank's matrix products (recorded shapes), decide whether scaling is strong or weak; where neither tells,
-both readings are given.
+above the ideal) by part: compute, exposed communication, waiting for a peer, input, copies, idle time. The batches, or
+the FLOP of a rank's matrix products (recorded shapes), decide between strong and weak scaling; without either, both
+readings are given.
 
 Why
 ---
-An efficiency alone does not say what to change. The part with the largest share of the loss does.
+An efficiency does not say what to change; the part with the largest share of the loss does.
 
 Known problems
 --------------
-Traced steps are few and profiling slows the host: the efficiency of a timed run may differ. Waiting is told from transfer
-only where all ranks' clocks agree. Parts are means over ranks: a straggler shows as compute on its rank and as waiting on
-the others.
+Traced steps are few and profiling slows the host, so the efficiency of a timed run may differ. Waiting is separated
+from transfer only if all ranks' clocks agree. Parts are means over ranks: a straggler appears as compute on its rank
+and as waiting on the others.
 
 References
 ----------

@@ -1,20 +1,20 @@
-"""Strong and weak scaling are mixed up in one comparison.
+"""One comparison mixes strong and weak scaling.
 
 What
 ----
 Runs that refer to one baseline, some with the same global batch (strong scaling), others with the same batch per rank
-(weak); a run whose batches contradict the kind of scaling that it claims; a run with neither batch the baseline's.
+(weak); a run whose batches contradict its stated kind of scaling; a run with neither batch of the baseline.
 
 Why
 ---
-The two ask different questions: strong scaling divides a fixed amount of work per step and must fall with the ranks, weak
-scaling adds work and mostly looks better. A curve through points of both shows neither. Weak scaling also makes fewer
-updates per epoch, so that equal epochs are not equal training.
+Strong scaling divides a fixed amount of work per step, and its efficiency must fall with the ranks; weak scaling adds
+work and mostly looks better. A curve through points of both shows neither. Weak scaling also makes fewer updates per
+epoch, so equal epochs are not equal training.
 
 Known problems
 --------------
-Batches that a source does not tell cannot be checked. A data set that grows with the ranks is weak scaling as well, with any
-batch.
+Batches that a source does not record cannot be checked. A data set that grows with the ranks is weak scaling too, with
+any batch.
 
 References
 ----------

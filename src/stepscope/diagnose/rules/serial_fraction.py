@@ -1,20 +1,21 @@
-"""A part of the step does not shrink with the ranks: it bounds the speed-up, however many there are.
+"""A part of the step does not shrink with the ranks and limits the speed-up.
 
 What
 ----
-Amdahl's law and the universal scalability law (USL) are fitted to the speed-ups of one group, strategy and baseline under
-strong scaling, on at least 4 different numbers of ranks (the fastest run on each). The rule fires when the fitted efficiency
-at the most ranks measured is 0.80 or less. It gives the serial fraction with its 95% interval, the limit that it sets, and,
-where the USL's second term is above 0 with its whole interval, the number of ranks beyond which more are slower.
+Fits Amdahl's law and the universal scalability law (USL) to the speed-ups of one group, strategy and baseline under
+strong scaling, on at least 4 different numbers of ranks (the fastest run on each). Fires if the fitted efficiency at
+the most ranks is 0.80 or less. Reports the serial fraction with its 95% interval, the limit that it sets, and, if the
+interval of the USL's second term is above 0, the number of ranks beyond which more are slower.
 
 Why
 ---
-With a serial fraction of 5% no number of ranks reaches 20x, and half of the money is lost from 21 ranks on.
+With a serial fraction of 5% no number of ranks reaches 20x, and from 21 ranks on half of the cost is lost.
 
 Known problems
 --------------
-"Serial" is whatever does not shrink: data loading, optimizer, launch costs, exposed communication. The laws say how much,
-not what. Weak scaling hides the serial part behind added work and is not fitted. Below 4 sizes any law fits, so none is.
+"Serial" is everything that does not shrink: data loading, optimizer, launch costs, exposed communication. The laws give
+the amount, not the cause. Weak scaling hides the serial part behind added work and is not fitted. Any law fits fewer
+than 4 sizes.
 
 References
 ----------

@@ -1,19 +1,19 @@
-"""A run and its baseline differ in more than the number of ranks: the speed-up is not one of ranks alone.
+"""A run and its baseline differ in more than the number of ranks, which distorts the speed-up.
 
 What
 ----
-Facts (model, data, precision, accumulation, device) and settings of the model, the optimizer and the loading of data that
-both a run and its baseline tell and that are not the same. Batches are `scaling-mixed`'s matter.
+Facts (model, data, precision, accumulation, device) and settings of the model, the optimizer and data loading that both
+a run and its baseline record and that differ. `scaling-mixed` covers batches.
 
 Why
 ---
-A speed-up says what more ranks bring. With another precision, model size, accumulation, device or number of data workers it
-says something else, and nobody can tell how much of it.
+A speed-up shows the gain of more ranks. Another precision, model size, accumulation, device or number of data workers
+adds an unknown effect.
 
 Known problems
 --------------
-What a source does not tell cannot be compared. Some differences are meant (a learning rate scaled with the ranks): they are
-named, and judged by the reader.
+Settings that a source does not record cannot be compared. Some differences are intended (a learning rate scaled with
+the ranks): the reader judges them.
 
 References
 ----------

@@ -1,22 +1,22 @@
-"""A link between ranks is slow: against what it can do, or against its like.
+"""A link between ranks is slow, compared with its peak or with similar links.
 
 What
 ----
-Two ways. Measured pairs: a rank, a host or a pair whose messages take 1.4 times as long as those of its like, beyond the
-like's own scatter, is named. Sweeps: the rate of the largest message against the link's peak per direction, where the
-peak is known (the GPU's own links on one host, an emulated network). Of gloo, which is not a ring, what goes over the
-busiest link is counted, not busbw.
+Two ways. Measured pairs: names a rank, a host or a pair whose messages take 1.4 times as long as similar ones, beyond
+their own scatter. Sweeps: compares the rate of the largest message with the link's peak per direction, if known (the
+GPU's own links on one host, an emulated network). For gloo, which is not a ring, the bytes over the busiest link count,
+not busbw.
 
 Why
 ---
-A collective moves at the pace of its slowest link: one port at half width halves all of it.
+A collective runs at the speed of its slowest link: one port at half width halves all of it.
 
 Known problems
 --------------
-The peak is of the links a GPU has, not of how they are wired: pairs of an 8-GPU machine with bridges only show far below
-it, and that is what the rule then says. Above 1 is legal: NVLink SHARP adds in the switch (480 of 450 GB/s on 8 H100).
-Across real hosts no probe tells the NIC that is used, so that only pairs are judged. The largest message must take 10
-times as long as the smallest, or start-up hides the rate.
+The peak covers the links of a GPU, not their wiring: pairs of an 8-GPU machine with bridges only are far below it, as
+the rule then says. Values above 1 are possible: NVLink SHARP adds in the switch (480 of 450 GB/s on 8 H100). No probe
+identifies the NIC in use across real hosts, so only pairs are judged there. The largest message must take 10 times as
+long as the smallest; otherwise start-up hides the rate.
 
 References
 ----------

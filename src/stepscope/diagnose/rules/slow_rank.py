@@ -1,24 +1,23 @@
-"""One rank makes the others wait: in most steps, in turn, or now and then.
+"""One rank makes the others wait: in most steps, in turn, or occasionally.
 
 What
 ----
-Own time of a rank is its step without exposed communication: what it does before it enters the collective. d is a
-rank's own time minus the median of the others', step by step. A rank is slow (chronic) when over at least 20 timed
-steps the median of d is more than 5% of the others' own time and the lower end of the block bootstrap's 95%
-interval is above 0. Where no rank is, the lead of whoever is last in each step is asked the same with 10%
-(rotating), and steps in which a rank was more than 6 MAD over its own usual (the MAD over steps, not over ranks) are
-summed up (one-off).
+The own time of a rank is its step without exposed communication; d is a rank's own time minus the median of the
+others', step by step. A rank is slow (chronic) if over at least 20 timed steps the median of d exceeds 5% of the
+others' own time and the lower end of the block bootstrap's 95% interval is above 0. If no rank is, the rule tests the
+lead of the last rank of each step against 10% (rotating) and sums the steps in which a rank exceeds its usual by more
+than 6 MAD over steps (one-off).
 
 Why
 ---
-All ranks leave a collective together, so that a job runs at the pace of its slowest rank: one of 8 GPUs that is 50 ms
-late on a 15 ms step costs 77% of the throughput.
+All ranks leave a collective together, so a job runs at the speed of its slowest rank: one of 8 GPUs that is 50 ms late
+on a 15 ms step costs 77% of the throughput.
 
 Known problems
 --------------
-With two ranks nobody can tell a slow one from a fast one. When more than half of the ranks are slow they are the
-normal ones. A z-score over ranks must not be used: it cannot exceed sqrt(n - 1), so that 2 sigma never fires on 4 or
-5 GPUs. On shared machines rotating ranks are the neighbours' doing.
+With two ranks, slow and fast cannot be distinguished. If more than half of the ranks are slow, they count as normal. A
+z-score over ranks cannot exceed sqrt(n - 1), so 2 sigma never fires on 4 or 5 GPUs and must not be used. On shared
+machines other jobs cause rotating ranks.
 
 References
 ----------

@@ -2,18 +2,18 @@
 
 What
 ----
-The share of compute kernels of at most 10 us, by number, and what they and the gaps between queued kernels take of
-the window. Fires when they are at least half of all kernels and take a tenth of the time.
+Share of compute kernels of at most 10 us, by number, and the share of the window that they and the gaps between queued
+kernels take. Fires if they are at least half of all kernels and take a tenth of the time.
 
 Why
 ---
-A launch costs the host 5 to 10 us and the device 1 to 5 us of gap. Work cut into pieces of that size runs at the pace
-of launching, whatever the GPU can do.
+A launch costs the host 5 to 10 us and the device a gap of 1 to 5 us. Work in pieces of that size runs at the speed of
+launching, whatever the GPU can do.
 
 Known problems
 --------------
-Short kernels that run under long ones on another stream cost nothing and are counted. The stake is what they take
-now: work that is fused into other kernels does not vanish altogether.
+Short kernels that run under long ones on another stream cost nothing but count. The stake is their current time, which
+fusing does not remove completely.
 
 References
 ----------

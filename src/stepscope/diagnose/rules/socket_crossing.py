@@ -2,19 +2,19 @@
 
 What
 ----
-The link matrix of the machine (`nvidia-smi topo -m`) has pairs marked SYS: their bytes go over PCIe, through one CPU, over
-the interconnect between sockets, and through the other CPU. Two findings: GPU pairs, and GPUs none of whose network cards
-is on their own side.
+Pairs marked SYS in the machine's link matrix (`nvidia-smi topo -m`): their bytes go over PCIe, through one CPU, the
+interconnect between sockets, and the other CPU. Two findings: GPU pairs, and GPUs without a network card on their own
+side.
 
 Why
 ---
-The path is shared by everything that crosses, slower than a PCIe switch, and often no peer-to-peer at all: NCCL copies
-through host memory then. A ring over all GPUs of two sockets crosses at least twice and moves at that pace.
+The path is shared by all crossing traffic, slower than a PCIe switch, and often without peer-to-peer: NCCL then copies
+through host memory. A ring over all GPUs of two sockets crosses at least twice and runs at that speed.
 
 Known problems
 --------------
-The matrix says what is there, not which GPUs the job uses. A job on the GPUs of one socket does not cross. GPUs with
-NVLink between all of them never use that path to each other.
+The matrix does not show which GPUs the job uses; a job on the GPUs of one socket does not cross. GPUs with NVLink
+between all of them never use that path to each other.
 
 References
 ----------

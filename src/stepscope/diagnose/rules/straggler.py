@@ -1,23 +1,23 @@
-"""Ranks that the others wait for, in the traces of a job.
+"""The traces of a job show ranks that the others wait for.
 
 What
 ----
-Per collective that all ranks leave together, after clock alignment: who came last. A rank is named when, over fewer
-than 20 steps, the collectives in which it came last carry at least 20% of all skew and it was last more often than
-chance (binomial, Bonferroni over ranks, p < 0.05); over 20 steps or more, when its own time exceeds the others' by a
-median whose bootstrap lower bound is above 0. Where nobody is named and waiting still takes a tenth of the time, the
-skew rotates.
+For each collective that all ranks leave together, after clock alignment: which rank came last. A rank is named if, over
+fewer than 20 steps, the collectives in which it came last carry at least 20% of all skew and it was last more often
+than chance allows (binomial, Bonferroni over ranks, p < 0.05); over 20 steps or more, if the bootstrap lower bound of
+the median by which its own time exceeds the others' is above 0. If no rank is named and waiting takes a tenth of the
+time, the skew rotates.
 
 Why
 ---
-All ranks leave a collective together: the job runs at the pace of whoever comes last, and what the others spend
-meanwhile looks like communication. A faster network does not shorten it.
+All ranks leave a collective together: the job runs at the speed of the last rank, and the waiting of the others looks
+like communication. A faster network does not shorten it.
 
 Known problems
 --------------
-With traces of some ranks only, whoever is missing cannot be named and waiting is a lower bound. A short capture names
-who was late in it, not who is always late. A rank that is late because another one's data reached it late (pipelines)
-is named itself.
+With traces of some ranks only, missing ranks cannot be named, and waiting is a lower bound. A short capture names who
+was late in it, not who is always late. A rank that is late because another rank's data arrived late (pipelines) is
+named itself.
 
 References
 ----------

@@ -1,21 +1,20 @@
-"""A device computes slower than its like: throttled clocks, a lowered power limit, or somebody else's work on it.
+"""A device computes slower than similar ones: throttled clocks, a lowered power limit, or other work on it.
 
 What
 ----
-Two kinds of evidence. Matrix products of `stepscope comm --matmul`, the same on every rank at the same time: the slowest
-rank's median lies 10% and more behind the fastest, at half of the sizes and more, and it is the same rank each time. The
-driver's power limit below the default.
+Two kinds of evidence. Matrix products of `stepscope comm --matmul`, the same on every rank at the same time: the
+slowest rank's median is at least 10% behind the fastest at half of the sizes or more, always on the same rank. The
+driver's power limit is below the default.
 
 Why
 ---
-All ranks wait for the slowest at every step. A hot GPU, a loose power cable or a forgotten `nvidia-smi -pl` costs all of
-them, and no line of code shows it.
+All ranks wait for the slowest at every step. A hot GPU, a loose power cable or a forgotten `nvidia-smi -pl` slows the
+whole job, and no line of code shows it.
 
 Known problems
 --------------
-On a CPU, ranks share cores, caches and memory bandwidth, with each other and with other processes: what looks like a
-throttled rank mostly is a neighbour, and the finding says so. Clocks themselves are not recorded: what slows the device is
-for its own tools to say.
+On CPUs, ranks share cores, caches and memory bandwidth with each other and with other processes: the usual cause is
+other work, and the finding says so. Clocks are not recorded; the device's own tools show why it is slow.
 
 References
 ----------

@@ -2,17 +2,17 @@
 
 What
 ----
-Epoch numbers of a run that occur twice, or that are smaller than the one before. Where every epoch occurs as often as there
-are ranks, every rank writes. Where rows of one series never stand between rows of another, the job was started again.
+Epoch numbers of a run that occur twice or decrease. If every epoch occurs as often as there are ranks, every rank
+writes. If rows of one series never stand between rows of another, the job was restarted.
 
 Why
 ---
-Times, losses and the order of epochs of such a file belong to several trainings: means are of a mixture, and the time to an
-accuracy is not defined.
+Times, losses and epochs of such a file belong to several trainings: means cover a mixture, and the time to an accuracy
+is undefined.
 
 Known problems
 --------------
-Two jobs whose epochs never overlap (one ran on where the other stopped) look like one.
+Two jobs whose epochs never overlap (one continued where the other stopped) look like one.
 
 References
 ----------

@@ -1,19 +1,18 @@
-"""A collective returned wrong values: no time of that run means anything, and neither does a model trained there.
+"""A collective returned wrong values: times of that run and models trained there are invalid.
 
 What
 ----
-Every size of `stepscope comm` is checked once: integers exactly, floats within n rounding errors of their type.
-nccl-tests counts wrong elements (``#wrong``) or states the largest deviation and how many values are out of bounds. One
-wrong element fires.
+`stepscope comm` checks every size once: integers exactly, floats within n rounding errors of their type. nccl-tests
+counts wrong elements (``#wrong``) or states the largest deviation and the number of values out of bounds. One wrong
+element fires.
 
 Why
 ---
-A broken link, a bug in the library or a wrong protocol corrupts gradients silently: the loss goes on falling, a little
-less. Speed comes second.
+A broken link, a library bug or a wrong protocol corrupts gradients silently: the loss still falls, a little less.
 
 Known problems
 --------------
-Old logs of nccl-tests say how many values were out of bounds and not at which size: then every size with a deviation is
+Old logs of nccl-tests give the number of values out of bounds without the size; every size with a deviation is then
 named. A log without validation (``-c 0``) proves nothing.
 
 References
