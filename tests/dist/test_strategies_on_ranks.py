@@ -58,7 +58,7 @@ def train_steps(
         session.finish()
         numerics.step(optimizer, parameters=module.parameters(), clip=1.0)
         session.zero_grad()
-        seen.append((flat_parameters(module), numerics.loss_scale))
+        seen.append((flat_parameters(module), float(numerics._scaler.get_scale())))
     session.close()
     numerics.close()
     return seen

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.runs import Cli
 from tests.trace_builder import build, write_job
 
-from stepscope.traces.collectives import rank_collectives
+from stepscope.traces.collectives import rank_communication
 from stepscope.traces.conformance import check_plan
 from stepscope.traces.load import load_traces
 
@@ -202,7 +202,7 @@ def test_a_profiled_run_follows_its_plan_and_naive_does_not_overlap(stepscope: C
     assert {r["source"] for r in document["ranks"]} == {"cpu_spans"}
     for folder in run.glob("cells/*/trace"):
         for trace in load_traces(folder).ranks:
-            calls = rank_collectives(trace)
+            calls = rank_communication(trace).collectives
             check = check_plan(trace, calls)
             assert check is not None
             assert check.holds, check.differences

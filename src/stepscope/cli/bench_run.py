@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.cli import bench_plan
 from stepscope.cli.command import require_only
-from stepscope.cli.console import out, print_document
+from stepscope.cli.console import out, print_document, typed
 from stepscope.cli.findings import print_headlines
 from stepscope.cli.progress import run_and_show
 from stepscope.core.errors import UsageError
@@ -79,7 +78,7 @@ def run_plan(plan: Plan, options: Bench, *, printed: bool = True) -> int:
         cells=plan.cells,
         measure=replace(measure, profile=measure.profile or options.profile or options.tensorboard is not None),
         usable_cores=plan.environment.usable_cores * place.cores_factor,
-        argv=("stepscope", *sys.argv[1:]),
+        argv=typed(),
         cache_dir=cache_dir(os.environ),
         env=launch.env,
         isolate=launch.isolate,

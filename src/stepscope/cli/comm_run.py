@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli import comm_options
 from stepscope.cli.blocks import print_block
 from stepscope.cli.command import require_only
-from stepscope.cli.console import out, print_document, print_json
+from stepscope.cli.console import out, print_document, print_json, typed
 from stepscope.cli.progress import run_and_show
 from stepscope.core.errors import ExitCode, UsageError
 from stepscope.core.places import cache_dir
@@ -70,7 +70,7 @@ def run(options: Comm, *, printed: bool = True) -> int:
         cells=planned.cells,
         measure=MeasureSettings(),
         usable_cores=planned.environment.usable_cores * place.cores_factor,
-        argv=("stepscope", *sys.argv[1:]),
+        argv=typed(),
         cache_dir=cache_dir(os.environ),
         env=_debug_variables(layout, measure),
         joined=place.group,

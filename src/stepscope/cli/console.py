@@ -71,6 +71,11 @@ def _width(stream: TextIO) -> int | None:
     return int(columns) if columns.isdecimal() and int(columns) > 0 else WIDE
 
 
+def typed() -> tuple[str, ...]:
+    """The command line, whatever file started the program (``python -m stepscope``)."""
+    return ("stepscope", *sys.argv[1:])
+
+
 def print_json(document: bytes | str) -> None:
     """Exactly one JSON document on stdout."""
     text = document.decode() if isinstance(document, bytes) else document
@@ -83,7 +88,7 @@ def print_document(document: Mapping[str, Any]) -> None:
     from stepscope.records.codec import encode_document
 
     head = {key: document[key] for key in ("schema", "tool_version", "created")}
-    print_json(encode_document({**head, "command": ["stepscope", *sys.argv[1:]], **document}))
+    print_json(encode_document({**head, "command": typed(), **document}))
 
 
 class OutputError(MissingError):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.console import err, out
+from stepscope.cli.console import err, out, typed
 from stepscope.cli.ranges import parse_ranges
 from stepscope.core.errors import DataError, ExitCode, StepscopeError, UsageError
 from stepscope.core.units import format_bytes
@@ -72,7 +72,7 @@ def _start(
     layout: ProfileLayout, command: Sequence[str], first: WindowRequest | None, options: Profile | Run
 ) -> subprocess.Popen[bytes]:
     record = ProfileRecord(
-        command=tuple(command), folder=str(Path.cwd()), host=socket.gethostname(), first=first, argv=tuple(sys.argv)
+        command=tuple(command), folder=str(Path.cwd()), host=socket.gethostname(), first=first, argv=typed()
     )
     environment = hooked_job.prepare(
         layout, record, nccl_debug=options.nccl_debug, step_optimizer=options.step_optimizer

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.console import out, print_document
+from stepscope.cli.console import out, print_document, typed
 from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_files, print_findings
@@ -43,14 +42,16 @@ def run(options: Report) -> int:
     if options.title is not None and "html" not in formats:
         raise UsageError("--title is the heading of the page: add --html")
     drawers = min(usable_cores(), MOST_DRAWING) if formats.intersection(("html", *CHART_FORMATS)) else 0
-    if drawers > 1:
+    datasets = tuple(name for text in options.datasets for name in text.split(",") if name.strip())
+    if drawers > 1 and not datasets:
         get_ready(DRAWING_MODULES)
     evidence = read_evidence(options, spans="html" in formats)
-    datasets = tuple(name for text in options.datasets for name in text.split(",") if name.strip())
     if datasets:
         from stepscope.results.evidence import on_datasets
 
         evidence = on_datasets(evidence, datasets, drop_epochs=options.drop_epochs)
+        if drawers > 1:  # only now: a refused name starts no process
+            get_ready(DRAWING_MODULES)
     folder = options.output or default_folder(evidence)
     with _drawing(evidence, formats, drawers, drop_epochs=options.drop_epochs) as drawing:
         diagnosis = diagnose(evidence)
@@ -107,7 +108,7 @@ def _write(
             title=options.title or _title(evidence),
             evidence=evidence,
             diagnosis=diagnosis,
-            made_by=tuple(sys.argv),
+            made_by=typed(),
             drop_epochs=drop,
             drawing=drawing,
         )

@@ -68,11 +68,6 @@ class Numerics:
         self._scaler.step(optimizer)
         self._scaler.update()
 
-    @property
-    def loss_scale(self) -> float:
-        """Factor on the loss in the next step; 1 without loss scaling. Waits for the device."""
-        return float(self._scaler.get_scale())
-
     def close(self) -> None:
         """Put the TF32 switches back as they were."""
         _write_tf32_switches(self._switches)

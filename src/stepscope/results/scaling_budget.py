@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 SAME_WORK = 0.1
 """Relative difference up to which the work of a rank counts as the same, or as divided by the ranks."""
 
+RESOLUTION_NS = 1.0
+"""Clocks of traces and logs resolve no less: an amount below it is what differences of floats leave, and counts as 0."""
+
 PHASES = {
     "data_wait_ns": "input", "forward_ns": "forward", "backward_compute_ns": "backward",
     "exposed_comm_ns": "exposed_comm", "optimizer_ns": "optimizer", "other_ns": "other",
@@ -213,6 +216,8 @@ def _reading(
     efficiency = speedup / ratio
     lost = time * (1 - efficiency)
     scale = time * efficiency / base_time
+    base_parts, parts = ({key: _resolved(ns) for key, ns in each.items()} for each in (base_parts, parts))
+    loss = {key: _resolved(parts[key] - base_parts[key] * scale) for key in parts}
     return ScalingReading(
         scaling=scaling,
         speedup=speedup,
@@ -228,13 +233,17 @@ def _reading(
                 base_ns=base_parts[key],
                 ideal_ns=base_parts[key] * scale,
                 run_ns=parts[key],
-                lost_ns=parts[key] - base_parts[key] * scale,
-                share=(parts[key] - base_parts[key] * scale) / lost if lost > 0 else None,
+                lost_ns=loss[key],
+                share=loss[key] / lost if lost > 0 else None,
             )
             for key in parts
             if base_parts[key] or parts[key]
         ),
     )
+
+
+def _resolved(ns: float) -> float:
+    return 0.0 if abs(ns) < RESOLUTION_NS else ns
 
 
 def _times(value: float | None, factor: float) -> float | None:

@@ -85,10 +85,6 @@ class PairsVerdict:
     ends: tuple[SlowEnd, ...] = ()
     unavailable: str | None = None
 
-    @property
-    def slow_peers(self) -> frozenset[Pair]:
-        return frozenset(pair.peer for pair in self.pairs)
-
 
 def slow_pairs(rows: Sequence[CommRow], *, paths: Mapping[Pair, str] | None = None) -> tuple[PairsVerdict, ...]:
     """One verdict for each cell of kind ``pairs``.

@@ -27,13 +27,6 @@ class Ratio:
     low: float | None
     high: float | None
 
-    @property
-    def differs_from_one(self) -> bool | None:
-        """Whether 1 lies outside the interval: None where there is no interval."""
-        if self.low is None or self.high is None:
-            return None
-        return self.low > 1.0 or self.high < 1.0
-
 
 def block_length(samples: Samples) -> int:
     """Consecutive samples to keep together: the larger of n**(1/3) and the series' own dependence time."""

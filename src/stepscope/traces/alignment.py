@@ -50,12 +50,6 @@ def base_shifts(ranks: Sequence[RankCommunication]) -> dict[int, int]:
     return {rank: 0 if base is None else base - min(known) for rank, base in bases.items()}
 
 
-def no_alignment(ranks: Sequence[RankCommunication]) -> ClockAlignment:
-    """Clocks as recorded."""
-    fits = tuple(_unfitted(r.rank, "not aligned") for r in sorted(ranks, key=lambda r: r.rank))
-    return ClockAlignment(reference_rank=None, fits=fits, text="clocks as recorded")
-
-
 def align_clocks(ranks: Sequence[RankCommunication], instances: Sequence[Instance]) -> ClockAlignment:
     """Fit every rank's clock to the reference rank's (the lowest of those with most usable instances).
 

@@ -25,11 +25,6 @@ HIDING_NAMES = 3
 """How many names of hiding computation to keep per collective."""
 
 
-def rank_collectives(trace: RankTrace) -> tuple[RankCollective, ...]:
-    """All collectives of a rank in order of start; empty when its trace shows none."""
-    return rank_communication(trace).collectives
-
-
 def rank_communication(trace: RankTrace) -> RankCommunication:
     """A rank's collectives, and what is needed to match them with other ranks'. O(n log n) in events."""
     events = trace.events

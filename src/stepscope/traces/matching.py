@@ -59,18 +59,6 @@ def match_collectives(ranks: Sequence[RankCommunication]) -> tuple[Instance, ...
     return _in_time(found, look, shifts)
 
 
-def match_in_order(ranks: Sequence[RankCommunication]) -> tuple[Instance, ...]:
-    """The n-th collective of each rank with the n-th of every other, whatever they are: what simple tools do.
-
-    Right only where all ranks captured the same collectives and one group runs them all.
-    """
-    longest = max((len(r.collectives) for r in ranks), default=0)
-    return tuple(
-        _instance([Member(rank=r.rank, position=i) for r in ranks if i < len(r.collectives)], "order", 0.5)
-        for i in range(longest)
-    )
-
-
 def _number(c: RankCollective, names: dict[int, Key | None]) -> tuple[Key | None, str]:
     if c.op == "send_recv" and (c.peers is not None or c.group is None or c.group.size != 2):
         return None, ""

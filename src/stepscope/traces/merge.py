@@ -32,11 +32,6 @@ _NOTHING = b""
 _LEVEL = 2
 
 
-def rank_of_pid(pid: int) -> int:
-    """The rank that a process of a merged trace belongs to."""
-    return pid // PIDS_PER_RANK
-
-
 def merge_traces(files: Mapping[int, Path], output: Path, *, clocks: ClockAlignment | None = None) -> MergedTrace:
     """Write all ranks (rank -> trace file) into one Chrome-format file; ``.json.gz`` or ``.json``.
 

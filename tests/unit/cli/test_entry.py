@@ -12,6 +12,8 @@ import pytest
 import stepscope
 from stepscope.cli.app import PANELS
 from stepscope.cli.commands import REGISTRY
+from stepscope.cli.console import typed
+from stepscope.cli.main import main
 
 SCRIPT = "from stepscope.cli.main import main; main()"
 
@@ -95,3 +97,15 @@ def test_without_torch_a_command_that_needs_it_says_so_once_before_anything_star
     assert "pip install 'stepscope[torch]'" in done.stderr
     assert len(done.stderr.splitlines()) == 3
     assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.usefixtures("fresh_consoles")
+@pytest.mark.parametrize("words", [["report"], ["schema", "run", "b", "c"], ["bench", "--nosuch"]])
+def test_usage_errors_and_documents_name_the_program(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/pytest", *words])
+    with pytest.raises(SystemExit):
+        main()
+    assert f"see `stepscope {words[0]} --help`" in capsys.readouterr().err
+    assert typed() == ("stepscope", *words)

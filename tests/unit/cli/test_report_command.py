@@ -34,3 +34,18 @@ def test_nothing_found_is_said_and_so_are_notes_not_shown(
     assert "left out 6 files, 132 B: other files" in said
     assert "found no problem in what was read; lines and notes say what was not read" in said
     assert "notes more" in said
+
+
+def test_refused_datasets_start_no_drawing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = []
+    monkeypatch.setattr("stepscope.cli.report_run.get_ready", started.append)
+    monkeypatch.setattr("stepscope.cli.report_run.usable_cores", lambda: 2)
+    table = tmp_path / "metrics.csv"
+    table.write_text("epoch,train_loss,train_time\n1,1.0,2.0\n2,0.9,2.1\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(table), "--datasets", "nosuch", "-o", str(tmp_path / "out")])
+    assert ended.value.code in (2, 3)
+    assert "nosuch" in capsys.readouterr().err
+    assert started == []

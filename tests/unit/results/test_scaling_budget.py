@@ -18,6 +18,7 @@ from stepscope.results.comparing import Side, compare
 from stepscope.results.evidence import Evidence
 from stepscope.results.missing import require_stated
 from stepscope.results.open import load_evidence
+from stepscope.results.scaling_budget import _reading
 from stepscope.results.scaling_words import verdict
 
 STEPS = 8
@@ -197,3 +198,12 @@ def test_two_runs_of_different_models_are_not_a_run_and_its_baseline(tmp_path: P
 def test_scaling_stated_where_nothing_takes_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         require_stated(load_evidence([job(tmp_path / "one", rows=64, world=1)]), Stated(scaling="weak"))
+
+
+def test_a_residue_of_float_arithmetic_is_no_loss() -> None:
+    """0.1 + 0.2 - 0.3 of a second leaves 5e-8 ns, which no clock resolves."""
+    base = {"compute": 1e9, "idle": (0.1 + 0.2 - 0.3) * 1e9, "input": 0.3e9}
+    run = {"compute": 2e9, "idle": 0.0, "input": 0.1e9 + 0.2e9 + 1e-7}
+    reading = _reading("weak", 1.0, None, None, 2.0, 2.3e9, 1.15e9, base, run)
+    assert parts_of(reading) == {"compute": pytest.approx(1e9), "input": 0.0}
+    assert [part.share for part in reading.parts if part.key == "input"] == [0.0]

@@ -12,7 +12,7 @@ from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_collectives import OwnTime, RankCollective
 from stepscope.traces.activity import activity_of
 from stepscope.traces.buckets import bucket_rows
-from stepscope.traces.collectives import rank_collectives
+from stepscope.traces.collectives import rank_communication
 from stepscope.traces.events import RankTrace
 from stepscope.traces.links import launches_of
 from stepscope.traces.load import load_traces
@@ -142,7 +142,9 @@ def test_each_step_counts_its_buckets_from_zero() -> None:
 def test_the_buckets_of_a_real_resnet_hold_all_of_its_gradients() -> None:
     (each,) = load_traces(SETS / "resnet-ddp-mi300-rank0of8").ranks
     activity = activity_of(each.events)
-    found = bucket_rows(each, activity, launches_of(each.events, activity.indices), rank_collectives(each))
+    found = bucket_rows(
+        each, activity, launches_of(each.events, activity.indices), rank_communication(each).collectives
+    )
     assert [(b.step, b.index) for b in found] == [(s, i) for s in (15, 16, 17) for i in (0, 1)]
     for step in (15, 16, 17):
         first, second = (b for b in found if b.step == step)

@@ -20,7 +20,7 @@ from stepscope.traces.collective_names import (
     op_of_kernel,
     ranks_by_shapes,
 )
-from stepscope.traces.collectives import rank_collectives, rank_communication
+from stepscope.traces.collectives import rank_communication
 from stepscope.traces.events import CollectiveArgs, Shapes
 from stepscope.traces.groups import ranks_in
 from stepscope.traces.load import load_traces
@@ -121,7 +121,7 @@ def test_a_shortened_list_of_ranks_is_not_taken_for_the_whole() -> None:
 def test_exposed_parts_sum_to_the_planted_exposure_of_the_rank(tmp_path: Path, shape: str) -> None:
     job = build(shape=shape, world=2, steps=3, late={1: 150_000})
     for trace in load_traces(write_job(job, tmp_path)).ranks:
-        found = rank_collectives(trace)
+        found = rank_communication(trace).collectives
         assert len(found) == sum(trace.rank in c.starts_ns for c in job.collectives)
         assert sum(c.exposed_ns for c in found) == job.truth[trace.rank].exposed_comm_ns
         for c in found:
@@ -134,7 +134,7 @@ def test_exposed_parts_sum_to_the_planted_exposure_of_the_rank(tmp_path: Path, s
 )
 def test_own_time_shows_why_a_rank_came_later(tmp_path: Path, kind: str, cause: str) -> None:
     job = build(world=4, steps=4, late={2: 400_000}, late_kind=kind)
-    ranks = {t.rank: rank_collectives(t) for t in load_traces(write_job(job, tmp_path)).ranks}
+    ranks = {t.rank: rank_communication(t).collectives for t in load_traces(write_job(job, tmp_path)).ranks}
     spent = {r: sum(getattr(c.own, f"{cause}_ns") for c in found) for r, found in ranks.items()}
     assert spent[2] >= spent[0] + 400_000
     assert spent[1] == spent[0]
@@ -159,17 +159,17 @@ def test_gloo_spans_are_named_and_timed_from_their_launches(tmp_path: Path) -> N
 def test_a_trace_without_communication_has_no_collectives(tmp_path: Path) -> None:
     path = tmp_path / "rank-0.json"
     path.write_text(json.dumps({"traceEvents": [_event("aten::mm", "cpu_op", 1, 0, 10)]}))
-    assert rank_collectives(load_traces(path).ranks[0]) == ()
+    assert rank_communication(load_traces(path).ranks[0]).collectives == ()
     empty = tmp_path / "rank-1.json"
     empty.write_text(json.dumps({"traceEvents": []}))
-    assert rank_collectives(load_traces(empty).ranks[0]) == ()
+    assert rank_communication(load_traces(empty).ranks[0]).collectives == ()
 
 
 @real
 @pytest.mark.shared_data
 def test_old_kernels_get_op_and_bytes_from_the_operator_around_their_launch() -> None:
     for trace in load_traces(SHARED / "dlrm-v100-8rank").ranks:
-        found = rank_collectives(trace)
+        found = rank_communication(trace).collectives
         a, r = "all_to_all", "all_reduce"
         assert [c.op for c in found] == [a, a, a, a, r, a, r, r]
         assert {c.op_source for c in found} == {"launch"}
@@ -183,7 +183,7 @@ def test_old_kernels_get_op_and_bytes_from_the_operator_around_their_launch() ->
 @pytest.mark.shared_data
 def test_nccl_arguments_give_bytes_dtype_and_group() -> None:
     (trace,) = load_traces(SHARED / "nccl-meta-a100-rank0of2").ranks
-    found = rank_collectives(trace)
+    found = rank_communication(trace).collectives
     assert len(found) == 21
     assert {c.op_source for c in found} == {"arguments"}
     first = found[0]
@@ -197,7 +197,7 @@ def test_nccl_arguments_give_bytes_dtype_and_group() -> None:
 @pytest.mark.shared_data
 def test_generic_kernels_are_named_from_their_host_call_and_unknown_without_one() -> None:
     (trace,) = load_traces(SHARED / "resnet-ddp-mi300-rank0of8").ranks
-    found = rank_collectives(trace)
+    found = rank_communication(trace).collectives
     assert [c.op for c in found[:5]] == ["unknown"] * 5
     assert all(c.launch_ns is None and c.size_bytes is None for c in found[:5])
     assert {c.op for c in found[5:]} == {"broadcast", "all_reduce"}

@@ -15,7 +15,7 @@ from tests.trace_builder import Clock, build, write_job
 from stepscope.core.errors import DataError, UsageError
 from stepscope.traces.collectives import rank_communication
 from stepscope.traces.load import load_traces
-from stepscope.traces.merge import merge_traces, rank_of_pid
+from stepscope.traces.merge import PIDS_PER_RANK, merge_traces
 from stepscope.traces.waiting import job_collectives
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
@@ -30,7 +30,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _ids(merged: dict[str, Any]) -> Iterator[tuple[str, Any, int]]:
     for event in merged["traceEvents"]:
-        rank = rank_of_pid(event["pid"])
+        rank = event["pid"] // PIDS_PER_RANK
         if "id" in event:
             yield "flow", event["id"], rank
         for key in ("correlation", "External id"):
@@ -68,7 +68,7 @@ def test_every_event_keeps_its_text_and_its_rank(tmp_path: Path) -> None:
     merged = load_traces(tmp_path / "all.json").ranks[0].events
     pids = [int(pid) for pid, _ in merged.threads]
     for trace in load_traces(folder).ranks:
-        mine = [i for i in range(len(merged)) if rank_of_pid(pids[int(merged.thread[i])]) == trace.rank]
+        mine = [i for i in range(len(merged)) if pids[int(merged.thread[i])] // PIDS_PER_RANK == trace.rank]
         assert merged.ts_ns[mine].tolist() == trace.events.ts_ns.tolist()
         assert merged.dur_ns[mine].tolist() == trace.events.dur_ns.tolist()
         assert [merged.name_of(i) for i in mine] == [trace.events.name_of(i) for i in range(len(mine))]
@@ -99,7 +99,7 @@ def test_clocks_are_moved_to_the_nanosecond(tmp_path: Path, generation: str, clo
     for i in range(len(merged)):
         if merged.is_device[i] and "AllReduce" in merged.name_of(i):
             pid = int(merged.threads[int(merged.thread[i])][0])
-            ends[rank_of_pid(pid)].append(int(merged.end_ns[i]))
+            ends[pid // PIDS_PER_RANK].append(int(merged.end_ns[i]))
     assert len(ends[0]) == len(planted.collectives)
     for a, b in zip(sorted(ends[0]), sorted(ends[1]), strict=True):
         assert abs(a - b) <= 5

@@ -11,7 +11,7 @@ from stepscope.records.codec import to_builtins
 from stepscope.traces.activity import activity_of
 from stepscope.traces.annotations import annotation_rows
 from stepscope.traces.buckets import bucket_rows
-from stepscope.traces.collectives import rank_collectives
+from stepscope.traces.collectives import rank_communication
 from stepscope.traces.copies import copy_table
 from stepscope.traces.diff import diff_profiles, work_profile
 from stepscope.traces.kernels import kernel_table
@@ -70,7 +70,7 @@ def test_every_record_can_be_written_as_json(name: str) -> None:
             diff_profiles(profile, profile, limit=3),
             *annotation_rows(each, launches),
             *sequence_rows(each),
-            *bucket_rows(each, activity, launches, rank_collectives(each)),
+            *bucket_rows(each, activity, launches, rank_communication(each).collectives),
         ]
         for record in records:
             if record is not None:

@@ -118,10 +118,6 @@ def _short(text: str, *, most: int = 60) -> str:
     return line if len(line) <= most and line == text else f"{line[: most - 3]}..."
 
 
-def _metric(compared: ComparedFigure) -> Value:
-    return said(METRIC_NAMES.get(compared.metric, compared.metric), compared.metric)
-
-
 def _tone(compared: ComparedFigure) -> Tone:
     return _TONES.get(compared.verdict, "plain")
 
