@@ -21,7 +21,8 @@ def say(text):
 
 
 def utc():
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    now = time.time()
+    return "%s.%03dZ" % (time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)), int(now * 1000) % 1000)
 
 
 class Control:
