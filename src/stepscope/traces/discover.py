@@ -8,6 +8,9 @@ from pathlib import Path
 
 from stepscope.core.errors import DataError
 
+REPORT = ".nsys-rep"
+"""Nsight Systems' own format, which only nsys reads."""
+
 SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite")
 
 
@@ -39,12 +42,12 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
                     why="it is a device, a pipe or a socket",
                     fix="write the trace to a file first",
                 )
-            files = [path]
-            named.add(path)
+            files = [_readable(path)]
+            named.update(files)
         else:
             matches = glob.glob(str(given), recursive=True)  # noqa: PTH207 - Path.glob refuses absolute patterns
             files = [Path(p) for p in sorted(matches, key=_natural)]
-            files = [f for f in files if f.is_file()]
+            files = [_readable(f) for f in files if f.is_file()]
             if not files:
                 raise DataError(
                     f"{given}: no such file or folder",
@@ -54,6 +57,15 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
             named.update(files)
         found.update(dict.fromkeys(files))
     return list(found), named
+
+
+def _readable(path: Path) -> Path:
+    """The path itself; for a report of Nsight Systems its export."""
+    if path.suffix != REPORT:
+        return path
+    from stepscope.traces.nsys_report import exported
+
+    return exported(path)
 
 
 def _is_folder(path: Path) -> bool:
@@ -80,6 +92,7 @@ def _unreadable(path: Path, error: OSError) -> DataError:
 
 def _in_folder(folder: Path) -> list[Path]:
     files = [f for f in folder.iterdir() if f.is_file() and f.name.endswith(SUFFIXES)]
+    files += [_readable(f) for f in sorted(folder.glob(f"*{REPORT}")) if f.with_suffix(".sqlite") not in files]
     if not files and (folder / "trace").is_dir():
         return _in_folder(folder / "trace")
     return sorted(files, key=lambda f: _natural(f.name))

@@ -14,7 +14,7 @@ from stepscope.core.words import counted
 from stepscope.traces import parts
 from stepscope.traces.decode import ColumnBuilder
 from stepscope.traces.device_scan import device_rows
-from stepscope.traces.discover import candidates
+from stepscope.traces.discover import REPORT, candidates
 from stepscope.traces.envelope import EventStream, NotATrace
 from stepscope.traces.events import Note, RankTrace, TraceSet
 from stepscope.traces.header import meta_from, rank_from_name, unread_categories
@@ -209,7 +209,7 @@ def _not_a_trace(path: Path) -> DataError:
 
 def is_trace(path: Path, header_limit: int | None) -> bool:
     """Whether a file holds trace events, by its beginning alone. Raises DataError for one that cannot be read."""
-    if _is_sqlite(path):
+    if path.suffix == REPORT or _is_sqlite(path):
         return True
     stream = EventStream(ByteSource(path, chunk_bytes=PEEK_BYTES), header_limit=header_limit)
     try:
