@@ -177,7 +177,7 @@ def test_sizes_that_cannot_be_sent_are_skipped_with_the_reason_and_the_rest_runs
     for samples in ranks:
         assert [s.size_bytes for s in samples] == [None, None, 996, 996, None, None]
         assert [bool(s.skipped) for s in samples] == [True, True, False, False, True, True]
-        assert "host memory is to spare" in (samples[-1].skipped or "")
+        assert "host memory is free" in (samples[-1].skipped or "")
         assert "nothing to send" in (samples[0].skipped or "")
     assert len({tuple(s.skipped for s in samples) for samples in ranks}) == 1
 
@@ -198,7 +198,7 @@ def test_a_rank_short_of_memory_makes_all_ranks_skip_the_size(pools: Any, tmp_pa
     ranks, _ = left_by(tmp_path, cell)
     for samples in ranks:
         assert [s.size_bytes for s in samples] == [1024, None]
-        assert "0 B of host memory is to spare" in (samples[1].skipped or "")
+        assert "0 B of host memory is free" in (samples[1].skipped or "")
 
 
 def fails_to_allocate_on_rank_1(mesh: Mesh, cell: CommSpec, folder: str, name: str) -> None:
@@ -273,7 +273,7 @@ def test_ranks_that_disagree_are_told_so_before_the_first_collective(pools: Any,
     for said, called in pools(2).run(
         with_other_arguments, str(tmp_path), f"run-{next(numbers)}-{tmp_path.name}"
     ):
-        assert "rank 1 was asked to measure something else than rank 0" in said
+        assert "rank 1 has other arguments than rank 0" in said
         assert "sizes_bytes is [2048], on rank 0 it is [1024, 65536]" in said
         assert called == 0
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.dist, pytest.mark.timeout(300)]
 EXPECTED = {
     "raise": ("error", "ValueError: planted failure"),
     "exit": ("error", "exited with code 3"),
-    "quiet_exit": ("killed", "ended without a word"),
+    "quiet_exit": ("killed", "exited without an error message"),
     "kill": ("killed", "SIGKILL"),
     "cuda_oom": ("oom", "rank 1"),
     "watchdog": ("host_oom", "host memory left"),

@@ -80,7 +80,7 @@ def _refuse_without_use(options: Comm, ops: tuple[str, ...]) -> None:
     for name in given(options):
         used, why = uses.get(name, (True, ""))
         if not used:
-            raise UsageError(f"{spelled(type(options), name)} changes nothing: {why}")
+            raise UsageError(f"{spelled(type(options), name)} has no effect: {why}")
 
 
 def launch(options: Comm) -> LaunchSettings:
@@ -142,5 +142,5 @@ def _duration(option: str, text: str) -> int:
     except UsageError as error:
         raise UsageError(f"{option}: {error.what}", fix=error.fix) from None
     if duration <= 0:
-        raise UsageError(f"{option} {text!r} is no time at all", fix="write 5s, 250ms or 2min")
+        raise UsageError(f"{option} {text!r} is not a duration above 0", fix="write 5s, 250ms or 2min")
     return duration

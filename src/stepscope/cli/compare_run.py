@@ -130,7 +130,7 @@ def _measured(options: Compare) -> tuple[list[Side], int]:
                 raise DataError(
                     f"round {number} of {options.paths[side]} gave no result",
                     why=f"every cell failed: {place / 'report' / 'summary.md'} says why",
-                    fix="mend it and run the same command with the same -o",
+                    fix="fix the cause and run the same command with the same -o",
                 )
     sides = [
         Side(

@@ -46,7 +46,7 @@ def run(options: Diagnose) -> int:
         return 0
     if not options.paths:
         raise UsageError(
-            "diagnose needs something to look at",
+            "diagnose needs a path",
             fix="stepscope diagnose RUN, a folder of traces, or results of another tool",
         )
     chosen = _chosen(rules, options.rules)
@@ -193,7 +193,7 @@ def _show_protocol(evidence: Evidence, diagnosis: Diagnosis) -> None:
         if state.fired:
             console.print(f"   found: {', '.join(state.fired)}", style="red", soft_wrap=True)
         if state.quiet:
-            console.print(f"   in order: {', '.join(state.quiet)}", style="green", soft_wrap=True)
+            console.print(f"no problem: {', '.join(state.quiet)}", style="green", soft_wrap=True)
         if state.skipped:
             console.print(f"   skipped: {', '.join(state.skipped)}", style="dim", soft_wrap=True)
         for command in state.next_commands:

@@ -115,7 +115,7 @@ def _on_screen(*, json: bool) -> Iterator[OnEvent]:
     if json or not err().is_terminal:
         yield lambda event: None  # noqa: ARG005
         return
-    with err().status("looking at this machine ...") as status:
+    with err().status("checking this machine ...") as status:
 
         def show(event: Event) -> None:
             if isinstance(event, GroupStarted):

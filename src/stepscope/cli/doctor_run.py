@@ -40,7 +40,7 @@ def run(options: Doctor) -> int:
             soft_wrap=True,
         )
         return 0
-    shown = err().status("looking at this machine ...") if err().is_terminal and not options.json else nullcontext()
+    shown = err().status("checking this machine ...") if err().is_terminal and not options.json else nullcontext()
     with shown:
         record = collect(torch_timeout_s=options.torch_timeout)
     verdicts = judge(record)

@@ -102,7 +102,7 @@ def _targets(text: str | None) -> tuple[float, ...]:
             value = -1.0
         if not 0 < value <= 1:
             raise UsageError(
-                f"--target-accuracy {part.strip()!r} is no accuracy between 0 and 1",
+                f"--target-accuracy {part.strip()!r} is not an accuracy between 0 and 1",
                 fix="for example --target-accuracy 0.75,0.77",
             )
         found.append(value)

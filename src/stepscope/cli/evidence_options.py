@@ -11,19 +11,21 @@ from stepscope.cli.command import Options
 
 WorldSize = Annotated[
     str | None,
-    typer.Option("--world-size", help="Ranks of runs that do not tell: exp021=4,exp044=4.", metavar="RUN=N,..."),
+    typer.Option(
+        "--world-size", help="Number of ranks of runs that do not state it: exp021=4,exp044=4.", metavar="RUN=N,..."
+    ),
 ]
 Scaling = Annotated[
     str | None,
-    typer.Option(help="What is kept as ranks are added, where files do not tell.", metavar="strong|weak"),
+    typer.Option(help="What stays constant as ranks are added, where files do not state it.", metavar="strong|weak"),
 ]
 Columns = Annotated[
     str | None,
     typer.Option(
-        help="What a table's columns are: tok_s=tokens_per_s; NAME=- leaves one out.", metavar="NAME=MEANING,..."
+        help="Meaning of a table's columns: tok_s=tokens_per_s; NAME=- ignores one.", metavar="NAME=MEANING,..."
     ),
 ]
-DropEpochs = Annotated[int, typer.Option("--drop-epochs", help="First epochs left out of epoch times.", min=0)]
+DropEpochs = Annotated[int, typer.Option("--drop-epochs", help="First epochs to leave out of epoch times.", min=0)]
 Paths = Annotated[
     tuple[Path, ...],
     typer.Argument(
@@ -43,7 +45,7 @@ class EvidenceOptions(Options):
     columns: Columns = None
     target_accuracy: Annotated[
         str | None,
-        typer.Option("--target-accuracy", help="Also the time to these validation accuracies.", metavar="A,..."),
+        typer.Option("--target-accuracy", help="Also show the time to these validation accuracies.", metavar="A,..."),
     ] = None
     drop_epochs: DropEpochs = 1
     cell: Annotated[str | None, typer.Option(help="Only this cell of a run folder.", metavar="ID")] = None

@@ -69,7 +69,7 @@ def say_unchecked(conditions: Iterable[Condition], values: Mapping[str, float | 
     skipped = {each.rule: each.reason for each in diagnosis.skipped}
     for condition in conditions:
         unknown_number = condition.op is not None and values[condition.key] is None
-        reason = "nothing here tells" if unknown_number else skipped.get(condition.key)
+        reason = "this figure is unknown here" if unknown_number else skipped.get(condition.key)
         if reason is not None:
             say_not_checked(condition, reason)
 

@@ -148,5 +148,5 @@ def _show_one(console: Console, entry: Accelerator) -> None:
         grid.add_row("  PCIe", Text(f"{generation}.0 x{lanes}{rate_text}"))
     grid.add_row("  source", Text(f"{entry.source} ({entry.date})"))
     if entry.confused_with:
-        grid.add_row("  beware", Text(entry.confused_with, style="yellow"))
+        grid.add_row("  note", Text(entry.confused_with, style="yellow"))
     print_block(console, grid)

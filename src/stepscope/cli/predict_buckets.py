@@ -53,6 +53,6 @@ def _transport(calibration: Calibration, cell: CellResult) -> Transport | None:
     try:
         return measured_transport(cell.spec.backend, read_comm_rows(folder))
     except StepscopeError:
-        note = "overlap was not measured (`stepscope comm --overlap`): communication is taken to cost no computation"
+        note = "overlap was not measured (`stepscope comm --overlap`): communication is assumed not to slow computation"
         err().print(f"note: {note}", style="dim", soft_wrap=True)
         return None

@@ -41,7 +41,7 @@ def run(options: Predict) -> int:
     if options.buckets is not None:
         if options.calib is None:
             raise UsageError(
-                "buckets of what network?",
+                "--buckets needs a calibration of the network",
                 why="--calib was not given",
                 fix="stepscope comm -o RUN, stepscope calibrate RUN, then --calib RUN/calib.json",
             )
@@ -55,7 +55,7 @@ def run(options: Predict) -> int:
         raise UsageError("nothing to predict", why="neither --collective nor --buckets was given", fix=_EXAMPLE)
     op = known_op(options.collective)
     if options.gpus is None:
-        raise UsageError("how many ranks?", why="--gpus was not given", fix=_EXAMPLE)
+        raise UsageError("the number of ranks is missing", why="--gpus was not given", fix=_EXAMPLE)
     sizes = _sizes(options, op)
     if options.calib is not None:
         predictions, what = _calibrated(options, options.calib, op, sizes, options.gpus)
@@ -87,21 +87,21 @@ def _sizes(options: Predict, op: str) -> tuple[int, ...]:
     if options.size is not None and options.sizes is not None:
         raise UsageError("--size and --sizes both given", fix="give one of them")
     if op == "barrier" and (options.size is not None or options.sizes is not None):
-        raise UsageError("a barrier sends no bytes: it does not go with --size or --sizes")
+        raise UsageError("a barrier sends no bytes: leave out --size and --sizes")
     if options.sizes is not None:
         return parse_sizes(options.sizes)
     if options.size is not None:
         return (parse_size_bytes(options.size),)
     if op == "barrier":
         return (0,)
-    raise UsageError("how many bytes?", why="neither --size nor --sizes was given", fix=_EXAMPLE)
+    raise UsageError("the size is missing", why="neither --size nor --sizes was given", fix=_EXAMPLE)
 
 
 def _from_specification(
     options: Predict, op: str, sizes: tuple[int, ...], gpus: int
 ) -> tuple[dict[int, Predicted], str]:
     if options.gpu is None:
-        raise UsageError("on which GPU?", why="neither --gpu nor --calib was given", fix=_EXAMPLE)
+        raise UsageError("the GPU is missing", why="neither --gpu nor --calib was given", fix=_EXAMPLE)
     gpu = known_gpu(options.gpu)
     if options.caller not in get_args(Caller):
         raise UsageError(unknown("caller", options.caller, get_args(Caller)))

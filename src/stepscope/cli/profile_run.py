@@ -187,17 +187,17 @@ def _missing(layout: ProfileLayout, state: WindowState, command: Sequence[str]) 
     if layout.ranks():
         return (
             "the job ended before the window began",
-            "begin earlier, for example with --wait 2, or train for more steps",
+            "start the window earlier, for example with --wait 2, or train for more steps",
         )
     return hooked_job.why_no_rank(layout, command)
 
 
 _FIXES = {
-    "open": "see how the job itself ended",
-    "ended": "begin earlier with --wait N, or profile fewer steps with --steps N",
+    "open": "check how the job itself ended",
+    "ended": "start the window earlier with --wait N, or profile fewer steps with --steps N",
     "stepped_back": "choose steps that the job does not profile itself, with --wait N",
     "missed": "the output folder reaches this host late: choose one on a faster file system, or --wait N",
-    "failed": "mend the cause and run again",
+    "failed": "fix the cause and run again",
 }
 """By what happened to a window."""
 

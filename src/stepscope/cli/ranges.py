@@ -20,6 +20,6 @@ def parse_ranges(text: str | None, option: str) -> frozenset[int] | None:
             raise UsageError(f"{option} {text!r}: expected numbers such as 3, 0,4 or 10-14")
         first, last = int(found[1]), int(found[2] or found[1])
         if last < first or last - first > _MOST:
-            raise UsageError(f"{option} {text!r}: {part.strip()!r} is no range")
+            raise UsageError(f"{option} {text!r}: {part.strip()!r} is not a range")
         numbers.update(range(first, last + 1))
     return frozenset(numbers)

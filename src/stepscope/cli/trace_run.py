@@ -279,7 +279,7 @@ def _traces_of(given: str, cell: str | None) -> list[str]:
     layout = RunLayout(Path(given))
     if not layout.run.is_file():
         if cell is not None:
-            raise UsageError(f"--cell {cell!r}: {given} is no run folder of `stepscope bench`")
+            raise UsageError(f"--cell {cell!r}: {given} is not a run folder of `stepscope bench`")
         return [given]
     traced = {
         folder.parent.name: folder for folder in sorted(layout.root.glob("cells/*/trace")) if any(folder.iterdir())
@@ -288,7 +288,7 @@ def _traces_of(given: str, cell: str | None) -> list[str]:
         raise DataError(
             f"{given}: this run has no traces",
             why="its cells were not profiled",
-            fix=f"run `stepscope bench ... -o {given} --profile`: three profiled steps a cell",
+            fix=f"run `stepscope bench ... -o {given} --profile`: three profiled steps per cell",
         )
     if cell is not None:
         found = [c for c in traced if c.startswith(cell)]
@@ -460,7 +460,7 @@ def _show_findings(summary: TraceSummary, diagnosis: Diagnosis) -> None:
     grave = [f for f in diagnosis.findings if f.severity != "info"]
     print_findings(diagnosis.findings[:FINDINGS_SHOWN])
     if any(p.partial for p in summary.ranks):
-        console.print("device events alone were read: without --show there is more", style="dim")
+        console.print("only device events were read; leave out --show to read all", style="dim")
     elif len(grave) > FINDINGS_SHOWN:
         more = ", ".join(dict.fromkeys(f.rule for f in grave[FINDINGS_SHOWN:]))
         console.print(f"more: {more}; `stepscope diagnose` explains all of them", style="dim", soft_wrap=True)

@@ -174,7 +174,7 @@ _COLLECTIVES = (
         has_payload=False,
         costs={
             "dissemination": Cost(
-                steps=_rounds, wire_factor=_nothing, source="in round k every rank tells the one 2^k places after it"
+                steps=_rounds, wire_factor=_nothing, source="in round k every rank signals the one 2^k places after it"
             ),
             "gloo": Cost(
                 steps=_rounds,

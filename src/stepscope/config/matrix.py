@@ -74,7 +74,7 @@ def build_matrix(document: Document, vocabulary: Vocabulary, *, name: str) -> Ma
     problems = [*document.problems, *file.problems]
     cells, drafts, notes = _cells(file, vocabulary, problems)
     if not cells and not problems:
-        problems.append(document.problem((), "no cell is left: exclude takes all of them away"))
+        problems.append(document.problem((), "no cell is left: exclude removes all of them"))
     raise_problems(document.source, _without_echoes(problems, document))
     return Matrix(
         source=document.source,
@@ -202,7 +202,7 @@ class _CellCheck:
             if key not in plain and key not in self.file.broken_keys:
                 self._complain(
                     key,
-                    f"missing: neither base nor this cell says {CellSettings.model_fields[key].description}",
+                    f"missing: neither base nor this cell sets {CellSettings.model_fields[key].description}",
                 )
         for first, second in RIVALS:
             self._exactly_one(first, second, plain)
@@ -289,4 +289,4 @@ class _CellCheck:
 
     def _loading(self, settings: CellSettings) -> None:
         if settings.persistent_workers and settings.num_workers == 0:
-            self._complain("persistent_workers", "there are no workers to keep: set num_workers to at least 1")
+            self._complain("persistent_workers", "there are no workers: set num_workers to at least 1")

@@ -147,7 +147,7 @@ def read_sections(document: Document) -> MatrixFile:
 
 def _unknown_section(key: str) -> str:
     if key in CELL_KEYS or key in GROUP_KEYS or is_group_key(key):
-        return f"a cell's key stands under base, axes, include or exclude: move it to base.{key}"
+        return f"a cell's key belongs under base, axes, include or exclude: move it to base.{key}"
     return unknown("section", key, SECTIONS)
 
 
@@ -160,7 +160,7 @@ def is_group_key(key: str) -> bool:
 def unknown_cell_key(key: str) -> str:
     """What is wrong with a key that no cell has."""
     if (name := key.lower().replace("-", "_")) in ELSEWHERE:
-        return f"unknown key {key!r}: here it is called {ELSEWHERE[name]}"
+        return f"unknown key {key!r}: stepscope calls it {ELSEWHERE[name]}"
     group, dot, name = key.partition(".")
     if dot:
         return (

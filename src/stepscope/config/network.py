@@ -91,7 +91,7 @@ def parse_network(text: str) -> EmulatedNetwork:
     if network.delay_ns and network.rate_bits_per_s > MAX_DELAYED_RATE:
         raise UsageError(
             f"{text!r} asks for a delay at more than {_exact(MAX_DELAYED_RATE, _RATE_UNITS)}",
-            why="with a delay every packet passes a router written in Python, which would set the rate itself",
+            why="with a delay every packet passes a router written in Python, which would limit the rate",
             fix="leave the delay out, or ask for a lower rate",
         )
     return network

@@ -58,7 +58,7 @@ def _apply(document: Document, override: Override) -> Document:
     if not equals or not target:
         raise UsageError(f"{source}: expected PATH=VALUE", fix=_EXAMPLE)
     if not value_text.strip():
-        raise UsageError(f"{source}: the value is missing", fix=f"write {target}=null to take a value away")
+        raise UsageError(f"{source}: the value is missing", fix=f"write {target}=null to remove a value")
     value = parse_value(value_text, source=source)
     top = copy.deepcopy(document.value)
     container, path = _locate(top, target, source)
@@ -96,7 +96,7 @@ def _locate(top: dict[str, Any], target: str, source: str) -> tuple[Any, Path]:
         return _setting(_child(top, section, source), section, rest, source)
     if section in _CELL_LISTS:
         return _list_item(top, section, rest, source)
-    raise UsageError(f"{source}: {section} holds one value, there is nothing below it")
+    raise UsageError(f"{source}: {section} holds one value, and has no keys below it")
 
 
 def _unknown_target(target: str) -> str:
@@ -181,6 +181,6 @@ def _refuse_shadowed(top: dict[str, Any], key: str, source: str) -> None:
     for name in (key, rival_of(key)):
         if name is not None and name in axes:
             raise UsageError(
-                f"{source}: would change nothing, because axes.{name} sweeps it",
+                f"{source}: has no effect, because axes.{name} sweeps it",
                 fix=f"set the axis: --set axes.{name}=[...]; one value makes it constant",
             )

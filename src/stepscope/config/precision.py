@@ -85,7 +85,7 @@ def refuse(precision: str, *, device: str, compute_capability: str | None = None
     if compute_capability is not None and precision in ("tf32", "amp_bf16", "bf16"):
         major, _, minor = compute_capability.partition(".")
         if (int(major), int(minor or 0)) < TENSOR_CORE_CAPABILITY:
-            return f"{precision} needs a GPU of compute capability 8.0 or later, this has {compute_capability}"
+            return f"{precision} needs a GPU of compute capability 8.0 or later, this GPU has {compute_capability}"
     return None
 
 

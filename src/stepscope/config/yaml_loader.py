@@ -63,7 +63,7 @@ def read_yaml(file: FilePath) -> Document:
     """The document in ``file``. Unreadable, not UTF-8 or no YAML at all: UsageError with file, line and column."""
     try:
         if not str(file).startswith("/dev/") and file.is_fifo():
-            raise OSError("it is a pipe, and nobody may write to it")
+            raise OSError("it is a pipe, and possibly no process writes to it")
         data = file.read_bytes()
     except OSError as error:
         raise UsageError(

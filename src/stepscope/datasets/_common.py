@@ -57,7 +57,7 @@ class Dataset:
     """One data set.
 
     resolve(options, needs): the workload's needs completed with what this data fixes (features, classes), or a
-        UsageError when they do not fit together (text into an MLP).
+        UsageError when they contradict each other (text into an MLP).
     locate(options, data_dir): its files by role, checked for presence; empty for synthetic. Raises DataError saying
         where it looked.
     digest(options, files): identity of the content, not of the path.

@@ -69,7 +69,7 @@ def skipped(reason: str) -> Outcome:
 
 def why(record: EnvironmentRecord, *keys: str) -> str:
     """The reason of the first of ``keys`` that is unavailable."""
-    return next((record.unavailable[key] for key in keys if key in record.unavailable), "not known")
+    return next((record.unavailable[key] for key in keys if key in record.unavailable), "unknown reason")
 
 
 def variable(record: EnvironmentRecord, name: str) -> str | None:

@@ -55,7 +55,7 @@ def _environment(record: EnvironmentRecord) -> Iterable[Line]:
     torch = record.torch
     if torch is None:
         yield Line(label="Python", text=record.python)
-        yield _missing("torch", record.unavailable.get("torch", "not known"))
+        yield _missing("torch", record.unavailable.get("torch", "unknown reason"))
     else:
         yield Line(label="Python", text=f"{record.python}, {torch_build(torch)}")
     parts = [counted(record.logical_cores, "core")]
@@ -143,7 +143,7 @@ def topology_lines(topology: Topology, *, links_per_gpu: int | None = None) -> I
     islands = [island for island in topology.nvlink_islands() if len(island) > 1]
     if islands:
         yield Line(label="islands", text="; ".join(" ".join(island) for island in islands) + " (joined by NVLink)")
-        switch = {True: "yes", False: "no, wired directly", None: "cannot be told from the matrix"}
+        switch = {True: "yes", False: "no, direct links", None: "the matrix does not show it"}
         yield Line(label="NVSwitch", text=switch[has_nvswitch(topology, links_per_gpu=links_per_gpu)])
     for node, names in sorted(_by_numa(topology).items()):
         yield Line(label=f"NUMA {node}", text=" ".join(names))
@@ -173,7 +173,7 @@ def _network(record: EnvironmentRecord) -> Iterable[Line]:
     if addresses:
         yield Line(label="host name", text=f"{record.host} = {', '.join(addresses)}")
     else:
-        yield _missing("host name", record.unavailable.get("hostname_addresses", "not known"))
+        yield _missing("host name", record.unavailable.get("hostname_addresses", "unknown reason"))
     if not record.nics:
         yield _missing("NICs", record.unavailable.get("nics", "none found"))
     for nic in record.nics:

@@ -262,7 +262,7 @@ class _Block:
             elif cell != "X":
                 link = _link(cell)
                 if link is None:
-                    problems.append(f"{name} to {other} reads {cell!r}, which is no link")
+                    problems.append(f"{name} to {other} reads {cell!r}, which is not a link")
                 else:
                     found[name, other] = link
         return found
@@ -270,7 +270,7 @@ class _Block:
     def _device(self, name: str, rest: str, cells: list[str], legend: Mapping[str, str], problems: list[str]) -> Device:
         values = self._affinity(rest, cells)
         if values is None:
-            problems.append(f"row {name}: the affinity columns cannot be told apart: {' '.join(cells)!r}")
+            problems.append(f"row {name}: the affinity columns cannot be separated: {' '.join(cells)!r}")
             values = {}
         read: dict[str, tuple[int, ...] | None] = {}
         for title, value in values.items():

@@ -87,7 +87,7 @@ EXAMPLES = {
         write=hang.write,
     ),
     "bad-scaling": Example(
-        planted="1 and 8 GPUs; on 8 the gradients take a slow network, and loading takes 9 ms a step",
+        planted="1 and 8 GPUs; on 8 the gradients go over a slow network, and loading takes 9 ms per step",
         commands=("diagnose {}",),
         write=_bad_scaling,
     ),

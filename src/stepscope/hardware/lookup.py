@@ -39,7 +39,7 @@ def find(gpu_name: str) -> Accelerator | Unavailable:
     if len(exact) == 1:
         return exact[0]
     if _VGPU.search(name):
-        return Unavailable(f"{gpu_name!r} is a virtual GPU: what it gets of the card's peak is not known")
+        return Unavailable(f"{gpu_name!r} is a virtual GPU: its share of the card's peak is unknown")
     return Unavailable(_unknown(gpu_name, name))
 
 

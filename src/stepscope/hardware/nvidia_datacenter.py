@@ -62,7 +62,7 @@ ENTRIES: tuple[Accelerator, ...] = (
     _gpu(
         "t4", "T4", "PCIe", match=(r"Tesla T4", r"T4"), memory=(16, 320), peak=tflops(fp32=8.1, fp16=65), pcie=(3, 16),
         source="NVIDIA T4 datasheet and product brief", date="2018-09",
-        confused_with="no BF16; 130 is its INT8 rate; at 70 W it hardly ever holds 65 TFLOP/s",
+        confused_with="no BF16; 130 is its INT8 rate; at 70 W it rarely holds 65 TFLOP/s",
     ),
     _gpu(
         "a100-sxm4-40gb", "A100-SXM4-40GB", "SXM4", match=(r"A100-SXM4-40GB", r"A100-SXM-40GB"), memory=(40, 1555),

@@ -166,7 +166,9 @@ def wake(layout: ProfileLayout, request: WindowRequest) -> int:
     """Ask the ranks of a running job for a window; returns its number."""
     number = 1 + max((int(p.stem.split("-")[1]) for p in layout.control.glob("request-*.json")), default=0)
     if read_if_there(layout.record, ProfileRecord) is None:
-        raise UsageError(f"{layout.root} is not the folder of a job under stepscope", why="it has no profile.json")
+        raise UsageError(
+            f"{layout.root} is not the folder of a job that stepscope started", why="it has no profile.json"
+        )
     record = read_record(layout.record, ProfileRecord)
     number += record.first is not None and number == 1
     path = layout.request(number)
@@ -183,24 +185,24 @@ def why_no_rank(layout: ProfileLayout, command: Sequence[str]) -> tuple[str, str
     if processes:
         count = f"{len(processes)} process{'es' if len(processes) > 1 else ''} imported torch"
         return (
-            f"{count}, and no optimizer of torch.optim made a step",
+            f"{count}, but no optimizer of torch.optim made a step",
             "a job without an optimizer: `stepscope profile --duration 10 -- ...` profiles forward passes for 10 s",
         )
     first, line = Path(command[0]).name, shlex.join(command)
     passing = "PYTHONPATH,STEPSCOPE_HOOK"
     if first in ("srun", "salloc", "sbatch"):
         return (
-            "no process of the job imported torch with the hook",
-            f"srun must pass {passing} on: --export=ALL,{passing}",
+            "no process of the job loaded the hook when it imported torch",
+            f"srun must export {passing}: --export=ALL,{passing}",
         )
     if first in ("mpirun", "mpiexec", "orterun"):
         return (
-            "no process of the job imported torch with the hook",
-            f"{first} must pass the environment on: -x PYTHONPATH -x STEPSCOPE_HOOK (MPICH: -genvlist {passing})",
+            "no process of the job loaded the hook when it imported torch",
+            f"{first} must export the environment: -x PYTHONPATH -x STEPSCOPE_HOOK (MPICH: -genvlist {passing})",
         )
     if first in ("docker", "podman", "singularity", "apptainer", "enroot"):
         return (
-            "no process of the job imported torch with the hook",
+            "no process of the job loaded the hook when it imported torch",
             f"a container sees neither the environment nor the folder: pass {passing} in and mount {HOOK} and {layout.root}",
         )
     if " -I " in line or " -E " in line or " -S " in line:

@@ -52,7 +52,7 @@ def joined_world(environ: Mapping[str, str]) -> tuple[int, int] | None:
     rank, world_size = environ["RANK"], environ["WORLD_SIZE"]
     if not (rank.isdigit() and world_size.isdigit()) or int(rank) >= int(world_size):
         raise UsageError(
-            f"RANK={rank!r} and WORLD_SIZE={world_size!r} do not fit together",
+            f"RANK={rank!r} and WORLD_SIZE={world_size!r} contradict each other",
             why="with both set, stepscope joins that world as a worker",
             fix="unset them to let stepscope start its own ranks",
         )

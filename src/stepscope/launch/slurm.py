@@ -80,7 +80,7 @@ def _address(host: str) -> str:
     found = re.search(r"\bNodeAddr=(\S+)", told)
     if found is None:
         raise MissingError(
-            f"the address of {host}, where rank 0 runs, is not known",
+            f"the address of {host}, where rank 0 runs, is unknown",
             why="its name does not resolve, and `scontrol show node` gives no NodeAddr",
             fix="export RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT for each task",
         )

@@ -121,7 +121,7 @@ def judge(
 def _silent(
     errors: Sequence[RankError], codes: Mapping[int, int], finished: frozenset[int], world_size: int
 ) -> list[int]:
-    """Ranks that ended without a word: no error file, no summary, and not stopped by the launcher's SIGTERM."""
+    """Ranks that exited without an error message: no error file, no summary, and not stopped by the launcher's SIGTERM."""
     spoke = {e.rank for e in errors}
     told = [r for r in range(world_size) if r not in spoke and r not in finished]
     known = [r for r in told if codes.get(r) not in (None, 0, -signal.SIGTERM, 128 + signal.SIGTERM)]
@@ -150,13 +150,13 @@ def _too_slow(heartbeats: Sequence[Heartbeat], deadline: Deadline) -> Verdict:
 
 def _silent_death(rank: int, code: int | None, heartbeat: Heartbeat | None, last_words: str | None) -> Verdict:
     if code is None:
-        what, status = "ended without a word", "killed"
+        what, status = "exited without an error message", "killed"
     elif code < 0:
         what, status = f"was killed by {signal.Signals(-code).name}", "killed"
     else:
         what, status = f"exited with code {code} without an exception", "error"
     hint = "; the kernel's out-of-memory killer does this: see `dmesg`" if code == -signal.SIGKILL else ""
-    said = f"; the last it wrote: {last_words}" if last_words and not hint else ""
+    said = f"; its last line: {last_words}" if last_words and not hint else ""
     where = "" if heartbeat is None else f" (last seen in {heartbeat.phase}, step {heartbeat.step})"
     return Verdict(
         status="killed" if status == "killed" else "error",

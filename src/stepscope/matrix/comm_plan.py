@@ -208,9 +208,9 @@ def _refused(spec: CommSpec, machine: Machine) -> str | None:
         if reason := networks.refused(spec.network, world_size=world, device=spec.device, joined=True):
             return reason
         if world != machine.joined_world_size:
-            return f"{counted(world, 'rank')}: the launcher has started {machine.joined_world_size}"
+            return f"{counted(world, 'rank')}: the launcher started {machine.joined_world_size}"
         if spec.env:
-            return f"{', '.join(sorted(spec.env))} cannot be set in ranks that the launcher has started already"
+            return f"{', '.join(sorted(spec.env))} cannot be set: the launcher has already started the ranks"
         return None
     if reason := networks.refused(spec.network, world_size=world, device=spec.device, joined=False):
         return reason

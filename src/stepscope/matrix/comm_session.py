@@ -65,7 +65,7 @@ def _require_memory(ranks: int, environment: EnvironmentRecord) -> None:
     needed, free = ranks * LEAST_RANK_BYTES, environment.memory_available_bytes
     if needed > free:
         raise UsageError(
-            f"{ranks} ranks do not fit into this machine's memory",
+            f"{ranks} ranks do not fit in this machine's memory",
             why=f"they take {format_bytes_binary(needed)} at least before the first message, "
             f"{format_bytes_binary(free)} is free",
             fix="fewer --ranks",

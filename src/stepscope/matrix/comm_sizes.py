@@ -47,7 +47,7 @@ def _geometric(text: str, low: int, high: int, growth: str) -> list[int]:
     if not 1 < factor < 1e6:
         raise UsageError(f"the factor {growth} in {text!r} is not above 1", fix="write a factor such as 2 or 4")
     if low == 0:
-        raise UsageError(f"{text!r} starts at 0, which no factor enlarges", fix="start at 1 byte or more")
+        raise UsageError(f"{text!r} starts at 0, and 0 times any factor is 0", fix="start at 1 byte or more")
     sizes: list[int] = []
     size = float(low)
     while size <= high and len(sizes) <= MOST_SIZES:

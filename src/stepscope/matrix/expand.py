@@ -139,9 +139,9 @@ def _refused_by_machine(spec: CellSpec, machine: Machine, *, oversubscribe: bool
         return reason
     if machine.joined_world_size is not None:
         if world != machine.joined_world_size:
-            return f"{counted(world, 'rank')}: the launcher has started {machine.joined_world_size}"
+            return f"{counted(world, 'rank')}: the launcher started {machine.joined_world_size}"
         if spec.env:
-            return f"{', '.join(sorted(spec.env))} cannot be set in ranks that the launcher has started already"
+            return f"{', '.join(sorted(spec.env))} cannot be set: the launcher has already started the ranks"
         return None  # the ranks exist, perhaps on several machines: each checks its own device
     if spec.device == "cuda" and world > machine.num_gpus:
         need = "needs" if world == 1 else "need"

@@ -36,7 +36,7 @@ def machine_of(environment: EnvironmentRecord, *, joined_world_size: int | None 
     """The machine that ``environment`` describes. Without torch's facts there are no GPUs, and the reason says so."""
     torch = environment.torch
     if torch is None:
-        reason = environment.unavailable.get("torch", "torch could not be asked")
+        reason = environment.unavailable.get("torch", "torch was not checked")
         return Machine(
             num_gpus=0,
             usable_cores=environment.usable_cores,

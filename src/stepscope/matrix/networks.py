@@ -18,9 +18,9 @@ def refused(text: str | None, *, world_size: int, device: str, joined: bool) -> 
     if text is None:
         return None
     if joined:
-        return f"network {text}: ranks that a launcher has started cannot be moved into an emulated network"
+        return f"network {text}: ranks that a launcher started cannot move into an emulated network"
     if device != "cpu":
-        return f"network {text}: emulated networks carry gloo between CPU ranks, GPUs would not use them"
+        return f"network {text}: emulated networks carry gloo between CPU ranks only"
     network = parse_network(text)
     found = _emulation(network.delay_ns > 0)
     if isinstance(found, Unavailable):

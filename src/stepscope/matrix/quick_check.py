@@ -134,9 +134,9 @@ class _Requests:
 def _plan(environment: EnvironmentRecord, ranks: int | None) -> tuple[PlannedCell, _Requests]:
     if environment.torch is None:
         raise MissingError(
-            "doctor --quick trains for a few seconds, and torch does not answer",
+            "doctor --quick needs torch, and torch does not respond",
             why=environment.unavailable.get("torch"),
-            fix="`stepscope doctor` says what is there; install torch with `pip install 'stepscope[torch]'`",
+            fix="run `stepscope doctor` to see what is installed; install torch with `pip install 'stepscope[torch]'`",
         )
     machine = machine_of(environment)
     matrix = matrix_of(parse_yaml(matrix_text(machine, ranks), source="doctor --quick"), name="doctor-quick")
@@ -188,7 +188,9 @@ def _verdicts(
 ) -> Iterator[CheckVerdict]:
     run, ranks = cell.run, cell.spec.world_size
     if run.status != "ok" or run.step_ns is None:
-        fix = "`stepscope doctor` looks at torch, links and network; `stepscope bench --preset quick` keeps its logs"
+        fix = (
+            "run `stepscope doctor` to check torch, links and network, or `stepscope bench --preset quick` to keep logs"
+        )
         yield _verdict("training", failed(f"{run.status}: {run.error}", fix=fix))
         return
     steps = f"{run.step_ns.n} steps of {format_duration(run.step_ns.value)}"
@@ -200,7 +202,7 @@ def _verdicts(
         environment=environment,
     )
     if ranks == 1:
-        yield _verdict("ranks", skipped("one rank: there is nobody to compare it with"))
+        yield _verdict("ranks", skipped("one rank: no other rank to compare with"))
     else:
         yield from _by_rule("slow_rank", "ranks", evidence, _ranks_message(times))
     if collective is not None:
@@ -239,8 +241,8 @@ def _steady(collective: Collective) -> CheckVerdict:
     said += f"busbw {format_bandwidth(collective.busbw_bytes_per_s)}"
     if ratio <= VARIES:
         return _verdict("collective", passed(said))
-    varies = f"{said}: it varies ({ratio:.1f} times the median in one of ten steps)"
-    fix = "look for other traffic or other jobs: `stepscope comm --pairs` names a slow link"
+    varies = f"{said}: unsteady ({ratio:.1f} times the median in one of ten steps)"
+    fix = "check for other traffic or other jobs; `stepscope comm --pairs` finds a slow link"
     return _verdict("collective", warned(varies, fix=fix))
 
 

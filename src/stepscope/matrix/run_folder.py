@@ -67,7 +67,7 @@ def refuse_unfit(
         if layout.root.is_dir() and any(path.name != layout.lock.name for path in layout.root.iterdir()):
             raise UsageError(
                 f"{layout.root} is not empty and is not a run folder",
-                why="nothing of yours is overwritten",
+                why="stepscope does not overwrite other files",
                 fix="choose another folder with -o DIR",
             )
         return None

@@ -44,8 +44,8 @@ def take_place(output: Path | None, *, name: str, env_source: str, env: tuple[st
     joined = joined_world(os.environ)
     if joined is not None and output is None:
         raise UsageError(
-            "inside a world that a launcher started, the run folder must be named",
-            why="every rank has to find the same one",
+            "no run folder is given, and a launcher started this world",
+            why="every rank needs the same run folder",
             fix="add -o DIR on a file system that all hosts share, or start the command outside srun and torchrun",
         )
     layout = RunLayout(output or default_run_dir(name))
@@ -56,7 +56,7 @@ def take_place(output: Path | None, *, name: str, env_source: str, env: tuple[st
         become_rank_half(layout.group(group).spec)
     if env:
         raise UsageError(
-            f"{env_source} ({', '.join(sorted(env))}) cannot be set in ranks that exist already",
+            f"{env_source} ({', '.join(sorted(env))}) cannot be set: the ranks exist already",
             fix=f"export these variables in your launcher and leave {env_source} out",
         )
     return RunPlace(layout=layout, group=group, cores_factor=_hosts(joined[1]))

@@ -154,7 +154,7 @@ class _Run:
                 with RunningGroup(spec, self._layout, start=self._starter(spec, group)) as workers:
                     self._supervise(workers, spec.group_id)
                 if request.joined is not None:
-                    return self.interrupt("the joined world can only be started anew by its launcher")
+                    return self.interrupt("only the launcher can restart the joined world")
         return None
 
     def _prepare_data(self, decided: Resume[PlannedWork]) -> None:

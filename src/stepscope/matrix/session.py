@@ -89,7 +89,7 @@ def _without_data(cell: PlannedCell, missing: Mapping[str, DataError | UsageErro
 
 def _download(matrix: Matrix, data_dir: Path | None) -> None:
     if data_dir is None:
-        raise UsageError("--download needs a folder to put the files in", fix="add --data-dir DIR")
+        raise UsageError("--download needs --data-dir", fix="add --data-dir DIR")
     for key, options in {(draft.settings.dataset, draft.dataset_options) for draft in matrix.cells}:
         fetch = DATASETS.load(key).download
         if fetch is not None:

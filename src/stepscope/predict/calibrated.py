@@ -65,8 +65,8 @@ def time_of(
             low_ns=0.0,
             high_ns=0.0,
             algorithm=fit.algorithm,
-            why="one rank: nothing travels",
-            notes=("what a call itself costs on one rank is not counted",),
+            why="one rank: no data is sent",
+            notes=("the cost of the call itself on one rank is not counted",),
         )
     has_payload = COLLECTIVES.load(op).has_payload
     if has_payload:
@@ -95,7 +95,7 @@ def machine_warnings(calibration: Calibration, machine: Machine) -> tuple[str, .
     warnings = [
         f"calibrated on {_named(before)}, used on {_named(now)}: {consequence}"
         for before, now, consequence in (
-            (theirs.hosts, ours.hosts, "measure here, times need not be the same"),
+            (theirs.hosts, ours.hosts, "measure on this machine: times may differ"),
             (theirs.gpus, ours.gpus, "GPUs and their links differ"),
             (theirs.cpu_model, ours.cpu_model, "on gloo the CPU sets latency and rate"),
             (_cores(theirs.usable_cores), _cores(ours.usable_cores), "ranks share cores differently"),
@@ -190,7 +190,7 @@ def _choose(calibration: Calibration, op: str, world_size: int, asked: Asked) ->
     notes += chosen.notes
     others = {_placing(fit) for fit in fits if fit.world_size == chosen.world_size} - {_placing(chosen)}
     if others:
-        notes.append(f"taken for {_placing(chosen)}; measured as well: {', '.join(sorted(others))}")
+        notes.append(f"used: {_placing(chosen)}; also measured: {', '.join(sorted(others))}")
     return chosen, notes
 
 
@@ -236,9 +236,7 @@ def _range_notes(fit: CollectiveFit, size_bytes: int) -> list[str]:
     sizes = [error.size_bytes for error in fit.errors]
     if min(sizes) <= size_bytes <= max(sizes):
         return []
-    return [
-        f"{format_size(size_bytes)} lies outside the measured {format_size(min(sizes))} to {format_size(max(sizes))}"
-    ]
+    return [f"{format_size(size_bytes)} is outside the measured {format_size(min(sizes))} to {format_size(max(sizes))}"]
 
 
 def _named(value: Iterable[str] | str) -> str:

@@ -157,13 +157,13 @@ def algorithm_of(collective: Collective, *, backend: str, pattern: str | None) -
 def _fit(key: _Key, way: _Way, rows: Sequence[CommRow]) -> CollectiveFit:
     """Raises UsageError where the rows do not support a fit."""
     if key.world_size < 2:
-        raise UsageError("one rank: nothing travels, there is nothing to fit")
+        raise UsageError("one rank: no data is sent, so there is nothing to fit")
     measured = [row for row in rows if row.status == "ok" and row.time_ns_median]
     if not measured:
         reasons = dict.fromkeys(row.error or row.status for row in rows)
         raise UsageError("no size was measured", why="; ".join(reasons))
     if key.op not in COLLECTIVES.names():
-        raise UsageError(f"{key.op} is no collective of this installation", why="its steps are unknown")
+        raise UsageError(f"{key.op} is not a collective of this installation", why="its steps are unknown")
     collective = COLLECTIVES.load(key.op)
     algorithm = algorithm_of(collective, backend=key.backend, pattern=key.pattern)
     cost = collective.cost(algorithm)
@@ -240,14 +240,14 @@ def _noise_notes(curve: Curve) -> list[str]:
     if error <= NOISY_ERROR:
         return []
     return [
-        f"measured too unevenly to rely on: sizes are off the curve by {format_percent(error)} on average; "
-        "measure again with a longer --budget and nothing else on the machine"
+        f"too noisy for conclusions: sizes are off the curve by {format_percent(error)} on average; "
+        "measure again with a longer --budget on an idle machine"
     ]
 
 
 def _rate_notes(line: Line, largest: int) -> list[str]:
     if line.beta_bytes_per_s is None:
-        return [f"no rate seen: up to {format_size(largest)} the time hardly grows; measure larger sizes"]
+        return [f"no rate seen: up to {format_size(largest)} the time barely grows; measure larger sizes"]
     total = line_time_ns(line, largest)
     if (total - line.steps * line.alpha_ns) / total < _SEEN_RATE:
         return [f"at {format_size(largest)} latency is still most of the time: the rate is uncertain"]

@@ -161,13 +161,13 @@ def checked(sizes_bytes: Sequence[int] | Floats, times_ns: Sequence[float] | Flo
     if distinct.size < MIN_SIZES:
         raise UsageError(
             f"{counted(distinct.size, 'size')} measured, a fit needs at least {MIN_SIZES}",
-            why="latency, rate and how well the two fit cannot be told from fewer",
+            why="fewer do not determine latency, rate and how well the two fit",
             fix="measure more sizes: --sizes 1K:64M:4",
         )
     if distinct[-1] < MIN_SPAN * distinct[0]:
         raise UsageError(
             f"sizes from {format_size(distinct[0])} to {format_size(distinct[-1])} are too close together",
-            why=f"a latency and a rate show apart only over a factor of {MIN_SPAN} or more",
+            why=f"latency and rate can be separated only over a factor of {MIN_SPAN} or more",
             fix="measure a wider range: --sizes 1K:64M:4",
         )
     return distinct, np.array([float(np.median(times[sizes == size])) for size in distinct])

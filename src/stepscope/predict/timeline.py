@@ -39,7 +39,7 @@ def slowest_of(profiles: Sequence[BackwardProfile]) -> BackwardProfile:
         raise DataError("no rank left a backward profile", fix="run the cell again with this version")
     names = {r.name for r in profiles[0].ready}
     if any({r.name for r in p.ready} != names for p in profiles):
-        raise DataError("the ranks' backward profiles do not tell of the same parameters")
+        raise DataError("the ranks' backward profiles have different parameters")
     before = max(p.before_ns for p in profiles)
     lag = [p.before_ns - before for p in profiles]
     ready: dict[str, int] = {}
@@ -174,7 +174,7 @@ def _jobs(profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime,
         if missing:
             raise DataError(
                 f"the backward profile does not know the gradient of {missing[0]!r}",
-                why="it was taken of another model than the one that is planned",
+                why="it was recorded with another model than the planned one",
             )
         if op.phase not in ("backward", "after_backward"):
             raise UsageError(unknown("phase of a collective", op.phase, ("backward", "after_backward")))

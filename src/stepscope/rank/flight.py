@@ -84,7 +84,7 @@ class BlackBox:
         reader.join(timeout_s)
         if found:
             return found[0]
-        return _nothing(self._rank, self._world_size, f"its flight recorder did not answer within {timeout_s:g} s")
+        return _nothing(self._rank, self._world_size, f"its flight recorder did not respond within {timeout_s:g} s")
 
 
 def same_calls(control: Control, group: dist.ProcessGroup | None = None) -> str | None:
@@ -117,7 +117,7 @@ def assert_same_calls(control: Control) -> None:
     if (difference := same_calls(control)) is not None:
         raise StepscopeError(
             difference,
-            why="gloo turns such calls into wrong numbers without an error",
+            why="gloo returns wrong numbers for such calls without an error",
             fix="make every rank call the same collectives, with the same sizes and types, in the same order",
         )
 

@@ -136,7 +136,7 @@ class Loader:
     def _batches(self, window: Window, run: int) -> Iterator[Batch]:
         for micro_step in range(window.micro_steps):
             if self._stream is None or run != self._run:
-                raise RuntimeError("these batches belong to an epoch that was left, or to a closed loader")
+                raise RuntimeError("these batches belong to an epoch that was abandoned, or to a closed loader")
             x, y = next(self._stream)
             piece = window.piece(micro_step, self._rank)
             if len(x) != len(piece):

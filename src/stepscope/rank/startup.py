@@ -33,7 +33,7 @@ def read_place(environ: Mapping[str, str]) -> RankPlace:
             found = "is not set" if text is None else f"is {text!r}"
             raise UsageError(
                 f"{name} {found}",
-                why="the rank half needs RANK, LOCAL_RANK and WORLD_SIZE",
+                why="a rank needs RANK, LOCAL_RANK and WORLD_SIZE",
                 fix="start it with torchrun (stepscope bench does), or export them in your launcher",
             )
         return int(text)

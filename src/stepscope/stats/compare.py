@@ -48,7 +48,7 @@ def mann_whitney(first: Samples, second: Samples) -> MannWhitney | Unavailable:
     a, b = as_array(first), as_array(second)
     if min(a.size, b.size) < MIN_REPLICATES:
         return Unavailable(
-            f"{a.size} + {b.size} replicates: below {MIN_REPLICATES} + {MIN_REPLICATES} no difference can be told"
+            f"{a.size} + {b.size} replicates: below {MIN_REPLICATES} + {MIN_REPLICATES} no difference is distinguishable"
             " from chance"
         )
     doubled = _doubled_mid_ranks(np.concatenate([a, b]))

@@ -61,7 +61,7 @@ def facts_of(table: LoggedRun, name: str, stated: Stated) -> Facts:
     ranks = listed or given or _ranks_from(op, span)
     if ranks is None:
         raise UsageError(
-            f"{name}: on how many ranks?",
+            f"{name}: the number of ranks is missing",
             why=f"the log has no list of devices, and the bandwidths of {op} do not tell",
             fix=f"--world-size {name.split()[0]}=N",
         )

@@ -76,11 +76,11 @@ def _requires(facts: ModelFacts, setting: Setting, options: DdpOptions) -> str |
 
 def _powersgd_requires(facts: ModelFacts, setting: Setting, options: DdpOptions) -> str | None:
     if any(p.shape is None for p in facts.parameters):
-        return "powersgd cannot be planned: the workload does not tell the shapes of its parameters"
+        return "powersgd cannot be planned: the workload does not state the shapes of its parameters"
     if setting.precision == "amp_fp16":
         return (
             "powersgd adds what compression lost to the next step's gradients, so one overflow of amp_fp16's "
-            "loss scale would spoil every later step: use amp_bf16"
+            "loss scale would corrupt every later step: use amp_bf16"
         )
     buckets = len(_buckets(facts, setting, options))
     if setting.backend == "gloo" and buckets > 1:

@@ -20,7 +20,7 @@ from stepscope.matrix import comm_session
         (("--ranks", "0"), "--ranks '0' is not a number of ranks"),
         (("--iters", "few"), "--iters 'few' is neither auto nor a whole number"),
         (("--mode", "async:0"), "not a number of calls"),
-        (("--budget", "0s"), "no time at all"),
+        (("--budget", "0s"), "not a duration above 0"),
         (("--emulate-network", "fast"), "is not an emulated network"),
         (("--backend", "glo"), "did you mean 'gloo'"),
         (("--ops", "none"), "--ops none alone measures nothing"),
@@ -28,11 +28,11 @@ from stepscope.matrix import comm_session
         (("--json", "--format", "csv"), "both say what stdout gets"),
         (("--gpus", "3"), "has no option --gpus; did you mean --ranks?"),
         (("--iter", "3"), "has no option --iter; did you mean --iters?"),
-        (("--root", "1"), "--root changes nothing: none of all_reduce has a root"),
-        (("--pattern", "bi"), "--pattern changes nothing"),
-        (("--ops", "broadcast", "--reduce-op", "max"), "--reduce-op changes nothing: none of broadcast reduces"),
-        (("--iters", "9", "--ci", "0.1"), "--ci changes nothing: --iters says how many calls are timed"),
-        (("--ops", "none", "--matmul", "--overlap"), "--overlap changes nothing: --ops none calls no collective"),
+        (("--root", "1"), "--root has no effect: none of all_reduce has a root"),
+        (("--pattern", "bi"), "--pattern has no effect"),
+        (("--ops", "broadcast", "--reduce-op", "max"), "--reduce-op has no effect: none of broadcast reduces"),
+        (("--iters", "9", "--ci", "0.1"), "--ci has no effect: --iters says how many calls are timed"),
+        (("--ops", "none", "--matmul", "--overlap"), "--overlap has no effect: --ops none calls no collective"),
         (("--backend", "gloo", "--nccl-debug", "all"), "--nccl-debug: the ranks talk over gloo"),
         (("--dtype", "int32", "--reduce-op", "avg"), "avg of int32: integers have no average that is an integer"),
     ],
@@ -57,5 +57,5 @@ def test_more_ranks_than_memory_holds_are_refused(
     with pytest.raises(SystemExit) as ended:
         main(["comm", "--ranks", "2,3", "-o", str(tmp_path / "run")])
     assert ended.value.code == 2
-    assert "3 ranks do not fit into this machine's memory" in capsys.readouterr().err
+    assert "3 ranks do not fit in this machine's memory" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

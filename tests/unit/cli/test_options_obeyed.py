@@ -240,7 +240,7 @@ def test_every_option_of_a_command_is_in_the_table(command: str) -> None:
         (["trace", "new", "--diff", "old", "--merge", "m", "--show", "idle"], "--diff does not go with --show, --merge"),
         (["trace", "new", "--json", "--limit", "3"], "--json does not go with --limit: it lists every row"),
         (["trace", "new", "--show", "budget", "--sort", "calls"], "--show without 'operators' does not go with --sort"),
-        (["trace", "new", "--cell", "x"], "--cell 'x': new is no run folder of `stepscope bench`"),
+        (["trace", "new", "--cell", "x"], "--cell 'x': new is not a run folder of `stepscope bench`"),
         (["trace", "new", "--rank-of", "rank-9.json=1"], "no trace 'rank-9.json' was read"),
         (["trace", "new", "--sort", "callz"], "did you mean 'calls'"),
         (["compare", "metrics/old", "metrics/new", "--rounds", "8"], "compare without --run does not go with --rounds"),

@@ -75,9 +75,9 @@ def test_a_barrier_needs_no_size(capsys: pytest.CaptureFixture[str]) -> None:
         (["predict"], "nothing to predict"),
         (["predict", "--collective", "allreduc"], "did you mean 'all_reduce'"),
         (["predict", "--collective", "all_reduce"], "--gpus"),
-        (ASKED, "how many bytes"),
+        (ASKED, "the size is missing"),
         ([*ASKED, "--size", "1K", "--sizes", "1K:2K"], "both"),
-        (["predict", "--collective", "all_reduce", "--gpus", "8", "--size", "1K"], "on which GPU"),
+        (["predict", "--collective", "all_reduce", "--gpus", "8", "--size", "1K"], "the GPU is missing"),
         (
             ["predict", "--collective", "all_reduce", "--gpus", "8", "--size", "1K", "--gpu", "h100-smx"],
             "h100-sxm",

@@ -20,7 +20,7 @@ CELL = {"workload": "mlp", "dataset": "synthetic", "strategy": "ddp", "world_siz
     ],
 )  # fmt: skip
 def test_a_key_of_another_tool_is_named_as_it_is_called_here(foreign: str, here: str) -> None:
-    assert f"unknown key {foreign!r}: here it is called {here}" in unknown_cell_key(foreign)
+    assert f"unknown key {foreign!r}: stepscope calls it {here}" in unknown_cell_key(foreign)
 
 
 def test_a_mistyped_key_is_answered_with_the_nearest_one_and_no_long_list() -> None:

@@ -90,7 +90,7 @@ def test_launch_and_measure_can_be_set(build: Build) -> None:
         ("base.world_siez=1", "did you mean 'world_size'"),
         ("axes.modle.size=[tiny]", "did you mean 'model'"),
         ("measure.budget=1", "did you mean 'budget_s'"),
-        ("name.first=x", "nothing below it"),
+        ("name.first=x", "no keys below it"),
         ("include.1.lr=1", "items 0 to 0"),
         ("include.x.lr=1", "items 0 to 0"),
         ("exclude.0.lr=1", "has no exclude"),

@@ -125,7 +125,7 @@ FIRING: list[tuple[str, EnvironmentRecord, Status, str]] = [
     ("nccl", server(torch=cuda_torch(4, nccl=False)), Status.FAIL, "NCCL"),
     ("host_name", laptop(hostname_addresses=(), unavailable={"hostname_addresses": "does not resolve"}),
      Status.WARN, "/etc/hosts"),
-    ("host_name", laptop(hostname_addresses=("192.0.2.9",)), Status.WARN, "no address of this machine"),
+    ("host_name", laptop(hostname_addresses=("192.0.2.9",)), Status.WARN, "not an address of this machine"),
     ("host_name", laptop(variables={"SLURM_NNODES": "2"}), Status.WARN, "GLOO_SOCKET_IFNAME"),
     ("socket_interface", laptop(variables={"GLOO_SOCKET_IFNAME": "ib0"}), Status.FAIL, "eth0"),
     ("socket_interface", laptop(variables={"GLOO_SOCKET_IFNAME": "eth"}), Status.FAIL, "eth0"),
@@ -175,7 +175,7 @@ def test_every_check_has_a_case_that_fires() -> None:
 
 
 QUIET: list[tuple[str, EnvironmentRecord, Status, str]] = [
-    ("torch", laptop(torch=None, unavailable={"torch": "not asked for"}), Status.SKIP, "not asked"),
+    ("torch", laptop(torch=None, unavailable={"torch": "not asked for"}), Status.SKIP, "not checked"),
     ("torch_version", laptop(torch=torch_fact(version="2.6.0")), Status.PASS, "2.6.0"),
     ("torch_version", laptop(torch=torch_fact(version="2.10.0a0+git1234")), Status.PASS, "2.10"),
     ("usable_cores", server(usable_cores=8), Status.PASS, "8 of 64"),
@@ -183,10 +183,10 @@ QUIET: list[tuple[str, EnvironmentRecord, Status, str]] = [
     ("gpu_visibility", laptop(torch=cuda_torch(2, "AMD Instinct MI300X")), Status.PASS, "2 GPUs"),
     ("gpu_visibility", laptop(torch=cuda_torch(0, cuda_error="no driver")), Status.SKIP, "no NVIDIA driver library"),
     ("gpu_in_use", server(gpus=(gpu(0, memory_used_bytes=2 * GIB),)), Status.PASS, "free"),
-    ("gpu_in_use", server(gpus=(gpu(0, memory_bytes=None, memory_used_bytes=None),)), Status.SKIP, "does not tell"),
-    ("gpu_power", server(gpus=(gpu(0, power_limit_w=None),)), Status.SKIP, "does not tell"),
+    ("gpu_in_use", server(gpus=(gpu(0, memory_bytes=None, memory_used_bytes=None),)), Status.SKIP, "does not report it"),
+    ("gpu_power", server(gpus=(gpu(0, power_limit_w=None),)), Status.SKIP, "does not report it"),
     ("gpu_links", server(count=1), Status.SKIP, "one GPU"),
-    ("gpu_links", server(count=2), Status.PASS, "cannot be told"),
+    ("gpu_links", server(count=2), Status.PASS, "unknown"),
     ("gpu_links", server(count=8), Status.PASS, "through NVSwitch"),
     ("gpu_links", server(topology=None, unavailable={"topology": "did not answer"}), Status.SKIP, "did not answer"),
     ("gpu_links", server(topology="garbage"), Status.SKIP, "no link matrix"),

@@ -242,7 +242,7 @@ def test_noise_on_stdout_before_the_torch_probes_answer_does_not_matter() -> Non
         ("import sys; sys.exit(9)", "exit code 9"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
         ("raise RuntimeError('libcudart is missing')", "libcudart is missing"),
-        ("print('hello')", "without an answer"),
+        ("print('hello')", "without a result"),
         ("print('{\"version\": 3}')", "not a valid TorchFact"),
         ("print('{\"version\":')", "not readable"),
     ],

@@ -173,7 +173,7 @@ def test_precisions_that_the_device_lacks_are_unsupported(plan: Plan, gpus: Mach
 def test_in_a_joined_world_only_its_size_runs(plan: Plan, gpus: Machine) -> None:
     joined = replace(gpus, joined_world_size=8)
     cells = plan("axes: {strategy: [ddp], world_size: [2, 8]}", machine=joined)
-    assert reasons(cells) == {("ddp", 2): "2 ranks: the launcher has started 8", ("ddp", 8): None}
+    assert reasons(cells) == {("ddp", 2): "2 ranks: the launcher started 8", ("ddp", 8): None}
 
 
 def test_a_network_that_is_none_is_refused_with_the_way_to_write_it(plan: Plan) -> None:

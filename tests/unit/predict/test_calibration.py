@@ -112,7 +112,7 @@ def test_where_the_line_fails_is_said() -> None:
 def test_sizes_that_contradict_each_other_are_noted(factor: float) -> None:
     (fit,) = made(sweep(bend=lambda size: factor if size.bit_length() // 2 % 2 else 1.0)).fits
     assert fit.curve.cross_validated_error != 0
-    assert any("measured too unevenly to rely on" in note for note in fit.notes)
+    assert any("too noisy for conclusions" in note for note in fit.notes)
 
 
 def test_sizes_that_agree_are_not_called_uneven() -> None:

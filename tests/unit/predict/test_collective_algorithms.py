@@ -242,7 +242,7 @@ def test_a_forced_algorithm_is_used() -> None:
         ({"caller": "torhc"}, "did you mean 'torch'"),
         ({"n_gpus": 0}, "cannot hold"),
         ({"size_bytes": -1}, "-1 bytes"),
-        ({"gpus_per_node": 0}, "0 GPUs a node"),
+        ({"gpus_per_node": 0}, "0 GPUs per node"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_was_meant(change: dict[str, object], said: str) -> None:

@@ -94,7 +94,7 @@ def test_a_rank_without_a_dump_is_told_of_beside_another_cause() -> None:
 
 
 def test_a_dump_that_could_not_be_read_says_why() -> None:
-    unread = replace(dump(1), groups=(), unavailable="its flight recorder did not answer within 1 s")
+    unread = replace(dump(1), groups=(), unavailable="its flight recorder did not respond within 1 s")
     findings = compare([dump(0, pending(1)), unread, dump(2, pending(1))], world_size=3)
     assert culprits(findings) == (1,)
     assert any("did not answer" in f.sentence for f in findings)

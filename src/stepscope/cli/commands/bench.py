@@ -40,19 +40,19 @@ class Bench(Options):
             metavar="NETWORK",
         ),
     ] = None
-    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets lie.", metavar="DIR")] = None
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets.", metavar="DIR")] = None
     download: Annotated[bool, typer.Option("--download", help="Fetch missing public data into --data-dir.")] = False
     profile: Annotated[
         bool, typer.Option("--profile", help="Add three profiled steps to each cell: one trace per rank.")
     ] = False
     tensorboard: Annotated[
-        Path | None, typer.Option(help="Also write the traces where TensorBoard looks.", metavar="DIR")
+        Path | None, typer.Option(help="Also write the traces for TensorBoard into this folder.", metavar="DIR")
     ] = None
     rerun: Annotated[
         str | None,
-        typer.Option(help="When resuming, measure these cells once more.", metavar="CELL|failed|baseline,..."),
+        typer.Option(help="When resuming, measure these cells again.", metavar="CELL|failed|baseline,..."),
     ] = None
-    force: Annotated[bool, typer.Option("--force", help="Use a run folder of another matrix, machine or torch.")] = (
+    force: Annotated[bool, typer.Option("--force", help="Allow a run folder of another matrix, machine or torch.")] = (
         False
     )
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")] = False

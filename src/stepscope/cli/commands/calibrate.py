@@ -19,7 +19,7 @@ class Calibrate(Options):
     run: Annotated[Path, typer.Argument(help="Run folder of `stepscope comm`.", metavar="RUN", show_default=False)]
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Where to write; without it RUN/calib.json.", metavar="FILE"),
+        typer.Option("-o", "--output", help="Output file; default: RUN/calib.json.", metavar="FILE"),
     ] = None
     charts: Annotated[
         bool, typer.Option("--charts", help="Also draw predicted against measured (PNG) into RUN/report.")

@@ -28,7 +28,7 @@ class Comm(Options):
     reduce_op: Annotated[str, typer.Option(help="sum, avg, max, min, product.", metavar="OP,...")] = "sum"
     ranks: Annotated[
         str | None,
-        typer.Option(help="World sizes; without it all GPUs, or 2 on the CPU.", metavar="N,..."),
+        typer.Option(help="World sizes; default: all GPUs, or 2 on the CPU.", metavar="N,..."),
     ] = None
     backend: Annotated[str, typer.Option(help="nccl, gloo or auto.")] = "auto"
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
@@ -37,7 +37,7 @@ class Comm(Options):
         typer.Option(help="blocking, async:K, coalesced:K, grouped:K (K calls in flight).", metavar="MODE,..."),
     ] = "blocking"
     in_place: Annotated[str, typer.Option(help="no, yes, both, or auto: as torch calls it without a copy.")] = "auto"
-    pattern: Annotated[str, typer.Option(help="Of send_recv: ring, uni, bi.", metavar="PATTERN,...")] = "ring"
+    pattern: Annotated[str, typer.Option(help="Pattern of send_recv: ring, uni, bi.", metavar="PATTERN,...")] = "ring"
     root: Annotated[int, typer.Option(help="Root of broadcast, reduce, gather, scatter.", min=0)] = 0
     pacing: Annotated[
         str,
@@ -54,20 +54,22 @@ class Comm(Options):
         float,
         typer.Option(help="auto stops when the median's 95% interval is within this fraction.", min=0.001, max=1),
     ] = 0.02
-    budget: Annotated[str, typer.Option(help="Longest time for one size.", metavar="TIME")] = "5s"
+    budget: Annotated[str, typer.Option(help="Maximum time for one size.", metavar="TIME")] = "5s"
     timeout: Annotated[
         str,
-        typer.Option(help="A size that has not moved on for this long is reported as hanging.", metavar="TIME"),
+        typer.Option(help="Report a size as hanging after this long without progress.", metavar="TIME"),
     ] = "120s"
     check: Annotated[bool, typer.Option("--check/--no-check", help="Verify the result at every size.")] = True
     pairs: Annotated[bool, typer.Option("--pairs", help="Also measure messages between every two ranks.")] = False
     matmul: Annotated[bool, typer.Option("--matmul", help="Also measure matrix products: achievable FLOP/s.")] = False
-    overlap: Annotated[bool, typer.Option("--overlap", help="Also run each collective beside matrix products.")] = False
+    overlap: Annotated[
+        bool, typer.Option("--overlap", help="Also run each collective together with matrix products.")
+    ] = False
     env: Annotated[
         tuple[str, ...],
         typer.Option(
             "--env",
-            help="Sweep a variable, each value in a world of its own: NCCL_ALGO=Ring,Tree.",
+            help="Sweep an environment variable, one world per value: NCCL_ALGO=Ring,Tree.",
             metavar="NAME=V,...",
         ),
     ] = ()
@@ -93,9 +95,11 @@ class Comm(Options):
     plan: Annotated[bool, typer.Option("--plan", help="Print the sweeps; run nothing.")] = False
     charts: Annotated[bool, typer.Option("--charts", help="Also draw the charts (PNG) into the run folder.")] = False
     format_: Annotated[
-        str, typer.Option("--format", help="What stdout gets: table, csv or document-001.", metavar="FORMAT")
+        str, typer.Option("--format", help="Output format: table, csv or document-001.", metavar="FORMAT")
     ] = "table"
-    force: Annotated[bool, typer.Option("--force", help="Use a run folder of other sweeps, machine or torch.")] = False
+    force: Annotated[
+        bool, typer.Option("--force", help="Allow a run folder of other sweeps, another machine or torch.")
+    ] = False
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")] = False
 
 

@@ -32,7 +32,7 @@ class Compare(Options):
         Path | None,
         typer.Option("-o", "--output", help="Folder of --run; rerun with the same folder to resume.", metavar="DIR"),
     ] = None
-    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets of --run lie.", metavar="DIR")] = None
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets for --run.", metavar="DIR")] = None
     set_: Annotated[
         tuple[str, ...],
         typer.Option("--set", help="Override a key of both matrix files: base.lr=0.1.", metavar="KEY=VALUE"),

@@ -1,4 +1,4 @@
-"""``stepscope demo``: the shortest way to a table of one's own."""
+"""``stepscope demo``: the shortest way to a first table of this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Demo(Options):
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Run folder.", metavar="DIR")] = None
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Train on real data lying here (MNIST), not on the synthetic set.", metavar="DIR"),
+        typer.Option(help="Train on the MNIST files in this folder, not on synthetic data.", metavar="DIR"),
     ] = None
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")] = False
 

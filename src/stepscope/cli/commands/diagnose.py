@@ -13,7 +13,7 @@ from stepscope.cli.evidence_options import EvidenceOptions, Paths
 class Diagnose(EvidenceOptions):
     """Say what is wrong with a training job, prove it with numbers, and name the next thing to do.
 
-    Findings are ranked by the share of the step that mending them returns at most.
+    Findings are ranked by the maximum share of the step that a fix can save.
     """
 
     paths: Paths = ()
@@ -21,13 +21,13 @@ class Diagnose(EvidenceOptions):
         None
     )
     explain: Annotated[
-        str | None, typer.Option(help="What a rule sees, why that is bad, and its limits.", metavar="RULE")
+        str | None, typer.Option(help="Explain a rule: what it detects, why it matters, its limits.", metavar="RULE")
     ] = None
     protocol: Annotated[
-        bool, typer.Option("--protocol", help="The investigation in five steps: what is known, what to run.")
+        bool, typer.Option("--protocol", help="Show the investigation in five steps: what is known, what to run.")
     ] = False
     everything: Annotated[
-        bool, typer.Option("--all", help="Also what was looked at and found in order, and what was skipped.")
+        bool, typer.Option("--all", help="Also list the checks that found nothing and those that were skipped.")
     ] = False
     fail_if: Annotated[
         tuple[str, ...],

@@ -10,7 +10,7 @@ from stepscope.cli.command import Command, Options
 
 
 class Hardware(Options):
-    """List accelerators and links with their dense peaks, or look one GPU up.
+    """List accelerators and links with their dense peaks, or look up one GPU.
 
     Rates are dense (no sparsity), matrix units with FP32 accumulation; links count one direction.
     """

@@ -20,26 +20,26 @@ class Predict(Options):
         str | None,
         typer.Option(help="all_reduce, all_gather, reduce_scatter, ...", metavar="OP", show_default=False),
     ] = None
-    size: Annotated[str | None, typer.Option(help="S as nccl-tests counts it: 25MiB, 1K = 1024.", metavar="SIZE")] = (
-        None
-    )
-    sizes: Annotated[str | None, typer.Option(help="Several: FROM:TO:FACTOR, or a list.", metavar="SIZES")] = None
+    size: Annotated[
+        str | None, typer.Option(help="Size S as nccl-tests counts it: 25MiB, 1K = 1024.", metavar="SIZE")
+    ] = None
+    sizes: Annotated[str | None, typer.Option(help="Several sizes: FROM:TO:FACTOR, or a list.", metavar="SIZES")] = None
     gpus: Annotated[int | None, typer.Option(help="Ranks, one GPU each.", metavar="N")] = None
     gpu: Annotated[str | None, typer.Option(help="A GPU of `stepscope hardware`: h100-sxm.", metavar="GPU")] = None
     gpus_per_node: Annotated[
-        int | None, typer.Option(help="Without it what is usual for the GPU, 8 mostly.", metavar="N")
+        int | None, typer.Option(help="Default: what is usual for the GPU, mostly 8.", metavar="N")
     ] = None
     network: Annotated[
         str | None,
-        typer.Option(help="Between nodes: infiniband-ndr, roce-400g, efa-p5, ...", metavar="NETWORK"),
+        typer.Option(help="Network between nodes: infiniband-ndr, roce-400g, efa-p5, ...", metavar="NETWORK"),
     ] = None
     adapters: Annotated[
         int | None,
-        typer.Option(help="Network adapters of a node; without it the usual ones.", metavar="N", min=1),
+        typer.Option(help="Network adapters per node; default: the usual number.", metavar="N", min=1),
     ] = None
-    sharp: Annotated[bool, typer.Option("--sharp", help="The network reduces (SHARP).")] = False
+    sharp: Annotated[bool, typer.Option("--sharp", help="The switches reduce (SHARP).")] = False
     algorithm: Annotated[
-        str | None, typer.Option(help="Only this one, as NCCL_ALGO does: ring, tree, nvls.", metavar="ALGO")
+        str | None, typer.Option(help="Force one algorithm, as NCCL_ALGO does: ring, tree, nvls.", metavar="ALGO")
     ] = None
     caller: Annotated[
         str,
@@ -52,13 +52,13 @@ class Predict(Options):
     ] = None
     validate: Annotated[
         Path | None,
-        typer.Option(help="Compare predictions with the measured tables there.", metavar="DIR|FILE"),
+        typer.Option(help="Compare predictions with the measured tables in this folder or file.", metavar="DIR|FILE"),
     ] = None
     buckets: Annotated[
         Path | None,
-        typer.Option(help="A run of `stepscope bench`: which gradient bucket size is best there.", metavar="RUN"),
+        typer.Option(help="Find the best gradient bucket size for this run of `stepscope bench`.", metavar="RUN"),
     ] = None
-    cell: Annotated[str | None, typer.Option(help="Which cell of that run.", metavar="ID")] = None
+    cell: Annotated[str | None, typer.Option(help="Cell of that run.", metavar="ID")] = None
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
 
 

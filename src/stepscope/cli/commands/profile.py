@@ -1,4 +1,4 @@
-"""``stepscope profile``: steps of any training command, unchanged, and what they say."""
+"""``stepscope profile``: profile steps of any training command, unmodified."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ class Window(Options):
 
     steps: Annotated[int, typer.Option(help="Steps to profile.", min=1)] = 3
     wait: Annotated[
-        str, typer.Option(help="Steps before them; auto: until step times have settled.", metavar="auto|N")
+        str, typer.Option(help="Steps before the window; auto: until step times settle.", metavar="auto|N")
     ] = "auto"
-    warmup: Annotated[int, typer.Option(help="Steps with the profiler on that are not kept.", min=0)] = 1
+    warmup: Annotated[int, typer.Option(help="Steps recorded before the window and dropped.", min=0)] = 1
     duration: Annotated[
         float | None,
-        typer.Option(help="For a job without an optimizer: seconds of forward passes.", metavar="SECONDS"),
+        typer.Option(
+            help="For a job without an optimizer: record forward passes for this many seconds.", metavar="SECONDS"
+        ),
     ] = None
     after: Annotated[
         float, typer.Option(help="With --duration: seconds from the first forward pass to the window.", min=0)
@@ -31,12 +33,14 @@ class Window(Options):
     )
     stacks: Annotated[bool, typer.Option("--stacks", help="Record Python stacks (slow).")] = False
     memory: Annotated[bool, typer.Option("--memory", help="Record every allocation.")] = False
-    flops: Annotated[bool, typer.Option("--flops", help="Let the profiler count FLOP, too.")] = False
-    modules: Annotated[bool, typer.Option("--modules", help="Mark the model's modules (adds time a call).")] = False
+    flops: Annotated[bool, typer.Option("--flops", help="Let the profiler also count FLOP.")] = False
+    modules: Annotated[bool, typer.Option("--modules", help="Mark the model's modules (adds time to each call).")] = (
+        False
+    )
 
 
 class Profile(Window):
-    """Profile a few steps of any training command, unchanged, and show where their time goes.
+    """Profile a few steps of any training command, unmodified, and show where their time goes.
 
     stepscope profile -- torchrun --nproc-per-node 8 train.py
     """
@@ -50,7 +54,7 @@ class Profile(Window):
     ] = None
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the traces.", metavar="DIR")] = None
     step_optimizer: Annotated[
-        int, typer.Option(help="Which optimizer's steps count, in the order of their first step.", min=1, metavar="N")
+        int, typer.Option(help="Optimizer whose steps count, numbered by first step.", min=1, metavar="N")
     ] = 1
     nccl_debug: Annotated[bool, typer.Option("--nccl-debug", help="Keep NCCL's own log (NCCL_DEBUG=INFO).")] = False
     tensorboard: Annotated[

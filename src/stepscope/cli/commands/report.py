@@ -22,21 +22,21 @@ class Report(EvidenceOptions):
         typer.Option(
             "-o",
             "--output",
-            help="Folder to write to; without it RUN/report, and ./stepscope-report/NAME for other results.",
+            help="Output folder; default: RUN/report, or ./stepscope-report/NAME for other results.",
             metavar="DIR",
         ),
     ] = None
     html: Annotated[bool, typer.Option("--html", help="One self-contained HTML page.")] = False
     png: Annotated[bool, typer.Option("--png", help="Charts as PNG.")] = False
     svg: Annotated[bool, typer.Option("--svg", help="Charts as SVG.")] = False
-    pdf: Annotated[bool, typer.Option("--pdf", help="Charts as PDF, only where asked for.")] = False
+    pdf: Annotated[bool, typer.Option("--pdf", help="Charts as PDF (off by default).")] = False
     csv: Annotated[bool, typer.Option("--csv", help="Tables as CSV, in base units.")] = False
     tex: Annotated[bool, typer.Option("--tex", help="Tables as LaTeX (booktabs).")] = False
     md: Annotated[bool, typer.Option("--md", help="Tables as Markdown.")] = False
     txt: Annotated[bool, typer.Option("--txt", help="performance_report.txt: findings first.")] = False
     datasets: Annotated[
         tuple[str, ...],
-        typer.Option("--datasets", help="Only runs on these data sets (A,B or again).", metavar="NAME"),
+        typer.Option("--datasets", help="Only runs on these data sets (A,B; repeatable).", metavar="NAME"),
     ] = ()
     title: Annotated[str | None, typer.Option(help="Heading of the page.")] = None
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document, with the files.")] = False

@@ -21,7 +21,7 @@ class Run(Options):
     ]
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the job.", metavar="DIR")] = None
     step_optimizer: Annotated[
-        int, typer.Option(help="Which optimizer's steps count, in the order of their first step.", min=1, metavar="N")
+        int, typer.Option(help="Optimizer whose steps count, numbered by first step.", min=1, metavar="N")
     ] = 1
     nccl_debug: Annotated[bool, typer.Option("--nccl-debug", help="Keep NCCL's own log (NCCL_DEBUG=INFO).")] = False
 

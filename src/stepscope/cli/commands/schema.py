@@ -10,12 +10,12 @@ from stepscope.cli.command import Command, Options
 
 
 class Schema(Options):
-    """Print the JSON Schemas of the files in run folders and of what `--json` prints."""
+    """Print the JSON Schemas of the files in run folders and of the documents that `--json` prints."""
 
     name: Annotated[
         str | None,
         typer.Argument(
-            help="One of them (run, training_run, diagnose); without it all.",
+            help="One schema (run, training_run, diagnose); default: all.",
             metavar="NAME",
             show_default=False,
         ),

@@ -39,7 +39,7 @@ class Trace(Options):
     sort: Annotated[
         str, Option(help="Order of operators: host_self, host_total, device_self, device_total, calls, flop, name.")
     ] = "device_self"
-    cell: Annotated[str | None, Option(help="Which cell of a run folder.", metavar="ID")] = None
+    cell: Annotated[str | None, Option(help="Cell of a run folder.", metavar="ID")] = None
     rank_of: Annotated[
         tuple[str, ...],
         Option("--rank-of", help="State the rank of a file that records none.", metavar="FILE=N"),
@@ -73,9 +73,9 @@ class Trace(Options):
         Option("--diff-steps", help="Compare steps of the same traces: 10-13:20-23.", metavar="A-B:C-D"),
     ] = None
     processes: Annotated[
-        int | None, Option(help="Ranks read at a time; without it one per core.", min=1, metavar="N")
+        int | None, Option(help="Ranks read at a time; default: one per core.", min=1, metavar="N")
     ] = None
-    cache: Annotated[bool, Option("--cache", help="Keep what was read (~/.cache/stepscope) for the next time.")] = False
+    cache: Annotated[bool, Option("--cache", help="Cache what is read in ~/.cache/stepscope.")] = False
     csv: Annotated[Path | None, Option(help="Also write the tables there as CSV.", metavar="DIR")] = None
     fail_if: Annotated[
         tuple[str, ...],

@@ -27,7 +27,7 @@ def torch(record: EnvironmentRecord) -> Outcome:
         return passed(torch_build(record.torch))
     reason = why(record, "torch")
     if reason == "not asked for":
-        return skipped("torch was not asked")
+        return skipped("torch was not checked")
     if "not installed" in reason:
         return failed(f"{reason}; reading traces and reports works without it", fix="pip install 'stepscope[torch]'")
     return failed(reason, fix="run `python -m stepscope.rank --probe` and repair what it prints")
@@ -41,11 +41,11 @@ OLDEST = (2, 6)
 def torch_version(record: EnvironmentRecord) -> Outcome:
     """torch is new enough for the rank half."""
     if record.torch is None:
-        return skipped("torch does not answer")
+        return skipped("torch does not respond")
     match = re.match(r"(\d+)\.(\d+)", record.torch.version)
     wanted = ".".join(map(str, OLDEST))
     if match is None:
-        return skipped(f"{record.torch.version!r} is no version number")
+        return skipped(f"{record.torch.version!r} is not a version number")
     if (int(match[1]), int(match[2])) < OLDEST:
         return failed(f"torch {record.torch.version} is older than {wanted}", fix=f"pip install -U 'torch>={wanted}'")
     return passed(f"{record.torch.version} is at least {wanted}")
@@ -56,7 +56,7 @@ def bf16(record: EnvironmentRecord) -> Outcome:
     """BF16 arithmetic in hardware."""
     torch = record.torch
     if torch is None:
-        return skipped("torch does not answer")
+        return skipped("torch does not respond")
     if torch.device_count:
         if torch.bf16:
             return passed("in hardware on every GPU")
@@ -106,9 +106,9 @@ def memory(record: EnvironmentRecord) -> Outcome:
     limit = " (cgroup limit)" if record.memory_limit_bytes is not None else ""
     found = f"{format_bytes_binary(record.memory_available_bytes)} of {format_bytes_binary(record.memory_bytes)} free"
     found += limit
-    fix = "end other processes" + (" or raise the container's or job's memory limit" if limit else "")
+    fix = "stop other processes" + (" or raise the container's or job's memory limit" if limit else "")
     if free < STOP_FRACTION:
-        return failed(f"{found}: a benchmark would stop at once to save the machine", fix=fix)
+        return failed(f"{found}: a benchmark would stop at once to protect the machine", fix=fix)
     if free < LOW_FRACTION:
         return warned(found, fix=fix)
     return passed(found)
@@ -125,7 +125,7 @@ def shared_memory(record: EnvironmentRecord) -> Outcome:
     found = f"{format_bytes_binary(record.shared_memory.free_bytes)} free in /dev/shm"
     if record.shared_memory.free_bytes < LOW_SHARED_BYTES:
         return warned(
-            f"{found}: DataLoader workers and NCCL end with a bus error when it is full",
+            f"{found}: DataLoader workers and NCCL crash with a bus error when it is full",
             fix="start the container with --ipc=host or --shm-size=8g (Kubernetes: an emptyDir of medium Memory)",
         )
     return passed(found)

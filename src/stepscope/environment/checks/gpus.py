@@ -26,7 +26,7 @@ def gpu_visibility(record: EnvironmentRecord) -> Outcome:
     """torch can use the GPUs that the driver lists."""
     torch, present = record.torch, len(record.gpus)
     if torch is None:
-        return skipped("torch does not answer")
+        return skipped("torch does not respond")
     if torch.cuda_error is not None and (present or torch.device_count):
         return failed(
             f"CUDA does not start: {torch.cuda_error}",
@@ -61,7 +61,7 @@ def _none_usable(record: EnvironmentRecord, present: int) -> Outcome:
         return failed(f"{gpus} here, but torch is a CPU build", fix="install the CUDA build of torch (pytorch.org)")
     if setting:
         return warned(f"{setting} hides all {gpus}", fix="unset CUDA_VISIBLE_DEVICES")
-    return failed(f"{gpus} here, torch sees none", fix="check `nvidia-smi` and the rights of /dev/nvidia*")
+    return failed(f"{gpus} here, torch sees none", fix="check `nvidia-smi` and the permissions of /dev/nvidia*")
 
 
 def _setting(record: EnvironmentRecord) -> str | None:
@@ -115,7 +115,7 @@ def gpu_in_use(record: EnvironmentRecord) -> Outcome:
         if gpu.memory_used_bytes is not None and gpu.memory_bytes
     ]
     if not known:
-        return skipped("the driver does not tell" if record.gpus else no_gpu_reason(record))
+        return skipped("the driver does not report it" if record.gpus else no_gpu_reason(record))
     busy = [
         f"GPU {index}: {format_bytes_binary(used)} of {format_bytes_binary(total)}"
         for index, used, total in known
@@ -124,7 +124,7 @@ def gpu_in_use(record: EnvironmentRecord) -> Outcome:
     if busy:
         return warned(
             f"memory in use already ({listed(busy)}): timings will suffer",
-            fix="end the other processes (`nvidia-smi` lists them)",
+            fix="stop the other processes (`nvidia-smi` lists them)",
         )
     return passed("memory free on all of them")
 
@@ -138,12 +138,12 @@ def gpu_power(record: EnvironmentRecord) -> Outcome:
         if gpu.power_limit_w is not None and gpu.power_limit_default_w is not None
     ]
     if not known:
-        return skipped("the driver does not tell" if record.gpus else no_gpu_reason(record))
+        return skipped("the driver does not report it" if record.gpus else no_gpu_reason(record))
     capped = [f"GPU {index}: {limit:.0f} of {full:.0f} W" for index, limit, full in known if limit < 0.98 * full]
     if capped:
         return warned(
             f"power limit lowered ({listed(capped)}): clocks drop under load",
-            fix="ask the operator, or as root: nvidia-smi -pl WATTS",
+            fix="ask the administrator, or run as root: nvidia-smi -pl WATTS",
         )
     return passed(listed(dict.fromkeys(f"{limit:.0f} W" for _, limit, _ in known)))
 
@@ -169,7 +169,7 @@ def pcie_width(record: EnvironmentRecord) -> Outcome:
         (gpu.index, gpu.pcie_width, gpu.pcie_width_max) for gpu in record.gpus if gpu.pcie_width and gpu.pcie_width_max
     ]
     if not known:
-        return skipped("the driver does not tell" if record.gpus else no_gpu_reason(record))
+        return skipped("the driver does not report it" if record.gpus else no_gpu_reason(record))
     narrow = [f"GPU {index}: x{width} of x{full}" for index, width, full in known if width < full]
     if narrow:
         return warned(

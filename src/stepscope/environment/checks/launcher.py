@@ -29,12 +29,12 @@ def stale_world(record: EnvironmentRecord) -> Outcome:
     """RANK and WORLD_SIZE are there only where a launcher set them; left over in a shell they make a job wait for ever."""
     present = [name for name in NAMES if variable(record, name) is not None]
     if "RANK" not in present and "WORLD_SIZE" not in present:
-        return passed("RANK and WORLD_SIZE are not set: a launcher decides")
+        return passed("RANK and WORLD_SIZE are not set: a launcher sets them")
     wrong = [name for name in ("RANK", "WORLD_SIZE") if integer(record, name) is None]
     if wrong:
         missing = " and ".join(wrong)
         return failed(
-            f"{missing} is missing or no number, while {', '.join(present)} is set",
+            f"{missing} is missing or not a number, while {', '.join(present)} is set",
             fix=f"unset {' '.join(present)}",
         )
     rank, world = integer(record, "RANK") or 0, integer(record, "WORLD_SIZE") or 0
@@ -55,9 +55,9 @@ def local_rank(record: EnvironmentRecord) -> Outcome:
     """The local rank has a device of its own."""
     local, world = integer(record, "LOCAL_RANK"), integer(record, "LOCAL_WORLD_SIZE")
     if local is None and world is None:
-        return skipped("LOCAL_RANK is not set: this is no rank")
+        return skipped("LOCAL_RANK is not set: not running under a launcher")
     if record.torch is None:
-        return skipped("torch does not answer")
+        return skipped("torch does not respond")
     devices = record.torch.device_count
     if not devices:
         return skipped(no_gpu_reason(record))
@@ -79,7 +79,9 @@ def threads(record: EnvironmentRecord) -> Outcome:
     setting = variable(record, "OMP_NUM_THREADS")
     threads = integer(record, "OMP_NUM_THREADS")
     if setting is not None and not threads:
-        return warned(f"OMP_NUM_THREADS={setting} is no number of threads", fix="export OMP_NUM_THREADS=1 or unset it")
+        return warned(
+            f"OMP_NUM_THREADS={setting} is not a number of threads", fix="export OMP_NUM_THREADS=1 or unset it"
+        )
     ranks, source = local_ranks(record)
     cores = record.usable_cores
     fix = f"export OMP_NUM_THREADS={max(cores // ranks, 1)}"
@@ -90,7 +92,7 @@ def threads(record: EnvironmentRecord) -> Outcome:
         return passed(f"{product} fits {counted(cores, 'core')}")
     default = record.torch.intra_op_threads if record.torch is not None else None
     if default is None:
-        return skipped("OMP_NUM_THREADS is not set and torch does not answer")
+        return skipped("OMP_NUM_THREADS is not set and torch does not respond")
     if default > cores:
         return warned(
             f"each process starts {counted(default, 'thread')} on {counted(cores, 'usable core')} "
@@ -103,7 +105,7 @@ def threads(record: EnvironmentRecord) -> Outcome:
             f"{ranks * default} on {counted(cores, 'core')}; torchrun would set 1",
             fix=fix,
         )
-    return passed(f"OMP_NUM_THREADS is not set: a lone process takes {default}, torchrun gives each rank 1")
+    return passed(f"OMP_NUM_THREADS is not set: a single process takes {default}, torchrun gives each rank 1")
 
 
 _LOOPBACK = ("localhost", "127.0.0.1", "127.0.1.1", "::1")
@@ -114,12 +116,12 @@ def master_address(record: EnvironmentRecord) -> Outcome:
     """MASTER_ADDR and MASTER_PORT can work."""
     address, port = variable(record, "MASTER_ADDR"), variable(record, "MASTER_PORT")
     if address is None and port is None:
-        return skipped("MASTER_ADDR is not set: the launcher chooses it")
+        return skipped("MASTER_ADDR is not set: the launcher sets it")
     if port is not None and not 0 < (integer(record, "MASTER_PORT") or 0) < 65536:
-        return failed(f"MASTER_PORT={port} is no port", fix="export MASTER_PORT=29500")
+        return failed(f"MASTER_PORT={port} is not a port", fix="export MASTER_PORT=29500")
     if address is not None and address in _LOOPBACK and several_hosts(record):
         return failed(
-            f"MASTER_ADDR={address} in a job on several hosts: each host would talk to itself",
+            f"MASTER_ADDR={address} in a job on several hosts: each host would connect to itself",
             fix='export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1), or the first host\'s name',
         )
     return passed(f"{address or 'address from the launcher'}, port {port or 'from the launcher'}")
@@ -132,10 +134,10 @@ def slurm_tasks(record: EnvironmentRecord) -> Outcome:
         return skipped("not in a Slurm job")
     tasks = tasks_per_node(record)
     if tasks is None:
-        return skipped("Slurm does not tell the tasks per node here")
+        return skipped("Slurm does not state the tasks per node here")
     if tasks > 1:
         return warned(
-            f"{tasks} tasks per node: `srun torchrun --nproc-per-node={tasks}` would start {tasks} x {tasks} ranks a node",
+            f"{tasks} tasks per node: `srun torchrun --nproc-per-node={tasks}` would start {tasks} x {tasks} ranks per node",
             fix="sbatch --ntasks-per-node=1 with torchrun, or srun python without torchrun",
         )
     cpus = integer(record, "SLURM_CPUS_PER_TASK")
@@ -145,7 +147,7 @@ def slurm_tasks(record: EnvironmentRecord) -> Outcome:
             fix="sbatch --cpus-per-task=CORES and srun --cpus-per-task=$SLURM_CPUS_PER_TASK",
         )
     cores = f" with {counted(cpus, 'core')}" if cpus else ""
-    return passed(f"one task per node{cores}, as torchrun wants it")
+    return passed(f"one task per node{cores}, as torchrun needs it")
 
 
 def tasks_per_node(record: EnvironmentRecord) -> int | None:

@@ -65,13 +65,13 @@ def _all_joined(record: EnvironmentRecord, topology: Topology) -> Outcome:
         how = {
             True: "through NVSwitch",
             False: "wired directly",
-            None: "NVSwitch or wired directly: cannot be told",
+            None: "NVSwitch or direct links: unknown",
         }
         return passed(f"NVLink between all pairs, {counted(counts[0], 'link')} each ({how[switch]})")
     if counts[-1] * (len(topology.gpus) - 1) > (nvlinks_per_gpu(record) or 18):
         return warned(
             f"NVLink between all pairs, but {counts[0]} to {counts[-1]} links: some NVLinks are down",
-            fix="look at `nvidia-smi nvlink -s` and dmesg, and have the links repaired",
+            fix="check `nvidia-smi nvlink -s` and dmesg, and have the links repaired",
         )
     return passed(f"NVLink between all pairs, {counts[0]} to {counts[-1]} links (a mesh of unequal strength)")
 
@@ -113,7 +113,7 @@ def p2p_disabled(record: EnvironmentRecord) -> Outcome:
 def peer_access(record: EnvironmentRecord) -> Outcome:
     """GPUs can read each other's memory directly (P2P)."""
     if record.torch is None:
-        return skipped("torch does not answer")
+        return skipped("torch does not respond")
     count = record.torch.device_count
     if count < 2:
         return skipped("one GPU" if count else no_gpu_reason(record))

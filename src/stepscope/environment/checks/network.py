@@ -26,7 +26,7 @@ from stepscope.records.environment import EnvironmentRecord, NicFact
 def gloo(record: EnvironmentRecord) -> Outcome:
     """torch has the gloo backend, which CPU ranks need."""
     if record.torch is None:
-        return skipped("torch does not answer")
+        return skipped("torch does not respond")
     if record.torch.gloo:
         return passed("available")
     return failed("this torch was built without gloo", fix="install an official build of torch (pytorch.org)")
@@ -36,7 +36,7 @@ def gloo(record: EnvironmentRecord) -> Outcome:
 def nccl(record: EnvironmentRecord) -> Outcome:
     """torch has NCCL (RCCL on AMD), which GPU ranks need."""
     if record.torch is None:
-        return skipped("torch does not answer")
+        return skipped("torch does not respond")
     if record.torch.nccl:
         return passed(f"version {record.torch.nccl_version}" if record.torch.nccl_version else "available")
     if not record.torch.device_count:
@@ -61,7 +61,7 @@ def host_name(record: EnvironmentRecord) -> Outcome:
         return passed(f"{found}, enough for ranks on one host")
     own = {address for nic in record.nics for address in nic.addresses}
     if own and not own & set(addresses):
-        return warned(f"{found}, which is no address of this machine: gloo cannot listen there", fix=fix)
+        return warned(f"{found}, which is not an address of this machine: gloo cannot listen there", fix=fix)
     return passed(found)
 
 
@@ -70,7 +70,7 @@ def socket_interface(record: EnvironmentRecord) -> Outcome:
     """GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name interfaces that exist and are up."""
     settings = {name: variable(record, name) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
     if not any(settings.values()):
-        return passed("not set: gloo follows the host name, NCCL takes the first that fits")
+        return passed("not set: gloo uses the host name, NCCL the first suitable interface")
     interfaces = tuple(nic for nic in record.nics if not nic.rdma)
     if not interfaces:
         return skipped(why(record, "nics"))
@@ -112,7 +112,7 @@ def nic_speed(record: EnvironmentRecord) -> Outcome:
     """Speed of the fastest network interface, which bounds training across hosts."""
     outward = [nic for nic in record.nics if nic.up and nic.kind not in ("loopback", "virtual")]
     if not outward:
-        return skipped(why(record, "nics") if "nics" in record.unavailable else "no interface leads off this machine")
+        return skipped(why(record, "nics") if "nics" in record.unavailable else "no interface reaches other machines")
     known = [(nic.speed_bits_per_s, nic.name) for nic in outward if nic.speed_bits_per_s]
     if not known:
         return skipped(
@@ -134,7 +134,7 @@ def rdma(record: EnvironmentRecord) -> Outcome:
     active = [nic.name for nic in devices if nic.up]
     if switched_on(variable(record, "NCCL_IB_DISABLE")):
         return warned(
-            f"NCCL_IB_DISABLE=1 turns {listed(active or [d.name for d in devices])} off: NCCL falls back to TCP",
+            f"NCCL_IB_DISABLE=1 disables {listed(active or [d.name for d in devices])}: NCCL falls back to TCP",
             fix="unset NCCL_IB_DISABLE",
         )
     if not active:

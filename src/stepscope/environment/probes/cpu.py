@@ -24,7 +24,7 @@ def run(context: ProbeContext) -> Facts:
     }
     optional = {
         "cpu_model": (_model(context.root), "/proc/cpuinfo names no model"),
-        "physical_cores": (psutil.cpu_count(logical=False), "the operating system does not tell"),
+        "physical_cores": (psutil.cpu_count(logical=False), "the operating system does not report it"),
         "numa_nodes": (_numa_nodes(context.root), "/sys/devices/system/node is not readable"),
     }
     known = {key: value for key, (value, _) in optional.items() if value is not None}
@@ -60,4 +60,4 @@ def _numa_nodes(root: Path) -> int | None:
     return sum(1 for entry in nodes.iterdir() if entry.name.removeprefix("node").isdigit()) or None
 
 
-PROBE = Probe(summary="CPU model, cores and what affinity and cgroups leave of them", run=run)
+PROBE = Probe(summary="CPU model, cores, and how many of them affinity and cgroups allow", run=run)

@@ -35,7 +35,7 @@ def _no_driver(nvml: Any, error: Exception) -> str:
     if code == nvml.NVML_ERROR_DRIVER_NOT_LOADED:
         return "the NVIDIA driver library is here but its kernel module is not loaded"
     if code == nvml.NVML_ERROR_NO_PERMISSION:
-        return "no permission to talk to the NVIDIA driver: check the rights of /dev/nvidia*"
+        return "no permission to use the NVIDIA driver: check the permissions of /dev/nvidia*"
     if code == getattr(nvml, "NVML_ERROR_LIB_RM_VERSION_MISMATCH", object()):
         return "driver library and kernel module have different versions: reboot after the driver update"
     return f"the NVIDIA driver does not start: {error}"

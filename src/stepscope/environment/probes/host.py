@@ -91,7 +91,7 @@ def filesystem(path: Path) -> FilesystemFact | Unavailable:
 
 def _policy() -> str | Unavailable:
     if not hasattr(os, "sched_getscheduler"):
-        return Unavailable(f"{platform.system()} does not tell")
+        return Unavailable(f"{platform.system()} does not report it")
     number = os.sched_getscheduler(0) & ~getattr(os, "SCHED_RESET_ON_FORK", 0)
     return _POLICIES.get(number, str(number))
 

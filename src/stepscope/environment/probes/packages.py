@@ -30,4 +30,4 @@ def run(context: ProbeContext) -> Facts:  # noqa: ARG001
     return Facts(values={"packages": dict(sorted(found.items()))})
 
 
-PROBE = Probe(summary="versions of the packages that matter", run=run)
+PROBE = Probe(summary="versions of the packages in use", run=run)

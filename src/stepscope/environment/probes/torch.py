@@ -50,12 +50,12 @@ def ask(command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float)
             out, problem = child.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
-            return Unavailable(f"importing torch and looking at its devices took over {timeout_s:g} s and was stopped")
+            return Unavailable(f"importing torch and listing its devices took over {timeout_s:g} s and was stopped")
     if child.returncode != 0:
         return Unavailable(_failure(child.returncode, problem))
     lines = [line for line in out.splitlines() if line.startswith("{")]
     if not lines:
-        return Unavailable("the torch probe ended without an answer")
+        return Unavailable("the torch probe exited without a result")
     try:
         return decode(lines[-1].encode(), TorchFact, source="the torch probe's answer")
     except DataError as error:

@@ -52,7 +52,7 @@ def built(network: EmulatedNetwork, hosts: int, *, prepare: Callable[[], None]) 
         made = {host_name(host): make_host(host_name(host)) for host in range(hosts)}
     except OSError as error:
         raise MissingError(
-            "this machine permits no network of our own",
+            "this machine does not permit an emulated network",
             why=str(error.strerror or error),
             fix="run as root, or allow user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone)",
         ) from error

@@ -74,7 +74,7 @@ def predict_collective(
     if op == "barrier":
         notes.append("torch's NCCL barrier is an all-reduce of one element")
     elif size % item:
-        notes.append(f"{size} bytes are no whole number of {dtype} elements")
+        notes.append(f"{size} bytes are not a whole number of {dtype} elements")
     everything = candidates(run_as, size, where)
     offered = [c for c in everything if c.offered]
     if algorithm is not None:
@@ -185,7 +185,7 @@ def _alone(op: str) -> Predicted:
         low_ns=0.0,
         high_ns=0.0,
         algorithm="none",
-        why=f"one rank has nobody to exchange with; {op} is a copy at most",
+        why=f"one rank has no partner; {op} is a copy at most",
     )
 
 
@@ -194,9 +194,9 @@ def _why(chosen: Candidate, offered: list[Candidate], where: Place, *, forced: b
     if share > 0.7:
         bound = "latency decides"
     elif share < 0.3:
-        bound = f"the rate of the {chosen.limit} decides"
+        bound = f"bound by the rate of the {chosen.limit}"
     else:
-        bound = f"latency and the rate of the {chosen.limit} weigh alike"
+        bound = f"bound equally by latency and by the rate of the {chosen.limit}"
     parts = [f"{chosen.latency_us:.1f} us latency + {chosen.transfer_us:.1f} us transfer: {bound}"]
     others = sorted((c for c in offered if c is not chosen), key=lambda c: c.chosen_by_us)
     if forced:
@@ -204,7 +204,7 @@ def _why(chosen: Candidate, offered: list[Candidate], where: Place, *, forced: b
     elif others:
         library = where.library.upper()
         ratio = others[0].chosen_by_us / chosen.chosen_by_us
-        parts.insert(0, f"{library} would choose it: its own estimate of {others[0].name} is {ratio:.2f}x")
+        parts.insert(0, f"{library} chooses it: its own estimate of {others[0].name} is {ratio:.2f}x")
     table = tuning_nccl.SOURCE if where.library == "nccl" else tuning_rccl.SOURCE
     parts.append(f"constants: {table.split(' (')[0]}")
     return "; ".join(parts)

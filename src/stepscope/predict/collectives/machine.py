@@ -77,7 +77,7 @@ def place(
     if n_gpus < 1:
         raise UsageError(f"{n_gpus} GPUs cannot hold a collective", fix="give 2 or more")
     if gpus_per_node is not None and gpus_per_node < 1:
-        raise UsageError(f"{gpus_per_node} GPUs a node", fix="give 1 or more")
+        raise UsageError(f"{gpus_per_node} GPUs per node", fix="give 1 or more")
     notes: list[str] = []
     generation = GENERATIONS[generation_of(gpu)]
     node = gpus_per_node or _usual_node(gpu, n_gpus, notes)
@@ -190,7 +190,7 @@ def _pcie_rate(gpu: Accelerator, notes: list[str]) -> float:
     generation, lanes = gpu.pcie or (4, 16)
     rate = pcie_bytes_per_s(generation, lanes)
     if isinstance(rate, Unavailable):
-        raise UsageError(f"{gpu.name} has no link that a rate is known for", why=rate.reason)
+        raise UsageError(f"{gpu.name} has no link with a known rate", why=rate.reason)
     if gpu.key.startswith(_NO_PEER_ACCESS):
         notes.append("over PCIe through host memory: the driver allows these cards no peer access")
         return rate / GB * achieved.PCIE_HOST_SHARE

@@ -50,7 +50,7 @@ def read_measured_table(path: str | Path, given: Given | None = None) -> Measure
     if {"Collective name", "Group size", "comm_latency_median"} <= columns:
         return _collect(file, rows, lambda row: _tracelens(row, file, given))
     raise DataError(
-        f"{file} is no table of collectives",
+        f"{file} is not a table of collectives",
         why="expected columns collective, size_bytes, n_gpus and time_us, or busbw_gbps",
     )
 
@@ -89,7 +89,7 @@ def _collect(
             text = reason.what if isinstance(reason, UsageError) else str(reason)
             skipped[text] = skipped.get(text, 0) + 1
         except ValueError as error:
-            raise DataError(f"{file} has a value that is no number", why=str(error)) from error
+            raise DataError(f"{file} has a value that is not a number", why=str(error)) from error
     return MeasuredTable(
         path=str(file), rows=tuple(found), skipped=tuple(f"{text} ({n})" for text, n in skipped.items())
     )
@@ -193,7 +193,7 @@ def _read_log(file: Path, given: Given) -> MeasuredTable:
     """Out-of-place times of a log. Raises DataError when no line of it is a row."""
     runs = read_tables(file, headless=True).tables
     if not runs:
-        raise DataError(f"{file} is no log of nccl-tests", why="no line begins with size, count and type")
+        raise DataError(f"{file} is not a log of nccl-tests", why="no line begins with size, count and type")
     rows: list[MeasuredRow] = []
     skipped: list[str] = []
     for run in runs:

@@ -82,7 +82,7 @@ def assert_agreed(cell: CommSpec, settings: CommMeasure, control: Control) -> No
         ]
         if different:
             raise UsageError(
-                f"rank {rank} was asked to measure something else than rank 0",
+                f"rank {rank} has other arguments than rank 0",
                 why="; ".join(different),
                 fix="start all ranks with the same arguments",
             )

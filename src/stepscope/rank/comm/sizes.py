@@ -95,7 +95,7 @@ def no_room(job: Job, needed_bytes: int, *, size_bytes: int) -> str | None:
         if needed > room:
             return (
                 f"buffers of {counted(len(local), 'rank')} on {host} need {format_size(needed)}, "
-                f"{format_size(max(0, room))} of host memory is to spare"
+                f"{format_size(max(0, room))} of host memory is free"
             )
     return None
 
@@ -106,7 +106,7 @@ def _no_room_on_device(job: Job, needed_bytes: int) -> str | None:
     needed, room = needed_bytes + CHECK_BYTES, int(free - DEVICE_RESERVE_FRACTION * total)
     if needed <= room:
         return None
-    return f"buffers need {format_size(needed)}, {format_size(max(0, room))} of device memory is to spare"
+    return f"buffers need {format_size(needed)}, {format_size(max(0, room))} of device memory is free"
 
 
 def _int(value: object) -> int:
