@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from tests import comm_rows, fake_runs
 from tests.evidence import MS, epochs, rate, run, step
+from tests.trace_builder import build, write_job
 
 from stepscope.records.cell_result import CellResult, RankSamples
 from stepscope.records.finding import Advice, Diagnosis, Finding, Quiet, Skipped
@@ -18,6 +19,7 @@ from stepscope.records.trace_summary import RankFacts, RankPass, TraceSummary
 from stepscope.records.trace_timeline import KINDS, KindSpans, NamedSpan, RankSpans
 from stepscope.records.training import PhaseTimes, TrainingRun
 from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence, derived
+from stepscope.results.open import load_evidence
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, union
 from stepscope.traces.activity import Activity, parts_within
@@ -173,6 +175,15 @@ def _activity(count: int, rng: np.random.Generator) -> Activity:
         source="device", compute=compute, comm=spans.clip(comm, low=0, high=end),
         memory=spans.clip(copies, low=0, high=end), indices=empty, work=empty.astype(np.int8),
     )  # fmt: skip
+
+
+def late_jobs(folder: Path) -> Evidence:
+    """Two jobs of 3 ranks, read from traces: rank 1 computes 1.2 times as long as the others in ``late``, 1.6 times in
+    ``later``, which comes second.
+    """
+    for name, factor in (("late", 1.2), ("later", 1.6)):
+        write_job(build(shape="ddp", world=3, steps=6, slow={1: factor}), folder / name)
+    return load_evidence([folder / "late", folder / "later"], spans=True)
 
 
 def _spans(lengths: Any, gaps: Any) -> Spans:

@@ -95,7 +95,7 @@ def _write(
 ) -> tuple[Path, ...]:
     """Tables, charts and the page, below ``folder``."""
     from stepscope.report.figures import write
-    from stepscope.report.page import write_page
+    from stepscope.report.page import merged_files, write_page
     from stepscope.report.paper_files import write_tables
 
     drop = options.drop_epochs
@@ -103,6 +103,7 @@ def _write(
     written = write_tables(evidence, diagnosis, folder, tables, drop_epochs=drop) if tables else ()
     page: tuple[Path, ...] = ()
     if "html" in formats:
+        merged = merged_files(evidence, folder)
         path = write_page(
             folder / "report.html",
             title=options.title or _title(evidence),
@@ -111,8 +112,9 @@ def _write(
             made_by=typed(),
             drop_epochs=drop,
             drawing=drawing,
+            merged=merged,
         )
-        page = (path,)
+        page = (path, *merged.values())
     charts = write(drawing, folder) if drawing is not None and drawing.formats else ()
     return (*page, *written, *charts)
 

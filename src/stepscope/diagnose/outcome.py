@@ -61,7 +61,7 @@ def each_job(jobs: Sequence[TraceEvidence], look: Callable[[TraceEvidence], Said
     if found:
         shown = found if len(found) <= JOBS_NAMED else [_worst(found)]
         return tuple(
-            replace(f, subject=", ".join(filter(None, (name, f.subject)))) if several else f
+            replace(f, job=name, subject=", ".join(filter(None, (name, f.subject))) if several else f.subject)
             for name, findings in shown
             for f in findings
         )
@@ -91,6 +91,9 @@ def folded(findings: Iterable[Finding]) -> tuple[Finding, ...]:
         stake_fraction=None,
         advice=(),
         subject=None,
+        job=None,
+        ranks=(),
+        at_ns=None,
     )
     return (*ranked[:IN_FULL], others)
 

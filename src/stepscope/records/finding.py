@@ -31,6 +31,8 @@ class Finding:
     evidence: sentences with the numbers that led here, strongest first. stake_fraction: share of the step (or of the
     window of a trace) that fixing it returns at most; None: not a matter of time, or unknown.
     confidence: ``measured``, ``likely``, ``certain: ...``: how far the evidence carries, and why no further.
+    job: name of the traced job. ranks: those it is about. at_ns: a stretch of time that shows it, first and last ns on
+    the clock of the first of ``ranks`` (as in its trace); None: no stretch shows it better than another.
     subject: what it is about where a diagnosis covers several things (a run, a group of runs, a rank, an operation).
     """
 
@@ -44,6 +46,9 @@ class Finding:
     subject: str | None = None
     priority: Priority = "performance"
     wrong_runs: tuple[str, ...] = ()
+    job: str | None = None
+    ranks: tuple[int, ...] = ()
+    at_ns: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

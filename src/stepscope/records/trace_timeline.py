@@ -8,6 +8,9 @@ KINDS = ("compute", "hidden_comm", "exposed_comm", "copies")
 """compute, exposed_comm, copies and idle time (what is left) tile the window as in ``trace_budget.Parts``; hidden_comm
 lies under compute. copies: under neither computation nor communication."""
 
+WAITING = {"exposed_comm": "exposed_wait", "hidden_comm": "hidden_wait"}
+"""Kind of communication -> the part of it that is waiting for a rank that has not arrived, once ranks are compared."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindSpans:
@@ -34,6 +37,15 @@ class NamedSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IdleSpan:
+    """One of the longest gaps in a rank's work. cause: as in ``trace_budget.IdleCause``, the one with most of the gap."""
+
+    start_ns: int
+    duration_ns: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankSpans:
     """One rank's timeline. source: device | cpu_spans. start_ns, window_ns: first start to last end, on its own clock.
 
@@ -49,3 +61,4 @@ class RankSpans:
     merged_ns: int
     kinds: tuple[KindSpans, ...]
     named: tuple[NamedSpan, ...] = ()
+    gaps: tuple[IdleSpan, ...] = ()

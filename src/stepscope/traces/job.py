@@ -118,7 +118,7 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
     if all(p.partial or p.budget is None for p in passes):
         return TraceSummary(world_size=world, ranks=tuple(passes), verdicts=_unread(passes), notes=notes)
     from stepscope.traces.verdict import verdict_of
-    from stepscope.traces.waiting import job_collectives
+    from stepscope.traces.waiting import exposed_waiting, job_collectives
 
     communication = [p.communication for p in passes if p.communication is not None]
     collectives = job_collectives(communication) if communication else None
@@ -128,7 +128,7 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
 
         stragglers = find_stragglers(communication, collectives)
     path = _job_path(passes, collectives)
-    waiting = _exposed_waiting(collectives)
+    waiting = exposed_waiting(collectives)
     late = {each.rank: each.cause for each in stragglers.stragglers} if stragglers is not None else {}
     return TraceSummary(
         world_size=world,
@@ -195,18 +195,6 @@ def _job_path(passes: Sequence[RankPass], job: JobCollectives | None) -> CrossRa
     from stepscope.traces.cross_path import cross_rank_path
 
     return cross_rank_path(legs, job.instances)
-
-
-def _exposed_waiting(job: JobCollectives | None) -> dict[int, int]:
-    """Waiting of each rank in collectives, as far as nothing hid it; only ranks with split instances."""
-    waiting: dict[int, int] = {}
-    for instance in job.instances if job is not None else ():
-        if instance.transfer_ns is None:
-            continue
-        for each in instance.ranks:
-            if each.waiting_ns is not None:
-                waiting[each.rank] = waiting.get(each.rank, 0) + min(each.waiting_ns, each.exposed_ns)
-    return waiting
 
 
 def _map(

@@ -14,7 +14,7 @@ from stepscope.traces.collectives import communication
 from stepscope.traces.conformance import check_plan
 from stepscope.traces.events import RankTrace
 from stepscope.traces.group_budget import group_budgets
-from stepscope.traces.idle import idle_causes, idle_gaps
+from stepscope.traces.idle import IdleGaps, idle_causes, idle_gaps
 from stepscope.traces.links import Launches, launches_of
 from stepscope.traces.long_gaps import long_gaps
 from stepscope.traces.phases import phase_budgets, phase_spans
@@ -50,7 +50,13 @@ def with_sections(result: RankPass, trace: RankTrace, activity: Activity, wanted
         host_lateness=host_lateness(trace, gaps),
         gradient_sync=gradient_sync(trace, calls.collectives),
     )
-    shared = _Shared(activity=activity, launches=launches, windows=windows, phases=phases)
+    shared = _Shared(
+        activity=activity,
+        launches=launches,
+        windows=windows,
+        phases=phases,
+        gaps=gaps if "spans" in wanted.sections else None,
+    )
     del gaps, calls  # as large as some columns
     return _details(result, trace, shared, wanted)
 
@@ -63,6 +69,7 @@ class _Shared:
     launches: Launches
     windows: StepWindows
     phases: dict[str, Spans]
+    gaps: IdleGaps | None
 
 
 def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted) -> RankPass:
@@ -136,5 +143,5 @@ def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted
     if "spans" in asked:
         from stepscope.traces.timeline_spans import timeline_spans
 
-        result = replace(result, spans=timeline_spans(trace.rank, trace.events, activity))
+        result = replace(result, spans=timeline_spans(trace.rank, trace.events, activity, gaps=shared.gaps))
     return replace(result, unavailable=tuple(dict.fromkeys(missing)))

@@ -10,11 +10,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.records.trace_timeline import KINDS, KindSpans, NamedSpan, RankSpans
+from stepscope.records.trace_timeline import KINDS, WAITING, IdleSpan, KindSpans, NamedSpan, RankSpans
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, union
 from stepscope.traces.activity import Activity, window_of
 from stepscope.traces.events import Events
+from stepscope.traces.idle import IdleGaps
 
 Ints = NDArray[np.int64]
 
@@ -22,17 +23,25 @@ MAX_SPANS = 10_000
 """Spans kept of one rank, all kinds together."""
 
 MAX_NAMED = 100
+MAX_GAPS = 100
 MAX_NAME = 120
 _EDGE_SHARE = 8
 """Edges are stored to an eighth of the smallest gap that is kept: nobody sees more."""
 
 
 def timeline_spans(
-    rank: int, events: Events, activity: Activity, *, limit: int = MAX_SPANS, named: int = MAX_NAMED
+    rank: int,
+    events: Events,
+    activity: Activity,
+    *,
+    gaps: IdleGaps | None = None,
+    limit: int = MAX_SPANS,
+    named: int = MAX_NAMED,
 ) -> RankSpans | None:
     """Spans of one rank by kind, at most about ``limit`` in all; None when it recorded no work.
 
-    The kinds are the budget's: their totals are those of ``activity.parts_within`` over the whole window.
+    The kinds are the budget's: their totals are those of ``activity.parts_within`` over the whole window. gaps: idle
+    time with its causes; without them no gap has one.
     """
     window = window_of(activity, events)
     if window is None or window[1] <= window[0]:
@@ -66,13 +75,15 @@ def timeline_spans(
             for kind in KINDS
         ),
         named=tuple(_longest(events, activity, named)),
+        gaps=() if gaps is None else tuple(_gaps(gaps)),
     )
 
 
-def coarser(given: RankSpans, *, limit: int, named: int) -> RankSpans:
-    """The same timeline with at most about ``limit`` spans and ``named`` names; totals and counts stay."""
+def coarser(given: RankSpans, *, limit: int, named: int, gaps: int = MAX_GAPS) -> RankSpans:
+    """The same timeline with at most about ``limit`` spans, ``named`` names and ``gaps``; totals and counts stay."""
     names = tuple(sorted(given.named, key=lambda n: -n.duration_ns)[:named])
-    given = replace(given, named=names)
+    idle = tuple(sorted(given.gaps, key=lambda g: -g.duration_ns)[:gaps])
+    given = replace(given, named=names, gaps=idle)
     if sum(each.kept for each in given.kinds) <= limit:
         return given
     by_kind = {k.kind: unpack(k.packed, origin=given.start_ns, unit=given.unit_ns) for k in given.kinds}
@@ -88,6 +99,29 @@ def coarser(given: RankSpans, *, limit: int, named: int) -> RankSpans:
             for k in given.kinds
         ),
     )
+
+
+def waiting_apart(given: RankSpans, waits: Spans) -> RankSpans:
+    """Communication as two kinds each: the part within ``waits`` (the rank has entered a collective, another one has not)
+    and the rest. The two totals sum to what they were of; where gaps were closed the split is as exact as the spans.
+    """
+    kinds: list[KindSpans] = []
+    for each in given.kinds:
+        if each.kind not in WAITING:
+            kinds.append(each)
+            continue
+        whole = unpack(each.packed, origin=given.start_ns, unit=given.unit_ns)
+        waited = _closed(spans.intersect(whole, waits), given.merged_ns)
+        rest = _closed(spans.subtract(whole, waits), given.merged_ns)
+        share = spans.intersect(whole, waits).measure / max(1, whole.measure)
+        waited_ns = round(each.total_ns * share)
+        for kind, part, total in (
+            (WAITING[each.kind], waited, waited_ns),
+            (each.kind, rest, each.total_ns - waited_ns),
+        ):
+            packed = pack(part, origin=given.start_ns, unit=given.unit_ns)
+            kinds.append(KindSpans(kind=kind, total_ns=total, count=len(part), kept=len(part), packed=packed))
+    return replace(given, kinds=tuple(kinds))
 
 
 def fewer(by_kind: Mapping[str, Spans], *, limit: int) -> tuple[dict[str, Spans], int]:
@@ -172,6 +206,17 @@ def _longest(events: Events, activity: Activity, count: int) -> Iterator[NamedSp
             duration_ns=int(events.dur_ns[index]),
             name=_short(events.names[events.name[index]]),
         )
+
+
+def _gaps(gaps: IdleGaps) -> Iterator[IdleSpan]:
+    """The longest gaps, in order of start."""
+    lengths = gaps.holes.ends - gaps.holes.starts
+    if not len(lengths):
+        return
+    causes = list(gaps.by_cause)
+    most = np.argmax(np.stack([gaps.by_cause[cause] for cause in causes]), axis=0)
+    for at in np.sort(np.argsort(-lengths, kind="stable")[:MAX_GAPS]).tolist():
+        yield IdleSpan(start_ns=int(gaps.holes.starts[at]), duration_ns=int(lengths[at]), cause=causes[int(most[at])])
 
 
 def _short(name: str) -> str:

@@ -54,6 +54,18 @@ def measured(
     )
 
 
+def exposed_waiting(job: JobCollectives | None) -> dict[int, int]:
+    """Waiting of each rank in collectives, as far as nothing hid it; only ranks with split instances."""
+    waiting: dict[int, int] = {}
+    for instance in job.instances if job is not None else ():
+        if instance.transfer_ns is None:
+            continue
+        for each in instance.ranks:
+            if each.waiting_ns is not None:
+                waiting[each.rank] = waiting.get(each.rank, 0) + min(each.waiting_ns, each.exposed_ns)
+    return waiting
+
+
 def _measured(
     instance: Instance,
     look: Mapping[int, RankCommunication],

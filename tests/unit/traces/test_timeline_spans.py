@@ -113,3 +113,14 @@ def test_edges_are_within_a_unit(unit: int) -> None:
 def test_a_trace_without_work_has_no_timeline() -> None:
     made = trace(kernel("gemm", 5, 5))
     assert timeline_spans(0, made.events, activity_of(made.events)) is None
+
+
+def test_the_longest_gaps_carry_the_cause_that_has_most_of_them(tmp_path: Path) -> None:
+    folder = write_job(build(shape="ddp", world=2, steps=3, data_ns=40_000_000), tmp_path / "job")
+    summary = analyse_job(folder, wanted=Wanted(sections=EVERYTHING | {"spans"}))
+    for found in summary.ranks:
+        assert found.spans is not None
+        longest = max(found.spans.gaps, key=lambda gap: gap.duration_ns)
+        assert longest.cause == "data"
+        assert longest.duration_ns > 20_000_000
+        assert longest.start_ns >= found.spans.start_ns

@@ -34,7 +34,7 @@ from stepscope.diagnose.trace_facts import SHARES, WORTH, severity_of, trace_com
 from stepscope.diagnose.traced_sync import FORWARD
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_budget import Parts
-from stepscope.records.trace_summary import TraceSummary
+from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import TraceEvidence
 
 MAINLY_WAITING = 0.5
@@ -51,6 +51,10 @@ def _look(job: TraceEvidence) -> Said:
     share = median(p.exposed_comm_fraction for p in parts)
     if share < WORTH:
         return f"{format_percent(share)} of the time is exposed communication, limit {format_percent(WORTH)}"
+    most = max(
+        (p for p in job.summary.ranks if p.budget is not None),
+        key=lambda p: p.budget.parts.exposed_comm_ns if p.budget else 0,
+    )
     waiting = waiting_share(job.summary)
     forward = _forward_share(job.summary)
     evidence = [_hidden(parts), _room(parts, waiting or 0.0) if forward <= FORWARD else _critical(forward)]
@@ -64,9 +68,19 @@ def _look(job: TraceEvidence) -> Said:
         + (" (median rank)" if len(parts) > 1 else ""),
         evidence=tuple(evidence),
         stake_fraction=share * (1 - (waiting or 0.0)),
+        ranks=(most.facts.rank,),
+        at_ns=_worst_step(most),
         confidence="measured" if waiting is not None else "measured; waiting for late ranks is not taken off",
         advice=_advice(job, waiting, blocking=forward > FORWARD),
     )
+
+
+def _worst_step(each: RankPass) -> tuple[int, int] | None:
+    """The step with most exposed communication on this rank's clock."""
+    if not each.steps:
+        return None
+    step = max(each.steps, key=lambda step: step.parts.exposed_comm_ns)
+    return step.start_ns, step.start_ns + step.parts.window_ns
 
 
 def _hidden(parts: list[Parts]) -> str:

@@ -38,6 +38,7 @@ from stepscope.diagnose.trace_facts import (
 )
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_budget import LongGap
+from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
 SHOWN = 4
@@ -72,6 +73,8 @@ def _look(job: TraceEvidence) -> Said:
             *((f"and {counted(len(gaps) - SHOWN, 'gap')} more",) if len(gaps) > SHOWN else ()),
         ),
         stake_fraction=share,
+        ranks=(worst.facts.rank,),
+        at_ns=_at(worst, max(mine, key=lambda gap: gap.gap_ns)),
         confidence="measured; the trace does not show how often such a gap recurs",
         advice=(
             Advice(
@@ -83,6 +86,13 @@ def _look(job: TraceEvidence) -> Said:
             ),
         ),
     )
+
+
+def _at(each: RankPass, gap: LongGap) -> tuple[int, int] | None:
+    if each.budget is None:
+        return None
+    start = each.budget.start_ns + gap.after_ns
+    return start, start + gap.gap_ns
 
 
 def _when(gap: LongGap) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import shlex
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -14,8 +15,8 @@ from stepscope import __version__
 from stepscope.records.finding import Diagnosis
 from stepscope.report.figures import Drawing, Figure, begin, records_of
 from stepscope.report.page import facts, tables
-from stepscope.report.page.overview import headline, key_figures, shown_findings
-from stepscope.report.page.timeline import embedded, timeline
+from stepscope.report.page.overview import headline, key_figures, shown_findings, verdict
+from stepscope.report.page.timeline import drawn, embedded, timeline
 from stepscope.report.views import scaling
 from stepscope.results.evidence import Evidence
 from stepscope.store.writer import write_bytes
@@ -49,12 +50,19 @@ def write_page(
     made_by: tuple[str, ...] = (),
     drop_epochs: int = 1,
     drawing: Drawing | None = None,
+    merged: Mapping[str, Path] | None = None,
 ) -> Path:
     """Write the page to ``path``, which is returned. made_by: the command line. drop_epochs: as in ``evidence.scaling``.
-    drawing: its charts, where they are being drawn already.
+    drawing: its charts, where they are being drawn already. merged: files beside the page, as of ``merged_files``.
     """
     text = page_text(
-        title=title, evidence=evidence, diagnosis=diagnosis, made_by=made_by, drop_epochs=drop_epochs, drawing=drawing
+        title=title,
+        evidence=evidence,
+        diagnosis=diagnosis,
+        made_by=made_by,
+        drop_epochs=drop_epochs,
+        drawing=drawing,
+        merged=merged,
     )
     write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
     return path
@@ -68,6 +76,7 @@ def page_text(
     made_by: tuple[str, ...] = (),
     drop_epochs: int = 1,
     drawing: Drawing | None = None,
+    merged: Mapping[str, Path] | None = None,
 ) -> str:
     """The whole page. Every string from outside is escaped; scripts and style are allowed by their hashes alone."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -80,7 +89,8 @@ def page_text(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    data = timeline(evidence)
+    environment.filters["capfirst"] = lambda text: text[:1].upper() + text[1:]
+    data = timeline(evidence, diagnosis.findings, merged)
     return environment.get_template("page.html.j2").render(
         title=title,
         styles=styles,
@@ -90,7 +100,10 @@ def page_text(
         made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         made_by=shlex.join(made_by),
         jobs=data["jobs"],
-        timeline_data=embedded(data),
+        timeline_data=embedded(drawn(data)),
+        findings=shown_findings(diagnosis, data),
+        verdict=verdict(diagnosis),
+        trace_tables=tables.trace_tables(evidence, first=tuple(job["name"] for job in data["jobs"])),
         **_content(evidence, diagnosis, drop_epochs),
         **_charts(drawing or begin(records_of(evidence, drop_epochs=drop_epochs), ())),
     )
@@ -112,13 +125,11 @@ def _content(evidence: Evidence, diagnosis: Diagnosis, drop_epochs: int) -> dict
     scaled = scaling.build(evidence.scaling, evidence.runs, drop_epochs=drop_epochs) if evidence.scaling else None
     return {
         "headline": headline(evidence, diagnosis),
-        "findings": shown_findings(diagnosis),
         "skipped": diagnosis.skipped,
         "quiet": diagnosis.quiet,
         "figures": key_figures(evidence, diagnosis),
         "scaling": tables.shown(scaled) if scaled is not None else None,
         "tables": tables.all_tables(evidence, drop_epochs=drop_epochs),
-        "trace_tables": tables.trace_tables(evidence),
         "rows_left_out": tables.rows_left_out,
         "environment": facts.environment_sections(evidence),
         "configurations": facts.configurations(evidence),

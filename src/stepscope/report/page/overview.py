@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from stepscope.core.units import (
     format_bandwidth,
@@ -16,23 +19,34 @@ from stepscope.core.words import counted, plural
 from stepscope.diagnose.engine import believable
 from stepscope.diagnose.headlines import all_clear
 from stepscope.records.finding import Diagnosis, Finding
+from stepscope.report.page.timeline import Place, place
 from stepscope.report.table import rate
 from stepscope.results.comm_labels import op_label
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import best_accuracy, exposed_fraction
+from stepscope.results.labels import failure_label
 from stepscope.stats.scaling import NOT_EQUIVALENT
+from stepscope.traces.waiting import exposed_waiting
+
+LEAST_EXPOSED = 0.05
+"""Share of a step below which nobody acts on exposed communication."""
 
 _SEVERITY_WORDS = {"problem": "problem", "warning": "warning", "info": "good to know"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownFinding:
-    """A finding with its stake in words and as the width of a bar (None: no matter of time)."""
+    """A finding with its stake in words and as the width of a bar (None: no matter of time).
+
+    explained: how the stake and a share of time in the title differ. place: where the timeline shows it.
+    """
 
     finding: Finding
     severity: str
     stake: str | None
     stake_width: str | None
+    explained: str | None = None
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,19 +58,38 @@ class Figure:
     note: str = ""
 
 
-def shown_findings(diagnosis: Diagnosis) -> tuple[ShownFinding, ...]:
-    """The findings in their order."""
-    return tuple(_shown(finding) for finding in diagnosis.findings)
+def shown_findings(diagnosis: Diagnosis, timeline: Mapping[str, Any] | None = None) -> tuple[ShownFinding, ...]:
+    """The findings in their order. timeline: the page's, whose places they link to."""
+    return tuple(_shown(finding, timeline or {"jobs": ()}) for finding in diagnosis.findings)
 
 
-def _shown(finding: Finding) -> ShownFinding:
+def _shown(finding: Finding, timeline: Mapping[str, Any]) -> ShownFinding:
     stake = finding.stake_fraction
     return ShownFinding(
         finding=finding,
         severity=_SEVERITY_WORDS[finding.severity],
-        stake=None if stake is None else f"up to {format_percent(stake)} of the step",
+        stake=None if stake is None else f"a fix recovers up to {format_percent(stake)} of the step",
         stake_width=None if stake is None else f"{min(max(stake, 0.0), 1.0) * 100:.1f}%",
+        explained=_explained(finding),
+        place=place(timeline, finding),
     )
+
+
+def _explained(finding: Finding) -> str | None:
+    """Why the title's share is not the stake; None where there are no two shares to tell apart."""
+    share = re.search(r"([\d.]+%) of the (time|step)", finding.title)
+    stake = finding.stake_fraction
+    if stake is None or share is None or share[1] == format_percent(stake):
+        return None
+    return (
+        f"{share[0]} is what was measured. A fix of this alone takes at most {format_percent(stake)} off the step: the rest"
+        " would stay, or has another cause."
+    )
+
+
+def verdict(diagnosis: Diagnosis) -> Finding | None:
+    """The finding that answers what is wrong: the first; None where there is nothing but good news."""
+    return next((finding for finding in diagnosis.findings if finding.severity != "info"), None)
 
 
 def headline(evidence: Evidence, diagnosis: Diagnosis) -> str:
@@ -90,37 +123,37 @@ def key_figures(evidence: Evidence, diagnosis: Diagnosis) -> tuple[Figure, ...]:
     """At most eight, those that the evidence has; none from a run that a finding declares wrong."""
     trusted = believable(evidence, diagnosis.findings)
     figures = [
-        _runs(evidence),
+        _failed(evidence),
         _throughput(trusted),
         _scaling(trusted),
         _exposed(trusted),
         _traces(evidence),
         _busbw(evidence),
-        _memory(evidence),
+        _memory(trusted),
         _accuracy(trusted),
     ]
     return tuple(figure for figure in figures if figure is not None)
 
 
-def _runs(evidence: Evidence) -> Figure | None:
-    if not evidence.runs:
+def _failed(evidence: Evidence) -> Figure | None:
+    failed = [run for run in evidence.runs if run.status != "ok"]
+    if not failed:
         return None
-    failed = sum(run.status != "ok" for run in evidence.runs)
-    groups = len({run.group for run in evidence.runs})
+    first = failed[0]
     return Figure(
-        label="runs",
-        value=str(len(evidence.runs)),
-        note=f"{counted(groups, 'group')}, {failed} failed" if failed else counted(groups, "group"),
+        label="runs without a result",
+        value=f"{len(failed)} of {len(evidence.runs)}",
+        note=f"{first.group}, {first.label}: {failure_label(first)}" + (", ..." if len(failed) > 1 else ""),
     )
 
 
 def _throughput(evidence: Evidence) -> Figure | None:
     rated = [(run.samples_per_s.value, run) for run in evidence.runs if run.samples_per_s is not None]
-    if not rated:
-        return None
+    if len(rated) < 2 or len({(run.unit, run.dataset, run.model) for _, run in rated}) > 1:
+        return None  # nothing to choose between, or figures of different work
     value, run = max(rated, key=lambda pair: pair[0])
     return Figure(
-        label="highest throughput",
+        label="fastest setting",
         value=f"{rate.write(value)} {run.unit}/s",
         note=f"{run.group}, {run.label}",
     )
@@ -145,6 +178,8 @@ def _exposed(evidence: Evidence) -> Figure | None:
     if not shares:
         return None
     share, run = max(shares, key=lambda pair: pair[0])
+    if share < LEAST_EXPOSED:
+        return None
     return Figure(
         label="most exposed communication",
         value=format_percent(share),
@@ -153,14 +188,21 @@ def _exposed(evidence: Evidence) -> Figure | None:
 
 
 def _traces(evidence: Evidence) -> Figure | None:
-    budgets = [p.budget for t in evidence.traces for p in t.summary.ranks if p.budget is not None]
+    budgets = [(p.budget, t) for t in evidence.traces for p in t.summary.ranks if p.budget is not None]
     if not budgets:
         return None
-    worst = max(budgets, key=lambda budget: budget.parts.exposed_comm_fraction)
+    worst, job = max(budgets, key=lambda pair: pair[0].parts.exposed_comm_fraction)
+    share = worst.parts.exposed_comm_fraction
+    if share < LEAST_EXPOSED:
+        return None
+    waited = exposed_waiting(job.summary.collectives).get(worst.rank)
+    waiting = (
+        "" if waited is None else f"; {format_percent(min(1.0, waited / worst.parts.exposed_comm_ns))} of it waiting"
+    )
     return Figure(
-        label="exposed communication in traces",
-        value=format_percent(worst.parts.exposed_comm_fraction),
-        note=f"rank {worst.rank}, of {format_duration(worst.parts.window_ns)}; {counted(len(budgets), 'rank')} traced",
+        label="most exposed communication in a trace",
+        value=format_percent(share),
+        note=f"{job.name}, rank {worst.rank}, of {format_duration(worst.parts.window_ns)}{waiting}",
     )
 
 
@@ -186,7 +228,7 @@ def _memory(evidence: Evidence) -> Figure | None:
 
 def _accuracy(evidence: Evidence) -> Figure | None:
     known = [(best, run) for run in evidence.runs if (best := best_accuracy(run)) is not None]
-    if not known:
+    if len(known) < 2 or len({run.dataset for _, run in known}) > 1:
         return None
     value, run = max(known, key=lambda pair: pair[0])
     return Figure(

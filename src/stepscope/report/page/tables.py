@@ -100,10 +100,14 @@ def machine_tables(evidence: Evidence) -> tuple[Table, ...]:
     return tuple(found)
 
 
-def trace_tables(evidence: Evidence) -> tuple[tuple[str, tuple[Shown, ...]], ...]:
-    """For each traced job its name and tables: where the time went, and for few jobs also collectives and waiting."""
+def trace_tables(evidence: Evidence, *, first: Sequence[str] = ()) -> tuple[tuple[str, tuple[Shown, ...]], ...]:
+    """For each traced job its name and tables: where the time went, and for few jobs also collectives and waiting.
+
+    first: names in the order wanted.
+    """
     sections = ("budget",) if len(evidence.traces) > MANY_TRACES else ("budget", "collectives", "stragglers")
-    return tuple((trace.name, tuple(_sections(trace, sections))) for trace in evidence.traces)
+    ordered = sorted(evidence.traces, key=lambda t: first.index(t.name) if t.name in first else len(first))
+    return tuple((trace.name, tuple(_sections(trace, sections))) for trace in ordered)
 
 
 def _sections(trace: TraceEvidence, sections: Sequence[str]) -> list[Shown]:

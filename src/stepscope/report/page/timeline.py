@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
+from stepscope.records.finding import Finding
 from stepscope.records.samples import PHASES, StepSample
 from stepscope.records.trace_collectives import ClockFit
 from stepscope.records.trace_summary import RankPass
 from stepscope.records.trace_timeline import KindSpans, NamedSpan, RankSpans
+from stepscope.report.page.merged import how_to_get
 from stepscope.report.views.step_budget import PHASE_NAMES
+from stepscope.report.views.trace_idle import CAUSES
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.stats.measured import common_steps
+from stepscope.stats.spans import Spans, union
 from stepscope.traces.alignment import corrected
-from stepscope.traces.timeline_spans import MAX_NAMED, MAX_SPANS, coarser
+from stepscope.traces.timeline_spans import MAX_GAPS, MAX_NAMED, MAX_SPANS, coarser, waiting_apart
 
 PAGE_BYTES = 1_600_000
 """For all timelines of one page together: 50 jobs of 8 ranks stay below 3 MB with everything else."""
@@ -29,28 +37,101 @@ MAX_STRIPS = 100
 
 _BYTES_PER_SPAN = 4
 _BYTES_PER_NAME = 26
-_NAMES_SHARE = 0.15
+_BYTES_PER_GAP = 20
+_NAMES_SHARE = 0.1
+_GAPS_SHARE = 0.1
 
 KIND_NAMES = {
     "compute": "compute",
+    "exposed_wait": "waiting for other ranks",
     "exposed_comm": "exposed communication",
     "copies": "exposed copies",
+    "hidden_wait": "hidden waiting",
     "hidden_comm": "hidden communication",
 }
-"""In the order of the legend; idle time is what is left."""
+"""In the order of the legend; idle time is what is left. Without a comparison of ranks nothing is waiting."""
+
+APART = {"exposed_comm": "exposed transfer", "hidden_comm": "hidden transfer"}
+"""The names where every collective could be split into waiting and transfer."""
+
+_STRIP = tuple(
+    part
+    for phase, name in zip(PHASES, PHASE_NAMES, strict=True)
+    for part in (
+        (("exposed_wait", KIND_NAMES["exposed_wait"]), (phase, APART[phase])) if phase in APART else ((phase, name),)
+    )
+)
 
 
-def timeline(evidence: Evidence) -> dict[str, Any]:
-    """The page's timeline data: ``jobs`` in the order of evidence, traces first; empty: nothing to draw."""
+def timeline(
+    evidence: Evidence, findings: Sequence[Finding] = (), merged: Mapping[str, Path] | None = None
+) -> dict[str, Any]:
+    """The page's timeline data: ``jobs``, traces first, the one of the first finding before the others, those without a
+    finding last, and cells without a trace, by what they do not compute; empty: nothing to draw.
+
+    merged: files as of ``merged_files``.
+    """
     traced = [trace for trace in evidence.traces if any(p.spans for p in trace.summary.ranks)]
     ranks = sum(min(len(trace.summary.ranks), MAX_ROWS) for trace in traced)
-    spans = int(PAGE_BYTES * (1 - _NAMES_SHARE) / _BYTES_PER_SPAN / max(ranks, 1))
+    spans = int(PAGE_BYTES * (1 - _NAMES_SHARE - _GAPS_SHARE) / _BYTES_PER_SPAN / max(ranks, 1))
     names = int(PAGE_BYTES * _NAMES_SHARE / _BYTES_PER_NAME / max(ranks, 1))
-    jobs = [_job(trace, limit=min(spans, MAX_SPANS), named=min(names, MAX_NAMED)) for trace in traced]
+    gaps = int(PAGE_BYTES * _GAPS_SHARE / _BYTES_PER_GAP / max(ranks, 1))
+    told = [finding.job for finding in findings if finding.severity != "info"]
+    traced.sort(key=lambda trace: (told.index(trace.name) if trace.name in told else len(told), -_lost(trace)))
+    limits = {"limit": min(spans, MAX_SPANS), "named": min(names, MAX_NAMED), "gaps": min(gaps, MAX_GAPS)}
+    jobs = [_job(trace, {r for f in findings if f.job == trace.name for r in f.ranks}, limits) for trace in traced]
+    for trace, job in zip(traced, jobs, strict=True):
+        job["merged"] = how_to_get(trace, (merged or {}).get(trace.name))
     seen = {trace.cell_id for trace in traced}
     cells = [cell for cell in evidence.cells if cell.cell_id not in seen]
     strips = [strip for cell in cells[:MAX_STRIPS] if (strip := _strip(cell)) is not None]
+    strips.sort(key=_computing)
     return {"jobs": jobs + strips}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a finding is in the timeline: indices of job and row (None: of no rank), and a stretch in ns of the picture."""
+
+    job: int
+    row: int | None
+    name: str
+    at: tuple[int, int] | None
+
+
+def place(data: Mapping[str, Any], finding: Finding) -> Place | None:
+    """The place of a finding of a job that is drawn."""
+    found = ((n, job) for n, job in enumerate(data["jobs"]) if job["name"] == finding.job and job["kind"] == "trace")
+    number, job = next(found, (0, None))
+    if job is None:
+        return None
+    names = [row["label"] for row in job["rows"]]
+    row = next((names.index(name) for rank in finding.ranks if (name := f"rank {rank}") in names), None)
+    at = None
+    if row is not None and finding.at_ns is not None:
+        zero = job["zeros"][row]
+        at = (finding.at_ns[0] - zero, finding.at_ns[1] - zero)
+    return Place(job=number, row=row, name="" if row is None else names[row], at=at)
+
+
+def _computing(strip: Mapping[str, Any]) -> float:
+    """The smallest share of a rank's step in which it neither communicates nor waits."""
+    idle = [n for n, (kind, _) in enumerate(strip["kinds"]) if kind in ("data_wait", "exposed_wait", "exposed_comm")]
+    shares: list[float] = [
+        1 - sum(row["phases"][n] for n in idle) / max(1, sum(row["phases"])) for row in strip["rows"]
+    ]
+    return min(shares)
+
+
+def _lost(trace: TraceEvidence) -> float:
+    """The largest share of a rank's window without computation."""
+    parts = [p.budget.parts for p in trace.summary.ranks if p.budget is not None]
+    return max((1 - p.compute_ns / max(1, p.window_ns) for p in parts), default=0.0)
+
+
+def drawn(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the script needs of ``data``: without the ranks' own clocks, whose numbers are too large for it."""
+    return {"jobs": [{key: value for key, value in job.items() if key != "zeros"} for job in data["jobs"]]}
 
 
 def embedded(data: Mapping[str, Any]) -> str:
@@ -59,24 +140,52 @@ def embedded(data: Mapping[str, Any]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _job(trace: TraceEvidence, *, limit: int, named: int) -> dict[str, Any]:
+def _job(trace: TraceEvidence, named: Collection[int], limits: Mapping[str, int]) -> dict[str, Any]:
+    """named: ranks that findings are about, which are drawn whatever is left out."""
     found = [(p, p.spans) for p in trace.summary.ranks if p.spans is not None]
-    drawn = [(p, coarser(s, limit=limit, named=named)) for p, s in found[:MAX_ROWS]]
+    kept = sorted(found, key=lambda pair: pair[1].rank not in named)[:MAX_ROWS]
+    waits, complete = _waits(trace)
+    drawn = [
+        (p, coarser(waiting_apart(s, waits[s.rank]) if s.rank in waits else s, **limits))
+        for p, s in sorted(kept, key=lambda pair: pair[1].rank)
+    ]
+    kinds = {"compute", *(each.kind for _, s in drawn for each in s.kinds if each.total_ns)}
     fits = _fits(trace)
     starts = {s.rank: _start(s, fits.get(s.rank)) for _, s in drawn}
     together = _together(drawn, starts)
     names: dict[str, int] = {}
-    rows = [
-        _row(p, s, start_ns=starts[s.rank] - min(starts.values()) if together else 0, names=names) for p, s in drawn
-    ]
+    zero = min(starts.values(), default=0) if together else 0
+    rows = [_row(p, s, start_ns=starts[s.rank] - zero if together else 0, names=names) for p, s in drawn]
     return {
         "kind": "trace",
         "name": trace.name,
-        "kinds": [[key, name] for key, name in KIND_NAMES.items()],
+        "kinds": [[k, APART.get(k, name) if complete else name] for k, name in KIND_NAMES.items() if k in kinds],
         "rows": rows,
+        "zeros": [s.start_ns - row["start"] for (_, s), row in zip(drawn, rows, strict=True)],
         "names": list(names),
+        "causes": CAUSES,
         "notes": _notes(trace, drawn, together=together, left_out=len(found) - len(drawn)),
     }
+
+
+def _waits(trace: TraceEvidence) -> tuple[dict[int, Spans], bool]:
+    """When each rank had entered a collective that another one had not, on its own clock; whether that is known of all
+    collectives. Empty: of none.
+    """
+    instances = trace.summary.collectives.instances if trace.summary.collectives is not None else ()
+    split = [i for i in instances if i.transfer_ns is not None]
+    found: dict[int, list[tuple[int, int]]] = {p.facts.rank: [] for p in trace.summary.ranks} if split else {}
+    calls = {p.facts.rank: p.communication.collectives for p in trace.summary.ranks if p.communication is not None}
+    for instance in split:
+        for each in instance.ranks:
+            if each.waiting_ns:
+                own = calls[each.rank][each.position]
+                found[each.rank].append((own.start_ns, min(own.start_ns + each.waiting_ns, own.end_ns)))
+    waits = {}
+    for rank, edges in found.items():
+        pairs = np.array(edges, dtype=np.int64).reshape(-1, 2)
+        waits[rank] = union(pairs[:, 0], pairs[:, 1])
+    return waits, bool(split) and len(split) == len(instances)
 
 
 def _fits(trace: TraceEvidence) -> dict[int, ClockFit]:
@@ -102,9 +211,10 @@ def _row(found: RankPass, spans: RankSpans, *, start_ns: int, names: dict[str, i
         "start": start_ns,
         "window": spans.window_ns,
         "unit": spans.unit_ns,
-        "spans": {kind: kinds[kind].packed for kind in KIND_NAMES},
-        "totals": {kind: kinds[kind].total_ns for kind in KIND_NAMES},
+        "spans": {kind: each.packed for kind, each in kinds.items()},
+        "totals": {kind: each.total_ns for kind, each in kinds.items()},
         "named": [_named(each, spans, names) for each in spans.named],
+        "gaps": [[each.start_ns - spans.start_ns, each.duration_ns, each.cause] for each in spans.gaps],
         "steps": [[step.step, step.start_ns - spans.start_ns] for step in found.steps],
     }
 
@@ -141,19 +251,27 @@ def _strip(cell: CellEvidence) -> dict[str, Any] | None:
     step = _median_step(cell)
     if step is None:
         return None
+    transfer = min(sample.exposed_comm_ns for sample in step)
     return {
         "kind": "phases",
         "name": f"{cell.run.group}, {cell.run.label}",
-        "kinds": [[phase, name] for phase, name in zip(PHASES, PHASE_NAMES, strict=True)],
+        "kinds": [list(part) for part in _STRIP],
         "rows": [
-            {"label": f"rank {rank}", "phases": [getattr(sample, f"{phase}_ns") for phase in PHASES]}
+            {"label": f"rank {rank}", "phases": [_phase(sample, key, transfer) for key, _ in _STRIP]}
             for rank, sample in enumerate(step[:MAX_ROWS])
         ],
         "notes": [
             f"Step {step[0].step}: its slowest rank took the median time of all measured steps. Phases are laid end to"
-            " end; a trace (bench --profile) shows what really ran when."
+            " end; a trace (bench --profile) shows what really ran when. Transfer: what the rank that waits least has"
+            " exposed; the rest of it is waiting."
         ],
     }  # fmt: skip
+
+
+def _phase(sample: StepSample, key: str, transfer_ns: int) -> int:
+    if key == "exposed_comm":
+        return transfer_ns
+    return sample.exposed_comm_ns - transfer_ns if key == "exposed_wait" else int(getattr(sample, f"{key}_ns"))
 
 
 def _median_step(cell: CellEvidence) -> tuple[StepSample, ...] | None:

@@ -5,8 +5,9 @@
   const { unpack, spanAt, cover, stacked, firstAfter } = stepscope.spans;
   const canvas = document.getElementById("timeline-canvas"), tip = document.getElementById("timeline-tip");
   const legend = document.getElementById("timeline-legend"), live = document.getElementById("timeline-live");
-  const GUTTER = 72, AXIS = 24, TALLEST = 40, SHORTEST = 12, ROOM = 560, PAD = 4, CLOSEST = 20;
-  const BELOW = "hidden_comm";
+  const GUTTER = 72, AXIS = 24, TALLEST = 40, SHORTEST = 12, ROOM = 560, PAD = 4, CLOSEST = 20, CLICK = 3;
+  const BELOW = ["hidden_wait", "hidden_comm"];
+  const isBelow = (kind) => BELOW.includes(kind);
 
   const duration = (ns) => {
     const [scale, unit] = ns >= 1e9 ? [1e9, "s"] : ns >= 1e6 ? [1e6, "ms"] : ns >= 1e3 ? [1e3, "us"] : [1, "ns"];
@@ -31,7 +32,7 @@
           totals[kind] = row.phases[n];
           at += row.phases[n];
         });
-        return { label: row.label, start: 0, end: at, spans, totals, named: [], steps: [] };
+        return { label: row.label, start: 0, end: at, spans, totals, named: [], steps: [], gaps: [] };
       }
       const spans = {};
       for (const [kind] of job.kinds) {
@@ -41,12 +42,13 @@
       }
       const named = row.named.map(([at, length, name]) => ({ start: at + row.start, end: at + row.start + length, name: job.names[name] }));
       const steps = row.steps.map(([number, at]) => ({ number, at: at + row.start }));
-      return { label: row.label, start: row.start, end: row.start + row.window, spans, totals: row.totals, named, steps };
+      const gaps = (row.gaps || []).map(([at, length, cause]) => ({ start: at + row.start, end: at + row.start + length, why: job.causes[cause] }));
+      return { label: row.label, start: row.start, end: row.start + row.window, spans, totals: row.totals, named, steps, gaps };
     });
-    return { kinds: job.kinds, rows, notes: job.notes || [], name: job.name, end: Math.max(1, ...rows.map((row) => row.end)) };
+    return { kinds: job.kinds, rows, notes: job.notes || [], name: job.name, merged: job.merged, end: Math.max(1, ...rows.map((row) => row.end)) };
   };
 
-  let job = null, view = [0, 1], chosen = { row: 0, span: null };
+  let job = null, view = [0, 1], chosen = { row: 0, span: null }, pinned = false;
   const off = new Set();
 
   const colors = () => {
@@ -92,13 +94,13 @@
       if (x > GUTTER + 20 && x < width - 20) context.fillText(t === 0 ? "0" : moment(t, apart), x, AXIS / 2 - 1);
     }
     const kinds = job.kinds.map(([kind]) => kind).filter((kind) => !off.has(kind));
-    const above = kinds.filter((kind) => kind !== BELOW);
+    const above = kinds.filter((kind) => !isBelow(kind)), below = kinds.filter(isBelow);
     job.rows.forEach((row, number) => {
       const y = AXIS + number * tall;
       context.textAlign = "right";
       context.fillStyle = number === chosen.row && document.activeElement === canvas ? color.accent : color.ink;
       if (tall >= 12) context.fillText(row.label, GUTTER - 8, y + tall / 2, GUTTER - 10);
-      const lower = row.spans[BELOW] && tall >= 18 ? Math.max(3, Math.round((tall - PAD) / 4)) : 0;
+      const lower = job.kinds.some(([kind]) => isBelow(kind)) && tall >= 18 ? Math.max(3, Math.round((tall - PAD) / 4)) : 0;
       const main = tall - PAD - lower;
       const a = Math.max(from, row.start), b = Math.min(to, row.end);
       if (b > a) rect(color.idle, GUTTER + (a - from) * scale, y + PAD / 2, Math.max((b - a) * scale, 1), main);
@@ -120,7 +122,7 @@
         context.setTransform(ratio, 0, 0, ratio, 0, 0);
       };
       lane(above, y + PAD / 2, main);
-      if (lower && !off.has(BELOW)) lane([BELOW], y + PAD / 2 + main, lower);
+      if (lower && below.length) lane(below, y + PAD / 2 + main, lower);
       for (const step of row.steps) {
         if (step.at < from || step.at > to) continue;
         const x = GUTTER + (step.at - from) * scale;
@@ -138,6 +140,20 @@
     return work;
   };
 
+  // Where a viewer of the merged file finds what is seen: the steps by name, as it numbers time from another moment.
+  const spot = document.getElementById("perfetto-place");
+  const sayPlace = () => {
+    if (!spot) return;
+    const row = job.rows[chosen.row], seen = row.steps.filter((each) => each.at < view[1]);
+    const last = seen[seen.length - 1], first = seen.filter((each) => each.at <= view[0]).pop() || seen[0];
+    const steps = !last ? "" : first.number === last.number ? `ProfilerStep#${first.number}` : `ProfilerStep#${first.number} to ProfilerStep#${last.number}`;
+    const apart = (view[1] - view[0]) / 100;
+    spot.textContent = `${row.label}, ${steps ? steps + ", " : ""}${moment(view[0], apart)} to ${moment(view[1], apart)} after the first device work`;
+    const how = document.getElementById("perfetto-merge");
+    how.textContent = job.merged || "";
+    how.closest("li").hidden = !job.merged;
+  };
+
   let waiting = false;
   const draw = () => {
     waiting = false;
@@ -153,6 +169,7 @@
     const began = performance.now();
     const work = paint(canvas.getContext("2d"), width, view, ratio, colors());
     work.ms = performance.now() - began;
+    sayPlace();
     Object.assign(canvas.dataset, { primitives: work.primitives, spans: work.spans, from: view[0], to: view[1] });
     return work;
   };
@@ -174,9 +191,9 @@
   const move = (share) => look(view[0] + share * (view[1] - view[0]), view[1] + share * (view[1] - view[0]));
 
   const kindName = (kind) => job.kinds.find(([key]) => key === kind)[1];
-  const order = ["exposed_comm", "copies"];
+  const order = ["exposed_wait", "exposed_comm", "copies"];
   const kindAt = (row, t) => {
-    const kinds = job.kinds.map(([kind]) => kind).filter((kind) => kind !== BELOW && !off.has(kind));
+    const kinds = job.kinds.map(([kind]) => kind).filter((kind) => !isBelow(kind) && !off.has(kind));
     kinds.sort((a, b) => order.indexOf(b) - order.indexOf(a));
     for (const kind of kinds) {
       const span = spanAt(row.spans[kind], t);
@@ -187,9 +204,15 @@
   const described = (row, found, t) => {
     const said = [row.label, `at ${moment(t, (view[1] - view[0]) / 1000)}`];
     if (found) said.push(`${kindName(found.kind)}, ${duration(found.end - found.start)}`);
-    else said.push(t >= row.start && t < row.end ? "idle" : "nothing recorded");
-    const under = row.spans[BELOW] && !off.has(BELOW) && (!found || found.kind !== BELOW) ? spanAt(row.spans[BELOW], t) : null;
-    if (under) said.push(`hides communication of ${duration(under.end - under.start)}`);
+    else if (t < row.start || t >= row.end) said.push("nothing recorded");
+    else {
+      const gap = row.gaps.find((each) => each.start <= t && t < each.end);
+      said.push(gap ? `idle, ${duration(gap.end - gap.start)}: ${gap.why}` : "idle, a short gap");
+    }
+    for (const kind of found && isBelow(found.kind) ? [] : BELOW) {
+      const under = row.spans[kind] && !off.has(kind) ? spanAt(row.spans[kind], t) : null;
+      if (under) said.push(`${kindName(kind)} under it, ${duration(under.end - under.start)}`);
+    }
     const names = row.named.filter((each) => each.start <= t && t < each.end);
     if (names.length) {
       const shortest = names.reduce((a, b) => (a.end - a.start <= b.end - b.start ? a : b));
@@ -206,18 +229,40 @@
     const t = view[0] + ((x - GUTTER) / (frame.width - GUTTER)) * (view[1] - view[0]);
     return { x, y, t, row: Math.floor((y - AXIS) / rowHeight()), inside: x >= GUTTER && y >= AXIS };
   };
-  const hover = (event) => {
-    const { x, y, t, row, inside } = place(event);
-    if (!inside || !job.rows[row]) { tip.hidden = true; return; }
+  const under = ({ t, row, inside }) => {
+    if (!inside || !job.rows[row]) return null;
     // Within a pixel either side, so that spans thinner than one can be met.
-    const pixel = (view[1] - view[0]) / Math.max(1, canvas.clientWidth - GUTTER);
-    const found = kindAt(job.rows[row], t) || kindAt(job.rows[row], t + pixel) || kindAt(job.rows[row], t - pixel);
-    tip.textContent = described(job.rows[row], found, t);
-    tip.hidden = false;
+    const pixel = (view[1] - view[0]) / Math.max(1, canvas.clientWidth - GUTTER), mine = job.rows[row];
+    const found = kindAt(mine, t) || kindAt(mine, t + pixel) || kindAt(mine, t - pixel);
+    const gap = found ? null : mine.gaps.find((each) => each.start <= t && t < each.end);
+    return { span: found || gap || null, text: described(mine, found, t) };
+  };
+  const hover = (event) => {
+    if (pinned) return;
+    const at = place(event), { x, y } = at, met = under(at);
+    tip.hidden = !met;
+    if (!met) return;
+    tip.textContent = met.text;
     tip.style.left = `${Math.max(0, Math.min(x + 14, canvas.clientWidth - tip.offsetWidth))}px`;
     tip.style.top = `${y + 18}px`;
   };
   let drag = null;
+  const unpin = () => {
+    pinned = false;
+    tip.hidden = true;
+    tip.classList.remove("pinned");
+  };
+  // A click pins what is under it until the next click or Escape; the line below the picture keeps it.
+  const pin = (event) => {
+    unpin();
+    hover(event);
+    const at = place(event), met = under(at);
+    chosen = { row: met ? at.row : chosen.row, span: met && met.span };
+    live.textContent = met ? met.text : "";
+    pinned = Boolean(met);
+    tip.classList.toggle("pinned", pinned);
+    later();
+  };
   canvas.addEventListener("pointerdown", (event) => {
     if (event.button) return;
     drag = { x: event.clientX, view: [...view] };
@@ -226,11 +271,16 @@
   canvas.addEventListener("pointermove", (event) => {
     if (!drag) return hover(event);
     const shift = ((event.clientX - drag.x) / (canvas.clientWidth - GUTTER)) * (drag.view[1] - drag.view[0]);
-    tip.hidden = true;
+    if (Math.abs(event.clientX - drag.x) <= CLICK) return;
+    unpin();
     look(drag.view[0] - shift, drag.view[1] - shift);
   });
-  for (const kind of ["pointerup", "pointercancel"]) canvas.addEventListener(kind, () => { drag = null; });
-  canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
+  canvas.addEventListener("pointerup", (event) => {
+    if (drag && Math.abs(event.clientX - drag.x) <= CLICK) pin(event);
+    drag = null;
+  });
+  canvas.addEventListener("pointercancel", () => { drag = null; });
+  canvas.addEventListener("pointerleave", () => { if (!pinned) tip.hidden = true; });
   canvas.addEventListener("dblclick", (event) => zoom(4, place(event).t));
   canvas.addEventListener("wheel", (event) => {
     if (event.ctrlKey || event.metaKey) zoom(1.3 ** (-Math.sign(event.deltaY)), place(event).t);
@@ -270,11 +320,11 @@
     ArrowLeft: () => move(-0.15), ArrowRight: () => move(0.15), "+": () => zoom(1.6), "=": () => zoom(1.6), "-": () => zoom(1 / 1.6),
     0: () => look(0, job.end), Home: () => look(0, job.end), ArrowUp: () => choose(chosen.row - 1), ArrowDown: () => choose(chosen.row + 1),
     n: () => walk(1), p: () => walk(-1),
-    Escape: () => { chosen.span = null; tip.hidden = true; live.textContent = ""; },
+    Escape: () => { chosen.span = null; live.textContent = ""; },
   };
   canvas.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
-    tip.hidden = true;
+    unpin();
     keys[event.key]();
     later();
     event.preventDefault();
@@ -306,6 +356,7 @@
   const show = (data) => {
     job = prepared(data);
     off.clear();
+    unpin();
     chosen = { row: 0, span: null };
     view = [0, job.end];
     live.textContent = "";
@@ -322,6 +373,20 @@
   const select = document.getElementById("timeline-job");
   if (select) select.addEventListener("change", () => show(jobs[Number(select.value)]));
   show(jobs[select ? Number(select.value) : 0]);
+  // A finding's place: its job, its rank chosen, its stretch of time with as much again around it.
+  for (const link of document.querySelectorAll("a[data-job]")) {
+    link.addEventListener("click", () => {
+      const { job: number, row, from, to } = link.dataset;
+      if (select) select.value = number;
+      show(jobs[Number(number)]);
+      if (row === undefined) return;
+      choose(Number(row));
+      if (from === undefined) return;
+      const start = Number(from), end = Number(to), room = (end - start) / 2;
+      look(start - room, end + room);
+      chosen.span = { start, end };
+    });
+  }
   stepscope.onTheme(later);
   new ResizeObserver(later).observe(canvas);
 

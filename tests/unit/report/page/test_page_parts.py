@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 
 from tests import pages
 from tests.evidence import run
 
 from stepscope.records.finding import Diagnosis
-from stepscope.report.page import facts, tables, timeline
+from stepscope.report.page import facts, merged_files, tables, timeline
 from stepscope.report.page.overview import headline, key_figures, shown_findings
 from stepscope.results.evidence import Evidence
 from stepscope.results.labels import failure_label
+from stepscope.stats import spans
 from stepscope.traces.timeline_spans import unpack
 
 
@@ -39,8 +41,8 @@ def test_long_tables_are_cut_and_say_so() -> None:
 
 def test_key_figures_are_the_extremes() -> None:
     found = {figure.label: figure for figure in key_figures(pages.evidence(), pages.diagnosis())}
-    assert found["runs"].value == "5"
-    assert "1 failed" in found["runs"].note
+    assert found["runs without a result"].value == "1 of 5"
+    assert "out of GPU memory" in found["runs without a result"].note
     assert found["best speed-up on 8 ranks"].value == "5.28x"
     assert found["peak memory of a rank"].value == "200 MiB"
     assert key_figures(Evidence(sources=()), Diagnosis(findings=(), skipped=(), quiet=())) == ()
@@ -59,7 +61,7 @@ def test_stakes_are_never_wider_than_the_bar() -> None:
     first = pages.diagnosis().findings[0]
     shown = shown_findings(pages.diagnosis(findings=(first, replace(first, stake_fraction=1.7))))
     assert [one.stake_width for one in shown] == ["31.0%", "100.0%"]
-    assert shown[0].stake == "up to 31% of the step"
+    assert shown[0].stake == "a fix recovers up to 31% of the step"
 
 
 def test_timeline_data_are_the_spans_of_every_rank() -> None:
@@ -136,3 +138,62 @@ def test_a_failed_run_is_told_without_its_path() -> None:
     path = "results/a-long-way-down/metrics.csv"
     lost = run("lost", source=path, status="interrupted", error=f"{path}: no finished epoch")
     assert failure_label(lost) == "interrupted: no finished epoch"
+
+
+def test_the_job_of_the_first_finding_is_drawn_first_and_its_place_is_where_the_rank_is_late(tmp_path: Path) -> None:
+    from stepscope.diagnose.engine import diagnose
+
+    evidence = pages.late_jobs(tmp_path)
+    findings = diagnose(evidence).findings
+    data = timeline.timeline(evidence, findings)
+    assert [job["name"] for job in data["jobs"]] == ["later", "late"]
+    straggler = findings[0]
+    assert (straggler.rule, straggler.job, straggler.ranks) == ("straggler", "later", (1,))
+    found = timeline.place(data, straggler)
+    assert found is not None
+    assert (found.job, found.row, found.name) == (0, 1, "rank 1")
+    assert found.at is not None
+    row = data["jobs"][0]["rows"][0]  # another rank: it waits where the place says
+    kinds = ("exposed_wait", "hidden_wait")
+    waits = spans.join(*(unpack(row["spans"][kind], origin=row["start"], unit=row["unit"]) for kind in kinds))
+    middle = spans.clip(waits, low=found.at[0], high=found.at[1])
+    assert middle.measure > 0.3 * (found.at[1] - found.at[0])
+
+
+def test_waiting_and_transfer_are_two_kinds_that_sum_to_communication(tmp_path: Path) -> None:
+    evidence = pages.late_jobs(tmp_path)
+    data = timeline.timeline(evidence)
+    job = next(job for job in data["jobs"] if job["name"] == "later")
+    assert dict(job["kinds"])["exposed_comm"] == "exposed transfer"
+    summary = evidence.traces[1].summary
+    for row, found in zip(job["rows"], summary.ranks, strict=True):
+        assert found.budget is not None
+        totals = row["totals"]
+        assert totals["exposed_wait"] + totals["exposed_comm"] == found.budget.parts.exposed_comm_ns
+    assert job["rows"][1]["totals"]["exposed_wait"] == 0  # nobody is later than the straggler
+    assert job["rows"][0]["totals"]["exposed_wait"] > 0
+
+
+def test_a_share_of_time_and_a_smaller_stake_are_explained() -> None:
+    from dataclasses import replace
+
+    first = pages.diagnosis().findings[0]
+    titles = ("31% of the step is x", "40% of the time is x", "the loss is 33% lower")
+    shown = shown_findings(pages.diagnosis(findings=tuple(replace(first, title=title) for title in titles)))
+    assert [bool(each.explained) for each in shown] == [False, True, False]
+    assert (shown[1].explained or "").startswith("40% of the time is what was measured.")
+
+
+def test_small_jobs_are_merged_beside_the_page(tmp_path: Path) -> None:
+    evidence = pages.late_jobs(tmp_path / "in")
+    found = merged_files(evidence, tmp_path / "out")
+    assert {name: path.name for name, path in found.items()} == {
+        "late": "merged-late.json.gz", "later": "merged-later.json.gz",
+    }  # fmt: skip
+    data = timeline.timeline(evidence, (), found)
+    assert {job["merged"] for job in data["jobs"]} == {
+        f"merged-{name}.json.gz beside this page: all ranks on one clock" for name in ("late", "later")
+    }
+    alone = timeline.timeline(evidence)["jobs"][0]["merged"]
+    assert alone.endswith("--merge merged.json.gz")
+    assert merged_files(pages.evidence(), tmp_path / "none") == {}  # whose files are not there
