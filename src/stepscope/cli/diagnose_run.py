@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_document
 from stepscope.cli.evidence import read_evidence
-from stepscope.cli.findings import print_files, print_findings, say_unchecked
+from stepscope.cli.findings import print_findings, print_read, print_verdict, say_unchecked
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.core.words import counted
-from stepscope.diagnose.headlines import all_clear
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.diagnose import Diagnose
@@ -122,17 +121,11 @@ def _explain(rules: Sequence[Rule]) -> None:
 
 def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool) -> None:
     console = out()
-    console.print(headline(evidence), style="bold", soft_wrap=True)
-    print_files(evidence, most=None if everything else NOTES)
-    shown = evidence.notes if everything else evidence.notes[:NOTES]
-    for note in shown:
-        console.print(f"! {note}", style="yellow", soft_wrap=True)
-    if len(evidence.notes) > len(shown):
-        console.print(f"! {len(evidence.notes) - len(shown)} more of these: --all", style="yellow")
-    console.print()
-    if clear := all_clear(diagnosis, complete=evidence.complete):
-        console.print(clear, style="green" if diagnosis.quiet and evidence.complete else "yellow", soft_wrap=True)
-    print_findings(diagnosis.findings, confidence=True)
+    print_verdict(evidence, diagnosis, headline(evidence))
+    if diagnosis.findings:
+        console.print()
+        print_findings(diagnosis.findings, confidence=True)
+    print_read(evidence, most=None if everything else NOTES)
     looked, skipped = len(diagnosis.quiet), len(diagnosis.skipped)
     console.print()
     if not everything:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.console import err, out
 from stepscope.core.units import format_percent
-from stepscope.diagnose.headlines import SHOWN, headline, remainder
+from stepscope.core.words import counted
+from stepscope.diagnose.headlines import SHOWN, all_clear, counts, headline, remainder
 from stepscope.records.finding import Diagnosis, Finding
 
 if TYPE_CHECKING:
@@ -26,15 +27,33 @@ def print_findings(findings: Iterable[Finding], *, confidence: bool = False) -> 
         print_finding(finding, confidence=confidence)
 
 
-def print_files(evidence: Evidence, *, most: int | None = None) -> None:
-    """What of a folder was read, and what was not."""
+def print_verdict(evidence: Evidence, diagnosis: Diagnosis, looked_at: str) -> None:
+    """What was found, and in what. looked_at: one line on the evidence."""
+    clear = all_clear(diagnosis, complete=evidence.complete)
+    sound = clear is not None and bool(diagnosis.quiet) and evidence.complete
+    worst = "info" if sound else diagnosis.findings[0].severity if clear is None else "warning"
+    out().print(clear or counts(diagnosis.findings), style=_STYLES[worst], soft_wrap=True)
+    out().print(looked_at, style="dim", soft_wrap=True)
+
+
+def print_read(evidence: Evidence, *, most: int | None, rest: str = "--all") -> None:
+    """After a blank line what of a folder was read and what was not, then notes and remarks; at most so many of each.
+
+    rest: where more of them are.
+    """
     from stepscope.report.files_found import lines
 
-    shown = lines(evidence)
-    for state, text in shown[:most]:
+    files = lines(evidence)
+    if files or evidence.said:
+        out().print()
+    for state, text in files[:most]:
         _hanging(f"{state:<9} ", text, "dim" if state == "read" else "yellow")
-    if most is not None and shown[most:]:
-        out().print(f"{len(shown) - most} more kinds of files: --all", style="yellow")
+    for mark, said, style in (("!", evidence.notes, "yellow"), ("·", evidence.remarks, "dim")):
+        for text in said[:most]:
+            out().print(f"{mark} {text}", style=style, soft_wrap=True, markup=False)
+    for all_, what in ((files, "file kind"), (evidence.notes, "note"), (evidence.remarks, "remark")):
+        if most is not None and all_[most:]:
+            out().print(f"! {counted(len(all_) - most, f'more {what}')}: {rest}", style="yellow", soft_wrap=True)
 
 
 def print_headlines(run: Path, diagnosis: Diagnosis) -> None:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from stepscope.cli.console import out, print_document, typed
 from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence import read_evidence
-from stepscope.cli.findings import print_files, print_findings
+from stepscope.cli.findings import print_findings, print_read, print_verdict
 from stepscope.core.errors import UsageError
 from stepscope.core.pool import get_ready, side_by_side, usable_cores
 from stepscope.core.words import counted
-from stepscope.diagnose.headlines import all_clear
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.report import Report
@@ -135,20 +134,14 @@ def _title(evidence: Evidence) -> str:
 
 def _say(evidence: Evidence, diagnosis: Diagnosis, folder: Path, files: tuple[Path, ...]) -> None:
     console = out()
-    console.print(headline(evidence), style="bold", soft_wrap=True)
-    print_files(evidence, most=SHOWN_FILES)
-    for note in evidence.notes[:SHOWN]:
-        console.print(f"! {note}", style="yellow", soft_wrap=True, markup=False)
-    unsaid = len(evidence.notes) - SHOWN
-    if unsaid > 0:
-        console.print(f"! and {counted(unsaid, 'note')} more", style="yellow")
-    console.print()
-    if clear := all_clear(diagnosis, complete=evidence.complete):
-        console.print(clear, style="dim", soft_wrap=True)
-    print_findings(diagnosis.findings[:SHOWN])
+    print_verdict(evidence, diagnosis, headline(evidence))
+    if diagnosis.findings:
+        console.print()
+        print_findings(diagnosis.findings[:SHOWN])
     more = len(diagnosis.findings) - SHOWN
     if more > 0:
         console.print(f"and {counted(more, 'finding')} more", style="dim")
+    print_read(evidence, most=SHOWN_FILES, rest="the report lists them")
     console.print()
     kinds: dict[str, list[Path]] = {}
     for path in files:

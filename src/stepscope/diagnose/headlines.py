@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from stepscope.core.words import counted
 from stepscope.records.finding import Diagnosis, Finding
 
@@ -24,6 +27,13 @@ def all_clear(diagnosis: Diagnosis, *, complete: bool) -> str | None:
     if not complete:
         return f"{counted(looked, 'rule')} found no problem in what was read; lines and notes say what was not read"
     return f"nothing stands out: {counted(looked, 'rule')} found no problem"
+
+
+def counts(findings: Iterable[Finding]) -> str:
+    """``1 problem, 2 warnings``."""
+    found = Counter[str](finding.severity for finding in findings)
+    words = (("problem", "problem"), ("warning", "warning"), ("info", "observation"))
+    return ", ".join(counted(found[key], word) for key, word in words if found[key])
 
 
 def remainder(diagnosis: Diagnosis) -> str:

@@ -39,7 +39,8 @@ class Imported:
 
     comm_rows: measured collectives; imported times are means over iterations (``time_ns_mean``), see ``notes``.
     topology: text of ``nvidia-smi topo -m``. hardware: what it ran on as far as the file says.
-    notes: what was repaired, dropped or assumed, for the reader of a report. left_out: files of the folder not read.
+    notes: what was repaired, dropped or is doubtful. remarks: how the figures were taken, where all was read.
+    left_out: files of the folder not read.
     """
 
     format: str
@@ -52,4 +53,5 @@ class Imported:
     topology: str | None = None
     hardware: str | None = None
     notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()

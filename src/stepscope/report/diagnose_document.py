@@ -49,7 +49,7 @@ def document(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, Any]:
         "skipped": plain(diagnosis.skipped),
         "quiet": plain(diagnosis.quiet),
         "scaling": plain(evidence.scaling),
-        "notes": list(evidence.notes),
+        "notes": list(evidence.said),
     }
 
 

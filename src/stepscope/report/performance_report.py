@@ -150,7 +150,7 @@ def _sources(evidence: Evidence) -> str:
     for source in evidence.sources:
         what = source.kind if source.format is None else f"{source.kind}, read as {source.format}"
         lines.append(paragraph(f"{source.path} ({what})", indent="  ", first="- "))
-    said = [*(f"{state}: {text}" for state, text in files_found.lines(evidence)), *evidence.notes]
+    said = [*(f"{state}: {text}" for state, text in files_found.lines(evidence)), *evidence.said]
     lines += [paragraph(note, indent="  ", first="- ") for note in said]
     for record in evidence.records:
         lines += [f"- made by: {_command(' '.join(argv))}" for argv in record.commands or (record.argv,) if argv]

@@ -113,7 +113,7 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | N
         unknown=conditions.unknown,
         figures=tuple(figures),
         unmatched=tuple(dict.fromkeys(unmatched)),
-        notes=(*notes, *(note for note in together.notes if note.startswith("no scaling verdict"))),
+        notes=(*notes, *(note for note in together.remarks if note.startswith("no scaling verdict"))),
         scaling=together.scaling_budgets,
     )
 

@@ -81,7 +81,8 @@ class Evidence:
     runs: training runs of all sources; run_id is unique. scaling: runs against their baselines, one-rank runs included.
     cells: those runs that `bench` measured, with their samples. environment: of the run folder, None where sources have
     several different ones. flight: what the flight recorders of a job say of a hang. files_found: of folders of mixed files,
-    what was read and what was not.
+    what was read and what was not. notes: what was not read, or is doubtful. remarks: how figures were taken, and what they
+    do not allow, where all was read.
     """
 
     sources: tuple[Source, ...]
@@ -101,6 +102,12 @@ class Evidence:
     scaling_budgets: tuple[ScalingBudget, ...] = ()
     files_found: tuple[FilesFound, ...] = ()
     notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """Notes, then remarks."""
+        return (*self.notes, *self.remarks)
 
     @property
     def unread(self) -> int:
@@ -142,7 +149,7 @@ def derived(
 
     scaled = replace(evidence, scaling=scaling_rows(evidence.runs, drop_epochs=drop_epochs, targets=targets))
     budgets, notes = scaling_budgets(scaled, stated=stated, drop_epochs=drop_epochs)
-    return replace(scaled, scaling_budgets=budgets, notes=(*(n for n in scaled.notes if n not in notes), *notes))
+    return replace(scaled, scaling_budgets=budgets, remarks=tuple(dict.fromkeys((*scaled.remarks, *notes))))
 
 
 def on_datasets(evidence: Evidence, names: Sequence[str], *, drop_epochs: int = 1) -> Evidence:

@@ -67,7 +67,12 @@ def read_folder(root: Path, *, stated: Stated, readers: Readers) -> Evidence:
     if not parts:
         raise errors[0] if len(errors) == 1 and not there.unread else _nothing(root, found)
     evidence = join(parts, names=names)
-    return replace(evidence, files_found=(*evidence.files_found, *found), notes=(*evidence.notes, *_jobs(there)))
+    return replace(
+        evidence,
+        files_found=(*evidence.files_found, *found),
+        notes=(*evidence.notes, *_unlisted(there)),
+        remarks=(*evidence.remarks, *_jobs(there)),
+    )
 
 
 def _read(
@@ -86,14 +91,12 @@ def _read(
     )
     job = item.job or root.resolve().name
     notes = [note for summary in captures.values() for note in readers.trace_notes(summary)]
-    if len(captures) > 1:
-        notes.append(
-            f"{job}: {len(captures)} captures of the same ranks, each looked at by itself: {', '.join(captures)}"
-        )
+    remark = f"{job}: {len(captures)} captures of the same ranks, each looked at by itself: {', '.join(captures)}"
     evidence = Evidence(
         sources=(Source(path=root / item.job, kind="trace"),),
         traces=tuple(TraceEvidence(name=name or job, summary=summary) for name, summary in captures.items()),
         notes=tuple(dict.fromkeys(notes)),
+        remarks=(remark,) if len(captures) > 1 else (),
     )
     return evidence, damaged
 
@@ -137,20 +140,22 @@ def _unknown(kind: str) -> str:
 
 
 def _jobs(there: Survey) -> tuple[str, ...]:
-    """How the files of several jobs were told apart, and which folders nobody looked into."""
+    """How the files of several jobs were told apart."""
     jobs = dict.fromkeys(item.job for item in there.items if item.kind != RUN)
     named = sorted(job for job in jobs if job)
-    notes = []
     if len(named) > 1 or (
         named and any(item.job == "" and item.kind in (TRACE, "flight_recorder") for item in there.items)
     ):
         shown = listed(named, at_most=5)
-        notes.append(
-            f"{counted(len(named), 'subfolder')} hold jobs of their own ({shown}): their files are kept apart by folder"
+        return (
+            f"{counted(len(named), 'subfolder')} hold jobs of their own ({shown}): their files are kept apart by folder",
         )
-    if there.folders:
-        notes.append(f"not looked into: {listed(there.folders, at_most=5)}")
-    return tuple(notes)
+    return ()
+
+
+def _unlisted(there: Survey) -> tuple[str, ...]:
+    """Folders that could not be listed."""
+    return (f"not looked into: {listed(there.folders, at_most=5)}",) if there.folders else ()
 
 
 def _nothing(root: Path, found: Sequence[FilesFound]) -> DataError:

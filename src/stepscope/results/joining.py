@@ -15,7 +15,7 @@ from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 
 _JOINED = (
     "sources", "runs", "cells", "comm", "records", "traces", "nccl", "flight", "memory", "hardware",
-    "files_found", "notes",
+    "files_found", "notes", "remarks",
 )  # fmt: skip
 
 
@@ -40,6 +40,7 @@ def join(parts: Sequence[Evidence], names: Sequence[str] | None = None) -> Evide
         for part, name in zip(parts, names, strict=True)
     ]
     joined: dict[str, Any] = {name: tuple(x for p in parts for x in getattr(p, name)) for name in _JOINED}
+    joined |= {name: tuple(dict.fromkeys(joined[name])) for name in ("notes", "remarks")}
     return Evidence(
         **joined,
         calibration=_only([p.calibration for p in parts]),
@@ -101,7 +102,7 @@ def _only(values: Sequence[Any]) -> Any:
 def as_given(parts: Sequence[Evidence], names: Sequence[str] | None = None) -> Evidence:
     """``parts`` joined. Two that hold a run each, on different numbers of ranks, are a run and its baseline.
 
-    What keeps them from being compared is a note.
+    What keeps them from being compared is a remark.
     """
     evidence = join(parts, names)
     runs = [run for run in evidence.runs if run.status == "ok"]
@@ -121,7 +122,7 @@ def as_given(parts: Sequence[Evidence], names: Sequence[str] | None = None) -> E
         base, run = sorted(runs, key=lambda each: each.world_size or 0)
         named = replace(run, baseline_id=run.baseline_id or base.run_id)
         return replace(evidence, runs=tuple(named if each is run else each for each in evidence.runs))
-    return replace(evidence, notes=(*evidence.notes, f"no scaling verdict of the two runs: {why}"))
+    return replace(evidence, remarks=(*evidence.remarks, f"no scaling verdict of the two runs: {why}"))
 
 
 _ALIKE = ("model", "dataset", "precision", "unit", "device", "hardware")

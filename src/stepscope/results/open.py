@@ -389,6 +389,7 @@ def _imported(path: Path, imported: Imported) -> Evidence:
         topology=None if isinstance(topology, Unavailable) else topology,
         hardware=() if imported.hardware is None else (imported.hardware,),
         notes=notes,
+        remarks=imported.remarks,
     )
 
 

@@ -111,9 +111,9 @@ def test_notes_beyond_a_dozen_wait_for_all(capsys: pytest.CaptureFixture[str], t
     _, out, _ = run(capsys, str(tmp_path))
     assert "left out  20 files, 260 B: other files (no format that stepscope reads)" in out
     assert out.count("\n! ") == 13
-    assert "more of these: --all" in out
+    assert "8 more notes: --all" in out
     _, out, _ = run(capsys, str(tmp_path), "--all")
-    assert out.count("\n! ") > 20
+    assert out.count("\n! ") == 20
 
 
 def test_a_command_is_printed_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,3 +134,32 @@ def test_a_command_is_printed_in_one_piece(capsys: pytest.CaptureFixture[str]) -
     assert f"      $ {command}" in lines
     assert "    [r: measured, up to 4.4% of the step]" in lines
     assert not any(line.endswith("-") for line in lines)
+
+
+def test_how_figures_were_taken_is_said_once_and_leaves_nothing_unread(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in ("old", "new"):
+        folder = tmp_path / "experiments" / name
+        folder.mkdir(parents=True)
+        rows = [f"{n},{1 / n},{10 + n % 3 / 10},{1 / n},0.{30 + n}" for n in range(1, 13)]
+        table = "\n".join(["epoch,train_loss,train_time,val_loss,val_acc", *rows])
+        (folder / "metrics.csv").write_text(table + "\n", encoding="utf-8")
+    places = [str(tmp_path / "experiments" / name / "metrics.csv") for name in ("old", "new")]
+    code, out, _ = run(capsys, *places, "--world-size", "old=1,new=1")
+    assert code == 0
+    assert out.count("as the process that wrote them timed them") == 1
+    assert "what was not read" not in out
+    assert "found no problem" in out.splitlines()[0]
+
+
+def test_the_verdict_comes_first_then_findings_then_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main(["example", str(tmp_path / "jobs")])
+    capsys.readouterr()
+    (tmp_path / "jobs" / "hang" / "notes.txt").write_text("restart on Monday\n")
+    _, out, _ = run(capsys, str(tmp_path / "jobs" / "hang"))
+    lines = out.splitlines()
+    assert lines[0] == "1 problem"
+    assert lines[1].startswith("hang: ")
+    assert out.index("rank 5 never entered") < out.index("read      8 files") < out.index("left out")

@@ -121,7 +121,7 @@ def test_several_jobs_of_a_folder_are_kept_apart_and_said(tmp_path: Path) -> Non
     found = load(tmp_path)
     assert [trace.name for trace in found.traces] == ["run1", "run2"]
     assert [len(trace.summary.ranks) for trace in found.traces] == [2, 2]
-    (note,) = [note for note in found.notes if "jobs of their own" in note]
+    (note,) = [note for note in found.remarks if "jobs of their own" in note]
     assert note.startswith("2 subfolders hold jobs of their own (run1, run2)")
     assert next(text for _, text in lines(found) if "recorder" in text).startswith("run1: 2 files")
 

@@ -113,9 +113,9 @@ def test_other_devices_and_two_baselines_give_no_verdict_and_say_so(tmp_path: Pa
     two = job(tmp_path / "two", rows=1024, world=2, gpu="Tesla V100-SXM2-16GB")
     found = load_evidence([one, two])
     assert not found.scaling_budgets
-    assert any("V100" in note and "A100" in note for note in found.notes)
+    assert any("V100" in note and "A100" in note for note in found.remarks)
     again = job(tmp_path / "again", rows=1024, world=1)
-    assert any("2 traced jobs ran on 1 rank" in note for note in load_evidence([one, again, two]).notes)
+    assert any("2 traced jobs ran on 1 rank" in note for note in load_evidence([one, again, two]).remarks)
 
 
 def test_compare_and_a_folder_of_both_say_the_same(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def metrics(folder: Path, seconds: float, *, epochs: int = 10) -> Path:
 
 def test_two_metrics_files_give_a_verdict_once_their_ranks_are_stated(tmp_path: Path) -> None:
     paths = (metrics(tmp_path / "small", 40.0), metrics(tmp_path / "large", 16.0))
-    (note,) = [note for note in load_evidence(paths).notes if "no scaling verdict" in note]
+    (note,) = [note for note in load_evidence(paths).remarks if "no scaling verdict" in note]
     assert note.endswith("--world-size small=RANKS,large=RANKS")
     budget = only(*paths, stated=Stated(world_size={"small": 1, "large": 4}))
     (reading,) = budget.readings
@@ -192,7 +192,7 @@ def test_two_runs_of_different_models_are_not_a_run_and_its_baseline(tmp_path: P
         )
     found: Evidence = load_evidence(paths, stated=Stated(world_size={"two": 2}))
     assert not found.scaling_budgets
-    assert any("model is gpt and mlp" in note for note in found.notes)
+    assert any("model is gpt and mlp" in note for note in found.remarks)
 
 
 def test_scaling_stated_where_nothing_takes_it_is_refused(tmp_path: Path) -> None:

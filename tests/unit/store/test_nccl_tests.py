@@ -34,8 +34,9 @@ def test_every_size_has_a_row_in_and_out_of_place(tmp_path: Path) -> None:
     assert (first.world_size, first.hosts, first.iterations, first.warmup) == (8, 1, 20, 5)
     assert first.correct is True
     assert found.hardware == "8 x NVIDIA H100 80GB HBM3"
-    assert found.notes[0].startswith("nccl-tests: times are means")
-    assert len(found.notes) == 1
+    (remark,) = found.remarks
+    assert remark.startswith("nccl-tests: times are means")
+    assert found.notes == ()
 
 
 def test_its_time_is_a_mean_and_no_median(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_sizes_that_became_empty_are_left_out_and_said_but_count_in_its_average(
 
 
 def test_another_average_than_that_of_its_rows_is_said(tmp_path: Path) -> None:
-    (note,) = read(tmp_path, log(SIZES, average="250.1")).notes[1:]
+    (note,) = read(tmp_path, log(SIZES, average="250.1")).notes
     assert "its average bus bandwidth is 250.1 GB/s and that of the rows read" in note
 
 

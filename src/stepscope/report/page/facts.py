@@ -54,7 +54,7 @@ def sources(evidence: Evidence) -> tuple[tuple[str, str], ...]:
 
 def notes(evidence: Evidence) -> tuple[str, ...]:
     """What was repaired, left out or assumed on the way, of every source; each once."""
-    said = list(evidence.notes)
+    said = list(evidence.said)
     for trace in evidence.traces:
         many = len(evidence.traces) > 1
         for note in trace.summary.notes:

@@ -47,6 +47,7 @@ class _File:
     path: Path
     runs: tuple[TrainingRun, ...]
     notes: tuple[str, ...]
+    remarks: tuple[str, ...]
 
 
 def _recognises(candidate: Candidate) -> bool:
@@ -70,6 +71,7 @@ def _import(source: Candidate) -> Imported:
         runs=runs,
         hardware=", ".join(hardware) or None,
         notes=(*copies, *(note for file in files for note in file.notes)),
+        remarks=tuple(remark for file in files for remark in file.remarks),
         left_out=left_out,
     )
 
@@ -91,12 +93,15 @@ def _read_file(path: Path) -> _File:
     notes = [f"{line}; left out" for line in refused[:_NAMED]]
     if len(refused) > _NAMED:
         notes.append(f"{path}: {len(refused) - _NAMED} more rows left out")
+    remarks: list[str] = []
     if any(run.settings.get("exposed_comm_ns_per_epoch") for run in runs):
-        notes.append(f"{path}: communication was timed for blocking runs only, by rank 0, waiting for others included")
+        remarks.append(
+            f"{path}: communication was timed for blocking runs only, by rank 0, waiting for others included"
+        )
     if any(e.train_accuracy is not None for run in runs for e in run.epochs):
-        notes.append(f"{path}: accuracy is of the training data, whose labels are random: it says nothing")
+        remarks.append(f"{path}: accuracy is of the training data, whose labels are random: it says nothing")
     notes += _holes(path, runs)
-    return _File(path=path, runs=tuple(runs), notes=tuple(notes))
+    return _File(path=path, runs=tuple(runs), notes=tuple(notes), remarks=tuple(remarks))
 
 
 def _run(path: Path, at: int, row: Any) -> TrainingRun:

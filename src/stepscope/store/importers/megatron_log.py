@@ -101,7 +101,7 @@ def _read(source: Candidate) -> Imported:
         path=str(source.path),
         runs=with_stated(_with_scaling(runs), source.stated),
         hardware=", ".join(hardware) or None,
-        notes=(_NO_COMPARISON,) if several else (),
+        remarks=(_NO_COMPARISON,) if several else (),
         left_out=left_out,
     )
 

@@ -85,12 +85,14 @@ def _read(source: Candidate) -> Imported:
     groups = _groups(experiments)
     runs = [_run(each, group, stated) for each, group in zip(experiments, groups, strict=True)]
     runs = list(with_stated(runs, stated))
-    if any(e.duration_ns is not None for run in runs for e in run.epochs):
-        notes = (
-            *notes,
-            "epoch times: as the process that wrote them timed them",
-        )
-    return Imported(format="metrics_csv", path=str(path), runs=_labelled(runs), notes=notes)
+    timed = any(e.duration_ns is not None for run in runs for e in run.epochs)
+    return Imported(
+        format="metrics_csv",
+        path=str(path),
+        runs=_labelled(runs),
+        notes=notes,
+        remarks=("epoch times: as the process that wrote them timed them",) if timed else (),
+    )
 
 
 def _experiment(run_id: str, name: str, file: Path, facts: Facts | None, one_of_many: bool) -> _Experiment:

@@ -90,7 +90,8 @@ def _import(source: Candidate) -> Imported:
         comm_rows=tuple(rows),
         nccl=nccl,
         hardware=", ".join(hardware) or None,
-        notes=tuple([f"nccl-tests: {MEAN_NOTE}", *notes] if rows else notes),
+        notes=tuple(notes),
+        remarks=(f"nccl-tests: {MEAN_NOTE}",) if rows else (),
         left_out=tuple(left_out),
     )
 

@@ -124,7 +124,8 @@ def _imported(
         runs=with_stated(runs, stated),
         comm_rows=tuple(comm),
         hardware=", ".join(hardware) if 0 < len(hardware) < 4 else None,
-        notes=(*([_AS_GIB] if memory else []), *dict.fromkeys(unclear), *notes),
+        notes=(*dict.fromkeys(unclear), *notes),
+        remarks=(_AS_GIB,) if memory else (),
     )
 
 

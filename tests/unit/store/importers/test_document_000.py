@@ -125,7 +125,7 @@ def test_accuracy_is_of_the_training_data(tmp_path: Path) -> None:
     assert run.test_accuracy is None
     assert [e.train_accuracy for e in run.epochs] == [None, None, 0.101]
     assert all(e.validation_accuracy is None for e in run.epochs)
-    assert any("labels are random" in note for note in imported.notes)
+    assert any("labels are random" in note for note in imported.remarks)
 
 
 def test_batches_are_known_only_where_the_row_has_them(tmp_path: Path) -> None:

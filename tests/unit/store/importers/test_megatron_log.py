@@ -118,7 +118,7 @@ def test_another_model_is_another_group(tmp_path: Path) -> None:
     write(tmp_path / "b.out", HEAD.replace("... 64\n", "... 128\n") + iteration(10))
     imported = read(tmp_path, key=KEY)
     assert len({run.group for run in imported.runs}) == 2
-    assert any("no speed-up over each other" in note for note in imported.notes)
+    assert any("no speed-up over each other" in note for note in imported.remarks)
     assert sorted(by_id(imported)) == ["a", "b"]
 
 
