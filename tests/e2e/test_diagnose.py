@@ -70,7 +70,7 @@ def test_json_is_one_document_with_findings_skipped_rules_and_scaling(cli: Cli, 
     [
         (("--rules", "stragler"), "did you mean"),
         (("--fail-if", "nonsense > "), "--fail-if"),
-        (("--world-size", "exp002=many"), "no number of ranks"),
+        (("--world-size", "exp002=many"), "not a number of ranks"),
         (("--world-size", "exp003=4"), "exp003"),
         (("--scaling", "strange"), "--scaling"),
     ],

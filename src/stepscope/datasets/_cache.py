@@ -44,12 +44,12 @@ def prepared_arrays(
         raise MissingError(
             f"cannot write prepared data to {cache_dir}",
             why=error.strerror or str(error),
-            fix="free space there, or set XDG_CACHE_HOME to a folder that you may write to",
+            fix="free space there, or set XDG_CACHE_HOME to a writable folder",
         ) from error
     if arrays is None:
         raise MissingError(
             f"prepared data in {folder} cannot be read back",
-            why="it was written a moment ago",
+            why="it was written just now",
             fix="check the disk, or set XDG_CACHE_HOME to another one",
         )
     return arrays

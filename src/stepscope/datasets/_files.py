@@ -47,9 +47,9 @@ def locate(key: str, data_dir: Path | None, roles: Mapping[str, Sequence[str]]) 
     folder, found = partial
     missing = "; ".join(f"{role} ({' or '.join(roles[role])})" for role in roles if role not in found)
     raise DataError(
-        f"{folder} lacks a part of the dataset {key}",
+        f"{folder} lacks part of the dataset {key}",
         why=f"expected also a file for {missing}; found {', '.join(p.name for p in found.values())}",
-        fix="complete the folder, or fetch the data set with --download",
+        fix="complete the folder, or download the data set with --download",
     )
 
 
@@ -59,14 +59,14 @@ def folders(key: str, data_dir: Path | None) -> list[Path]:
         raise UsageError(
             f"the dataset {key} needs files",
             why="no data folder was given",
-            fix="name the folder that holds them with --data-dir DIR (with --download they are fetched into it), "
+            fix="name the folder that holds them with --data-dir DIR (with --download they are downloaded into it), "
             "or use the dataset synthetic",
         )
     if not data_dir.is_dir():
         raise DataError(
             f"the data folder {data_dir} {'is a file' if data_dir.exists() else 'does not exist'}",
             why=f"expected a folder with the files of the dataset {key}",
-            fix="name the folder that holds them with --data-dir, or fetch them into this one with --download",
+            fix="name the folder that holds them with --data-dir, or download them into this one with --download",
         )
     candidates = [data_dir, data_dir / key, *sorted(data_dir.glob(f"*/{key}"))]
     return [folder for folder in candidates if folder.is_dir()]
@@ -77,7 +77,7 @@ def not_there(key: str, data_dir: Path | None, wanted: str) -> DataError:
     return DataError(
         f"no files of the dataset {key} in {data_dir}",
         why=f"expected {wanted} there, in its folder {key}, or in */{key}; found none",
-        fix="name the folder that holds them with --data-dir, or fetch the data set with --download",
+        fix="name the folder that holds them with --data-dir, or download the data set with --download",
     )
 
 
@@ -88,7 +88,7 @@ def _first(folder: Path, patterns: Sequence[str]) -> Path | None:
             raise DataError(
                 f"{folder} holds more than one {pattern}",
                 why=f"expected one file; found {', '.join(m.name for m in matches)}",
-                fix="leave one of them there, or point --data-dir at a folder with one",
+                fix="keep one of them, or give a --data-dir with one",
             )
         if matches:
             return matches[0]
@@ -182,9 +182,9 @@ def _fetch_one(source: Source, target: Path) -> None:
                 file.write(block)
         if digest.hexdigest() != source.md5:
             raise DataError(
-                f"{source.url} is not the file it should be",
+                f"{source.url} is not the expected file",
                 why=f"expected MD5 {source.md5}; found {digest.hexdigest()} in {size_bytes} bytes",
-                fix=f"try again later, or put a good copy at {target}",
+                fix=f"try again later, or put an intact copy at {target}",
             )
         partial.replace(target)
     finally:
@@ -214,5 +214,5 @@ def _unreachable(url: str, error: Exception) -> MissingError:
     return MissingError(
         f"cannot download {url}",
         why=str(reason),
-        fix="check the network, or fetch the file by hand and name its folder with --data-dir",
+        fix="check the network, or download the file yourself and pass its folder with --data-dir",
     )

@@ -150,7 +150,7 @@ def _prepare(
             raise DataError(
                 f"the training texts of {name} are too short",
                 why=f"expected more than {seq_len} words for one block of max_seq_len; found fewer",
-                fix="take more text or a smaller max_seq_len",
+                fix="use more text or a smaller max_seq_len",
             )
         return Prepared(train=_shifted(arrays["train"]), test=_shifted(arrays["test"]))
     return Prepared(

@@ -57,7 +57,7 @@ def _locate(data_dir: Path | None) -> dict[str, Path]:
             raise DataError(
                 f"{folder} holds more than one {_ARCHIVE_PATTERN}",
                 why=f"expected one file; found {', '.join(a.name for a in archives)}",
-                fix="leave one of them there, or point --data-dir at a folder with one",
+                fix="keep one of them, or give a --data-dir with one",
             )
         if archives:
             return {"archive": archives[0]}

@@ -52,7 +52,7 @@ def _resolve(options: NoOptions, needs: InputNeeds) -> InputNeeds:  # noqa: ARG0
         raise misfit(KEY, needs.kind, "use a workload that reads feature vectors, such as mlp")
     if needs.num_features not in (None, NUM_FEATURES):
         raise UsageError(
-            f"the workload wants {needs.num_features} features, {KEY} has {NUM_FEATURES}",
+            f"the workload needs {needs.num_features} features, {KEY} has {NUM_FEATURES}",
             fix=f"set the model's input width to {NUM_FEATURES}, or use the dataset synthetic",
         )
     if needs.num_classes is not None and needs.num_classes < NUM_CLASSES:

@@ -78,7 +78,7 @@ def prepare(options: Options, needs: InputNeeds, files: dict[str, Path], cache_d
     x, y, overlap = make(options, needs, options.samples + test, rng)
     notes = []
     if options.labels == "random":
-        notes.append("random labels: accuracy says nothing")
+        notes.append("random labels: accuracy has no meaning")
     if overlap:
         notes.append(f"rows overlap: they are cut from one stream of {STREAM_BYTES // 2**20} MiB of noise")
     return Prepared(

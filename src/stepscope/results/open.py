@@ -179,7 +179,7 @@ def _traced(path: Path, read: ReadTraces) -> Evidence:
             f"{path}: nothing that stepscope reads",
             why="it holds nothing but zero bytes"
             if not head_of(path, 4096).strip(b"\0")
-            else "it is no trace of torch.profiler or nsys, and no importer knows it",
+            else "it is not a trace of torch.profiler or nsys, and no importer recognises it",
             fix=f"{_AS_TABLE}; docs/reference/importers.md lists what is read",
         )
     summary = read(path)

@@ -18,7 +18,7 @@ def read_calibration(file: Path) -> Calibration:
         raise DataError(error.what, why=error.why, fix="`stepscope calibrate RUN` writes one") from error
     if file.suffix == ".jsonl":
         raise DataError(
-            f"{file} is no calibration",
+            f"{file} is not a calibration",
             why="it holds a run's results",
             fix=f"`stepscope calibrate {file.parent}` makes {file.parent / 'calib.json'}",
         )
@@ -27,7 +27,7 @@ def read_calibration(file: Path) -> Calibration:
         if not fit.curve.knots or any(knot.time_ns <= 0 for knot in fit.curve.knots):
             raise DataError(
                 f"{file}: fit {number} ({fit.op} on {fit.world_size} ranks) has no curve",
-                why="its knots are missing, or take no time",
-                fix="`stepscope calibrate RUN` writes it anew",
+                why="its points are missing, or have no time",
+                fix="`stepscope calibrate RUN` writes it again",
             )
     return calibration

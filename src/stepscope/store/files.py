@@ -80,7 +80,7 @@ def files_below(folder: Path) -> tuple[Path, ...]:
         if len(found) > MAX_FILES:
             raise DataError(
                 f"{folder} holds more than {MAX_FILES} files",
-                why="it is no folder of results",
+                why="it is not a folder of results",
                 fix="pass the folder of one experiment",
             )
     return tuple(path for path in sorted(found) if _is_file(path))

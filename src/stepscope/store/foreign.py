@@ -26,8 +26,8 @@ def read_foreign(path: Path, stated: Stated | None = None) -> Imported:
         known = ", ".join(REGISTRY.load(key).title for key in REGISTRY.names())
         raise DataError(
             f"{path}: not a file or folder that stepscope can read",
-            why="it is no run folder, no trace, and no importer knows it" + _empty(path),
-            fix=f"known besides run folders and traces: {known}",
+            why="it is not a run folder or a trace, and no importer recognises it" + _empty(path),
+            fix=f"stepscope reads run folders, traces, and: {known}",
         )
     return found[1].read(path, stated or Stated())
 

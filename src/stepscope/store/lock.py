@@ -31,7 +31,7 @@ def hold_lock(path: Path) -> Iterator[None]:
             raise UsageError(
                 f"{path.parent} is in use by {holder}",
                 why="two controllers would write the same files",
-                fix="wait for it to end, or give this run a folder of its own with -o DIR",
+                fix="wait until it exits, or choose another folder with -o DIR",
             ) from None
         except OSError as error:
             raise MissingError(

@@ -53,7 +53,7 @@ def facts_of(table: LoggedRun, name: str, stated: Stated) -> Facts:
     given = _stated_ranks(name, stated)
     if listed and given and listed != given:
         raise DataError(
-            f"{name}: its list of devices has {counted(listed, 'rank')}, and {given} were stated",
+            f"{name}: its list of devices has {counted(listed, 'rank')}, but --world-size states {given}",
             fix=f"leave out --world-size for {name}",
         )
     span = _printed_factor(table)
@@ -61,8 +61,8 @@ def facts_of(table: LoggedRun, name: str, stated: Stated) -> Facts:
     ranks = listed or given or _ranks_from(op, span)
     if ranks is None:
         raise UsageError(
-            f"{name}: the number of ranks is missing",
-            why=f"the log has no list of devices, and the bandwidths of {op} do not tell",
+            f"{name}: the number of ranks is unknown",
+            why=f"the log has no list of devices, and the bandwidths of {op} do not determine it",
             fix=f"--world-size {name.split()[0]}=N",
         )
     if not listed and not given:
@@ -174,10 +174,10 @@ def _op(table: LoggedRun, name: str, span: tuple[float, float] | None, *, ranks:
         if seen and ranks is not None:
             seen += f"{called} on {counted(ranks, 'rank')} has {bus_factor(called, ranks):.4g}, "
         raise DataError(
-            f"{name}: which collective is this?",
+            f"{name}: the collective is unknown",
             why=f"its name says {called}, which does not fit: {seen}"
             f"reductions: {', '.join(sorted({r.redop or 'none' for r in table.rows}))}",
-            fix="name the file after its program (all_reduce.log), and leave out a --world-size that is not its own",
+            fix="rename the file after its program (all_reduce.log), and correct --world-size if you gave it",
         )
     if ran:
         return ran[-1]
@@ -185,9 +185,9 @@ def _op(table: LoggedRun, name: str, span: tuple[float, float] | None, *, ranks:
     if len(certain) == 1:
         return certain[0]
     raise DataError(
-        f"{name}: which collective is this?",
-        why="neither the log nor the file's name says so" + (f"; it can be {', '.join(certain)}" if certain else ""),
-        fix="name the file after its program: all_gather.log",
+        f"{name}: the collective is unknown",
+        why="neither the log nor the file name states it" + (f"; it can be {', '.join(certain)}" if certain else ""),
+        fix="rename the file after its program: all_gather.log",
     )
 
 

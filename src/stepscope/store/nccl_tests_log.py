@@ -244,8 +244,8 @@ class _Reader:
         if self._rows > MAX_ROWS:
             raise DataError(
                 f"{self._path}: more than {MAX_ROWS} rows of results",
-                why="no job of nccl-tests prints so many",
-                fix="split the file into one log a job",
+                why="no nccl-tests job prints that many",
+                fix="split the file into one log per job",
             )
         self._table.rows.append(row)
 

@@ -25,7 +25,7 @@ def parse_world_sizes(text: str) -> dict[str, int]:
             raise UsageError(f"--world-size {text!r}: {reason if text.strip() else 'it is empty'}", fix=_FIX)
         if not (number.isascii() and number.isdigit()) or int(number) < 1:
             raise UsageError(
-                f"--world-size {part.strip()}: {number!r} is no number of ranks",
+                f"--world-size {part.strip()}: {number!r} is not a number of ranks",
                 why="a job runs on a whole number of ranks, 1 or more",
                 fix=_FIX,
             )
@@ -62,7 +62,7 @@ def stated_world_sizes(names: Mapping[str, Sequence[str]], stated: Stated) -> di
         if len(fitting) > 1:
             raise UsageError(
                 f"--world-size {name}={ranks} fits {len(fitting)} runs: {listed(fitting, at_most=_LISTED)}",
-                why="a part of a name counts when no other run has it",
+                why="a part of a name is enough if no other run has it",
                 fix=f"name each run: --world-size {','.join(f'{run}={ranks}' for run in fitting[:_LISTED])}",
             )
         for run_id in fitting:
@@ -97,7 +97,7 @@ def require_known(runs: Iterable[TrainingRun], stated: Stated) -> None:
                 why=f"there are: {listed(list(known), at_most=_LISTED)}"
                 if known
                 else "there are no training runs at all",
-                fix="name a run by its id or by a part of its name",
+                fix="give a run's id or a part of its name",
             )
         for run_id in fitting:
             require_agreement(known[run_id], ranks)
@@ -108,7 +108,7 @@ def require_agreement(run: TrainingRun, ranks: int) -> None:
     if run.world_size is not None and run.world_size != ranks:
         raise UsageError(
             f"--world-size {run.run_id}={ranks} contradicts the run's own files",
-            why=f"they say that it ran on {run.world_size} ({run.source})",
+            why=f"they state that it ran on {run.world_size} ({run.source})",
             fix=f"leave {run.run_id} out, or correct the file",
         )
 

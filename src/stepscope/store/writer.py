@@ -19,9 +19,9 @@ class WriteError(MissingError):
 
 _FIX = {
     errno.ENOSPC: "free some space or choose another run folder with -o DIR",
-    errno.EDQUOT: "your quota is used up: free some space or choose another run folder with -o DIR",
-    errno.EACCES: "choose a run folder that you may write to with -o DIR",
-    errno.EPERM: "choose a run folder that you may write to with -o DIR",
+    errno.EDQUOT: "your quota is full: free some space or choose another run folder with -o DIR",
+    errno.EACCES: "choose a writable run folder with -o DIR",
+    errno.EPERM: "choose a writable run folder with -o DIR",
     errno.EROFS: "the file system is read-only: choose another run folder with -o DIR",
 }
 
@@ -52,7 +52,7 @@ def make_dir(path: Path) -> Path:
         obstacle = _no_folder(path)
         raise WriteError(
             f"{obstacle} is not a folder",
-            why="the files of a run go into a folder" if path == obstacle else f"{path} cannot be made in it",
+            why="the path of a run must be a folder" if path == obstacle else f"{path} cannot be created in it",
             fix="choose another run folder with -o DIR",
         ) from error
     except OSError as error:

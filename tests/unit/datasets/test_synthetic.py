@@ -64,7 +64,7 @@ def test_the_seed_alone_decides_the_data(needs: InputNeeds) -> None:
 def test_random_labels_are_said_to_mean_nothing_and_are_not_tested_on() -> None:
     data = make(FEATURES)
     assert (data.real_labels, len(data.test)) == (False, 0)
-    assert any("accuracy says nothing" in note for note in data.notes)
+    assert any("accuracy has no meaning" in note for note in data.notes)
 
 
 def test_teacher_labels_follow_from_the_inputs() -> None:

@@ -114,7 +114,7 @@ def test_a_log_without_its_head_needs_to_be_told(tmp_path: Path) -> None:
     file = tmp_path / "allreduce.log"
     file.write_text("0: 8 2 float sum -1 164.3 0.00 0.00 0 163.3 0.00 0.00 0\n")
     assert read_measured_table(file).rows == ()
-    assert "the number of ranks is missing" in read_measured_table(file).skipped[0]
+    assert "the number of ranks is unknown" in read_measured_table(file).skipped[0]
     (row,) = read_measured_table(file, Given(gpu="a100-sxm4-80gb", n_gpus=16, gpus_per_node=8)).rows
     assert row.time_ns == 164300
 

@@ -50,8 +50,8 @@ def refused(path: Path) -> DataError:
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("README.md", b"# results\n", "no importer knows it"),
-        ("x.json", b'{"hello": 1}', "no importer knows it"),
+        ("README.md", b"# results\n", "no importer recognises it"),
+        ("x.json", b'{"hello": 1}', "no importer recognises it"),
         ("x.json.gz", b"\0" * 9000, "nothing but zero bytes"),
     ],
 )

@@ -36,7 +36,7 @@ def test_every_file_is_read_or_refused_with_a_reason(name: str) -> None:
     folder = load(name)
     assert [d.rank for d in folder.dumps] == list(range(16))
     assert {Path(r.path).name for r in folder.refused} == {"fault_injection.log", "upstream_reference.txt"}
-    assert all("begins neither as a pickle nor as a JSON object" in r.reason for r in folder.refused)
+    assert all("is neither a pickle nor a JSON object" in r.reason for r in folder.refused)
 
 
 @pytest.mark.parametrize("name", SETS)

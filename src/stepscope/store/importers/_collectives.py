@@ -68,7 +68,9 @@ def reading_of(source: str, rows: Sequence[StatedRate], possible: Sequence[Readi
     time_unit_s: of the time column (1e-3 for ms). Raises DataError where none fits, or several that differ.
     """
     if not rows:
-        raise DataError(f"{source}: a table of collectives without rows", why="nothing was measured, or it was cut")
+        raise DataError(
+            f"{source}: the table of collectives has no rows", why="nothing was measured, or the file was cut off"
+        )
     time_digit = _last_digit([row.time for row in rows])
     rate_digit = _last_digit([row.rate for row in rows])
 
@@ -84,15 +86,15 @@ def reading_of(source: str, rows: Sequence[StatedRate], possible: Sequence[Readi
         nearest = min(possible, key=lambda reading: worst[reading][0])
         raise DataError(
             f"{source}: bandwidths contradict the times",
-            why=f"no reading of the columns fits all rows; the nearest, {nearest.text}, fails at {worst[nearest][1]}",
+            why=f"no interpretation of the columns fits all rows; the nearest, {nearest.text}, fails at {worst[nearest][1]}",
             fix="the file was edited, mixed or written wrongly: measure again",
         )
     first = fitting[0]
     same = all((other.size_scale, other.rate_scale) == (first.size_scale, first.rate_scale) for other in fitting)
     if not same:
         raise DataError(
-            f"{source}: what its bandwidth means cannot be told",
-            why=f"several readings fit: {'; '.join(each.text for each in fitting)}",
+            f"{source}: the meaning of its bandwidth is unclear",
+            why=f"several interpretations fit: {'; '.join(each.text for each in fitting)}",
             fix="measure more sizes, or write times with more digits",
         )
     return first

@@ -215,7 +215,7 @@ def columns_of(names: Sequence[str], stated: Mapping[str, str] | None = None) ->
                 by_role[meaning.role] = (index, meaning)
                 break
     unclear = {
-        index: f"{names[index]}: unit not known"
+        index: f"{names[index]}: unit unknown"
         for index, meanings in possible.items()
         if meanings and all(index != at for at, _ in by_role.values()) and all(m.scale is None for m in meanings)
     }

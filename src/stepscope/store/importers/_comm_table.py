@@ -25,14 +25,14 @@ def comm_rows_of(table: TextTable, columns: Columns) -> tuple[tuple[CommRow, ...
     lacking = [role for role in _WORDS if not columns.has(role)]
     if lacking:
         raise DataError(
-            f"{table.source}: collectives without {', '.join(_WORDS[role] for role in lacking)}",
+            f"{table.source}: the table of collectives lacks {', '.join(_WORDS[role] for role in lacking)}",
             why=f"the columns are: {', '.join(table.names)}",
-            fix="write a CSV with op,world_size,size_bytes,time_us, or say what a column is: --columns NAME=size_bytes",
+            fix="write a CSV with op,world_size,size_bytes,time_us, or state what a column is: --columns NAME=size_bytes",
         )
     lines = lines_of(table, columns)
     even = [line for line in lines if "uneven" not in (cell.lower() for cell in line.row.cells)]
     left_out = len(lines) - len(even)
-    note = f"{table.source.name}: {counted(left_out, 'row')} of uneven splits left out: what a rank sends is not their size"
+    note = f"{table.source.name}: {counted(left_out, 'row')} of uneven splits left out: their size is not what a rank sends"
     return tuple(_rows(table, even)), (note,) if left_out else ()
 
 
@@ -63,8 +63,8 @@ def _rows(table: TextTable, lines: Sequence[Line]) -> Iterator[CommRow]:
             status="ok" if done else "error",
             error=None if done else status,
             notes=(
-                *(() if reading is None else (f"its bandwidth is {reading.text}: checked against its times",)),
-                "the table does not say whether times are means, nor over how many ranks",
+                *(() if reading is None else (f"its bandwidth is {reading.text}, as its times confirm",)),
+                "the table does not state whether times are means, or over how many ranks",
             ),
         )
 
@@ -92,9 +92,9 @@ def _twice(one: Line, other: Line) -> DataError:
     pairs = zip(one.columns.names, one.row.cells, other.row.cells, strict=True)
     differ = [f"{name} ({a or 'nothing'} and {b or 'nothing'})" for name, a, b in pairs if a != b]
     return DataError(
-        f"{other.row.where}: {_op(other)} of this size a second time",
+        f"{other.row.where}: {_op(other)} of this size appears twice",
         why=f"it differs from {one.row.where} in {', '.join(differ[:5]) or 'nothing'}",
-        fix="keep one row a size in each file",
+        fix="keep one row per size in each file",
     )
 
 

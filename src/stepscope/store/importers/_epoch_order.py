@@ -16,7 +16,7 @@ MOST_EPOCHS = 10**7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochOrder:
-    """duplicates: epochs that stand more than once, sorted. series: rising sequences that the rows fall into; 0: no row.
+    """duplicates: epochs that appear more than once, sorted. series: rising sequences that the rows fall into; 0: no row.
 
     alternating: rows of one series stand between rows of another, so their writers ran at the same time.
     backwards: how often a number is not above the one before.
@@ -32,13 +32,13 @@ class EpochOrder:
         """What to tell a reader; None: every epoch stands once and in order."""
         if not self.duplicates and not self.backwards:
             return None
-        twice = f"{_ranges(self.duplicates)} stand more than once" if self.duplicates else "epochs go backwards"
+        twice = f"{_ranges(self.duplicates)} appear more than once" if self.duplicates else "epochs go backwards"
         if self.alternating:
             return (
                 f"{twice} and rows of {self.series} series alternate: {self.series} jobs wrote this file at the same time; "
                 "all rows are kept"
             )
-        return f"{twice}: the job was started again and went on writing this file; all rows are kept"
+        return f"{twice}: the job was restarted and continued this file; all rows are kept"
 
 
 def epoch_order(numbers: Sequence[int]) -> EpochOrder:

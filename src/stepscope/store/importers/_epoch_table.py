@@ -1,4 +1,4 @@
-"""A CSV with one row an epoch: columns under their usual names, and what is wrong with the rows.
+"""A CSV with one row per epoch: columns under their usual names, and what is wrong with the rows.
 
 Read line by line: memory is bounded by ``MAX_ROWS`` whatever the file's size.
 """
@@ -120,7 +120,7 @@ def _read(path: Path, file: TextIO) -> EpochTable:
     lines = _lines(path, file, reading)
     first = next(lines, None)
     if first is None:
-        why = "it holds nothing but zero bytes" if reading.more else "the run ended before it wrote a header"
+        why = "it holds nothing but zero bytes" if reading.more else "the run exited before it wrote a header"
         return replace(_table(reading, per_step=False, empty=f"{path}: empty: {why}"), blank=True)
     header = _first_header(path, *first)
     _refuse_twice(path, first[0], header)
@@ -131,14 +131,14 @@ def _read(path: Path, file: TextIO) -> EpochTable:
             header, known = again, header
             reading.repeated_headers += 1
             changed = "" if again.names == known.names else ", with other columns"
-            reading.more.append(f"{path}:{number}: the header once more{changed}: another job began to write")
+            reading.more.append(f"{path}:{number}: a second header{changed}: another job began to write")
         else:
             _row(reading, header, number, line)
         if len(reading.epochs) + reading.refused_rows > MAX_ROWS:
             raise DataError(
                 f"{path}:{number}: more than {MAX_ROWS} rows",
-                why="one row an epoch is expected; this looks like one a step, or like a log",
-                fix="pass the file with one row an epoch",
+                why="one row per epoch is expected; this looks like one row per step, or like a log",
+                fix="pass the file with one row per epoch",
             )
     if reading.refused_rows > len(reading.epochs):
         raise DataError(
@@ -156,9 +156,9 @@ def _refuse_twice(path: Path, line: int, header: _Header) -> None:
     for index, _ in header.columns.values():
         if names.count(names[index]) > 1:
             raise DataError(
-                f"{path}:{line}: column {header.names[index]!r} stands twice in the header",
-                why="which of the two holds the figures is not known",
-                fix="name the columns differently, or take one out",
+                f"{path}:{line}: column {header.names[index]!r} appears twice in the header",
+                why="it is unclear which of the two holds the figures",
+                fix="rename or remove one of the columns",
             )
 
 
@@ -169,16 +169,16 @@ def _lines(path: Path, file: TextIO, reading: _Reading) -> Iterator[tuple[int, s
         number += 1
         if not line.strip("\0\r\n\t "):
             if "\0" in line:
-                reading.more.append(f"{path}:{number}: zero bytes to the end: what was written there is lost")
+                reading.more.append(f"{path}:{number}: zero bytes up to the end: what was written there is lost")
                 return
             continue
         if len(line) >= MAX_LINE and not line.endswith("\n"):
             if "\0" in line:
-                reading.more.append(f"{path}:{number}: zero bytes to the end: what was written there is lost")
+                reading.more.append(f"{path}:{number}: zero bytes up to the end: what was written there is lost")
                 return
             raise DataError(
                 f"{path}:{number}: a line of more than {MAX_LINE} characters",
-                why="a row of metrics has a few numbers: this is no CSV of epochs",
+                why="a row of metrics has a few numbers: this is not a CSV of epochs",
                 fix="pass the experiment's metrics.csv",
             )
         yield number, line
@@ -253,7 +253,7 @@ def _row(reading: _Reading, header: _Header, number: int, line: str) -> None:
         return
     epoch = _epoch_number(cells[header.columns["number"][0]])
     if epoch is None:
-        reading.refuse_row(number, f"{cells[header.columns['number'][0]][:40]!r} is no number of an epoch")
+        reading.refuse_row(number, f"{cells[header.columns['number'][0]][:40]!r} is not an epoch number")
         return
     measured = {name: place for name, place in header.columns.items() if name != "number"}
     if len(measured) > 1 and all(_number(cells[index]) == 0 for index, _ in measured.values()):
@@ -297,7 +297,7 @@ def _value(reading: _Reading, line: int, column: str, text: str, name: str, scal
         reading.refuse_cell(line, f"{column} is {text[:40]!r}, longer than ten years")
         return None
     if abs(number) > MAX_VALUE:
-        reading.refuse_cell(line, f"{column} is {text[:40]!r}, no figure of a training")
+        reading.refuse_cell(line, f"{column} is {text[:40]!r}, not a training figure")
         return None
     return number * scale
 
@@ -306,7 +306,7 @@ def _table(reading: _Reading, *, per_step: bool, empty: str | None) -> EpochTabl
     epochs: Sequence[Epoch] = reading.epochs
     if per_step and len({e.number for e in epochs}) < len(epochs):
         epochs = _merged(epochs)
-        reading.more.append(f"{reading.path}: rows have steps: those of one epoch are joined, the last value counts")
+        reading.more.append(f"{reading.path}: rows are per step: rows of one epoch are joined, the last value counts")
     epochs, notes = _fractions(reading.path, epochs)
     return EpochTable(
         epochs=tuple(epochs),
@@ -342,7 +342,7 @@ def _fractions(path: Path, epochs: Sequence[Epoch]) -> tuple[list[Epoch], list[s
         notes.append(
             f"{path}: {what} goes up to {max(values):.4g}: read as per cent"
             if percent
-            else f"{path}: {what} is between {min(values):.4g} and {max(values):.4g}, no accuracy; taken as unknown"
+            else f"{path}: {what} is between {min(values):.4g} and {max(values):.4g}, not an accuracy; taken as unknown"
         )
         found = [replace(e, **_fraction(name, getattr(e, name), percent=percent)) for e in found]
     return found, notes

@@ -138,7 +138,7 @@ def facts_of(folder: Path, configs: Sequence[ExperimentConfig], *, unique: bool,
         leaves = {key: value for key, value in leaves.items() if key not in differing}
         if differing:
             names = ", ".join(sorted(".".join(key) for key in differing)[:5])
-            notes.append(f"{naming[0].name} and {other.name} both name it and differ in {names}: left open")
+            notes.append(f"{naming[0].name} and {other.name} both name this run and differ in {names}: left open")
     merged = ExperimentConfig(name=naming[0].name, leaves=leaves)
     settings, unclear = _settings(merged)
     return Facts(source=merged.name, settings=settings, model=merged.section("model"), notes=(*notes, *unclear))
@@ -156,7 +156,7 @@ def _settings(config: ExperimentConfig) -> tuple[dict[str, Any], list[str]]:
             used |= set(found)
         elif values:
             places = ", ".join(f"{'.'.join(path)} {value}" for path, value in found.items())
-            notes.append(f"{config.name}: {name} is told in several ways and left open: {places}")
+            notes.append(f"{config.name}: {name} has several values and is left open: {places}")
     optimizer = config.section("optimizer")
     kind = next((key for key in ("type", "name", "") if isinstance(optimizer.get(key), str)), None)
     if kind is not None:

@@ -95,7 +95,7 @@ class Fields:
         return DataError(
             f"{self.source}: {self._path(key)} is {_short(self.values.get(key))}",
             why=f"expected {expected}",
-            fix="write the file again with the tool that made it",
+            fix="write the file again with the tool that created it",
         )
 
     def _get(self, key: str) -> Any:
@@ -104,7 +104,7 @@ class Fields:
             raise DataError(
                 f"{self.source}: no {self._path(key)}",
                 why=f"there are: {has}" if has else "the object is empty",
-                fix="write the file again with the tool that made it",
+                fix="write the file again with the tool that created it",
             )
         return self.values[key]
 

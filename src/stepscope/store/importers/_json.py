@@ -41,7 +41,7 @@ def read_json(path: Path) -> Any:
         raise DataError(
             f"{path}:{error.lineno}:{error.colno}: not readable as JSON",
             why=_why(data, error),
-            fix="copy the file again, or write it again with the tool that made it",
+            fix="copy the file again, or write it again with the tool that created it",
         ) from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not readable as JSON", why=str(error) or type(error).__name__) from error
@@ -81,7 +81,7 @@ def _why(data: bytes, error: json.JSONDecodeError) -> str:
     if not data.strip():
         return "the file is empty"
     if not data.strip(b"\0"):
-        return "it holds nothing but zero bytes: it was created and never written"
+        return "it holds nothing but zero bytes: it was created but never written"
     if error.pos >= len(error.doc.rstrip()):
-        return "it ends in the middle: it was cut off"
+        return "it ends in the middle of a value: it was cut off"
     return error.msg

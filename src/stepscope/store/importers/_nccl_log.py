@@ -48,12 +48,12 @@ def read_nccl_debug(paths: str | Path | Iterable[str | Path]) -> NcclDebug:
         if read.nccl_lines:
             files.append(read)
         elif named:
-            raise DataError(f"{path}: not a log of NCCL's", why=_what_instead(read), fix=_HOW)
+            raise DataError(f"{path}: not an NCCL log", why=_what_instead(read), fix=_HOW)
         else:
             notes.append(f"{path.name}: {_what_instead(read)}; left out")
     if not files:
         raise DataError(
-            f"no line of NCCL's in {', '.join(str(p) for p in given) or 'nothing'}",
+            f"no NCCL line in {', '.join(str(p) for p in given) or 'nothing'}",
             why="; ".join(notes[:3]) or "there is no file",
             fix=_HOW,
         )
@@ -78,8 +78,8 @@ def read_nccl_debug(paths: str | Path | Iterable[str | Path]) -> NcclDebug:
     )
     if not (result.communicators or result.messages or result.hosts):
         raise DataError(
-            f"{files[0].path}: NCCL says nothing of communicators, transports or errors",
-            why=f"{counted(sum(f.nccl_lines for f in files), 'line')} of NCCL's, none of them about that"
+            f"{files[0].path}: its NCCL lines do not mention communicators, transports or errors",
+            why=f"{counted(sum(f.nccl_lines for f in files), 'line')} from NCCL, none of them about that"
             + (f"; its version is {', '.join(every)}" if every else ""),
             fix=_HOW,
         )
@@ -149,7 +149,7 @@ def _communicators(job: Job, versions: tuple[str, ...], notes: list[str]) -> Ite
             yield _communicator(members, versions, notes)
     if apart:
         notes.append(
-            f"{counted(apart, 'rank')} shown apart: NCCL before 2.18 does not name its communicators, and several of "
+            f"{counted(apart, 'rank')} shown separately: NCCL before 2.18 does not name its communicators, and several of "
             "one size were open at once"
         )
 
@@ -166,7 +166,7 @@ def _communicator(members: Sequence[Member], versions: tuple[str, ...], notes: l
     ranked = [m for m in members if m.rank is not None]
     if len(ranked) > len(by_rank):
         notes.append(
-            f"communicator {_id(first) or 'without a name'}: {counted(len(ranked) - len(by_rank), 'rank')} told twice; "
+            f"communicator {_id(first) or 'without a name'}: {counted(len(ranked) - len(by_rank), 'rank')} reported twice; "
             "the first one counts (is a log among the files twice?)"
         )
         members = list(by_rank.values())
@@ -307,4 +307,4 @@ def _notes(job: Job, files: Sequence[NcclLogFile], communicators: Sequence[NcclC
     if job.members_dropped:
         yield f"{job.members_dropped} later initialisations left out: too many communicators"
     if any(c.nranks is None for c in communicators):
-        yield "what was said outside any initialisation and fits several communicators, or none, stands apart"
+        yield "lines outside any initialisation that fit several communicators, or none, are listed separately"

@@ -40,8 +40,8 @@ def plain_values(data: bytes, *, source: str, holds: str) -> Any:
         return _PlainOnly(io.BytesIO(data)).load()
     except _CodeInside as error:
         raise DataError(
-            f"{source}: refused: the pickle asks for {error}",
-            why=f"{holds} holds plain values only; loading anything else would run its code",
+            f"{source}: refused: the pickle imports {error}",
+            why=f"{holds} must hold plain values only; loading anything else would run its code",
         ) from error
     except _DAMAGED as error:
         raise DataError(

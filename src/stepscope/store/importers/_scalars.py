@@ -23,8 +23,8 @@ _BY_EPOCH = {
     "validation_accuracy": "validation_accuracy", "epoch_ns": "duration_ns",
 }  # fmt: skip
 _RATES = ("step_ns", "steps_per_s", "samples_per_s")
-NO_RANKS = "nothing in it says on how many ranks it ran"
-_WALL = "step time is the median wall-clock time between logged steps: what happens between two of them is in it"
+NO_RANKS = "it does not state the number of ranks"
+_WALL = "step time is the median wall-clock time between logged steps, everything between two of them included"
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ def run_of(scalars: Scalars) -> TrainingRun:
         unit = meaning.item
         if meaning.per_rank:
             rate = None if world_size is None else Measured(value=rate.value * world_size, n=rate.n)
-            notes.append("the logged rate is of one rank: times the ranks")
+            notes.append("the logged rate is per rank: multiplied by the number of ranks")
     step = _steady(series.get("step_ns", [])) or _steady([1e9 / each for each in series.get("steps_per_s", [])])
     if step is None and "step_ns" not in known:
         step = _by_wall_clock(scalars.points, chosen.get("train_loss"))
@@ -92,7 +92,7 @@ def run_of(scalars: Scalars) -> TrainingRun:
     losses = series.get("train_loss") or []
     logged = [point for point in scalars.points if chosen.get("train_loss") in point.values]
     if len(losses) < len(logged):
-        notes.append(f"the training loss is no finite number at {counted(len(logged) - len(losses), 'logged step')}")
+        notes.append(f"the training loss is not finite at {counted(len(logged) - len(losses), 'logged step')}")
     made: dict[str, Any] = {
         "status": "ok",
         "world_size": None,

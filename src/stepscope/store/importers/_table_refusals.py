@@ -23,7 +23,7 @@ _MEANINGS = (
     "time_us",
 )
 KNOWN = "world_size, strategy, model, step_time_ms, tokens_per_s, epoch_time_s, peak_memory_gib"
-LONG = "write a row a run as CSV, with columns such as gpus,model,samples_per_s"
+LONG = "write one row per run as CSV, with columns such as gpus,model,samples_per_s"
 
 
 def require_stated_columns(path: Path, tables: Sequence[TextTable], stated: Stated) -> None:
@@ -53,8 +53,8 @@ def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataE
     by_ranks = [name for name in table.names if is_gpu_count(name)]
     if len(by_ranks) > 1:
         return DataError(
-            f"{path}: a column a number of ranks ({', '.join(by_ranks)})",
-            why="a row holds several runs, and what the figures are is not said",
+            f"{path}: one column per number of ranks ({', '.join(by_ranks)})",
+            why="a row holds several runs, and the table does not state what the figures are",
             fix=LONG,
         )
     figures = {role: table.names[at] for role, (at, _) in columns.by_role.items() if role in (*FIGURES, "time_ns")}
@@ -68,8 +68,8 @@ def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataE
         lacks = f"{figures['time_ns']!r} may be the time of a step, of an epoch or of a whole run"
         example = f"{figures['time_ns']}=epoch_time_s"
     elif figures:
-        lacks, example = "no column says what a run is", f"{free[0] if free else 'NAME'}=world_size"
-    state = f"say what a column is: --columns {example} (or {KNOWN}; of collectives op, size_bytes and time_us)"
+        lacks, example = "no column identifies a run", f"{free[0] if free else 'NAME'}=world_size"
+    state = f"state what a column is: --columns {example} (or {KNOWN}; of collectives op, size_bytes and time_us)"
     wide = len([i for i in columns.others if all(number(row.cells[i]) for row in table.rows)]) >= _WIDE
     return DataError(
         f"{path}: which column is what?",

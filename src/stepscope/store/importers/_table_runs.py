@@ -192,7 +192,7 @@ def _run(members: Sequence[Line], kinds: _Kinds) -> TrainingRun:
         test_accuracy=accuracy,
         peak_memory_bytes=whole(memory),
         settings=_settings(line, sequence),
-        missing={} if world_size is not None else {"world_size": "no column says on how many ranks it ran"},
+        missing={} if world_size is not None else {"world_size": "no column states the number of ranks"},
     )
 
 
@@ -206,7 +206,7 @@ def _of_repeats(members: Sequence[Line], kinds: _Kinds) -> TrainingRun:
     accuracies = [run.test_accuracy for run in done if run.test_accuracy is not None]
     peaks = [run.peak_memory_bytes for run in done if run.peak_memory_bytes is not None]
     failed = len(every) - len(done)
-    notes = [f"{counted(len(done), 'repeat')} of one run: figures are their means, the interval is that of the mean"]
+    notes = [f"{counted(len(done), 'repeat')} of one run: figures are means, the interval is that of the mean"]
     notes += [f"{counted(failed, 'repeat')} failed: {next(run.error for run in every if run.error)}"] if failed else []
     return replace(
         done[0],
@@ -245,10 +245,10 @@ def _status(line: Line) -> tuple[Status, str | None]:
     figures = [line.cell(role) for role in _TIMED if line.columns.has(role)]
     word = next((text for text in figures if text and not any(c.isdigit() for c in text)), None)
     if word is not None and word.lower() not in NOT_FINITE:
-        return "oom" if _NO_MEMORY.search(word) else "error", f"the table says {word!r}"
+        return "oom" if _NO_MEMORY.search(word) else "error", f"the table states {word!r}"
     numbers = [number(text) for text in figures if text]
     if figures and not numbers and not line.cell("peak_memory"):
-        return "error", "the table has no figure of it"
+        return "error", "the table has no figure for this run"
     if any(found is not None and found[0] == 0 for found in numbers):
         return "error", "0 in the table: failed or not run"
     return "ok", None
@@ -314,8 +314,8 @@ def _epochs(members: Sequence[Line]) -> tuple[Epoch, ...]:
             raise line.wrong("epoch", "the number of an epoch")
         if int(value) in seen:
             raise DataError(
-                f"{line.row.where}: epoch {int(value)} a second time",
-                why=f"{seen[int(value)].row.where} has it already: two runs, or a column tells them apart that is not known",
+                f"{line.row.where}: epoch {int(value)} appears twice",
+                why=f"{seen[int(value)].row.where} already has it: two runs, or an unknown column separates them",
                 fix="keep the rows of one run, or name the column: --columns NAME=run",
             )
         seen[int(value)] = line
@@ -343,7 +343,7 @@ def _refuse_clock(lines: Sequence[Line]) -> None:
         name = lines[0].name("time_ns")
         raise DataError(
             f"{lines[-1].row.where}: {name} grows from epoch to epoch",
-            why="it may count from the start of the training, and then it is not the time of an epoch",
+            why="it may count from the start of the training instead of from the start of the epoch",
             fix=f"--columns {name}=epoch_time_s if each is of one epoch, --columns {name}=- to leave it out",
         )
 
@@ -377,7 +377,7 @@ def _with_scaling(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
         timed = run.epoch_ns is not None or any(epoch.duration_ns for epoch in run.epochs)
         rated = run.samples_per_s is not None or run.step_ns is not None
         if timed and not rated and new.scaling is None and base is not None:
-            why = "only epochs are timed, and no column says how many samples one has"
+            why = "only epochs are timed, and no column states the samples of one"
             new = replace(new, missing={**new.missing, "scaling": why})
         found.append(new)
     return tuple(found)

@@ -23,7 +23,7 @@ DELIMITERS = ",;\t"
 _NUMBER = re.compile(r"([-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s].*)?")
 _RULE = re.compile(r":?-+:?")
 _MARKS = re.compile(r"\*\*|__|`|\[([^\]]*)\]\([^)]*\)")
-_CUT = "{}: the last row has no end: its last cell may be cut off"
+_CUT = "{}: the last row has no line end: its last cell may be cut off"
 _PIPE = re.compile(r"(?<!\\)\|")
 
 
@@ -154,7 +154,7 @@ def _is_rule(line: str) -> bool:
 
 def _table(path: Path, head: Row, body: Sequence[Row], *, notes: tuple[str, ...] = ()) -> TextTable:
     again = [row for row in body if row.cells == head.cells]
-    notes = (*notes, *(f"{row.where}: the header once more: several tables in one file" for row in again[:1]))
+    notes = (*notes, *(f"{row.where}: a second header: several tables in one file" for row in again[:1]))
     body = [row for row in body if row.cells != head.cells] if again else body
     for row in body:
         if len(row.cells) != len(head.cells):
@@ -166,9 +166,9 @@ def _table(path: Path, head: Row, body: Sequence[Row], *, notes: tuple[str, ...]
     twice = next((name for i, name in enumerate(head.cells) if name and name in head.cells[:i]), None)
     if twice is not None:
         raise DataError(
-            f"{head.where}: column {twice!r} stands twice in the header",
+            f"{head.where}: column {twice!r} appears twice in the header",
             why=f"it is: {', '.join(head.cells)}",
-            fix="name the columns differently",
+            fix="rename one of the columns",
         )
     return TextTable(path, head.cells, tuple(body), notes=notes)
 
@@ -198,7 +198,7 @@ def _records(path: Path, document: Any) -> TextTable:
             names = ", ".join(".".join(way) for way, _ in lists)
             raise DataError(
                 f"{path}: {len(lists)} lists of records: {names}",
-                why="which of them holds the runs is not clear",
+                why="it is unclear which of them holds the runs",
                 fix="write that list alone as a JSON file, or as CSV",
             )
         return _of_objects(path, [(str(path), document)], {}, single=True)
@@ -221,7 +221,7 @@ def _of_objects(
     nested: set[str] = set()
     for where, each in objects:
         if not isinstance(each, dict):
-            raise DataError(f"{where}: no record", why="expected an object with a value a name")
+            raise DataError(f"{where}: no record", why="expected an object with one value per name")
         leaves = {**shared, **dict(_leaves(each, ()))}
         nested |= {name for way in leaves if len(way) > 1 for name in (way[-1], ".".join(way))}
         nested -= {way[0] for way in leaves if len(way) == 1}

@@ -34,7 +34,7 @@ def scalars_of(path: Path) -> Iterator[Scalar | str]:
                 at = file.tell() - len(head)
                 body = _body(head, file.read)
                 if body is None:
-                    yield f"{path}: cut or damaged at byte {at}: what follows is not read"
+                    yield f"{path}: cut or damaged at byte {at}: the rest is not read"
                     return
                 yield from _event(body)
     except OSError as error:

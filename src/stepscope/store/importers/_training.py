@@ -56,7 +56,7 @@ def require_agreement(source: str, what: str, *, stated: float, derived: float, 
     if abs(stated - derived) > tolerance * max(abs(stated), abs(derived)):
         raise DataError(
             f"{source}: {what} contradicts the file's other figures",
-            why=f"it says {stated:.6g}, and {formula} is {derived:.6g}",
+            why=f"it states {stated:.6g}, but {formula} is {derived:.6g}",
             fix="the file was edited, mixed or written wrongly: measure again",
         )
 

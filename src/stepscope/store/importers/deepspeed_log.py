@@ -39,7 +39,7 @@ _SETTING = re.compile(rb"\[config\.py:\d+:print\]\s+([a-z]\w{0,60}) \.{2,} (\S{1
 _BEGINS = b"DeepSpeedEngine configuration:"
 _WHEN = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3})\]")
 _KEPT = ("zero_optimization_stage", "gradient_clipping", "steps_per_print", "optimizer_name", "pld_enabled")
-_TIMED = "the log does not name the model: logs of one folder count as one; its timer leaves out the first steps"
+_TIMED = "the log does not name the model: logs of one folder count as one model; its timer leaves out the first steps"
 
 
 @dataclass(kw_only=True)
@@ -107,7 +107,9 @@ def _read_file(path: Path) -> tuple[TrainingRun, ...]:
             job.peak_gb = max(job.peak_gb, finite(memory[1]) or 0.0)
     timed = [job for job in jobs if job.points]
     if not timed:
-        raise DataError(f"{path}: no step was logged", why="the log was cut, or the job ended before its first step")
+        raise DataError(
+            f"{path}: no step was logged", why="the log was cut off, or the job exited before its first step"
+        )
     return tuple(_run(path, job, alone=len(timed) == 1) for job in timed)
 
 

@@ -96,10 +96,10 @@ def _read_file(path: Path) -> _File:
     remarks: list[str] = []
     if any(run.settings.get("exposed_comm_ns_per_epoch") for run in runs):
         remarks.append(
-            f"{path}: communication was timed for blocking runs only, by rank 0, waiting for others included"
+            f"{path}: communication was timed for blocking runs only, on rank 0, including its waiting for others"
         )
     if any(e.train_accuracy is not None for run in runs for e in run.epochs):
-        remarks.append(f"{path}: accuracy is of the training data, whose labels are random: it says nothing")
+        remarks.append(f"{path}: accuracy is of the training data, whose labels are random: ignore it")
     notes += _holes(path, runs)
     return _File(path=path, runs=tuple(runs), notes=tuple(notes), remarks=tuple(remarks))
 
@@ -107,12 +107,12 @@ def _read_file(path: Path) -> _File:
 def _run(path: Path, at: int, row: Any) -> TrainingRun:
     where = f"{path}: row {at}"
     if not isinstance(row, dict):
-        raise DataError(f"{where} is no object", why=f"it is {str(row)[:40]!r}")
+        raise DataError(f"{where} is not an object", why=f"it is {str(row)[:40]!r}")
     mode, size = row.get("mode"), row.get("model_size")
     world_size, accumulation = count(row.get("n_gpus")), count(row.get("grad_accum_steps", 1))
     use_amp = row.get("use_amp", False)
     if not isinstance(mode, str) or not isinstance(size, str):
-        raise DataError(f"{where}: mode or model_size is no text", why=f"{mode!r}, {size!r}")
+        raise DataError(f"{where}: mode or model_size is not text", why=f"{mode!r}, {size!r}")
     if world_size is None or accumulation is None or not isinstance(use_amp, bool):
         raise DataError(
             f"{where}: n_gpus, grad_accum_steps and use_amp do not describe a run",
@@ -280,7 +280,7 @@ def _holes(path: Path, runs: Sequence[TrainingRun]) -> list[str]:
     if not holes:
         return []
     some = "; ".join(holes[:_NAMED]) + (f" and {len(holes) - _NAMED} more" if len(holes) > _NAMED else "")
-    return [f"{path}: no row of {counted(len(holes), 'run')} (failed ones leave none): {some}"]
+    return [f"{path}: no row for {counted(len(holes), 'run')} (failed runs leave none): {some}"]
 
 
 IMPORTER = Importer(

@@ -125,7 +125,7 @@ def _read_file(path: Path) -> _File:
     runs = tuple(_runs(document, notes))
     if not rows and not runs:
         raise DataError(
-            f"{path}: neither collectives nor training in it",
+            f"{path}: it holds neither collectives nor training",
             why=f"results has: {', '.join(document.results.values) or 'nothing'}",
             fix="run the benchmark with --benchmark comm, training or all",
         )
@@ -152,16 +152,16 @@ def _suite_rows(document: _Document, sizes: Fields, key: str, notes: list[str]) 
     """One operation of the suite's own layout."""
     op = OPS.get(key)
     if op is None:
-        notes.append(f"{document.path}: {key}: an operation that is not known; left out")
+        notes.append(f"{document.path}: {key}: unknown operation; left out")
         return
     n = _ranks(document)
     if op == "send_recv":
-        notes.append(f"{document.path}: times of p2p include a barrier of all ranks: no rate of a link follows")
+        notes.append(f"{document.path}: times of p2p include a barrier of all ranks: they give no link rate")
     for text in sizes.values:
         entry = sizes.part(text)
         size = _SIZE.fullmatch(text)
         if size is None:
-            raise DataError(f"{document.path}: {sizes.at}: {text!r} is no size", why="expected 1024KB or the like")
+            raise DataError(f"{document.path}: {sizes.at}: {text!r} is not a size", why="expected 1024KB or the like")
         size_bytes = int(size[1]) * 1024 * (n if op == "all_gather" else 1)
         row = comm_row(
             cell_id=f"{document.name}/{op}",
@@ -230,7 +230,7 @@ def _warmup(document: _Document) -> int | None:
 
 def _ranks(document: _Document) -> int:
     if document.world_size is None:
-        raise DataError(f"{document.path}: no world_size", fix="write how many ranks the benchmark ran on")
+        raise DataError(f"{document.path}: no world_size", fix="add the number of ranks of the benchmark")
     return document.world_size
 
 
@@ -245,12 +245,12 @@ def _runs(document: _Document, notes: list[str]) -> Iterator[TrainingRun]:
     rows = training.parts("training_results")
     if rows:
         notes.append(
-            f"{document.path}: its memory figures are no peaks of a training step, and are left out; out-of-memory runs "
-            "leave no row"
+            f"{document.path}: its memory figures are not peaks of a training step and are left out; out-of-memory runs "
+            "have no row"
         )
     if rows and n > SAMPLES_PER_BATCH:
         notes.append(
-            f"{document.path}: on {n} ranks each got less than the batch that samples/s counts: throughput is overstated"
+            f"{document.path}: on {n} ranks each got less than the batch that samples/s assumes: throughput is overstated"
         )
     for row in rows:
         yield _run(document, row, n)
@@ -281,7 +281,7 @@ def _run(document: _Document, row: Fields, n: int) -> TrainingRun:
     return TrainingRun(
         run_id=slug(size, f"b{batch}", f"{n}gpu"),
         label=label("ddp", n),
-        group=f"{model} on synthetic, {batch} samples a rank",
+        group=f"{model} on synthetic, {batch} samples per rank",
         source=str(document.path),
         status="ok",
         world_size=n,

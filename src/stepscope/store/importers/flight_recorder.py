@@ -92,7 +92,7 @@ def read_folder(folder: Path, *, only: Sequence[Path] | None = None) -> FlightFo
     Raises UsageError when it is no folder, DataError when it holds no dump.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder", fix="pass the folder that holds one dump a rank")
+        raise UsageError(f"{folder} is not a folder", fix="pass the folder that holds one dump per rank")
     dumps: dict[int, FlightDump] = {}
     refused = []
     for path in only or sorted(p for p in folder.iterdir() if p.is_file()):
@@ -132,7 +132,7 @@ def read_dump(path: Path, *, rank: int | None = None) -> FlightDump:
     else:
         raise DataError(
             f"{source}: not a flight recorder dump",
-            why="it is empty" if not data else "it begins neither as a pickle nor as a JSON object",
+            why="it is empty" if not data else "it is neither a pickle nor a JSON object",
         )
     found = _rank_in(path) if rank is None else rank
     return from_plain(plain, rank=found, source=source)
@@ -173,9 +173,9 @@ def _rank_in(path: Path) -> int:
     numbers = _NUMBER.findall(path.stem if path.suffix in (".json", ".pickle", ".pkl") else path.name)
     if not numbers:
         raise DataError(
-            f"{path}: which rank's dump is this?",
-            why="torch writes the rank into the file's name, and this one has no number",
-            fix="name it after its rank: rank-00003.json",
+            f"{path}: the rank of this dump is unknown",
+            why="torch writes the rank into the file name, and this name has no number",
+            fix="rename it after its rank: rank-00003.json",
         )
     return int(numbers[-1])
 
@@ -187,7 +187,7 @@ def _record(dump: _Dump, rank: int, source: str) -> FlightDump:
         if group.ranks is not None and rank not in group.ranks:
             raise DataError(
                 f"{source}: is not the dump of rank {rank}, as its name says",
-                why=f"rank {rank} is no member of its group {group.name} (ranks {list(group.ranks)})",
+                why=f"rank {rank} is not a member of its group {group.name} (ranks {list(group.ranks)})",
             )
     return FlightDump(
         rank=rank,

@@ -21,7 +21,9 @@ from stepscope.store.importers._training import imported_runs, slug
 FILE = "trainer_state.json"
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
 _KEPT = ("num_train_epochs", "max_steps", "logging_steps", "eval_steps", "save_steps", "total_flos", "best_metric")
-_WHOLE = "step time and throughput are the Trainer's own: over the whole runtime, evaluation and saving included"
+_WHOLE = (
+    "step time and throughput are the Trainer's own figures, over the whole runtime including evaluation and saving"
+)
 
 
 def _recognises(candidate: Candidate) -> bool:
@@ -73,7 +75,7 @@ def _run(folder: Path, file: Path, state: Fields) -> TrainingRun:
             values.pop(key, None)
         points.setdefault(step, Point(step)).values.update(values)
     if not points and not summary:
-        raise DataError(f"{file}: log_history is empty", why="the training ended before its first logged step")
+        raise DataError(f"{file}: log_history is empty", why="the training exited before its first logged step")
     done, most = state.maybe(state.whole, "global_step") or 0, state.maybe(state.whole, "max_steps") or 0
     per_s = finite(summary.get("train_steps_per_second"))
     rate = finite(summary.get("train_samples_per_second"))

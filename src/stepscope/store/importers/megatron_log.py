@@ -45,7 +45,7 @@ _KEPT = (
 )  # fmt: skip
 _ARGUMENTS_KEPT = 2000
 _NO_WORLD = (
-    "no line before its iterations says `using world size`: the job's version does not print it, or the log was cut"
+    "no line before its iterations says `using world size`: this version does not print it, or the log was cut off"
 )
 
 
@@ -116,7 +116,7 @@ def _with_scaling(runs: tuple[TrainingRun, ...]) -> tuple[TrainingRun, ...]:
     )
 
 
-_NO_COMPARISON = "jobs of different models or batches are no speed-up over each other: each has a group of its own"
+_NO_COMPARISON = "jobs with different models or batches are not compared: each has its own group"
 
 
 def _read_file(path: Path) -> tuple[TrainingRun, ...]:
@@ -127,7 +127,7 @@ def _read_file(path: Path) -> tuple[TrainingRun, ...]:
         raise DataError(
             f"{path}: no iteration was logged",
             why=_why_none(jobs, lines),
-            fix="pass the log of a job that trained; --log-interval decides how often it prints",
+            fix="pass the log of a job that trained; --log-interval sets how often it prints",
         )
     return tuple(_run(path, job, gpu, alone=len(timed) == 1) for job in timed)
 
@@ -137,7 +137,9 @@ def _why_none(jobs: list[_Job], lines: int) -> str:
         return "the file is empty"
     if not jobs:
         return f"none of its {lines} lines is one of an iteration"
-    return jobs[-1].ending.stopped or f"the job on {jobs[-1].world_size} ranks ended before, or the log was cut"
+    return (
+        jobs[-1].ending.stopped or f"the job on {jobs[-1].world_size} ranks exited before one, or the log was cut off"
+    )
 
 
 def _jobs(path: Path) -> tuple[list[_Job], str | None, int]:
@@ -164,7 +166,7 @@ def _new_job(path: Path, number: int, line: bytes) -> _Job:
     if min(world, data, tensor, pipeline) < 1 or world % (data * tensor * pipeline):
         raise DataError(
             f"{path}:{number}: {world} ranks are not {data} x {tensor} x {pipeline}",
-            why="the job's head contradicts itself",
+            why="the job's settings contradict each other",
             fix="copy the file again",
         )
     return _Job(line=number, world_size=world, data=data, tensor=tensor, pipeline=pipeline)
@@ -299,7 +301,7 @@ def _notes(job: _Job, interval: int | None) -> tuple[str, ...]:
     kept = max(1, len(job.elapsed_ms) - 1)
     notes = [f"step time is the median of {kept} {each}, the first left out (warm-up)"]
     if job.ending.stopped is None and job.iteration < job.iterations:
-        notes.append(f"the log ends at iteration {job.iteration} of {job.iterations} without saying why")
+        notes.append(f"the log ends at iteration {job.iteration} of {job.iterations} and does not state why")
     if job.skipped:
         notes.append(f"{job.skipped} of {job.iteration} iterations were skipped by the loss scaler")
     if job.validation_loss is not None:
@@ -308,14 +310,14 @@ def _notes(job: _Job, interval: int | None) -> tuple[str, ...]:
         notes.append(f"{job.nan} iterations had a NaN loss")
     if len(job.batches) > 1:
         low, high = min(job.batches), max(job.batches)
-        notes.append(f"the global batch changes from {low} to {high}: no throughput is given")
+        notes.append(f"the global batch changes from {low} to {high}: throughput is left out")
     if job.world_size is None:
         notes.append(_NO_WORLD)
     elif 0 < len(job.memory_ranks) < job.world_size:
         notes.append(f"memory of {len(job.memory_ranks)} of {job.world_size} ranks")
     if _parameters(job):
         notes.append(
-            "parameters are the sum over tensor and pipeline ranks: what several hold is counted several times"
+            "parameters are the sum over tensor and pipeline ranks: parameters that several ranks hold count several times"
         )
     return tuple(notes)
 

@@ -81,7 +81,7 @@ def read_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
     source = str(path)
     data = read_bytes(path)
     if data[:1] != PROTOCOL_MARK:
-        raise DataError(f"{source}: not a memory snapshot", why="it is empty" if not data else "it is no pickle")
+        raise DataError(f"{source}: not a memory snapshot", why="it is empty" if not data else "it is not a pickle")
     plain = plain_values(data, source=source, holds="a memory snapshot")
     if isinstance(plain, list):
         plain = {"segments": plain}  # torch.cuda.memory_snapshot() itself

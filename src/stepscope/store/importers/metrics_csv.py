@@ -1,4 +1,4 @@
-"""Experiments that left one row an epoch: ``experiments/*/metrics.csv`` with their ``configs/*.yaml``.
+"""Experiments that left one row per epoch: ``experiments/*/metrics.csv`` with their ``configs/*.yaml``.
 
 Takes a folder of them, one experiment's folder, or one CSV. Columns, the first name found counts (``_epoch_table``):
 ``epoch``; ``train_time`` in seconds (also ``epoch_time``, ``..._ms``); ``train_loss``, ``val_loss``, ``val_acc`` and their
@@ -78,8 +78,8 @@ def _read(source: Candidate) -> Imported:
     if all(each.table is None for each in experiments):
         raise DataError(
             experiments[0].error or str(path),
-            why=f"no other metrics.csv below {path} can be read either" if len(experiments) > 1 else None,
-            fix="pass a folder with experiments/*/metrics.csv, one row an epoch",
+            why=f"no other metrics.csv below {path} is readable" if len(experiments) > 1 else None,
+            fix="pass a folder with experiments/*/metrics.csv, one row per epoch",
         )
     notes = (*notes, *(note for each in experiments if each.table is not None for note in each.table.notes))
     groups = _groups(experiments)
@@ -91,7 +91,7 @@ def _read(source: Candidate) -> Imported:
         path=str(path),
         runs=_labelled(runs),
         notes=notes,
-        remarks=("epoch times: as the process that wrote them timed them",) if timed else (),
+        remarks=("epoch times are those that the training process measured",) if timed else (),
     )
 
 
@@ -158,7 +158,9 @@ def _settings(each: _Experiment, world_size: int | None) -> tuple[dict[str, Any]
         settings.setdefault("epochs", each.from_name.epochs)
     notes = []
     if "batch_size" in settings and world_size != 1:
-        notes.append(f"batch_size {settings['batch_size']}: not told whether of one rank or of all; neither is assumed")
+        notes.append(
+            f"batch_size {settings['batch_size']}: unclear whether per rank or over all ranks; neither is assumed"
+        )
     table = each.table
     if table is None:
         return settings, notes
@@ -285,9 +287,9 @@ def _why_missing(each: _Experiment, ddp: bool | None) -> str:
     if each.facts is None:
         why = "no configuration names this experiment"
     elif ddp:
-        why = f"{each.facts.source} says use_ddp: true and not on how many ranks"
+        why = f"{each.facts.source} states use_ddp: true, but not the number of ranks"
     else:
-        why = f"{each.facts.source} says nothing of ranks"
+        why = f"{each.facts.source} does not state the number of ranks"
     return f"{why} (its name says {each.from_name.ranks_text})" if each.from_name.ranks_text else why
 
 

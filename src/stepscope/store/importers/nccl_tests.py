@@ -32,7 +32,7 @@ from stepscope.store.nccl_tests_log import (
     read_tables,
 )
 
-MEAN_NOTE = "times are means over calls back to back, by default averaged over ranks"
+MEAN_NOTE = "times are means over back-to-back calls, by default averaged over ranks"
 
 _TYPES = {
     "float": "float32", "double": "float64", "half": "float16", "int": "int32", "uint": "uint32", "char": "int8",
@@ -79,11 +79,11 @@ def _import(source: Candidate) -> Imported:
     if not rows and nccl is None:
         raise DataError(
             f"{path}: no results of nccl-tests",
-            why="it has no row of size, count, type, times and bandwidths: the job ended before the first one",
-            fix="look at the end of the log for what stopped it",
+            why="it has no row of size, count, type, times and bandwidths: the job exited before the first one",
+            fix="check the end of the log for what stopped it",
         )
     if not rows:
-        notes = ["no row of results: the job ended before the first one, or the log was cut off", *notes]
+        notes = ["no row of results: the job exited before the first one, or the log was cut off", *notes]
     return Imported(
         format="nccl_tests",
         path=str(path),
@@ -226,22 +226,22 @@ def _notes(table: LoggedRun) -> Iterator[str]:
         lines = ", ".join(map(str, table.torn[:5]))
         yield f"{counted(len(table.torn), 'damaged row')} left out (line {lines})"
     if table.cut:
-        yield "parts of the table were cut out (<snip>)"
+        yield "parts of the table are missing (<snip>)"
     if table.together > 1:
         yield f"each call was repeated {table.together} times without waiting (agg iters)"
     if odd := [row for row in table.rows if inconsistent(row)]:
         first = odd[0]
         yield (
-            f"{counted(len(odd), 'printed bandwidth')} not size / time, first in line {first.line} "
+            f"{counted(len(odd), 'printed bandwidth')} differ from size / time, first in line {first.line} "
             f"({first.size_bytes} bytes): was the log edited?"
         )
     unsized = Counter(row.size_bytes for row in table.rows if row.size_bytes)
     twice = [size for size, count in unsized.items() if count > len({_kind(r) for r in table.rows})]
     if twice:
-        yield f"{counted(len(twice), 'size')} stand more than once in the table"
+        yield f"{counted(len(twice), 'size')} appear more than once in the table"
     yield from _average(table)
     if table.out_of_bounds:
-        yield f"wrong results: its own check found {counted(table.out_of_bounds, 'value')} out of bounds"
+        yield f"wrong results: nccl-tests found {counted(table.out_of_bounds, 'value')} out of bounds"
 
 
 def _kind(row: LoggedRow) -> tuple[str, str | None, int]:

@@ -30,9 +30,7 @@ MOST_JSON_BYTES = 4 << 20
 _FOREIGN_JSON = re.compile(r'"(?:traceEvents|ph|schemaVersion|deviceProperties|schema)"\s*:')
 _KEY = re.compile(r'"([^"\\]{1,60})"\s*:')
 _AS_GIB = "memory in MB and GB is taken as MiB and GiB, as torch and nvidia-smi print it"
-_NO_SAMPLES = (
-    "weak scaling, and no column says how many samples an epoch has: --columns NAME=dataset_size gives speed-ups"
-)
+_NO_SAMPLES = "weak scaling, and no column states the samples per epoch: --columns NAME=dataset_size gives speed-ups"
 
 
 def _recognises(candidate: Candidate) -> bool:
@@ -99,7 +97,7 @@ def _read(source: Candidate) -> Imported:
             notes = (*notes, *dropped)
     lines = [line for table, columns in useful if not columns.has("op") for line in lines_of(table, columns)]
     if not lines and not comm:
-        raise DataError(f"{path}: no rows under the header", fix="pass the file of a run that measured something")
+        raise DataError(f"{path}: no rows under the header", fix="pass the file of a run with results")
     return replace(_imported(path, lines, comm, useful, notes, stated), left_out=left_out)
 
 

@@ -42,9 +42,7 @@ def _run(root: Path, folder: Path, files: Sequence[Path], notes: list[str]) -> T
         return None
     logs.sort(key=lambda log: log[0].wall_s)
     name = folder.name if folder == root or root.is_file() else folder.relative_to(root).as_posix()
-    more = (
-        [] if len(logs) == 1 else [f"{counted(len(logs), 'event file')}: the job was started again; later steps count"]
-    )
+    more = [] if len(logs) == 1 else [f"{counted(len(logs), 'event file')}: the job was restarted; later steps count"]
     return run_of(
         Scalars(
             source=str(folder),

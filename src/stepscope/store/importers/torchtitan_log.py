@@ -36,7 +36,7 @@ _PARALLEL = re.compile(rb"Building device mesh with parallelism: (.*)")
 _DEGREE = re.compile(rb"\b(pp|dp_replicate|dp_shard|cp|tp)=(\d{1,7})")
 _GPU = re.compile(rb"(?:CUDA|XPU|HIP|GPU) capacity: (.{1,60}?) with [\d.]+GiB")
 _MODEL = re.compile(rb"Model (.{1,60}?) size: ([\d,]{1,20}) total parameters")
-_PER_DEVICE = "tps is of one device: throughput is that of the rank that printed, times the ranks"
+_PER_DEVICE = "tps is per device: throughput is tps of the printing rank times the number of ranks"
 
 
 @dataclass(kw_only=True)
@@ -97,7 +97,9 @@ def _read_file(path: Path) -> tuple[TrainingRun, ...]:
             _facts(jobs[-1], line)
     timed = [job for job in jobs if job.points]
     if not timed:
-        raise DataError(f"{path}: no step was logged", why="the log was cut, or the job ended before its first step")
+        raise DataError(
+            f"{path}: no step was logged", why="the log was cut off, or the job exited before its first step"
+        )
     return tuple(_run(path, job, alone=len(timed) == 1) for job in timed)
 
 
@@ -179,7 +181,7 @@ def _run(path: Path, job: _Job, *, alone: bool) -> TrainingRun:
     }
     if sequence:
         known["settings"] = {**known["settings"], "sequence_length": sequence}
-    ends = [] if complete or job.ending.stopped else [f"the log ends at step {last} without saying why"]
+    ends = [] if complete or job.ending.stopped else [f"the log ends at step {last} and does not state why"]
     return run_of(
         Scalars(
             source=f"{path}:{job.line}",

@@ -79,7 +79,11 @@ def _read_file(path: Path) -> list[Scalars]:
             if (values := _values(row, columns, table))
         ]
         points.sort(key=lambda point: point.step)
-        note = () if at_step is not None else ("the chart's x axis is time: rows count as steps, no step time",)
+        note = (
+            ()
+            if at_step is not None
+            else ("the chart's x axis is time: rows count as steps, and step time is unknown",)
+        )
         if at_step is None:
             for point in points:
                 point.wall_s = None

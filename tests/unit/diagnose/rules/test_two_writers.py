@@ -20,7 +20,7 @@ def wrote(*numbers: int, ranks: int | None = 1, **settings: Any) -> TrainingRun:
     [
         ((1, 2, 3, 2, 4, 3, 4), 1, "two jobs wrote it"),
         ((1, 1, 2, 2, 3, 3), 2, "each of 2 ranks writes"),
-        ((1, 2, 3, 1, 2, 3, 4), 4, "the job was started again"),
+        ((1, 2, 3, 1, 2, 3, 4), 4, "the job was restarted"),
     ],
 )
 def test_repeated_epochs_fire_with_their_likely_cause(numbers: tuple[int, ...], ranks: int, cause: str) -> None:
@@ -42,7 +42,7 @@ def test_what_an_importer_marked_counts_as_well() -> None:
     (found,) = RULE.check(evidence(wrote(1, 2, 3, duplicate_epochs=(2, 3), epoch_series_alternate=True)))
     assert "two jobs wrote it" in found.title
     (found,) = RULE.check(evidence(wrote(1, 2, 3, duplicate_epochs=(3,), epoch_series_alternate=False)))
-    assert "the job was started again" in found.title
+    assert "the job was restarted" in found.title
 
 
 def test_order_with_gaps_is_quiet() -> None:

@@ -172,7 +172,7 @@ def test_runs_that_failed_are_missed(tmp_path: Path) -> None:
     rows = benchmark() + benchmark(model_size="xlarge")[:-2]
     imported = read_foreign(write(tmp_path, rows))
     (note,) = [note for note in imported.notes if "no row" in note]
-    assert "no row of 2 runs" in note
+    assert "no row for 2 runs" in note
     assert "mlp xlarge on synthetic, fp32: ddp on 4" in note
 
 
@@ -202,7 +202,7 @@ def test_a_damaged_row_is_left_out_and_named(tmp_path: Path, bad: dict[str, Any]
     imported = read_foreign(write(tmp_path, [row("ddp_builtin", 2, 4.0), row("ddp_builtin", 2, 4.0) | bad, 5]))
     assert len(imported.runs) == 1
     assert any("row 1" in note and "left out" in note for note in imported.notes)
-    assert any("row 2 is no object" in note for note in imported.notes)
+    assert any("row 2 is not an object" in note for note in imported.notes)
 
 
 def test_rows_twice_are_two_runs(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_training_of_several_world_sizes_is_weak_scaling(tmp_path: Path) -> None
     imported = read_foreign(tmp_path)
     one, four = imported.runs
     assert (four.run_id, four.label) == ("small-b64-4gpu", "ddp on 4 ranks")
-    assert one.group == four.group == "suite MLP small on synthetic, 64 samples a rank"
+    assert one.group == four.group == "suite MLP small on synthetic, 64 samples per rank"
     assert (four.micro_batch, four.global_batch, four.scaling) == (64, 256, "weak")
     assert four.baseline_id == one.run_id
     assert four.step_ns is not None
@@ -107,7 +107,7 @@ def test_memory_that_is_no_peak_is_left_out(tmp_path: Path) -> None:
     (run,) = imported.runs
     assert run.peak_memory_bytes is None
     assert run.memory == {}
-    assert any("no peaks" in note for note in imported.notes)
+    assert any("not peaks" in note for note in imported.notes)
 
 
 def test_more_ranks_than_the_data_has_batches_is_said(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_pairs_overlap_matrix_products_and_failures_come_back(tmp_path: Path) ->
     [
         ({"allreduce": {"1KB": {"time_ms": 0}}}, "above 0"),
         ({"allreduce": {"1KB": {"time_ms": 0.1, "bandwidth_GB_s": 500.0}}}, "contradicts"),
-        ({"allreduce": {"big": {"time_ms": 0.1}}}, "'big' is no size"),
+        ({"allreduce": {"big": {"time_ms": 0.1}}}, "'big' is not a size"),
         ({"allreduce": [{"op": "all_reduce", "sizes": [{"size_bytes": "many"}]}]}, "is damaged"),
         ({"allreduce": [{"op": "all_reduce", "sizes": [{"from_the_future": 1}]}]}, "unknown from_the_future"),
         ({}, "neither collectives nor training"),

@@ -72,7 +72,7 @@ def test_only_a_header_says_that_no_epoch_finished(tmp_path: Path) -> None:
     assert "no finished epoch" in table.empty
 
 
-@pytest.mark.parametrize(("data", "why"), [(b"", "ended before"), (b"\0" * 5000, "zero bytes")])
+@pytest.mark.parametrize(("data", "why"), [(b"", "exited before"), (b"\0" * 5000, "zero bytes")])
 def test_nothing_at_all_is_blank(tmp_path: Path, data: bytes, why: str) -> None:
     table = read_bytes(tmp_path, data)
     assert table.blank
@@ -127,7 +127,7 @@ def test_a_tail_of_zero_bytes_ends_the_file(tmp_path: Path) -> None:
     data = f"{HEADER}\n{one_row(1)}\n".encode() + b"\0" * 300_000
     table = read_bytes(tmp_path, data)
     assert [e.number for e in table.epochs] == [1]
-    assert "metrics.csv:3: zero bytes to the end" in table.notes[0]
+    assert "metrics.csv:3: zero bytes up to the end" in table.notes[0]
     torn = f"{HEADER}\n{one_row(1)}\n2,0.5,1".encode() + b"\0" * 300_000
     assert [e.number for e in read_bytes(tmp_path, torn).epochs] == [1]
 
@@ -144,14 +144,14 @@ def test_more_misfits_than_rows_is_another_table(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="2 of 3 rows do not fit") as caught:
         read(tmp_path, one_row(1), "a,b", "x,0,1,2,3")
     assert ":3:" in str(caught.value)
-    assert ":4: 'x' is no number of an epoch" in str(caught.value)
+    assert ":4: 'x' is not an epoch number" in str(caught.value)
 
 
 def test_a_second_header_with_other_columns_counts_from_there(tmp_path: Path) -> None:
     table = read(tmp_path, one_row(1), "epoch,val_acc,train_time", "1,0.9,3")
     assert [(e.duration_ns, e.validation_accuracy) for e in table.epochs] == [(10e9, 0.7), (3e9, 0.9)]
     assert table.repeated_headers == 1
-    assert "metrics.csv:3: the header once more, with other columns" in table.notes[0]
+    assert "metrics.csv:3: a second header, with other columns" in table.notes[0]
 
 
 def test_accuracies_in_per_cent_become_fractions(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_accuracies_in_per_cent_become_fractions(tmp_path: Path) -> None:
 def test_accuracies_that_cannot_be_are_unknown(tmp_path: Path, accuracy: str) -> None:
     table = read(tmp_path, one_row(1), f"2,0.5,1,0.6,{accuracy}")
     assert [e.validation_accuracy for e in table.epochs] == [None, None]
-    assert "no accuracy" in table.notes[0]
+    assert "not an accuracy" in table.notes[0]
 
 
 def test_rows_of_steps_are_joined(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_loss_whose_sum_would_overflow_is_unknown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("header", [f"{HEADER},train_time", f"{HEADER},Train_Time"])
 def test_a_column_that_stands_twice_is_refused_whichever_holds_the_figures(tmp_path: Path, header: str) -> None:
-    with pytest.raises(DataError, match="stands twice in the header"):
+    with pytest.raises(DataError, match="appears twice in the header"):
         read(tmp_path, f"{one_row(1)},0.119", header=header)
 
 
@@ -289,4 +289,4 @@ def test_a_column_that_is_not_read_may_stand_twice(tmp_path: Path) -> None:
 def test_a_number_that_no_epoch_has_is_left_out(tmp_path: Path, number: str) -> None:
     table = read(tmp_path, one_row(1), one_row(2), one_row(3).replace("3", number, 1))
     assert [epoch.number for epoch in table.epochs] == [1, 2]
-    assert any("is no number of an epoch" in note for note in table.notes)
+    assert any("is not an epoch number" in note for note in table.notes)

@@ -87,7 +87,7 @@ def test_a_bare_batch_size_is_a_batch_on_one_rank_only(tmp_path: Path) -> None:
     runs = by_id(read_foreign(pair(tmp_path), Stated(world_size={"exp021": 4})))
     assert (runs["exp020"].micro_batch, runs["exp020"].global_batch) == (32, 32)
     assert (runs["exp021"].micro_batch, runs["exp021"].global_batch) == (None, None)
-    assert any("of one rank or of all" in note for note in runs["exp021"].notes)
+    assert any("per rank or over all ranks" in note for note in runs["exp021"].notes)
 
 
 def test_ranks_that_no_file_tells_are_asked_for_together(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_throughput_of_clusters() -> None:
 
 def test_a_wide_table_written_long(tmp_path: Path) -> None:
     for name in ("pytorch-train-throughput-v2-fp16.csv", "pytorch-train-bs-fp16.csv"):
-        with pytest.raises(DataError, match="write a row a run as CSV"):
+        with pytest.raises(DataError, match="write one row per run as CSV"):
             read_foreign(MACHINES / name)
     with (MACHINES / "pytorch-train-throughput-v2-fp16.csv").open() as file:
         lines = list(csv.reader(file))
@@ -197,7 +197,7 @@ def test_a_wide_table_written_long(tmp_path: Path) -> None:
 
 
 def test_texts_of_notebooks_written_as_tables(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no importer knows it"):
+    with pytest.raises(DataError, match="no importer recognises it"):
         read_foreign(NOTEBOOK / "shallowspeed_2xA100pcie_tables.txt")
     text = (NOTEBOOK / "shallowspeed_2xA100pcie_tables.txt").read_text()
     long = re.findall(r"^(\w+) +(\w+) +(\d) +[\d.]+M +([\d.]+)s +[\d.]+s +(\d+)/s +([\d.]+)x", text, re.M)
@@ -239,7 +239,7 @@ def test_megatron_logs() -> None:
     assert [run.status for run in (four, eight, sixteen)] == ["interrupted", "interrupted", "ok"]
     assert four.error is not None
     assert four.error.startswith("after iteration 200 of 1000: ")
-    assert any("iteration 3 of 1000 without saying why" in note for note in sixteen.notes)
+    assert any("iteration 3 of 1000 and does not state why" in note for note in sixteen.notes)
     assert len({run.group for run in ranks.values()}) == 3  # the model grows with the nodes: no speed-up
     assert scaling_rows(imported.runs) == ()
     assert imported.hardware == "Tesla V100-SXM2"

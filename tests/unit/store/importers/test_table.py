@@ -74,7 +74,7 @@ class TestNames:
     def test_a_time_without_unit_is_unclear_and_no_number_of_steps(self) -> None:
         columns = columns_of(["gpus", "step_time", "throughput"])
         assert not columns.has("step_ns", "samples_per_s", "step")
-        assert list(columns.unclear.values()) == ["step_time: unit not known", "throughput: unit not known"]
+        assert list(columns.unclear.values()) == ["step_time: unit unknown", "throughput: unit unknown"]
 
     def test_of_several_names_the_first_known_one_counts(self) -> None:
         columns = columns_of(["loss", "train_loss", "test_acc", "val_acc", "num_workers"])
@@ -134,7 +134,7 @@ class TestRuns:
         runs = runs_of(tmp_path, text)
         assert [run.status for run in runs.values()] == list(rows.values())
         assert [run.samples_per_s is None for run in runs.values()] == [True] * 5 + [False]
-        assert runs["r2"].error == "the table says 'ERROR'"
+        assert runs["r2"].error == "the table states 'ERROR'"
 
     def test_one_accuracy_above_1_makes_the_column_per_cent(self, tmp_path: Path) -> None:
         runs = runs_of(tmp_path, "run,gpus,samples/s,val_acc\na,1,5,0.9\nb,1,5,71\n")
@@ -325,7 +325,7 @@ class TestEpochs:
     @pytest.mark.parametrize(
         ("old", "new", "says"),
         [
-            ("weak,1,100,2", "weak,1,100,1", ":3: epoch 1 a second time"),
+            ("weak,1,100,2", "weak,1,100,1", ":3: epoch 1 appears twice"),
             ("weak,2,200,2", "weak,2,300,2", ":5: samples_per_epoch is '300'"),
             ("10.0", "NaN", ":2: wall_sec is 'NaN'"),
             ("10.0", "-10.0", ":2: wall_sec is '-10.0'"),
@@ -387,7 +387,7 @@ class TestCollectives:
         ("row", "says"),
         [
             ({"bandwidth_gbps": 0.009, "bytes": 8200, "latency_ms": 0.6}, "bandwidths contradict the times"),
-            ({}, "results[1]: all_reduce of this size a second time"),
+            ({}, "results[1]: all_reduce of this size appears twice"),
             ({"operation": "all_magic"}, "operation is 'all_magic'"),
             ({"bytes": 0}, "bytes is '0'"),
         ],
@@ -411,7 +411,7 @@ class TestRefusals:
             ("gpus,samples/s\n1,-1\n", ":2: samples/s is '-1'"),
             ("gpus,samples/s\n1.5,1\n", ":2: gpus is '1.5'"),
             ("gpus,samples/s\n1,12x\n", ":2: samples/s is '12x'"),
-            ("gpus,gpus,samples/s\n1,2,3\n", ":1: column 'gpus' stands twice"),
+            ("gpus,gpus,samples/s\n1,2,3\n", ":1: column 'gpus' appears twice"),
             ('gpus,samples/s\n1,"10\n', "not readable as CSV"),
             ("gpus,samples/s\n1,10\n\0\0\n", ":3: damaged"),
             ("gpus,accuracy,samples/s\n1,170,5\n", ":2: accuracy is '170'"),
@@ -436,9 +436,9 @@ class TestRefusals:
         assert imported.runs or imported.comm_rows
 
     def test_a_wide_table_is_to_be_written_long(self, tmp_path: Path) -> None:
-        assert "a row a run as CSV" in refusal(tmp_path, "model,1 GPU,2 GPUs,4 GPUs\nresnet,10,19,37\n")
+        assert "one row per run as CSV" in refusal(tmp_path, "model,1 GPU,2 GPUs,4 GPUs\nresnet,10,19,37\n")
         says = refusal(tmp_path, "machine,ssd,gnmt,resnet50\nx_8xH100,10,19,37\n")
-        assert says.index("a row a run as CSV") < says.index("--columns")
+        assert says.index("one row per run as CSV") < says.index("--columns")
 
     def test_columns_that_are_not_there_or_mean_nothing(self, tmp_path: Path) -> None:
         text = "gpus,tok_s\n1,10\n"
@@ -499,14 +499,14 @@ class TestRepeats:
 
     def test_the_end_of_a_cut_table_is_doubted(self, tmp_path: Path) -> None:
         path = write(tmp_path / "t.csv", "gpus,model,step_time_ms\n1,a,100\n2,a,5")
-        assert any("t.csv:3: the last row has no end" in note for note in read(path, key=KEY).notes)
+        assert any("t.csv:3: the last row has no line end" in note for note in read(path, key=KEY).notes)
         path = write(
             tmp_path / "t.md", HEAD + "| DDP | PyTorch | puhti | 4 | 2023-05-08 | 390.5 |\n| DDP | x | p | 8 | d | 7"
         )
-        assert any("t.md:4: the last row has no end" in note for note in read(path, key=KEY).notes)
+        assert any("t.md:4: the last row has no line end" in note for note in read(path, key=KEY).notes)
 
     def test_the_header_of_a_second_table_in_a_file_is_no_row(self, tmp_path: Path) -> None:
         path = write(tmp_path / "t.csv", "gpus,model,step_time_ms\n1,a,100\ngpus,model,step_time_ms\n2,a,50\n")
         imported = read(path, key=KEY)
         assert [run.world_size for run in imported.runs] == [1, 2]
-        assert any("t.csv:3: the header once more" in note for note in imported.notes)
+        assert any("t.csv:3: a second header" in note for note in imported.notes)
