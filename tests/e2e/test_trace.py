@@ -62,7 +62,7 @@ def test_findings_have_the_shape_that_diagnose_prints(stepscope: Cli, job: Path)
     assert first["advice"][0]["command"].startswith(f"stepscope trace {job}")
     assert {
         "rule": "plan-broken",
-        "reason": "the traces carry no plan: not of stepscope bench --profile",
+        "reason": "the traces have no communication plan: they are not from stepscope bench --profile",
         "command": None,
     } in (document["skipped"])
 

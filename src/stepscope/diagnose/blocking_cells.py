@@ -26,7 +26,7 @@ def blocking_cells(evidence: Evidence, *, least_share: float, least_gain: float)
     if not blocking:
         if not cells:
             return Skipped(reason="no finished cell on several ranks", command=None)
-        return f"{counted(len(cells), 'cell')}: all reduce during the backward pass"
+        return f"{counted(len(cells), 'cell')}: all of them reduce during the backward pass"
     overlapping = [c for c in cells if c not in blocking]
     stakes = {id(c): _stake(c, overlapping, least_share=least_share, least_gain=least_gain) for c in blocking}
     firing = [c for c in blocking if stakes[id(c)][0] > 0]
@@ -97,7 +97,9 @@ def _finding(
             *others(ranked, lambda c: f"({format_duration(c.step_ns)} a step)"),
         ),
         stake_fraction=most,
-        confidence="measured: both ran here" if sure else "likely: no cell that overlaps was measured well enough",
+        confidence="measured: both strategies ran here"
+        if sure
+        else "likely: no overlapping cell was measured well enough",
         advice=(
             Advice(
                 text="reduce during the backward pass: DistributedDataParallel, or buckets of your own",

@@ -38,7 +38,9 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
         trusted = believable(evidence, findings) if rule.rates else evidence
         outcome = check(rule, trusted)
         if isinstance(outcome, Skipped) and trusted is not evidence:
-            outcome = replace(outcome, reason="another finding declares these runs wrong or in doubt", command=None)
+            outcome = replace(
+                outcome, reason="another finding says that these runs are wrong or doubtful", command=None
+            )
         if isinstance(outcome, Skipped):
             skipped.append(outcome)
         elif isinstance(outcome, Quiet):

@@ -23,19 +23,19 @@ class Step:
 STEPS = (
     Step(
         number=1,
-        question="How long is a step, how far from what the hardware can do, and is the measurement sound?",
+        question="How long is a step, how far is it from the hardware's limits, and is the measurement sound?",
         needs=(("runs", "training runs"), ("traces", "traces")),
         command="stepscope bench --preset strong-scaling -o RUN",
     ),
     Step(
         number=2,
-        question="Which kind of time is lost: computing, communicating, waiting for data or for a peer, memory?",
+        question="Where is time lost: computation, communication, waiting for data or a peer, memory?",
         needs=(("scaling", "runs with a baseline"), ("cells", "steps by phase"), ("traces", "traces")),
         command="stepscope bench MATRIX.yaml --profile -o RUN && stepscope diagnose RUN",
     ),
     Step(
         number=3,
-        question="Where exactly: which collective, link, kernel, phase, allocation?",
+        question="Which collective, link, kernel, phase or allocation is the cause?",
         needs=(
             ("traces", "traces"),
             ("comm", "measured collectives"),
@@ -46,13 +46,13 @@ STEPS = (
     ),
     Step(
         number=4,
-        question="Why: what would the step cost if that were mended?",
+        question="What would the step cost without that cause?",
         needs=(("calibration", "a calibration"), ("traces", "traces"), ("cells", "steps by phase")),
         command="stepscope calibrate COMM && stepscope predict --buckets RUN --calib COMM/calib.json",
     ),
     Step(
         number=5,
-        question="Did the change help, by more than the noise, and did nothing else get worse?",
+        question="Did the change help by more than the noise, and did anything else get worse?",
         needs=(),
         command="stepscope compare --run BEFORE.yaml AFTER.yaml --rounds 6",
     ),

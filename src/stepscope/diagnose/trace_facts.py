@@ -19,10 +19,10 @@ WORTH = 0.1
 GRAVE = 0.2
 
 WORTH_SOURCE = (
-    "stepscope's choice, 2026-11: what takes 10% of the time gives at most a speed-up of 1/(1-0.1) = 1.11 when it is "
-    "gone; less than that is within what two runs of one job differ on shared machines"
+    "stepscope's choice, 2026-11: removing 10% of the time gives a speed-up of at most 1/(1-0.1) = 1.11; two runs of "
+    "one job differ by as much on shared machines"
 )
-GRAVE_SOURCE = "stepscope's choice, 2026-11: up to 1.25 to win; METRICS rates a run good above 0.8"
+GRAVE_SOURCE = "stepscope's choice, 2026-11: a gain of up to 1.25; METRICS rates a run good above 0.8"
 
 SHARES = {
     "warning": Threshold(value=WORTH, unit="share of the window", source=WORTH_SOURCE),
@@ -51,7 +51,7 @@ def unread(summary: TraceSummary, otherwise: str) -> Skipped:
     if why := next((p.unread for p in summary.ranks if p.unread), None):
         reason = why
     elif not any(p.budget for p in summary.ranks):
-        reason = "nothing was recorded: neither device work nor operators or communication"
+        reason = "the trace contains no device work, operators or communication"
     elif all(p.partial for p in summary.ranks if p.budget):
         reason = "only device events were read (--show budget)"
     else:
@@ -71,14 +71,14 @@ def idle_share(each: RankPass, *causes: str) -> float:
 
 PYTHON_OWNS = Threshold(
     value=0.5,
-    unit="of what the host is late",
-    source="stepscope's choice, 2026-11: below half `launch-bound` says what to do, above it Python does",
+    unit="share of the host's delay",
+    source="stepscope's choice, 2026-11: below half `launch-bound` has the advice, above it `python-overhead`",
 )
 
 MOSTLY_SHORT = Threshold(
     value=0.5,
     unit="of all compute kernels, by number",
-    source="stepscope's choice, 2026-11: half; 24 to 95% (median 43%) in the seven GPU traces this was built on",
+    source="stepscope's choice, 2026-11: half; 24 to 95% (median 43%) in seven GPU traces",
 )
 
 

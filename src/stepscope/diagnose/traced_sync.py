@@ -27,11 +27,11 @@ def traced_sync(job: TraceEvidence) -> Said:
     """A finding where gradients are reduced after backward, or inside it and waited for one by one."""
     ranks = [(p, p.gradient_sync) for p in read_in_full(job.summary) if p.gradient_sync is not None]
     if not ranks:
-        return unread(job.summary, "no step with a backward pass and reductions of gradients was recorded")
+        return unread(job.summary, "no recorded step has a backward pass and reductions of gradients")
     total = {place: sum(getattr(s, place).total_ns for _, s in ranks) for place in ("before", "inside", "after")}
     everything = sum(total.values())
     if not everything:
-        return Skipped(reason="reductions were recorded without a length")
+        return Skipped(reason="reductions were recorded without a duration")
     exposed = median((s.inside.exposed_ns + s.after.exposed_ns) / window_ns(p) for p, s in ranks)
     before, after = total["before"] / everything, total["after"] / everything
     if before > FORWARD:
@@ -50,8 +50,7 @@ def traced_sync(job: TraceEvidence) -> Said:
         return _finding(job, ranks, exposed, late=False)
     return (
         f"{format_percent(after)} of the reductions come after backward; "
-        f"{format_percent(max(0.0, hidden))} of those inside "
-        "it is hidden"
+        f"{format_percent(max(0.0, hidden))} of those inside it is hidden"
     )
 
 
@@ -77,10 +76,10 @@ def _finding(job: TraceEvidence, ranks: list[tuple[RankPass, GradientSync]], exp
         evidence=(
             f"{calls / steps:,.0f} reductions a step, {format_duration(each)} of it exposed, in {counted(steps, 'step')} "
             f"of {counted(len(ranks), 'rank')}",
-            f"the backward pass computes {format_percent(backward)} of the time: overlap can hide at most that",
+            f"the backward pass computes for {format_percent(backward)} of the time, the most that overlap can hide",
         ),
         stake_fraction=min(exposed, backward),
-        confidence="measured where they are launched; on CPUs that also run the communication, overlap gains less",
+        confidence="measured by launch time; overlap gains less on CPUs that also run the communication",
         advice=(Advice(text=remedy, command=trace_command(job, "--show overlap,phases,collectives")),),
     )
 

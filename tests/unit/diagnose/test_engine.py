@@ -63,7 +63,7 @@ def test_a_bad_baseline_is_rated_by_nobody_and_comes_first() -> None:
     assert said.findings[0].rule == "impossible-figures"
     assert not {"good-scaling", "fastest-strategy"} & {f.rule for f in said.findings}
     reason = next(s.reason for s in said.skipped if s.rule == "good-scaling")
-    assert reason == "another finding declares these runs wrong or in doubt"
+    assert reason == "another finding says that these runs are wrong or doubtful"
 
 
 def test_good_news_is_not_asked_about_runs_that_are_wrong() -> None:

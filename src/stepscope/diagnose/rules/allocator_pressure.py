@@ -37,12 +37,12 @@ from stepscope.results.evidence import Evidence
 
 MOST_SHARE = Threshold(
     value=0.01,
-    unit="of late requests that go to the driver",
-    source="a settled loop has 0; a request from the pool takes about 1 us and one from the driver 100 us and more, so that "
-    "one in 100 doubles what allocating costs",
+    unit="share of late requests that the driver serves",
+    source="a settled loop has 0; a request takes about 1 us from the pool and 100 us or more from the driver, so one in "
+    "100 doubles the cost of allocation",
 )
-MOST_RETRIES = Threshold(value=0, unit="late retries", source="each empties the cache and waits for the device")
-LEAST = Threshold(value=200, unit="late requests", source="fewer are less than one training step of a small model")
+MOST_RETRIES = Threshold(value=0, unit="late retries", source="each retry empties the cache and waits for the device")
+LEAST = Threshold(value=200, unit="late requests", source="one training step of a small model makes more")
 
 
 def check(evidence: Evidence) -> Said:
@@ -67,12 +67,12 @@ def _finding(memory: MemorySnapshot) -> Finding:
     name = f"{Path(memory.path).name}, device {memory.device}"
     said = [
         f"second half of the history: {memory.late_driver_allocations} of {memory.late_allocations} requests went to the "
-        f"driver ({format_percent(_share(memory))}), {counted(memory.late_driver_frees, 'segment')} given back",
+        f"driver ({format_percent(_share(memory))}), {counted(memory.late_driver_frees, 'segment')} released",
         f"reserved {format_bytes_binary(memory.segment_bytes)} in {counted(memory.segments, 'segment')}",
     ]
     said += [f"{format_bytes_binary(each.size_bytes)} held at {each.where}" for each in memory.peak_holders[:3]]
     if memory.history_complete:
-        said.append("the history begins with an empty pool: part of it is the first step")
+        said.append("the history begins with an empty pool: it includes part of the first step")
     title = (
         f"the allocator emptied its cache {counted(memory.late_retries, 'time')} in steady state"
         if memory.late_retries
@@ -82,21 +82,21 @@ def _finding(memory: MemorySnapshot) -> Finding:
         severity="problem" if memory.late_retries else "warning",
         title=title,
         evidence=tuple(said),
-        confidence="measured; a retry and a call of empty_cache() look alike in the history"
+        confidence="measured; a retry looks like a call of empty_cache() in the history"
         if memory.late_retries
-        else "likely: if the recorded part is after the first steps",
+        else "likely: valid if the recording starts after the first steps",
         advice=(
-            Advice(text="take torch.cuda.empty_cache() out of the loop")
+            Advice(text="remove torch.cuda.empty_cache() from the loop")
             if memory.late_retries
             else Advice(
-                text="if it grows in every step, tensors are kept: log loss.item(), not loss; detach what you store"
+                text="if memory grows in every step, tensors are kept: log loss.item(), not loss; detach stored tensors"
             ),
             Advice(
-                text="let segments grow in place: sizes that differ then fit",
+                text="let segments grow in place, so that differing sizes fit",
                 command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             ),
             Advice(text="make sizes repeat: pad sequences to few lengths, drop the odd last batch"),
-            Advice(text="leave room: a smaller micro-batch with accumulation keeps the global batch"),
+            Advice(text="free memory: use a smaller micro-batch with accumulation; the global batch stays the same"),
         ),
         subject=name,
     )
@@ -104,7 +104,7 @@ def _finding(memory: MemorySnapshot) -> Finding:
 
 RULE = Rule(
     name="allocator-pressure",
-    symptom="the allocator goes to the driver in steady state",
+    symptom="the allocator calls the driver in steady state",
     needs=("memory",),
     look=check,
     protocol=3,

@@ -35,10 +35,10 @@ from stepscope.results.cell_facts import TimedCell, exposed, timed_cells
 from stepscope.results.evidence import CellEvidence, Evidence
 
 SAVED = Threshold(
-    value=0.95, unit="bytes under AMP / bytes in FP32", source="above it nothing was saved; a 2-byte type gives 0.5"
+    value=0.95, unit="bytes under AMP / bytes in FP32", source="a higher ratio saves nothing; a 2-byte type gives 0.5"
 )
 MATTERS = Threshold(
-    value=0.10, unit="share of the step", source="as for poor-overlap: less is worth less than 11% of speed"
+    value=0.10, unit="share of the step", source="as for poor-overlap: removing less gains less than 11% of speed"
 )
 FP32_BYTES = 4
 
@@ -96,7 +96,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         + (
             f", fp32: {format_bytes(twin.run.comm_bytes_per_step or 0)}"
             if twin is not None
-            else ": 4 bytes for each parameter, as in fp32"
+            else ": 4 bytes per parameter, as in fp32"
         ),
         f"{format_percent(share)} of the step is exposed communication",
     ]
@@ -106,21 +106,21 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
             f"{format_duration(twin.run.step_ns.value)} in fp32"
         )
     if len(ranked) > 1:
-        said.append("so do " + ", ".join(f"{c.cell.run.group}" for c in ranked[1:4]))
+        said.append("also " + ", ".join(f"{c.cell.run.group}" for c in ranked[1:4]))
     matters = share > MATTERS.value
     return Finding(
         severity="warning" if matters else "info",
         title=f"AMP does not make the all-reduce smaller: {sent} a step, as in FP32",
         evidence=tuple(said),
         stake_fraction=share / 2 if matters else None,
-        confidence="certain: counted; half the bytes is at most half the time",
+        confidence="certain: bytes are counted; half the bytes saves at most half the time",
         advice=(
             Advice(
                 text="halve the bytes with a hook that sends gradients in BF16 or FP16",
                 command=again(evidence, cell.cell, ("strategy", ["ddp"]), ("strategy_options.hook", ["none", "bf16"])),
             ),
             Advice(
-                text="or keep parameters and gradients in BF16 (check the loss)",
+                text="keep parameters and gradients in BF16 (check the loss)",
                 command=again(evidence, cell.cell, ("precision", [cell.cell.spec.precision, "bf16"])),
             ),
         ),
@@ -130,7 +130,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
 
 RULE = Rule(
     name="amp-communication",
-    symptom="mixed precision that leaves communication as it was",
+    symptom="mixed precision does not reduce communication",
     needs=("cells",),
     look=check,
     protocol=3,

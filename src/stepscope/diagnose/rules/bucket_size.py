@@ -45,8 +45,8 @@ from stepscope.results.evidence import Evidence
 
 MIN_GAIN = Threshold(
     value=0.03,
-    unit="predicted step in use / of the size named - 1",
-    source="the timeline meets measured steps within 3% (2 Gbit emulated network, 2026-11)",
+    unit="predicted step with the current size / with the named size - 1",
+    source="timeline predictions are within 3% of measured steps (2 Gbit emulated network, 2026-11)",
 )
 
 TORCH_DEFAULT_MB = 25.0
@@ -99,7 +99,7 @@ def check(evidence: Evidence) -> Said:
     costs = comm_costs(evidence)
     if costs is None:
         return Skipped(
-            reason="no measured collectives here",
+            reason="no collectives were measured",
             command=command_for(next(iter(kinds.values()))[0].spec, run=evidence.cells[0].run.source),
         )
     judged: list[list[_Judged]] = []
@@ -164,7 +164,7 @@ def _finding(evidence: Evidence, worst: _Judged) -> Finding:
         evidence=_evidence(worst),
         stake_fraction=1 - best.step_ns / worst.in_use.step_ns,
         confidence="likely: predicted by the bucket timeline"
-        + (", and the size named was measured faster" if worst.named_measured_ns is not None else ""),
+        + ("; the named size was also measured faster" if worst.named_measured_ns is not None else ""),
         advice=(
             Advice(
                 text=f"set the bucket size to {named:g} MiB: DistributedDataParallel(..., bucket_cap_mb={named:g})",
@@ -172,7 +172,7 @@ def _finding(evidence: Evidence, worst: _Judged) -> Finding:
                     evidence, cell.cell, ("strategy_options.bucket_cap_mb", [cap or TORCH_DEFAULT_MB, named])
                 ),
             ),
-            Advice(text="see the step that each size gives", command=_predict(cell)),
+            Advice(text="compare the predicted step of each size", command=_predict(cell)),
         ),
         subject=cell.name,
     )
@@ -216,10 +216,10 @@ def _quiet(kind: list[_Judged]) -> str:
     if worst.contradicted and worst.gain > MIN_GAIN.value:
         return (
             f"{worst.cell.name}: {worst.choice.bucket_cap_mb:g} MiB predicted {format_percent(worst.gain)} faster, "
-            "and measured no faster"
+            "but measured no faster"
         )
     return (
-        f"{worst.cell.name}: {format_percent(max(0.0, worst.gain))} to gain with {worst.choice.bucket_cap_mb:g} MiB, "
+        f"{worst.cell.name}: {format_percent(max(0.0, worst.gain))} gain with {worst.choice.bucket_cap_mb:g} MiB, "
         f"limit {format_percent(MIN_GAIN.value)}"
     )
 

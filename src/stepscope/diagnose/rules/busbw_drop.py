@@ -35,7 +35,7 @@ MIN_DROP = Threshold(
     unit="1 - busbw at the largest size / best busbw",
     source="5 times the half-width of the interval that a measurement aims at (2%)",
 )
-LEAST_SIZES = Threshold(value=3, unit="sizes of a sweep", source="with two, one is always the lower")
+LEAST_SIZES = Threshold(value=3, unit="sizes of a sweep", source="of two sizes, one is always lower")
 
 
 def check(evidence: Evidence) -> Said:
@@ -54,7 +54,7 @@ def check(evidence: Evidence) -> Said:
     drop, name, best, last = found[0]
     return (
         f"{name}: {format_percent(drop)} lower at {format_size(size_of(last))} than at "
-        f"{format_size(size_of(best))}, limit {format_percent(MIN_DROP.value)} and clear of noise"
+        f"{format_size(size_of(best))}, limit {format_percent(MIN_DROP.value)}beyond noise"
     )
 
 
@@ -85,12 +85,12 @@ def _finding(drop: float, name: str, best: CommRow, last: CommRow) -> Finding:
         evidence=(
             f"{format_bandwidth(_busbw(best))} at {format_size(size_of(best))}, {format_bandwidth(_busbw(last))} at "
             f"{format_size(size_of(last))}",
-            *(f"often on CPU ranks: {text}" for text in reason),
+            *(f"common on CPU ranks: {text}" for text in reason),
         ),
-        confidence="measured; the reason is not known",
+        confidence="measured; the cause is unknown",
         advice=(
             Advice(
-                text="find the size at which it drops, and keep buckets below it",
+                text="find the size where busbw drops, and keep buckets below it",
                 command=f"stepscope comm --ops {last.op} --sizes {sizes}",
             ),
         ),

@@ -36,7 +36,7 @@ from stepscope.results.evidence import TraceEvidence
 _APART = Threshold(
     value=20_000,
     unit="ns",
-    source="traces.alignment: ends differ by 1 to 7 us on a node of V100s, by some 10 us across nodes (2026-11)",
+    source="traces.alignment: ends differ by 1 to 7 us on a V100 node, by about 10 us across nodes (2026-11)",
 )
 _DRIFT = Threshold(value=1e-4, unit="ns per ns", source="quartz crystals are specified to some 100 ppm at worst")
 
@@ -46,10 +46,10 @@ _CONTRADICTS = "correcting it would make collectives impossible"
 
 def _look(job: TraceEvidence) -> Said:
     if len(job.summary.ranks) < 2:
-        return Skipped(reason="the trace of one rank: no clock to compare with")
+        return Skipped(reason="only one rank has a trace: no clock to compare with")
     collectives = job.summary.collectives
     if collectives is None or collectives.clocks.reference_rank is None:
-        return unread(job.summary, "no collective was seen on two ranks, so that no clock can be compared")
+        return unread(job.summary, "no collective appears on two ranks, so clocks cannot be compared")
     fits, reference = collectives.clocks.fits, collectives.clocks.reference_rank
     contradicting = [f for f in fits if f.status == "unknown" and f.reason == _CONTRADICTS]
     moved = [f for f in fits if f.status == "corrected" and not _only_base(f)]
@@ -77,7 +77,7 @@ def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Finding:
     direction = "ahead of" if most.offset_ns > 0 else "behind"
     evidence = [
         f"rank {most.rank} is {apart} {direction} rank {reference}, from {counted(most.collectives, 'collective')}"
-        + (f"; {format_duration(most.residual_ns)} are left after the fit" if most.residual_ns is not None else "")
+        + (f"; {format_duration(most.residual_ns)} remain after the fit" if most.residual_ns is not None else "")
     ]
     if steep.drift:
         evidence.append(f"rank {steep.rank} drifts by {steep.drift * 1e6:+.1f} ppm")
@@ -88,7 +88,7 @@ def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Finding:
         confidence="measured on the ends of collectives",
         advice=(
             Advice(
-                text="figures here are after correction; for other viewers write one file on one clock",
+                text="stepscope uses corrected times; for other viewers, write one file on a common clock",
                 command=trace_command(job, "--merge merged.json.gz"),
             ),
             *_keep_together(job, moved, reference),
@@ -119,10 +119,10 @@ def _contradiction(job: TraceEvidence, fits: list[ClockFit]) -> Finding:
         severity="warning",
         title=f"the clocks of {counted(len(fits), 'rank')} contradict the collectives and could not be corrected",
         evidence=(f"ranks {ranks}: {fits[0].reason}; waiting and skew with them may be wrong",),
-        confidence="certain that something does not fit: clocks, or which collectives belong together",
+        confidence="certain: either the clocks or the matching of collectives is wrong",
         advice=(
             Advice(
-                text="are these traces of one and the same run? how collectives were matched:",
+                text="check that the traces belong to one run, and how collectives were matched",
                 command=trace_command(job, "--show collectives"),
             ),
         ),

@@ -45,7 +45,7 @@ def check(evidence: Evidence) -> Said:
     if found:
         return tuple(map(_finding, found))
     if evidence.flight or any(source.format == "flight_recorder" for source in evidence.sources):
-        return "calls that at least two ranks kept: all the same"
+        return "all calls recorded on at least two ranks match"
     reason, command = NEEDS["flight"]
     return Skipped(reason=reason, command=command)
 
@@ -56,7 +56,7 @@ def _finding(each: FlightFinding) -> Finding:
     place = "a point-to-point call" if each.is_p2p else f"collective {each.sequence}"
     said = [each.sentence]
     if each.waiting:
-        said.append(f"{counted(len(each.waiting), 'rank')} did not get out: {in_words(each.waiting)}")
+        said.append(f"{counted(len(each.waiting), 'rank')} never left it: {in_words(each.waiting)}")
     return Finding(
         severity="problem",
         title=f"{who} called {place} of {group} {_DIFFERENCE[each.kind]}",
@@ -65,7 +65,7 @@ def _finding(each: FlightFinding) -> Finding:
         advice=(
             Advice(text=_where(each.kind)),
             Advice(
-                text="have torch compare every call before it is made (slow), and name the line",
+                text="let torch compare every call before it runs (slow) and name the line",
                 command="export TORCH_DISTRIBUTED_DEBUG=DETAIL",
             ),
         ),

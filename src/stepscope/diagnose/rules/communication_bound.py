@@ -53,11 +53,11 @@ MAX_EXPOSED = Threshold(value=0.20, unit="share of the step", source="METRICS, S
 MAX_EFFICIENCY = Threshold(
     value=0.50,
     unit="efficiency of a run whose communication was not timed",
-    source="METRICS, Scaling: below it scaling is poor; more than communication may be lost above",
+    source="METRICS, Scaling: poor scaling below; above, other losses may dominate",
 )
 SMALL_BATCH = Threshold(value=32, unit="samples per rank and micro-step", source="document 002: 32 to 128 per GPU")
 SHORT_SEQUENCE = Threshold(
-    value=512, unit="tokens", source="document 002: 128 tokens failed to scale, 512 were taken to"
+    value=512, unit="tokens", source="document 002: 128 tokens did not scale; 512 were assumed to"
 )
 SMALL_GRADIENTS = Threshold(
     value=2**20,
@@ -68,7 +68,7 @@ LEAST_FACTOR = 1.1
 """Times the work per reduction, below which more work is no remedy: the share is at its limit already."""
 
 LATENCY_SHARE = Threshold(
-    value=0.50, unit="share of the all-reduce", source="where latency is most of it, fewer bytes do not help"
+    value=0.50, unit="share of the all-reduce", source="if latency dominates, fewer bytes do not help"
 )
 
 
@@ -114,7 +114,7 @@ def check(evidence: Evidence) -> Said:
     ]
     if not found:
         return Skipped(
-            reason="no run on several ranks tells its exposed communication, or its speed-up and batch",
+            reason="no run on several ranks records its exposed communication, or its speed-up and batch",
             command="stepscope bench MATRIX.yaml",
         )
     explained = {pair.run.run_id for pair in known.pairs if pair.copies}
@@ -128,7 +128,7 @@ def check(evidence: Evidence) -> Said:
     if not left:
         return f"{name_of(found[0].run)}: duplicated data explains its epoch time"
     worst = max(left, key=lambda c: c.share)
-    what = "exposed" if worst.measured else "of the step is lost, and nothing says to communication"
+    what = "exposed" if worst.measured else "of the step is lost, without evidence that communication is the cause"
     return f"{name_of(worst.run)}: {format_percent(worst.share)} {what}, limit {format_percent(MAX_EXPOSED.value)}"
 
 
@@ -163,7 +163,7 @@ def _measured(known: _Known, run: TrainingRun) -> _Cost | None:
     if net is not None:
         cost = min(cost, net.net_ns)
         if net.waiting_ns > 0.02 * step:
-            said.append(f"another {format_duration(net.waiting_ns)} a step is waiting for the last rank")
+            said.append(f"waiting for the last rank takes another {format_duration(net.waiting_ns)} per step")
     share = cost / step
     said.insert(
         0,
@@ -282,7 +282,7 @@ def _sequence(evidence: Evidence, run: TrainingRun) -> int | None:
 def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
     worst, run = costs[0], costs[0].run
     causes = worst.causes
-    named = ", ".join(cause for cause, _ in causes) or "neither model, batch nor sequence is known to be small"
+    named = ", ".join(cause for cause, _ in causes) or "no small model, batch or sequence is known"
     rest = [f"{c.run.label}: {format_percent(c.share)}" for c in costs[1:4]]
     lost = "exposed communication" if worst.measured else "lost, most likely to communication"
     return Finding(
@@ -298,7 +298,7 @@ def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
         stake_fraction=worst.share,
         confidence="measured: exposed communication of the fastest run on that many ranks"
         if worst.measured
-        else "likely: communication was not timed, only the speed-up and the sizes speak for it",
+        else "likely: inferred from the speed-up and the sizes; communication was not timed",
         advice=_advice(evidence, worst),
         subject=name_of(run),
     )
@@ -317,7 +317,7 @@ def _needed(evidence: Evidence, cost: _Cost) -> tuple[str, ...]:
     length = _sequence(evidence, run)
     if length is not None:
         ways.append(f"sequences of {_up(length * factor)} tokens (now {length})")
-    what = " or ".join(ways) or "so much more work between two reductions"
+    what = " or ".join(ways) or "that much more work between two reductions"
     return (
         f"{factor:.1f} times the work per reduction makes {format_percent(1 - MAX_EXPOSED.value)} of the step work: {what}",
     )
@@ -360,10 +360,11 @@ def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
         ]
     if run.precision not in ("bf16", "fp16") and not any(cause == "model too small" for cause, _ in cost.causes):
         advice.append(Advice(text="halve the bytes: a bf16 communication hook on DDP (AMP alone does not cut them)"))
-    advice.append(Advice(text="fewer ranks: what does not scale is cheaper on the ranks that it fills"))
+    advice.append(Advice(text="use fewer ranks: a job that does not scale is cheaper on the ranks that it fills"))
     if not cost.measured:
         advice.insert(
-            0, Advice(text="time the communication first", command=None if cell is None else profiled(evidence, cell))
+            0,
+            Advice(text="measure the communication first", command=None if cell is None else profiled(evidence, cell)),
         )
     return tuple(advice)
 

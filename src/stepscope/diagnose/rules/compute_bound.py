@@ -32,17 +32,19 @@ from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
 _MOSTLY = Threshold(
-    value=0.8, unit="share of the window", source="at most 1.25 is left outside computation; METRICS rates 0.8 good"
+    value=0.8,
+    unit="share of the window",
+    source="the rest could give a speed-up of at most 1.25; METRICS rates 0.8 good",
 )
 
 
 def _look(job: TraceEvidence) -> Said:
     ranks = read_in_full(job.summary)
     if not ranks:
-        return unread(job.summary, "no rank has anything to measure")
+        return unread(job.summary, "no rank has measurable events")
     share = median(_share(p) for p in ranks)
     if share < _MOSTLY.value:
-        return f"computation takes {format_percent(share)} of the time, from {format_percent(_MOSTLY.value)} on"
+        return f"computation takes {format_percent(share)} of the time, limit {format_percent(_MOSTLY.value)}"
     return Finding(
         severity="info",
         title=f"compute-bound: computation takes {format_percent(share)} of the time"

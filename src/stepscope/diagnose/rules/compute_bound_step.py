@@ -31,11 +31,9 @@ from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.cell_facts import TimedCell, by_model, measured, timed_cells
 from stepscope.results.evidence import Evidence
 
-MIN_COMPUTE = Threshold(
-    value=0.90, unit="share of the step", source="the other half of the thresholds of 10% for communication and data"
-)
+MIN_COMPUTE = Threshold(value=0.90, unit="share of the step", source="the complement of 10% for communication and data")
 MAX_OTHER = Threshold(
-    value=0.05, unit="share of the step, each of communication and data", source="both together stay within 10%"
+    value=0.05, unit="share of the step, each of communication and data", source="both together are at most 10%"
 )
 
 
@@ -49,7 +47,7 @@ def check(evidence: Evidence) -> Said:
     if not good:
         best = max(cells, key=_compute)
         return (
-            f"{best.name}: {format_percent(_compute(best))} of the step computes, limit "
+            f"{best.name}: {format_percent(_compute(best))} of the step is computation, limit "
             f"{format_percent(MIN_COMPUTE.value)}; "
             f"exposed communication {format_percent(best.share('exposed_comm'))}, limit {format_percent(MAX_OTHER.value)}"
         )
@@ -84,13 +82,13 @@ def _finding(evidence: Evidence, cell: TimedCell) -> Finding:
         said.append(f"efficiency {format_percent(row.efficiency)}, {row.rating}")
     return Finding(
         severity="info",
-        title=f"compute-bound: {format_percent(min(1.0, _compute(cell)))} of the step computes on "
+        title=f"compute-bound: {format_percent(min(1.0, _compute(cell)))} of the step is computation on "
         f"{counted(cell.world_size, 'rank')}",
         evidence=tuple(said),
         confidence=measured(cell),
         advice=(
             Advice(
-                text="make the computation faster: a lower precision, compiled or fused kernels; or add ranks",
+                text="speed up the computation (lower precision, compiled or fused kernels), or add ranks",
                 command=again(evidence, cell.cell, ("world_size", [cell.world_size, 2 * cell.world_size])),
             ),
         ),
@@ -100,7 +98,7 @@ def _finding(evidence: Evidence, cell: TimedCell) -> Finding:
 
 RULE = Rule(
     name="compute-bound-step",
-    symptom="the step computes nearly all of the time (good news)",
+    symptom="computation takes nearly all of the step (good news)",
     needs=("cells",),
     look=check,
     good_news=True,

@@ -43,7 +43,7 @@ from stepscope.results.evidence import TraceEvidence
 def _look(job: TraceEvidence) -> Said:
     ranks = read_in_full(job.summary)
     if not ranks:
-        return unread(job.summary, "no rank has anything to measure")
+        return unread(job.summary, "no rank has measurable events")
     part = Part([idle_share(p, "data") for p in ranks])
     on_cpu = all(p.budget is not None and p.budget.source == "cpu_spans" for p in ranks)
     idles = "no operator runs" if on_cpu else "the device idles"
@@ -57,17 +57,17 @@ def _look(job: TraceEvidence) -> Said:
         confidence="measured from launches and their kernels" if not on_cpu else "measured from operators",
         advice=(
             Advice(
-                text="more DataLoader workers, persistent_workers=True, pin_memory=True, prefetch_factor",
+                text="use more DataLoader workers, persistent_workers=True, pin_memory=True, prefetch_factor",
                 command=trace_command(job, "--show phases,idle"),
             ),
-            Advice(text="decode and augment once beforehand, or on the device"),
+            Advice(text="decode and augment in advance, or on the device"),
         ),
     )
 
 
 RULE = Rule(
     name="data-loading",
-    symptom="nothing is computed while the host loads data",
+    symptom="computation stops while the host loads data",
     needs=("traces",),
     look_at_job=_look,
     protocol=2,

@@ -40,7 +40,8 @@ from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, name_of, pairs
 
 _SHARE = Advice(
-    text="give each rank its own part: DataLoader(sampler=DistributedSampler(dataset)) and sampler.set_epoch(epoch),"
+    text="give each rank its own share of the data: DataLoader(sampler=DistributedSampler(dataset)) and "
+    "sampler.set_epoch(epoch),"
     " set whenever torch.distributed.is_initialized(); split an IterableDataset by rank and worker"
 )
 
@@ -77,7 +78,7 @@ def check(evidence: Evidence) -> Said:
     if looked:
         return looked[0].text
     return Skipped(
-        reason="no run on several ranks tells its samples per epoch and the data set's size, nor losses by epoch to compare",
+        reason="no run on several ranks records samples per epoch with the data set's size, or losses by epoch",
         command="stepscope bench MATRIX.yaml --set base.epochs=2",
     )
 
@@ -128,18 +129,17 @@ def _by_curves(pair: Pair, shown: Curves, command: str | None) -> Finding:
     if shown.later is not None and shown.later[1] > shown.later[0]:
         evidence.append(
             f"what {pair.ranks} reach in {counted(shown.later[0], 'epoch')} takes {pair.base_ranks}"
-            f" {counted(shown.later[1], 'epoch')}: an epoch there holds more than one pass over the data"
+            f" {counted(shown.later[1], 'epoch')}: an epoch on {pair.ranks} makes more than one pass over the data"
         )
     evidence += [
-        f"epoch time: {shown.time_ratio:.2f}x that of {pair.base_ranks}, and not {1 / pair.relative:.2f}x: no work was"
-        " shared out",
+        f"epoch time: {shown.time_ratio:.2f}x that of {pair.base_ranks}, not {1 / pair.relative:.2f}x: the ranks do not"
+        " share the work",
         _speed(pair),
     ]
     return Finding(
         severity="problem",
         title=f"{pair.ranks} probably train on the same data: the first epoch's loss is "
-        f"{format_percent(shown.loss_lower)} lower than on"
-        f" {pair.base_ranks}, and the epoch is no faster",
+        f"{format_percent(shown.loss_lower)} lower than on {pair.base_ranks}, and the epoch is no faster",
         evidence=tuple(evidence),
         stake_fraction=1 - 1 / pair.relative,
         confidence="likely: from the learning curves and the epoch times; samples counted on each rank would prove it",
@@ -151,12 +151,12 @@ def _by_curves(pair: Pair, shown: Curves, command: str | None) -> Finding:
 
 
 def _speed(pair: Pair) -> str:
-    return f"speed-up {pair.speedup_text}: slow communication need not be assumed to explain it"
+    return f"speed-up {pair.speedup_text}: duplicated data explains it without slow communication"
 
 
 RULE = Rule(
     name="duplicated-data",
-    symptom="every rank trains on all the data instead of its part",
+    symptom="every rank trains on all the data instead of its share",
     needs=("runs",),
     look=check,
     folded=True,
@@ -165,7 +165,7 @@ RULE = Rule(
         "seen": Threshold(
             value=SEEN_TOO_OFTEN,
             unit="samples of all ranks / data set size",
-            source="padding of the last batch adds a few per cent; all of it on two ranks is 2.0",
+            source="padding of the last batch adds a few per cent; full duplication on two ranks is 2.0",
         ),
         "loss": Threshold(
             value=LOSS_LOWER,
@@ -175,7 +175,7 @@ RULE = Rule(
         "time": Threshold(
             value=TIME_KEPT,
             unit="epoch time / the baseline's",
-            source="two ranks that share the data at 56% efficiency take 0.9; exp044 takes 1.25",
+            source="two ranks that share the data at 56% efficiency need 0.9; exp044 needs 1.25",
         ),
     },
 )

@@ -44,7 +44,7 @@ MAINLY_WAITING = 0.5
 def _look(job: TraceEvidence) -> Said:
     measured = [p.budget.parts for p in job.summary.ranks if p.budget is not None]
     if not measured:
-        return unread(job.summary, "no rank has anything to measure")
+        return unread(job.summary, "no rank has measurable events")
     parts = [each for each in measured if each.comm_ns]
     if not parts:
         return "no communication"
@@ -70,7 +70,7 @@ def _look(job: TraceEvidence) -> Said:
         stake_fraction=share * (1 - (waiting or 0.0)),
         ranks=(most.facts.rank,),
         at_ns=_worst_step(most),
-        confidence="measured" if waiting is not None else "measured; waiting for late ranks is not taken off",
+        confidence="measured" if waiting is not None else "measured; includes waiting for late ranks",
         advice=_advice(job, waiting, blocking=forward > FORWARD),
     )
 
@@ -86,7 +86,7 @@ def _worst_step(each: RankPass) -> tuple[int, int] | None:
 def _hidden(parts: list[Parts]) -> str:
     hidden = median(h for p in parts if (h := p.hidden_fraction) is not None)
     exposed = format_duration(median(p.exposed_comm_ns for p in parts))
-    return f"exposed {exposed} a rank; {format_percent(hidden)} of communication runs under computation"
+    return f"exposed {exposed} a rank; {format_percent(hidden)} of communication is hidden under computation"
 
 
 def _room(parts: list[Parts], waiting: float) -> str:
@@ -94,11 +94,10 @@ def _room(parts: list[Parts], waiting: float) -> str:
     room = median(p.compute_ns / max(1.0, p.comm_ns * (1 - waiting)) for p in parts)
     if room < 1:
         return (
-            f"there is computation for {format_percent(room)} of it at most: overlap alone cannot hide the rest, "
-            "fewer bytes or "
-            "more work per synchronisation can"
+            f"computation could hide at most {format_percent(room)} of it; only fewer bytes or more work per "
+            "synchronisation reduce the rest"
         )
-    return "there is more computation than communication: overlap could hide nearly all of it"
+    return "computation takes longer than communication: overlap could hide nearly all of it"
 
 
 def _forward_share(summary: TraceSummary) -> float:
@@ -110,33 +109,33 @@ def _forward_share(summary: TraceSummary) -> float:
 
 def _critical(forward: float) -> str:
     return (
-        f"{format_percent(forward)} of the reductions' time is in the forward pass (tensor parallel): the next operation "
-        "needs their result, so that overlap within a micro-batch cannot hide them"
+        f"{format_percent(forward)} of the reductions' time is in the forward pass (tensor parallel): the next "
+        "operation needs their result, so overlap within a micro-batch cannot hide them"
     )
 
 
 def _advice(job: TraceEvidence, waiting: float | None, *, blocking: bool) -> tuple[Advice, ...]:
     if all(p.partial for p in job.summary.ranks):
-        text = "read without --show budget to see how much of it is waiting for late ranks"
+        text = "rerun without --show budget to see how much of it is waiting for late ranks"
     elif waiting is None:
         text = "give the traces of all ranks to see how much of it is waiting for late ranks"
     elif waiting >= WORTH:
-        text = "waiting is not transfer: look at both before buying a faster network"
+        text = "check waiting and transfer separately before you buy a faster network"
     else:
-        text = "see which collectives, and what runs beside them"
+        text = "find these collectives and what runs beside them"
     look = Advice(text=text, command=trace_command(job, "--show overlap,collectives,stragglers,buckets"))
     if waiting is not None and waiting >= MAINLY_WAITING:
         return (look,)
     if blocking:
         return look, Advice(
-            text="keep a tensor-parallel group within NVLink, or make it smaller; split the sequence (sequence parallel) or "
-            "the batch in two, so that one half computes while the other communicates"
+            text="keep a tensor-parallel group within NVLink, or make it smaller; split the sequence (sequence "
+            "parallel) or the batch in two, so that one half computes during the communication of the other"
         )
     return (
         look,
         Advice(
-            text="synchronise less often (gradient accumulation with no_sync), send fewer bytes (a bf16 hook), give each "
-            "step more work (a larger micro-batch)"
+            text="synchronise less often (gradient accumulation with no_sync), send fewer bytes (a bf16 hook), or "
+            "increase the work per step (a larger micro-batch)"
         ),
     )
 

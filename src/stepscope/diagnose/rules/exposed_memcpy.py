@@ -36,7 +36,7 @@ from stepscope.results.evidence import TraceEvidence
 _WORTH = Threshold(
     value=0.05,
     unit="share of the window",
-    source="stepscope's choice, 2026-11: 5%, half of what other parts need, since pinning is one argument",
+    source="stepscope's choice, 2026-11: 5%, half the limit of other parts, since pinning takes one argument",
 )
 
 _SAID = {
@@ -52,7 +52,7 @@ _SAID = {
 def _look(job: TraceEvidence) -> Said:
     ranks = on_device(job.summary)
     if not ranks:
-        return unread(job.summary, "no device work: a CPU job copies nothing")
+        return unread(job.summary, "no device work: a CPU job has no device copies")
     part = Part([_share(p) for p in ranks])
     if part.share < _WORTH.value:
         return f"exposed copies take {part} of the time, limit {format_percent(_WORTH.value)}"
@@ -60,13 +60,13 @@ def _look(job: TraceEvidence) -> Said:
     kinds = _by_kind(rows)
     most, memory = next(iter(kinds), ("other", None))
     return part.finding(
-        f"{part} of the time is exposed copies, mostly {_SAID.get(most, 'of another kind')}"
+        f"{part} of the time is exposed copies, mostly {_SAID.get(most, 'of other kinds')}"
         + (f" ({memory} memory)" if memory else ""),
         [_row(kind, of, r) for (kind, of), r in list(kinds.items())[:3]],
         confidence="measured",
         advice=(
             _advice(most, memory),
-            Advice(text="see which kinds", command=trace_command(job, "--show copies,operators")),
+            Advice(text="see the kinds of copies", command=trace_command(job, "--show copies,operators")),
         ),
     )
 
@@ -97,19 +97,19 @@ def _row(kind: str, memory: str | None, rows: list[CopyRow]) -> str:
 def _advice(kind: str, memory: str | None) -> Advice:
     """What helps against the kind of copy with most exposed time; pinning only where host memory is copied to the device."""
     if kind == "DtoH":
-        text = "read results less often: .item(), .cpu() and logging copy to the host and wait for it"
+        text = "read results less often: .item(), .cpu() and logging copy to the host and wait"
     elif kind == "DtoD":
         text = "avoid copies within the device: .clone(), .contiguous(), torch.cat; use views instead"
     elif kind == "PtoP":
-        text = "copy between devices on a stream of its own, while other work runs, or keep both ends on one device"
+        text = "copy between devices on a stream of its own, beside other work, or keep both tensors on one device"
     elif kind == "memset":
-        text = "clear memory less often: zero_grad(set_to_none=True), torch.empty where everything is written anyway"
+        text = "clear memory less often: zero_grad(set_to_none=True), torch.empty where the code overwrites everything"
     elif kind == "HtoD" and memory == "pageable":
         text = "pin the batches and copy beside the work: DataLoader(pin_memory=True), .to(device, non_blocking=True)"
     elif kind == "HtoD":
         text = "copy the next batch on a stream of its own while this one computes (non_blocking=True)"
     else:
-        text = "find what copies: the operators around the copies"
+        text = "find the operators that copy"
     return Advice(text=text)
 
 

@@ -38,10 +38,10 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import TraceEvidence
 
 _HALF = Threshold(
-    value=0.5, unit="of the buckets' exposed time", source="stepscope's choice, 2026-11: it is most of it"
+    value=0.5, unit="share of the buckets' exposed time", source="stepscope's choice, 2026-11: the majority"
 )
 _WORTH = Threshold(
-    value=0.05, unit="share of the steps", source="stepscope's choice, 2026-11: a smaller cap is one argument"
+    value=0.05, unit="share of the steps", source="stepscope's choice, 2026-11: a smaller cap takes one argument"
 )
 
 Step = dict[int, list[BucketRow]]
@@ -54,7 +54,7 @@ def _look(job: TraceEvidence) -> Said:
         return unread(job.summary, "no bucket was launched by gradient hooks (or --show left buckets out)")
     several = {number: step for number, step in steps.items() if len(step) > 1}
     if not several:
-        return Skipped(reason="one bucket a step: there is no last one among several")
+        return Skipped(reason="only one bucket a step")
     tail = sum(_exposed(step[max(step)]) for step in several.values())
     exposed = sum(_exposed(rows) for step in several.values() for rows in step.values())
     whole = _steps_ns(job.summary, several)
@@ -76,27 +76,27 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
     members = next((row.members for rows in last for row in rows if row.members is not None), None)
     evidence = [f"{size}, {format_duration(each_ns)} of it exposed in the median of {counted(len(steps), 'step')}"]
     if len({p.facts.rank for p in job.summary.ranks}) == 1:
-        evidence.append("from one rank's trace: waiting for others may be part of it")
+        evidence.append("only one rank's trace: this may include waiting for others")
     advice = [
         Advice(
-            text=f"a smaller last bucket: a cap below {size}, DistributedDataParallel(bucket_cap_mb=...)",
+            text=f"use a smaller last bucket: set the cap below {size}, DistributedDataParallel(bucket_cap_mb=...)",
             command=trace_command(job, "--show buckets"),
         )
     ]
     if members is not None and len(members) == 1:
-        evidence.append(f"it is one gradient of shape {members[0]}: DDP does not split a parameter")
+        evidence.append(f"the bucket is one gradient of shape {members[0]}: DDP does not split a parameter")
         advice = [
             Advice(
-                text="no cap makes it smaller: a sparse or sharded embedding, a bf16 hook, or accumulation do",
+                text="a smaller cap does not help; use a sparse or sharded embedding, a bf16 hook, or accumulation",
                 command=trace_command(job, "--show buckets"),
             )
         ]
     return Finding(
         severity=severity_of(share),
-        title=f"{said} makes {format_percent(of_all)} of the exposed bucket time: {format_percent(share)} of the step",
+        title=f"{said} takes {format_percent(of_all)} of the exposed bucket time: {format_percent(share)} of the step",
         evidence=tuple(evidence),
         stake_fraction=share,
-        confidence="measured; a smaller bucket still takes its latency",
+        confidence="measured; a smaller bucket still costs its latency",
         advice=tuple(advice),
     )
 

@@ -67,7 +67,7 @@ def _sweeps(evidence: Evidence) -> Said:
         confidence="certain: recorded",
         advice=(
             Advice(
-                text="run the same command with the same -o again: finished sweeps are kept",
+                text="rerun with the same folder to resume; finished sweeps are kept",
                 command=swept_again(evidence, *(("-o", str(evidence.sources[0].path)) if evidence.sources else ())),
             ),
         ),
@@ -88,7 +88,7 @@ def _cells(evidence: Evidence) -> Said:
         found.append(_left_out(left_out, len(evidence.cells)))
     if found:
         return tuple(found)
-    return f"{counted(len(evidence.cells), 'cell')}: none failed for another reason than memory"
+    return f"{counted(len(evidence.cells), 'cell')}: none failed, except for lack of memory"
 
 
 def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
@@ -97,14 +97,14 @@ def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
     folder = evidence.cells[0].run.source
     advice = [
         Advice(
-            text="run the same command again: finished cells are kept, these are tried again",
+            text="rerun with the same folder: finished cells are kept, failed cells run again",
             command=f"{again(evidence, cells[0])} -o {shlex.quote(folder)}",
         )
     ]
     if kinds["timeout"]:
         advice.append(
             Advice(
-                text="see which collective which rank never called",
+                text="see which rank missed which collective",
                 command=f"stepscope diagnose {shlex.quote(folder)} DUMPS",
             )
         )

@@ -81,7 +81,7 @@ def _finding(group: Sequence[tuple[TrainingRun, Measured]]) -> Finding:
         else f"{fast.label} is {gain} faster than {slow.label}",
         evidence=(
             f"step: {', '.join(f'{run.label} {format_duration(step.value)}' for run, step in group[:6])}",
-            *((f"not told apart from the fastest: {', '.join(tied)}",) if tied else ()),
+            *((f"not significantly slower than the fastest: {', '.join(tied)}",) if tied else ()),
         ),
         confidence="measured: the 95% intervals do not overlap",
         subject=fast.group,

@@ -55,9 +55,9 @@ def _look(job: TraceEvidence) -> Said:
         return f"FP32 products on the vector units take {part} of the time, limit {format_percent(WORTH)}"
     tf32 = has_tf32(device, [kind.largest for _, mix in ranks for kind in mix.kinds])
     if tf32 is None:
-        return Skipped(reason="neither the device's name nor its kernels' tell whether it has TF32")
+        return Skipped(reason="unknown whether the device has TF32: neither its name nor its kernels show it")
     if not tf32:
-        return f"{device}: no TF32 on this device"
+        return f"{device}has no TF32"
     ratio = peak_ratio(device, "fp32", "tf32")
     products = sum(kinds_ns(mix, *MATRIX) for _, mix in ranks)
     largest = max(fp32, key=lambda kind: kind.largest_ns)
@@ -65,18 +65,18 @@ def _look(job: TraceEvidence) -> Said:
     return part.finding(
         f"{part} of the time is FP32 matrix products without TF32",
         (
-            f"{format_percent(sum(k.total_ns for k in fp32) / products)} of the time of all matrix products{peak}",
+            f"{format_percent(sum(k.total_ns for k in fp32) / products)} of all matrix product time{peak}",
             f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
         ),
         stake=min(1.0, part.share * (1 - (ratio or 0.0))),
-        confidence="likely: by the kernels' names; products bound by memory gain less",
+        confidence="likely: inferred from kernel names; memory-bound products gain less",
         advice=(
             Advice(
-                text="allow TF32 for FP32 products: before the first step",
+                text="allow TF32 for FP32 products before the first step",
                 command="torch.set_float32_matmul_precision('high'); torch.backends.cudnn.allow_tf32 = True",
             ),
-            Advice(text="or bf16 autocast, which also halves what activations take and move"),
-            Advice(text="see which kernels", command=trace_command(job, "--show kernels,operators")),
+            Advice(text="or use bf16 autocast, which also halves the size and traffic of activations"),
+            Advice(text="list the kernels", command=trace_command(job, "--show kernels,operators")),
         ),
     )
 

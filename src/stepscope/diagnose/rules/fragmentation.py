@@ -37,8 +37,8 @@ from stepscope.results.evidence import Evidence
 MOST_SHARE = Threshold(
     value=0.20,
     unit="inactive split / reserved",
-    source="three real snapshots have 0 to 10% (read 2026-11); a fifth of an 80 GB device is 16 GB, a micro-batch of most "
-    "models",
+    source="three real snapshots have 0 to 10% (read 2026-11); a fifth of an 80 GB device is 16 GB, enough for a "
+    "micro-batch of most models",
 )
 LEAST_BYTES = Threshold(value=256 << 20, unit="inactive split bytes", source="13 segments of the 20 MiB minimum")
 
@@ -49,8 +49,7 @@ def check(evidence: Evidence) -> Said:
         return tuple(map(_finding, sorted(bad, key=lambda m: -m.inactive_split_bytes)))
     worst = max(evidence.memory, key=lambda m: m.fragmentation_fraction or 0.0)
     return (
-        f"{format_percent(worst.fragmentation_fraction or 0.0)} of "
-        f"{format_bytes_binary(worst.segment_bytes)} reserved "
+        f"{format_percent(worst.fragmentation_fraction or 0.0)} of {format_bytes_binary(worst.segment_bytes)} reserved "
         f"is split ({format_bytes_binary(worst.inactive_split_bytes)}), limit {format_percent(MOST_SHARE.value)}"
     )
 
@@ -72,9 +71,9 @@ def _finding(memory: MemorySnapshot) -> Finding:
         said.append(
             f"a request of {format_bytes_binary(memory.oom_request_bytes)} failed: "
             + (
-                "less than what lies split"
+                "less than the split memory"
                 if memory.oom_request_bytes <= memory.inactive_split_bytes
-                else "more than what lies split"
+                else "more than the split memory"
             )
         )
     failed = bool(memory.oom_events)
@@ -89,11 +88,11 @@ def _finding(memory: MemorySnapshot) -> Finding:
                 text="let segments grow in place", command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
             ),
             Advice(
-                text="where that is not available, keep large blocks whole",
+                text="if that is not available, keep large blocks whole",
                 command="export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:512",
             ),
             Advice(
-                text="make sizes repeat: pad sequences to few lengths; allocate what stays before what comes and goes"
+                text="make sizes repeat: pad sequences to few lengths; allocate permanent tensors before temporary ones"
             ),
         ),
         subject=f"{Path(memory.path).name}, device {memory.device}",

@@ -58,7 +58,7 @@ def _finding(group: list[Pair]) -> Finding:
     ranked = sorted(group, key=lambda pair: (-pair.row.world_size, -pair.row.efficiency))
     best = ranked[0]
     row = best.row
-    kind = f"{row.scaling} scaling" if row.scaling else "whether strong or weak scaling is not known"
+    kind = f"{row.scaling} scaling" if row.scaling else "strong or weak scaling unknown"
     evidence = [f"{best.speedup_text} on {best.ranks} against {best.base_ranks}, {kind}"]
     evidence += [f"also {other.run.label}: {other.row.speedup:.2f}x, {_efficiency(other)}" for other in ranked[1:4]]
     learned = quality(best.run, best.base)
@@ -67,7 +67,7 @@ def _finding(group: list[Pair]) -> Finding:
     slower = [t for t in row.targets if t.speedup is not None and t.speedup < 1]
     if slower:
         evidence.append(
-            f"an epoch only: to validation accuracy {slower[0].accuracy:.2f} it is {slower[0].speedup:.2f}x"
+            f"this is per epoch; to validation accuracy {slower[0].accuracy:.2f} the speed-up is {slower[0].speedup:.2f}x"
         )
     return Finding(
         severity="info",

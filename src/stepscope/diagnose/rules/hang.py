@@ -32,19 +32,21 @@ from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.flight import MISMATCHES, FlightFinding
 from stepscope.results.evidence import NEEDS, Evidence
 
-MOST_WAITING = Threshold(value=0, unit="ranks that wait for a call of another", source="a finished job has none")
+MOST_WAITING = Threshold(
+    value=0, unit="ranks waiting for a call of another rank", source="a finished job has no waiting rank"
+)
 
 
 def check(evidence: Evidence) -> Said:
     if not evidence.flight:
         if any(source.format == "flight_recorder" for source in evidence.sources):
-            return "flight recorders of all ranks: no rank waits for a call of another"
+            return "flight recorders of all ranks: no rank waits for a call of another rank"
         reason, command = NEEDS["flight"]
         return Skipped(reason=reason, command=command)
     waits = [f for f in evidence.flight if f.kind not in MISMATCHES]
     causes = _causes([f for f in waits if f.cause])
     if not causes:
-        what = "ranks called different things" if len(waits) < len(evidence.flight) else "no cause stands out"
+        what = "ranks called different things" if len(waits) < len(evidence.flight) else "no single cause"
         return f"{counted(len(evidence.flight), 'difference')} between ranks: {what}"
     return tuple(_finding(each, evidence.flight) for each in causes)
 
@@ -98,8 +100,8 @@ def _title(cause: FlightFinding) -> str:
 
 def _confidence(cause: FlightFinding) -> str:
     if cause.kind == "incomplete_dump":
-        return "likely: a rank without a dump was killed, or is stuck where it cannot be asked"
-    return "certain for the moment of the dump; in a job that continued it only shows who was behind"
+        return "likely: a rank without a dump was killed or does not respond"
+    return "certain at the time of the dump; in a job that continued, it only shows which rank was behind"
 
 
 def _advice(cause: FlightFinding) -> tuple[Advice, ...]:
@@ -108,11 +110,11 @@ def _advice(cause: FlightFinding) -> tuple[Advice, ...]:
     if not cause.ranks:
         return (
             Advice(
-                text="every rank is inside: look for errors of the network and the devices on all hosts (kernel log, link "
-                "counters)"
+                text="every rank is in the collective: look for network and device errors on all hosts (kernel log, "
+                "link counters)"
             ),
             Advice(
-                text="if the backend is NCCL, see what it says",
+                text="if the backend is NCCL, read its log",
                 command="export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET",
             ),
         )
@@ -121,21 +123,21 @@ def _advice(cause: FlightFinding) -> tuple[Advice, ...]:
             Advice(
                 text=f"on the host of {ranks}: look for device errors", command="dmesg | grep -i -E 'xid|nvrm|amdgpu'"
             ),
-            Advice(text="and whether a thread holds the interpreter lock", command="py-spy dump --native --pid PID"),
+            Advice(text="check whether a thread holds the interpreter lock", command="py-spy dump --native --pid PID"),
         )
     return (
         Advice(text=f"see what {ranks} {does} instead", command="py-spy dump --native --pid PID"),
         Advice(
-            text="usual reasons: a swallowed exception, a branch that depends on the rank, uneven data (one rank has a "
-            "batch more), checkpoint or evaluation on one rank only, a slow or full disk"
+            text="usual reasons: a swallowed exception, a branch that depends on the rank, uneven data (one rank has "
+            "an extra batch), checkpoint or evaluation on one rank only, a slow or full disk"
         ),
-        Advice(text="keep more calls next time", command="export TORCH_FR_BUFFER_SIZE=20000"),
+        Advice(text="record more calls next time", command="export TORCH_FR_BUFFER_SIZE=20000"),
     )
 
 
 RULE = Rule(
     name="hang",
-    symptom="ranks wait in a collective that others never enter or never leave",
+    symptom="ranks wait in a collective that other ranks never enter or never leave",
     needs=(),
     look=check,
     protocol=3,

@@ -33,7 +33,7 @@ from stepscope.results.evidence import TraceEvidence
 def _look(job: TraceEvidence) -> Said:
     ranks = on_device(job.summary)
     if not ranks:
-        return unread(job.summary, "no device work: on a CPU job there is nothing to wait for")
+        return unread(job.summary, "no device work: a CPU job does not wait for a device")
     part = Part([idle_share(p, "sync") for p in ranks])
     if part.share < WORTH:
         return f"the device idles {part} after the host waited for it, limit {format_percent(WORTH)}"
@@ -52,7 +52,7 @@ def _look(job: TraceEvidence) -> Said:
                 'torch.cuda.set_sync_debug_mode("warn") names the lines',
                 command=trace_command(job, "--show idle,operators --sort host_self"),
             ),
-            Advice(text="keep losses on the device and read them every N steps"),
+            Advice(text="keep losses on the device and read them only every N steps"),
         ),
     )
 

@@ -44,13 +44,13 @@ from stepscope.stats.stopping import MIN_STEPS
 MAX_EFFICIENCY = Threshold(
     value=SUPERLINEAR,
     unit="efficiency",
-    source="caches alone give a few per cent; more needs another reason, most often a slow baseline",
+    source="caches alone give a few per cent; a larger gain has another cause, most often a slow baseline",
 )
-MAX_MFU = Threshold(value=1.0, unit="MFU", source="METRICS, Utilisation: by definition")
+MAX_MFU = Threshold(value=1.0, unit="MFU", source="METRICS, Utilisation: MFU cannot exceed 1 by definition")
 MAX_CONTRADICTION = Threshold(
     value=1.5,
     unit="stated throughput / (global batch / step), or its inverse",
-    source="a last smaller batch and warm-up make some per cent; counting one of 2 ranks makes 2",
+    source="a smaller last batch and warm-up cause a few per cent; counting one of 2 ranks gives 2",
 )
 
 
@@ -90,8 +90,8 @@ def _too_fast(evidence: Evidence, found: Iterable[Pair]) -> Iterator[Finding]:
                 *_errors_of(worst),
             ],
             f"measure {base.label} again, alone on the machine, with as many steps as {run.label}",
-            "suspicious, not impossible: caches, sharded state and larger batches can exceed linear; a slow baseline is "
-            "more frequent",
+            "suspicious, not impossible: caches, sharded state and larger batches can exceed linear; a slow baseline "
+            "is more frequent",
             wrong=() if superlinear_reasons(run, base) else (base.run_id,),
             command=remeasured(evidence, base),
         )
@@ -103,17 +103,19 @@ def _errors_of(pair: Pair) -> list[str]:
     found = []
     few = base.step_ns.n if base.step_ns is not None else None
     if few is not None and few < MIN_STEPS:
-        found.append(f"the baseline rests on {counted(few, 'step')} only")
+        found.append(f"the baseline has only {counted(few, 'step')}")
     found += [f"{reason}: can explain the gain" for reason in superlinear_reasons(run, base)]
     if base.world_size == 1 and base.strategy not in (None, "single"):
-        found.append(f"the baseline pays for {base.strategy} on one rank, where it gains nothing: use a plain process")
+        found.append(
+            f"the baseline runs {base.strategy} on one rank, which costs time and gains nothing: use a plain process"
+        )
     if run.device == "cpu" and base.device == "cpu":
         found.append(
             "each CPU rank adds cores: a baseline limited to one rank's threads makes the speed-up super-linear"
         )
     usual = (
-        "usual errors: other load or warm-up slowed the baseline, times were taken without waiting for the device, or a"
-        " throughput that already sums over ranks was multiplied by the ranks"
+        "usual errors: other load or warm-up slowed the baseline; timing did not wait for the device; a throughput of "
+        "all ranks was multiplied by the ranks"
     )
     told = [note for note in base.notes if any(word in note for word in ("time", "epoch", "step", "warm"))]
     return [*(found or [usual]), *(f"the baseline's own note: {note}" for note in told[:1])]
@@ -140,8 +142,8 @@ def _mfu(name: str, mfu: float, how: str, *, wrong: tuple[str, ...] = ()) -> Fin
         f"MFU of {format_percent(mfu)} is impossible",
         [
             how,
-            "usual errors: FLOP of the global batch against one device's peak; the peak of another type, or the sparse one;"
-            " recomputed FLOP counted as the model's; a step that was not waited for",
+            "usual errors: FLOP of the global batch against one device's peak; the peak of another type, or the "
+            "sparse one; recomputed FLOP counted as the model's; a step timed without waiting for the device",
         ],
         "give FLOP per step, number of devices and dense peak of the type in use: stepscope hardware lists peaks",
         "certain: no device exceeds its peak (of sparse products, the sparse peak); which input is wrong is not known",
@@ -155,8 +157,8 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
         yield _finding(
             name_of(run),
             f"{format_duration(exposed.value)} of exposed communication in a step of {format_duration(step.value)}",
-            ["usual error: summed over ranks or micro-steps, while the step is one rank's"],
-            "take both per rank and optimizer step, on one clock",
+            ["usual error: communication summed over ranks or micro-steps, step time of one rank"],
+            "measure both per rank and optimizer step, on one clock",
             "certain: a step contains its exposed communication",
             wrong=(run.run_id,),
         )
@@ -178,9 +180,9 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
         yield _finding(
             name_of(run),
             f"{counted(len(empty), 'epoch') if empty else 'a step'} took no time",
-            ["usual errors: a clock that is set back, a field that was never filled"],
+            ["usual errors: a clock that was set back, a field that was never filled"],
             "use a monotonic clock (time.perf_counter); leave unknown times out",
-            "certain: work takes time",
+            "certain: work takes more than zero time",
             wrong=(run.run_id,),
         )
 
@@ -200,8 +202,8 @@ def _contradiction(run: TrainingRun) -> Finding | None:
         f"{format_number(run.samples_per_s.value)} samples/s contradicts its own step: {run.global_batch} samples in"
         f" {format_duration(run.step_ns.value)} is {format_number(derived)}",
         [f"{ratio:.3g}x apart: {_reason(run, ratio)}"],
-        "throughput = samples of all ranks in a step / time of the slowest rank's step",
-        "certain that the two do not describe the same steps; the reason is likely only",
+        "compute throughput = samples of all ranks in a step / time of the slowest rank's step",
+        "certain: the two figures do not describe the same steps; the reason is likely",
         wrong=(run.run_id,),
     )
 
@@ -218,7 +220,7 @@ def _reason(run: TrainingRun, ratio: float) -> str:
     for factor, meaning in meanings:
         if factor != 1 and abs(math.log(ratio / factor)) < math.log(1.1):
             return meaning
-    return "they were not taken over the same steps"
+    return "they do not cover the same steps"
 
 
 def _finding(

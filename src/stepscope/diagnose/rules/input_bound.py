@@ -32,9 +32,9 @@ from stepscope.results.cell_facts import TimedCell, measured, others
 from stepscope.results.evidence import Evidence
 
 MIN_SHARE = Threshold(
-    value=0.10, unit="share of the step", source="as for communication: less is worth less than 11% of speed"
+    value=0.10, unit="share of the step", source="as for communication: removing less gains less than 11% of speed"
 )
-PROBLEM = Threshold(value=0.30, unit="share of the step", source="the job could run 1.4 times as fast")
+PROBLEM = Threshold(value=0.30, unit="share of the step", source="without it the job runs 1.4 times as fast")
 
 
 def check(evidence: Evidence) -> Said:
@@ -46,7 +46,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     share = cell.share("data_wait")
     spec = cell.cell.result.spec
     said = [
-        f"{format_duration(cell.phases.data_wait_ns)} of {format_duration(cell.step_ns)} go by until the batch is there",
+        f"{format_duration(cell.phases.data_wait_ns)} of {format_duration(cell.step_ns)} pass before the batch arrives",
         f"num_workers {spec.num_workers}, persistent_workers {_on(spec.persistent_workers)}, "
         f"pin_memory {_on(spec.pin_memory)}",
     ]
@@ -69,10 +69,10 @@ def _advice(evidence: Evidence, cell: TimedCell) -> tuple[Advice, ...]:
     if spec.num_workers == 0:
         warning = ""
         if cores is not None and busy + spec.world_size > cores:
-            warning = f" (they need cores: {counted(busy, 'compute thread')} on {counted(cores, 'core')} already)"
+            warning = f" (workers need cores: {counted(busy, 'compute thread')} on {counted(cores, 'core')} already)"
         advice.append(
             Advice(
-                text=f"load batches ahead in worker processes{warning}",
+                text=f"load batches in advance in worker processes{warning}",
                 command=again(evidence, cell.cell, ("num_workers", [0, 1, 2])),
             )
         )
@@ -81,7 +81,7 @@ def _advice(evidence: Evidence, cell: TimedCell) -> tuple[Advice, ...]:
         if cores is None or busy + spec.world_size * more <= cores:
             advice.append(
                 Advice(
-                    text=f"use more workers: {more} instead of {spec.num_workers}",
+                    text=f"use {more} workers instead of {spec.num_workers}",
                     command=again(evidence, cell.cell, ("num_workers", [spec.num_workers, more])),
                 )
             )
@@ -95,11 +95,13 @@ def _advice(evidence: Evidence, cell: TimedCell) -> tuple[Advice, ...]:
     if spec.device == "cuda" and not spec.pin_memory:
         advice.append(
             Advice(
-                text="copy from pinned memory, without waiting: pin_memory, non_blocking=True",
+                text="copy from pinned memory without waiting: pin_memory, non_blocking=True",
                 command=again(evidence, cell.cell, ("pin_memory", True)),
             )
         )
-    advice.append(Advice(text="make a batch cheaper: decode and tokenise once, store arrays, read from a local disk"))
+    advice.append(
+        Advice(text="make a batch cheaper: decode and tokenise in advance, store arrays, read from a local disk")
+    )
     return tuple(advice)
 
 

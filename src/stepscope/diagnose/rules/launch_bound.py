@@ -47,12 +47,12 @@ _SAID = {"host_late": "not yet launched", "launch_latency": "launched, not yet s
 def _look(job: TraceEvidence) -> Said:
     ranks = on_device(job.summary)
     if not ranks:
-        return unread(job.summary, "no device work: a CPU job launches nothing")
+        return unread(job.summary, "no device work: a CPU job launches no kernels")
     python = python_shares(ranks) or [0.0] * len(ranks)
     part = Part([idle_share(p, *_SAID) - elsewhere for p, elsewhere in zip(ranks, python, strict=True)])
     if part.share < WORTH:
-        rest = ", Python between operators left out" if any(python) else ""
-        return f"the device idles {part} for want of launches{rest}, limit {format_percent(WORTH)}"
+        rest = ", without Python between operators" if any(python) else ""
+        return f"the device idles {part} because launches are late{rest}, limit {format_percent(WORTH)}"
     split = ", ".join(f"{said} {Part([idle_share(p, c) for p in ranks])}" for c, said in _SAID.items())
     if any(python):
         split += f"; of it {Part(python)} is Python between operators (python-overhead)"
@@ -62,10 +62,10 @@ def _look(job: TraceEvidence) -> Said:
         confidence="measured from launches and their kernels; the profiler itself slows launches",
         advice=(
             Advice(
-                text="fewer, larger kernels: a larger micro-batch, fused optimizers (fused=True), torch.compile",
+                text="use fewer, larger kernels: a larger micro-batch, fused optimizers (fused=True), torch.compile",
                 command=trace_command(job, "--show launches,idle,sequences"),
             ),
-            Advice(text='CUDA graphs where shapes are constant: torch.compile(model, mode="reduce-overhead")'),
+            Advice(text='if shapes are constant, use CUDA graphs: torch.compile(model, mode="reduce-overhead")'),
         ),
     )
 

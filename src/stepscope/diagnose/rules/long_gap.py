@@ -45,20 +45,20 @@ SHOWN = 4
 
 _HOST = {
     "data": "the host was loading data",
-    "sync": "the host waited for the device before it",
+    "sync": "the host waited for the device before the gap",
     "dependency": "work was queued and did not start",
-    "unknown": "the launch of the work after it is not in the trace",
+    "unknown": "the trace lacks the launch of the work after the gap",
 }
 
 
 def _look(job: TraceEvidence) -> Said:
     ranks = read_in_full(job.summary)
     if not ranks:
-        return unread(job.summary, "no rank has anything to measure")
+        return unread(job.summary, "no rank has measurable events")
     worst = max(ranks, key=lambda p: idle_share(p, "long_gap"))
     share = idle_share(worst, "long_gap")
     if share < WORTH:
-        return f"no single gap stands out that takes {format_percent(WORTH)} of the time"
+        return f"no single gap takes {format_percent(WORTH)} of the time"
     gaps = sorted((gap for p in ranks for gap in p.long_gaps), key=lambda gap: -gap.gap_ns)
     mine = worst.long_gaps
     times = "once" if len(mine) == 1 else f"{len(mine)} times"
@@ -78,7 +78,7 @@ def _look(job: TraceEvidence) -> Said:
         confidence="measured; the trace does not show how often such a gap recurs",
         advice=(
             Advice(
-                text="see what the host did then: a checkpoint, an evaluation, logging, a stalled file system",
+                text="check the host in the gap: a checkpoint, an evaluation, logging, a stalled file system",
                 command=trace_command(job, "--show idle,annotations"),
             ),
             Advice(
@@ -103,12 +103,12 @@ def _when(gap: LongGap) -> str:
 def _host(gap: LongGap) -> str:
     if gap.host_in is not None:
         return f"the host was in {cut(gap.host_in)}"
-    return _HOST.get(gap.cause, "the host ran no operator that fills it")
+    return _HOST.get(gap.cause, "no operator on the host covers the gap")
 
 
 RULE = Rule(
     name="long-gap",
-    symptom="the device idles once for long: a checkpoint, an evaluation, a stall",
+    symptom="the device idles for one long gap: a checkpoint, an evaluation, a stall",
     needs=("traces",),
     look_at_job=_look,
     protocol=2,

@@ -44,10 +44,10 @@ from stepscope.results.pairs import name_of
 MAX_APART = Threshold(
     value=0.02,
     unit="first epoch's loss, relative",
-    source="fp32 rounding makes below 1e-3 in one epoch of our presets; dropout on other ranks about 1%",
+    source="fp32 rounding causes less than 1e-3 in one epoch of our presets, dropout on other ranks about 1%",
 )
 MAX_APART_UNSEEDED = Threshold(
-    value=0.05, unit="first epoch's loss, relative, seed not told", source="start values differ as well then"
+    value=0.05, unit="first epoch's loss, relative, seed not recorded", source="start values then differ too"
 )
 
 _REPLICAS = "replicas differ"
@@ -78,13 +78,12 @@ def check(evidence: Evidence) -> Said:
         return findings
     if not compared:
         return Skipped(
-            reason="no two runs with losses by epoch whose mathematics is known to be the same (global batch, settings)",
+            reason="no two runs with losses by epoch are known to train alike (same global batch and settings)",
             command="stepscope bench MATRIX.yaml --set base.epochs=2",
         )
     worst = max(compared, key=lambda each: each.relative / each.limit)
     return (
-        f"{counted(len(compared), 'pair')} of runs: first losses at most "
-        f"{format_percent(worst.relative)} apart, limit"
+        f"{counted(len(compared), 'pair')} of runs: first losses at most {format_percent(worst.relative)} apart, limit"
         f" {format_percent(worst.limit)}"
     )
 
@@ -130,8 +129,8 @@ def _finding(apart: _Apart) -> Finding:
     last = max(mine.keys() & theirs.keys())
     evidence = [
         f"training loss after the first epoch: {apart.loss:.4f} ({run.label}), {apart.other_loss:.4f} ({other.label})",
-        f"the same on both: global batch {run.global_batch}"
-        + (", seed" if setting(run.settings, "seed") is not None else "; no seed is told")
+        f"equal on both: global batch {run.global_batch}"
+        + (", seed" if setting(run.settings, "seed") is not None else "; no seed recorded")
         + (", learning rate" if learning_rate(run) is not None else ""),
     ]
     if last > 0:
@@ -140,14 +139,14 @@ def _finding(apart: _Apart) -> Finding:
         severity="problem",
         title=f"losses of {run.label} and {other.label} differ by {format_percent(apart.relative)} after one epoch",
         evidence=tuple(evidence),
-        confidence="likely: settings that are not told may differ, and dropout is not the same on other ranks",
+        confidence="likely: unrecorded settings may differ, and dropout differs between ranks",
         advice=(
             Advice(
                 text="compare gradients of one step in float64 with one process: sum of sample losses over all ranks /"
                 " number of samples, uneven last batches included"
             ),
             Advice(
-                text="look at: samplers (set_epoch), division by ranks and accumulation, unscaling before the reduction"
+                text="check samplers (set_epoch), division by ranks and accumulation, unscaling before the reduction"
             ),
         ),
         subject=name_of(run),
@@ -176,7 +175,7 @@ def _replicas(run: TrainingRun, note: str) -> Finding:
 
 RULE = Rule(
     name="math-differs",
-    symptom="loss curves that should coincide do not",
+    symptom="loss curves that should coincide differ",
     needs=("runs",),
     look=check,
     folded=True,

@@ -47,7 +47,7 @@ from stepscope.traces.kernel_kinds import BANDWIDTH, MATRIX
 
 _DOMINATES = Threshold(
     value=0.4,
-    unit="of the time of all compute kernels",
+    unit="share of all compute kernel time",
     source="Ivanov et al., MLSys 2021, table 1: 39% of BERT in PyTorch, where fusing gained 1.19 to 1.30",
 )
 
@@ -79,13 +79,13 @@ def _look(job: TraceEvidence) -> Said:
             f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
         ),
         stake_fraction=min(1.0, part.share),
-        confidence="likely: by the kernels' names; fusing returns a part of it",
+        confidence="likely: inferred from kernel names; fusing recovers only a part",
         advice=(
             Advice(
-                text="fuse them: torch.compile, fused optimizers (fused=True), fused norms and attention",
+                text="fuse these kernels: torch.compile, fused optimizers (fused=True), fused norms and attention",
                 command=trace_command(job, "--show sequences,kernels"),
             ),
-            Advice(text="channels_last for convolutions, bf16 activations: half the bytes"),
+            Advice(text="use channels_last for convolutions, and bf16 activations, which halve the bytes"),
         ),
     )
 

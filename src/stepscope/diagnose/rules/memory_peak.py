@@ -41,7 +41,7 @@ from stepscope.results.scaling import shards
 NEAR = Threshold(
     value=0.90,
     unit="peak / capacity",
-    source="CUDA context and NCCL buffers take 0.5 to 1 GB a rank that torch does not count: 1 to 6% of 16 to 80 GB",
+    source="torch does not count the CUDA context and NCCL buffers, 0.5 to 1 GB a rank: 1 to 6% of 16 to 80 GB",
 )
 OUT = ("oom", "host_oom")
 
@@ -59,10 +59,10 @@ def check(evidence: Evidence) -> Said:
     if found:
         return tuple(found)
     if not shares:
-        return Skipped(reason="no peak of memory, or no capacity to compare it with, was recorded")
+        return Skipped(reason="no memory peak, or no capacity to compare it with, was recorded")
     cell, share = max(shares, key=lambda each: each[1])
     return (
-        f"{cell.run.group}, {cell.run.label}: {format_percent(share)} of the memory at its peak, limit "
+        f"{cell.run.group}, {cell.run.label}: {format_percent(share)} of the memory in use at the peak, limit "
         f"{format_percent(NEAR.value)}"
     )
 
@@ -96,7 +96,7 @@ def _ran_out(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
         of = "" if capacity is None else f" of {format_bytes_binary(capacity)}"
         said.append(f"parameters, gradients and optimizer alone: {format_bytes_binary(state)}{of} a rank")
     if len(cells) > 1:
-        said.append(f"{len(cells)} cells of this model ran out of memory; this one asks for the least")
+        said.append(f"{len(cells)} cells of this model ran out of memory; this cell needs the least")
     fits = [c for c in evidence.cells if c.run.group == cell.run.group and c.run.status == "ok"]
     if fits:
         largest = max(fits, key=lambda c: c.spec.micro_batch)
@@ -109,7 +109,7 @@ def _ran_out(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
         severity="problem",
         title=f"out of {what} memory: {counted(len(cells), 'cell')} of {cell.run.group}",
         evidence=tuple(said),
-        confidence="certain: it failed",
+        confidence="certain: the run failed",
         priority="failure",
         advice=_remedies(evidence, cell, state, capacity),
         subject=f"{cell.run.group}: {cell.run.label}",
@@ -125,7 +125,7 @@ def _near(evidence: Evidence, cell: CellEvidence, share: float, *, count: int) -
     if state is not None:
         said.append(f"parameters, gradients and optimizer alone: {format_bytes_binary(state)}")
     if count > 1:
-        said.append(f"{count} cells come this close")
+        said.append(f"{count} cells are this close to the capacity")
     return Finding(
         severity="warning",
         title=f"{format_percent(share)} of the memory is in use at the peak",
@@ -157,32 +157,34 @@ def _remedies(evidence: Evidence, cell: CellEvidence, state: int | None, capacit
             changes.append(("micro_batch", half))
         found.append(
             Advice(
-                text=f"half the micro-batch ({half}), twice the accumulation: the same global batch and mathematics",
+                text=f"halve the micro-batch ({half}) and double the accumulation: same global batch and mathematics",
                 command=again(evidence, cell, *changes),
             )
         )
     if spec.precision in ("fp32", "tf32"):
         found.append(
             Advice(
-                text="BF16 parameters and activations: half of both (check the loss); autocast halves activations only",
+                text="use BF16 parameters and activations, which halves both (check the loss); autocast halves "
+                "activations only",
                 command=again(evidence, cell, ("precision", "bf16")),
             )
         )
     if not too_large:
-        found.append(Advice(text="recompute activations in the backward pass: about a third more computation"))
+        found.append(Advice(text="recompute activations in the backward pass, for about a third more computation"))
     if spec.world_size > 1 and not shards(spec.strategy):
         found.append(
             Advice(
-                text=f"shard what every rank holds a copy of (ZeRO, FSDP): up to 1/{spec.world_size} of the state each"
+                text=f"shard the training state over the ranks (ZeRO, FSDP): down to 1/{spec.world_size} of the state "
+                "per rank"
             )
         )
-    found.append(Advice(text="a device with more memory, or a smaller model"))
+    found.append(Advice(text="use a device with more memory, or a smaller model"))
     return tuple(found)
 
 
 RULE = Rule(
     name="memory-peak",
-    symptom="a cell ran out of memory, or nearly",
+    symptom="a cell ran out of memory, or nearly did",
     needs=("cells",),
     look=check,
     protocol=3,

@@ -34,12 +34,12 @@ from stepscope.diagnose.traced_sync import traced_sync
 from stepscope.results.evidence import Evidence
 
 MIN_SHARE = Threshold(
-    value=0.10, unit="share of the step", source="as for poor-overlap: less is worth less than 11% of speed"
+    value=0.10, unit="share of the step", source="as for poor-overlap: removing less gains less than 11% of speed"
 )
 MIN_GAIN = Threshold(
     value=0.03,
-    unit="of the step, where both were measured",
-    source="spread of medians of equal cells on a quiet machine, 2% (2026-11), and a little more",
+    unit="share of the step, if both were measured",
+    source="medians of equal cells on a quiet machine spread by 2% (2026-11); plus a margin",
 )
 
 

@@ -39,7 +39,7 @@ from stepscope.results.evidence import NEEDS, Evidence
 MIN_GAIN = Threshold(
     value=1.05,
     unit="default's time / winner's time",
-    source="2.5 times the half-width that a measurement aims at (2%), so that no equal setting wins by luck",
+    source="2.5 times the half-width that a measurement aims at (2%), so that no equal setting wins by chance",
 )
 _SWEEP = "stepscope comm --ops all_reduce --sizes 64K:256M:4 --env NCCL_ALGO=Ring,Tree"
 _SHOWN = 4
@@ -51,14 +51,14 @@ def check(evidence: Evidence) -> Said:
     swept = [w for w in winners(evidence.comm) if _is_nccl(w)]
     with_default = [w for w in swept if w.default is not None]
     if not with_default:
-        why = "the sweep has no run without settings to compare with" if swept else "no sweep over NCCL's settings"
+        why = "the sweep has no run with default settings to compare with" if swept else "no sweep over NCCL settings"
         return Skipped(reason=why, command=_SWEEP)
     beaten = [w for w in with_default if _beaten(w)]
     if not beaten:
         worst = max(with_default, key=lambda w: w.over_default or 1.0)
         return (
-            f"{counted(len(with_default), 'size')}: the default takes at most {worst.over_default or 1.0:.2f}x "
-            f"the fastest, limit {MIN_GAIN.value}x and clear of noise"
+            f"{counted(len(with_default), 'size')}: the default takes at most {worst.over_default or 1.0:.2f}x the "
+            f"time of the fastest, limit {MIN_GAIN.value}xbeyond noise"
         )
     groups: dict[tuple[str, str, str], list[Winner]] = {}
     for winner in beaten:
@@ -97,13 +97,11 @@ def _finding(op: str, ranks: str, env: str, some: list[Winner], evidence: Eviden
         severity="warning",
         title=f"{op} on {ranks}: {env} is {format_percent(ratio - 1)} faster than NCCL's choice at {format_size(size)}",
         evidence=tuple(said),
-        confidence="measured: 95% intervals of the medians do not overlap; alone, not beside computation",
+        confidence="measured without concurrent computation: 95% intervals of the medians do not overlap",
         advice=(
-            Advice(text="try it in the training job, whose sizes and overlap decide", command=f"export {env}"),
-            Advice(
-                text="if only some sizes gain, use a tuner plugin (NCCL_TUNER_PLUGIN) instead of a variable for all"
-            ),
-            Advice(text="see what NCCL chooses at each size", command=f"{_SWEEP} --nccl-debug TUNING"),
+            Advice(text="try it in the training job; its sizes and overlap decide", command=f"export {env}"),
+            Advice(text="if only some sizes gain, use a tuner plugin (NCCL_TUNER_PLUGIN) instead of the variable"),
+            Advice(text="show NCCL's choice at each size", command=f"{_SWEEP} --nccl-debug TUNING"),
         ),
         subject=f"{op} on {ranks}",
     )

@@ -34,7 +34,7 @@ from stepscope.records.nccl_debug import NcclCommunicator, NcclDebug, NcclLink
 from stepscope.results.comm_facts import shared_memory_links, topology_of
 from stepscope.results.evidence import Evidence
 
-MOST_LINKS = Threshold(value=0, unit="links of one host via SHM", source="a ring moves at its slowest link's pace")
+MOST_LINKS = Threshold(value=0, unit="links within a host via SHM", source="a ring is as fast as its slowest link")
 _SHOWN = 6
 
 
@@ -76,14 +76,14 @@ def _through_memory(
         said.append("the link matrix shows NVLink between all GPUs")
     elif crossing:
         said.append("the link matrix shows pairs across sockets (SYS), where NCCL avoids P2P by itself")
-    advice = [Advice(text="see which GPUs reach each other directly", command="nvidia-smi topo -p2p r")]
+    advice = [Advice(text="list the GPUs that reach each other directly", command="nvidia-smi topo -p2p r")]
     if switched:
         unset = " ".join(text.partition("=")[0] for text in switched)
         advice.insert(0, Advice(text="remove the setting and measure again", command=f"unset {unset}"))
     elif not crossing:
         advice.append(
             Advice(
-                text="look for what prevents P2P: an IOMMU or PCI access control services on the host, a container that "
+                text="check what prevents P2P: an IOMMU or PCI access control services on the host, a container that "
                 "isolates each GPU"
             )
         )
@@ -91,7 +91,7 @@ def _through_memory(
         severity="problem" if switched or nvlinked else "warning",
         title=f"NCCL uses shared memory instead of P2P on {counted(len(links), 'link')} between GPUs of one host",
         evidence=tuple(said),
-        confidence="certain: NCCL's own log; what P2P would return here is not measured",
+        confidence="certain: NCCL's own log; the gain of P2P is not measured",
         advice=tuple(advice),
         subject=None if communicator.nranks is None else f"communicator of {communicator.nranks} ranks",
     )
@@ -100,15 +100,18 @@ def _through_memory(
 def _incomplete(log: NcclDebug, communicator: NcclCommunicator, late: tuple[int, ...]) -> Finding:
     who = f"{plural(len(late), 'rank')} {in_words(late)}"
     cut = [file.path for file in log.files if file.truncated]
-    said = [f"{len(communicator.ranks) - len(late)} of {counted(len(communicator.ranks), 'rank')} completed it"]
-    said += [f"{counted(len(cut), 'log')} end inside a line: the rest may be lost"] if cut else []
+    said = [
+        f"{len(communicator.ranks) - len(late)} of {counted(len(communicator.ranks), 'rank')} completed its "
+        "initialisation"
+    ]
+    said += [f"{counted(len(cut), 'log')} end inside a line: later lines may be missing"] if cut else []
     said += [m.text for m in log.messages if m.rank in late and m.kind == "warning"][:2]
     return Finding(
         severity="warning" if cut else "problem",
         title=f"{who} never completed the initialisation of a communicator",
         evidence=tuple(said),
-        confidence="likely: the log was cut" if cut else "likely: by NCCL's log, as far as it was kept",
-        advice=(Advice(text=f"look at the last lines of {who} in the log, and at the network between these hosts"),),
+        confidence="likely: the log is truncated" if cut else "likely: NCCL's log, which may be incomplete",
+        advice=(Advice(text=f"check the last log lines of {who}, and the network between these hosts"),),
         subject=who,
         priority="failure",
     )
@@ -116,7 +119,7 @@ def _incomplete(log: NcclDebug, communicator: NcclCommunicator, late: tuple[int,
 
 RULE = Rule(
     name="nccl-connections",
-    symptom="NCCL goes through host memory within a host, or ranks never finished their initialisation",
+    symptom="NCCL uses host memory between GPUs of one host, or ranks never finished their initialisation",
     needs=("nccl",),
     look=check,
     folded=True,

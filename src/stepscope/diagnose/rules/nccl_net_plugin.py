@@ -44,7 +44,9 @@ SOCKET_RATE = Threshold(
     "100 Gbit/s RDMA card 11 GB/s and more",
 )
 LARGE = Threshold(
-    value=64 << 20, unit="bytes", source="below it, start-up over several hosts counts as much as the rate"
+    value=64 << 20,
+    unit="bytes",
+    source="for smaller messages, start-up over several hosts costs as much as the transfer",
 )
 _RATED = frozenset(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"])
 _OFF = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
@@ -62,7 +64,7 @@ def check(evidence: Evidence) -> Said:
     if rated:
         return _from_rates(rated)
     if evidence.nccl:
-        return "NCCL's log is of one host: no network is used"
+        return "NCCL's log covers one host: no network is used"
     reason, command = NEEDS["nccl"]
     return Skipped(reason=f"{reason}, and no large collective over several hosts was measured", command=command)
 
@@ -111,19 +113,19 @@ def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator
     said.append(
         f"RDMA devices there: {', '.join(rdma[:4])}"
         if rdma
-        else "no RDMA device is known here: `stepscope doctor` on a node of the job tells"
+        else "no RDMA device is recorded: run `stepscope doctor` on a node of the job"
     )
     hosts = counted(_hosts(communicator), "host")
     stake = _stake(evidence, communicator)
     if stake is not None:
-        said.append(f"{format_percent(stake)} of the traced step is transfer that no computation covers")
+        said.append(f"{format_percent(stake)} of the traced step is exposed transfer")
     grave = rdma or switched or (stake or 0.0) >= GRAVE
     return Finding(
         severity="problem" if grave else "warning",
         stake_fraction=stake,
-        title=f"NCCL goes over TCP sockets between {hosts}" + (" though RDMA devices are there" if rdma else ""),
+        title=f"NCCL goes over TCP sockets between {hosts}" + (" although RDMA devices are present" if rdma else ""),
         evidence=tuple(said),
-        confidence="certain: NCCL's own log" + ("" if rdma else "; whether there is a faster network is not known"),
+        confidence="certain: NCCL's own log" + ("" if rdma else "; whether a faster network exists is unknown"),
         advice=_advice(switched, rdma),
         subject=f"communicator of {communicator.nranks} ranks" if communicator.nranks else None,
     )
@@ -144,18 +146,18 @@ def _advice(switched: list[str], rdma: tuple[str, ...]) -> tuple[Advice, ...]:
     network = "IB" if verbs else "AWS Libfabric" if any("efa" in name or "cxi" in name for name in rdma) else None
     return (
         *first,
-        Advice(text="check that the job sees the verbs devices: in a container, /dev/infiniband and libibverbs")
+        Advice(text="check that the job can access the verbs devices: in a container, /dev/infiniband and libibverbs")
         if verbs
         else Advice(
             text="if the hosts have EFA, Slingshot or a cloud's own network, load its plugin (aws-ofi-nccl or the cloud's) "
-            "and put its folder into LD_LIBRARY_PATH; in containers enable the hook that mounts it"
+            "and add its folder to LD_LIBRARY_PATH; in containers enable the hook that mounts it"
         ),
         Advice(
-            text="make NCCL fail instead of falling back: name the network it must use",
+            text="name the network that NCCL must use, so that it fails instead of falling back",
             command=None if network is None else f"export NCCL_NET={shlex.quote(network)}",
         ),
         Advice(
-            text="check what it says then",
+            text="check the network that NCCL reports",
             command="export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV    # look for: Using network",
         ),
     )
@@ -196,7 +198,7 @@ def _from_rates(rated: list[tuple[str, CommRow]]) -> Said:
             f"{format_bandwidth(SOCKET_RATE.value)} and more",
             *more[:3],
         ),
-        confidence="likely: NCCL's log would say which network it uses",
+        confidence="likely: NCCL's log would show which network it uses",
         advice=_advice([], ()),
         subject=name,
     )

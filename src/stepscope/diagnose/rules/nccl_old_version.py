@@ -70,7 +70,7 @@ BUGS = (
     ),
 )  # fmt: skip
 
-MOST_KNOWN = Threshold(value=0, unit="documented bugs", source="one is enough to lose a job")
+MOST_KNOWN = Threshold(value=0, unit="documented bugs", source="one bug can end a job")
 
 
 def check(evidence: Evidence) -> Said:
@@ -80,7 +80,7 @@ def check(evidence: Evidence) -> Said:
         said.append(torch.nccl_version)
     versions = {version: text for text in dict.fromkeys(said) if (version := _parsed(text)) is not None}
     if not versions:
-        return Skipped(reason="no version of NCCL is known here", command="export NCCL_DEBUG=VERSION")
+        return Skipped(reason="no NCCL version was recorded", command="export NCCL_DEBUG=VERSION")
     hardware = " ".join([*evidence.hardware, *(torch.device_names if torch is not None else ())])
     found = [
         _finding(bug, text)
@@ -90,7 +90,7 @@ def check(evidence: Evidence) -> Said:
     ]
     if found:
         return tuple(found)
-    return f"{', '.join(versions.values())}: none of {counted(len(BUGS), 'listed bug')} is in it"
+    return f"{', '.join(versions.values())}: none of {counted(len(BUGS), 'listed bug')} affects it"
 
 
 def _parsed(text: str) -> Version | None:
@@ -109,7 +109,7 @@ def _finding(bug: _Bug, version: str) -> Finding:
         ),
         confidence="likely: the version has the bug; whether this job meets it depends on the machine",
         advice=(
-            Advice(text=f"update NCCL ({before} or later): it comes with torch"),
+            Advice(text=f"update NCCL to {before} or later; torch includes it"),
             *((Advice(text="until then, use the workaround", command=bug.workaround),) if bug.workaround else ()),
         ),
         subject=f"NCCL {version}",

@@ -42,8 +42,8 @@ from stepscope.results.scaling import shards
 MOST_SHARE = Threshold(
     value=0.90,
     unit="of the device's capacity",
-    source="CUDA context and NCCL buffers take 1 to 3 GB beside the pool, 2 to 8% of 40 and 80 GB devices, and some of the "
-    "rest is fragments",
+    source="CUDA context and NCCL buffers take 1 to 3 GB beside the pool, 2 to 8% of 40 and 80 GB devices, and "
+    "fragments take more",
 )
 _RECOMPUTE = "about a third more computation (4/3)"
 
@@ -98,7 +98,7 @@ def check(evidence: Evidence) -> Said:
         )
     return Skipped(
         reason="no run or snapshot has both a peak and a device of known capacity"
-        + ("; cells of bench are for memory-peak" if evidence.cells else "")
+        + ("; memory-peak judges cells of bench" if evidence.cells else "")
     )
 
 
@@ -174,7 +174,7 @@ def _near(worst: _Full, others: list[_Full]) -> Finding:
     return _finding(
         f"{worst.name}: the peak takes {format_percent(worst.share)} of the device's memory",
         tuple(said),
-        "measured" if "marketed" not in worst.source else "likely: the capacity is the marketed one",
+        "measured" if "marketed" not in worst.source else "likely: the capacity is the marketed size",
         worst.run,
         worst.name,
         severity="warning",
@@ -196,12 +196,12 @@ def _failed(evidence: Evidence, run: TrainingRun) -> Finding:
     ]
     if fits:
         largest = max(fits, key=lambda r: r.peak_memory_bytes or 0)
-        said.append(f"fits: {largest.label}, peak {format_bytes_binary(largest.peak_memory_bytes or 0)}")
+        said.append(f"{largest.label} fits, peak {format_bytes_binary(largest.peak_memory_bytes or 0)}")
     where = "host" if run.status == "host_oom" else "device"
     return _finding(
         f"{run.group}: {run.label} ran out of {where} memory",
         tuple(said),
-        "certain: it failed",
+        "certain: the run failed",
         run,
         f"{run.group}: {run.label}",
         host=run.device == "cpu" or run.status == "host_oom",
@@ -231,7 +231,7 @@ def _finding(
 
 def _remedies(run: TrainingRun | None, *, host: bool) -> tuple[Advice, ...]:
     """Cheapest first; what the run already does is left out."""
-    first = "costs nothing: gradients set to None, no tensor kept for logging (loss.item())"
+    first = "no cost: set gradients to None, keep no tensor for logging (loss.item())"
     advice = [
         Advice(text=f"{first}, fewer data workers with smaller queues")
         if host
@@ -243,26 +243,26 @@ def _remedies(run: TrainingRun | None, *, host: bool) -> tuple[Advice, ...]:
     if run is None or run.micro_batch is None or run.micro_batch > 1:
         half = f" ({run.micro_batch // 2} instead of {run.micro_batch})" if run and run.micro_batch else ""
         advice.append(
-            Advice(text=f"costs little: half the micro-batch{half} with twice the accumulation, same global batch")
+            Advice(text=f"low cost: halve the micro-batch{half} and double the accumulation, same global batch")
         )
     if run is None or run.precision in (None, "fp32", "tf32"):
-        advice.append(Advice(text="often gains time, too: bf16 autocast halves activations"))
+        advice.append(Advice(text="use bf16 autocast, which halves activations and often saves time"))
     ranks = run.world_size if run is not None else None
     replicated = run is None or not shards(run.strategy)
     if replicated and (ranks is None or ranks > 1):
         n = f" from 12 to {12 / ranks:.1f} bytes a parameter" if ranks else ""
-        advice.append(Advice(text=f"same traffic: shard the optimizer's state (ZeRO-1), which with Adam takes it{n}"))
+        advice.append(Advice(text=f"same traffic: shard the optimizer state (ZeRO-1); with Adam it shrinks{n}"))
     advice.append(Advice(text=f"costs {_RECOMPUTE}: recompute activations in the backward pass"))
     if replicated and (ranks is None or ranks > 1):
-        advice.append(Advice(text="costs half as much traffic again: shard parameters, too (FSDP, ZeRO-3)"))
+        advice.append(Advice(text="50% more traffic: shard parameters too (FSDP, ZeRO-3)"))
     if not host:
-        advice.append(Advice(text="costs most: move optimizer state or activations to the host"))
+        advice.append(Advice(text="highest cost: move optimizer state or activations to the host"))
     return tuple(advice)
 
 
 RULE = Rule(
     name="near-oom",
-    symptom="the peak is close to what the device holds, or over it",
+    symptom="the peak is close to the device's capacity, or above it",
     needs=(),
     look=check,
     protocol=3,

@@ -57,7 +57,9 @@ def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
     said = [f"speed-up {worst.speedup_text}: {format_percent(row.efficiency)} of {worst.relative:g}x"]
     said += [f"also {other.run.label}: {other.row.speedup:.2f}x" for other in ranked[1:4]]
     if copies:
-        said.append("explained by duplicated-data: the ranks do not share the work; nothing speaks for communication")
+        said.append(
+            "explained by duplicated-data: the ranks do not share the work; no evidence of a communication problem"
+        )
     elif (exposed := exposed_fraction(run)) is not None:
         said.append(f"{format_percent(exposed)} of the step is exposed communication")
     unsure = row.high is not None and row.high >= MIN_SPEEDUP.value
@@ -66,7 +68,7 @@ def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
         title=f"{worst.ranks} are {'not faster' if unsure else 'slower'} than {worst.base_ranks}: {row.speedup:.2f}x",
         evidence=tuple(said),
         stake_fraction=None if copies else 1 - row.efficiency,
-        confidence="likely: the interval of the speed-up holds 1; no gain in any case"
+        confidence="likely: the interval of the speed-up contains 1; no gain in any case"
         if unsure
         else "measured" + ("" if row.high is not None else ", without an interval"),
         advice=_advice(evidence, worst, copies=copies),
@@ -76,7 +78,7 @@ def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
 
 def _advice(evidence: Evidence, pair: Pair, *, copies: bool) -> tuple[Advice, ...]:
     if copies:
-        return (Advice(text="give each rank its own part of the data first: see duplicated-data"),)
+        return (Advice(text="first give each rank its own share of the data: see duplicated-data"),)
     return (Advice(text=f"run it on {pair.base_ranks} until the cause is found"), _look_inside(evidence, pair))
 
 
@@ -84,14 +86,16 @@ def _look_inside(evidence: Evidence, pair: Pair) -> Advice:
     """The next step: read the run's traces, make some, or (a run of another tool) record some."""
     cell = cell_of(evidence, pair.run)
     if cell is None:
-        return Advice(text="see where the step goes: record a few steps with torch.profiler on all ranks")
+        return Advice(text="find where the step time goes: record a few steps with torch.profiler on all ranks")
     traced = next((job for job in evidence.traces if job.cell_id == cell.cell_id), None)
     if traced is not None:
         return Advice(
-            text="see where the step goes: its traces are here",
+            text="find where the step time goes: traces of this run are available",
             command=trace_command(traced, "--show budget,overlap,collectives,stragglers"),
         )
-    return Advice(text="see where the step goes: trace a few steps on all ranks", command=profiled(evidence, cell))
+    return Advice(
+        text="find where the step time goes: trace a few steps on all ranks", command=profiled(evidence, cell)
+    )
 
 
 RULE = Rule(

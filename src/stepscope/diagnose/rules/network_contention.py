@@ -44,16 +44,17 @@ from stepscope.results.evidence import Evidence
 TAIL = Threshold(
     value=1.5,
     unit="slowest tenth / median",
-    source="a quiet shaped network between 4 hosts stays below 1.1 (2026-11); a second flow on a shared link costs 2",
+    source="a quiet shaped network between 4 hosts stays below 1.1 (2026-11); a second flow on a shared link doubles "
+    "the time",
 )
 MOST_SPREAD = Threshold(
     value=0.10,
     unit="(slowest - fastest rank) / slowest",
-    source="ranks that differ by more have a slow one among them: that is another finding",
+    source="ranks that differ by more include a slow rank, which another rule reports",
 )
-LEAST_CALLS = Threshold(value=20, unit="calls", source="two calls are then a tenth")
+LEAST_CALLS = Threshold(value=20, unit="calls", source="a tenth of them is two calls")
 SKEW_SHARE = Threshold(
-    value=0.5, unit="of the extra time", source="below it, what varies is mostly the transfer, not the arrival"
+    value=0.5, unit="share of the extra time", source="below it, mostly the transfer varies, not the arrival"
 )
 
 
@@ -97,8 +98,7 @@ def _from_comm(evidence: Evidence) -> list[_Varying]:
                     said=(
                         f"median {format_duration(median)}, slowest tenth from {format_duration(tail)}, "
                         f"worst {format_duration(row.time_ns_max or tail)} of {counted(row.iterations or 0, 'call')}",
-                        f"the ranks' own medians differ by {format_percent(row.rank_spread or 0.0)}: no rank is "
-                        "slow by itself",
+                        f"the ranks' own medians differ by {format_percent(row.rank_spread or 0.0)}: no rank is slow",
                     ),
                     stake=None,
                     measured=True,
@@ -173,10 +173,10 @@ def _finding(worst: _Varying, firing: list[_Varying], command: str | None, *, sl
         title=f"{worst.name}: the slowest tenth of the calls takes {worst.ratio:.1f}x the median",
         evidence=(*worst.said, *others[:3]),
         stake_fraction=worst.stake,
-        confidence="likely: the network is what ranks share; a log of its switches would prove it",
+        confidence="likely: the ranks share the network; a log of its switches would prove it",
         advice=(
             Advice(
-                text="measure again at another hour, and beside no other job of yours, before tuning anything",
+                text="before tuning, measure again at another hour without other jobs of your own",
                 command=command,
             ),
             Advice(text="ask for nodes under one switch", command="sbatch --switches=1 JOB" if slurm else None),
@@ -190,7 +190,7 @@ def _finding(worst: _Varying, firing: list[_Varying], command: str | None, *, sl
 
 RULE = Rule(
     name="network-contention",
-    symptom="collectives vary though ranks arrive together: the network is shared",
+    symptom="collectives vary although ranks arrive together: the network is shared",
     needs=(),
     look=check,
     protocol=3,

@@ -38,7 +38,7 @@ def _look(job: TraceEvidence) -> Said:
     world = job.summary.world_size or len(ranks)
     known = [p.budget.parts for p in ranks if p.budget is not None]
     if not known:
-        return unread(job.summary, "no rank has anything to measure")
+        return unread(job.summary, "no rank has measurable events")
     if world < 2:
         return "a job of one rank does not communicate"
     silent = sum(parts.comm_ns == 0 for parts in known)
@@ -52,7 +52,7 @@ def _look(job: TraceEvidence) -> Said:
         confidence="measured; communication of a library that is not recognised counts as computation",
         advice=(
             Advice(
-                text="was the capture taken outside the optimizer step, or with gradient synchronisation off (no_sync)?"
+                text="check that the capture covers the optimizer step with gradient synchronisation on (not no_sync)"
             ),
             Advice(text="record communication: ProfilerActivity.CUDA on GPUs, ProfilerActivity.CPU on gloo"),
         ),
@@ -61,7 +61,7 @@ def _look(job: TraceEvidence) -> Said:
 
 RULE = Rule(
     name="no-communication",
-    symptom="a job of several ranks whose traces hold no communication",
+    symptom="the traces of a job with several ranks contain no communication",
     needs=("traces",),
     look_at_job=_look,
     protocol=1,

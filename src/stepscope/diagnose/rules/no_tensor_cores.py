@@ -45,8 +45,8 @@ from stepscope.traces.kernel_kinds import MATRIX, MATRIX_FP32, MATRIX_TENSOR, MA
 
 _NONE = Threshold(
     value=0.05,
-    unit="of the time of all matrix products",
-    source="stepscope's choice, 2026-11: a few odd products (embeddings, attention masks) do not make a job use them",
+    unit="share of all matrix product time",
+    source="stepscope's choice, 2026-11: a few such products (embeddings, attention masks) do not count as use",
 )
 
 
@@ -66,9 +66,9 @@ def _look(job: TraceEvidence) -> Said:
     device, names = device_name(job.summary), [kind.largest for _, mix in ranks for kind in mix.kinds]
     there = has_matrix_units(device, names)
     if there is None:
-        return Skipped(reason="neither the device's name nor its kernels' tell whether it has tensor cores")
+        return Skipped(reason="unknown whether the device has tensor cores: neither its name nor its kernels show it")
     if not there:
-        return f"{device} has none"
+        return f"{device} has no tensor cores"
     if kinds[MATRIX_FP32] >= 0.5 and has_tf32(device, names):
         return "FP32 products without TF32: see fp32-matmul"
     ratio = peak_ratio(device, "fp32", "fp16")
@@ -81,14 +81,14 @@ def _look(job: TraceEvidence) -> Said:
             f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
         ),
         stake=min(1.0, part.share * (1 - (ratio or 0.0))),
-        confidence="likely: by the kernels' names; products bound by memory gain less",
+        confidence="likely: inferred from kernel names; memory-bound products gain less",
         advice=(
             Advice(
-                text="mixed precision: torch.autocast with fp16 and GradScaler, bf16 from Ampere on; dimensions in "
-                "multiples of 8",
+                text="use mixed precision (torch.autocast with fp16 and GradScaler, bf16 from Ampere on) and "
+                "dimensions in multiples of 8",
                 command="stepscope bench --preset precision",
             ),
-            Advice(text="see which kernels", command=trace_command(job, "--show kernels,operators")),
+            Advice(text="list the kernels", command=trace_command(job, "--show kernels,operators")),
         ),
     )
 

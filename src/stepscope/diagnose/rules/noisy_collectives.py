@@ -72,13 +72,13 @@ def check(evidence: Evidence) -> Said:
 def _noisy(count: int, total: int, reach: float, worst: str, command: str | None) -> Finding:
     return Finding(
         severity="warning",
-        title=f"{count} of {counted(total, 'size')}: the median is known to no better than "
+        title=f"{count} of {counted(total, 'size')}: the median is uncertain by more than "
         f"±{format_percent(MAX_REACH.value)}",
-        evidence=(f"worst: ±{format_percent(reach)}, {worst}", "smaller differences mean nothing there"),
+        evidence=(f"worst: ±{format_percent(reach)}, {worst}", "smaller differences mean nothing"),
         confidence="measured",
         advice=(
             Advice(
-                text="measure longer, with nothing else on the machine: --budget gives each size more time",
+                text="measure longer without other load on the machine: --budget gives each size more time",
                 command=command,
             ),
         ),
@@ -89,9 +89,9 @@ def _tails(count: int, total: int, ratio: float, worst: str) -> Finding:
     return Finding(
         severity="warning",
         title=f"{count} of {counted(total, 'size')} with long tails: the mean is up to {ratio:.1f}x the median",
-        evidence=(f"worst: {worst}", "a step that waits for every call pays the mean"),
+        evidence=(f"worst: {worst}", "a step waits for every call, so it pays the mean"),
         confidence="measured",
-        advice=(Advice(text="look at p99 and max in results.csv; other work on the cores or the network makes tails"),),
+        advice=(Advice(text="check p99 and max in results.csv; other work on the cores or the network causes tails"),),
     )
 
 
@@ -104,7 +104,7 @@ def _policy(rows: Sequence[CommRow]) -> Finding:
             "take several times as long on average as under SCHED_BATCH",
         ),
         confidence="likely: the policy is recorded, its cost depends on the kernel",
-        advice=(Advice(text="see whether SCHED_BATCH is allowed here", command="stepscope doctor"),),
+        advice=(Advice(text="check whether SCHED_BATCH is allowed on this machine", command="stepscope doctor"),),
     )
 
 

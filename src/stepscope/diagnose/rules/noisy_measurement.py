@@ -40,19 +40,21 @@ from stepscope.stats.stopping import MIN_STEPS
 from stepscope.stats.warmup import drift_fraction
 
 MIN_STEP_COUNT = Threshold(
-    value=MIN_STEPS, unit="timed steps", source="bench's own least before it may stop (stats/stopping)"
+    value=MIN_STEPS, unit="timed steps", source="minimum of bench before it may stop (stats/stopping)"
 )
 MIN_EPOCH_COUNT = Threshold(
-    value=MIN_INTERVAL_SAMPLES, unit="timed epochs", source="2 x 0.5^6 = 0.03: fewer have no 95% interval of the median"
+    value=MIN_INTERVAL_SAMPLES,
+    unit="timed epochs",
+    source="2 x 0.5^6 = 0.03: fewer samples give no 95% interval of the median",
 )
 MAX_REACH = Threshold(
-    value=0.05, unit="interval's reach / median", source="2.5 times what bench aims at (measure.ci 0.02)"
+    value=0.05, unit="interval's reach / median", source="2.5 times the target of bench (measure.ci 0.02)"
 )
 
 MIN_DRIFT = Threshold(
     value=0.02,
     unit="second half of the steps / first half - 1",
-    source="what bench aims at (measure.ci 0.02): less moves no median beyond its own interval",
+    source="the target of bench (measure.ci 0.02): less drift keeps the median within its interval",
 )
 
 _DRIFT = "drifted"
@@ -72,7 +74,7 @@ class _Noisy:
 def check(evidence: Evidence) -> Said:
     timed = [run for run in evidence.runs if run.status == "ok" and _count(run) is not None]
     if not timed:
-        return Skipped(reason="no run tells how many steps or epochs were timed", command=ANY_MATRIX)
+        return Skipped(reason="no run records how many steps or epochs were timed", command=ANY_MATRIX)
     noisy = sorted((n for run in timed if (n := _noisy(evidence, run)) is not None), key=lambda n: -n.worse)
     if noisy:
         return _finding(evidence, noisy, len(timed))
@@ -142,8 +144,8 @@ def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
         evidence=tuple(shown),
         confidence="measured",
         advice=(
-            Advice(text="measure longer and in several rounds, with nothing else on the machine", command=command),
-            Advice(text="differences smaller than the intervals are no results; compare says which are larger"),
+            Advice(text="measure longer, in several rounds, without other load on the machine", command=command),
+            Advice(text="ignore differences smaller than the intervals; compare shows the larger ones"),
         ),
         subject=name_of(worst.run) if alone else None,
     )
@@ -151,7 +153,7 @@ def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
 
 RULE = Rule(
     name="noisy-measurement",
-    symptom="too few samples, too wide intervals or drifting step times",
+    symptom="too few samples, wide intervals or drifting step times",
     needs=("runs",),
     look=check,
     protocol=1,

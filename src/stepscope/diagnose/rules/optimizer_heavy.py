@@ -35,7 +35,7 @@ from stepscope.results.scaling import shards
 MIN_SHARE = Threshold(
     value=0.20,
     unit="share of the step",
-    source="accumulation over 2 micro-steps then returns 10%, the least that other rules name",
+    source="accumulation over 2 micro-steps then recovers 10%, the limit of other rules",
 )
 
 
@@ -53,7 +53,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         f"once for {counted(spec.global_batch, 'sample')}"
     ]
     if spec.clip is not None:
-        said.append(f"clipping to a norm of {spec.clip:g} is part of it")
+        said.append(f"this includes clipping to a norm of {spec.clip:g}")
     advice = [
         Advice(
             text="update less often: accumulate gradients over several micro-steps (the global batch grows with it)",
@@ -69,16 +69,15 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         advice.append(
             Advice(
                 text=f"shard the update (ZeRO stage 1): each rank updates 1/{n}, up to "
-                f"{format_percent(share * (n - 1) / n)} of "
-                "the step, for the time of an all-gather"
+                f"{format_percent(share * (n - 1) / n)} of the step, for the time of an all-gather"
             )
         )
     return Finding(
         severity="warning",
-        title=f"{format_percent(share)} of the step is the optimizer",
+        title=f"{format_percent(share)} of the step is the optimizer update",
         evidence=(*said, *others(ranked, lambda each: f"({format_percent(each.share('optimizer'))})")),
         stake_fraction=share,
-        confidence=f"{measured(cell)}; how much of it can go depends on the remedy",
+        confidence=f"{measured(cell)}; the gain depends on the remedy",
         advice=tuple(advice),
         subject=cell.name,
     )

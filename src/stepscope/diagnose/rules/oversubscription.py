@@ -64,7 +64,7 @@ class _Load:
 def check(evidence: Evidence) -> Said:
     environment = evidence.environment
     if environment is None:
-        return Skipped(reason="the machine was not recorded, or the sources ran on different ones")
+        return Skipped(reason="the machine was not recorded, or the sources ran on different machines")
     loads = [load for cell in evidence.cells if (load := _load(cell)) is not None]
     if not loads:
         return Skipped(reason="no rank recorded its number of threads")
@@ -106,7 +106,7 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
     if environment.logical_cores > cores:
         said.append(f"the machine has {environment.logical_cores} cores; affinity or a cgroup leaves {cores}")
     if len(over) > 1:
-        said.append(f"{len(over)} of {counted(len(loads), 'cell')} want more than there is")
+        said.append(f"{len(over)} of {counted(len(loads), 'cell')} want more threads than cores")
     fits = max(1, (cores - worst.workers) // worst.ranks)
     advice = []
     if worst.threads > fits:
@@ -119,14 +119,14 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
     if worst.workers:
         advice.append(
             Advice(
-                text="use fewer loader workers: each is a process that wants a core",
+                text="use fewer loader workers: each is a process that needs a core",
                 command=again(evidence, worst.cell, ("num_workers", 0)),
             )
         )
     if worst.ranks > cores:
         advice.append(
             Advice(
-                text=f"run at most {counted(cores, 'rank')} on this machine: what more of them take is the scheduler's time",
+                text=f"run at most {counted(cores, 'rank')} on this machine: more ranks only cost scheduling time",
                 command=again(evidence, worst.cell, ("world_size", [min(2, cores), cores] if cores > 2 else [cores])),
             )
         )
@@ -134,7 +134,7 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
         severity="problem" if worst.ranks * worst.threads > cores else "warning",
         title=f"{worst.wanted} threads share {counted(cores, 'core')}: step times depend on the scheduler",
         evidence=tuple(said),
-        confidence="certain: counted; what it costs is not known",
+        confidence="certain: threads and cores are counted; the cost is unknown",
         advice=tuple(advice),
         subject=f"{worst.cell.run.group}: {worst.cell.run.label}",
     )
@@ -178,15 +178,15 @@ def _gloo(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
     said = [
         f"{counted(worst.ranks, 'rank')} x {GLOO_THREADS.value:g} threads of gloo = {threads} on "
         f"{counted(cores, 'core')}, under SCHED_OTHER",
-        "with SCHED_BATCH small messages take a tenth to a half of the time here and scatter less",
+        "with SCHED_BATCH small messages take a tenth to a half of that time and vary less",
     ]
     if worst.cell.run.exposed_comm_ns is not None:
         said.append(f"exposed communication: {format_duration(worst.cell.run.exposed_comm_ns.value)} a step")
     return Finding(
         severity="warning",
-        title=f"gloo's threads preempt each other: {threads} on {counted(cores, 'core')} with the ordinary scheduler",
+        title=f"gloo's threads preempt each other: {threads} on {counted(cores, 'core')} with the default scheduler",
         evidence=tuple(said),
-        confidence="likely: the policy is certain, its cost depends on the kernel",
+        confidence="likely: the policy is recorded; its cost depends on the kernel",
         advice=(
             Advice(
                 text="run ranks under SCHED_BATCH (no privilege needed): unset STEPSCOPE_SCHEDULER, in your own script "

@@ -33,7 +33,9 @@ from stepscope.results.pairs import name_of
 from stepscope.results.pipeline import Pipeline, pipeline_of
 
 MOST = Threshold(
-    value=0.10, unit="share of the step", source="as for exposed communication: at most 1.11 times as fast"
+    value=0.10,
+    unit="share of the step",
+    source="as for exposed communication: removing less gains at most a factor of 1.11",
 )
 
 
@@ -41,7 +43,8 @@ def check(evidence: Evidence) -> Said:
     judged = [(name_of(run), stated) for run in evidence.runs if (stated := pipeline_of(run)) is not None]
     if not judged:
         return Skipped(
-            reason="no run states its pipeline stages and micro-batches, or its schedule has no simple bubble"
+            reason="no run states its pipeline stages and micro-batches, or its schedule has no simple formula for "
+            "the bubble"
         )
     found = [_finding(name, each) for name, each in judged if each.bubble > MOST.value]
     if found:
@@ -54,21 +57,21 @@ def _finding(name: str, each: Pipeline) -> Finding:
     chunks = f", {each.chunks} chunks a rank" if each.chunks > 1 else ""
     wanted = each.micro_batches_for(MOST.value)
     advice = [
-        Advice(text=f"use {wanted} micro-batches or more: the bubble is at most {format_percent(MOST.value)} then")
+        Advice(text=f"use {wanted} micro-batches or more: the bubble is then at most {format_percent(MOST.value)}")
     ]
     if each.global_batch is not None:
         larger = -(-each.global_batch * wanted // each.micro_batches)
         advice.append(
-            Advice(text=f"at the same micro-batch size that is a global batch of {larger} (now {each.global_batch})")
+            Advice(text=f"with the same micro-batch size the global batch is {larger} (now {each.global_batch})")
         )
     if each.micro_batch is not None and each.micro_batch > 1:
         most = each.micro_batch * each.micro_batches
-        advice.append(Advice(text=f"at the same global batch, micro-batches of 1 sample make {most} of them"))
+        advice.append(Advice(text=f"with the same global batch, micro-batches of 1 sample give {most} of them"))
     if each.chunks == 1:
         advice.append(
             Advice(text="use an interleaved schedule: v chunks of layers a rank divide the bubble by about v")
         )
-    advice.append(Advice(text="use fewer stages, where the model fits with more tensor or sharded data parallelism"))
+    advice.append(Advice(text="use fewer stages if the model fits with more tensor or sharded data parallelism"))
     return Finding(
         severity=severity_of(each.bubble),
         title=f"{format_percent(each.bubble)} of the step is pipeline bubble: {each.stages} stages, {each.micro_batches} "

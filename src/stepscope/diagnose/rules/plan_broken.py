@@ -34,7 +34,9 @@ def _look(job: TraceEvidence) -> Said:
     decided = [c for c in checks if c.holds is not None]
     if not decided:
         reason = (
-            "no whole step was recorded" if checks else "the traces carry no plan: not of stepscope bench --profile"
+            "no whole step was recorded"
+            if checks
+            else "the traces have no communication plan: they are not from stepscope bench --profile"
         )
         return unread(job.summary, reason)
     broken = [c for c in decided if not c.holds]
@@ -52,7 +54,7 @@ def _look(job: TraceEvidence) -> Said:
         confidence="certain: collectives counted by operation and bytes",
         advice=(
             Advice(
-                text="the strategy's comm_plan or its implementation is wrong; predictions from the plan are, too",
+                text="correct the strategy's comm_plan or its implementation; predictions from the plan are also wrong",
                 command=trace_command(job, "--show conformance,collectives"),
             ),
         ),
@@ -62,7 +64,7 @@ def _look(job: TraceEvidence) -> Said:
 
 RULE = Rule(
     name="plan-broken",
-    symptom="a strategy that communicates otherwise than its plan says",
+    symptom="a strategy communicates differently from its plan",
     needs=("traces",),
     look_at_job=_look,
     protocol=4,

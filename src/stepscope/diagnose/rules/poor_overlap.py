@@ -43,12 +43,12 @@ from stepscope.results.evidence import Evidence
 MIN_EXPOSED = Threshold(
     value=0.10,
     unit="share of the step",
-    source="below it all of it is worth less than 11% of speed; what is usual for tuned data-parallel jobs",
+    source="removing less gains less than 11% of speed; usual for tuned data-parallel jobs",
 )
 MIN_AVOIDABLE = Threshold(
     value=0.05,
     unit="share of the step",
-    source="the timeline meets measured steps within 3% (2 Gbit emulated network, 2026-11): less is its own error",
+    source="timeline predictions are within 3% of measured steps (2 Gbit emulated network, 2026-11): less is model error",
 )
 
 _MODEL_ERROR = 0.03
@@ -123,14 +123,14 @@ def _bound(evidence: Evidence, each: TimedCell, costs: CommCosts | None) -> tupl
     if costs is not None:
         timeline = costs.timeline(result)
         if not isinstance(timeline, str):
-            return float(timeline.exposed_ns), float(timeline.comm_ns), "the timeline of its own buckets"
+            return float(timeline.exposed_ns), float(timeline.comm_ns), "from the timeline of its own buckets"
     twin = naive_twin([cell.result for cell in evidence.cells], result)
     blocking = None if twin is None else exposed(twin)
     backward = [s.backward.backward_ns for s in result.summaries if s.backward is not None]
     if blocking is None or not backward:
-        return None, None, "neither measured collectives nor a naive cell of the same work"
+        return None, None, "without measured collectives or a naive cell of the same work"
     bound = max(0.0, blocking.net_ns - max(backward))
-    return (bound, blocking.net_ns, "the same gradients reduced after backward (naive), and the length of backward")
+    return (bound, blocking.net_ns, "from the same gradients reduced after backward (naive) and the length of backward")
 
 
 def _findings(evidence: Evidence, firing: list[_Judged]) -> list[Finding]:
@@ -154,25 +154,25 @@ def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findi
         took = format_duration(worst.comm_ns)
         if worst.exposed_ns <= (1 + _MODEL_ERROR) * worst.comm_ns:
             hidden = format_percent(max(0.0, 1 - worst.exposed_ns / worst.comm_ns))
-            said.append(f"{hidden} of {took} of communication hides; {bound} could ({worst.basis})")
+            said.append(f"{hidden} of the {took} of communication is hidden; {bound} could be ({worst.basis})")
         else:
             said.append(
-                f"the share that hides is unknown: more is exposed than the {took} that all communication takes by itself"
-                f" ({worst.basis}); it is slower beside computation, or ranks wait; {bound} of it could hide"
+                f"the hidden share is unknown: exposed time exceeds the {took} of all communication alone "
+                f"({worst.basis}); communication is slower beside computation, or ranks wait; {bound} of it could be hidden"
             )
     if worst.waiting_ns > 0.02 * cell.step_ns:
-        said.append(f"another {format_duration(worst.waiting_ns)} is waiting for the rank that came last")
+        said.append(f"waiting for the last rank takes another {format_duration(worst.waiting_ns)}")
     known = worst.bound_ns is not None
     title = f"{format_percent(worst.share)} of the step is exposed communication"
     if known:
         title += f"; better overlap could recover {format_percent(worst.avoidable)}"
     advice = [
         Advice(
-            text="try other bucket sizes: smaller ones start earlier",
+            text="try other bucket sizes: smaller buckets start earlier",
             command=again(evidence, cell.cell, ("strategy_options.bucket_cap_mb", [1, 2, 4, 8, 16, 25])),
         ),
         Advice(
-            text="look at the step: which bucket starts late, and what the host does meanwhile",
+            text="inspect the step: find the bucket that starts late and what the host does meanwhile",
             command=profiled(evidence, cell.cell),
         ),
     ]
@@ -180,7 +180,7 @@ def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findi
         advice.insert(
             0,
             Advice(
-                text="measure the collectives: only then is it known how much could hide",
+                text="measure the collectives to learn how much could be hidden",
                 command=command_for(cell.cell.result.spec, run=cell.cell.run.source),
             ),
         )
@@ -200,14 +200,14 @@ def _confidence(worst: _Judged) -> str:
         return measured(worst.cell)
     if worst.bound_ns is not None:
         return "likely: the bound is a model of the step"
-    return f"likely: {worst.basis}, so how much could hide is not known"
+    return f"likely: how much could be hidden is unknown {worst.basis}"
 
 
 def _quiet(worst: _Judged) -> str:
-    text = f"{worst.cell.name}: {format_percent(worst.share)} of the step exposed"
+    text = f"{worst.cell.name}: {format_percent(worst.share)} of the step is exposed communication"
     if worst.share <= MIN_EXPOSED.value:
         return f"{text}, limit {format_percent(MIN_EXPOSED.value)}"
-    return f"{text}, of which overlap can return {format_percent(worst.avoidable)} ({worst.basis})"
+    return f"{text}, of which overlap could recover {format_percent(worst.avoidable)} ({worst.basis})"
 
 
 RULE = Rule(

@@ -54,22 +54,18 @@ def _look(job: TraceEvidence) -> Said:
         return f"{said} {part} of the time, limit {format_percent(WORTH)}"
     of_late = _of_late(ranks)
     if of_late is not None and of_late < PYTHON_OWNS.value:
-        return (
-            f"{said} {part} of the time, {format_percent(of_late)} of what the host is late: "
-            "mostly it is inside "
-            "operators"
-        )
+        return f"{said} {part} of the time, {format_percent(of_late)} of the host's delay, which is mostly in operators"
     return part.finding(
         f"{said} {part} of the time" + (": Python between operators" if on_cpu else ""),
         (*_split(ranks),),
-        confidence="measured; whether it is Python or another process on that core, a sampling profiler tells",
+        confidence="measured; a sampling profiler shows whether it is Python or another process on that core",
         advice=(
             Advice(
-                text="see which lines: sample the process while it trains",
+                text="find the lines: sample the process while it trains",
                 command="py-spy record --native --duration 30 -o profile.svg --pid PID",
             ),
             Advice(
-                text="take logging, metrics and hooks out of the step, gc.freeze() after the first steps, torch.compile",
+                text="move logging, metrics and hooks out of the step; use gc.freeze() after the first steps, torch.compile",
                 command=trace_command(job, "--show phases,annotations,operators --sort host_self"),
             ),
         ),
@@ -100,19 +96,18 @@ def _of_late(ranks: list[RankPass]) -> float | None:
 def _split(ranks: list[RankPass]) -> tuple[str, ...]:
     late = [(p.host_lateness, window_ns(p)) for p in ranks if p.host_lateness is not None and not _on_cpu(p)]
     if not late:
-        return ("neither an operator nor a collective nor the data loader runs meanwhile",)
+        return ("no operator, collective or data loader runs in that time",)
     total = Part([h.late_ns / w for h, w in late])
     operators = Part([h.operator_ns / w for h, w in late])
     return (
-        f"of {total} that the device idles for a launch not yet made, "
-        f"{operators} the host was inside "
-        "operators and calls of the runtime",
+        f"the device idles {total} for launches not yet made; in {operators} of it the host was inside operators and "
+        "runtime calls",
     )
 
 
 RULE = Rule(
     name="python-overhead",
-    symptom="nothing runs because the host is in Python between operators",
+    symptom="nothing runs while the host executes Python between operators",
     needs=("traces",),
     look_at_job=_look,
     protocol=4,

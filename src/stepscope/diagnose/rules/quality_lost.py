@@ -42,12 +42,10 @@ from stepscope.results.quality import MIN_LOST, MIN_NOISES, OTHER_WORK, Quality,
 LIMITS = {
     "noise": Threshold(
         value=MIN_NOISES,
-        unit="standard deviations of one epoch's accuracy, of both runs together",
-        source="about 1 of 40 equal pairs lies beyond by chance; the best of several epochs varies less than one",
+        unit="standard deviations of one epoch's accuracy, both runs combined",
+        source="about 1 of 40 equal pairs exceeds it by chance; the best of several epochs varies less than one",
     ),
-    "accuracy": Threshold(
-        value=MIN_LOST, unit="accuracy", source="half a point: what repetitions with other seeds commonly differ by"
-    ),
+    "accuracy": Threshold(value=MIN_LOST, unit="accuracy", source="half a point: the usual difference between seeds"),
     "accuracy, noise unknown": Threshold(
         value=OTHER_WORK,
         unit="accuracy",
@@ -60,7 +58,7 @@ def check(evidence: Evidence) -> Said:
     judged = [(pair, found) for pair in pairs(evidence) if (found := quality(pair.run, pair.base)) is not None]
     if not judged:
         return Skipped(
-            reason="no run and its baseline have validation accuracies of the same epochs",
+            reason="no run and its baseline record validation accuracies of the same epochs",
             command="stepscope bench MATRIX.yaml --set base.epochs=10",
         )
     firing = [each for each in judged if each[1].is_lower]
@@ -83,7 +81,7 @@ def _finding(evidence: Evidence, pair: Pair, found: Quality) -> Finding:
     to_target = "" if common is None else f", {common.speedup:.2f}x to validation accuracy {common.accuracy:.2f}"
     missed = [t for t in row.targets if t.time_ns is None and t.reached_epochs is None and t.baseline_reached_epochs]
     never = f", {missed[0].accuracy:.2f} never reached" if missed else ""
-    chance = "too few epochs to know the noise" if found.noise is None else f"noise is {found.noise * 100:.1f}"
+    chance = "too few epochs to estimate the noise" if found.noise is None else f"noise is {found.noise * 100:.1f}"
     said = [
         f"best validation accuracy{_epochs(found)}: {found.best:.4f} on {pair.ranks}, {found.base_best:.4f} on"
         f" {pair.base_ranks}: {points} lower, {chance}",
@@ -100,12 +98,12 @@ def _finding(evidence: Evidence, pair: Pair, found: Quality) -> Finding:
         else "likely: one run each",
         advice=(
             Advice(
-                text="keep the global batch as ranks are added (strong scaling): the same updates, the same curve",
+                text="keep the global batch when adding ranks (strong scaling): same updates, same curve",
                 command=_same_batch(evidence, pair),
             ),
             Advice(
-                text=f"or scale the learning rate with the global batch (x {pair.relative:g}) with some epochs of warm-up,"
-                " and judge by the time to the accuracy"
+                text=f"or scale the learning rate with the global batch (x {pair.relative:g}) with a few epochs of "
+                "warm-up, and judge by the time to the accuracy"
             ),
         ),
         subject=pair.name,
@@ -150,7 +148,7 @@ def _loss_text(pair: Pair) -> list[str]:
     said = f"training loss after {counted(last + 1, 'epoch')}: {mine[last]:.4f} on {pair.ranks}, {theirs[last]:.4f} on"
     said += f" {pair.base_ranks}"
     if mine[last] > 1.1 * theirs[last]:
-        said += ": fewer or smaller updates were made in the same epochs"
+        said += ": fewer or smaller updates in the same epochs"
     return [said]
 
 
@@ -165,17 +163,16 @@ def _settings_text(pair: Pair) -> list[str]:
                 f"global batch {run.global_batch} against {base.global_batch}: {ratio:g} times fewer updates an epoch"
             )
         else:
-            said.append(f"global batch {run.global_batch} on both: the number of updates is not the reason")
+            said.append(f"global batch {run.global_batch} on both: the number of updates is not the cause")
     elif run.steps_per_epoch and base.steps_per_epoch:
         said.append(f"updates an epoch: {run.steps_per_epoch} against {base.steps_per_epoch}")
     else:
         said.append(
-            "the settings do not tell whether the batch is per rank or over all ranks: per rank would be"
-            f" {pair.relative:g} times fewer updates"
+            f"unknown whether the batch is per rank or over all ranks: per rank, updates are {pair.relative:g} times fewer"
         )
     rate, base_rate = learning_rate(run), learning_rate(base)
     if rate is None or base_rate is None:
-        said.append("the settings do not tell the learning rate")
+        said.append("the settings do not include the learning rate")
     elif rate == base_rate:
         said.append(f"learning rate {rate:g} on both: not scaled")
     else:

@@ -73,16 +73,16 @@ def _between(job: TraceEvidence, ranks: list[RankPass], part: Part, causes: tupl
         return
     gaps = [i for p in ranks for i in p.idle if i.cause in causes]
     yield part.finding(
-        f"the device idles {part} of the time between queued kernels: the host launched them in time",
+        f"the device idles {part} of the time between queued kernels, which the host launched in time",
         (f"{sum(i.gap_count for i in gaps):,} gaps, the longest {format_duration(max(i.largest_ns for i in gaps))}",),
         confidence="measured; the trace does not record what a queued kernel waits for",
         advice=(
             Advice(
-                text="look for waits between streams (wait_stream, events), host callbacks and side streams",
+                text="check for waits between streams (wait_stream, events), host callbacks and side streams",
                 command=trace_command(job, "--show idle,launches,path"),
             ),
             Advice(
-                text="see whether another process computes on the same device",
+                text="check whether another process computes on the same device",
                 command="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
             ),
         ),
@@ -93,7 +93,7 @@ def _unlinked(job: TraceEvidence, part: Part) -> Iterator[Finding]:
     if part.share < WORTH:
         return
     yield part.finding(
-        f"the device idles {part} of the time for an unknown cause: the trace lacks the launches of the work after the gaps",
+        f"the device idles {part} of the time; the cause is unknown because the trace lacks the launches after the gaps",
         ("work launched before the capture began, or runtime calls that were not recorded",),
         confidence="measured; the cause is unknown",
         advice=(
@@ -113,14 +113,16 @@ def _scattered(job: TraceEvidence, total: Part, causes: dict[str, Part]) -> Find
         (said,),
         confidence="measured",
         advice=(
-            Advice(text="see which cause is cheapest to remove", command=trace_command(job, "--show idle,launches")),
+            Advice(
+                text="find the cause that is cheapest to remove", command=trace_command(job, "--show idle,launches")
+            ),
         ),
     )
 
 
 RULE = Rule(
     name="queued-idle",
-    symptom="the device idles although work is queued, or for a cause that the trace does not show",
+    symptom="the device idles although work is queued, or the trace does not show the cause",
     needs=("traces",),
     look_at_job=_look,
     protocol=4,

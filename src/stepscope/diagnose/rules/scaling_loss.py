@@ -39,13 +39,13 @@ GOOD_FROM = Threshold(value=GOOD, unit="efficiency", source="METRICS, Scaling: g
 POOR_BELOW = Threshold(value=FAIR, unit="efficiency", source="METRICS, Scaling: fair above 0.50, else poor")
 
 _LOOK = {
-    "compute": ("the work of a rank grew: compare the kernels of both jobs", "--show kernels,operators"),
-    "exposed_comm": ("hide or shrink the communication: see which collectives nothing overlaps",
+    "compute": ("the work per rank grew: compare the kernels of both jobs", "--show kernels,operators"),
+    "exposed_comm": ("hide or shrink the communication: find the exposed collectives",
                      "--show overlap,collectives,buckets"),
-    "waiting": ("ranks wait for each other: see who comes last, and why", "--show stragglers,collectives"),
-    "input": ("the loader does not keep up: more workers, prefetching, or a faster source", "--show idle,phases"),
-    "copies": ("copies run under no computation: see which", "--show copies"),
-    "idle": ("the device waits for the host: see what the host does in the gaps", "--show idle,launches"),
+    "waiting": ("ranks wait for each other: find the rank that comes last, and why", "--show stragglers,collectives"),
+    "input": ("the loader is too slow: use more workers, prefetching, or a faster source", "--show idle,phases"),
+    "copies": ("copies are exposed: find them", "--show copies"),
+    "idle": ("the device waits for the host: find what the host does in the gaps", "--show idle,launches"),
 }  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def _finding(evidence: Evidence, budget: ScalingBudget) -> Finding:
         title = f"{first.speedup:.2f}x on {ranks}: efficiency {format_percent(first.efficiency)}{_cause(first)}"
     else:
         both = " or ".join(f"{each.speedup:.2f}x as {each.scaling} scaling" for each in budget.readings)
-        title = f"{ranks}: {both}; no file tells which"
+        title = f"{ranks}: {both}; no file decides which"
     return Finding(
         severity=_severity(first) if known else "warning",
         title=title,
@@ -112,9 +112,9 @@ def _severity(reading: ScalingReading) -> Severity:
 
 def _advice(evidence: Evidence, budget: ScalingBudget) -> tuple[Advice, ...]:
     if len(budget.readings) > 1:
-        return (Advice(text="state --scaling strong or --scaling weak; traces with record_shapes=True tell it"),)
+        return (Advice(text="state --scaling strong or --scaling weak; traces with record_shapes=True decide it"),)
     if not budget.traced:
-        text = "record a few steps of both with torch.profiler: their parts show what grew"
+        text = "record a few steps of both with torch.profiler to see which part grew"
         return () if budget.no_parts is None else (Advice(text=text, command="stepscope trace --help"),)
     job = next((each for each in evidence.traces if each.name == budget.run), None)
     reading = budget.readings[0]
@@ -125,11 +125,11 @@ def _advice(evidence: Evidence, budget: ScalingBudget) -> tuple[Advice, ...]:
 
 
 MIN_LOSS = Threshold(value=0.05, unit="loss / time", source="METRICS, Scaling: excellent above 0.90; half of that")
-WORTH = Threshold(value=0.2, unit="share of the loss", source="what takes less of the loss is not the first to change")
+WORTH = Threshold(value=0.2, unit="share of the loss", source="a smaller part is not the first to change")
 
 RULE = Rule(
     name="scaling-loss",
-    symptom="a part of the step took what more ranks should have given",
+    symptom="a part of the step limits the gain of more ranks",
     needs=("scaling_budgets",),
     look=check,
     folded=True,

@@ -37,7 +37,7 @@ def check(evidence: Evidence) -> Said:
     told = [p for p in found if p.row.scaling is not None or kinds[p.run.run_id] is not None]
     if not told:
         return Skipped(
-            reason="no run with a baseline tells its batches or which scaling it is",
+            reason="no run with a baseline records its batches or its kind of scaling",
             command="stepscope bench --preset strong-scaling",
         )
     findings = [_contradiction(pair) for pair in told if _contradicts(pair)]
@@ -77,7 +77,7 @@ def _contradiction(pair: Pair) -> Finding:
             f"strong scaling keeps {base.global_batch}, weak scaling makes it {base.global_batch} x {pair.relative:g}",
         )
     else:
-        title = f"called {pair.row.scaling} scaling, and its batches are those of {by_batches} scaling"
+        title = f"called {pair.row.scaling} scaling, but its batches are those of {by_batches} scaling"
         said = (batches,)
     return Finding(
         severity="warning",
@@ -102,14 +102,14 @@ def _mixed(group: list[Pair]) -> Finding:
         title=f"strong and weak scaling in one comparison: {len(group)} runs against {base.label}",
         evidence=tuple(said),
         confidence="certain: from the batches or as stated",
-        advice=(Advice(text="draw and rate them apart, each kind against its own baseline"),),
+        advice=(Advice(text="plot and rate each kind separately, against its own baseline"),),
         subject=base.group,
     )
 
 
 RULE = Rule(
     name="scaling-mixed",
-    symptom="strong and weak scaling are mixed up in one comparison",
+    symptom="one comparison mixes strong and weak scaling",
     needs=("scaling",),
     look=check,
     folded=True,

@@ -63,7 +63,7 @@ def check(evidence: Evidence) -> Said:
         if pair.row.scaling == "strong" and pair.row.rating is not None and not pair.copies
     ]
     if not found:
-        return Skipped(reason="no strong scaling here: weak scaling hides what does not shrink", command=_COMMAND)
+        return Skipped(reason="no strong scaling: weak scaling hides the part that does not shrink", command=_COMMAND)
     fitted = [(series, fit_amdahl(series.points)) for series in _series(found)]
     laws = [(series, law) for series, law in fitted if not isinstance(law, Unavailable)]
     if not laws:
@@ -121,11 +121,11 @@ def _finding(series: _Series, law: ScalingLaw) -> Finding:
         title=f"{format_percent(law.serial_fraction)} of the work does not shrink with the ranks{bound}",
         evidence=tuple(evidence),
         stake_fraction=lost,
-        confidence=f"likely: {law.sizes} sizes, {_interval(law.serial_interval)}; the law does not tell what the part is",
+        confidence=f"likely: {law.sizes} sizes, {_interval(law.serial_interval)}; the law does not identify the part",
         advice=(
-            Advice(text="see what it is: communication-bound, poor-overlap, input-bound and a trace name the parts"),
+            Advice(text="identify the part: communication-bound, poor-overlap, input-bound and a trace name it"),
             Advice(
-                text="see whether more work per step outgrows it: weak scaling",
+                text="check with weak scaling whether more work per step outweighs it",
                 command="stepscope bench --preset weak-scaling",
             ),
         ),
@@ -138,7 +138,7 @@ def _usl(series: _Series) -> list[str]:
     if isinstance(law, Unavailable) or law.coherency_interval is None:
         return []
     if law.coherency_interval.low <= 0 or law.best_world_size is None or law.most_speedup is None:
-        return ["USL: nothing grows with the square of the ranks, as far as these sizes show"]
+        return ["USL: these sizes show no cost that grows with the square of the ranks"]
     return [
         f"USL: contention {format_percent(law.serial_fraction)}, coherency {law.coherency:.2g}"
         f" ({law.coherency_interval.low:.2g} to {law.coherency_interval.high:.2g}): fastest on"
@@ -160,7 +160,7 @@ RULE = Rule(
     thresholds={
         "efficiency": MAX_LOST,
         "sizes": Threshold(
-            value=MIN_SIZES, unit="different numbers of ranks", source="METRICS, Scaling: fewer fit any law"
+            value=MIN_SIZES, unit="different numbers of ranks", source="METRICS, Scaling: any law fits fewer sizes"
         ),
     },
 )

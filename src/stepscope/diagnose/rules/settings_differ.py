@@ -53,7 +53,7 @@ def check(evidence: Evidence) -> Said:
     found = [(pair, differing) for pair in pairs(evidence) if (differing := _differing(pair))]
     if found:
         return [_finding(evidence, pair, differing) for pair, differing in _once_each(found)]
-    return f"{counted(len(pairs(evidence)), 'run')}: as its baseline but for the ranks"
+    return f"{counted(len(pairs(evidence)), 'run')}: only the number of ranks differs"
 
 
 def _differing(pair: Pair) -> dict[str, tuple[Any, Any]]:
@@ -100,7 +100,7 @@ def _finding(evidence: Evidence, pair: Pair, differing: dict[str, tuple[Any, Any
         severity="warning",
         title=f"{pair.run.label} and its baseline differ in more than the number of ranks: {shown}",
         evidence=tuple(f"{name}: {mine} against {theirs}" for name, (mine, theirs) in list(differing.items())[:8]),
-        confidence="certain: as both sources tell; whether it matters is for the reader",
+        confidence="certain: both sources record the settings; whether the difference matters is for the reader to judge",
         advice=(
             Advice(text="measure the baseline again with the run's settings", command=remeasured(evidence, pair.base)),
         ),

@@ -42,12 +42,12 @@ MIN_FRACTION = Threshold(
     value=0.6,
     unit="of the link's peak per direction",
     source="healthy machines reach 0.75 to 1.07 in real logs (8 x A100 0.75 to 0.78, 8 x H100 1.07, read 2026-11); a "
-    "link at half its rate shows at most 0.54",
+    "link at half its rate reaches at most 0.54",
 )
 PAIR_RATIO = Threshold(
     value=SLOW,
-    unit="times the time of its like",
-    source="half way, in ratio, between equal and half the rate; pairs of 4 shaped hosts lie within 4% (2026-11)",
+    unit="times the time of similar pairs",
+    source="geometric mean of equal and half the rate; pairs of 4 shaped hosts are within 4% (2026-11)",
 )
 START_UP = Threshold(
     value=10,
@@ -71,7 +71,7 @@ def check(evidence: Evidence) -> Said:
             f"limit {format_percent(MIN_FRACTION.value)}"
         )
     if compared:
-        return f"{counted(compared, 'pair')}: none {SLOW:.1f}x its like"
+        return f"{counted(compared, 'pair')}: none {SLOW:.1f}x slower than similar pairs"
     return Skipped(reason=_why_not(evidence, verdicts), command="stepscope comm --ops none --pairs")
 
 
@@ -82,7 +82,7 @@ def _why_not(evidence: Evidence, verdicts: tuple[PairsVerdict, ...]) -> str:
     rows = [row for _, sweep in by_sweep(evidence.comm) for row in sweep]
     if any(row.link_peak_bytes_per_s for row in rows):
         return "the largest message is too small: start-up hides the link's rate"
-    return "no pairs were measured, and the peak of the link between these ranks is not known"
+    return "no pairs were measured, and the peak of the link between these ranks is unknown"
 
 
 def _share(rows: list[CommRow]) -> float | None:
@@ -109,14 +109,12 @@ def _of_sweep(name: str, row: CommRow, share: float, evidence: Evidence) -> Find
     topology = topology_of(evidence)
     joined = None if topology is None else len(topology.fast_pairs())
     if topology is not None and joined is not None and joined < len(topology.gpu_pairs()):
-        said.append(
-            f"NVLink joins {joined} of {counted(len(topology.gpu_pairs()), 'GPU pair')}; the others go over PCIe"
-        )
+        said.append(f"NVLink joins {joined} of {counted(len(topology.gpu_pairs()), 'GPU pair')}; the others use PCIe")
     return Finding(
         severity="problem" if share < MIN_FRACTION.value / 2 else "warning",
         title=f"{name} reaches {format_percent(share)} of the link's peak",
         evidence=tuple(said),
-        confidence="measured; that every rank can use the whole link is assumed",
+        confidence="measured; assumes that every rank can use the whole link",
         advice=(
             Advice(text="find the link: measure every pair of ranks", command="stepscope comm --ops none --pairs"),
             *_tools(row, evidence),
@@ -130,13 +128,13 @@ def _tools(row: CommRow, evidence: Evidence) -> tuple[Advice, ...]:
     if row.backend != "nccl":
         return ()
     way = Advice(
-        text="see which way NCCL goes (P2P, SHM, NET) and with how many channels",
+        text="show NCCL's transport (P2P, SHM, NET) and its number of channels",
         command="export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH",
     )
     if is_amd(evidence):
-        return Advice(text="look whether links are down or missing", command="rocm-smi --showtopo"), way
+        return Advice(text="check whether links are down or missing", command="rocm-smi --showtopo"), way
     return Advice(
-        text="look whether links are down or missing", command="nvidia-smi nvlink -s && nvidia-smi topo -m"
+        text="check whether links are down or missing", command="nvidia-smi nvlink -s && nvidia-smi topo -m"
     ), way
 
 
@@ -160,7 +158,7 @@ def _of_end(end: SlowEnd, verdict: PairsVerdict, evidence: Evidence) -> Finding:
         title=f"{who} {what} {end.ratio:.1f}x as slowly as the others",
         evidence=(
             f"{end.slow} of its {counted(end.of, 'pair')} that way are slow, among {counted(verdict.world_size, 'rank')}",
-            "pairs among the others are not alike slow: it is this end, not its links to single peers",
+            "pairs among the other ranks are not slow: the cause is this end, not its links to single peers",
         ),
         confidence="measured",
         advice=_repair(end, evidence),
@@ -170,12 +168,10 @@ def _of_end(end: SlowEnd, verdict: PairsVerdict, evidence: Evidence) -> Finding:
 
 def _repair(end: SlowEnd, evidence: Evidence) -> tuple[Advice, ...]:
     if end.host is None:
-        return (
-            Advice(text=f"look at the devices and cores of {plural(len(end.ranks), 'rank')} {in_words(end.ranks)}"),
-        )
+        return (Advice(text=f"check the devices and cores of {plural(len(end.ranks), 'rank')} {in_words(end.ranks)}"),)
     return (
-        Advice(text="look at its NIC, cable and switch port: ethtool or ibstat for the rate, errors and drops"),
-        Advice(text="until it is repaired, leave the host out of the job", command=excluding(evidence, end.host)),
+        Advice(text="check its NIC, cable and switch port: ethtool or ibstat for the rate, errors and drops"),
+        Advice(text="exclude the host until it is repaired", command=excluding(evidence, end.host)),
     )
 
 
@@ -189,17 +185,17 @@ def _of_pair(pair: SlowPair, evidence: Evidence, verdict: PairsVerdict) -> Findi
         severity="warning",
         title=f"messages between ranks {a} and {b}{where} take {pair.ratio:.1f}x as long as between other pairs",
         evidence=(
-            f"{pair.time_ns / 1e3:.0f} us at {format_size(pair.size_bytes)}; like pairs {pair.typical_ns / 1e3:.0f} us",
+            f"{pair.time_ns / 1e3:.0f} us at {format_size(pair.size_bytes)}; similar pairs {pair.typical_ns / 1e3:.0f} us",
             "seen in more than one measurement of this pair",
         ),
         confidence="measured",
         advice=(
             Advice(
-                text="look at the link between the two: "
+                text="check the link between the two: "
                 + ("nvidia-smi nvlink -s within a host, " if nccl else "cores and memory within a host, ")
                 + "the switch between hosts"
             ),
-            Advice(text="order ranks so that neighbours in the ring are not these two, until it is repaired"),
+            Advice(text="until it is repaired, order ranks so that these two are not neighbours in the ring"),
         ),
         subject=f"ranks {a} and {b}",
     )
@@ -207,7 +203,7 @@ def _of_pair(pair: SlowPair, evidence: Evidence, verdict: PairsVerdict) -> Findi
 
 RULE = Rule(
     name="slow-link",
-    symptom="a link between ranks is slower than it can be, or than its like",
+    symptom="a link between ranks is slower than its peak, or than similar links",
     needs=("comm",),
     look=check,
     protocol=3,

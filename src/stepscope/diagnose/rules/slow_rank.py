@@ -53,7 +53,7 @@ STEPS = Threshold(value=LEAST_STEPS, unit="common timed steps", source="METRICS,
 EXCESS = Threshold(
     value=MIN_EXCESS,
     unit="median excess / others' own time",
-    source="as for traces: less is what ordinary clocks and schedulers take (2026-11)",
+    source="as for traces: clocks and schedulers usually cause less (2026-11)",
 )
 ROTATING = Threshold(
     value=MIN_ROTATING,
@@ -61,10 +61,10 @@ ROTATING = Threshold(
     source="twice the expected range of 8 normal samples whose spread is 3%",
 )
 ONE_OFF = Threshold(
-    value=MIN_ONE_OFF, unit="share of all step time", source="less is not worth a word: 1 step of 100, 5 times as long"
+    value=MIN_ONE_OFF, unit="share of all step time", source="less is negligible: 1 step of 100, 5 times as long"
 )
 OUTLIER = Threshold(
-    value=OUTLIER_MADS, unit="MAD over steps", source="of normal noise one step in 1e9 is beyond 6 sigma"
+    value=OUTLIER_MADS, unit="MAD over steps", source="with normal noise one step in 1e9 exceeds 6 sigma"
 )
 
 
@@ -112,7 +112,7 @@ def _finding(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes, r
 
 def _title(slow: Slow) -> str:
     if slow.kind == "rotating":
-        return f"ranks take turns in being last: {format_duration(slow.excess_ns)} of waiting in a typical step"
+        return f"the last rank rotates: {format_duration(slow.excess_ns)} of waiting in a typical step"
     where = f"rank {slow.rank} on {slow.host}"
     if slow.kind == "one-off":
         return (
@@ -125,8 +125,8 @@ def _evidence(slow: Slow, times: OwnTimes) -> tuple[str, ...]:
     own, low = format_duration(slow.others_ns), slow.low_ns
     if slow.kind == "rotating":
         return (
-            f"own time {own}; whoever is last takes {format_duration(slow.excess_ns)} more than the others (median)",
-            f"in {slow.late_steps} of {slow.steps} steps by over {format_percent(MIN_ROTATING)}; no rank is it "
+            f"own time {own}; the last rank takes {format_duration(slow.excess_ns)} more than the others (median)",
+            f"in {slow.late_steps} of {slow.steps} steps by over {format_percent(MIN_ROTATING)}; no rank is last "
             "most of the time",
         )
     said = []
@@ -145,7 +145,7 @@ def _evidence(slow: Slow, times: OwnTimes) -> tuple[str, ...]:
     if slow.part is not None and slow.part_ns is not None:
         said.append(f"{format_duration(slow.part_ns)} of it {WORDS[slow.part]}")
     if slow.samples_ratio is not None and abs(slow.samples_ratio - 1) > MIN_EXCESS:
-        said.append(f"it is given {slow.samples_ratio:.2f} times the others' samples a step")
+        said.append(f"it gets {slow.samples_ratio:.2f} times the others' samples a step")
     neighbours = sum(host == slow.host for host in times.hosts)
     if neighbours < times.ranks:
         said.append(f"{counted(neighbours, 'rank')} of {times.ranks} run on {slow.host}")
@@ -157,7 +157,7 @@ def _confidence(slow: Slow, times: OwnTimes) -> str:
         return "measured; what happened in those steps is not recorded"
     text = f"measured over {slow.steps} steps"
     if times.ranks == 2 and slow.kind == "chronic":
-        return f"{text}; with two ranks, slow is what the other one is not"
+        return f"{text}; with two ranks, slow only means slower than the other"
     return text
 
 
@@ -165,14 +165,14 @@ def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes) ->
     if slow.kind == "rotating":
         return (
             Advice(
-                text="look for what interrupts ranks: other jobs, too many threads, data of uneven length",
+                text="check what interrupts ranks: other jobs, too many threads, data of uneven length",
                 command="stepscope doctor",
             ),
         )
     if slow.kind == "one-off":
         return (
             Advice(
-                text="look at what ran then: checkpoints, evaluation, garbage collection, other jobs",
+                text="check what ran in these steps: checkpoints, evaluation, garbage collection, other jobs",
                 command=profiled(evidence, cell.cell),
             ),
         )
@@ -182,22 +182,21 @@ def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes) ->
     elif slow.part == "data_wait":
         advice.append(
             Advice(
-                text=f"its data comes late: check where rank {slow.rank} reads from, and give it loader workers",
+                text=f"its data arrives late: check where rank {slow.rank} reads from, and give it loader workers",
                 command=again(evidence, cell.cell, ("num_workers", 2)),
             )
         )
     else:
         advice.append(
             Advice(
-                text=f"look at {slow.host}: throttled clocks, a neighbour on its cores, another GPU model",
+                text=f"check {slow.host}: throttled clocks, other jobs on its cores, another GPU model",
                 command="stepscope doctor",
             )
         )
     if len(set(times.hosts)) > 1:
         advice.append(
             Advice(
-                text=f"exclude the host: without {slow.host} the step is up to "
-                f"{format_percent(slow.stake_fraction)} shorter",
+                text=f"exclude {slow.host}: the step is then up to {format_percent(slow.stake_fraction)} shorter",
                 command=excluding(evidence, slow.host),
             )
         )
@@ -227,8 +226,7 @@ def _quiet(cells: Sequence[TimedCell], times: Sequence[OwnTimes]) -> str:
     at = max(range(len(cells)), key=lambda i: times[i].largest_excess_fraction)
     return (
         f"{cells[at].name}: the slowest rank takes {format_percent(times[at].largest_excess_fraction)} more than "
-        "the others, "
-        f"limit {format_percent(MIN_EXCESS)}"
+        f"the others, limit {format_percent(MIN_EXCESS)}"
     )
 
 

@@ -50,7 +50,7 @@ def _look(job: TraceEvidence) -> Said:
     short, calls = sum(m.short_calls for _, m in ranks), sum(m.calls for _, m in ranks)
     part = Part([_share(p, m) for p, m in ranks])
     limit = format_duration(ranks[0][1].short_limit_ns)
-    said = f"{format_percent(short / calls)} of {calls:,} compute kernels are over within {limit}"
+    said = f"{format_percent(short / calls)} of {calls:,} compute kernels take at most {limit}"
     if short / calls < MOSTLY_SHORT.value or part.share < WORTH:
         return (
             f"{said} and take {part} of the time with their gaps, limits "
@@ -59,13 +59,13 @@ def _look(job: TraceEvidence) -> Said:
     return part.finding(
         f"{said}: they and the gaps between kernels take {part} of the time",
         (*_per_step(ranks),),
-        confidence="measured; how much of it fusing returns depends on what can be fused",
+        confidence="measured; the gain depends on how many kernels can be fused",
         advice=(
             Advice(
-                text="look which sequences repeat, and fuse them: torch.compile, fused or foreach optimizers",
+                text="find repeated sequences and fuse them: torch.compile, fused or foreach optimizers",
                 command=trace_command(job, "--show sequences,kernels,launches"),
             ),
-            Advice(text="a larger micro-batch makes every kernel longer at the same number of launches"),
+            Advice(text="use a larger micro-batch, which makes every kernel longer at the same number of launches"),
         ),
     )
 

@@ -33,7 +33,7 @@ from stepscope.results.comm_facts import shared_memory_links, topology_of
 from stepscope.results.evidence import NEEDS, Evidence
 
 MOST_PAIRS = Threshold(
-    value=0, unit="GPU pairs across", source="one crossing is enough: a ring moves at its slowest link's pace"
+    value=0, unit="GPU pairs across", source="one crossing is enough: a ring is as fast as its slowest link"
 )
 _SHOWN = 6
 
@@ -88,16 +88,17 @@ def _pairs(topology: Topology, across: tuple[tuple[str, str], ...], transports: 
         severity="warning",
         title=f"{len(across)} of {counted(len(pairs), 'GPU pair')} reach each other only across the socket interconnect",
         evidence=tuple(evidence),
-        confidence="certain for the machine: its link matrix; which of these GPUs the job uses is not recorded",
+        confidence="certain for the machine, by its link matrix; which of these GPUs the job uses is not recorded",
         advice=(
             Advice(
                 text=f"jobs of up to {counted(len(largest), 'GPU')}: stay on one side",
                 command=f"export CUDA_VISIBLE_DEVICES={devices}",
             ),
             Advice(
-                text="larger jobs: keep tensor parallelism and FSDP groups inside a side; across it only data parallelism"
+                text="larger jobs: keep tensor parallelism and FSDP groups on one side; use only data parallelism "
+                "across sides"
             ),
-            Advice(text="measure what the crossing costs, pair by pair", command="stepscope comm --ops none --pairs"),
+            Advice(text="measure the cost of the crossing for each pair", command="stepscope comm --ops none --pairs"),
         ),
         subject="GPU pairs",
     )
@@ -127,8 +128,8 @@ def _nics(topology: Topology, far: tuple[str, ...]) -> Finding:
         confidence="certain for the machine; it matters to jobs on several hosts only",
         advice=(
             Advice(
-                text="without GPUDirect RDMA these GPUs go through host memory; let NCCL send through a GPU beside the card "
-                "(PXN, NVLink machines, on by default since 2.12)"
+                text="without GPUDirect RDMA the traffic of these GPUs goes through host memory; let NCCL send "
+                "through a GPU beside the card (PXN, NVLink machines, on by default since 2.12)"
             ),
             Advice(
                 text="ask the operator for a card on each socket, or use the GPUs beside the cards for jobs of few GPUs"

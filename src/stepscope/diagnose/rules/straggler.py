@@ -36,11 +36,11 @@ from stepscope.records.trace_stragglers import Straggler, StragglerReport
 from stepscope.results.evidence import TraceEvidence
 
 _CAUSE_ADVICE = {
-    "launch-bound": "its host launches late: look at this host's CPU (other jobs, governor, pinning, Python work)",
-    "more compute": "it computes longer: rebalance data or shards, or look for a slower (throttled) device",
-    "data": "its data loader is slower: storage, worker count or CPU of this host",
-    "sync": "its host waits for the device and then launches late: .item(), logging or checkpoints on this rank only?",
-    "memory copies": "it copies more: logging, checkpoints or pageable memory on this rank only?",
+    "launch-bound": "its host launches late: check this host's CPU (other jobs, governor, pinning, Python work)",
+    "more compute": "it computes longer: rebalance data or shards, or check for a slower (throttled) device",
+    "data": "its data loader is slower: check storage, worker count and CPU of this host",
+    "sync": "its host waits for the device and then launches late: check for .item(), logging or checkpoints only here",
+    "memory copies": "it copies more: check for logging, checkpoints or pageable memory on this rank only",
 }
 
 
@@ -49,7 +49,7 @@ def _look(job: TraceEvidence) -> Said:
     if report is None:
         return unread(job.summary, "no collective was recorded")
     if not report.instances:
-        return unread(job.summary, "no collective was seen on two ranks: give the traces of all ranks")
+        return unread(job.summary, "no collective appears on two ranks: give the traces of all ranks")
     windows = [p.budget.parts.window_ns for p in job.summary.ranks if p.budget is not None]
     waiting = report.waiting_ns / sum(windows) if any(windows) else 0.0
     if report.stragglers:
@@ -65,13 +65,13 @@ def _named(job: TraceEvidence, each: Straggler, window_ns: float) -> Finding:
     place = f"rank {each.rank}" + (f" on {host}" if host else "")
     advice = [
         Advice(
-            text=_CAUSE_ADVICE.get(each.cause, "compare its kernels and host with another rank's"),
+            text=_CAUSE_ADVICE.get(each.cause, "compare its kernels and host activity with another rank's"),
             command=trace_command(job, f"--show idle,kernels,operators --rank {each.rank}"),
         )
     ]
     if each.kind == "chronic" and host is not None and len({p.facts.host for p in job.summary.ranks}) > 1:
-        advice.append(Advice(text=f"if it is late run after run and nothing explains it, leave {host} out of the job"))
-    advice.append(Advice(text="a faster network would not help: this time is waiting, not transfer"))
+        advice.append(Advice(text=f"if it is late in every run without a known cause, exclude {host} from the job"))
+    advice.append(Advice(text="a faster network does not help: this time is waiting, not transfer"))
     return Finding(
         severity="problem",
         title=f"{place} is a straggler: the others wait for it ({each.cause})",
@@ -103,7 +103,7 @@ def _latest(job: TraceEvidence, rank: int) -> tuple[int, int] | None:
 
 def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Finding:
     once = report.pattern == "one-off"
-    when = "mostly in one collective" if once else "each time for a different one"
+    when = "mostly in one collective" if once else "each time for a different rank"
     return Finding(
         severity="warning",
         title=f"ranks wait for each other {format_percent(waiting)} of the time, {when}",
@@ -115,9 +115,9 @@ def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Find
         confidence="measured; no rank was late more often than chance allows",
         advice=(
             Advice(
-                text="a pause once in a while: garbage collection, a checkpoint, a stalled read"
+                text="check for occasional pauses: garbage collection, a checkpoint, a stalled read"
                 if once
-                else "uneven work from step to step: sequence lengths, padding, jitter of loaders or of shared hosts",
+                else "check for uneven work between steps: sequence lengths, padding, jitter of loaders or of shared hosts",
                 command=trace_command(job, "--show collectives,stragglers"),
             ),
         ),
@@ -126,7 +126,7 @@ def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Find
 
 RULE = Rule(
     name="straggler",
-    symptom="a rank that the others wait for, in the traces of a job",
+    symptom="the other ranks wait for one rank, in the traces of a job",
     needs=("traces",),
     look_at_job=_look,
     protocol=2,

@@ -44,7 +44,8 @@ MOST_SPREAD = Threshold(
 LEAST_SIZES = Threshold(
     value=0.5,
     unit="of the sizes",
-    source="2 ranks on a busy 2-core machine: one of 4 sizes 27% apart, the others 0 to 2% (2026-11): a moment, no device",
+    source="2 ranks on a busy 2-core machine: one of 4 sizes 27% apart, the others 0 to 2% (2026-11): a transient, "
+    "not the device",
 )
 LEAST_LIMIT = Threshold(value=0.98, unit="of the default power limit", source="as stepscope doctor; limits are rounded")
 _QUERY = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE"
@@ -63,8 +64,7 @@ def check(evidence: Evidence) -> Said:
     if products:
         worst = max(products, key=lambda row: row.rank_spread or 0.0)
         return (
-            f"no rank is {format_percent(MOST_SPREAD.value)} behind at half of "
-            f"{counted(len(products), 'size')}; most "
+            f"no rank is {format_percent(MOST_SPREAD.value)} behind at half of {counted(len(products), 'size')}; most "
             f"at one: {format_percent(worst.rank_spread or 0.0)}"
         )
     if any(gpu.power_limit_w is not None for gpu in _gpus(evidence)):
@@ -102,12 +102,10 @@ def _capped(gpus: list[GpuFact]) -> Finding:
         title=f"power limit lowered on {counted(len(gpus), 'GPU')}: GPU {lowest.index} may draw "
         f"{lowest.power_limit_w:.0f} of {lowest.power_limit_default_w:.0f} W",
         evidence=tuple(said),
-        confidence="certain: the driver says so; how far clocks drop depends on the work",
+        confidence="certain: reported by the driver; how far clocks drop depends on the work",
         advice=(
-            Advice(text="ask the operator, or as root", command="nvidia-smi -pl WATTS"),
-            Advice(
-                text="see what holds the clocks down under load", command="nvidia-smi -q -d PERFORMANCE,CLOCK,POWER"
-            ),
+            Advice(text="ask the operator, or raise the limit as root", command="nvidia-smi -pl WATTS"),
+            Advice(text="show what limits the clocks under load", command="nvidia-smi -q -d PERFORMANCE,CLOCK,POWER"),
         ),
         subject="power limit",
     )
@@ -125,18 +123,18 @@ def _slow(slow: list[CommRow], products: list[CommRow], query: str) -> Finding:
         "same product",
         evidence=(
             f"{worst.dtype} product on every rank at once{time}",
-            f"so at {len(slow)} of {counted(len(products), 'size')}",
+            f"the same at {len(slow)} of {counted(len(products), 'size')}",
         ),
         stake_fraction=spread,
-        confidence="likely: shared cores and memory of one host make ranks differ, too"
+        confidence="likely: shared cores and memory of one host also make ranks differ"
         if cpu
-        else "measured; why it is slow its own tools must say",
+        else "measured; the device's own tools show the cause",
         advice=(
-            Advice(text="look for other processes on its cores", command="top -H -b -n 1 | head -30")
+            Advice(text="check for other processes on its cores", command="top -H -b -n 1 | head -30")
             if cpu
-            else Advice(text="on its host, under load: clocks, temperature and what holds them down", command=query),
+            else Advice(text="check its host under load: clocks, temperature and clock limits", command=query),
             Advice(
-                text="measure again; if the same rank is slow, exclude its host or give it less work", command=_MATMUL
+                text="measure again; if the same rank is slow, exclude its host or reduce its work", command=_MATMUL
             ),
         ),
         subject=f"rank {worst.slowest_rank}",
@@ -145,7 +143,7 @@ def _slow(slow: list[CommRow], products: list[CommRow], query: str) -> Finding:
 
 RULE = Rule(
     name="throttling",
-    symptom="a device computes slower than its like",
+    symptom="a device computes slower than similar devices",
     needs=(),
     look=check,
     protocol=3,

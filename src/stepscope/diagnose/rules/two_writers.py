@@ -63,7 +63,7 @@ def _finding(run: TrainingRun) -> Finding | None:
         severity="problem",
         title=f"{run.run_id}: {what} in one metrics file, probably because {cause}",
         evidence=tuple(said),
-        confidence="certain: from the epochs' numbers; who wrote them is likely only",
+        confidence="certain: epoch numbers repeat or decrease; the writer is likely",
         advice=(Advice(text=fix),),
         subject=name_of(run),
         priority="wrong",
@@ -88,11 +88,14 @@ def _cause(run: TrainingRun, counts: Counter[int], backwards: Sequence[tuple[int
     if run.world_size is not None and run.world_size > 1 and times == {run.world_size}:
         return (
             f"each of {run.world_size} ranks writes",
-            "let rank 0 write alone: if torch.distributed.get_rank() == 0",
+            "let only rank 0 write: if torch.distributed.get_rank() == 0",
         )
     alternating = run.settings.get("epoch_series_alternate")
     if alternating is False or (alternating is None and len(backwards) == 1):
-        return ("the job was started again", "give every start its own folder, or cut off what a checkpoint repeats")
+        return (
+            "the job was restarted",
+            "give every start its own folder, or remove the epochs that a checkpoint repeats",
+        )
     return "two jobs wrote it", "give every job its own folder (its id in the path), and measure again"
 
 

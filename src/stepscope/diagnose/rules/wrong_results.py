@@ -36,7 +36,7 @@ MOST_WRONG = Threshold(value=0, unit="wrong elements", source="a collective is e
 _SHOWN = 4
 _PROTOCOLS = (
     Advice(
-        text="see whether one protocol alone is wrong (LL128 needs ordered 128-byte writes), and update NCCL",
+        text="check whether only one protocol is wrong (LL128 needs ordered 128-byte writes), and update NCCL",
         command="stepscope comm --ops all_reduce --sizes 1K:256M:4 --env NCCL_PROTO=Simple,LL,LL128",
     ),
 )
@@ -48,7 +48,7 @@ def check(evidence: Evidence) -> Said:
     if not checked:
         return Skipped(reason="no result of a collective was checked", command=f"{NEEDS['comm'][1]} --check")
     if not wrong:
-        return f"{counted(len(checked), 'size')} checked, all right"
+        return f"{counted(len(checked), 'size')} checked, all correct"
     called = sweep_names(evidence.comm)
     return tuple(
         _finding(f"{op_label(rows[0])} on {called(rows[0])}", rows, evidence) for rows in sweeps(wrong).values()
@@ -70,9 +70,9 @@ def _finding(name: str, wrong: list[CommRow], evidence: Evidence) -> Finding:
         evidence=(*shown, *more),
         confidence="measured: the result was compared with the expected one",
         advice=(
-            Advice(text="use no result of this machine until this is gone; models trained on it may be damaged"),
+            Advice(text="do not use results of this machine until this is fixed; models trained on it may be damaged"),
             Advice(
-                text=f"measure pairs of ranks to find the link or host, then look for errors there{errors}",
+                text=f"measure pairs of ranks to find the link or host, then check it for errors{errors}",
                 command="stepscope comm --ops none --pairs",
             ),
             *protocols,

@@ -24,7 +24,7 @@ def test_a_device_that_computes_is_good_news(tmp_path: Path) -> None:
 
 
 def test_a_job_that_waits_is_quiet(tmp_path: Path) -> None:
-    assert "from 80% on" in quiet(RULE, generated(tmp_path, world=2, overlap=False))
+    assert "limit 80%" in quiet(RULE, generated(tmp_path, world=2, overlap=False))
 
 
 @pytest.mark.parametrize(("compute", "fires"), [(800_000, True), (799_999, False)])

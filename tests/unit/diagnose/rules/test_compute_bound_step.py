@@ -14,7 +14,7 @@ def test_a_step_that_computes_is_good_news() -> None:
     (found,) = RULE.check(bench(one, two))
     assert found.severity == "info"
     assert found.stake_fraction is None
-    assert "of the step computes on 2 ranks" in found.title
+    assert "of the step is computation on 2 ranks" in found.title
     assert "efficiency 93%, excellent" in found.evidence
 
 

@@ -34,7 +34,7 @@ def test_a_cpu_job_waits_for_data_too(tmp_path: Path) -> None:
 
 def test_a_trace_without_any_event_is_skipped(tmp_path: Path) -> None:
     evidence = generated(tmp_path, world=1)
-    assert "nothing was recorded" in skipped(RULE, with_ranks(evidence, budget=None))
+    assert "no device work, operators" in skipped(RULE, with_ranks(evidence, budget=None))
 
 
 @pytest.mark.parametrize("category", ["annotation", "operator"])

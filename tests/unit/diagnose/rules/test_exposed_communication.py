@@ -21,7 +21,7 @@ def test_transfers_that_are_waited_for_fire_with_their_share(tmp_path: Path) -> 
     assert finding.severity == "problem"
     assert f"{share * 100:.0f}%" in finding.title
     assert finding.stake_fraction == pytest.approx(share, rel=0.1)
-    assert any("0% of communication runs under computation" in line for line in finding.evidence)
+    assert any("0% of communication is hidden under computation" in line for line in finding.evidence)
     assert any("stepscope trace" in (a.command or "") for a in finding.advice)
 
 
@@ -56,7 +56,7 @@ def test_from_device_events_alone_the_waiting_is_unknown_and_said_so(tmp_path: P
     generated(tmp_path, world=2, steps=4, overlap=False, transfer_ns=300_000)
     partly = analyse_job(tmp_path / "job", wanted=Wanted(sections=frozenset({"budget"})))
     finding = found(RULE, traced(partly))
-    assert "not taken off" in finding.confidence
+    assert "includes waiting" in finding.confidence
     assert "without --show budget" in finding.advice[0].text
 
 

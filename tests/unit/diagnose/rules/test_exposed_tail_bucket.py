@@ -35,7 +35,7 @@ def bucketed(folder: Path, *exposed_ns: int, steps: int = 3, members: tuple[str,
 
 def test_a_tail_that_is_most_of_what_is_exposed_fires_without_the_waiting(tmp_path: Path) -> None:
     finding = found(RULE, bucketed(tmp_path, 0, 10_000, 190_000))
-    assert finding.title == "the last of 3 buckets makes 95% of the exposed bucket time: 19% of the step"
+    assert finding.title == "the last of 3 buckets takes 95% of the exposed bucket time: 19% of the step"
     assert finding.stake_fraction == pytest.approx(0.19)
     assert "8.00 MiB, 190 us of it exposed" in finding.evidence[0]
     assert "bucket_cap_mb" in finding.advice[0].text

@@ -17,7 +17,7 @@ def of(run_id: str, ms: float, strategy: str, *, sure: bool = True, **known: Any
 def test_the_fastest_is_named_with_its_gain_over_the_slowest() -> None:
     (found,) = RULE.check(evidence(of("a", 15, "naive"), of("b", 10, "ddp"), of("c", 10.1, "bucketed")))
     assert found.title == "ddp is 50% faster than naive on 2 ranks"
-    assert found.evidence[1].startswith("not told apart from the fastest:")
+    assert found.evidence[1].startswith("not significantly slower than the fastest:")
     assert found.severity == "info"
 
 

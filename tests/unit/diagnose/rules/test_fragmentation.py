@@ -30,7 +30,7 @@ def test_a_failed_request_that_would_have_fitted_in_the_splinters_is_a_problem(t
     trace = [event("oom", 64 * MIB, device_free=2 * MIB)]
     (found,) = RULE.check(pool(tmp_path, split=8, trace=trace))
     assert found.severity == "problem"
-    assert "a request of 64.0 MiB failed: less than what lies split" in found.evidence
+    assert "a request of 64.0 MiB failed: less than the split memory" in found.evidence
 
 
 def test_free_as_a_whole_is_not_fragmented(tmp_path: Path) -> None:

@@ -50,4 +50,4 @@ def test_slower_to_the_accuracy_is_said_beside_it() -> None:
             run("b", ranks=2, dataset="d", epochs=epochs(seconds=[5.0] * 4, accuracy=[0.5, 0.6, 0.7, 0.8])),
         )
     )
-    assert "an epoch only: to validation accuracy 0.80 it is 0.50x" in found.evidence
+    assert "this is per epoch; to validation accuracy 0.80 the speed-up is 0.50x" in found.evidence

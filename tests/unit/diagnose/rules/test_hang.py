@@ -64,7 +64,9 @@ def test_a_rank_inside_what_the_others_left_is_stuck() -> None:
 
 def test_a_finished_job_is_quiet() -> None:
     outcome = RULE.check(of(*(dump(rank, *DONE) for rank in range(4))))
-    assert outcome == Quiet(rule="hang", looked_at="flight recorders of all ranks: no rank waits for a call of another")
+    assert outcome == Quiet(
+        rule="hang", looked_at="flight recorders of all ranks: no rank waits for a call of another rank"
+    )
 
 
 def test_being_behind_keeps_nobody_waiting() -> None:

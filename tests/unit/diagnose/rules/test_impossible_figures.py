@@ -36,7 +36,7 @@ def test_the_limit_leaves_caches_their_five_per_cent(speedup: float, fires: bool
 @pytest.mark.parametrize(
     ("base", "said"),
     [
-        ({"step_ns": step(10, n=3)}, "the baseline rests on 3 steps"),
+        ({"step_ns": step(10, n=3)}, "the baseline has only 3 steps"),
         ({"precision": "fp32"}, "different precision: None against fp32"),
         ({"notes": ("step times drifted",)}, "the baseline's own note: step times"),
     ],
@@ -75,7 +75,7 @@ def test_the_worst_rank_of_a_trace_counts() -> None:
         (160.0, {"ranks": 4}, "one rank's samples, not those of all ranks"),
         (2560.0, {"ranks": 4}, "multiplied by the ranks twice"),
         (1280.0, {"accumulation": 2}, "the step's time is one micro-step's"),
-        (2000.0, {}, "they were not taken over the same steps"),
+        (2000.0, {}, "they do not cover the same steps"),
     ],
 )
 def test_throughput_that_contradicts_its_step(samples_per_s: float, known: dict[str, Any], meaning: str) -> None:

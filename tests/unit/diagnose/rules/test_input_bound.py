@@ -35,7 +35,7 @@ def test_the_advice_follows_from_the_settings() -> None:
     cell = made("c", phases={"data_wait": 30.0}, num_workers=2, device="cuda", backend="nccl", epochs=2, steps=40)
     (found,) = RULE.check(bench(cell))
     texts = " | ".join(a.text for a in found.advice)
-    assert "use more workers: 4 instead of 2" in texts
+    assert "use 4 workers instead of 2" in texts
     assert "keep workers alive" in texts
     assert "pinned memory" in texts
 
@@ -43,4 +43,4 @@ def test_the_advice_follows_from_the_settings() -> None:
 def test_workers_that_have_no_core_are_not_praised() -> None:
     cell = made("c", phases={"data_wait": 30.0}, known={"threads_per_rank": 1})
     (found,) = RULE.check(bench(cell, environment=environment(usable_cores=2)))
-    assert "they need cores: 2 compute threads on 2 cores already" in found.advice[0].text
+    assert "workers need cores: 2 compute threads on 2 cores already" in found.advice[0].text

@@ -25,7 +25,7 @@ def test_a_cell_out_of_memory_gets_remedies_in_order_of_cost() -> None:
     assert "alone: " in text
     assert "of 16.0 GiB a rank" in text
     advice = [a.text for a in found.advice]
-    assert advice[0].startswith("half the micro-batch (32), twice the accumulation")
+    assert advice[0].startswith("halve the micro-batch (32) and double the accumulation")
     assert [word in text for word, text in zip(("half", "BF16", "recompute", "shard", "device"), advice, strict=True)]
     assert found.advice[0].command == "stepscope bench MATRIX.yaml --set base.accumulation=2"
 

@@ -70,7 +70,7 @@ def test_borderline_nine_tenths_after_backward(tmp_path: Path, after: int, fires
 
 def test_a_trace_without_steps_or_backward_cannot_tell(tmp_path: Path) -> None:
     evidence = with_ranks(generated(tmp_path, world=2), gradient_sync=None)
-    assert "no step with a backward pass" in skipped(RULE, evidence)
+    assert "no recorded step has a backward pass" in skipped(RULE, evidence)
 
 
 def test_a_traced_cell_without_its_samples_is_looked_at_as_any_trace(tmp_path: Path) -> None:

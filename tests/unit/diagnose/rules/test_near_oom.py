@@ -19,10 +19,10 @@ def test_a_peak_near_the_capacity_fires_with_remedies_by_cost() -> None:
     assert found.severity == "warning"
     assert "marketed" in found.confidence
     costs = [advice.text for advice in found.advice]
-    assert costs[0].startswith("costs nothing")
+    assert costs[0].startswith("no cost")
     assert "(8 instead of 16)" in costs[1]
     assert "from 12 to 3.0 bytes a parameter" in costs[3]
-    assert costs[-1].startswith("costs most")
+    assert costs[-1].startswith("highest cost")
 
 
 def test_remedies_that_do_not_apply_are_left_out() -> None:
@@ -51,7 +51,7 @@ def test_a_run_that_failed_names_what_fits() -> None:
     assert found.title == "toy: b on 1 ranks ran out of device memory"
     assert found.severity == "problem"
     assert found.evidence[0].startswith("CUDA out of memory")
-    assert found.evidence[2] == "fits: a on 1 ranks, peak 37.3 GiB"
+    assert found.evidence[2] == "a on 1 ranks fits, peak 37.3 GiB"
 
 
 def test_a_failed_request_in_a_snapshot_names_who_held_the_memory(tmp_path: Path) -> None:

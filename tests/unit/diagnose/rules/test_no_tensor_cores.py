@@ -55,5 +55,5 @@ def test_names_that_tell_nothing_are_no_evidence() -> None:
 
 
 def test_a_device_without_a_name_and_kernels_that_do_not_tell(tmp_path: Path) -> None:
-    assert "neither the device's name" in skipped(RULE, by_hand(*kernels(("sgemm_32x32x32_NT", 600))))
+    assert "neither its name nor its kernels" in skipped(RULE, by_hand(*kernels(("sgemm_32x32x32_NT", 600))))
     assert "CPU job" in skipped(RULE, generated(tmp_path, world=2, device="gloo"))

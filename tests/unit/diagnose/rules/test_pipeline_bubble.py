@@ -44,8 +44,8 @@ def test_sixteen_stages_with_four_micro_batches_idle_79_percent(tmp_path: Path) 
     assert found.severity == "problem"
     assert found.stake_fraction == pytest.approx(15 / 19)
     assert found.advice[0].text.startswith("use 135 micro-batches or more")  # 15 / (135 + 15) = 10%
-    assert "a global batch of 270 (now 8)" in found.advice[1].text
-    assert "make 8 of them" in found.advice[2].text
+    assert "the global batch is 270 (now 8)" in found.advice[1].text
+    assert "give 8 of them" in found.advice[2].text
 
 
 def test_interleaved_chunks_divide_the_bubble(tmp_path: Path) -> None:

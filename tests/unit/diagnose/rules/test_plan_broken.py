@@ -43,4 +43,4 @@ def test_borderline_no_whole_step_decides_nothing(tmp_path: Path) -> None:
 
 
 def test_traces_of_other_tools_carry_no_plan(tmp_path: Path) -> None:
-    assert "carry no plan" in skipped(RULE, generated(tmp_path, world=2))
+    assert "have no communication plan" in skipped(RULE, generated(tmp_path, world=2))

@@ -24,14 +24,16 @@ def test_communication_that_could_hide_fires_with_what_is_avoidable() -> None:
     (found,) = RULE.check(bench(made("d", comm_ms=17, profile=PROFILE, **DEEP), comm=wire(1e9)))
     assert "15% of the step is exposed communication; better overlap could recover 14%" in found.title
     assert found.stake_fraction == pytest.approx((17 - 1.05) / 114, abs=0.01)
-    assert any("of communication hides; 94% could (the timeline of its own buckets)" in e for e in found.evidence)
+    assert any(
+        "of communication is hidden; 94% could be (from the timeline of its own buckets)" in e for e in found.evidence
+    )
 
 
 def test_communication_too_long_to_hide_is_not_overlaps_fault() -> None:
     """16 MiB at 100 MB/s take 168 ms and backward 60: whatever overlaps, about 112 ms stay exposed."""
     outcome = RULE.check(bench(made("d", comm_ms=112, profile=PROFILE, **DEEP), comm=wire(1e8)))
     assert isinstance(outcome, Quiet)
-    assert "of which overlap can return" in outcome.looked_at
+    assert "of which overlap could recover" in outcome.looked_at
 
 
 def test_more_exposed_than_all_communication_takes_is_no_negative_share() -> None:
@@ -39,7 +41,7 @@ def test_more_exposed_than_all_communication_takes_is_no_negative_share() -> Non
     (found,) = RULE.check(bench(made("d", comm_ms=27, profile=PROFILE, jitter=0, **DEEP), comm=wire(1e9)))
     assert found.stake_fraction == pytest.approx((16.8 - 1.05) / 124, abs=0.01)
     assert not any("-" in e.split("%")[0] for e in found.evidence)
-    assert any("the share that hides is unknown: more is exposed than the 16.8 ms" in e for e in found.evidence)
+    assert any("the hidden share is unknown: exposed time exceeds the 16.8 ms" in e for e in found.evidence)
 
 
 def test_little_exposed_is_quiet() -> None:
@@ -65,12 +67,12 @@ def test_waiting_for_a_slow_rank_is_not_counted_as_communication() -> None:
 def test_without_measured_collectives_a_naive_cell_stands_in() -> None:
     naive = made("n", comm_ms=17, profile=PROFILE, **(DEEP | {"strategy": "naive", "strategy_options": {}}))
     (found,) = RULE.check(bench(made("d", comm_ms=17, profile=PROFILE, **DEEP), naive))
-    assert any("0% of 17.0 ms of communication hides; 100% could" in e for e in found.evidence)
+    assert any("0% of the 17.0 ms of communication is hidden; 100% could be" in e for e in found.evidence)
 
 
 def test_without_either_the_bound_is_unknown_and_said_to_be() -> None:
     (found,) = RULE.check(bench(made("d", comm_ms=17, profile=PROFILE, **DEEP)))
-    assert "not known" in found.confidence
+    assert "unknown" in found.confidence
     assert "stepscope comm --ops all_reduce" in (found.advice[0].command or "")
 
 

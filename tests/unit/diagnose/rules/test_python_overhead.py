@@ -71,4 +71,4 @@ def test_borderline_less_than_half_of_the_lateness_is_left_to_launch_bound() -> 
     even = HostLateness(rank=0, late_ns=2 * fifth, operator_ns=fifth, python_ns=fifth)
     assert found(RULE, with_ranks(evidence, host_lateness=even))
     less = HostLateness(rank=0, late_ns=2 * fifth + 2, operator_ns=fifth + 2, python_ns=fifth)
-    assert "mostly it is inside operators" in quiet(RULE, with_ranks(evidence, host_lateness=less))
+    assert "mostly in operators" in quiet(RULE, with_ranks(evidence, host_lateness=less))

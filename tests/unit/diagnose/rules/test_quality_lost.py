@@ -61,9 +61,9 @@ def test_beyond_twice_the_noise(best: float, fires: bool) -> None:
     ("mine", "base", "said"),
     [
         ({"global_batch": 128, **WEAK}, {"global_batch": 32, **WEAK}, "4 times fewer updates an epoch"),
-        ({"global_batch": 32}, {"global_batch": 32}, "the number of updates is not the reason"),
+        ({"global_batch": 32}, {"global_batch": 32}, "the number of updates is not the cause"),
         ({"steps_per_epoch": 196}, {"steps_per_epoch": 782}, "updates an epoch: 196 against 782"),
-        ({}, {}, "per rank would be 4 times fewer updates"),
+        ({}, {}, "per rank, updates are 4 times fewer"),
         (
             {"settings": {"lr": 1e-3}},
             {"settings": {"optimizer.lr": 1e-3}},
@@ -112,5 +112,5 @@ def test_too_few_epochs_to_know_the_noise_need_five_points(best: float, fires: b
     assert isinstance(outcome, tuple) is fires
     if isinstance(outcome, tuple):
         assert outcome[0].severity == "warning"
-        assert "too few epochs to know the noise" in outcome[0].evidence[0]
+        assert "too few epochs to estimate the noise" in outcome[0].evidence[0]
         assert outcome[0].title.startswith("accuracy is 11.3 points lower on 4 ranks")

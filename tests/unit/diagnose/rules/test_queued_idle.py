@@ -48,7 +48,7 @@ def test_short_gaps_count_where_kernels_are_long_and_are_small_kernels_otherwise
 
 def test_gaps_before_work_without_a_recorded_launch_are_of_unknown_cause() -> None:
     finding = found(RULE, by_hand(*spaced(120, launched=False)))
-    assert "unknown cause" in finding.title
+    assert "cause is unknown" in finding.title
     assert "schedule(" in finding.advice[0].text
 
 

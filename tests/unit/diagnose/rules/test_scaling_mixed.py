@@ -39,8 +39,8 @@ def test_one_kind_is_quiet_and_so_is_each_on_its_own_baseline() -> None:
 @pytest.mark.parametrize(
     ("batch", "scaling", "title"),
     [
-        (64, "strong", "called strong scaling, and its batches are those of weak scaling"),
-        (32, "weak", "called weak scaling, and its batches are those of strong scaling"),
+        (64, "strong", "called strong scaling, but its batches are those of weak scaling"),
+        (32, "weak", "called weak scaling, but its batches are those of strong scaling"),
         (48, "strong", "neither strong nor weak scaling: global batch 48 on 2 ranks, 32 on 1 rank"),
     ],
 )

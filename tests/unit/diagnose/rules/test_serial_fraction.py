@@ -36,7 +36,7 @@ def test_the_square_term_is_named_where_the_data_show_it() -> None:
     (found,) = RULE.check(amdahl(0.02, kappa=0.01, sizes=(1, 2, 4, 8, 16)))
     assert any("fastest on 10 ranks" in line for line in found.evidence)
     (found,) = RULE.check(amdahl(0.1, sizes=(1, 2, 4, 8, 16)))
-    assert any("nothing grows with the square" in line for line in found.evidence)
+    assert any("no cost that grows with the square" in line for line in found.evidence)
 
 
 @pytest.mark.parametrize(("serial", "fires"), [(0.034, False), (0.037, True), (0.0, False)])

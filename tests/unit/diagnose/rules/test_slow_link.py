@@ -58,7 +58,7 @@ def test_a_slow_pair_is_named() -> None:
 
 def test_noise_of_pairs_is_quiet() -> None:
     outcome = RULE.check(evidence(comm=tuple(pairs(4, noise=random.Random(3), sigma=0.03))))
-    assert outcome == Quiet(rule="slow-link", looked_at="12 pairs: none 1.4x its like")
+    assert outcome == Quiet(rule="slow-link", looked_at="12 pairs: none 1.4x slower than similar pairs")
 
 
 def test_a_sweep_far_below_the_links_peak_fires_with_the_share() -> None:
@@ -73,7 +73,7 @@ def test_bridged_pairs_are_told_as_the_reason() -> None:
     topology = parse_topology(BRIDGED)
     shape = NVLINK | {"world_size": 3, "link_peak_bytes_per_s": 300e9}
     (found,) = RULE.check(evidence(comm=sweep(20e9, **shape), topology=topology))
-    assert found.evidence[1] == "NVLink joins 1 of 3 GPU pairs; the others go over PCIe"
+    assert found.evidence[1] == "NVLink joins 1 of 3 GPU pairs; the others use PCIe"
 
 
 @pytest.mark.parametrize(("share", "fires"), [(0.59, True), (0.61, False), (1.07, False)])

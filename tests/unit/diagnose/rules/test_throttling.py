@@ -36,7 +36,7 @@ def test_a_rank_that_computes_slower_is_named_with_what_it_costs_all() -> None:
     (found,) = RULE.check(evidence(comm=(product(0.25), product(0.2, size=1 << 26))))
     assert found.title == "rank 3 computes 25% slower than the fastest rank on the same product"
     assert found.stake_fraction == 0.25
-    assert found.evidence[1] == "so at 2 of 2 sizes"
+    assert found.evidence[1] == "the same at 2 of 2 sizes"
     assert found.advice[0].command == "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE"
 
 

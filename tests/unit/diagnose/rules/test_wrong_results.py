@@ -49,7 +49,7 @@ def test_every_sweep_is_its_own_finding() -> None:
 
 def test_right_results_are_quiet_with_their_number() -> None:
     outcome = RULE.check(evidence(comm=(collective(MIB, 100), collective(2 * MIB, 190))))
-    assert outcome == Quiet(rule="wrong-results", looked_at="2 sizes checked, all right")
+    assert outcome == Quiet(rule="wrong-results", looked_at="2 sizes checked, all correct")
 
 
 def test_unchecked_is_neither_right_nor_wrong() -> None:
