@@ -113,6 +113,9 @@ def paired(
             if left
         ]
     if not found:
+        for name, summary in zip(names, (before, after), strict=True):
+            if why := next((p.unread for p in summary.ranks if p.unread), None):
+                raise DataError(f"nothing to compare: the device of {name} was not read", why=why)
         raise DataError(
             "nothing to compare: the two jobs share no rank with device work or operators",
             why=f"{names[0]} has ranks {ranges(old) or 'none'}, {names[1]} has ranks {ranges(new) or 'none'}",

@@ -170,16 +170,11 @@ class Part:
 
 
 def trace_command(job: TraceEvidence, options: str) -> str:
-    """``stepscope trace FOLDER OPTIONS`` for this job's files."""
-    files = [Path(p.facts.file) for p in job.summary.ranks]
-    folders = {file.parent for file in files}
-    if len(files) == 1:
-        where = shlex.quote(str(files[0]))
-    elif len(folders) == 1:
-        where = shlex.quote(str(folders.pop()))
-    else:
-        where = "TRACES"
-    return f"stepscope trace {where} {options}"
+    """``stepscope trace FOLDER OPTIONS`` for this job's files; of files in folders of their ranks, each by its name."""
+    files = list(dict.fromkeys(p.facts.file for p in job.summary.ranks))
+    folders = {str(Path(file).parent) for file in files}
+    where = folders if len(folders) == 1 < len(files) else files
+    return f"stepscope trace {shlex.join(where)} {options}"
 
 
 def cut(name: str, at: int = 90) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -71,6 +72,12 @@ def too_short(run: TrainingRun, drop_epochs: int) -> bool:
         and len(steady_epochs(run, drop_epochs)) == len(timed_epochs(run))
         and all(e.warmup is None for e in run.epochs)
     )
+
+
+def epochs_mixed(run: TrainingRun) -> bool:
+    """Whether the epochs of several trainings stand in one file: some twice, or in falling order (`two-writers`)."""
+    numbers = [epoch.number for epoch in run.epochs]
+    return bool(run.settings.get("duplicate_epochs")) or any(after <= before for before, after in pairwise(numbers))
 
 
 def best_accuracy(run: TrainingRun, *, epochs: int | None = None) -> float | None:

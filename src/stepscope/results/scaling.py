@@ -12,7 +12,7 @@ import numpy as np
 
 from stepscope.records.training import Epoch, Measured, ScalingRow, TrainingRun
 from stepscope.results.data_use import duplicated, same_data, scaling_of
-from stepscope.results.figures import best_accuracy, steady_epochs, steady_times
+from stepscope.results.figures import best_accuracy, epochs_mixed, steady_epochs, steady_times
 from stepscope.results.learning import target_times
 from stepscope.results.quality import quality
 from stepscope.stats.bootstrap import ratio_of_means
@@ -34,10 +34,16 @@ def scaling_rows(
 ) -> tuple[ScalingRow, ...]:
     """One row for every finished run whose baseline is known, and for every baseline; in the order of ``runs``.
 
+    None for a run, or against a baseline, whose epochs are those of several trainings.
+
     drop_epochs: first epochs left out of means (warm-up), as long as one remains. targets: validation accuracies (0 to 1)
     to give the time to; empty: those that say most, see :class:`TargetTime`.
     """
-    by_run = {run.run_id: base for run in runs if (base := baseline_of(run, runs)) is not None}
+    by_run = {
+        run.run_id: base
+        for run in runs
+        if (base := baseline_of(run, runs)) is not None and not epochs_mixed(run) and not epochs_mixed(base)
+    }
     bases = {base.run_id for base in by_run.values()}
     rows = []
     for run in runs:

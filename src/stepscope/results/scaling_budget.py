@@ -17,7 +17,7 @@ from stepscope.core.words import counted
 from stepscope.records.scaling_budget import ScalingBudget, ScalingPart, ScalingReading
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.records.training import Measured, Scaling, ScalingRow, TrainingRun
-from stepscope.results.figures import steady_times
+from stepscope.results.figures import PER_EPOCH, epochs_mixed, steady_times
 from stepscope.stats.bootstrap import ratio_of_means
 from stepscope.stats.measured import BOOTSTRAP_SEED
 from stepscope.stats.order import MIN_INTERVAL_SAMPLES
@@ -62,7 +62,13 @@ def scaling_budgets(
     by_id = {run.run_id: run for run in evidence.runs if run.workload is None}  # cells of ours have rules of their own
     rows = {row.run_id: row for row in evidence.scaling if not row.is_baseline and row.baseline_id in by_id}
     runs = [_of_run(by_id[key], by_id[row.baseline_id], row, drop_epochs) for key, row in rows.items() if key in by_id]
-    runs += [_undecided(run, by_id) for run in by_id.values() if run.run_id not in rows]
+    mixed = {key for key, run in by_id.items() if epochs_mixed(run)}
+    notes += [
+        f"no scaling verdict: {run.run_id} holds the epochs of several trainings"
+        for run in by_id.values()
+        if run.run_id in mixed and len(by_id) > 1
+    ]
+    runs += [_undecided(run, by_id) for run in by_id.values() if run.run_id not in rows and run.run_id not in mixed]
     return (*traced, *(each for each in runs if each is not None)), tuple(notes)
 
 
@@ -347,9 +353,12 @@ def _run_times(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> tuple[s
 
 
 def _run_parts(run: TrainingRun, unit: str) -> dict[str, float]:
-    """What the source tells of a step's parts; one rank alone exposes no communication."""
+    """What the source tells of a step's or an epoch's parts; one rank alone exposes no communication."""
     if unit != "step":
-        return {}
+        per_epoch = run.settings.get(PER_EPOCH)
+        if isinstance(per_epoch, int | float):
+            return {"exposed_comm": float(per_epoch)}
+        return {"exposed_comm": 0.0} if run.world_size == 1 else {}
     if run.phases is not None:
         return {key: getattr(run.phases, name) for name, key in PHASES.items()}
     if run.exposed_comm_ns is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from stepscope.diagnose.trace_facts import Part, cut, reads_traces, trace_comman
 from stepscope.hardware.matrix_units import has_matrix_units, has_tf32, peak_ratio
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.results.evidence import TraceEvidence
+from stepscope.results.open import load_evidence
 
 
 def fires(stake: float, subject: str | None = None) -> Finding:
@@ -34,7 +36,7 @@ def looked(count: int, *outcomes: Outcome) -> Outcome:
 
 
 def test_one_job_needs_no_subject_and_several_do() -> None:
-    assert looked(1, (fires(0.2),)) == (fires(0.2),)
+    assert looked(1, (fires(0.2),)) == (replace(fires(0.2), job="job0"),)
     outcome = looked(3, (fires(0.2, "rank 7"),), Quiet(rule="r", looked_at="q"), (fires(0.1),))
     assert isinstance(outcome, tuple)
     assert [f.subject for f in outcome] == ["job0, rank 7", "job2"]
@@ -63,6 +65,17 @@ def test_the_command_names_the_folder_or_the_only_file(tmp_path: Path) -> None:
     assert trace_command(alone, "--show idle") == (
         f"stepscope trace '{tmp_path / 'one of them' / 'job' / 'rank-0.json'}' --show idle"
     )
+
+
+def test_the_command_names_traces_in_folders_of_their_ranks(tmp_path: Path) -> None:
+    job = generated(tmp_path, world=2).traces[0]
+    files = []
+    for each in job.summary.ranks:
+        folder = tmp_path / f"rank{each.facts.rank}"
+        folder.mkdir()
+        files.append(Path(each.facts.file).rename(folder / "a.json"))
+    moved = load_evidence([tmp_path]).traces[0]
+    assert trace_command(moved, "--show idle") == f"stepscope trace {files[0]} {files[1]} --show idle"
 
 
 def test_rules_that_need_more_than_traces_are_not_asked_by_trace() -> None:

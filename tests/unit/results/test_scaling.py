@@ -212,10 +212,14 @@ def test_an_epoch_without_a_time_makes_the_time_unknown_not_shorter() -> None:
     assert (target.reached_epochs, target.time_ns, target.speedup) == (4, None, None)
 
 
-def test_a_file_of_two_writers_has_no_time_to_an_accuracy() -> None:
+def test_a_file_of_two_writers_has_no_speed_up() -> None:
     base, fast = learned()
     mixed = run("b", ranks=4, dataset="imdb", epochs=fast.epochs, settings={"duplicate_epochs": (2, 3)})
-    assert rows(base, mixed)["b"].targets == ()
+    assert rows(base, mixed) == {}
+    twice = run("b", ranks=4, dataset="imdb", epochs=(*fast.epochs, *fast.epochs))
+    found = evidence(base, twice)
+    assert found.scaling == found.scaling_budgets == ()
+    assert found.remarks == ("no scaling verdict: b holds the epochs of several trainings",)
 
 
 def test_rows_keep_the_order_of_runs_and_reach_the_evidence() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.evidence import epochs, evidence, run
 from tests.trace_builder import build, write_job
 
 from stepscope.core.errors import UsageError
@@ -16,6 +17,7 @@ from stepscope.records.imported import Stated
 from stepscope.records.scaling_budget import ScalingBudget, ScalingReading
 from stepscope.results.comparing import Side, compare
 from stepscope.results.evidence import Evidence
+from stepscope.results.figures import PER_EPOCH
 from stepscope.results.missing import require_stated
 from stepscope.results.open import load_evidence
 from stepscope.results.scaling_budget import _reading
@@ -207,3 +209,15 @@ def test_a_residue_of_float_arithmetic_is_no_loss() -> None:
     reading = _reading("weak", 1.0, None, None, 2.0, 2.3e9, 1.15e9, base, run)
     assert parts_of(reading) == {"compute": pytest.approx(1e9), "input": 0.0}
     assert [part.share for part in reading.parts if part.key == "input"] == [0.0]
+
+
+def test_communication_by_the_epoch_is_a_part_of_it() -> None:
+    """40 s on 1 rank, 16 s on 4: 6 of the 6 s lost are communication."""
+    base = run("one", epochs=epochs(seconds=[50.0, 40.0, 40.0]), dataset="d")
+    four = run(
+        "four", ranks=4, epochs=epochs(seconds=[20.0, 16.0, 16.0]), dataset="d", baseline_id="one",
+        settings={PER_EPOCH: 6e9},
+    )  # fmt: skip
+    (budget,) = evidence(base, four).scaling_budgets
+    assert budget.no_parts is None
+    assert parts_of(budget.readings[0]) == {"exposed_comm": pytest.approx(6e9), "rest": 0.0}

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.trace_builder import build, write_job
 
+from stepscope.cli.trace_diff import paired
+from stepscope.core.errors import DataError
 from stepscope.diagnose.trace_findings import diagnose_traces
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.views import trace_budget
@@ -70,3 +72,13 @@ def test_a_cpu_job_is_no_unread_device(tmp_path: Path) -> None:
     summary = analyse_job(write_job(build(world=2, device="gloo"), tmp_path))
     assert all(p.unread is None and p.budget is not None for p in summary.ranks)
     assert load_file(next(tmp_path.iterdir())).meta.unread == {}
+
+
+def test_a_difference_of_unread_devices_says_why_there_is_none(tmp_path: Path) -> None:
+    cats = {"kernel": "mtia_ccp_events", "gpu_memcpy": "mtia_ccp_events", "cuda_runtime": "mtia_runtime"}
+    unread = analyse_job(renamed(tmp_path / "new", cats))
+    read = analyse_job(write_job(build(world=2), tmp_path / "old"))
+    for before, after, side in ((read, unread, "new"), (unread, read, "old"), (unread, unread, "old")):
+        with pytest.raises(DataError, match=f"the device of {side} was not read") as refused:
+            paired(before, after, names=("old", "new"))
+        assert "mtia_ccp_events" in (refused.value.why or "")

@@ -46,7 +46,7 @@ from stepscope.records.training import TrainingRun
 from stepscope.results.cell_facts import exposed
 from stepscope.results.comm_costs import CommCosts, comm_costs
 from stepscope.results.evidence import Evidence
-from stepscope.results.figures import setting
+from stepscope.results.figures import PER_EPOCH, exposed_fraction, setting
 from stepscope.results.pairs import Pair, cell_of, name_of, pairs
 
 MAX_EXPOSED = Threshold(value=0.20, unit="share of the step", source="METRICS, Scaling: efficiency is good above 0.80")
@@ -72,11 +72,15 @@ LATENCY_SHARE = Threshold(
 )
 
 
+_WAITING = {"epoch": ", waiting included"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cost:
     """One run's communication. share: of the step; cost_ns, step_ns: None where only an efficiency is known.
 
-    fixed_ns: of the rest of the step, what does not grow with the batch (optimizer). causes: see :func:`_causes`.
+    fixed_ns: of the rest of the step, what does not grow with the batch (optimizer). causes: see :func:`_causes`. per: what
+    the times are of.
     """
 
     run: TrainingRun
@@ -87,6 +91,7 @@ class _Cost:
     measured: bool
     said: tuple[str, ...]
     causes: tuple[tuple[str, str], ...]
+    per: str = "step"
 
     @property
     def factor(self) -> float:
@@ -155,7 +160,7 @@ def _pace(run: TrainingRun) -> float:
 
 def _measured(known: _Known, run: TrainingRun) -> _Cost | None:
     if run.exposed_comm_ns is None or run.step_ns is None or run.step_ns.value <= 0:
-        return None
+        return _by_epoch(known, run)
     step, cost = run.step_ns.value, run.exposed_comm_ns.value
     cell = cell_of(known.evidence, run)
     net = None if cell is None else exposed(cell.result)
@@ -182,6 +187,29 @@ def _measured(known: _Known, run: TrainingRun) -> _Cost | None:
         measured=True,
         said=(*said, *(() if latency is None else (latency[1],))),
         causes=_causes(known.evidence, run, None if latency is None else latency[0]),
+    )
+
+
+def _by_epoch(known: _Known, run: TrainingRun) -> _Cost | None:
+    """Where the source timed the communication of an epoch, not of a step."""
+    share, per_epoch = exposed_fraction(run), run.settings.get(PER_EPOCH)
+    if not share or per_epoch is None:
+        return None
+    said = (
+        f"communication {format_duration(per_epoch)} of an epoch of {format_duration(per_epoch / share)}: "
+        f"{format_percent(share)}, waiting for other ranks included"
+    )
+    latency = _latency(known, run)
+    return _Cost(
+        run=run,
+        share=share,
+        cost_ns=per_epoch,
+        step_ns=per_epoch / share,
+        fixed_ns=0.0,
+        measured=True,
+        said=(said, *(() if latency is None else (latency[1],))),
+        causes=_causes(known.evidence, run, None if latency is None else latency[0]),
+        per="epoch",
     )
 
 
@@ -287,7 +315,8 @@ def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
     lost = "exposed communication" if worst.measured else "lost, most likely to communication"
     return Finding(
         severity="problem",
-        title=f"communication-bound: {format_percent(worst.share)} of the step on {counted(run.world_size or 0, 'rank')}"
+        title=f"communication-bound: {format_percent(worst.share)} of the {worst.per} on"
+        f" {counted(run.world_size or 0, 'rank')}"
         f" is {lost}; {named}",
         evidence=(
             *worst.said,
@@ -296,7 +325,7 @@ def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
             *((f"also {', '.join(rest)}",) if rest else ()),
         ),
         stake_fraction=worst.share,
-        confidence="measured: exposed communication of the fastest run on that many ranks"
+        confidence=f"measured: exposed communication of the fastest run on that many ranks{_WAITING.get(worst.per, '')}"
         if worst.measured
         else "likely: inferred from the speed-up and the sizes; communication was not timed",
         advice=_advice(evidence, worst),

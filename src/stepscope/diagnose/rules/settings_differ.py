@@ -26,14 +26,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from stepscope.config.varied import SETTINGS
 from stepscope.core.words import counted
-from stepscope.diagnose.commands import remeasured
+from stepscope.diagnose.commands import again
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
-from stepscope.results.pairs import Pair, pairs
+from stepscope.results.pairs import Pair, cell_of, pairs
 
 _FACTS = (
     "model", "dataset", "dataset_size", "precision", "accumulation", "device", "hardware", "num_parameters", "unit",
@@ -102,10 +103,20 @@ def _finding(evidence: Evidence, pair: Pair, differing: dict[str, tuple[Any, Any
         evidence=tuple(f"{name}: {mine} against {theirs}" for name, (mine, theirs) in list(differing.items())[:8]),
         confidence="certain: both sources record the settings; whether the difference matters is for the reader to judge",
         advice=(
-            Advice(text="measure the baseline again with the run's settings", command=remeasured(evidence, pair.base)),
+            Advice(
+                text="measure the baseline again with the run's settings", command=_command(evidence, pair, differing)
+            ),
         ),
         subject=pair.name,
     )
+
+
+def _command(evidence: Evidence, pair: Pair, differing: dict[str, tuple[Any, Any]]) -> str | None:
+    """The baseline's command with the run's values; None where it is none of ours, or a matrix has no such key."""
+    cell = cell_of(evidence, pair.base)
+    if cell is None or not differing.keys() <= {*SETTINGS, "precision", "accumulation"}:
+        return None
+    return again(evidence, cell, *((name, mine) for name, (mine, _) in differing.items()))
 
 
 RULE = Rule(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.bench_evidence import bench, made
 from tests.calibration_rows import sweep
-from tests.evidence import MS, evidence, rate, run, step
+from tests.evidence import MS, epochs, evidence, rate, run, step
 
 from stepscope.diagnose.rules.communication_bound import RULE
 from stepscope.records.finding import Finding, Quiet, Skipped
@@ -152,3 +152,12 @@ def test_bf16_gradients_are_not_told_to_become_bf16() -> None:
     one = run("b", ranks=4, micro_batch=128, step_ns=step(100), exposed_comm_ns=step(40), precision="bf16")
     (found,) = RULE.check(evidence(one))
     assert not any("bf16" in advice.text for advice in found.advice)
+
+
+def test_communication_timed_by_the_epoch_counts_as_a_share_of_it() -> None:
+    """3 s of an epoch of 10 s, the first epoch left out."""
+    known = {"epochs": epochs(seconds=[20.0, 10.0, 10.0]), "settings": {"exposed_comm_ns_per_epoch": 3e9}}
+    found = fired(RULE.check(evidence(run("b", ranks=4, **SMALL, **known))))
+    assert found.title.startswith("communication-bound: 30% of the epoch on 4 ranks")
+    assert any("3.00 s of an epoch of 10.0 s: 30%, waiting for other ranks included" in line for line in found.evidence)
+    assert found.confidence.endswith("waiting included")
