@@ -19,7 +19,7 @@ change the arithmetic: check the loss.
 References
 ----------
 METRICS, Slips in the source documents, 1. torch.amp documentation (gradients have the parameters' dtype).
-Measured on gloo, 1 Gbit/s, 2 ranks: 315 to 326 ms a step, with the fp16 hook 177 to 189 (2026-11).
+Measured on gloo, 1 Gbit/s, 2 ranks: 315 to 326 ms per step, with the fp16 hook 177 to 189 (2026-11).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def check(evidence: Evidence) -> Said:
 
 
 def _ratio(cell: TimedCell, cells: Sequence[CellEvidence]) -> float | None:
-    """Bytes a step under AMP / in FP32; None where a plan or the number of parameters is not known."""
+    """Bytes per step under AMP / in FP32; None where a plan or the number of parameters is unknown."""
     sent, parameters = cell.cell.run.comm_bytes_per_step, cell.cell.run.num_parameters
     twin = _twin(cell, cells)
     full = None if twin is None else twin.run.comm_bytes_per_step
@@ -92,7 +92,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     twin = _twin(cell, evidence.cells)
     sent = format_bytes(cell.cell.run.comm_bytes_per_step or 0)
     said = [
-        f"{cell.cell.spec.precision}: {sent} a step"
+        f"{cell.cell.spec.precision}: {sent} per step"
         + (
             f", fp32: {format_bytes(twin.run.comm_bytes_per_step or 0)}"
             if twin is not None
@@ -110,7 +110,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     matters = share > MATTERS.value
     return Finding(
         severity="warning" if matters else "info",
-        title=f"AMP does not make the all-reduce smaller: {sent} a step, as in FP32",
+        title=f"AMP does not make the all-reduce smaller: {sent} per step, as in FP32",
         evidence=tuple(said),
         stake_fraction=share / 2 if matters else None,
         confidence="certain: bytes are counted; half the bytes saves at most half the time",

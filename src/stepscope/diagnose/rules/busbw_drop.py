@@ -13,7 +13,7 @@ all-gathers of that size are slower.
 
 Known problems
 --------------
-On CPUs the drop is common once messages exceed the caches; it says nothing about the network.
+On CPUs the drop is common once messages exceed the caches; it does not concern the network.
 
 References
 ----------
@@ -67,7 +67,7 @@ def _drop(best: CommRow, last: CommRow) -> float:
 
 
 def _clear(best: CommRow, last: CommRow) -> bool:
-    """Whether the interval of the rate at ``best`` lies above the one at ``last``."""
+    """Whether the interval of the rate at ``best`` is above that at ``last``."""
     if not (best.time_ns_high and last.time_ns_low and best.time_ns_median and last.time_ns_median):
         return False
     slowest_best = _busbw(best) * best.time_ns_median / best.time_ns_high

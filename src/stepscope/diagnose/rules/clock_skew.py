@@ -14,7 +14,7 @@ straggler. stepscope corrects the clocks; tools that overlay the recorded files 
 Known problems
 --------------
 Ranks leave a collective up to 20 us apart, so smaller offsets are not detectable. Fewer than three common collectives
-say nothing about a clock. A file with another time base is not a clock error and is not reported here.
+do not determine a clock. A file with another time base is not a clock error and is not reported here.
 
 References
 ----------

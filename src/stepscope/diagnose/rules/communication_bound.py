@@ -1,4 +1,4 @@
-"""Exposed communication takes so much of the step that more ranks hardly help.
+"""Exposed communication takes so much of the step that more ranks barely help.
 
 What
 ----
@@ -19,7 +19,7 @@ Known problems
 --------------
 The computed batch assumes that work grows in proportion to it. Kernels too small to fill the device grow less, so the
 batch must be larger; with overlap a longer backward pass also hides more, so it may be smaller. Runs whose ranks train
-on the same data look the same; `duplicated-data` reports them. A small model is no cause if a run of the same size or
+on the same data look the same; `duplicated-data` reports them. A small model is not the cause if a run of the same size or
 smaller scales well beside it.
 
 References
@@ -65,7 +65,7 @@ SMALL_GRADIENTS = Threshold(
     source="8 A100 and 8 H100, nccl-tests logs: half of an all-reduce of 1 MiB is latency",
 )
 LEAST_FACTOR = 1.1
-"""Times the work per reduction, below which more work is no remedy: the share is at its limit already."""
+"""Times the work per reduction, below which more work does not help: the share is at its limit already."""
 
 LATENCY_SHARE = Threshold(
     value=0.50, unit="share of the all-reduce", source="if latency dominates, fewer bytes do not help"
@@ -244,7 +244,7 @@ def _too_much(cost: _Cost) -> bool:
 
 
 def _scales_beside(known: _Known, pair: Pair) -> bool:
-    """Whether a run that is no larger scales well on as many ranks: then size is no cause."""
+    """Whether a run that is no larger scales well on as many ranks: then size is not the cause."""
     mine = pair.run.num_parameters
     return any(
         other.row.group != pair.row.group

@@ -53,7 +53,7 @@ def _advice(command: str | None) -> tuple[Advice, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Said:
-    """What one run's data tells, in words for a quiet rule."""
+    """What one run's data shows, in words for a quiet rule."""
 
     fires: bool
     text: str
@@ -86,7 +86,7 @@ def check(evidence: Evidence) -> Said:
 def _counted_text(run: TrainingRun, seen: float) -> _Said:
     return _Said(
         fires=seen >= SEEN_TOO_OFTEN,
-        text=f"{name_of(run)}: each sample is trained on {seen:.2f} times an epoch, limit {SEEN_TOO_OFTEN:g}",
+        text=f"{name_of(run)}: each sample is trained on {seen:.2f} times per epoch, limit {SEEN_TOO_OFTEN:g}",
     )
 
 
@@ -110,7 +110,7 @@ def _by_count(run: TrainingRun, pair: Pair | None, seen: float, command: str | N
         evidence.append(_speed(pair))
     return Finding(
         severity="problem",
-        title=f"{ranks} train on the same data: each sample {seen:.1f} times an epoch",
+        title=f"{ranks} train on the same data: each sample {seen:.1f} times per epoch",
         evidence=tuple(evidence),
         stake_fraction=1 - 1 / seen,
         confidence="measured: samples were counted on every rank",

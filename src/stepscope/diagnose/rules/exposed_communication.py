@@ -38,7 +38,7 @@ from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import TraceEvidence
 
 MAINLY_WAITING = 0.5
-"""From this share of waiting on, sending less is no advice."""
+"""From this share of waiting on, sending less does not help."""
 
 
 def _look(job: TraceEvidence) -> Said:
@@ -86,7 +86,7 @@ def _worst_step(each: RankPass) -> tuple[int, int] | None:
 def _hidden(parts: list[Parts]) -> str:
     hidden = median(h for p in parts if (h := p.hidden_fraction) is not None)
     exposed = format_duration(median(p.exposed_comm_ns for p in parts))
-    return f"exposed {exposed} a rank; {format_percent(hidden)} of communication is hidden under computation"
+    return f"exposed {exposed} per rank; {format_percent(hidden)} of communication is hidden under computation"
 
 
 def _room(parts: list[Parts], waiting: float) -> str:

@@ -45,7 +45,7 @@ _WORTH = Threshold(
 )
 
 Step = dict[int, list[BucketRow]]
-"""The buckets of one step by index, one row a rank."""
+"""The buckets of one step by index, one row per rank."""
 
 
 def _look(job: TraceEvidence) -> Said:
@@ -54,7 +54,7 @@ def _look(job: TraceEvidence) -> Said:
         return unread(job.summary, "no bucket was launched by gradient hooks (or --show left buckets out)")
     several = {number: step for number, step in steps.items() if len(step) > 1}
     if not several:
-        return Skipped(reason="only one bucket a step")
+        return Skipped(reason="only one bucket per step")
     tail = sum(_exposed(step[max(step)]) for step in several.values())
     exposed = sum(_exposed(rows) for step in several.values() for rows in step.values())
     whole = _steps_ns(job.summary, several)

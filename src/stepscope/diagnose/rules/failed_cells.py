@@ -47,7 +47,7 @@ def check(evidence: Evidence) -> Said:
 
 
 def _sweeps(evidence: Evidence) -> Said:
-    """Sweeps of `comm`, by the cell that measured them; sizes left out within one are no failure."""
+    """Sweeps of `comm`, by the cell that measured them; sizes left out within one are not failures."""
     ends = {
         row.cell_id: row for row in evidence.comm if row.status not in ("ok", *LEFT_OUT) and row.correct is not False
     }

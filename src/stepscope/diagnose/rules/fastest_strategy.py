@@ -49,7 +49,7 @@ def check(evidence: Evidence) -> Said:
 
 
 def _several(group: Sequence[tuple[TrainingRun, Measured]]) -> bool:
-    """Whether the labels tell the runs apart: what differs besides the strategy shows nowhere else."""
+    """Whether the labels distinguish the runs: what differs besides the strategy shows nowhere else."""
     strategies = {(run.strategy, repr(sorted(run.strategy_options.items()))) for run, _ in group}
     return len(strategies) == len(group) > 1
 

@@ -12,7 +12,7 @@ A job that scales well on this many ranks is worth trying on more, and time is b
 
 Known problems
 --------------
-A faster epoch is not necessarily faster training: the time to an accuracy stands beside the speed-up if accuracies are
+A faster epoch is not necessarily faster training: the time to an accuracy is given with the speed-up if accuracies are
 known, and `quality-lost` judges it.
 
 References

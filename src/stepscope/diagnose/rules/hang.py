@@ -13,7 +13,7 @@ The rank that reports the timeout is a victim; the cause is the rank that the ot
 
 Known problems
 --------------
-Dumps of a job that continues show who was behind at that moment, which is no hang. A recorder that keeps few calls
+Dumps of a job that continues show who was behind at that moment, which is not a hang. A recorder that keeps few calls
 (TORCH_FR_BUFFER_SIZE) may have lost the call where ranks diverged; a lost call never counts as a missing call. A rank
 that crashed leaves no dump.
 

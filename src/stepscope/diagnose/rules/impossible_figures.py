@@ -146,7 +146,7 @@ def _mfu(name: str, mfu: float, how: str, *, wrong: tuple[str, ...] = ()) -> Fin
             "sparse one; recomputed FLOP counted as the model's; a step timed without waiting for the device",
         ],
         "give FLOP per step, number of devices and dense peak of the type in use: stepscope hardware lists peaks",
-        "certain: no device exceeds its peak (of sparse products, the sparse peak); which input is wrong is not known",
+        "certain: no device exceeds its peak (of sparse products, the sparse peak); which input is wrong is unknown",
         wrong=wrong,
     )
 
@@ -172,7 +172,7 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
             f"validation accuracy outside 0 to 1 in epoch {wrong[0]}",
             [f"{counted(len(wrong), 'epoch')} of {len(run.epochs)}", "usual error: per cent written as a fraction"],
             "divide by 100, or name the column accuracy in per cent",
-            "certain: an accuracy lies between 0 and 1",
+            "certain: an accuracy is between 0 and 1",
             wrong=(run.run_id,),
         )
     empty = [e.number for e in run.epochs if e.duration_ns is not None and e.duration_ns <= 0]

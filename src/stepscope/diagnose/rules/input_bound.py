@@ -11,7 +11,7 @@ A rank that waits for data computes nothing, and the others wait for it in the c
 
 Known problems
 --------------
-Synthetic data and cached arrays say nothing about a real input pipeline. On a GPU the phase is measured on the compute
+Synthetic data and cached arrays do not represent a real input pipeline. On a GPU the phase is measured on the compute
 stream: late data costs nothing and does not count while the GPU is still busy.
 
 References

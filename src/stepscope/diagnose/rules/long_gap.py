@@ -7,7 +7,7 @@ marked steps. No other rule counts their idle time. The rule judges the rank tha
 
 Why
 ---
-One gap of 10 s in a capture of 13 s says nothing about the step, and fusing kernels does not shorten it. Checkpoints
+One gap of 10 s in a capture of 13 s is not part of the usual step, and fusing kernels does not shorten it. Checkpoints
 can be written asynchronously and evaluations made rarer; any other gap is a stall of the host.
 
 Known problems

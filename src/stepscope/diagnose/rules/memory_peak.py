@@ -68,7 +68,7 @@ def check(evidence: Evidence) -> Said:
 
 
 def _capacity(cell: CellEvidence, environment: EnvironmentRecord | None) -> int | None:
-    """Bytes that the cell's ranks may take: of one device, or of the host for all ranks on it; None: not known."""
+    """Bytes that the cell's ranks may take: of one device, or of the host for all ranks on it; None: unknown."""
     if environment is None:
         return None
     if cell.spec.device == "cpu":
@@ -146,7 +146,7 @@ def _state_bytes(cell: CellEvidence) -> int | None:
 
 
 def _remedies(evidence: Evidence, cell: CellEvidence, state: int | None, capacity: int | None) -> tuple[Advice, ...]:
-    """Cheapest first; where the state alone does not fit, a smaller batch is no remedy."""
+    """Cheapest first; where the state alone does not fit, a smaller batch does not help."""
     spec = cell.spec
     too_large = state is not None and capacity is not None and state > capacity
     found = []

@@ -13,7 +13,7 @@ parallel) do not count as gradients.
 Why
 ---
 First versions of distributed training often reduce gradient by gradient after backward, which pays every latency and
-hides nothing.
+exposes all of it.
 
 Known problems
 --------------

@@ -36,7 +36,7 @@ Version = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bug:
-    """first: the first version known to have it, before: the first not known to. gpus: limited to; empty: all."""
+    """first: the first version known to have it, before: the first without it. gpus: limited to; empty: all."""
 
     first: Version
     before: Version

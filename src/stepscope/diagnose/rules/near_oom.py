@@ -107,7 +107,7 @@ def _largest(holders: tuple[MemoryHolder, ...]) -> tuple[str, ...]:
 
 
 def _foreign(evidence: Evidence) -> list[TrainingRun]:
-    """Runs that are no cells of bench: those are judged by memory-peak, which knows their plan."""
+    """Runs other than cells of bench: those are judged by memory-peak, which knows their plan."""
     cells = {cell.run.run_id for cell in evidence.cells}
     return [run for run in evidence.runs if run.run_id not in cells]
 
@@ -150,7 +150,7 @@ def _snapshots(evidence: Evidence) -> list[_Full]:
 
 
 def _device_capacity(evidence: Evidence) -> tuple[int, str] | None:
-    """The smallest device of the machine, as the driver tells it; else by the name that the source tells."""
+    """The smallest device of the machine, as the driver reports it; else by the name that the source states."""
     torch = evidence.environment.torch if evidence.environment is not None else None
     if torch is not None and torch.device_memory_bytes:
         return min(torch.device_memory_bytes), "the driver"

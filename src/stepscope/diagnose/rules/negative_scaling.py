@@ -13,7 +13,7 @@ faster on fewer ranks.
 Known problems
 --------------
 A baseline with another batch, precision or machine makes any ratio possible; see `settings-differ` and `scaling-mixed`.
-A speed-up whose interval contains 1 is no gain either; the finding calls it uncertain.
+A speed-up whose interval contains 1 is not a gain either; the finding calls it uncertain.
 
 References
 ----------

@@ -61,7 +61,7 @@ _DRIFT = "drifted"
 
 
 LEAST_REPEATS = 3
-"""Repeats of a run, from which on their mean has an interval."""
+"""The least number of repeats of a run whose mean has an interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

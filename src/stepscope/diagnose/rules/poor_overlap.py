@@ -3,7 +3,7 @@
 What
 ----
 Exposed communication is the time from the last local gradient to all gradients usable, on the last rank of each step,
-which waits for nobody (`slow-rank` reports waiting). The rule judges its share of the step and how much of it is
+which does not wait (`slow-rank` reports waiting). The rule judges its share of the step and how much of it is
 avoidable: the bucket timeline prices the cell's own buckets (backward profile, measured collectives) and gives the
 minimum exposed time. Without measured collectives, a `naive` cell of the same work in the run provides the bound: its
 blocking all-reduces are the communication, and at most the length of the backward pass can hide.
@@ -57,7 +57,7 @@ _MODEL_ERROR = 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """One cell: exposed communication, the least it could be (None: not known), how long communication is, why so."""
+    """One cell: exposed communication, the least it could be (None: unknown), how long communication is, why so."""
 
     cell: TimedCell
     exposed_ns: float
@@ -118,7 +118,7 @@ def _judge(evidence: Evidence, each: TimedCell, costs: CommCosts | None) -> _Jud
 
 
 def _bound(evidence: Evidence, each: TimedCell, costs: CommCosts | None) -> tuple[float | None, float | None, str]:
-    """(least exposed time, time of all communication, what says so), ns; None where nothing tells."""
+    """(least exposed time, time of all communication, what says so), ns; None where nothing is recorded."""
     result = each.cell.result
     if costs is not None:
         timeline = costs.timeline(result)

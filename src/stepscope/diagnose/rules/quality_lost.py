@@ -4,7 +4,8 @@ What
 ----
 Compares a run's best validation accuracy with the baseline's over as many epochs. Fires if it is lower by more than
 twice the noise of the two (the spread of the accuracy between neighbouring epochs, second half of training) and by half
-a point; by 5 points if too few epochs show the noise. Times to target accuracies stand beside the speed-up of an epoch.
+a point; by 5 points if too few epochs show the noise. The evidence gives times to target accuracies with the speed-up
+of an epoch.
 
 Why
 ---

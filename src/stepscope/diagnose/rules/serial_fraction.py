@@ -38,7 +38,9 @@ from stepscope.stats.order import Interval
 from stepscope.stats.scaling import GOOD
 from stepscope.stats.scaling_laws import MIN_SIZES, ScalingLaw, SizePoint, fit_amdahl, fit_usl
 
-MAX_LOST = Threshold(value=GOOD, unit="fitted efficiency at the most ranks", source="METRICS, Scaling: good above 0.80")
+MAX_LOST = Threshold(
+    value=GOOD, unit="fitted efficiency on the largest number of ranks", source="METRICS, Scaling: good above 0.80"
+)
 
 _COMMAND = "stepscope bench --preset strong-scaling"
 

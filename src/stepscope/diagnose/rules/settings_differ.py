@@ -58,7 +58,7 @@ def check(evidence: Evidence) -> Said:
 
 
 def _differing(pair: Pair) -> dict[str, tuple[Any, Any]]:
-    """Name -> (the run's value, the baseline's), for what both tell and must not differ."""
+    """Name -> (the run's value, the baseline's), for what both state and must not differ."""
     mine, theirs = _told(pair.run), _told(pair.base)
     grows = {"dataset_size"} if pair.row.scaling == "weak" else set()
     return {

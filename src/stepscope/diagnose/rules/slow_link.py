@@ -86,7 +86,7 @@ def _why_not(evidence: Evidence, verdicts: tuple[PairsVerdict, ...]) -> str:
 
 
 def _share(rows: list[CommRow]) -> float | None:
-    """Rate over the busiest link at the largest size / the link's peak; None where that says nothing."""
+    """Rate over the busiest link at the largest size / the link's peak; None where that has no meaning."""
     last, first = rows[-1], rows[0]
     peak = last.link_peak_bytes_per_s
     if not peak or time_of(last) < START_UP.value * time_of(first):
@@ -124,7 +124,7 @@ def _of_sweep(name: str, row: CommRow, share: float, evidence: Evidence) -> Find
 
 
 def _tools(row: CommRow, evidence: Evidence) -> tuple[Advice, ...]:
-    """Tools that tell more of the links, of NCCL's devices only."""
+    """Tools that show more of the links, for NCCL devices only."""
     if row.backend != "nccl":
         return ()
     way = Advice(

@@ -145,7 +145,7 @@ def _evidence(slow: Slow, times: OwnTimes) -> tuple[str, ...]:
     if slow.part is not None and slow.part_ns is not None:
         said.append(f"{format_duration(slow.part_ns)} of it {WORDS[slow.part]}")
     if slow.samples_ratio is not None and abs(slow.samples_ratio - 1) > MIN_EXCESS:
-        said.append(f"it gets {slow.samples_ratio:.2f} times the others' samples a step")
+        said.append(f"it gets {slow.samples_ratio:.2f} times the others' samples per step")
     neighbours = sum(host == slow.host for host in times.hosts)
     if neighbours < times.ranks:
         said.append(f"{counted(neighbours, 'rank')} of {times.ranks} run on {slow.host}")

@@ -3,7 +3,7 @@
 What
 ----
 Epoch numbers of a run that occur twice or decrease. If every epoch occurs as often as there are ranks, every rank
-writes. If rows of one series never stand between rows of another, the job was restarted.
+writes. If rows of one series never alternate with rows of another, the job was restarted.
 
 Why
 ---

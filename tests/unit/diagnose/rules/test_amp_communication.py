@@ -16,7 +16,7 @@ def test_amp_with_the_bytes_of_fp32_is_a_warning_where_communication_matters() -
     )
     (found,) = RULE.check(bench(*cells))
     assert found.severity == "warning"
-    assert found.title == "AMP does not make the all-reduce smaller: 5.38 MB a step, as in FP32"
+    assert found.title == "AMP does not make the all-reduce smaller: 5.38 MB per step, as in FP32"
     assert found.stake_fraction == pytest.approx(40 / 122 / 2, abs=0.01)
     assert "'axes.strategy_options.hook=[none,bf16]'" in (found.advice[0].command or "")
     assert "precision" in (found.advice[1].command or "")

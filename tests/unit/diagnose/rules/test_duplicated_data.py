@@ -34,7 +34,7 @@ def test_lower_losses_in_no_less_time_fire() -> None:
     said = " ".join(found.evidence)
     assert "0.4700 on 4 ranks, 0.6000 on 1 rank" in said
     assert "what 4 ranks reach in 2 epochs takes 1 rank 5 epochs" in said
-    assert "epoch time: 1.25x that of 1 rank, and not 0.25x" in said
+    assert "epoch time: 1.25x that of 1 rank, not 0.25x" in said
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_also_lowers_the_first_loss_is_not_taken_for_it(known: dict[str, An
 def test_counted_samples_decide_without_a_baseline() -> None:
     copies = run("two", ranks=2, dataset_size=1000, samples_seen_per_rank=(1000, 1000))
     found = fired(RULE.check(evidence(copies)))
-    assert found.title == "2 ranks train on the same data: each sample 2.0 times an epoch"
+    assert found.title == "2 ranks train on the same data: each sample 2.0 times per epoch"
     assert found.stake_fraction == pytest.approx(0.5)
     assert found.confidence.startswith("measured")
 

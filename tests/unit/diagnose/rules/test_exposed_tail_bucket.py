@@ -66,7 +66,7 @@ def test_one_gradient_is_not_split_and_no_cap_is_advised(tmp_path: Path) -> None
 
 
 def test_one_bucket_a_step_has_no_tail(tmp_path: Path) -> None:
-    assert "one bucket a step" in skipped(RULE, bucketed(tmp_path, 200_000))
+    assert "one bucket per step" in skipped(RULE, bucketed(tmp_path, 200_000))
 
 
 def test_without_hooks_there_are_no_buckets(tmp_path: Path) -> None:

@@ -133,4 +133,4 @@ def test_it_names_the_runs_that_nothing_else_may_rate() -> None:
     (found,) = RULE.check(pair(3.0))
     assert (found.priority, found.wrong_runs) == ("wrong", ("a",))
     (found,) = RULE.check(evidence(run("x", epochs=epochs(seconds=[1.0], accuracy=[78.3]))))
-    assert (found.confidence, found.wrong_runs) == ("certain: an accuracy lies between 0 and 1", ("x",))
+    assert (found.confidence, found.wrong_runs) == ("certain: an accuracy is between 0 and 1", ("x",))
