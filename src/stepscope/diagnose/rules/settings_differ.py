@@ -112,7 +112,7 @@ def _finding(evidence: Evidence, pair: Pair, differing: dict[str, tuple[Any, Any
 
 
 def _command(evidence: Evidence, pair: Pair, differing: dict[str, tuple[Any, Any]]) -> str | None:
-    """The baseline's command with the run's values; None where it is none of ours, or a matrix has no such key."""
+    """The baseline's command with the run's values; None where it is not a cell of bench, or a matrix has no such key."""
     cell = cell_of(evidence, pair.base)
     if cell is None or not differing.keys() <= {*SETTINGS, "precision", "accumulation"}:
         return None
