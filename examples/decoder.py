@@ -35,7 +35,9 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Token ids of shape (batch, length) -> logits of shape (batch, length, vocabulary)."""
 
-    def __init__(self, *, vocabulary: int = 2048, width: int = 128, heads: int = 4, layers: int = 4, length: int = 64) -> None:
+    def __init__(
+        self, *, vocabulary: int = 2048, width: int = 128, heads: int = 4, layers: int = 4, length: int = 64
+    ) -> None:
         super().__init__()
         self.embed_tokens, self.embed_positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
         self.layers = nn.ModuleList(Block(width, heads) for _ in range(layers))

@@ -10,6 +10,7 @@ from stepscope.cli.blocks import print_block
 from stepscope.cli.console import out, print_document
 from stepscope.config.network import parse_network
 from stepscope.config.overrides import Override, Shortcut
+from stepscope.config.yaml_loader import Document
 from stepscope.core.units import format_bytes, format_count, format_duration
 from stepscope.core.words import counted
 from stepscope.matrix.expand import PlannedCell
@@ -53,7 +54,7 @@ def print_presets(*, json: bool) -> int:
     return 0
 
 
-def print_matrix(source: Path | str, *, overrides: Sequence[Override]) -> int:
+def print_matrix(source: Path | str | Document, *, overrides: Sequence[Override]) -> int:
     print(matrix_yaml(load_matrix(source, overrides=overrides)), end="")
     return 0
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import bench_plan
+from stepscope.cli.bench_model import model_matrix
 from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_document, typed
 from stepscope.cli.findings import print_headlines
 from stepscope.cli.progress import run_and_show
+from stepscope.config.yaml_loader import Document
 from stepscope.core.errors import UsageError
 from stepscope.core.places import cache_dir
 from stepscope.diagnose.engine import diagnose
@@ -31,6 +34,12 @@ from stepscope.results.open import load_evidence
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_run
 
+_OF_MODEL = {
+    "batch": "micro_batch=N", "strategies": "strategy=NAME", "ranks": "world_size=N",
+    "input": "dataset_options.input=SHAPE",
+}  # fmt: skip
+"""Options that say something of --model, and the key of a matrix that does."""
+
 if TYPE_CHECKING:
     from stepscope.cli.commands.bench import Bench
 
@@ -40,12 +49,7 @@ def run(options: Bench) -> int:
     require_only(options, *_mode(options))
     if options.list_:
         return bench_plan.print_presets(json=options.json)
-    source = options.matrix or options.preset
-    if source is None or (options.matrix is not None and options.preset is not None):
-        raise UsageError(
-            "give a matrix file or --preset NAME" if source is None else "give a matrix file or --preset, not both",
-            fix="`stepscope bench --list` shows the presets",
-        )
+    source = _source(options)
     overrides = bench_plan.overrides(options)
     if options.show:
         return bench_plan.print_matrix(source, overrides=overrides)
@@ -55,12 +59,30 @@ def run(options: Bench) -> int:
     return bench_plan.print_plan(plan, options) if options.plan else run_plan(plan, options)
 
 
+def _source(options: Bench) -> Path | str | Document:
+    """The matrix that is meant. Raises UsageError unless there is exactly one."""
+    given = [source for source in (options.matrix, options.preset, options.model) if source is not None]
+    if len(given) != 1:
+        raise UsageError(
+            "give one of a matrix file, --preset NAME and --model MODULE:FUNCTION",
+            fix="`stepscope bench --list` shows the presets",
+        )
+    if options.model is None:
+        for name in _OF_MODEL:
+            if getattr(options, name) is not None:
+                raise UsageError(
+                    f"--{name} goes with --model", fix=f"a matrix says it itself: --set base.{_OF_MODEL[name]}"
+                )
+        return given[0]
+    return model_matrix(options)
+
+
 def _mode(options: Bench) -> tuple[str, Collection[str]]:
     """What is asked for, and the options it obeys."""
     if options.list_:
         return "--list", ("list_", "json")
     if options.show:
-        return "--show", ("show", "matrix", "preset", "set_", "warmup", "steps", "emulate_network")
+        return "--show", ("show", "matrix", "preset", "model", *_OF_MODEL, "set_", "warmup", "steps", "emulate_network")
     return ("--plan", vars(options).keys() - {"show"}) if options.plan else ("bench", vars(options).keys())
 
 

@@ -32,7 +32,7 @@ def option_schema(cell: RawCell, group: str, vocabulary: Vocabulary) -> type[Opt
     """The option schema that governs ``group`` in this cell; None when its owner is missing or unknown."""
     owner = cell.values.get(OPTION_GROUPS[group])
     family = family_of(vocabulary, group)
-    if owner is None or owner.value not in family.names:
+    if owner is None or not isinstance(owner.value, str) or family.refuses(owner.value):
         return None
     return family.options(owner.value)
 
@@ -83,7 +83,7 @@ def _misplaced(cell: RawCell, given: Given, vocabulary: Vocabulary, unused: dict
     if not dot or group not in OPTION_GROUPS:
         return None
     schema = option_schema(cell, group, vocabulary)
-    if schema is None or option in schema.model_fields:
+    if schema is None or schema.takes(option):
         return None
     owner = str(cell.values[OPTION_GROUPS[group]].value)
     entry = unused.setdefault(given.path, _Unused(given))

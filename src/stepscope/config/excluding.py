@@ -51,7 +51,7 @@ def effective(cell: RawCell, key: str, vocabulary: Vocabulary) -> Any:
 def _option(cell: RawCell, group: str, option: str, vocabulary: Vocabulary) -> Any:
     """The value that the schema gives to an option that the file leaves open; some follow from other options."""
     schema = option_schema(cell, group, vocabulary)
-    if schema is None or option not in schema.model_fields:
+    if schema is None or not schema.takes(option):
         return _ABSENT
     values = {name: given.value for name, given in group_values(cell, group).items()}
     options = validate(schema, values, kind="option")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, cast
 
 from stepscope.config.applicable import drop_inapplicable, group_values, option_schema
 from stepscope.config.cell_settings import OPTIMIZERS, OPTION_GROUPS, PRECISIONS, REQUIRED_KEYS, RIVALS, CellSettings
 from stepscope.config.cross import MAX_CELLS, RawCell, count_cells, raw_cells
 from stepscope.config.excluding import without_excluded
-from stepscope.config.matrix_file import MatrixFile, kind_of, read_sections
+from stepscope.config.matrix_file import Given, MatrixFile, kind_of, read_sections
 from stepscope.config.messages import no_option, validate
 from stepscope.config.options import OptionsModel
 from stepscope.config.problems import Path, Problem, path_text, raise_problems
@@ -19,7 +19,7 @@ from stepscope.config.vocabulary import Family, Vocabulary
 from stepscope.config.yaml_loader import Document
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
-from stepscope.records.cell import MeasureSettings
+from stepscope.records.cell import LossName, MeasureSettings
 
 _NAMED = {"precision": PRECISIONS, "optimizer": OPTIMIZERS}
 
@@ -37,7 +37,7 @@ class CellDraft:
     dataset_options: OptionsModel
     strategy_options: OptionsModel
     env: Mapping[str, str]
-    loss: Literal["ce", "mse"]
+    loss: LossName
     micro_batch: int
     global_batch: int
     origin: str
@@ -118,7 +118,7 @@ def _cells(
     if total > MAX_CELLS:
         problems.append(file.document.problem(("axes",), f"{total} cells; at most {MAX_CELLS} are allowed in a matrix"))
         return (), [], []
-    applicable, misplaced = drop_inapplicable(raw_cells(file), vocabulary, file.document)
+    applicable, misplaced = drop_inapplicable(_with_implied(raw_cells(file), vocabulary), vocabulary, file.document)
     problems.extend(misplaced)
     for item in file.exclude:
         problems.extend(_check_exclude(item.path, [g.key for g in item.values], applicable, vocabulary, file.document))
@@ -134,6 +134,19 @@ def _cells(
     return cells, drafts, notes
 
 
+def _with_implied(cells: Iterable[RawCell], vocabulary: Vocabulary) -> Iterator[RawCell]:
+    """The cells with what their workload implies where they do not say it."""
+    for cell in cells:
+        workload = cell.values.get("workload")
+        implied = vocabulary.implied(workload.value) if workload and isinstance(workload.value, str) else {}
+        more = {
+            key: Given(key=key, value=value, path=workload.path)
+            for key, value in implied.items()
+            if workload and (key not in cell.values or cell.values[key].value is None)
+        }
+        yield replace(cell, values={**cell.values, **more}) if more else cell
+
+
 def _check_exclude(
     path: Path, keys: list[str], cells: tuple[RawCell, ...], vocabulary: Vocabulary, document: Document
 ) -> list[Problem]:
@@ -145,7 +158,7 @@ def _check_exclude(
             continue
         schemas = [s for s in (option_schema(cell, group, vocabulary) for cell in cells) if s is not None]
         known = {name for schema in schemas for name in schema.model_fields}
-        if schemas and option not in known:
+        if schemas and not any(schema.takes(option) for schema in schemas):
             problems.append(
                 document.problem((*path, key), no_option(f"no {OPTION_GROUPS[group]} of the matrix", option, known))
             )
@@ -174,6 +187,7 @@ class _CellCheck:
         loss = self._loss(settings)
         batches = self._batches(settings)
         self._loading(settings)
+        self._own(settings)
         if self.problems or batches is None or loss is None:
             return None
         return CellDraft(
@@ -232,8 +246,8 @@ class _CellCheck:
         owner = self.cell.values.get(owner_key)
         if owner is None or not isinstance(owner.value, str):
             return None  # missing or of the wrong type: already said
-        if owner.value not in family.names:
-            self._complain(owner_key, unknown(family.kind, owner.value, family.names))
+        if (refusal := family.refuses(owner.value)) is not None:
+            self._complain(owner_key, refusal)
             return None
         given = group_values(self.cell, group)
         values = {name: g.value for name, g in given.items()}
@@ -256,13 +270,13 @@ class _CellCheck:
         values = group_values(self.cell, "env")
         return {name: str(g.value) for name, g in sorted(values.items()) if g.value is not None}
 
-    def _loss(self, settings: CellSettings) -> Literal["ce", "mse"] | None:
+    def _loss(self, settings: CellSettings) -> LossName | None:
         losses = self.vocabulary.losses(settings.workload)
         loss = settings.loss or losses[0]
         if loss not in losses:
             self._complain("loss", f"workload {settings.workload!r} is trained with {' or '.join(losses)}, not {loss}")
             return None
-        return "mse" if loss == "mse" else "ce"
+        return cast(LossName, loss)
 
     def _batches(self, settings: CellSettings) -> tuple[int, int] | None:
         """(micro_batch, global_batch): global = micro x world size x accumulation."""
@@ -290,3 +304,15 @@ class _CellCheck:
     def _loading(self, settings: CellSettings) -> None:
         if settings.persistent_workers and settings.num_workers == 0:
             self._complain("persistent_workers", "there are no workers: set num_workers to at least 1")
+
+    def _own(self, settings: CellSettings) -> None:
+        """What a user's own model cannot have, and what it alone has."""
+        if not self.vocabulary.implied(settings.workload):
+            if settings.optimizer == "own":
+                self._complain("optimizer", f"own needs a python: workload, and {settings.workload} is not one")
+            return
+        if settings.epochs is not None:
+            self._complain("epochs", "a python: workload has no epochs: give steps")
+        for key in ("num_workers", "pin_memory"):
+            if getattr(settings, key):
+                self._complain(key, "the rank makes the batches of a python: workload in its own process: remove it")

@@ -12,5 +12,10 @@ class OptionsModel(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+    @classmethod
+    def takes(cls, name: str) -> bool:
+        """Whether there is an option of this name, or any name is one."""
+        return name in cls.model_fields or cls.model_config.get("extra") == "allow"
+
     def as_dict(self) -> dict[str, Any]:
         return self.model_dump()

@@ -35,6 +35,7 @@ def needs_at_least(cell: PlannedCell, other: PlannedCell) -> bool:
         and cell.facts.gradient_bytes >= other.facts.gradient_bytes
         and cell.facts.forward_flops_per_sample >= other.facts.forward_flops_per_sample
         and _optimizer_states(mine) >= _optimizer_states(theirs)
+        and (cell.facts.optimizer_bytes or 0) >= (other.facts.optimizer_bytes or 0)
         and _no_less(mine.model, theirs.model)
         and _no_less(mine.dataset_options, theirs.dataset_options)
     )
@@ -51,6 +52,7 @@ def _same_frame(spec: CellSpec) -> tuple[object, ...]:
         spec.accumulation > 1,
         spec.world_size,
         spec.loss,
+        spec.optimizer == "own",
         spec.device,
         spec.backend,
         spec.threads_per_rank,

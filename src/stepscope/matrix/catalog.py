@@ -31,7 +31,10 @@ class Catalog:
         """What the config layer needs to know of the registries, as plain data."""
         return Vocabulary(
             workloads=Family(
-                kind="workload", names=self.workload_names(), options=lambda key: self.workload(key).options
+                kind="workload",
+                names=self.workload_names(),
+                options=lambda key: self.workload(key).options,
+                prefix=workloads.PREFIX,
             ),
             strategies=Family(
                 kind="strategy", names=self.strategy_names(), options=lambda key: self.strategy(key).options
@@ -39,10 +42,14 @@ class Catalog:
             datasets=Family(kind="dataset", names=self.dataset_names(), options=lambda key: self.dataset(key).options),
             losses=lambda key: self.workload(key).losses,
             misfit=self.misfit,
+            implied=lambda key: workloads.IMPLIED if key.startswith(workloads.PREFIX) else {},
         )
 
     def misfit(self, workload: str, model: OptionsModel, dataset: str, options: OptionsModel) -> str | None:
         """Why this dataset cannot feed this model; None when it can."""
+        brings, own = workload.startswith(workloads.PREFIX), workloads.IMPLIED["dataset"]
+        if brings != (dataset == own):
+            return f"{own} {'is the only dataset for' if brings else 'is for'} a python: workload"
         try:
             self.dataset(dataset).resolve(options, self.workload(workload).needs(model))
         except UsageError as error:

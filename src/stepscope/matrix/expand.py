@@ -13,6 +13,7 @@ from typing import Any
 from stepscope.config.matrix import CellDraft, Matrix
 from stepscope.config.options import OptionsModel
 from stepscope.config.precision import refuse
+from stepscope.core.errors import UsageError
 from stepscope.core.words import counted
 from stepscope.matrix import networks
 from stepscope.matrix.catalog import CATALOG, Catalog
@@ -20,8 +21,11 @@ from stepscope.matrix.identity import named
 from stepscope.matrix.machine import Backend, Device, Machine, choose_device
 from stepscope.predict.specs import setting_of
 from stepscope.records.cell import CellSpec
-from stepscope.records.plan import CommOp, ModelFacts, Setting
+from stepscope.records.plan import CommOp, MeasuredModel, ModelFacts, Setting
 from stepscope.strategies import Strategy
+
+ModelOf = Callable[[CellDraft], MeasuredModel | None]
+"""A draft to its model as measured; None where the workload's spec has its sizes."""
 
 DigestOf = Callable[[str, OptionsModel], str]
 """Dataset name and its options to the identity of its content. May raise DataError."""
@@ -54,7 +58,12 @@ class PlannedCell:
 
 
 def expand(
-    matrix: Matrix, *, machine: Machine, digest_of: DigestOf, catalog: Catalog = CATALOG
+    matrix: Matrix,
+    *,
+    machine: Machine,
+    digest_of: DigestOf,
+    catalog: Catalog = CATALOG,
+    model_of: ModelOf = lambda _: None,
 ) -> tuple[PlannedCell, ...]:
     """The cells of ``matrix`` on ``machine``: one-rank cells first, otherwise in file order; equal cells counted once.
 
@@ -64,16 +73,36 @@ def expand(
     planned: dict[str, PlannedCell] = {}
     for draft in matrix.cells:
         digest = digest_of(draft.settings.dataset, draft.dataset_options)
-        spec = resolve(draft, matrix, device=device, backend=backend, digest=digest)
+        model = model_of(draft)
+        spec = resolve(draft, matrix, device=device, backend=backend, digest=digest, model=model)
         if spec.cell_id not in planned:
-            planned[spec.cell_id] = _plan(spec, draft, matrix, machine, catalog)
+            planned[spec.cell_id] = (
+                PlannedCell(spec=spec, facts=None, comm_plan=(), unsupported=error_of(model).line)
+                if model and model.error
+                else _plan(spec, draft, matrix, machine, catalog)
+            )
     cells = sorted(planned.values(), key=lambda cell: cell.spec.world_size > 1)  # stable
     return _buckets_once(cells) if matrix.equal_buckets == "once" else tuple(cells)
 
 
-def resolve(draft: CellDraft, matrix: Matrix, *, device: Device, backend: Backend, digest: str) -> CellSpec:
-    """The full spec of a cell, with its id."""
+def error_of(model: MeasuredModel) -> UsageError:
+    """Why it cannot be trained."""
+    what, why, fix = model.error or ("", None, None)
+    return UsageError(what, why=why, fix=fix)
+
+
+def resolve(
+    draft: CellDraft,
+    matrix: Matrix,
+    *,
+    device: Device,
+    backend: Backend,
+    digest: str,
+    model: MeasuredModel | None = None,
+) -> CellSpec:
+    """The full spec of a cell, with its id. A model that brings no optimizer is trained with SGD."""
     s = draft.settings
+    brings = model is None or model.optimizer or s.optimizer != "own"
     return named(
         CellSpec(
             cell_id="",
@@ -81,7 +110,7 @@ def resolve(draft: CellDraft, matrix: Matrix, *, device: Device, backend: Backen
             model=_plain(draft.model),
             dataset=s.dataset,
             dataset_options=_plain(draft.dataset_options),
-            data_digest=digest,
+            data_digest=digest if model is None else model.digest,
             strategy=s.strategy,
             strategy_options=_plain(draft.strategy_options),
             precision=s.precision,
@@ -90,7 +119,7 @@ def resolve(draft: CellDraft, matrix: Matrix, *, device: Device, backend: Backen
             micro_batch=draft.micro_batch,
             global_batch=draft.global_batch,
             batch_rule="micro_batch" if s.micro_batch is not None else "global_batch",
-            optimizer=s.optimizer,
+            optimizer=s.optimizer if brings else "sgd",
             lr=s.lr,
             momentum=s.momentum,
             lr_warmup=s.lr_warmup,
@@ -109,6 +138,7 @@ def resolve(draft: CellDraft, matrix: Matrix, *, device: Device, backend: Backen
             threads_per_rank=matrix.launch.threads_per_rank,
             env=dict(draft.env),
             network=networks.canonical(s.network),
+            facts=None if model is None else model.facts,
         )
     )
 
@@ -120,7 +150,9 @@ def _plain(options: OptionsModel) -> dict[str, Any]:
 
 
 def _plan(spec: CellSpec, draft: CellDraft, matrix: Matrix, machine: Machine, catalog: Catalog) -> PlannedCell:
-    facts = catalog.facts(spec.workload, draft.model, spec.dataset, draft.dataset_options, precision=spec.precision)
+    facts = spec.facts or catalog.facts(
+        spec.workload, draft.model, spec.dataset, draft.dataset_options, precision=spec.precision
+    )
     strategy = catalog.strategy(spec.strategy)
     setting = setting_of(spec, warmup_steps=matrix.measure.warmup_steps)
     reason = (

@@ -20,6 +20,8 @@ def identity(spec: Cell) -> dict[str, Any]:
     """The fields that make two cells the same cell: all of the spec but its id. Independent of the order of keys."""
     document: dict[str, Any] = to_builtins(spec)
     document.pop("cell_id")
+    if document.get("facts", 0) is None:  # ids from before there were measured facts stay
+        document.pop("facts")
     return document
 
 
@@ -30,7 +32,8 @@ def cell_id(spec: Cell) -> str:
     """
     canonical = json.dumps(identity(spec), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     digest = hashlib.sha256(canonical.encode()).hexdigest()[:HASH_DIGITS]
-    what = f"{spec.op}-{spec.dtype}" if isinstance(spec, CommSpec) else f"{spec.workload}-{spec.strategy}"
+    workload = "" if isinstance(spec, CommSpec) else spec.workload.removeprefix("python:").replace(":", ".")
+    what = f"{spec.op}-{spec.dtype}" if isinstance(spec, CommSpec) else f"{workload}-{spec.strategy}"
     return f"{what}-w{spec.world_size}-{digest}"
 
 

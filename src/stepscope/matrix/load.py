@@ -15,13 +15,15 @@ from stepscope.matrix.catalog import CATALOG, Catalog
 from stepscope.matrix.presets import preset_document, preset_names
 
 
-def load_matrix(source: Path | str, *, overrides: Sequence[Override] = (), catalog: Catalog = CATALOG) -> Matrix:
-    """The matrix in a file (``Path``) or of a preset (``str``), with ``--set`` changes applied, checked.
+def load_matrix(
+    source: Path | str | Document, *, overrides: Sequence[Override] = (), catalog: Catalog = CATALOG
+) -> Matrix:
+    """The matrix in a file (``Path``), of a preset (``str``) or already read, with ``--set`` changes applied, checked.
 
     All mistakes are raised together as one UsageError with file, line, column and key path of each.
     """
-    document = read_document(source)
-    name = source.stem if isinstance(source, Path) else source
+    document = source if isinstance(source, Document) else read_document(source)
+    name = source.stem if isinstance(source, Path) else document.source.removeprefix("preset ")
     return matrix_of(document, name=name, overrides=overrides, catalog=catalog)
 
 

@@ -25,7 +25,8 @@ def resolved_matrix(matrix: Matrix) -> dict[str, Any]:
     """
     document = copy.deepcopy(dict(matrix.document))
     document["name"] = matrix.name
-    document["base"] = _base(document)
+    own = any(draft.settings.optimizer == "own" for draft in matrix.cells)
+    document["base"] = _base(document, open_keys={"optimizer"} if own else set())
     document["equal_buckets"] = matrix.equal_buckets
     document["launch"] = matrix.launch.as_dict()
     document["measure"] = MeasureOptions().as_dict() | _given(document.get("measure"))
@@ -36,9 +37,10 @@ def _given(section: Mapping[str, Any] | None) -> dict[str, Any]:
     return {key: value for key, value in (section or {}).items() if value is not None}
 
 
-def _base(document: Mapping[str, Any]) -> dict[str, Any]:
+def _base(document: Mapping[str, Any], *, open_keys: set[str]) -> dict[str, Any]:
+    """The base with defaults; ``open_keys`` have one that depends on the workload."""
     given: dict[str, Any] = _given(document.get("base"))
-    swept = set(document.get("axes") or {})
+    swept = open_keys | set(document.get("axes") or {})
     defaults = {
         key: field.default
         for key, field in CellSettings.model_fields.items()

@@ -10,6 +10,7 @@ from pathlib import Path
 from stepscope.config.matrix import Matrix
 from stepscope.config.options import OptionsModel
 from stepscope.config.overrides import Override
+from stepscope.config.yaml_loader import Document
 from stepscope.core.errors import DataError, UsageError
 from stepscope.datasets import REGISTRY as DATASETS
 from stepscope.environment.collect import collect
@@ -18,7 +19,8 @@ from stepscope.matrix.estimate import PlanEstimate, estimate_plan
 from stepscope.matrix.expand import PlannedCell, expand
 from stepscope.matrix.grouping import group_cells
 from stepscope.matrix.load import digest_lookup, load_matrix
-from stepscope.matrix.machine import machine_of
+from stepscope.matrix.machine import choose_device, machine_of
+from stepscope.matrix.own_models import measured_models
 from stepscope.matrix.resume import cells_to_rerun, plan_resume
 from stepscope.matrix.run_folder import MISSING_DATA, read_statuses, refuse_unfit, untraced
 from stepscope.records.environment import EnvironmentRecord
@@ -42,7 +44,7 @@ class Plan:
 
 
 def make_plan(
-    source: Path | str,
+    source: Path | str | Document,
     *,
     overrides: Sequence[Override] = (),
     data_dir: Path | None = None,
@@ -70,7 +72,9 @@ def make_plan(
             missing[key] = error
             return MISSING_DATA
 
-    cells = expand(matrix, machine=machine, digest_of=digest_of)
+    device, _ = choose_device(matrix.launch, machine)
+    models = measured_models(matrix, device)
+    cells = expand(matrix, machine=machine, digest_of=digest_of, model_of=models)
     if missing and all(cell.spec.dataset in missing for cell in cells):
         raise next(iter(missing.values()))
     return Plan(

@@ -63,7 +63,7 @@ def specs_of(cell: CellSpec, *, warmup_steps: int | None = None) -> Specs:
     dataset_options = dataset.options.model_validate(dict(cell.dataset_options))
     strategy_options = strategy.options.model_validate(dict(cell.strategy_options))
     needs = dataset.resolve(dataset_options, workload.needs(model))
-    facts = workload.facts(model, needs, parameter_dtype(cell.precision))
+    facts = cell.facts or workload.facts(model, needs, parameter_dtype(cell.precision))
     setting = setting_of(cell, warmup_steps=warmup_steps)
     alone = cell.world_size > 1 and not strategy.collective
     return Specs(

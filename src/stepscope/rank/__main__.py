@@ -1,4 +1,5 @@
-"""``python -m stepscope.rank SPEC.json`` runs a worker group's rank; ``--probe`` prints what only torch knows."""
+"""``python -m stepscope.rank SPEC.json`` runs a worker group's rank; ``--probe`` prints what only torch knows;
+``--measure`` measures a user's model."""
 
 from __future__ import annotations
 
@@ -16,13 +17,18 @@ def main() -> int:
         from stepscope.rank.probe import main as probe
 
         return probe()
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m stepscope.rank SPEC.json | --probe\n")
+    measuring = len(arguments) == 3 and arguments[0] == "--measure"
+    if len(arguments) != 1 and not measuring:
+        sys.stderr.write("usage: python -m stepscope.rank SPEC.json | --probe | --measure QUESTIONS ANSWERS\n")
         return 2
     from stepscope.core.processes import die_with_parent
 
     # Before torch is imported, which takes seconds: a launcher that is killed meanwhile takes its ranks with it, too.
     die_with_parent(signal.SIGKILL)
+    if measuring:
+        from stepscope.rank.own.measure import main as measure
+
+        return measure(Path(arguments[1]), Path(arguments[2]))
     from stepscope.rank.worker import main as work
 
     return work(Path(arguments[0]))

@@ -10,11 +10,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.words import counted
 from stepscope.datasets import Prepared
+from stepscope.datasets.batches import Options as BatchOptions
 from stepscope.instrument import memory
 from stepscope.instrument.regions import Regions
 from stepscope.instrument.timer import GradientReadiness, step_timer
@@ -24,7 +26,8 @@ from stepscope.rank.backward import backward_profile
 from stepscope.rank.checksum import parameter_checksum
 from stepscope.rank.context import RankContext
 from stepscope.rank.evaluate import correct_answers
-from stepscope.rank.loading import Batch, Loader
+from stepscope.rank.loading import Batch, Loader, Seen
+from stepscope.rank.own.batches import MadeBatches, maker
 from stepscope.rank.pace import Pace
 from stepscope.rank.precision import Numerics
 from stepscope.rank.recorder import Recorder, StepFacts
@@ -52,7 +55,7 @@ class _Subject:
     task: Task
     session: Session
     training: Training
-    loader: Loader
+    loader: Loader | MadeBatches
     readiness: GradientReadiness | None
     numerics: Numerics
 
@@ -99,7 +102,7 @@ def _data(cell: CellSpec, context: RankContext, specs: Specs) -> Prepared:
     prepared = prepare() if first else None
     context.control.barrier()
     prepared = prepared or prepare()
-    if len(prepared.train) < cell.global_batch:
+    if not cell.facts and len(prepared.train) < cell.global_batch:
         raise UsageError(
             f"{cell.dataset} has {counted(len(prepared.train), 'training sample')}, fewer than one global batch of "
             f"{cell.global_batch}",
@@ -116,6 +119,8 @@ def _build(
     numerics = Numerics(cell.precision, device)
     module = numerics.prepare(task.module)
     _assert_as_specified(module, specs.facts)
+    if cell.facts and mesh.world_size > 1:
+        _same_on_all_ranks(module)  # whatever the user's function drew its first values from
     timer = step_timer(device)
     readiness = GradientReadiness(module, timer) if specs.strategy.collective else None
     session = IMPLEMENTATIONS.load(cell.strategy)(module, mesh, specs.strategy_options)
@@ -123,21 +128,26 @@ def _build(
     torch.manual_seed(cell.seed + 1 + mesh.rank)
     training = Training(cell, task, session, numerics, timer, readiness)
     sampling = Sampling(
-        num_samples=len(prepared.train),
+        num_samples=len(prepared.train) or cell.global_batch,
         world_size=cell.world_size,
         micro_batch=cell.micro_batch,
         accumulation=cell.accumulation,
         seed=cell.seed,
     )
-    loader = Loader(
-        prepared.train,
-        sampling,
-        rank=mesh.rank,
-        device=device,
-        num_workers=cell.num_workers,
-        pin_memory=cell.pin_memory,
-        persistent_workers=cell.persistent_workers,
-    )
+    loader: Loader | MadeBatches
+    if isinstance(specs.dataset_options, BatchOptions):
+        make = maker(task, specs.dataset_options, numerics)
+        loader = MadeBatches(make, sampling, rank=mesh.rank, device=device, distinct=specs.dataset_options.distinct)
+    else:
+        loader = Loader(
+            prepared.train,
+            sampling,
+            rank=mesh.rank,
+            device=device,
+            num_workers=cell.num_workers,
+            pin_memory=cell.pin_memory,
+            persistent_workers=cell.persistent_workers,
+        )
     return _Subject(
         prepared=prepared,
         tracker=tracker,
@@ -155,6 +165,12 @@ def _assert_as_specified(module: nn.Module, facts: ModelFacts) -> None:
     found = [(name, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
     planned = [(p.name, p.numel) for p in facts.parameters]
     assert found == planned, f"the module's parameters differ from the workload's spec: {found} != {planned}"
+
+
+@torch.no_grad()
+def _same_on_all_ranks(module: nn.Module) -> None:
+    for tensor in (*module.parameters(), *module.buffers()):
+        dist.broadcast(tensor, src=0)
 
 
 def _close(subject: _Subject) -> None:
@@ -208,17 +224,24 @@ def _measure(
     if cell.epochs is None:
         run(loader.endless())
     else:
+        assert isinstance(loader, Loader)
         for epoch in range(cell.epochs):
             run(loader.epoch(epoch))
             recorder.flush()
-            epochs.append(_finish_epoch(cell, context, subject, recorder, round_index, epoch))
+            epochs.append(_finish_epoch(cell, context, subject, loader.seen, recorder, round_index, epoch))
     recorder.flush()
     subject.tracker.pause()
     return _summary(cell, context, subject, pace, tuple(epochs))
 
 
 def _finish_epoch(
-    cell: CellSpec, context: RankContext, subject: _Subject, recorder: Recorder, round_index: int, epoch: int
+    cell: CellSpec,
+    context: RankContext,
+    subject: _Subject,
+    seen: Seen,
+    recorder: Recorder,
+    round_index: int,
+    epoch: int,
 ) -> EpochResult:
     phase = context.pulse.phase
     context.pulse.enter("evaluate", step=context.pulse.step)
@@ -234,8 +257,8 @@ def _finish_epoch(
         train_loss=train_loss / len(subject.prepared.train) if finite else None,
         non_finite=not finite,
         test_accuracy=accuracy,
-        samples_seen=subject.loader.seen.samples,
-        distinct_samples_seen=subject.loader.seen.distinct_samples,
+        samples_seen=seen.samples,
+        distinct_samples_seen=seen.distinct_samples,
         epoch_ns=recorder.epoch_step_ns[epoch],
     )
 

@@ -16,6 +16,7 @@ MIN_BATCH = 256
 @torch.no_grad()
 def correct_answers(task: Task, numerics: Numerics, test: Split, mesh: Mesh, *, micro_batch: int) -> float:
     """Number of right answers in this rank's share of ``test``, in evaluation mode."""
+    assert task.correct is not None
     task.module.eval()
     correct = 0.0
     batches = eval_batches(

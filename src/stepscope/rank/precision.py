@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from stepscope.config import precision as formats
+from stepscope.rank.nest import mapped
 
 AUTOCAST_DTYPE = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
 
@@ -40,9 +41,9 @@ class Numerics:
         """``module`` on the device and in the storage dtype, changed in place."""
         return module.to(device=self.device, dtype=self.parameter_dtype)
 
-    def inputs(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def inputs(self, x: Any, y: Any) -> tuple[Any, Any]:
         """A batch as the module wants it: floating-point inputs in the storage dtype, targets untouched."""
-        return (x.to(self.parameter_dtype) if x.is_floating_point() else x), y
+        return mapped(lambda t: t.to(self.parameter_dtype) if t.is_floating_point() else t, x), y
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Context for the forward pass and the loss."""

@@ -61,7 +61,9 @@ class Training:
         self._timer = timer
         self._readiness = readiness
         self._parameters = [p for p in task.module.parameters() if p.requires_grad]
-        self.optimizer = optimizer or make_optimizer(cell, self._parameters)
+        own = task.optimizer if cell.optimizer == "own" else None
+        self.optimizer = optimizer or (own(self._parameters) if own else make_optimizer(cell, self._parameters))
+        self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._steps = 0
 
     def step(self, window: Window, batches: Iterator[Batch], regions: Regions) -> Stepped:
@@ -78,11 +80,11 @@ class Training:
                 x, y = self._numerics.inputs(*next(batches))
             timer.mark(DATA)
             host_data_ns += perf_counter_ns() - before
-            samples += len(x)
+            samples += self._task.size(y)
             with session.micro_step(last=index == last):
                 with self._numerics.autocast():
                     with regions(names.FORWARD):
-                        output = session.trainable(x)
+                        output = self._task.forward(session.trainable, x)
                     with regions(names.LOSS):
                         loss = self._task.loss_sum(output, y)
                 timer.mark(FORWARD)
@@ -109,8 +111,8 @@ class Training:
         warmup = self._cell.lr_warmup
         if self._steps <= warmup and warmup > 0:
             factor = min(1.0, (self._steps + 1) / warmup)
-            for group in self.optimizer.param_groups:
-                group["lr"] = self._cell.lr * factor
+            for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+                group["lr"] = rate * factor
 
 
 def make_optimizer(cell: CellSpec, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:

@@ -8,13 +8,14 @@ from typing import Literal
 
 from stepscope.core.dataclass import dataclass
 from stepscope.records.comm import CommMeasure, CommSpec
+from stepscope.records.plan import ModelFacts
 
 Scalar = bool | int | float | str | None
 Options = Mapping[str, Scalar | list[Scalar]]
 
 Precision = Literal["fp32", "tf32", "amp_bf16", "amp_fp16", "bf16"]
-OptimizerName = Literal["sgd", "adam", "adamw"]
-LossName = Literal["ce", "mse"]
+OptimizerName = Literal["sgd", "adam", "adamw", "own"]
+LossName = Literal["ce", "mse", "own"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,7 @@ class CellSpec:
 
     Exactly one of ``steps`` and ``epochs`` is set. ``micro_batch`` and ``global_batch`` are both resolved
     (global = micro x world x accumulation); ``batch_rule`` says which of the two the user fixed.
+    ``facts``: of a user's own model (``python:`` workload), measured before the cell was planned; None: the spec has them.
     """
 
     cell_id: str
@@ -58,6 +60,7 @@ class CellSpec:
     threads_per_rank: int | Literal["auto"]
     env: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
+    facts: ModelFacts | None = None
 
 
 Cell = CellSpec | CommSpec

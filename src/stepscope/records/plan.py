@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from stepscope.core.dataclass import dataclass
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "uint8": 1}
@@ -32,12 +34,14 @@ class ModelFacts:
     ready_order: indices into ``parameters`` in the order in which backward makes their gradients ready.
     ready_order_autocast: the same under autocast, which puts each weight before its bias; None: not known.
     forward_flops_per_sample: 2 FLOP per multiply-add; training = 3 x forward.
+    optimizer_bytes: state that the optimizer of a user's model keeps on one rank, measured; None: torch's optimizers.
     """
 
     parameters: tuple[ParameterFact, ...]
     ready_order: tuple[int, ...]
     forward_flops_per_sample: int
     ready_order_autocast: tuple[int, ...] | None = None
+    optimizer_bytes: int | None = None
 
     @property
     def num_parameters(self) -> int:
@@ -100,12 +104,57 @@ class Setting:
     warmup_steps: int | None = None  # None: found by measurement
 
 
+OWN_INPUT = "own"
+"""The kind of input of a user's model: whatever its own batches hold."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputNeeds:
-    """What a workload eats. kind: ``features`` (float vector, class), ``tokens`` (ids, class) or ``lm`` (ids, next ids)."""
+    """What a workload eats. kind: ``features`` (float vector, class), ``tokens`` (ids, class) or ``lm`` (ids, next ids),
+    ``own`` (batches of a user's model)."""
 
     kind: str
     num_features: int | None = None
     num_classes: int | None = None
     seq_len: int | None = None
     vocab_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredModel:
+    """A user's model as the probe found it, or why it cannot be trained.
+
+    facts: None when ``error`` (what, why, fix) says why. digest: of the source of its module and of the user's modules that
+    it imports. optimizer: whether it brings one.
+    """
+
+    facts: ModelFacts | None = None
+    digest: str = ""
+    optimizer: bool = False
+    error: tuple[str, str | None, str | None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelQuestion:
+    """One variant of a user's model to measure: arguments of its function, how it is fed, how it computes."""
+
+    model: Mapping[str, object]
+    dataset_options: Mapping[str, object]
+    precision: str
+    optimizer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelQuestions:
+    """What ``python -m stepscope.rank --measure`` reads."""
+
+    workload: str
+    device: str
+    questions: tuple[ModelQuestion, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredModels:
+    """Its answers, in the order of the questions."""
+
+    models: tuple[MeasuredModel, ...]

@@ -182,9 +182,9 @@ def _facts(run: TrainingRun, cell: CellResult) -> TrainingRun:
         run,
         hardware=", ".join(sorted({summary.device_name for summary in cell.summaries})) or None,
         num_parameters=first.num_parameters,
-        dataset_size=first.train_samples,
+        dataset_size=first.train_samples or None,  # batches without end
         threads_per_rank=first.num_threads,
-        steps_per_epoch=-(-first.train_samples // cell.spec.global_batch),
+        steps_per_epoch=-(-first.train_samples // cell.spec.global_batch) or None,
     )
 
 

@@ -133,6 +133,8 @@ def memory(facts: ModelFacts, setting: Setting, *, communication_bytes: int = 0)
 
 
 def _optimizer_bytes(facts: ModelFacts, setting: Setting) -> int:
+    if setting.optimizer == "own":
+        return facts.optimizer_bytes or 0
     try:
         states = STATES_PER_PARAMETER[setting.optimizer]
     except KeyError:

@@ -1,11 +1,12 @@
 """The specs of the model families: options, FLOP, ordered parameters. No torch.
 
-One file per family; the implementation (the module) lies under ``rank/workloads`` with the same stem.
+One file per family; the implementation (the module) lies under ``rank/workloads`` with the same stem. A key
+``python:MODULE:FUNCTION`` is a model of the user's.
 """
 
-from stepscope.core.registry import Registry
 from stepscope.workloads._common import TransformerOptions, Workload
+from stepscope.workloads._own import IMPLIED, PREFIX, Arguments, Workloads, own_names
 
-__all__ = ["REGISTRY", "TransformerOptions", "Workload"]
+__all__ = ["IMPLIED", "PREFIX", "REGISTRY", "Arguments", "TransformerOptions", "Workload", "own_names"]
 
-REGISTRY: Registry[Workload] = Registry("stepscope.workloads", "WORKLOAD", "workload")
+REGISTRY = Workloads("stepscope.workloads", "WORKLOAD", "workload")

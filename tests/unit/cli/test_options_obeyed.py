@@ -65,7 +65,9 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "output": ["--output", "OUT/run"], "set_": ["--set", "base.model.size=tiny"], "warmup": ["--warmup", "3"],
         "steps": ["--steps", "7"], "emulate_network": ["--emulate-network", "1gbit:2"], "data_dir": ["--data-dir", "."],
         "download": ["--download"], "profile": ["--profile"], "tensorboard": ["--tensorboard", "OUT/tb"],
-        "rerun": ["--rerun", "failed"], "force": ["--force"], "json": ["--json"],
+        "rerun": ["--rerun", "failed"], "force": ["--force"], "json": ["--json"], "model": ["--model", "models:build"],
+        "batch": ["--batch", "8"], "strategies": ["--strategies", "ddp"], "ranks": ["--ranks", "2"],
+        "input": ["--input", "3x8x8"],
     },
     "comm": {
         "ops": ["--ops", "all_gather"], "sizes": ["--sizes", "1K"], "dtype": ["--dtype", "bf16"],

@@ -17,6 +17,25 @@ class Bench(Options):
         Path | None, typer.Argument(help="Matrix file (YAML).", metavar="[MATRIX.yaml]", show_default=False)
     ] = None
     preset: Annotated[str | None, typer.Option(help="A matrix that comes with stepscope.", metavar="NAME")] = None
+    model: Annotated[
+        str | None,
+        typer.Option(help="Your own model: the function that returns it.", metavar="MODULE:FUNCTION"),
+    ] = None
+    batch: Annotated[
+        int | None, typer.Option(help="With --model: samples per rank and step (32).", metavar="N", min=1)
+    ] = None
+    strategies: Annotated[
+        str | None, typer.Option(help="With --model: strategies to compare (single,ddp).", metavar="NAME,...")
+    ] = None
+    ranks: Annotated[
+        str | None, typer.Option(help="With --model: numbers of ranks (1, 2, 4, ... cores or GPUs).", metavar="N,...")
+    ] = None
+    input: Annotated[
+        str | None,
+        typer.Option(
+            help="With --model: random samples of this shape: 3x224x224, or 128:50257 for ids.", metavar="SHAPE[:BELOW]"
+        ),
+    ] = None
     list_: Annotated[bool, typer.Option("--list", help="List the presets and exit.")] = False
     show: Annotated[bool, typer.Option("--show", help="Print the resolved matrix as YAML and exit.")] = False
     plan: Annotated[bool, typer.Option("--plan", help="Print the cells and an estimate of the time; run nothing.")] = (

@@ -1,14 +1,21 @@
-"""The modules of the workloads; same stems as ``stepscope.workloads``. Each file exports ``build``."""
+"""The modules of the workloads; same stems as ``stepscope.workloads``. Each file exports ``build``.
 
-from collections.abc import Callable
-from typing import Any
+A key ``python:MODULE:FUNCTION`` is built by that function of the user's.
+"""
 
 from stepscope.core.registry import Registry
-from stepscope.rank.workloads._common import Task
-from stepscope.records.plan import InputNeeds
+from stepscope.rank.workloads._common import Build, Task
+from stepscope.rank.workloads._own import class_targets, default_loss, logits_of, own_build
+from stepscope.workloads import PREFIX
 
-Build = Callable[[Any, InputNeeds, str], Task]  # options, resolved needs, loss (ce | mse)
+__all__ = ["REGISTRY", "Build", "Task", "class_targets", "default_loss", "logits_of"]
 
-__all__ = ["REGISTRY", "Build", "Task"]
 
-REGISTRY: Registry[Build] = Registry("stepscope.rank.workloads", "build", "workload", "stepscope.workloads")
+class _Modules(Registry[Build]):
+    __slots__ = ()
+
+    def load(self, key: str) -> Build:
+        return own_build(key) if key.startswith(PREFIX) else Registry.load(self, key)
+
+
+REGISTRY = _Modules("stepscope.rank.workloads", "build", "workload", "stepscope.workloads")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 
+from stepscope.records.plan import InputNeeds
 from stepscope.workloads import TransformerOptions
 
 INIT_STD = 0.02
@@ -21,12 +23,24 @@ class Task:
 
     loss_sum(output, target): sum over the batch of each sample's loss; for sequences a sample's loss is its mean
         over positions. Shape [].
-    correct(output, target): number of right answers (positions / seq_len for sequences), float tensor, shape [].
+    correct(output, target): number of right answers (positions / seq_len for sequences), float tensor, shape []; None
+        where answers are neither right nor wrong.
+    forward(module, inputs): the module, or its wrapper, on the inputs of a batch.
+    size(target): samples of a batch.
+    batch(size, generator), optimizer(parameters): what a user's own model brings.
     """
 
     module: nn.Module
-    loss_sum: Callable[[Tensor, Tensor], Tensor]
-    correct: Callable[[Tensor, Tensor], Tensor]
+    loss_sum: Callable[[Any, Any], Tensor]
+    correct: Callable[[Tensor, Tensor], Tensor] | None = None
+    forward: Callable[[nn.Module, Any], Any] = lambda module, inputs: module(inputs)
+    size: Callable[[Any], int] = len
+    batch: Callable[[int, torch.Generator], Any] | None = None
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None
+
+
+Build = Callable[[Any, InputNeeds, str], Task]
+"""Options, resolved needs, loss (ce | mse | own) to a task."""
 
 
 def class_task(module: nn.Module, loss: str) -> Task:
