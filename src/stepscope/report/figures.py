@@ -17,6 +17,7 @@ from stepscope.report.render import picture
 from stepscope.report.render.markdown import plain_text
 from stepscope.report.vega import COLUMN, Spec, resolved
 from stepscope.report.views import REGISTRY
+from stepscope.results.history import history
 from stepscope.store.writer import write_bytes
 
 if TYPE_CHECKING:
@@ -54,6 +55,13 @@ class Figure:
         parts = self.spec.get("hconcat", (self.spec,))
         return bool(sum(part.get("width", 0) for part in parts) > COLUMN)
 
+    @property
+    def one_bar(self) -> bool:
+        """Whether its bars are all of one run: files have it by name, a page shows the figure in a table."""
+        parts = self.spec.get("hconcat", (self.spec,))
+        axes = [part.get("encoding", {}).get("y", {}) for part in parts]
+        return all(axis.get("type") == "ordinal" and len(axis["scale"]["domain"]) == 1 for axis in axes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
@@ -75,14 +83,19 @@ class Drawing:
 
 
 def records_of(evidence: Evidence, *, drop_epochs: int = 1) -> dict[str, Any]:
-    """What charts need and want, by the names that they use."""
+    """What charts need and want, by the names that they use. Of runs over time all but their history draw the newest."""
+    past = history(evidence)
+    older = set() if past is None else {run.path for run in past.runs[:-1]}
+    runs = tuple(run for run in evidence.runs if run.source not in older)
+    kept = {run.run_id for run in runs}
     return {
         "rows": evidence.comm or None,
         "calibration": evidence.calibration,
-        "runs": evidence.runs or None,
-        "scaling": evidence.scaling or None,
-        "cells": evidence.cells or None,
+        "runs": runs or None,
+        "scaling": tuple(row for row in evidence.scaling if row.run_id in kept) or None,
+        "cells": tuple(cell for cell in evidence.cells if cell.run.run_id in kept) or None,
         "traces": evidence.traces or None,
+        "history": past,
         "drop_epochs": drop_epochs,
     }
 

@@ -13,7 +13,9 @@ from stepscope.report.performance_report import performance_report
 from stepscope.report.render import csv, latex, markdown
 from stepscope.report.table import Table
 from stepscope.report.views import comm, findings, runs, scaling, scaling_budget
+from stepscope.report.views import history as history_view
 from stepscope.results.evidence import Evidence
+from stepscope.results.history import history
 from stepscope.results.run_figures import CSV, known
 from stepscope.store.flat import csv_text
 from stepscope.store.writer import write_bytes
@@ -67,6 +69,7 @@ def tables(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, ra
         "summary_table": runs.build(evidence.runs, evidence.scaling, drop_epochs=drop_epochs),
         "scaling": scaling.build(evidence.scaling, evidence.runs, drop_epochs=drop_epochs, raw=raw),
         "scaling_budget": scaling_budget.build(evidence.scaling_budgets),
+        "history": history_view.build(history(evidence)),
         "collectives": comm.build(evidence.comm),
         "findings": findings.build(diagnosis.findings),
     }

@@ -25,11 +25,15 @@ from stepscope.records.training import Scaling, ScalingRow, TrainingRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One path and what it was. kind: bench | comm | trace | calibration | imported; format: the importer's key."""
+    """One path and what it was. kind: bench | comm | trace | calibration | imported; format: the importer's key.
+
+    created: when a run folder of ours was begun or last resumed (UTC, ISO 8601).
+    """
 
     path: Path
     kind: str
     format: str | None = None
+    created: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from stepscope.results.runs import folder_runs, read_runs
 from stepscope.store.calibration import read_calibration
 from stepscope.store.files import require_there
 from stepscope.store.layout import RunLayout
-from stepscope.store.reader import read_bytes, read_cell, read_if_there, read_run
+from stepscope.store.reader import read_bytes, read_cell, read_created, read_if_there, read_run
 
 if TYPE_CHECKING:
     from stepscope.traces.rank_pass import Wanted
@@ -235,7 +235,7 @@ def _run_folder(path: Path, *, cell: str | None, read: ReadTraces | None) -> Evi
             traces.append(TraceEvidence(name=_name(each), summary=summary, cell_id=each.cell_id))
             notes += _trace_notes(summary, of=_name(each))
     return Evidence(
-        sources=(Source(path=path, kind="bench"),),
+        sources=(Source(path=path, kind="bench", created=read_created(layout.run)),),
         runs=tuple(each.run for each in cells),
         cells=cells,
         environment=environment,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import stat
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from stepscope.core.errors import DataError
 from stepscope.records import codec
@@ -37,6 +39,15 @@ def read_record(path: Path, kind: type[T]) -> T:
 def read_if_there(path: Path, kind: type[T]) -> T | None:
     """The record, or None when the file does not exist. A damaged file is still an error."""
     return read_record(path, kind) if path.exists() or path.is_symlink() else None
+
+
+def read_created(path: Path) -> str | None:
+    """When a record was written (UTC, ISO 8601); None where it does not say. Raises DataError as ``read_record``."""
+    try:
+        found = msgspec.json.decode(read_bytes(path), type=dict[str, Any]).get("created")
+    except msgspec.DecodeError as error:
+        raise DataError(f"{path}: not readable as JSON", why=str(error)) from error
+    return found if isinstance(found, str) else None
 
 
 def read_run(root: Path) -> RunRecord:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import pages
 from tests.evidence import MS, epochs, rate, run, step
 from tests.training_records import (
     cell,
@@ -22,6 +23,7 @@ from tests.training_records import (
 from stepscope.report.figures import FEW_FIGURES, draw, figures
 from stepscope.report.names import clean, file_part, lines
 from stepscope.report.views import REGISTRY
+from stepscope.report.views._curves import Curve, CurvePoint, alike_as_one
 from stepscope.report.views._groups import UNCLEAR
 from stepscope.report.views._runs import names, quantity
 
@@ -51,7 +53,7 @@ def test_one_run_alone_is_not_compared(key: str) -> None:
     alone = trained("one", 20.0)
     records = {"runs": (alone,), "scaling": scaled((alone,)), "cells": (), "traces": ()}
     data = prepared(key, **records)
-    assert len(data) == (1 if key in ("epoch_time", "accuracy", "step_budget") else 0)
+    assert data == ()
 
 
 @pytest.mark.parametrize("key", TRAINING)
@@ -349,3 +351,32 @@ def test_two_data_sets_of_one_file_name_do_not_overwrite_each_other(tmp_path: Pa
     names_ = [path.name for path in paths]
     assert len(set(names_)) == len(names_)
     assert {"a_b_accuracy.png", "a_b_accuracy-2.png"} <= set(names_)
+
+
+def test_lines_that_nobody_sees_apart_are_one() -> None:
+    def curve(name: str, last: float) -> Curve:
+        return Curve(name=name, points=(CurvePoint(x=1, y=2.0), CurvePoint(x=2, y=last)))
+
+    one, two = alike_as_one((curve("naive", 1.0), curve("ddp", 1.0001), curve("zero", 0.9995), curve("late", 1.2)))
+    assert one.name == "naive and 2 more, the same"
+    assert two.name == "late"
+    (pair,) = alike_as_one((curve("naive", 1.0), curve("ddp", 1.0)))
+    assert pair.name == "naive = ddp"
+    longer = replace(curve("ddp", 1.0), points=(*curve("ddp", 1.0).points, CurvePoint(x=3, y=1.0)))
+    assert len(alike_as_one((curve("naive", 1.0), longer))) == 2
+
+
+def test_one_bar_is_not_drawn_in_the_page_and_two_are() -> None:
+    runs = imported()
+    found = {f.view: f for f in figures({"runs": runs, "scaling": scaled(runs), "drop_epochs": 1})[0]}
+    assert found["speedup_efficiency"].one_bar
+    assert not found["throughput"].one_bar
+    assert not found["accuracy"].one_bar
+
+
+def test_waiting_and_transfer_are_two_colours_in_the_trace_budget(tmp_path: Path) -> None:
+    _, later = prepared("trace_budget", traces=pages.late_jobs(tmp_path).traces)
+    assert later.kinds[1:3] == ("waiting for other ranks", "exposed transfer")
+    assert later.rows[1].parts[1] == 0  # the straggler waits for nobody
+    assert later.rows[0].parts[1] > 0.02
+    assert sum(later.rows[0].parts) == pytest.approx(1.0)

@@ -28,6 +28,7 @@ _SCRIPTS = ("page.js", "tables.js", "charts.js", "spans.js", "timeline.js")
 _SCALING = ("scaling", "speedup_efficiency")
 """Views whose charts stand beside the table of scaling."""
 _FIRST = (
+    "history",
     "step_budget",
     "comm_share",
     "throughput",
@@ -113,7 +114,7 @@ def _charts(drawing: Drawing) -> dict[str, Any]:
     def place(pair: tuple[Figure, str]) -> int:
         return _FIRST.index(pair[0].view) if pair[0].view in _FIRST else len(_FIRST)
 
-    drawn = sorted(drawing.for_page(), key=place)
+    drawn = sorted((pair for pair in drawing.for_page() if not pair[0].one_bar), key=place)
     return {
         "scaling_charts": [pair for pair in drawn if pair[0].view in _SCALING],
         "charts": [pair for pair in drawn if pair[0].view not in _SCALING],

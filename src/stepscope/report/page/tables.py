@@ -10,8 +10,10 @@ from stepscope.report.comm_tables import build_all
 from stepscope.report.table import Column, Table, Value
 from stepscope.report.trace_sections import table as trace_table
 from stepscope.report.views import epochs, memory_snapshots, nccl_debug, runs, scaling_budget, topology
+from stepscope.report.views import history as history_view
 from stepscope.results.comm_facts import topology_of
 from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.results.history import history
 
 MAX_NOTES = 50
 
@@ -81,6 +83,8 @@ def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]
     if evidence.runs:
         table = runs.build(evidence.runs, evidence.scaling, drop_epochs=drop_epochs, show=runs.PAGE)
         found.append(shown(replace(table, key="runs", title="Runs", notes=table.notes[:MAX_NOTES])))
+    if (past := history(evidence)) is not None:
+        found.insert(0, shown(history_view.build(past)))
     lost = scaling_budget.build(evidence.scaling_budgets)
     if lost.rows:
         found.append(shown(lost))

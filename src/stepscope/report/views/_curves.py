@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from stepscope.core.dataclass import dataclass
 from stepscope.records.training import Epoch, TrainingRun
@@ -49,7 +50,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
-    """dropped: first epochs that means leave out (shaded)."""
+    """dropped: first epochs that means leave out (shaded). marked: where something changed (a line from top to bottom)."""
 
     key: str
     title: str
@@ -58,9 +59,39 @@ class Curves:
     y_axis: str
     scale: float = 1.0
     dropped: int = 0
+    marked: float | None = None
 
 
 CURVES_HEIGHT = 140
+
+APART = 0.003
+"""Share of the axis below which nobody sees two lines apart: less than half of a point of ``CURVES_HEIGHT``."""
+
+
+def alike_as_one(curves: Sequence[Curve]) -> tuple[Curve, ...]:
+    """``curves`` with those that nobody can see apart as one, under their names."""
+    ys = [p.y for curve in curves for p in curve.points]
+    least = APART * max(max(ys) - min(ys), 0.02 * max(abs(y) for y in ys))
+    found: list[list[Curve]] = []
+    for curve in curves:
+        like = next((group for group in found if _alike(group[0], curve, least)), None)
+        if like is None:
+            found.append([curve])
+        else:
+            like.append(curve)
+    return tuple(replace(group[0], name=_one_name([curve.name for curve in group])) for group in found)
+
+
+def _alike(a: Curve, b: Curve, least: float) -> bool:
+    if any(p.low is not None for p in (*a.points, *b.points)) or len(a.points) != len(b.points):
+        return False
+    return all(p.x == q.x and abs(p.y - q.y) <= least for p, q in zip(a.points, b.points, strict=True))
+
+
+def _one_name(names: Sequence[str]) -> str:
+    if len(names) < 3:
+        return " = ".join(names)
+    return f"{names[0]} and {len(names) - 1} more, the same"
 
 
 def epoch_curves(
@@ -71,13 +102,15 @@ def epoch_curves(
     typical: Callable[[TrainingRun], float | None] = lambda _: None,
     dropped: Callable[[TrainingRun], int] = lambda _: 0,
 ) -> tuple[Curves, ...]:
-    """One chart a data set of a figure over epochs, of the runs that have it of at least two.
+    """One chart a data set of a figure over epochs, of the runs that have it of at least two. A single run has none.
 
     y_axis: largest value -> title with its unit, and factor from base units. dropped: first epochs that a run's ``typical``
     leaves out.
     """
     charts = []
     for part in by_dataset([run for run in runs if sum(known(get(e)) for e in run.epochs) > 1], MAX_LINES):
+        if len(part.runs) < 2:
+            continue
         curves = tuple(
             Curve(
                 name=name,
@@ -99,6 +132,7 @@ def epoch_curves(
 
 def curves_chart(data: Curves, *, over: bool = False, zero: bool = False) -> Spec:
     """Lines over whole numbers. over: each line thinner than the one below it, so that lines on each other all show."""
+    data = replace(data, curves=alike_as_one(data.curves))
     xs = [p.x for curve in data.curves for p in curve.points]
     top = max(p.y for curve in data.curves for p in curve.points) * data.scale * 1.08 if zero else None
     y = number_axis("y", data.y_axis, low=0.0 if zero else None, top=top)
@@ -109,6 +143,11 @@ def curves_chart(data: Curves, *, over: bool = False, zero: bool = False) -> Spe
         band = layer("rect", [shade], {"x2": {"field": "end"}, "y": {"value": 0}, "y2": {"value": "height"}})
         band["mark"] |= {"color": RULE, "opacity": 0.4, "clip": True}
         layers.insert(0, band)
+    if data.marked is not None:
+        rule = layer(
+            "rule", [{"x": sig(data.marked)}], {"y": {"value": 0}, "y2": {"value": "height"}}, strokeDash=[3, 2]
+        )
+        layers.insert(0, rule)
     return chart(
         data.title, layers, width=COLUMN, height=CURVES_HEIGHT, x=whole_axis("x", data.x_axis, xs), y=y
     )  # fmt: skip

@@ -139,7 +139,7 @@ def caption(data: LossChart) -> str:
     )
     return (
         f"Training loss over {over}s of {data.title}, {counted(len(data.lines.curves), 'run')}. {compared} At the end:"
-        f" {last}. Where runs compute the same, lines lie on each other: they are drawn thinner upwards."
+        f" {last}. Runs that nobody can see apart are one line."
     )
 
 

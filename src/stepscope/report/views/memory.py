@@ -30,7 +30,7 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
     charts = []
     for part in by_dataset(sorted(shown, key=_order), MAX_ROWS):
         mine = part.runs
-        if len(mine) < 2 or not any(_total(run) for run in mine):
+        if sum(_total(run) > 0 for run in mine) < 2:
             continue
         kinds = [kind for kind in dict.fromkeys((*KINDS, *_others(mine))) if any(kind in run.memory for run in mine)]
         if any(_unknown(run) for run in mine):

@@ -31,7 +31,7 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
     for part in by_dataset(shown, MAX_ROWS):
         mine = part.runs
         sums = [sum(_phases(run.phases)) for run in mine if run.phases is not None]
-        if not sums:
+        if len(sums) < 2:
             continue
         scale, unit = time_unit(max(sums))
         charts.append(

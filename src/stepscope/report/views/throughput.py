@@ -30,7 +30,7 @@ def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Stacks, 
             for run, name, rate in zip(part.runs, names(part.runs, known=("dataset",)), rates, strict=True)
             if rate is not None or run.status != "ok"
         )
-        if len(rows) < 2 or all(row.failure is not None for row in rows):
+        if sum(row.failure is None for row in rows) < 2:
             continue
         charts.append(
             Stacks(

@@ -15,13 +15,16 @@ from stepscope.report.vega import color
 from stepscope.report.views._common import Figures, View
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, stacks_chart
 from stepscope.report.views._trace import many_note, parts_columns, rank_column, standing_out
+from stepscope.traces.waiting import exposed_waiting
 
 if TYPE_CHECKING:
     from stepscope.results.evidence import TraceEvidence
 
+WAITING, COMMUNICATION = "waiting for other ranks", "exposed communication"
 KINDS = (
     ("computation", color("k-compute")),
-    ("exposed communication", color("k-exposed")),
+    (WAITING, color("k-late")),
+    (COMMUNICATION, color("k-exposed")),
     ("exposed copies", color("k-copies")),
     ("idle", color("k-idle")),
 )
@@ -32,8 +35,9 @@ def prepare(traces: Sequence[TraceEvidence]) -> tuple[Stacks, ...]:
     charts: list[Stacks] = []
     keys: list[str] = []
     for trace in traces:
-        rows = [row for each in trace.summary.ranks if (row := _row(each)) is not None]
-        if not rows:
+        waiting = exposed_waiting(trace.summary.collectives)
+        rows = [row for each in trace.summary.ranks if (row := _row(each, waiting.get(each.facts.rank, 0))) is not None]
+        if len(rows) < 2:
             continue
         kept = sorted(rows, key=lambda row: row.parts[0])[:MAX_ROWS] if len(rows) > MAX_ROWS else rows
         left_out = f" ({len(kept)} of {len(rows)} ranks)" if len(kept) < len(rows) else ""
@@ -45,7 +49,7 @@ def prepare(traces: Sequence[TraceEvidence]) -> tuple[Stacks, ...]:
             Stacks(
                 key=f"{key}-{again}" if again > 1 else key,
                 title=name + left_out,
-                kinds=tuple(kind for kind, _ in KINDS),
+                kinds=tuple("exposed transfer" if waiting and kind == COMMUNICATION else kind for kind, _ in KINDS),
                 colors=tuple(color for _, color in KINDS),
                 rows=tuple(kept),
                 axis="share of the window (%)",
@@ -56,11 +60,12 @@ def prepare(traces: Sequence[TraceEvidence]) -> tuple[Stacks, ...]:
     return tuple(charts)
 
 
-def _row(each: RankPass) -> StackRow | None:
+def _row(each: RankPass, waiting_ns: int) -> StackRow | None:
     if each.budget is None or not each.budget.parts.window_ns:
         return None
     parts = each.budget.parts
-    found = (parts.compute_ns, parts.exposed_comm_ns, parts.exposed_memory_ns, parts.idle_ns)
+    waited = min(waiting_ns, parts.exposed_comm_ns)
+    found = (parts.compute_ns, waited, parts.exposed_comm_ns - waited, parts.exposed_memory_ns, parts.idle_ns)
     shares = tuple(part / parts.window_ns for part in found)
     return StackRow(name=f"rank {each.facts.rank}", parts=shares, text=format_percent(shares[0], digits=0))
 
@@ -68,7 +73,7 @@ def _row(each: RankPass) -> StackRow | None:
 def caption(data: Stacks) -> str:
     count = len(data.rows)
     means = [sum(row.parts[n] for row in data.rows) / count for n in range(len(KINDS))]
-    said = ", ".join(f"{format_percent(mean)} {kind}" for mean, kind in zip(means, data.kinds, strict=True))
+    said = ", ".join(f"{format_percent(mean)} {kind}" for mean, kind in zip(means, data.kinds, strict=True) if mean)
     least = min(data.rows, key=lambda row: row.parts[0])
     tail = f"; least computation: {least.name} with {least.text}" if count > 1 else ""
     return (
