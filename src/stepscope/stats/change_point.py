@@ -48,7 +48,7 @@ def change_point(values: Samples) -> ChangePoint | Unavailable:
     found = as_array(values)
     size = int(found.size)
     if size < MIN_RUNS:
-        return Unavailable(f"{size} runs: below {MIN_RUNS} no change can be told from chance")
+        return Unavailable(f"{size} runs: below {MIN_RUNS} a change cannot be distinguished from chance")
     ranks = _mid_ranks(found)
     if ranks.min() == ranks.max():
         return Unavailable("all runs are equal")

@@ -363,7 +363,10 @@ def test_lines_that_nobody_sees_apart_are_one() -> None:
     (pair,) = alike_as_one((curve("naive", 1.0), curve("ddp", 1.0)))
     assert pair.name == "naive = ddp"
     longer = replace(curve("ddp", 1.0), points=(*curve("ddp", 1.0).points, CurvePoint(x=3, y=1.0)))
-    assert len(alike_as_one((curve("naive", 1.0), longer))) == 2
+    (both,) = alike_as_one((curve("naive", 1.0), longer))  # naive ends early
+    assert (both.name, len(both.points)) == ("ddp = naive", 3)
+    later = replace(longer, points=longer.points[1:])
+    assert len(alike_as_one((curve("naive", 1.0), later))) == 2
 
 
 def test_one_bar_is_not_drawn_in_the_page_and_two_are() -> None:

@@ -69,23 +69,27 @@ APART = 0.003
 
 
 def alike_as_one(curves: Sequence[Curve]) -> tuple[Curve, ...]:
-    """``curves`` with those that nobody can see apart as one, under their names."""
+    """``curves`` with those that look the same as one, under their names; one that ends early is like a longer one."""
     ys = [p.y for curve in curves for p in curve.points]
     least = APART * max(max(ys) - min(ys), 0.02 * max(abs(y) for y in ys))
     found: list[list[Curve]] = []
-    for curve in curves:
+    for curve in sorted(curves, key=lambda curve: -len(curve.points)):
         like = next((group for group in found if _alike(group[0], curve, least)), None)
         if like is None:
             found.append([curve])
         else:
             like.append(curve)
+    found.sort(key=lambda group: min(map(curves.index, group)))
     return tuple(replace(group[0], name=_one_name([curve.name for curve in group])) for group in found)
 
 
 def _alike(a: Curve, b: Curve, least: float) -> bool:
-    if any(p.low is not None for p in (*a.points, *b.points)) or len(a.points) != len(b.points):
+    """Whether ``b`` lies on ``a``, which is no shorter; the last point of a shorter one may be a mean of fewer steps."""
+    if any(p.low is not None for p in (*a.points, *b.points)):
         return False
-    return all(p.x == q.x and abs(p.y - q.y) <= least for p, q in zip(a.points, b.points, strict=True))
+    ends_early = len(b.points) < len(a.points)
+    pairs = list(zip(a.points, b.points, strict=False))[: -1 if ends_early and len(b.points) > 2 else None]
+    return all(p.x == q.x and abs(p.y - q.y) <= least for p, q in pairs)
 
 
 def _one_name(names: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ def caption(data: Curves) -> str:
         said.append(f"{curve.name}: best {format_percent(best.y, digits=1)} in epoch {best.x:g}")
     return (
         f"Validation accuracy over epochs on {data.title}, {counted(len(data.curves), 'run')}. {'; '.join(said)}."
-        " Runs that nobody can see apart are one line."
+        " Runs that look the same are one line."
     )
 
 

@@ -146,7 +146,7 @@ def caption(data: HistoryChart) -> str:
     dashed = f" Dashed line: the change (p below {SIGNIFICANT:g})." if data.lines.marked is not None else ""
     return (
         f"Step time of every cell over the runs of one matrix, {data.change}.{dashed}"
-        " Cells that nobody can see apart are one line."
+        " Cells that look the same are one line."
     )
 
 

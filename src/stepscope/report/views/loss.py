@@ -98,6 +98,8 @@ def _lines(runs: Sequence[TrainingRun], cells: dict[str, CellEvidence]) -> list[
             epochs.append((run, found, "epoch"))
         elif run.run_id in cells and len(walked := _step_losses(cells[run.run_id])) > 1:
             steps.append((run, walked, "step"))
+    width = -(-max((len(walked) for _, walked, _ in steps), default=1) // MAX_POINTS)
+    steps = [(run, _means(walked, width), axis) for run, walked, axis in steps]
     return max(epochs, steps, key=len)
 
 
@@ -105,15 +107,19 @@ def _step_losses(cell: CellEvidence) -> tuple[CurvePoint, ...]:
     """Mean loss of a sample over all ranks in every step of the first round, warm-up included."""
     steps = common_steps(cell.result.samples, cell.result.spec.world_size).by_key
     first = min((number for number, _ in steps), default=0)
-    losses: list[tuple[int, float]] = []
+    losses: list[CurvePoint] = []
     for (number, step), ranks in steps.items():
         sums = [sample.loss_sum for sample in ranks]
         told = [value for value in sums if known(value)]
         if number == first and ranks[0].global_samples and len(told) == len(sums):
-            losses.append((step, sum(told) / ranks[0].global_samples))
-    width = -(-len(losses) // MAX_POINTS)
-    windows = [losses[at : at + width] for at in range(0, len(losses), width)] if width else []
-    return tuple(CurvePoint(x=sum(s for s, _ in w) / len(w), y=sum(value for _, value in w) / len(w)) for w in windows)
+            losses.append(CurvePoint(x=step, y=sum(told) / ranks[0].global_samples))
+    return tuple(losses)
+
+
+def _means(points: Sequence[CurvePoint], width: int) -> tuple[CurvePoint, ...]:
+    """Means of ``width`` neighbours; all lines of a chart have one width, so that they can be compared."""
+    windows = [points[at : at + width] for at in range(0, len(points), width)]
+    return tuple(CurvePoint(x=sum(p.x for p in w) / len(w), y=sum(p.y for p in w) / len(w)) for w in windows)
 
 
 def _difference(lines: Sequence[tuple[CurvePoint, ...]]) -> tuple[float, float]:
@@ -139,7 +145,7 @@ def caption(data: LossChart) -> str:
     )
     return (
         f"Training loss over {over}s of {data.title}, {counted(len(data.lines.curves), 'run')}. {compared} At the end:"
-        f" {last}. Runs that nobody can see apart are one line."
+        f" {last}. Runs that look the same are one line."
     )
 
 
