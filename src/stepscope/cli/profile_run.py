@@ -9,10 +9,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.command import require_only
 from stepscope.cli.console import err, out, typed
 from stepscope.cli.ranges import parse_ranges
 from stepscope.core.errors import DataError, ExitCode, StepscopeError, UsageError
@@ -41,6 +42,7 @@ def run(options: Profile) -> int:
             "profile needs a command after `--`, or --attach RUN",
             fix="for example `stepscope profile -- torchrun --nproc-per-node 8 train.py`",
         )
+    require_only(options, *_mode(options))
     request = _request(options, running=options.attach is not None)
     if options.attach is not None:
         return _attach(options, request)
@@ -57,6 +59,16 @@ def run(options: Profile) -> int:
         err().print(f"no trace: {reason}\n  fix: {fix}", style="yellow", soft_wrap=True)
         return code or ExitCode.ENVIRONMENT
     return code
+
+
+def _mode(options: Profile) -> tuple[str, Collection[str]]:
+    """What is profiled, and the options that say how."""
+    every = vars(options).keys()
+    if options.attach is not None:  # `stepscope run` has chosen these
+        return "--attach", every - {"output", "nccl_debug", "step_optimizer", "duration", "after"}
+    if options.duration is not None:
+        return "--duration", every - {"steps", "wait", "step_optimizer"}
+    return "profile without --duration", every - {"after"}
 
 
 def run_asleep(options: Run) -> int:
@@ -81,11 +93,6 @@ def _start(
 
 
 def _attach(options: Profile, request: WindowRequest) -> int:
-    for name, given in (("-o", options.output), ("--nccl-debug", options.nccl_debug)):
-        if given:
-            raise UsageError(f"{name} is chosen by `stepscope run`, not by --attach", fix=f"leave {name} out")
-    if options.step_optimizer != 1:
-        raise UsageError("--step-optimizer is chosen by `stepscope run`, not by --attach", fix="leave it out")
     assert options.attach is not None
     layout = ProfileLayout(options.attach)
     if hooked_job.is_gone(layout):
@@ -106,11 +113,8 @@ def _request(options: Window, *, running: bool) -> WindowRequest:
         if not str(wait).isdigit():
             raise UsageError(f"--wait {wait!r}: expected auto or a number of steps", fix="for example --wait 50")
         wait = int(wait)
-    if options.duration is not None and (running or options.duration <= 0):
-        raise UsageError(
-            "--duration is for a command that stepscope starts" if running else "--duration must be above 0 s",
-            fix="leave it out" if running else "for example --duration 10",
-        )
+    if options.duration is not None and options.duration <= 0:
+        raise UsageError("--duration must be above 0 s", fix="for example --duration 10")
     collect = [name for name in ("shapes", "stacks", "memory", "flops", "modules") if getattr(options, name)]
     timed = options.duration is not None
     return WindowRequest(

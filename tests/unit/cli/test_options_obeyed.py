@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from stepscope.cli.commands import REGISTRY
 from stepscope.cli.main import main
 from stepscope.environment.collect import collect
 from stepscope.records import codec
+from stepscope.records.profile import ProfileRecord
+from stepscope.store.layout import ProfileLayout
 
 pytestmark = pytest.mark.usefixtures("fresh_consoles")
 
@@ -83,6 +86,23 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
     },
     "hardware": {"json": ["--json"]},
     "schema": {"names": ["--list"]},
+    "calibrate": {"output": ["--output", "OUT/c.json"], "charts": ["--charts"], "json": ["--json"]},
+    "demo": {"output": ["--output", "OUT/demo"], "data_dir": ["--data-dir", "."], "json": ["--json"]},
+    "doctor": {
+        "json": ["--json"], "strict": ["--strict"], "torch_timeout": ["--torch-timeout", "9"], "quick": ["--quick"],
+        "ranks": ["--ranks", "3"],
+    },
+    "example": {},
+    "profile": {
+        "steps": ["--steps", "5"], "wait": ["--wait", "7"], "warmup": ["--warmup", "2"], "duration": ["--duration", "3"],
+        "after": ["--after", "4"], "ranks": ["--ranks", "1"], "shapes": ["--shapes"], "stacks": ["--stacks"],
+        "memory": ["--memory"], "flops": ["--flops"], "modules": ["--modules"], "attach": ["--attach", "RUN"],
+        "output": ["--output", "OUT/p"], "step_optimizer": ["--step-optimizer", "2"], "nccl_debug": ["--nccl-debug"],
+        "tensorboard": ["--tensorboard", "OUT/tb"],
+    },
+    "run": {
+        "output": ["--output", "OUT/r"], "step_optimizer": ["--step-optimizer", "2"], "nccl_debug": ["--nccl-debug"],
+    },
 }  # fmt: skip
 """A value of every option that is not its default."""
 
@@ -216,21 +236,77 @@ def test_every_option_is_obeyed_or_refused(mode: str, tmp_path: Path, capsys: py
     assert unsaid == [], f"{mode} ignores {unsaid}"
 
 
-ELSEWHERE = {
-    "calibrate": "tests/unit/cli/test_calibrate.py", "demo": "measures", "doctor": "tests/e2e/test_doctor.py",
-    "example": "has no option that goes with another", "profile": "tests/e2e/test_profile.py",
-    "run": "tests/e2e/test_profile.py",
-}  # fmt: skip
+def test_every_command_is_in_the_table() -> None:
+    assert REGISTRY.shipped == SAMPLES.keys()
 
 
-def test_every_command_is_in_the_table_or_tested_elsewhere() -> None:
-    assert REGISTRY.shipped - SAMPLES.keys() - ELSEWHERE.keys() == set()
+def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object, ...]:
+    """All that ``profile`` or ``run`` hand on of their options, or the refusal."""
+    seen: list[object] = []
+
+    def prepare(layout: ProfileLayout, record: ProfileRecord, **how: object) -> dict[str, str]:
+        seen.extend((layout.root.name if "-o" in words or "--output" in words else "", replace(record, argv=()), how))
+        return {}
+
+    class Child:
+        pid = 1
+
+        def poll(self) -> int:
+            return 0
+
+        wait = poll
+
+    def show(layout: object, number: int, state: object, *, tensorboard: Path | None) -> bool:  # noqa: ARG001
+        seen.append(tensorboard)
+        return True
+
+    for name, stand_in in (
+        ("prepare", prepare),
+        ("start", lambda *_: Child()),
+        ("signals_passed_on", lambda _: nullcontext()),
+        ("wait_for_window", lambda *given: seen.append(given[2])),
+        ("is_gone", lambda _: False),
+        ("wake", lambda _, request: seen.append(request) or 1),
+    ):
+        monkeypatch.setattr(f"stepscope.launch.hooked_job.{name}", stand_in)
+    monkeypatch.setattr("stepscope.cli.profile_run._show", show)
+    monkeypatch.setattr("stepscope.cli.profile_run.default_run_dir", Path)
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    return ("refused",) if ended.value.code == 2 else tuple(seen)
+
+
+@pytest.mark.parametrize(
+    ("mode", "refused"),
+    [
+        (["profile"], {"after", "attach"}),
+        (["profile", "--duration", "9"], {"steps", "wait", "step_optimizer", "attach"}),
+        (["profile", "--attach", "JOB"], {"output", "nccl_debug", "step_optimizer", "duration", "after"}),
+        (["run"], set()),
+    ],
+    ids=str,
+)
+def test_options_of_a_hooked_job_are_obeyed_or_refused(
+    mode: list[str], refused: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = [] if "--attach" in mode else ["--", "true"]
+    plain = profiled([*mode, *job], monkeypatch)
+    assert plain[0] != "refused"
+    found = set()
+    for option, words in SAMPLES[mode[0]].items():
+        if words[0] in mode:
+            continue
+        typed = ["--no-shapes"] if option == "shapes" else words
+        answer = profiled([*mode, *typed, *job], monkeypatch)
+        assert answer != plain, f"{mode} ignores {option}"
+        found |= {option} if answer == ("refused",) else set()
+    assert found == refused
 
 
 @pytest.mark.parametrize("command", SAMPLES)
 def test_every_option_of_a_command_is_in_the_table(command: str) -> None:
     options = REGISTRY.load(command).options
-    named = {name for name in _fields(options) if spelled(options, name).startswith("--")}
+    named = {name for name in _fields(options) if re.match("--[a-z]", spelled(options, name))}
     assert named <= SAMPLES[command].keys()
     for name in named - {"check"}:
         assert SAMPLES[command][name][0] == spelled(options, name)
