@@ -166,6 +166,8 @@ def headline(evidence: Evidence) -> str:
             parts.append(counted(len(found), kind))
     if evidence.flight:
         parts.append(f"flight recorders: {counted(len(evidence.flight), 'finding')}")
+    if evidence.watchdog:
+        parts.append(counted(len(evidence.watchdog), "watchdog timeout"))
     if evidence.topology is not None:
         parts.append("link matrix")
     paths = list(dict.fromkeys(source.path for source in evidence.sources))

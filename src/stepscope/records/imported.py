@@ -7,7 +7,7 @@ from dataclasses import field
 
 from stepscope.core.dataclass import dataclass
 from stepscope.records.comm import CommRow
-from stepscope.records.flight import FlightDump
+from stepscope.records.flight import FlightDump, WatchdogTimeout
 from stepscope.records.memory_snapshot import MemorySnapshot
 from stepscope.records.nccl_debug import NcclDebug
 from stepscope.records.training import Scaling, TrainingRun
@@ -49,6 +49,7 @@ class Imported:
     comm_rows: tuple[CommRow, ...] = ()
     nccl: NcclDebug | None = None
     flight: tuple[FlightDump, ...] = ()
+    watchdog: tuple[WatchdogTimeout, ...] = ()
     memory: tuple[MemorySnapshot, ...] = ()
     topology: str | None = None
     hardware: str | None = None

@@ -14,7 +14,7 @@ from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.flight import FlightFinding
+from stepscope.records.flight import FlightFinding, WatchdogTimeout
 from stepscope.records.memory_snapshot import MemorySnapshot
 from stepscope.records.nccl_debug import NcclDebug
 from stepscope.records.run import RunRecord
@@ -84,7 +84,8 @@ class Evidence:
 
     runs: training runs of all sources; run_id is unique. scaling: runs against their baselines, one-rank runs included.
     cells: those runs that `bench` measured, with their samples. environment: of the run folder, None where sources have
-    several different ones. flight: what the flight recorders of a job say of a hang. files_found: of folders of mixed files,
+    several different ones. flight: what the flight recorders of a job say of a hang; watchdog: what its log says of it.
+    files_found: of folders of mixed files,
     what was read and what was not. notes: what was not read, or is doubtful. remarks: how figures were taken, and what they
     do not allow, where all was read.
     """
@@ -100,6 +101,7 @@ class Evidence:
     traces: tuple[TraceEvidence, ...] = ()
     nccl: tuple[NcclDebug, ...] = ()
     flight: tuple[FlightFinding, ...] = ()
+    watchdog: tuple[WatchdogTimeout, ...] = ()
     memory: tuple[MemorySnapshot, ...] = ()
     topology: Topology | None = None
     hardware: tuple[str, ...] = ()

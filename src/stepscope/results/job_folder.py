@@ -17,7 +17,7 @@ from stepscope.results.survey import CALIBRATION, ROWS, RUN, TRACE, Item, Survey
 from stepscope.store.importer import OTHER_KIND, Candidate
 from stepscope.store.importers import REGISTRY
 
-_ORDER = (RUN, ROWS, TRACE, "flight_recorder", "nccl_debug", "memory_snapshot", "topology", CALIBRATION)
+_ORDER = (RUN, ROWS, TRACE, "flight_recorder", "watchdog_log", "nccl_debug", "memory_snapshot", "topology", CALIBRATION)
 _TITLES = {
     RUN: "run folder of stepscope",
     ROWS: "results of stepscope",

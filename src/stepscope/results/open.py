@@ -385,6 +385,7 @@ def _imported(path: Path, imported: Imported) -> Evidence:
         comm=imported.comm_rows,
         nccl=() if imported.nccl is None else (imported.nccl,),
         flight=findings,
+        watchdog=imported.watchdog,
         memory=imported.memory,
         topology=None if isinstance(topology, Unavailable) else topology,
         hardware=() if imported.hardware is None else (imported.hardware,),

@@ -128,7 +128,7 @@ def survey(root: Path, stated: Stated) -> Survey:
     return found
 
 
-JOB_KINDS = frozenset({TRACE, "flight_recorder", "nccl_debug", "memory_snapshot"})
+JOB_KINDS = frozenset({TRACE, "flight_recorder", "watchdog_log", "nccl_debug", "memory_snapshot"})
 """Kinds whose files are parts of one job: what lies in the folders of another job is kept apart."""
 
 

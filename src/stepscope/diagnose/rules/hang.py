@@ -5,7 +5,8 @@ What
 Compares the flight recorders of all ranks. Each cause is a finding with the ranks' numbers: a rank that never called a
 collective in which others wait, a rank inside a collective that others have left, a collective that all ranks entered
 and none leaves, a rank without a dump. Waits that follow from a cause are counted, not repeated. `collective-mismatch`
-reports ranks that called *different* collectives.
+reports ranks that called *different* collectives. Without dumps, the timeouts that NCCL's watchdog writes into the job's
+log show which ranks waited in which call; a rank without such a line is named as the one to look at, not as the cause.
 
 Why
 ---
@@ -25,12 +26,18 @@ ranks with two broken on purpose, both found (read 2026-11).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from stepscope.core.units import format_duration
 from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.flight import MISMATCHES, FlightFinding
+from stepscope.records.flight import MISMATCHES, FlightFinding, WatchdogTimeout
 from stepscope.results.evidence import NEEDS, Evidence
+
+_MOST_CALLS = 5
+"""Further calls with a timeout that a finding names."""
 
 MOST_WAITING = Threshold(
     value=0, unit="ranks waiting for a call of another rank", source="a finished job has no waiting rank"
@@ -38,6 +45,8 @@ MOST_WAITING = Threshold(
 
 
 def check(evidence: Evidence) -> Said:
+    if not evidence.flight and evidence.watchdog:
+        return _of_log(evidence.watchdog)
     if not evidence.flight:
         if any(source.format == "flight_recorder" for source in evidence.sources):
             return "flight recorders of all ranks: no rank waits for a call of another rank"
@@ -48,7 +57,7 @@ def check(evidence: Evidence) -> Said:
     if not causes:
         what = "ranks called different things" if len(waits) < len(evidence.flight) else "no single cause"
         return f"{counted(len(evidence.flight), 'difference')} between ranks: {what}"
-    return tuple(_finding(each, evidence.flight) for each in causes)
+    return tuple(_finding(each, evidence.flight, evidence.watchdog) for each in causes)
 
 
 def _causes(found: list[FlightFinding]) -> list[FlightFinding]:
@@ -62,7 +71,7 @@ def _causes(found: list[FlightFinding]) -> list[FlightFinding]:
     return kept
 
 
-def _finding(cause: FlightFinding, every: tuple[FlightFinding, ...]) -> Finding:
+def _finding(cause: FlightFinding, every: tuple[FlightFinding, ...], watchdog: tuple[WatchdogTimeout, ...]) -> Finding:
     others = sum(not f.cause for f in every)
     said = [cause.sentence]
     if cause.waiting and cause.waiting != cause.ranks:
@@ -71,6 +80,11 @@ def _finding(cause: FlightFinding, every: tuple[FlightFinding, ...]) -> Finding:
         said.append(
             f"{counted(others, 'other wait')} in other groups or later calls {'follow' if others > 1 else 'follows'}"
         )
+    said += [
+        f"the log agrees: {line}"
+        for (sequence, op), line in _calls(watchdog).items()
+        if sequence == cause.sequence and (cause.expected or "").startswith(op)
+    ]
     return Finding(
         severity="problem",
         title=_title(cause),
@@ -79,6 +93,50 @@ def _finding(cause: FlightFinding, every: tuple[FlightFinding, ...]) -> Finding:
         advice=_advice(cause),
         priority="failure",
         subject=None if not cause.ranks else f"{plural(len(cause.ranks), 'rank')} {in_words(cause.ranks)}",
+    )
+
+
+def _calls(watchdog: Iterable[WatchdogTimeout]) -> dict[tuple[int, str], str]:
+    """(sequence, op) -> which ranks waited in it until the timeout; the earliest call first."""
+    calls: dict[tuple[int, str], list[WatchdogTimeout]] = {}
+    for each in watchdog:
+        calls.setdefault((each.sequence, each.op), []).append(each)
+    found = {}
+    for (sequence, op), reports in sorted(calls.items()):
+        ranks = sorted({t.member if t.rank is None else t.rank for t in reports})
+        elements = {t.elements for t in reports}
+        size = "".join(f" of {number:,} elements" for number in elements if number is not None and len(elements) == 1)
+        found[sequence, op] = (
+            f"{plural(len(ranks), 'rank')} {in_words(ranks)} timed out in collective {sequence}, {op}{size}, after "
+            f"{format_duration(max(t.timeout_ms for t in reports) * 1e6)}"
+        )
+    return found
+
+
+def _of_log(watchdog: tuple[WatchdogTimeout, ...]) -> Finding:
+    """What the job's log alone supports: who waited, not who was missing."""
+    first, *others = _calls(watchdog).values()
+    known = {each.rank for each in watchdog if each.rank is not None}
+    complete = all(each.rank is not None for each in watchdog)
+    silent = sorted(set(range(max(known, default=0))) - known) if complete else []
+    said = others[:_MOST_CALLS]
+    if silent:
+        said.append(
+            f"the log has no timeout of {plural(len(silent), 'rank')} {in_words(silent)}: look there first (never entered "
+            "the call, exited before, or its output is elsewhere)"
+        )
+    return Finding(
+        severity="problem",
+        title=first,
+        evidence=tuple(said) or ("the NCCL watchdog reports it in the log",),
+        confidence="certain that these ranks waited; the log does not prove which rank was missing",
+        advice=(
+            Advice(
+                text="find the rank that never entered: collect the flight recorders of all ranks",
+                command="export TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
+            ),
+        ),
+        priority="failure",
     )
 
 

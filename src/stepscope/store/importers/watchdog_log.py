@@ -77,12 +77,10 @@ def _read(source: Candidate) -> Imported:
             left_out.append(LeftOut(path=str(path), reason=OTHER_KIND))
     if not found:
         raise DataError(
-            f"{source.path}: no report of NCCL's watchdog that can be read",
+            f"{source.path}: no readable report from the NCCL watchdog",
             why="a line names a timeout, but not the collective and the rank",
         )
     return Imported(format="watchdog_log", path=str(source.path), watchdog=tuple(found), left_out=tuple(left_out))
 
 
-IMPORTER = Importer(
-    title="log of a job with timeouts of NCCL's watchdog", recognises=_recognises, read_files=_read, rank=97
-)
+IMPORTER = Importer(title="job log with NCCL watchdog timeouts", recognises=_recognises, read_files=_read, rank=97)
