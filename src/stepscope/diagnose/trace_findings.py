@@ -14,10 +14,11 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import Evidence, Source, TraceEvidence
 
 OWN = (
-    "clock_skew", "compute_bound", "data_loading", "exposed_communication", "exposed_memcpy", "exposed_tail_bucket",
-    "fp32_matmul", "host_sync", "impossible_figures", "launch_bound", "long_gap", "memory_bandwidth_bound",
-    "naive_synchronisation", "no_communication", "no_tensor_cores", "plan_broken", "python_overhead", "queued_idle",
-    "small_kernels", "straggler",
+    "clock_skew", "compute_bound", "data_loading", "expert_skew", "exposed_communication", "exposed_memcpy",
+    "exposed_tail_bucket", "fp32_matmul", "fsdp_no_prefetch", "fsdp_regathers", "fsdp_root_unit",
+    "fsdp_small_units", "host_sync", "impossible_figures", "launch_bound", "long_gap", "memory_bandwidth_bound",
+    "naive_synchronisation", "no_communication", "no_tensor_cores", "pipeline_imbalance", "plan_broken",
+    "python_overhead", "queued_idle", "small_kernels", "straggler",
 )  # fmt: skip
 """The rules shipped that read traces: `trace` does without importing the others, which takes as long as a small trace. A
 test holds the list against the rules themselves."""

@@ -12,15 +12,15 @@ ITEM_BYTES = {"Float": 4, "BFloat16": 2}
 DEVICE_CATS = ("kernel", "gpu_memcpy")
 _KERNELS = {
     "all_reduce": "AllReduce_Sum_{}_RING_LL", "all_gather": "AllGather_RING_LL",
-    "reduce_scatter": "ReduceScatter_Sum_{}_RING_LL", "send_recv": "SendRecv",
+    "reduce_scatter": "ReduceScatter_Sum_{}_RING_LL", "send_recv": "SendRecv", "all_to_all_v": "SendRecv",
 }  # fmt: skip
 _NCCL_NAMES = {
     "all_reduce": "allreduce", "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base",
-    "send_recv": "send",
+    "send_recv": "send", "all_to_all_v": "all_to_allv",
 }  # fmt: skip
 _GLOO_LAUNCHES = {
     "all_reduce": "c10d::allreduce_", "all_gather": "c10d::_allgather_base_",
-    "reduce_scatter": "c10d::_reduce_scatter_base_", "send_recv": "c10d::send",
+    "reduce_scatter": "c10d::_reduce_scatter_base_", "send_recv": "c10d::send", "all_to_all_v": "c10d::alltoall_base_",
 }  # fmt: skip
 # gloo reduces and scatters with its all_reduce, and its span says so.
 _GLOO_SPANS = {"reduce_scatter": "gloo:all_reduce", "send_recv": "gloo:send"}
@@ -85,6 +85,7 @@ class Meeting:
     sequence: int
     step: int
     transfer: int
+    elements: int
     starts: dict[int, int] = field(default_factory=dict)
     end: int | None = None
 
@@ -130,21 +131,33 @@ class Machine:
             links = {**self._launch("aten::copy_", call="cudaMemcpyAsync"), "bytes": 1 << 20}
             self._run("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", self._about(dur), links)
 
-    def collective(self, op: str, group: str) -> Entering:
-        """Enter a collective, on the group's own stream, once all compute so far is done; its number in the group."""
+    def collective(
+        self, op: str, group: str, *, elements: int | None = None, transfer_ns: int | None = None, early: bool = False
+    ) -> Entering:
+        """Enter a collective, on the group's own stream, once all compute so far is done; its number in the group.
+
+        elements, transfer_ns: of this one, where it differs from the plan's. early: it waits for no computation.
+        """
+        elements = self.costs.elements if elements is None else elements
+        transfer_ns = self.costs.transfer_ns if transfer_ns is None else transfer_ns
         yield from self._until_left(group)
         sequence = self._last.get(group, 0) + 1
         before = self.meetings.get((group, sequence - 1))
         meeting = self.meetings.setdefault(
             (group, sequence),
             Meeting(
-                op=op, group=group, sequence=sequence, step=self.step, transfer=self._about(self.costs.transfer_ns)
+                op=op,
+                group=group,
+                sequence=sequence,
+                step=self.step,
+                transfer=self._about(transfer_ns),
+                elements=elements,
             ),
         )
         self._last[group] = sequence
         links = self._launch(_GLOO_LAUNCHES[op] if self.costs.gloo else "record_param_comms")
         free = before.end if before is not None and before.end is not None else 0
-        start = max(self.host, free, 0 if self.costs.gloo else self.compute_free)
+        start = max(self.host, free, 0 if self.costs.gloo or early else self.compute_free)
         meeting.starts[self.rank] = start
         if len(meeting.starts) == len(self.groups[group]):
             meeting.end = max(meeting.starts.values()) + meeting.transfer
@@ -152,7 +165,7 @@ class Machine:
         span = Span(
             cat="user_annotation" if self.costs.gloo else "kernel",
             name=self._collective_name(op), start=start, end=start, tid=stream,
-            args=links | self._collective_args(op, meeting, stream), step=self.step,
+            args=links | self._collective_args(op, meeting, stream, elements), step=self.step,
             cause=self._cause if start == self.host else "kernel_gap", work="comm",
         )  # fmt: skip
         self._cause = "launch"
@@ -275,8 +288,8 @@ class Machine:
             return f"ncclKernel_{kernel}(ncclDevComm*, unsigned long, ncclWork*)"
         return f"ncclDevKernel_{kernel}(ncclDevKernelArgsStorage<4096ul>)"
 
-    def _collective_args(self, op: str, meeting: Meeting, stream: int) -> dict[str, Any]:
-        ranks, n = self.groups[meeting.group], self.costs.elements
+    def _collective_args(self, op: str, meeting: Meeting, stream: int, n: int) -> dict[str, Any]:
+        ranks = self.groups[meeting.group]
         if self.costs.gloo:
             return {"Input type": ["float"], "Input Dims": [[n]], "Ev Idx": len(self.spans)}
         if not self.costs.nccl_args:

@@ -56,7 +56,8 @@ class Plan:
     then does something else). "launch", "data" and ``sync`` make every rank's host wait for its device at the end of
     a step: otherwise it runs ahead and is never late. slow: rank -> how many times as long all its computation takes.
     clocks: rank -> what its clock shows. capture: rank -> (first, stop) steps that it recorded. generation: of the
-    trace's text (examples/kineto.py). device: "gpu", or "gloo" for a CPU job without kernels; gpu: the device's name.
+    trace's text (examples/kineto.py). device: "gpu", or "gloo" for a CPU job without kernels; gpu: the device's
+    name; gpu_bytes: its memory.
     nccl_args, sequence: whether kernels name their collective, and its number. jitter: durations vary by this share.
     """
 
@@ -89,6 +90,7 @@ class Plan:
     generation: str = "relative"
     device: str = "gpu"
     gpu: str = ""
+    gpu_bytes: int = 0
     nccl_args: bool = True
     sequence: bool = True
 
@@ -133,7 +135,8 @@ class Job:
         plan = self.plan
         groups = {name: ranks for name, ranks in self.groups.items() if rank in ranks}
         info = distributed_info(rank, plan.world, backend="gloo" if plan.device == "gloo" else "nccl", groups=groups)
-        devices = [{"id": 0, "name": plan.gpu}] if plan.gpu else []
+        memory = {"totalGlobalMem": plan.gpu_bytes} if plan.gpu_bytes else {}
+        devices = [{"id": 0, "name": plan.gpu, **memory}] if plan.gpu or memory else []
         header = {"deviceProperties": devices, "distributedInfo": info, "record_shapes": 1}
         return trace_text(self.events[rank], header, generation=plan.generation)
 
@@ -243,7 +246,7 @@ def _collective(meeting: Meeting, plan: Plan) -> Collective:
     return Collective(
         op=meeting.op, group=meeting.group, sequence=meeting.sequence, step=meeting.step,
         starts_ns=dict(sorted(meeting.starts.items())), end_ns=meeting.end, transfer_ns=meeting.transfer,
-        size_bytes=plan.elements * ITEM_BYTES[plan.dtype],
+        size_bytes=meeting.elements * ITEM_BYTES[plan.dtype],
     )  # fmt: skip
 
 

@@ -116,6 +116,8 @@ class LongGap:
 class GroupBudget:
     """Communication of one rank in one process group. size: ranks in it; size_bytes: payload of all its calls.
 
+    kind: dp | tp | pp | ep | cp, or empty. kind_source: name (its description says so) | operations (what it does) | empty.
+
     exposed_ns: under no computation of this rank. Groups that communicate at once count the time each.
     """
 
@@ -127,6 +129,8 @@ class GroupBudget:
     size_bytes: int | None
     comm_ns: int
     exposed_ns: int
+    kind: str = ""
+    kind_source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # a trace is read for some of them at a time
     from stepscope.records.trace_rules import GradientSync, HostLateness, KernelMix
     from stepscope.records.trace_stragglers import StragglerReport
     from stepscope.records.trace_timeline import RankSpans
+    from stepscope.records.trace_units import ShardedUnits
     from stepscope.records.trace_utilisation import Utilisation
     from stepscope.records.trace_work import (
         AnnotationRow,
@@ -50,7 +51,7 @@ class FileNote:
 class RankFacts:
     """Where one rank's events came from. ``recorded`` facts are None where the file is silent.
 
-    unix_ns: first start and last end of its events since 1970.
+    unix_ns: first start and last end of its events since 1970. frameworks: keys of ``diagnose.frameworks``, as recognised.
     """
 
     rank: int
@@ -62,6 +63,7 @@ class RankFacts:
     device_name: str | None
     host: str | None
     unix_ns: tuple[int, int] | None = None
+    frameworks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,7 @@ class RankPass:
     annotations: tuple[AnnotationRow, ...] = ()
     sequences: tuple[SequenceRow, ...] = ()
     buckets: tuple[BucketRow, ...] = ()
+    units: ShardedUnits | None = None
     memory: tuple[DeviceMemory, ...] = ()
     utilisation: Utilisation | None = None
     path: CriticalPath | None = None

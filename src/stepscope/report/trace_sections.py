@@ -24,6 +24,7 @@ SECTIONS: dict[str, str] = {
     "groups": "trace_groups",
     "stragglers": "trace_stragglers",
     "buckets": "trace_buckets",
+    "units": "trace_units",
     "operators": "trace_operators",
     "kernels": "trace_kernels",
     "launches": "trace_launches",

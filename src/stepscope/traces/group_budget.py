@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_collectives import RankCollective
 from stepscope.stats import spans
+from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity
+from stepscope.traces.group_kinds import kind_by_name, kind_by_operations
+from stepscope.traces.phases import FORWARD, pass_at
 
 UNNAMED = ""
 """Stands for collectives whose group was not recorded."""
 
 
-def group_budgets(rank: int, activity: Activity, collectives: Sequence[RankCollective]) -> tuple[GroupBudget, ...]:
+def group_budgets(
+    rank: int, activity: Activity, collectives: Sequence[RankCollective], phases: Mapping[str, Spans]
+) -> tuple[GroupBudget, ...]:
     """One row per process group, most exposed first; groups that communicate at the same time count it each."""
     by_group: dict[str, list[RankCollective]] = defaultdict(list)
     for each in collectives:
@@ -28,6 +33,11 @@ def group_budgets(rank: int, activity: Activity, collectives: Sequence[RankColle
             np.array([c.end_ns for c in mine], dtype=np.int64),
         )
         group = mine[0].group
+        kind, source = kind_by_name(group), "name"
+        if not kind:
+            launched = np.array([c.start_ns if c.launch_ns is None else c.launch_ns for c in mine], dtype=np.int64)
+            forward = pass_at(phases, launched) == FORWARD
+            kind, source = kind_by_operations(mine, forward.tolist()), "operations"
         sizes = [c.size_bytes for c in mine]
         rows.append(
             GroupBudget(
@@ -39,6 +49,8 @@ def group_budgets(rank: int, activity: Activity, collectives: Sequence[RankColle
                 size_bytes=None if None in sizes else sum(s for s in sizes if s is not None),
                 comm_ns=busy.measure,
                 exposed_ns=spans.subtract(busy, activity.compute).measure,
+                kind=kind,
+                kind_source=source if kind else "",
             )
         )
     return tuple(sorted(rows, key=lambda r: -r.exposed_ns))

@@ -20,15 +20,19 @@ from stepscope.traces.links import Launches
 Ints = NDArray[np.int64]
 
 PHASES = ("data", "forward", "backward", "communication", "optimizer", "other")
-OTHER = PHASES.index("other")
+BACKWARD, FORWARD, OTHER = (PHASES.index(p) for p in ("backward", "forward", "other"))
 
 _BY_ANNOTATION: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("data", DATA_MARKS),
     ("optimizer", ("stepscope.optimizer", "Optimizer.step", "Optimizer.zero_grad", "## optimizer")),
     ("communication", ("stepscope.communication",)),
-    ("backward", ("stepscope.backward", "## backward")),
-    ("forward", ("stepscope.forward", "stepscope.loss", "## forward", "DistributedDataParallel.forward")),
-)
+    ("backward", (
+        "stepscope.backward", "## backward", "FSDP::pre_backward", "FSDP::post_backward", "FSDP::backward_prefetch",
+        "FSDP::root_post_backward", "FullyShardedDataParallel._pre_backward", "FullyShardedDataParallel._post_backward",
+    )),
+    ("forward", ("stepscope.forward", "stepscope.loss", "## forward", "DistributedDataParallel.forward",
+                 "FullyShardedDataParallel.forward")),
+)  # fmt: skip
 """Phase, and how the names of annotations and operators begin that mark it; earlier lines win."""
 
 _BY_REGION: Mapping[str, tuple[str, ...]] = {
@@ -96,6 +100,18 @@ def phase_at(phases: dict[str, Spans], times: Ints) -> NDArray[np.int8]:
         inside = (at >= 0) & (times < mine.ends[np.maximum(at, 0)])
         result[inside] = number
     return result
+
+
+def pass_at(phases: Mapping[str, Spans], times: Ints) -> Ints:
+    """The phase (index into PHASES; OTHER: none) that began last before each time, communication left out: the host is in
+    the backward pass in the holes between its nodes too."""
+    latest = np.full((len(PHASES), len(times)), -1, dtype=np.int64)
+    for number, phase in enumerate(PHASES[:OTHER]):
+        starts = phases[phase].starts
+        if phase != "communication" and len(starts):
+            at = np.searchsorted(starts, times, side="right") - 1
+            latest[number] = np.where(at >= 0, starts[np.maximum(at, 0)], -1)
+    return np.where(latest.max(axis=0) >= 0, latest.argmax(axis=0), OTHER)
 
 
 def launched_in(events: Events, activity: Activity, launches: Launches, phases: dict[str, Spans]) -> NDArray[np.int8]:

@@ -18,13 +18,13 @@ DEVICE_ONLY = frozenset({"budget", "overlap"})
 """Sections that the device scan alone can answer, the overlap without its steps."""
 
 EVERYTHING = frozenset({
-    "budget", "operators", "kernels", "launches", "copies", "annotations", "sequences", "buckets", "memory",
-    "utilisation", "path",
+    "budget", "operators", "kernels", "launches", "copies", "annotations", "sequences", "buckets", "units",
+    "memory", "utilisation", "path",
 })  # fmt: skip
 """What costs extra beyond the budget; steps, phases, idle causes and collectives come with any full reading."""
 
 
-FOR_FINDINGS = frozenset({"copies", "buckets"})
+FOR_FINDINGS = frozenset({"copies", "buckets", "units"})
 """What the rules read beyond the budget, steps, idle causes and collectives of any full reading; the rest of the sections
 only adds to their evidence."""
 

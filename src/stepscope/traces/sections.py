@@ -13,6 +13,7 @@ from stepscope.traces.activity import Activity
 from stepscope.traces.collectives import communication
 from stepscope.traces.conformance import check_plan
 from stepscope.traces.events import RankTrace
+from stepscope.traces.frameworks_seen import frameworks_of
 from stepscope.traces.group_budget import group_budgets
 from stepscope.traces.idle import IdleGaps, idle_causes, idle_gaps
 from stepscope.traces.links import Launches, launches_of
@@ -38,13 +39,14 @@ def with_sections(result: RankPass, trace: RankTrace, activity: Activity, wanted
     gaps, long = long_gaps(events, gaps, windows.marks, rank=trace.rank)
     result = replace(
         result,
+        facts=replace(result.facts, frameworks=frameworks_of(events, trace.meta)),
         steps=step_budgets(trace, activity, windows),
         outside=outside_work(trace, activity, launches, windows),
         phases=phase_budgets(trace, activity, launches, phases),
         idle=idle_causes(gaps, rank=trace.rank, source=activity.source),
         long_gaps=long,
         communication=calls,
-        groups=group_budgets(trace.rank, activity, calls.collectives),
+        groups=group_budgets(trace.rank, activity, calls.collectives, phases),
         conformance=check_plan(trace, calls.collectives),
         mix=kernel_mix(trace),
         host_lateness=host_lateness(trace, gaps),
@@ -123,6 +125,11 @@ def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted
 
         rows = bucket_rows(trace, activity, launches, result.communication.collectives)
         result = replace(result, buckets=rows)
+    if "units" in asked and result.communication is not None:
+        from stepscope.traces.units import sharded_units
+
+        units = sharded_units(trace, activity, shared.phases, result.communication.collectives)
+        result = replace(result, units=units)
     if "memory" in asked:
         from stepscope.traces.memory import memory_timeline
 

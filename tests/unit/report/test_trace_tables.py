@@ -37,8 +37,8 @@ from stepscope.traces.rank_pass import Wanted
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
 MINE = (
-    "overlap", "collectives", "stragglers", "buckets", "operators", "kernels", "launches", "copies", "annotations",
-    "sequences", "memory", "utilisation", "path", "conformance",
+    "overlap", "collectives", "stragglers", "buckets", "units", "operators", "kernels", "launches", "copies",
+    "annotations", "sequences", "memory", "utilisation", "path", "conformance",
 )  # fmt: skip
 WIDTHS = (100, 120)
 LATE = 6
@@ -111,8 +111,9 @@ def _parts(*, compute: int, comm: int, overlap: int) -> Parts:
 
 def test_sections_stand_in_the_order_of_a_report() -> None:
     assert tuple(trace_sections.SECTIONS) == (
-        "budget", "overlap", "steps", "phases", "idle", "collectives", "groups", "stragglers", "buckets", "operators",
-        "kernels", "launches", "copies", "annotations", "sequences", "memory", "utilisation", "path", "conformance",
+        "budget", "overlap", "steps", "phases", "idle", "collectives", "groups", "stragglers", "buckets", "units",
+        "operators", "kernels", "launches", "copies", "annotations", "sequences", "memory", "utilisation", "path",
+        "conformance",
     )  # fmt: skip
     assert trace_sections.chosen(["all"]) == tuple(trace_sections.SECTIONS)
 

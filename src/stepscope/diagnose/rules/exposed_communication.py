@@ -25,6 +25,7 @@ Li et al., PyTorch Distributed, VLDB 2020 (overlap by buckets); METRICS, A step 
 
 from __future__ import annotations
 
+from collections import Counter
 from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
@@ -71,7 +72,7 @@ def _look(job: TraceEvidence) -> Said:
         ranks=(most.facts.rank,),
         at_ns=_worst_step(most),
         confidence="measured" if waiting is not None else "measured; includes waiting for late ranks",
-        advice=_advice(job, waiting, blocking=forward > FORWARD),
+        advice=_advice(job, waiting, kind="tp" if forward > FORWARD else _kind(job.summary)),
     )
 
 
@@ -114,7 +115,30 @@ def _critical(forward: float) -> str:
     )
 
 
-def _advice(job: TraceEvidence, waiting: float | None, *, blocking: bool) -> tuple[Advice, ...]:
+def _kind(summary: TraceSummary) -> str:
+    """What most of the exposed communication is of: pp, ep, ... as groups carry it, "sharded" for units of FSDP."""
+    exposed: Counter[str] = Counter()
+    for each in summary.ranks:
+        for group in each.groups:
+            exposed["sharded" if group.kind == "dp" and each.units is not None else group.kind] += group.exposed_ns
+    kind, most = max(exposed.items(), key=lambda item: item[1], default=("", 0))
+    return kind if most > sum(exposed.values()) / 2 else ""
+
+
+_SEND_LESS = {
+    "tp": "keep a tensor-parallel group within NVLink, or make it smaller; split the sequence (sequence parallel) or "
+    "the batch in two, so that one half computes during the communication of the other",
+    "pp": "use more micro-batches a step or an interleaved schedule: stages wait less for their neighbours' messages",
+    "ep": "keep an expert-parallel group within NVLink, or overlap the exchange with shared experts or another micro-batch",
+    "sharded": "gather and reduce in bf16 (mixed precision of the wrapper), keep units gathered where memory has room, or "
+    "increase the work per step (a larger micro-batch)",
+    "": "synchronise less often (gradient accumulation with no_sync), send fewer bytes (a bf16 hook), or "
+    "increase the work per step (a larger micro-batch)",
+}
+"""What helps, by what the exposed communication is of; "" for gradients of data parallelism and what is unknown."""
+
+
+def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> tuple[Advice, ...]:
     if all(p.partial for p in job.summary.ranks):
         text = "rerun without --show budget to see how much of it is waiting for late ranks"
     elif waiting is None:
@@ -123,21 +147,15 @@ def _advice(job: TraceEvidence, waiting: float | None, *, blocking: bool) -> tup
         text = "check waiting and transfer separately before you buy a faster network"
     else:
         text = "find these collectives and what runs beside them"
-    look = Advice(text=text, command=trace_command(job, "--show overlap,collectives,stragglers,buckets"))
-    if waiting is not None and waiting >= MAINLY_WAITING:
-        return (look,)
-    if blocking:
-        return look, Advice(
-            text="keep a tensor-parallel group within NVLink, or make it smaller; split the sequence (sequence "
-            "parallel) or the batch in two, so that one half computes during the communication of the other"
-        )
-    return (
-        look,
-        Advice(
-            text="synchronise less often (gradient accumulation with no_sync), send fewer bytes (a bf16 hook), or "
-            "increase the work per step (a larger micro-batch)"
+    look = Advice(
+        text=text,
+        command=trace_command(
+            job, f"--show overlap,collectives,stragglers,{'units' if kind == 'sharded' else 'buckets'}"
         ),
     )
+    if waiting is not None and waiting >= MAINLY_WAITING:
+        return (look,)
+    return look, Advice(text=_SEND_LESS.get(kind, _SEND_LESS[""]))
 
 
 RULE = Rule(

@@ -30,6 +30,7 @@ def build(summary: TraceSummary) -> Table:
         "Communication by process group",
         (
             Column("group", "group", lambda mine: said(_name(mine[0]), mine[0].group), role="identity", lead=True),
+            Column("kind", "carries", lambda mine: _carries(mine[0]), role="identity"),
             Column("size", "ranks in it", lambda mine: mine[0].size, whole),
             Column("seen", "seen", lambda mine: said(rank_set(m.rank for m in mine), len(mine))),
             Column("collectives", "calls", lambda mine: median(m.collectives for m in mine), Format("{:g}".format)),
@@ -38,7 +39,10 @@ def build(summary: TraceSummary) -> Table:
             Column("exposed", "exposed", exposed, duration),
         ),
         by_group.values(),
-        footnotes=("a rank, median over those seen; bytes: payload of all calls; exposed: under no computation",),
+        footnotes=(
+            "a rank, median over those seen; bytes: payload of all calls; exposed: under no computation",
+            "carries: data, tensor, pipeline, expert or context parallel traffic, by the group's description or operations",
+        ),
         notes=() if by_group else ("no collectives in this trace",),
     )
 
@@ -50,6 +54,12 @@ def _median_of(mine: Sequence[GroupBudget], field: str) -> int:
 def _name(row: GroupBudget) -> str:
     label = f"{row.group} {row.description}".strip() if row.description != row.group else row.group
     return label or "not recorded"
+
+
+def _carries(row: GroupBudget) -> Value:
+    return said(
+        f"{row.kind} (by operations)" if row.kind_source == "operations" else row.kind or "unknown", row.kind or None
+    )
 
 
 def _sent(mine: Sequence[GroupBudget]) -> float | None:

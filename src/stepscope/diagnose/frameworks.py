@@ -1,0 +1,101 @@
+"""What an option is called in the user's own framework: a table, and what of it a job is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stepscope.records.finding import Advice
+
+NAMES = {
+    "fsdp2": "FSDP2", "fsdp1": "FSDP1", "ddp": "DDP", "transformers": "HF Trainer", "accelerate": "accelerate",
+    "lightning": "Lightning", "deepspeed": "DeepSpeed", "megatron": "Megatron-LM", "torchtitan": "torchtitan",
+}  # fmt: skip
+
+SOURCES = {
+    "fsdp2": "pytorch.org/docs, torch.distributed.fsdp.fully_shard (torch 2.6 and later)",
+    "fsdp1": "pytorch.org/docs, torch.distributed.fsdp.FullyShardedDataParallel",
+    "ddp": "pytorch.org/docs, torch.nn.parallel.DistributedDataParallel",
+    "transformers": "huggingface.co/docs/transformers, TrainingArguments",
+    "accelerate": "huggingface.co/docs/accelerate, FullyShardedDataParallelPlugin and DistributedDataParallelKwargs",
+    "lightning": "lightning.ai/docs, strategies DDPStrategy and FSDPStrategy: arguments of the wrapped class are passed on",
+    "deepspeed": "deepspeed.ai/docs/config-json",
+    "megatron": "Megatron-LM, megatron/training/arguments.py",
+    "torchtitan": "torchtitan, torchtitan/config/job_config.py",
+}
+"""Where each framework's options are documented."""
+
+OPTIONS: dict[str, dict[str, str]] = {
+    "forward prefetch": {
+        "fsdp2": "block.set_modules_to_forward_prefetch([next_block]) on every block",
+        "fsdp1": "FullyShardedDataParallel(forward_prefetch=True)",
+        "transformers": 'fsdp_config={"forward_prefetch": true}',
+        "accelerate": "fsdp_forward_prefetch: true",
+        "lightning": "FSDPStrategy(forward_prefetch=True)",
+        "deepspeed": "a larger stage3_prefetch_bucket_size, overlap_comm: true",
+        "megatron": "--overlap-param-gather",
+    },
+    "backward prefetch": {
+        "fsdp2": "block.set_modules_to_backward_prefetch([previous_block]) on every block",
+        "fsdp1": "backward_prefetch=BackwardPrefetch.BACKWARD_PRE, limit_all_gathers=True",
+        "transformers": 'fsdp_config={"backward_prefetch": "backward_pre"}',
+        "accelerate": "fsdp_backward_prefetch: BACKWARD_PRE",
+        "lightning": "FSDPStrategy(backward_prefetch=BackwardPrefetch.BACKWARD_PRE)",
+        "deepspeed": "a larger stage3_prefetch_bucket_size, overlap_comm: true",
+    },
+    "larger units": {
+        "fsdp2": "fully_shard([block_0, block_1]) makes one unit of several blocks",
+        "fsdp1": "auto_wrap_policy=size_based_auto_wrap_policy with a larger min_num_params",
+        "transformers": 'fsdp_config={"min_num_params": ...}',
+        "accelerate": "fsdp_auto_wrap_policy: SIZE_BASED_WRAP with fsdp_min_num_params",
+        "lightning": "FSDPStrategy(auto_wrap_policy=...)",
+        "deepspeed": "a larger stage3_param_persistence_threshold keeps small parameters on every rank",
+    },
+    "keep gathered": {
+        "fsdp2": "fully_shard(block, reshard_after_forward=False)",
+        "fsdp1": "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP",
+        "transformers": 'fsdp="shard_grad_op"',
+        "accelerate": "fsdp_reshard_after_forward: false (FSDP1: SHARD_GRAD_OP)",
+        "lightning": 'FSDPStrategy(sharding_strategy="SHARD_GRAD_OP")',
+        "deepspeed": "zero_optimization stage: 2",
+        "torchtitan": 'parallelism.fsdp_reshard_after_forward = "never"',
+    },
+    "split root": {
+        "fsdp2": "fully_shard(model.embedding) and fully_shard(model.head) before fully_shard(model)",
+        "fsdp1": "an auto_wrap_policy that also wraps embeddings and the head",
+        "accelerate": "fsdp_transformer_layer_cls_to_wrap with the classes of embeddings and head",
+    },
+    "overlap gradients": {
+        "ddp": "DistributedDataParallel reduces during the backward pass; no_sync() outside accumulation prevents it",
+        "deepspeed": "overlap_comm: true",
+        "megatron": "--overlap-grad-reduce",
+    },
+    "bucket size": {
+        "ddp": "DistributedDataParallel(bucket_cap_mb=...)",
+        "transformers": "ddp_bucket_cap_mb",
+        "accelerate": "DistributedDataParallelKwargs(bucket_cap_mb=...)",
+        "lightning": "DDPStrategy(bucket_cap_mb=...)",
+        "deepspeed": "reduce_bucket_size",
+        "megatron": "--ddp-bucket-size",
+    },
+    "loader workers": {
+        "transformers": "dataloader_num_workers, dataloader_prefetch_factor, dataloader_pin_memory",
+        "megatron": "--num-workers",
+    },
+    "balance stages": {
+        "deepspeed": 'PipelineModule(partition_method="parameters") or a profile of layer times',
+        "megatron": "--decoder-first-pipeline-num-layers, --decoder-last-pipeline-num-layers",
+        "torchtitan": "parallelism.module_fqns_per_model_part",
+    },
+    "balance experts": {
+        "deepspeed": "MoE(capacity_factor=..., drop_tokens=True) and the auxiliary loss l_aux in the loss",
+        "megatron": "--moe-router-load-balancing-type aux_loss, --moe-aux-loss-coeff, --moe-expert-capacity-factor",
+    },
+}
+"""What is to be done -> framework -> what it is called there. Read 2026-11 from ``SOURCES``."""
+
+
+def in_words_of(topic: str, used: Iterable[str], *, otherwise: Iterable[str] = ()) -> tuple[Advice, ...]:
+    """The options of the frameworks that a job uses, one advice each; of ``otherwise`` where none of them has one."""
+    options = OPTIONS[topic]
+    named = [key for key in NAMES if key in set(used) and key in options] or [k for k in otherwise if k in options]
+    return tuple(Advice(text=f"{NAMES[key]}: {options[key]}") for key in named)

@@ -1,0 +1,132 @@
+"""Experts are loaded unevenly: ranks wait in all-to-all for the one that got most tokens.
+
+What
+----
+Exchanges of all ranks with all (mixture of experts) seen on several ranks. One is skewed when the rank that comes last in
+it also exchanges most, 1.25 times the mean bytes or more. Fires when half of the waiting in exchanges is in skewed ones
+and it takes 5% of the time, of what no computation covers.
+
+Why
+---
+The experts of a rank compute in proportion to the tokens routed to them; the exchange back begins for all when the last
+one has finished.
+
+Known problems
+--------------
+Needs the sizes of the exchanges by rank. Routing that pads every expert to one capacity sends even sizes and is not
+judged; a rank that is slow for another reason is `straggler`'s.
+
+References
+----------
+Fedus et al., Switch Transformers, JMLR 2022, section 2.2 (load balancing, capacity factor); Lepikhin et al., GShard, 2020.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from statistics import fmean
+
+from stepscope.core.units import format_percent
+from stepscope.diagnose.frameworks import in_words_of
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.trace_facts import severity_of, trace_command, unread, window_ns
+from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.trace_collectives import MatchedCollective
+from stepscope.records.trace_summary import TraceSummary
+from stepscope.results.evidence import TraceEvidence
+
+_EXCHANGES = ("all_to_all", "all_to_all_v")
+_HOT = Threshold(value=1.25, unit="times the mean bytes", source="Fedus et al. 2022: the usual capacity factor")
+_HALF = Threshold(value=0.5, unit="of the waiting in exchanges", source="stepscope's choice, 2026-11: most of it")
+_WORTH = Threshold(
+    value=0.05, unit="share of the window", source="stepscope's choice, 2026-11: routing can be balanced"
+)
+
+
+def _look(job: TraceEvidence) -> Said:
+    summary = job.summary
+    if summary.collectives is None:
+        return unread(summary, "no collective was recorded")
+    kinds = {g.group: g.kind for p in summary.ranks for g in p.groups}
+    mine = [
+        i
+        for i in summary.collectives.instances
+        if i.op in _EXCHANGES and kinds.get(i.group.name if i.group else "") not in ("cp", "tp")
+    ]
+    split = [i for i in mine if i.transfer_ns is not None and i.complete]
+    if not split:
+        reason = "no exchange of all ranks with all" if not mine else "no exchange was seen on all of its ranks"
+        return Skipped(reason=reason)
+    known = [(i, sizes) for i in split if (sizes := _sizes(summary, i)) is not None]
+    if not known:
+        return Skipped(reason="the sizes of the exchanges are not recorded")
+    skewed = [(i, sizes) for i, sizes in known if _hot(i, sizes)]
+    waiting = sum(_waiting(i) for i in split)
+    of_all = sum(_waiting(i) for i, _ in skewed) / waiting if waiting else 0.0
+    windows = [window_ns(p) for p in summary.ranks if p.budget is not None]
+    share = sum(_waiting(i) for i, _ in skewed) / sum(windows)
+    if of_all < _HALF.value or share < _WORTH.value:
+        return (
+            f"{len(skewed)} of {len(known)} exchanges wait for the rank that exchanges most: {format_percent(share)} of the "
+            f"time, limit {format_percent(_WORTH.value)}"
+        )
+    last = Counter(i.last_rank for i, _ in skewed)
+    rank, times = last.most_common(1)[0]
+    one = times >= _HALF.value * len(skewed)
+    ratio = fmean(max(sizes.values()) / fmean(sizes.values()) for _, sizes in skewed)
+    used = {name for p in summary.ranks for name in p.facts.frameworks}
+    who = f"rank {rank} has a hot expert" if one else "experts are loaded unevenly"
+    return Finding(
+        severity=severity_of(share),
+        title=f"{who}: the others wait {format_percent(share)} of the time in all-to-all",
+        evidence=(
+            f"{len(skewed)} of {len(known)} exchanges wait for the rank that exchanges most, {ratio:.2f} times the mean",
+            f"{format_percent(of_all)} of the waiting in exchanges; last: "
+            + ", ".join(f"rank {r} in {n}" for r, n in last.most_common(4)),
+        ),
+        stake_fraction=min(1.0, share),
+        ranks=tuple(r for r, _ in last.most_common(1 if one else 4) if r is not None),
+        confidence="measured: sizes and arrivals; that tokens make it late is an inference",
+        advice=(
+            Advice(text="balance the router: an auxiliary loss or a bias by load, a capacity factor near 1"),
+            *in_words_of("balance experts", used),
+            Advice(
+                text="place hot experts on different ranks, or replicate them",
+                command=trace_command(job, "--show collectives,stragglers"),
+            ),
+        ),
+        subject=f"rank {rank}" if one else None,
+    )
+
+
+def _sizes(summary: TraceSummary, instance: MatchedCollective) -> dict[int, int] | None:
+    """Bytes that each rank exchanges; None where one is unknown."""
+    by_rank = {p.facts.rank: p.communication for p in summary.ranks if p.communication is not None}
+    found = {r.rank: by_rank[r.rank].collectives[r.position].size_bytes for r in instance.ranks if r.rank in by_rank}
+    sizes = {rank: size for rank, size in found.items() if size}
+    return sizes if len(sizes) == len(instance.ranks) else None
+
+
+def _hot(instance: MatchedCollective, sizes: dict[int, int]) -> bool:
+    most = max(sizes.values())
+    return (
+        instance.last_rank is not None
+        and sizes[instance.last_rank] == most
+        and most >= _HOT.value * fmean(sizes.values())
+    )
+
+
+def _waiting(instance: MatchedCollective) -> int:
+    """Waiting of all ranks that nothing covers."""
+    return sum(min(r.waiting_ns or 0, r.exposed_ns) for r in instance.ranks)
+
+
+RULE = Rule(
+    name="expert-skew",
+    symptom="ranks wait in all-to-all for the one with the hot expert",
+    needs=("traces",),
+    look_at_job=_look,
+    protocol=2,
+    thresholds={"hot": _HOT, "of the waiting": _HALF, "of the window": _WORTH},
+)

@@ -1,0 +1,174 @@
+"""Jobs that shard, pipeline or route: programs for stepscope.examples.training_job with planted faults.
+
+fsdp(units=..., **Sharding, **Plan)                     FSDP2 with its annotations and memory
+pipeline()                                              GPipe of micro batches; Plan.slow makes a slow stage
+experts(hot={3: 2.5})                                   two exchanges a layer; a hot rank gets and computes more
+folder_of(job, folder)                                  written as traces of all ranks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.trace_evidence import traced
+
+from stepscope.examples.machine import AUTOGRAD, HOST, Machine, Operator, Waiting
+from stepscope.examples.training_job import Job, Plan, backward_layer, forward_layer, simulate
+from stepscope.records.trace_summary import RankPass
+from stepscope.results.evidence import Evidence
+from stepscope.traces.job import analyse_job
+
+BYTES_PER_NS = 100
+"""What a gather moves on the emulated network: 100 GB/s."""
+
+LATENCY_NS = 40_000
+ITEM = 4
+OPERATOR = Operator(name="aten::mm", kernel="ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn")
+
+
+def transfer_ns(elements: int) -> int:
+    return LATENCY_NS + elements * ITEM // BYTES_PER_NS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """A root of ``root`` elements and blocks of ``elements`` each, Plan.layers of them.
+
+    prefetch False: every gather waits for the computation; late_units: those at these places of a pass do. keep: the
+    backward pass gathers nothing again. whole: the blocks are part of the root. annotated: as FSDP2 names its units.
+    """
+
+    elements: int = 16 << 20
+    root: int = 1 << 18
+    prefetch: bool = True
+    late_units: tuple[int, ...] = ()
+    keep: bool = False
+    whole: bool = False
+    annotated: bool = True
+    group: str = "dp"
+
+
+def fsdp(*, units: int = 6, **options: Any) -> Job:
+    """``units`` blocks; the options are fields of Sharding and Plan."""
+    mine = Sharding(**{f.name: options.pop(f.name) for f in fields(Sharding) if f.name in options})
+    fixed = {"world": 4, "shape": "fsdp2", "layers": units, "memory": True, "gpu_bytes": 80 << 30, "launch_ns": 8_000,
+             "forward": (OPERATOR,), "backward": (OPERATOR,)}  # fmt: skip
+    made = Plan(**(fixed | options))
+    groups = {mine.group: tuple(range(made.world))}
+    return simulate(made, programs={"fsdp2": partial(_fsdp, sharding=mine)}, groups=groups)
+
+
+def _fsdp(machine: Machine, plan: Plan, late: int, *, sharding: Sharding) -> Waiting:
+    def called(op: str, unit: str, *, early: bool = False) -> Any:
+        begin, size = machine.host, sharding.elements if unit else sharding.root
+        number = yield from machine.collective(
+            op, sharding.group, elements=size, transfer_ns=transfer_ns(size), early=early
+        )
+        label = "FSDP::all_gather" if op == "all_gather" else "FSDP::post_backward_reduce"
+        if sharding.annotated:
+            machine.annotate(f"{label} ({unit})" if unit else label, begin)
+        return number
+
+    yield from machine.wait(sharding.group, (yield from called("all_gather", "")))
+    for backward in (False, True):
+        machine.thread = AUTOGRAD if backward else HOST
+        layers = [f"layers.{i}" for i in range(plan.layers)]
+        order = layers[::-1] if backward else layers
+        gathers = not sharding.whole and not (backward and sharding.keep)
+        gathered = (yield from called("all_gather", order[0])) if gathers else 0
+        for place, unit in enumerate(order):
+            if gathers:
+                yield from machine.wait(sharding.group, gathered)
+            following = order[place + 1] if gathers and place < plan.layers - 1 else ""
+            ahead = sharding.prefetch and place + 1 not in sharding.late_units
+            if following and ahead:
+                gathered = yield from called("all_gather", following, early=True)
+            if backward:
+                backward_layer(machine, plan, plan.layers - 1 - place, late)
+                if not sharding.whole:
+                    yield from called("reduce_scatter", unit)
+            else:
+                forward_layer(machine, plan, place)
+            if following and not ahead:
+                gathered = yield from called("all_gather", following)
+    last = yield from called("reduce_scatter", "")
+    machine.thread = HOST
+    yield from machine.wait(sharding.group, last)
+
+
+def pipeline(**plan: Any) -> Job:
+    """GPipe; ``layers`` counts micro batches."""
+    made = Plan(**({"world": 4, "shape": "stages", "layers": 8, "transfer_ns": 20_000} | plan))
+    groups = {f"pp{r}": (r, r + 1) for r in range(made.world - 1)}
+    return simulate(made, programs={"stages": _pipeline}, groups=groups)
+
+
+def _pipeline(machine: Machine, plan: Plan, late: int) -> Waiting:
+    before = f"pp{machine.rank - 1}" if machine.rank else None
+    after = f"pp{machine.rank}" if machine.rank < plan.world - 1 else None
+    for batch in range(plan.layers):
+        if before:
+            yield from machine.wait(before, (yield from machine.collective("send_recv", before)))
+        forward_layer(machine, plan, batch)
+        if after:
+            yield from machine.collective("send_recv", after)
+    for batch in reversed(range(plan.layers)):
+        if after:
+            yield from machine.wait(after, (yield from machine.collective("send_recv", after)))
+        backward_layer(machine, plan, batch, late)
+        if before:
+            yield from machine.collective("send_recv", before)
+
+
+def experts(*, hot: Mapping[int, float] | None = None, group: str = "ep", **plan: Any) -> Job:
+    """Attention, an exchange, experts, an exchange back; ``hot``: rank -> how many times the tokens of the others."""
+    made = Plan(**({"world": 4, "shape": "experts", "layers": 4, "transfer_ns": 60_000} | plan))
+    program = partial(_experts, hot=dict(hot or {}), group=group)
+    return simulate(made, programs={"experts": program}, groups={group: tuple(range(made.world))})
+
+
+def _experts(machine: Machine, plan: Plan, late: int, *, hot: Mapping[int, float], group: str) -> Waiting:
+    share = hot.get(machine.rank, 1.0)
+
+    def exchange() -> Any:
+        yield from machine.wait(
+            group, (yield from machine.collective("all_to_all_v", group, elements=round(plan.elements * share)))
+        )
+
+    for backward in (False, True):
+        for layer in reversed(range(plan.layers)) if backward else range(plan.layers):
+            took = plan.backward_ns if backward else plan.forward_ns
+            if backward:
+                backward_layer(machine, plan, layer, late)
+            else:
+                forward_layer(machine, plan, layer)
+            yield from exchange()
+            machine.compute((plan.backward if backward else plan.forward)[0], round(took * share))
+            yield from exchange()
+
+
+def traces_of(job: Job, folder: Path) -> Evidence:
+    """The job's traces as evidence."""
+    return traced(analyse_job(folder_of(job, folder / "traces")))
+
+
+def used_by(evidence: Evidence, *, frameworks: tuple[str, ...]) -> Evidence:
+    """The same of a job that uses these frameworks, its units wrapped by the first."""
+
+    def changed(each: RankPass) -> RankPass:
+        units = replace(each.units, wrapper=frameworks[0]) if each.units is not None else None
+        return replace(each, facts=replace(each.facts, frameworks=frameworks), units=units)
+
+    summary = evidence.traces[0].summary
+    return traced(replace(summary, ranks=tuple(map(changed, summary.ranks))))
+
+
+def folder_of(job: Job, folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    for rank in range(job.plan.world):
+        (folder / f"rank-{rank}.json").write_text(job.rank_text(rank))
+    return folder

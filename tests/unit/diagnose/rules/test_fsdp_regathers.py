@@ -1,0 +1,42 @@
+"""Units gathered twice although memory has room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.sharded_jobs import fsdp, traces_of
+from tests.trace_evidence import found, generated, quiet, skipped
+
+from stepscope.diagnose.rules.fsdp_regathers import RULE
+
+SLOW_NETWORK = {"elements": 64 << 20, "forward_ns": 1_000_000, "backward_ns": 2_000_000}
+
+
+def test_second_gathers_with_room_are_named(tmp_path: Path) -> None:
+    finding = found(RULE, traces_of(fsdp(**SLOW_NETWORK), tmp_path))
+    assert finding.title.startswith("6 units are gathered twice a step")
+    assert "they take 1.50 GiB at most; the allocator reserves 1.00 GiB of 80.0 GiB" in finding.evidence[0]
+    assert finding.advice[0].text == "FSDP2: fully_shard(block, reshard_after_forward=False)"
+
+
+def test_units_kept_gathered_are_quiet(tmp_path: Path) -> None:
+    assert quiet(RULE, traces_of(fsdp(keep=True, **SLOW_NETWORK), tmp_path)) == "no unit is gathered twice a step"
+
+
+def test_second_gathers_that_computation_hides_are_quiet(tmp_path: Path) -> None:
+    said = quiet(RULE, traces_of(fsdp(units=10, forward_ns=2_000_000, backward_ns=4_000_000), tmp_path))
+    assert said.startswith("10 units are gathered twice")
+
+
+@pytest.mark.parametrize(("free_bytes", "fires"), [(1536 << 20, True), ((1536 << 20) - (1 << 20), False)])
+def test_borderline_room_for_all_units(tmp_path: Path, free_bytes: int, fires: bool) -> None:
+    """1 GiB reserved and 1.5 GiB of units in 90% of the device."""
+    evidence = traces_of(fsdp(gpu_bytes=round(((1 << 30) + free_bytes) / 0.9) + 1, **SLOW_NETWORK), tmp_path)
+    assert found(RULE, evidence) if fires else quiet(RULE, evidence).startswith("no room")
+
+
+def test_without_memory_nothing_is_claimed(tmp_path: Path) -> None:
+    for i, lacking in enumerate(({"memory": False}, {"gpu_bytes": 0})):
+        assert "profile with memory" in skipped(RULE, traces_of(fsdp(**SLOW_NETWORK, **lacking), tmp_path / str(i)))
+    assert "no sharded parameters" in skipped(RULE, generated(tmp_path / "ddp", world=2))

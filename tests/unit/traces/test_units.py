@@ -1,0 +1,77 @@
+"""Sharded units read back from generated traces: names, passes, sizes, prefetch, exposed time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.sharded_jobs import fsdp, traces_of, transfer_ns
+from tests.trace_evidence import generated
+
+from stepscope.records.trace_units import ROOT, ShardedUnits
+from stepscope.report import trace_sections
+
+TIMES = {"forward_ns": 2_000_000, "backward_ns": 4_000_000, "steps": 2, "world": 2}
+
+
+def units(folder: Path, **options: Any) -> ShardedUnits:
+    found = traces_of(fsdp(**(TIMES | options)), folder).traces[0].summary.ranks[1].units
+    assert found is not None
+    return found
+
+
+def test_units_are_those_that_fsdp2_names(tmp_path: Path) -> None:
+    found = units(tmp_path, units=3)
+    assert (found.wrapper, found.named_by, found.source) == ("fsdp2", "annotation", "device")
+    assert (found.reserved_bytes, found.capacity_bytes) == (1 << 30, 80 << 30)
+    calls = Counter((c.unit, c.phase, c.op) for c in found.calls)
+    assert calls == {
+        (ROOT, "forward", "all_gather"): 2,
+        (ROOT, "backward", "reduce_scatter"): 2,
+        **{
+            (f"layers.{i}", phase, op): 2
+            for i in range(3)
+            for phase, op in (("forward", "all_gather"), ("backward", "all_gather"), ("backward", "reduce_scatter"))
+        },
+    }
+    assert {c.size_bytes for c in found.calls if c.unit == "layers.1"} == {64 << 20}
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_without_names_the_backward_pass_visits_the_units_in_reverse(tmp_path: Path, keep: bool) -> None:
+    named, numbered = (units(tmp_path / str(a), units=4, annotated=a, keep=keep) for a in (True, False))
+    assert (numbered.wrapper, numbered.named_by) == ("unknown", "order")
+    same = {ROOT: "unit 0", **{f"layers.{i}": f"unit {i + 1}" for i in range(4)}}
+    assert [same[c.unit or ""] for c in named.calls] == [c.unit for c in numbered.calls]
+    assert [c.phase for c in named.calls] == [c.phase for c in numbered.calls]
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_prefetch_is_seen_and_what_it_hides(tmp_path: Path, prefetch: bool) -> None:
+    found = units(tmp_path, units=4, prefetch=prefetch)
+    judged = [c for c in found.calls if c.early is not None]
+    assert len(judged) == 2 * (3 + 3)  # of two steps; the first of a pass, and the one after the empty root, are not
+    assert {c.early for c in judged} == {prefetch}
+    assert {c.exposed_ns for c in judged} == {0 if prefetch else transfer_ns(16 << 20)}
+
+
+def test_on_cpus_prefetch_is_not_judged(tmp_path: Path) -> None:
+    found = units(tmp_path, device="gloo")
+    assert found.source == "cpu_spans"
+    assert all(c.early is None for c in found.calls)
+
+
+def test_tensor_parallel_gathers_are_no_units(tmp_path: Path) -> None:
+    summary = traces_of(fsdp(annotated=False, group="tp", **TIMES), tmp_path).traces[0].summary
+    assert all(p.units is None for p in summary.ranks)
+    assert all(p.units is None for p in generated(tmp_path / "ddp", world=2).traces[0].summary.ranks)
+
+
+def test_the_table_shows_a_unit_a_row(tmp_path: Path) -> None:
+    table = trace_sections.table(traces_of(fsdp(units=3, **TIMES), tmp_path).traces[0].summary, "units")
+    rows = {row.values[0].text: [v.text for v in row.values] for row in table.rows}
+    assert list(rows) == [ROOT, "layers.0", "layers.1", "layers.2"]
+    assert rows["layers.1"][1:7] == ["64.0 MiB", "2", "711 us", "711 us", "711 us", "8 of 8"]
+    assert rows["layers.1"][7].startswith("0 ns")
