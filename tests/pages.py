@@ -55,7 +55,7 @@ def diagnosis(**changes: Any) -> Diagnosis:
     fields: dict[str, Any] = {
         "findings": found,
         "quiet": (Quiet(rule="clock-skew", looked_at="largest offset 3 us, limit 100 us"),),
-        "skipped": (Skipped(rule="slow-link", reason="no link matrix here", command="nvidia-smi topo -m"),),
+        "skipped": (Skipped(rule="slow-link", reason="no link matrix was recorded", command="nvidia-smi topo -m"),),
     }
     return Diagnosis(**(fields | changes))
 

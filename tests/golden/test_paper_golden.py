@@ -43,7 +43,7 @@ DIAGNOSIS = Diagnosis(
             advice=(Advice(text="try smaller buckets", command="stepscope bench --preset bucket-size"),),
         ),
     ),
-    skipped=(Skipped(rule="straggler", reason="no trace here", command="stepscope bench MATRIX.yaml --profile"),),
+    skipped=(Skipped(rule="straggler", reason="no trace was given", command="stepscope bench MATRIX.yaml --profile"),),
     quiet=(Quiet(rule="noisy-measurement", looked_at="spread 1%, limit 10%"),),
 )
 

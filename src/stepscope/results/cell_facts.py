@@ -100,4 +100,4 @@ def measured(each: TimedCell) -> str:
     """How far the cell's medians carry: ``measured``, or how few steps they rest on."""
     if each.step.low is not None:
         return "measured"
-    return f"likely: it rests on {counted(each.step.n or 0, 'timed step')}, too few for an interval"
+    return f"likely: based on {counted(each.step.n or 0, 'timed step')}, too few for an interval"

@@ -53,7 +53,7 @@ def sweep_pairs(
     alone = tuple(
         tuple(
             [_name(rows, called) for rows in left.values()]
-            + [f"{_name(rows, called)}: measured more than once, pairs with nothing" for rows in twice]
+            + [f"{_name(rows, called)}: measured more than once, so it cannot be paired" for rows in twice]
         )
         for left, twice in ((mine, mine_twice), (theirs, theirs_twice))
     )

@@ -127,21 +127,21 @@ class Evidence:
 
 
 NEEDS: Mapping[str, tuple[str, str | None]] = {
-    "runs": ("no training runs here", "stepscope bench MATRIX.yaml"),
+    "runs": ("no training runs were given", "stepscope bench MATRIX.yaml"),
     "scaling": (
-        "no run on several ranks has a one-rank run to compare with",
+        "no run on several ranks has a one-rank baseline",
         "stepscope bench --preset strong-scaling",
     ),
     "scaling_budgets": ("no two jobs on different numbers of ranks to compare", None),
-    "cells": ("no samples of steps: not a run of stepscope bench", "stepscope bench MATRIX.yaml"),
-    "comm": ("no measured collectives here", "stepscope comm --ops all_reduce --sizes 1K:64M:4"),
-    "calibration": ("no calibration here", "stepscope calibrate COMM"),
+    "cells": ("no step samples: not a run of stepscope bench", "stepscope bench MATRIX.yaml"),
+    "comm": ("no collectives were measured", "stepscope comm --ops all_reduce --sizes 1K:64M:4"),
+    "calibration": ("no calibration was given", "stepscope calibrate COMM"),
     "environment": ("the machine was not recorded", None),
-    "traces": ("no trace here", "stepscope bench MATRIX.yaml --profile"),
-    "nccl": ("no NCCL log here", "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,TUNING"),
-    "flight": ("no flight recorder dumps here", "export TORCH_FR_BUFFER_SIZE=2000"),
-    "memory": ("no memory snapshot here: torch.cuda.memory._dump_snapshot('memory.pickle') writes one", None),
-    "topology": ("no link matrix here", "nvidia-smi topo -m"),
+    "traces": ("no trace was given", "stepscope bench MATRIX.yaml --profile"),
+    "nccl": ("no NCCL log was given", "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,TUNING"),
+    "flight": ("no flight recorder dumps were given", "export TORCH_FR_BUFFER_SIZE=2000"),
+    "memory": ("no memory snapshot was given: torch.cuda.memory._dump_snapshot('memory.pickle') writes one", None),
+    "topology": ("no link matrix was recorded", "nvidia-smi topo -m"),
 }
 """Attribute of :class:`Evidence` -> (why a rule that needs it is skipped, what gets it)."""
 

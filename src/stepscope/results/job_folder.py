@@ -91,7 +91,7 @@ def _read(
     )
     job = item.job or root.resolve().name
     notes = [note for summary in captures.values() for note in readers.trace_notes(summary)]
-    remark = f"{job}: {len(captures)} captures of the same ranks, each looked at by itself: {', '.join(captures)}"
+    remark = f"{job}: {len(captures)} captures of the same ranks, analysed separately: {', '.join(captures)}"
     evidence = Evidence(
         sources=(Source(path=root / item.job, kind="trace"),),
         traces=tuple(TraceEvidence(name=name or job, summary=summary) for name, summary in captures.items()),
@@ -127,7 +127,7 @@ def _left_out(item: Item, left_out: Iterable[LeftOut]) -> Iterable[FilesFound]:
     for at, (reason, files) in enumerate(reasons.items()):
         if at == _NAMED and len(reasons) > _NAMED + 1:
             rest = [file for more in list(reasons.values())[at:] for file in more]
-            yield _files(item, rest, reason="damaged, each in its own way")
+            yield _files(item, rest, reason="damaged in different ways")
             return
         named = reason if len(files) > 1 or files[0].name in reason else f"{files[0].name}: {reason}"
         yield _files(item, files, reason=named)
@@ -155,7 +155,7 @@ def _jobs(there: Survey) -> tuple[str, ...]:
 
 def _unlisted(there: Survey) -> tuple[str, ...]:
     """Folders that could not be listed."""
-    return (f"not looked into: {listed(there.folders, at_most=5)}",) if there.folders else ()
+    return (f"not opened: {listed(there.folders, at_most=5)}",) if there.folders else ()
 
 
 def _nothing(root: Path, found: Sequence[FilesFound]) -> DataError:

@@ -113,7 +113,7 @@ def as_given(parts: Sequence[Evidence], names: Sequence[str] | None = None) -> E
     differ = [key for key in _ALIKE if len({getattr(run, key) for run in runs} - {None}) > 1]
     if unknown:
         option = ",".join(f"{name}=RANKS" for name in unknown)
-        why = f"the number of ranks is not known: --world-size {option}"
+        why = f"the number of ranks is unknown: state --world-size {option}"
     elif runs[0].world_size == runs[1].world_size:
         return evidence
     elif differ:

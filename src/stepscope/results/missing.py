@@ -23,7 +23,7 @@ def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
         if not any(each.traced for each in evidence.scaling_budgets):
             _require_taken(evidence.runs, stated.scaling)
         if stated.columns and not any(source.format == "table" for source in evidence.sources):
-            raise UsageError("--columns: nothing here is a table of results", fix="leave it out")
+            raise UsageError("--columns: no table of results was given", fix="leave it out")
     lacking = _lacking(evidence.runs)
     if not lacking:
         return
@@ -32,7 +32,7 @@ def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
         f"{run.run_id} ({run.source}): {run.missing[fact]}" for fact, members in lacking.items() for run in members
     ]
     raise UsageError(
-        f"{counted(len(runs), 'run')} cannot be compared: {' and '.join(map(_words, lacking))} not known of "
+        f"{counted(len(runs), 'run')} cannot be compared: {' and '.join(map(_words, lacking))} unknown for "
         f"{', '.join(runs)}",
         why="\n       ".join(reasons),
         fix="state what you know: " + " ".join(_option(*each) for each in lacking.items()),
@@ -44,7 +44,7 @@ def _require_taken(runs: Sequence[TrainingRun], scaling: Scaling | None) -> None
     if scaling is None or any(run.scaling == scaling for run in runs):
         return
     if not runs:
-        raise UsageError(f"--scaling {scaling}: no training runs here", fix="leave it out")
+        raise UsageError(f"--scaling {scaling}: no training runs were given", fix="leave it out")
     known = dict.fromkeys(run.scaling for run in runs if run.scaling is not None)
     raise UsageError(
         f"--scaling {scaling} contradicts the {counted(len(runs), 'run')}: {' and '.join(known)} by their own settings",

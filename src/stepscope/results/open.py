@@ -44,7 +44,7 @@ Part = TypeVar("Part")
 NAMED = 5
 """Names and reasons that one message gives in full."""
 
-_AS_TABLE = "figures in free text: write a row a run as CSV, with columns such as gpus,strategy,step_time_ms"
+_AS_TABLE = "figures in free text: write one row per run as CSV, with columns such as gpus,strategy,step_time_ms"
 
 
 def load_evidence(
@@ -76,9 +76,9 @@ def load_evidence(
     )
     if cell is not None and not any(source.kind == "bench" for part in parts for source in part.sources):
         raise UsageError(
-            f"--cell {cell}: no cells here",
+            f"--cell {cell}: no cells in these results",
             why=f"{', '.join(str(path) for path in paths)}: no run folder of stepscope bench",
-            fix="leave --cell out",
+            fix="remove --cell",
         )
     scaling = None if stated is None else stated.scaling
     return derived(as_given(parts), drop_epochs=drop_epochs, targets=targets, stated=scaling)
@@ -176,11 +176,11 @@ def _traced(path: Path, read: ReadTraces) -> Evidence:
         raise DataError(f"{path}: the file is empty", fix="write it again, or leave it out")
     if not is_trace(path, None):
         raise DataError(
-            f"{path}: nothing that stepscope reads",
-            why="it holds nothing but zero bytes"
+            f"{path}: not a format that stepscope reads",
+            why="it contains only zero bytes"
             if not head_of(path, 4096).strip(b"\0")
             else "it is not a trace of torch.profiler or nsys, and no importer recognises it",
-            fix=f"{_AS_TABLE}; docs/reference/importers.md lists what is read",
+            fix=f"{_AS_TABLE}; docs/reference/importers.md lists the formats",
         )
     summary = read(path)
     return Evidence(
@@ -203,7 +203,7 @@ def _results_file(path: Path) -> Evidence | None:
         file.seek(-min(file.seek(0, SEEK_END), 200), SEEK_END)
         end = file.read()
     whole = head.lstrip().startswith(b"[") or end.endswith(b"\n")
-    notes = () if whole else (f"{path}: the last line has no end: cut off, and left out",)
+    notes = () if whole else (f"{path}: the last line is truncated and left out",)
     if any(mark in head for mark in (OLD_ROWS, b'"stepscope.training_run/')):
         return Evidence(sources=(Source(path=path, kind="bench"),), runs=read_runs(path), notes=notes)
     if b'"stepscope.comm_row/' in head:
@@ -281,7 +281,7 @@ def _readable(
         raise damaged[0][1]
     notes += [f"{each}: {error.line}; left out" for each, error in damaged[:NAMED]]
     if len(damaged) > NAMED:
-        notes.append(f"{len(damaged) - NAMED} more of them left out, damaged as well")
+        notes.append(f"{len(damaged) - NAMED} more damaged files left out")
     return found
 
 
@@ -354,14 +354,14 @@ def _some(layout: RunLayout, read: Callable[[Path], tuple[Row, ...]]) -> tuple[R
         raise DataError(
             f"{layout.root}: no results.jsonl",
             why="the run ended before it wrote any result",
-            fix="run the same command again with the same -o: it goes on where it stopped",
+            fix="rerun with the same folder to resume",
         )
     found = read(layout.results_jsonl)
     if not found:
         raise DataError(
             f"{layout.results_jsonl}: no results in it",
             why="the run ended before the first one, or the file is damaged",
-            fix="run the same command again with the same -o: it goes on where it stopped",
+            fix="rerun with the same folder to resume",
         )
     return found
 

@@ -307,7 +307,7 @@ def _notes(
         ranks = ", ".join(map(str, common.missing_ranks))
         notes.append(f"no step time: rank {ranks} left no samples")
     elif step is None:
-        notes.append("no step time: no step with a whole global batch was timed after warm-up")
+        notes.append("no step time: no full step was timed after warm-up")
     if isinstance(plan, Unavailable):
         notes.append(plan.reason)
     notes += measured.replica_notes(cell.summaries)

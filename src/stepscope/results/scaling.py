@@ -76,7 +76,7 @@ def superlinear_reasons(run: TrainingRun, base: TrainingRun) -> tuple[str, ...]:
     if run.micro_batch and base.micro_batch and run.micro_batch > base.micro_batch:
         found.append(f"larger batch per rank: {run.micro_batch} against {base.micro_batch}")
     if shards(run.strategy):
-        found.append(f"{run.strategy} shards state and leaves more memory per rank")
+        found.append(f"{run.strategy} shards state which leaves more memory per rank")
     return tuple(found)
 
 
@@ -113,7 +113,7 @@ def with_baselines(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
 def _noted(run: TrainingRun, base: TrainingRun | None) -> TrainingRun:
     if base is None or base is run or run.samples_per_s is None or base.samples_per_s is not None:
         return run
-    note = f"no speed-up: the baseline {base.run_id} gave no result ({base.status})"
+    note = f"no speed-up: the baseline {base.run_id} has no result ({base.status})"
     return replace(run, notes=(*run.notes, note))
 
 

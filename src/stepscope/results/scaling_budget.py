@@ -281,9 +281,9 @@ def _of_run(run: TrainingRun, base: TrainingRun, row: ScalingRow, drop_epochs: i
         no_interval=None if row.low is not None else _why_no_interval(unit, [each.n for each in times]),
         no_parts=None
         if known
-        else f"the files tell the time of an {unit} only, not its parts"
+        else f"the files record only the time of an {unit}, not its parts"
         if unit == "epoch"
-        else "the files tell the time of a step only, not its parts",
+        else "the files record only the time of a step, not its parts",
     )
 
 
@@ -318,7 +318,7 @@ def _undecided(run: TrainingRun, by_id: Mapping[str, TrainingRun]) -> ScalingBud
         decided_by=None,
         readings=readings,
         no_interval=_why_no_interval("step", [run.step_ns.n, base.step_ns.n]),
-        no_parts=None if known else "the files tell the time of a step only, not its parts",
+        no_parts=None if known else "the files record only the time of a step, not its parts",
     )
 
 
@@ -337,7 +337,7 @@ def _why_no_interval(unit: str, samples: Iterable[int | None]) -> str:
         return "one sample each: no interval"
     if min(known) < MIN_INTERVAL_SAMPLES:
         return f"fewer than {MIN_INTERVAL_SAMPLES} {unit}s on a side: no interval"
-    return "the files do not tell how much the samples vary: no interval"
+    return "the files do not record the variation of samples: no interval"
 
 
 def _run_times(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> tuple[str, tuple[Measured, Measured] | None]:

@@ -20,14 +20,14 @@ def verdict(budget: ScalingBudget) -> tuple[str, ...]:
     for each in budget.readings:
         interval = budget.no_interval if each.low is None or each.high is None else None
         known = interval or f"95% interval {each.low:.3g} to {each.high:.3g}"
-        rating = f", {each.rating}" if each.rating else ", more than so many ranks can give"
+        rating = f", {each.rating}" if each.rating else ", above the ideal of that many ranks"
         how = f"{each.scaling} scaling: " if each.scaling else ""
         lines.append(
             f"{how}{each.speedup:.2f}x ({known}), efficiency {format_percent(each.efficiency)}{rating}; {ranks}"
         )
     if len(budget.readings) > 1:
         lines.append(
-            "no file tells whether a rank's batch was kept (weak) or divided (strong): state it with --scaling, or record"
+            "unknown whether the batch per rank was kept (weak) or divided (strong): state it with --scaling, or record"
             " traces with record_shapes=True"
         )
     return tuple(lines)
@@ -40,7 +40,7 @@ def loss(budget: ScalingBudget, reading: ScalingReading) -> str:
         f" ideal ({format_duration(budget.base_time.value)} on {counted(budget.base_world_size, 'rank')})"
     )
     if reading.lost_ns <= 0:
-        return f"{text}: nothing is lost"
+        return f"{text}: no loss"
     worst = [part for part in ranked(reading) if part.share is not None and part.share >= 0.05][:4]
     shares = ", ".join(f"{format_percent(part.share or 0)} {PARTS[part.key]}" for part in worst)
     return f"{text}: {format_duration(reading.lost_ns)} lost" + (f"; of the loss {shares}" if shares else "")

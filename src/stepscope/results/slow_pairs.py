@@ -188,10 +188,7 @@ def _why_not(kinds: Mapping[tuple[int, bool, str], Mapping[Pair, float]], world:
     if not kinds:
         return "no pair gave a result"
     most = max(map(len, kinds.values()))
-    return (
-        f"{world} ranks have at most {most} pairs alike, and it takes {MIN_PAIRS} to say that one is slower than the"
-        " others"
-    )
+    return f"{world} ranks have at most {most} similar pairs; naming a slow pair needs {MIN_PAIRS}"
 
 
 def _ends(measured: Measurements, hosts: Sequence[str], world: int) -> tuple[SlowEnd, ...]:

@@ -103,7 +103,7 @@ def rounds_median_interval(
     """
     values = [as_array(samples) for samples in rounds]
     if len(values) < 2:
-        raise StepscopeError("an interval over rounds needs at least two of them")
+        raise StepscopeError("an interval over rounds needs at least two rounds")
     if sum(v.size for v in values) < MIN_INTERVAL_SAMPLES:
         return None
     lengths = [block_length(v) for v in values]

@@ -124,7 +124,7 @@ def epoch_figures(cell: CellResult, warmup_epochs: frozenset[int]) -> EpochFigur
     epochs = sorted(set.intersection(*({e.epoch for e in ranks} for ranks in per_rank)))
     steady = [epoch for epoch in epochs if epoch not in warmup_epochs] or epochs
     if not warmup_epochs.isdisjoint(steady):
-        notes.append("the epoch time includes warm-up steps: no epoch is free of them")
+        notes.append("the epoch time includes warm-up steps: every epoch has some")
     elif len(steady) < len(epochs):
         notes.append(f"epoch time: {len(epochs) - len(steady)} of {len(epochs)} epochs left out as warm-up")
     last = [ranks[-1] for ranks in per_rank]
@@ -161,7 +161,7 @@ def stability_notes(rounds: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
         change = format_percent(drift_fraction(values), signed=True)
         notes.append(
             f"step times drifted{where}: the second half is {change} against the first"
-            " (longer warm-up, a drifting or a busy machine)"
+            " (warm-up too short, or a drifting or busy machine)"
         )
     return tuple(notes)
 
@@ -175,7 +175,7 @@ def replica_notes(summaries: Sequence[RankSummary]) -> tuple[str, ...]:
     for summary in summaries:
         check = summary.plan_check
         if check is not None and check.unavailable is None and not check.matches:
-            notes.append("the collectives seen are not those of the strategy's plan (see plan_check in rank-*.json)")
+            notes.append("the recorded collectives differ from the strategy's plan (see plan_check in rank-*.json)")
             break
     return tuple(notes)
 
@@ -197,6 +197,5 @@ def _sampling_notes(cell: CellResult, last: Sequence[EpochResult]) -> list[str]:
     if seen == expected:
         return []
     return [
-        f"the ranks together trained on {seen:,} samples in an epoch of {expected:,}:"
-        " the data is not split as it should be"
+        f"the ranks together trained on {seen:,} samples in an epoch of {expected:,}: the data is not split correctly"
     ]

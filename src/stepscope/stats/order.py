@@ -35,7 +35,7 @@ def as_array(samples: Samples) -> NDArray[np.float64]:
     """``samples`` as float64 [n]. Empty or not finite: StepscopeError."""
     values = np.asarray(samples, dtype=np.float64).reshape(-1)
     if values.size == 0:
-        raise StepscopeError("no samples: nothing can be said about them")
+        raise StepscopeError("no samples")
     if not np.isfinite(values).all():
         raise StepscopeError("samples hold NaN or infinity")
     return values

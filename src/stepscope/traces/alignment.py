@@ -70,7 +70,7 @@ def align_clocks(ranks: Sequence[RankCommunication], instances: Sequence[Instanc
         return ClockAlignment(
             reference_rank=None,
             fits=fits,
-            text="clocks not compared: no collective was seen on two ranks" if len(look) > 1 else "one rank",
+            text="clocks not compared: no collective appears on two ranks" if len(look) > 1 else "one rank",
         )
     reference = min(counts, key=lambda r: (-counts[r], r))
     lines = _lines(usable, look, shifts, reference)
@@ -218,9 +218,9 @@ def _one_per_host(lines: dict[int, _Line], look: Mapping[int, RankCommunication]
 
 def _decided(rank: int, line: _Line | None, look: Mapping[int, RankCommunication], reference: int) -> ClockFit:
     if rank == reference:
-        return replace(_unfitted(rank, "all others are compared with this rank"), status="reference")
+        return replace(_unfitted(rank, "reference rank of the comparison"), status="reference")
     if line is None:
-        return _unfitted(rank, "no collective in common with any rank that was compared")
+        return _unfitted(rank, "no collective in common with a compared rank")
     fit = ClockFit(
         rank=rank,
         status="unknown",
@@ -296,7 +296,7 @@ def _text(fits: Sequence[ClockFit]) -> str:
         most = max(moved, key=lambda f: abs(f.offset_ns))
         text = f"{len(moved)} of {len(fits)} clocks corrected, rank {most.rank} by {most.offset_ns / 1000:,.0f} us"
     else:
-        text = "clocks agree; nothing was corrected"
+        text = "clocks agree"
     if unknown:
         text += f"; {len(unknown)} could not be compared ({unknown[0].reason})"
     return text

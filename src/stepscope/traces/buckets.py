@@ -167,7 +167,7 @@ def _members(
         return None, None, "the shapes of gradients are not recorded (record_shapes=True records them)"
     if sum(_elements(s) for s in known) == elements:
         return tuple(known), "accumulated", None
-    return None, None, "the gradients that became ready since the bucket before do not add up to its size"
+    return None, None, "the gradients that became ready since the previous bucket do not add up to its size"
 
 
 def _first_shape(dims: str) -> str | None:

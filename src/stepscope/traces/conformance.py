@@ -44,9 +44,9 @@ def check_plan(trace: RankTrace, collectives: Sequence[RankCollective]) -> Confo
         inside += sum(_within(backward, c) for c in mine)
     overlapped = early > 0
     if overlapped and len(marks) and not inside:
-        differences.append("no collective was launched inside the backward pass, where the plan puts them")
+        differences.append("no collective was launched inside the backward pass, as the plan requires")
     if not overlapped and inside:
-        differences.append(f"{inside} collectives were launched inside the backward pass; the plan puts none there")
+        differences.append(f"{inside} collectives were launched inside the backward pass; the plan has none there")
     return ConformanceCheck(
         rank=trace.rank,
         strategy=str(trace.meta.stepscope.get("strategy", "")),

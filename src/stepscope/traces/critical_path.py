@@ -115,7 +115,7 @@ def rank_legs(
     if end is None:
         return Unavailable("nothing ran in the trace")
     if activity.source != "device":
-        return Unavailable("the path across ranks is followed through device collectives; this is a CPU trace")
+        return Unavailable("the path across ranks needs device collectives; this is a CPU trace")
     known: dict[_Node, tuple[int | None, NDArray[np.int64]]] = {}
     comm = walk.collectives
     last = _leg(walk, [], end[0], known)

@@ -28,7 +28,7 @@ def from_floats(values_us: NDArray[np.float64]) -> NDArray[np.int64]:
     if not len(values_us):
         return np.empty(0, dtype=np.int64)
     if not np.abs(values_us).max() <= RANGE_US:
-        raise ValueError("a time beyond what 64 bits of nanoseconds can hold")
+        raise ValueError("a time too large for 64 bits of nanoseconds")
     whole = np.floor(values_us)
     fraction = np.rint((values_us - whole) * 1000.0)
     return whole.astype(np.int64) * 1000 + fraction.astype(np.int64)
@@ -47,7 +47,7 @@ def from_texts(texts: Sequence[bytes]) -> NDArray[np.int64]:
     except ValueError:
         values = [_exact(t) for t in texts]
     if values and max(max(values), -min(values)) > _RANGE_NS:
-        raise ValueError("a time beyond what 64 bits of nanoseconds can hold")
+        raise ValueError("a time too large for 64 bits of nanoseconds")
     return np.array(values, dtype=np.int64)
 
 

@@ -174,7 +174,7 @@ class ColumnBuilder:
                     events.append(loosely(ONE_LOOSE.decode(raw)))
                     self._loose += 1
                 except UNREADABLE:
-                    self._odd["that are no objects (left out)"] += 1
+                    self._odd["that are not objects (left out)"] += 1
         self._take_exact(events)
 
     def _take(self, events: list[Event], text: bytes) -> None:
@@ -358,9 +358,9 @@ class ColumnBuilder:
 
     def notes(self) -> list[Note]:
         """What was odd in the events, one note a kind."""
-        found = [Note(kind="repaired", text=f"{n:,} {kind} mended") for kind, n in self._repairs.items()]
+        found = [Note(kind="repaired", text=f"{n:,} {kind} repaired") for kind, n in self._repairs.items()]
         if self._loose:
-            text = f"{self._loose:,} events with values of unexpected types; what made no sense counts as not recorded"
+            text = f"{self._loose:,} events with values of unexpected types; invalid values count as not recorded"
             found.append(Note(kind="repaired", text=text))
         return found + [Note(kind="dropped", text=f"{n:,} events {kind}") for kind, n in self._odd.items() if n]
 

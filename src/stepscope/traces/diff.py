@@ -152,13 +152,13 @@ def diff_profiles(before: WorkProfile, after: WorkProfile, *, limit: int | None 
     )
 
 
-CAUTION = "steps of one capture depend on each other: repeat both runs before relying on it"
+CAUTION = "steps of one capture depend on each other: repeat both runs to confirm"
 """Beside every test over the steps of traces."""
 
 
 def _verdict(before: int, after: int, step: Change | None) -> tuple[str, str]:
     if step is None:
-        return "not tested", "a step of one side takes no time"
+        return "not tested", "a step on one side takes no time"
     if step.untested is not None:
         return "not tested", f"{step.untested}; profile more steps"
     rests = f"Mann-Whitney over {before} + {after} steps, p = {step.p_value:.2g}"

@@ -114,7 +114,7 @@ class EventStream:
                 break
         if self.source.broke_off:
             raise DataError(
-                f"{self.source.path}: broken off before its first event",
+                f"{self.source.path}: truncated before its first event",
                 why=f"the compressed data ends after {size:,} bytes of text",
                 fix="copy or export the file again",
             )
@@ -128,7 +128,7 @@ class EventStream:
         starts = text.lstrip(_SPACE)
         if starts.startswith(b"]") or (starts.startswith(b"{") and _EVENT_KEY.search(starts, 0, 1 << 16)):
             return text
-        raise NotATrace("an array of something else than events")
+        raise NotATrace("an array of other values than events")
 
     def _cut(self, buffer: bytes) -> tuple[int, int]:
         """Where the last whole event of the buffer ends, and where the next one begins; (0, 0) if nowhere."""

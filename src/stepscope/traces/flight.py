@@ -159,8 +159,8 @@ def _incomplete(
             FlightFinding(
                 kind="incomplete_dump",
                 ranks=tuple(silent),
-                sentence=f"{ranks_text(silent)} left no flight recorder {plural(len(silent), 'dump')}: killed, or stuck "
-                "where it could not be asked",
+                sentence=f"{ranks_text(silent)} left no flight recorder {plural(len(silent), 'dump')}: killed, or not "
+                "responding",
                 cause=False,
             )
         )

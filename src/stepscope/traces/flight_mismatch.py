@@ -64,11 +64,13 @@ def _finding(
     kind: Kind
     if swapped is not None:
         kind = "order_mismatch"
-        text = f"{ours} called {found} as {at} and {expected} as collective {swapped}, {theirs} the other way round"
+        text = f"{ours} called {found} as {at} and {expected} as collective {swapped}; {theirs} in the opposite order"
     elif shift is not None and shift > 0:
         kind = "missing_call"
         which = at if shift == 1 else f"collectives {sequence} to {sequence + shift - 1} of {group.text}"
-        text = f"{ours} never called {which} ({expected}), which {theirs} called: what came next there came first here"
+        text = (
+            f"{ours} never called {which} ({expected}), which {theirs} called: its next call matches their earlier one"
+        )
     elif shift is not None:
         kind = "order_mismatch"
         text = f"{ours} called {counted(-shift, 'collective')} more than {theirs}: {found} as {at}"

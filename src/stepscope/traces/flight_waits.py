@@ -97,9 +97,9 @@ def unfinished(group: GroupView) -> FlightFinding | None:
     call = _call_at(group, sequence)
     what = f"collective {sequence} of {group.text}{_in_brackets(call)}"
     if absent:
-        text = f"{_wait(waiting)} in {what}; {ranks_text(absent)} left no dump that says whether it was called"
+        text = f"{_wait(waiting)} in {what}; {ranks_text(absent)} left no dump, so it is unknown whether they called it"
     else:
-        text = f"all {len(waiting)} ranks called {what} and none got out of it"
+        text = f"all {len(waiting)} ranks called {what} and none left it"
     return FlightFinding(
         kind="incomplete_dump" if absent else "stuck_inside",
         ranks=absent,

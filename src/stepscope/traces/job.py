@@ -106,7 +106,7 @@ def several_captures(found: Mapping[str, TraceSummary]) -> DataError:
     first = [Path(p.facts.file).name for p in next(iter(found.values())).ranks]
     return DataError(
         f"{len(found)} captures in these files: {', '.join(list(found)[:6])}",
-        why="files record the same rank; by their names or times they are of different captures",
+        why="files record the same rank; their names or times show different captures",
         fix=f"name the files of one, for example {' '.join(first[:3])}{' ...' if first[3:] else ''}",
     )
 
@@ -165,7 +165,8 @@ def _differences(passes: Sequence[RankPass], world: int | None) -> Iterator[File
     """What keeps the given traces from being the whole job, side by side."""
     if world is not None and world > len(passes):
         text = (
-            f"traces of {len(passes)} of {world} ranks: whom the others waited for, and what they did, cannot be told"
+            f"traces of {len(passes)} of {world} ranks: the missing ranks' activity, and whether others waited for "
+            "them, is unknown"
         )
         yield FileNote(rank=None, kind="missing", text=text)
     steps = {p.facts.rank: tuple(s.step for s in p.steps) for p in passes if p.steps}
@@ -268,7 +269,7 @@ def _submit(
         except BrokenProcessPool as error:
             raise MissingError(
                 "a process that was reading traces was killed",
-                why="most likely the machine ran out of memory",
+                why="the machine probably ran out of memory",
                 fix="read fewer ranks at a time (--processes 1), or device events alone (--show budget)",
             ) from error
         done(futures[future])

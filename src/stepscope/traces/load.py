@@ -239,6 +239,6 @@ def rank_of(trace: RankTrace, stated: Mapping[str, int], *, alone: bool) -> tupl
         return 0, (Note(kind="assumed", text="no rank recorded; taken as rank 0"),)
     raise DataError(
         f"{trace.path}: its rank is unknown",
-        why="the file records none (distributedInfo) and its name states none",
+        why="neither the file (distributedInfo) nor its name states it",
         fix=f"state it: --rank-of {trace.path.name}=N, or rename the file to rank-N...json",
     )

@@ -45,14 +45,14 @@ def merge_traces(files: Mapping[int, Path], output: Path, *, clocks: ClockAlignm
     if not output.name.endswith((".json", ".json.gz")):
         raise UsageError(
             f"cannot merge into {output.name}",
-            why="viewers tell a trace by its name",
+            why="viewers recognise a trace by its name",
             fix=f"name it {output.name}.json.gz",
         )
     for file in files.values():
         if output.exists() and file.exists() and output.samefile(file):
             raise UsageError(
                 f"{output} is one of the traces to merge",
-                why="it would be overwritten while it is read",
+                why="stepscope cannot overwrite it while reading it",
                 fix="choose another name for the output",
             )
     fits = {f.rank: f for f in clocks.fits} if clocks else {}
@@ -144,7 +144,7 @@ class _RankMerger:
             if len(self._pids) == PIDS_PER_RANK:
                 raise DataError(
                     f"rank {self.rank} has more than {PIDS_PER_RANK:,} processes",
-                    why="no profiler writes so many; the file is damaged",
+                    why="no profiler writes that many; the file is damaged",
                     fix="leave this rank out",
                 )
             self._pids[original] = self.rank * PIDS_PER_RANK + len(self._pids)
@@ -208,7 +208,7 @@ def _decoded(block: bytes, path: Path, offset: int) -> list[dict[str, msgspec.Ra
             continue
     raise DataError(
         f"{path}: not valid JSON near byte {offset:,} of its text",
-        why="an event there cannot be read, even repaired",
+        why="an event there is damaged and cannot be repaired",
         fix="export the trace again, or leave this rank out",
     )
 

@@ -96,7 +96,7 @@ def load_nsys(path: Path) -> RankTrace:
             fix="check the path and its permissions",
         ) from error
     if head != SQLITE_MAGIC:
-        raise _not_an_export(path, "it is empty" if not head else "it is no SQLite database")
+        raise _not_an_export(path, "it is empty" if not head else "it is not an SQLite database")
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)) as database:
             return _Export(database, path).read()
@@ -119,7 +119,7 @@ class _Export:
         found = {name: kind for name, kind in self._rows("SELECT name, type FROM sqlite_master") if name in wanted}
         views = [name for name, kind in found.items() if kind == "view"]
         if views:
-            why = f"{', '.join(views)}: a view, whose query may do anything; nsys writes tables"
+            why = f"{', '.join(views)}: a view, which could run any query; nsys writes tables"
             raise _not_an_export(path, why)
         self.columns = {t: [r[1] for r in self._rows(f'PRAGMA table_info("{t}")')] for t in found}
         self.names: dict[str, int] = {}
@@ -145,7 +145,7 @@ class _Export:
             text = f"{self.unusable:,} events without an end, or that end before they start (left out)"
             self.notes.append(Note(kind="dropped", text=text))
         if self.no_numbers:
-            text = f"{self.no_numbers:,} events whose times or ids are no whole numbers in range (left out): damage"
+            text = f"{self.no_numbers:,} damaged events whose times or ids are not whole numbers in range (left out)"
             self.notes.append(Note(kind="dropped", text=text))
         if self.count == 0:
             self.notes.append(Note(kind="dropped", text="the file holds no spans"))
@@ -174,7 +174,7 @@ class _Export:
         if len(processes) > 1:
             raise DataError(
                 f"{self.path}: holds the GPU work of {len(processes)} processes",
-                why="each rank's work must stand alone, and an export does not say which process is which rank",
+                why="stepscope needs one file per rank, and an export does not record which process is which rank",
                 fix="profile every rank into its own report: nsys profile -o report-rank%q{RANK} ...",
             )
 
@@ -201,7 +201,7 @@ class _Export:
         for rows in self._chunks(query):
             self._add(table, rows)
         if table.optional and table.on_device and self.count:
-            text = "CUDA graphs were recorded as a whole: each counts as one computing kernel"
+            text = "CUDA graphs were recorded whole: each counts as one compute kernel"
             self.notes.append(Note(kind="assumed", text=text))
 
     def _label(self, table: _Table, columns: Sequence[str]) -> str:

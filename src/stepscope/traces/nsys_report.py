@@ -25,8 +25,9 @@ def exported(report: Path) -> Path:
     if shutil.which("nsys") is None:
         raise MissingError(
             f"{report}: only nsys reads this file",
-            why="nsys is not installed here, or not on PATH",
-            fix=f"run this where it is, and pass the result: {shlex.join(['nsys', *line[1:4], '--output', *line[-2:]])}",
+            why="nsys is not installed, or not on PATH",
+            fix="run this where nsys is installed, and pass the result: "
+            f"{shlex.join(['nsys', *line[1:4], '--output', *line[-2:]])}",
         )
     done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     if done.returncode != 0 or not export.is_file():

@@ -69,7 +69,7 @@ def pass_file(
     except MemoryError as error:
         raise MissingError(
             f"{path}: not enough memory to read it",
-            why="every event takes about 60 bytes, and the analyses as much again",
+            why="every event takes about 60 bytes, and the analyses as much",
             fix="read device events alone (--show budget), or profile fewer steps",
         ) from error
 

@@ -112,8 +112,8 @@ def _mended_piece(piece: bytes, before: bytes, after: bytes) -> Repair | None:
         kinds["bytes that are not UTF-8"] += 1
     piece = _count(_CONTROL, b" ", piece, kinds, "control characters")
     piece = _count(_NAN, rb"\1null", piece, kinds, "NaN or infinite numbers")
-    piece = _mended(_BAD_ESCAPE, rb"\\", piece, kinds, "backslashes that escape nothing")
-    piece = _mended(_LONE_SURROGATE, rb"\ufffd", piece, kinds, "halves of characters")
+    piece = _mended(_BAD_ESCAPE, rb"\\", piece, kinds, "invalid backslash escapes")
+    piece = _mended(_LONE_SURROGATE, rb"\ufffd", piece, kinds, "incomplete characters")
     problem = why_invalid(before + piece + after)
     if problem is None:
         return Repair(piece, kinds)

@@ -125,13 +125,13 @@ class ByteSource:
 
     def _broke_off(self) -> None:
         self.broke_off = True
-        text = "the compressed stream breaks off; what came before was read"
+        text = "the compressed stream is truncated; the part before was read"
         self.notes.append(Note(kind="truncated", text=text))
 
     def _corrupt(self, error: Exception) -> DataError:
         return DataError(
             f"{self.path}: corrupt after {self.bytes_read:,} bytes of text",
-            why=f"the compressed data does not unpack ({error})",
+            why=f"the compressed data cannot be decompressed ({error})",
             fix="copy or export the file again; `gzip -t` and `zstd -t` check a file",
         )
 

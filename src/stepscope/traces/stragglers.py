@@ -256,7 +256,7 @@ def _straggler(
     if largest >= 0.5 and len(each.last) > 1:
         evidence.append(f"{format_percent(largest)} of its skew in one {worst.op}")
     if facts.from_window_start(rank, each.last):
-        evidence.append("it was late already when the capture began")
+        evidence.append("it was already late when the capture began")
     return Straggler(
         rank=rank,
         rule=rule,
@@ -411,11 +411,11 @@ def _text(found: Sequence[Straggler], split: Sequence[MatchedCollective], patter
     if found:
         return "; ".join(f"rank {s.rank}: {s.evidence}" for s in found)
     if not split:
-        return "no straggler can be named: no collective was seen on two ranks and split"
+        return "no straggler can be named: no collective on two ranks could be split"
     rests = f"{len(split):,} collectives" + (f" in {steps} steps" if steps else "")
     if pattern == "one-off":
         worst = max(split, key=lambda m: m.skew_ns or 0)
         return f"no straggler over {rests}; one {worst.op} carries most of the skew, rank {worst.last_rank} last in it"
     if pattern == "rotating":
-        return f"no straggler over {rests}: who comes last changes"
+        return f"no straggler over {rests}: the last rank changes"
     return f"no straggler over {rests}"

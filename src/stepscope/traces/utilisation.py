@@ -67,7 +67,7 @@ def utilisation(
             if coverage < MIN_COVERAGE:
                 hardware_flop = None
                 why = (
-                    f"FLOP unknown: they are known for {format_percent(coverage)} of the time of matrix kernels, "
+                    f"FLOP unknown: recorded for {format_percent(coverage)} of the time of matrix kernels, "
                     f"{format_percent(MIN_COVERAGE, digits=0)} is needed (compiled code, CUDA graphs and launches "
                     "outside the trace record none); give the model's"
                 )
@@ -77,7 +77,7 @@ def utilisation(
     if chosen is None:
         reasons.append(
             f"the dtype is unknown: {format_percent(work.unknown_share)} of the time of matrix kernels is in kernels "
-            "that do not name one"
+            "without a dtype in their name"
             if work.unknown_share
             else "the dtype of the matrix products is unknown"
         )
@@ -138,7 +138,7 @@ def _impossible(mfu: float | None, hfu: float | None) -> str | None:
     if not high:
         return None
     return (
-        f"{' and '.join(high)}: no device does more than its peak; the FLOP count (per step, of all devices?), the "
+        f"{' and '.join(high)}: no device exceeds its peak; the FLOP count (per step, of all devices?), the "
         "dtype or the number of devices is wrong"
     )
 
@@ -156,8 +156,8 @@ def _executed(events: Events) -> tuple[float | None, str | None, tuple[str, ...]
             None,
             missing,
             (
-                f"FLOP unknown: {', '.join(missing[:3])} are in the trace and their shapes do not tell their FLOP; "
-                "give the model's"
+                f"FLOP unknown: {', '.join(missing[:3])} are in the trace and their shapes do not determine their "
+                "FLOP; give the model's"
             ),
         )
     marks = step_marks(events)

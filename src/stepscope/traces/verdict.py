@@ -16,7 +16,7 @@ DECIDING_SHARE = 0.05
 _TEXTS = {
     "compute": "compute-bound: the device computes {share} of the time, as it should",
     "communication": "communication-bound: {share} of the time is exposed communication",
-    "waiting": "waiting for a peer: {share} of the time this rank waits in collectives for another one",
+    "waiting": "waiting for a peer: {share} of the time this rank waits in collectives for another rank",
     "input": "input-bound: the device idles {share} of the time while the host loads data",
     "launch": "launch-bound: the device idles {share} of the time because the host launches work too late",
     "sync": "launch-bound by synchronisation: the device idles {share} of the time after the host waited for it",
@@ -24,7 +24,7 @@ _TEXTS = {
     "overhead": "overhead-bound: no operator runs {share} of the time: Python between operators, or waiting",
     "stall": "stalled: the device idles {share} of the time in single long gaps",
     "queue": "idle between queued kernels: the device does nothing {share} of the time although work is launched",
-    "idle": "idle: the device does nothing {share} of the time, for no cause that the trace shows",
+    "idle": "idle: the device does nothing {share} of the time; the trace shows no cause",
 }
 
 
@@ -64,11 +64,11 @@ def verdict_of(
     kind = max(exposed, key=lambda k: exposed[k])
     share = exposed[kind] / parts.window_ns
     if kind in ("compute", "communication") and ratio is not None and 1 / BALANCED_RATIO <= ratio <= BALANCED_RATIO:
-        text = f"balanced: computing and communicating take about as long (ratio {ratio:.2f})"
+        text = f"balanced: computation and communication take about equally long (ratio {ratio:.2f})"
         return BudgetVerdict(kind="balanced", text=text, share=share, compute_to_comm_ratio=ratio)
     text = _TEXTS[kind].format(share=format_percent(share, digits=0))
     if kind == "communication" and waiting_ns is None:
-        text += " (how much of it is waiting for other ranks, their traces would tell)"
+        text += " (the other ranks' traces would show how much of it is waiting for them)"
     if late is not None:
         text = f"the other ranks wait for this one ({late}); {text}"
     kind = {"sync": "launch", "queue": "idle"}.get(kind, kind)

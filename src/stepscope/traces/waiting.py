@@ -140,9 +140,9 @@ def _why_unsplit(op: str, ranks: int, confidence: float | None) -> str | None:
     if ranks < 2:
         return "seen on one rank only"
     if op not in TOGETHER:
-        return f"ranks do not leave {'an operation that is not known' if op == 'unknown' else op} together"
+        return f"ranks do not leave {'an unknown operation' if op == 'unknown' else op} together"
     if confidence is not None and confidence < SPLIT_FROM:
-        return "the ranks' collectives could not be matched with any confidence"
+        return "the ranks' collectives could not be matched reliably"
     return None
 
 
@@ -179,7 +179,7 @@ def _notes(found: Sequence[MatchedCollective], ranks: Sequence[RankCommunication
             notes.append(f"{partial:,} collectives lack ranks: their transfer is an upper, their waiting a lower bound")
         unsure = sum(m.unsplit is not None and m.unsplit.startswith("the ranks'") for m in found)
         if unsure:
-            notes.append(f"{unsure:,} collectives were matched too uncertainly to be split")
+            notes.append(f"{unsure:,} uncertain matches were not split")
     silent = [r.rank for r in ranks if not r.collectives]
     if silent and len(silent) < len(ranks):
         notes.append(f"no collectives on ranks {', '.join(map(str, silent[:8]))}")

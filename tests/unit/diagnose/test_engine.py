@@ -82,7 +82,7 @@ def test_good_news_is_not_asked_about_runs_that_are_wrong() -> None:
 
 def test_all_clear_only_where_rules_looked_at_everything() -> None:
     """Never "nothing stands out" of what was not read, or where every rule lacked data."""
-    skipped = (Skipped(rule="a", reason="no trace here"),)
+    skipped = (Skipped(rule="a", reason="no trace was given"),)
     looked = (Quiet(rule="b", looked_at="2%"),)
     nothing = Diagnosis(findings=(), skipped=skipped, quiet=())
     assert all_clear(nothing, complete=True) == "nothing was checked: 1 rule skipped for lack of data"

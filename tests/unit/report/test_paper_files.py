@@ -44,8 +44,8 @@ def diagnosis(*found: Finding) -> Diagnosis:
     return Diagnosis(
         findings=found,
         skipped=(
-            Skipped(rule="straggler", reason="no trace here", command="stepscope bench MATRIX.yaml --profile"),
-            Skipped(rule="clock-skew", reason="no trace here", command="stepscope bench MATRIX.yaml --profile"),
+            Skipped(rule="straggler", reason="no trace was given", command="stepscope bench MATRIX.yaml --profile"),
+            Skipped(rule="clock-skew", reason="no trace was given", command="stepscope bench MATRIX.yaml --profile"),
         ),
         quiet=(Quiet(rule="noisy", looked_at="spread 2%, limit 10%"),),
     )
@@ -169,7 +169,7 @@ def test_the_report_puts_findings_first_with_the_next_command_whole() -> None:
     assert "Confidence: measured. Fixing this returns up to 31% of the step. About: mlp on mnist. Rule:" in text
     assert f"$ {long}\n" in text
     assert "(--drop-epochs 2)" in text
-    assert "straggler, clock-skew: no trace here" in text
+    assert "straggler, clock-skew: no trace was given" in text
     assert text.count("$ stepscope bench MATRIX.yaml --profile") == 1
     assert "noisy: spread 2%, limit 10%" in text
     assert text.isascii()

@@ -94,7 +94,7 @@ def test_every_kind_in_a_jobs_folder_is_read_and_the_rest_is_counted_with_its_re
     assert "left out 2 files, 21.0 B: programs and settings (not a measurement)" in text
     assert any(line.startswith("left out 1 file") and "no format that stepscope reads" in line for line in text)
     assert found.unread == 83
-    assert "not looked into: .git, stepscope-report, venv" in found.notes
+    assert "not opened: .git, stepscope-report, venv" in found.notes
 
 
 def test_a_folder_of_one_kind_alone_needs_no_lines(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_all_runs_that_lack_it_and_the_option() -> None:
     with pytest.raises(UsageError) as caught:
         require_stated(found)
     assert caught.value.exit_code == ExitCode.USAGE
-    assert caught.value.what == "4 runs cannot be compared: the number of ranks is not known of b, c, d, e"
+    assert caught.value.what == "4 runs cannot be compared: the number of ranks is unknown for b, c, d, e"
     assert caught.value.why is not None
     assert caught.value.why.count("the configuration says DDP") == 4
     assert caught.value.fix == "state what you know: --world-size b=RANKS,c=RANKS,d=RANKS,e=RANKS"
@@ -70,5 +70,5 @@ def test_a_kind_of_scaling_that_no_run_takes_is_a_mistake() -> None:
     require_stated(found, Stated(scaling="strong"))
     with pytest.raises(UsageError, match="contradicts the 2 runs: strong by their own settings"):
         require_stated(found, Stated(scaling="weak"))
-    with pytest.raises(UsageError, match="no training runs here"):
+    with pytest.raises(UsageError, match="no training runs were given"):
         require_stated(evidence(), Stated(scaling="weak"))

@@ -52,7 +52,7 @@ def refused(path: Path) -> DataError:
     [
         ("README.md", b"# results\n", "no importer recognises it"),
         ("x.json", b'{"hello": 1}', "no importer recognises it"),
-        ("x.json.gz", b"\0" * 9000, "nothing but zero bytes"),
+        ("x.json.gz", b"\0" * 9000, "only zero bytes"),
     ],
 )
 def test_a_file_that_nothing_reads_is_not_called_a_bad_trace(
@@ -61,7 +61,7 @@ def test_a_file_that_nothing_reads_is_not_called_a_bad_trace(
     path = tmp_path / name
     path.write_bytes(content)
     error = refused(path)
-    assert error.what == f"{path}: nothing that stepscope reads"
+    assert error.what == f"{path}: not a format that stepscope reads"
     assert why in (error.why or "")
 
 
@@ -108,7 +108,7 @@ def test_a_folder_with_a_file_that_cannot_be_looked_at_is_read(tmp_path: Path, m
 def test_a_run_without_any_result_is_no_good_news(tmp_path: Path, results: bytes) -> None:
     error = refused(run_folder(tmp_path / "run", results=results).root)
     assert "no results in it" in error.what
-    assert "same -o" in (error.fix or "")
+    assert "same folder" in (error.fix or "")
 
 
 def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_torn_last_row_is_left_out_and_said(tmp_path: Path) -> None:
     path.write_bytes(rows[:-30])
     found = load(path)
     assert len(found.runs) == 2
-    assert any("cut off, and left out" in note for note in found.notes)
+    assert any("truncated and left out" in note for note in found.notes)
 
 
 def test_a_run_json_of_another_schema_is_one_clear_refusal(tmp_path: Path) -> None:

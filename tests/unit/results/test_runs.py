@@ -306,4 +306,4 @@ def test_an_ok_cell_without_timed_full_steps_says_so(fakes: Any, layout: RunLayo
     assert row.status == "ok"
     assert row.step_ns_median is None
     assert row.epoch_ns is None
-    assert any("no step with a whole global batch" in note for note in row.notes)
+    assert any("no full step was timed" in note for note in row.notes)

@@ -68,14 +68,14 @@ def test_arguments_that_make_no_sense_are_as_if_not_recorded(args: object) -> No
 
 def test_the_count_of_odd_events_is_exact() -> None:
     _, notes = built(", ".join([event(), event(pid=1.5), event(), event(dur="9"), event()]))
-    assert notes == ["2 events with values of unexpected types; what made no sense counts as not recorded"]
+    assert notes == ["2 events with values of unexpected types; invalid values count as not recorded"]
 
 
 @pytest.mark.parametrize("thing", ["5", '"x"', "null", "[]", "[{}]", "true"])
 def test_things_between_events_that_are_no_events_are_left_out(thing: str) -> None:
     events, notes = built(f"{event()}, {thing}, {event()}")
     assert len(events) == 2
-    assert notes == ["1 events that are no objects (left out)"]
+    assert notes == ["1 events that are not objects (left out)"]
 
 
 def test_times_stay_exact_where_events_are_read_loosely() -> None:
@@ -110,7 +110,7 @@ def test_what_the_profiler_itself_gets_wrong_is_mended_and_said(
     assert bad.events.ts_ns.tolist() == good.events.ts_ns.tolist()
     assert bad.events.dur_ns.tolist() == good.events.dur_ns.tolist()
     assert {n.kind for n in bad.notes} == {"repaired"}
-    assert bad.notes[0].text.endswith("mended")
+    assert bad.notes[0].text.endswith("repaired")
 
 
 def test_the_device_scan_gives_way_where_a_name_cannot_be_read(tmp_path: Path) -> None:

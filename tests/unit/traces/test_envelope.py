@@ -152,7 +152,7 @@ def test_a_file_cut_anywhere_gives_its_whole_events_and_says_so(
 def test_a_packed_file_that_breaks_off_in_its_header_is_an_error_of_its_own(tmp_path: Path) -> None:
     packed = gzip.compress(json.dumps({"a": list(range(10_000)), "traceEvents": [EVENT]}).encode())
     (tmp_path / "t.json.gz").write_bytes(packed[:-400])
-    with pytest.raises(DataError, match="broken off before its first event"):
+    with pytest.raises(DataError, match="truncated before its first event"):
         read(tmp_path / "t.json.gz")
 
 

@@ -155,7 +155,7 @@ def test_two_swapped_collectives_are_one_finding_and_no_two_mismatches() -> None
     usual = [dump(r, call(1), call(2, "all_gather"), call(3)) for r in (0, 2)]
     finding = only(compare([*usual, dump(1, call(1, "all_gather"), call(2), call(3))], world_size=3))
     assert (finding.kind, finding.ranks, finding.sequence) == ("order_mismatch", (1,), 1)
-    assert "the other way round" in finding.sentence
+    assert "in the opposite order" in finding.sentence
     assert "as collective 2" in finding.sentence
 
 

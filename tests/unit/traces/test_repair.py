@@ -19,11 +19,11 @@ def names(text: bytes) -> list[str]:
     ("broken", "name", "kind"),
     [
         ('say "hi" now', 'say "hi" now', "unescaped quotes in names"),
-        ("C:\\Users\\me", "C:\\Users\\me", "backslashes that escape nothing"),
+        ("C:\\Users\\me", "C:\\Users\\me", "invalid backslash escapes"),
         ("a\x01b", "a b", "control characters"),
         ("a\nb\tc", "a b c", "line breaks in names"),
-        ("lost \\udc80 half", "lost � half", "halves of characters"),
-        ("lost \\ud83d half", "lost � half", "halves of characters"),
+        ("lost \\udc80 half", "lost � half", "incomplete characters"),
+        ("lost \\ud83d half", "lost � half", "incomplete characters"),
         ('lambda []("x") { return \\"y\\"; }', 'lambda []("x") { return "y"; }', "unescaped quotes in names"),
     ],
 )

@@ -67,7 +67,7 @@ def test_dlrm_names_rank_7_and_says_on_how_little_that_rests() -> None:
     assert s.p_value == pytest.approx(0.01, abs=0.0005)
     assert "1 step" in s.confidence
     assert s.cause == "launch-bound"
-    assert "late already when the capture began" in s.evidence  # 83% of its skew is in the very first one
+    assert "already late when the capture began" in s.evidence  # 83% of its skew is in the very first one
 
 
 @real

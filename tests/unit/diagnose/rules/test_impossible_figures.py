@@ -125,7 +125,7 @@ def test_a_super_linear_gain_of_sharding_is_suspicious_and_not_certain() -> None
     (found,) = RULE.check(evidence(base, run("b", ranks=2, samples_per_s=rate(240), micro_batch=16, strategy="zero1")))
     assert found.confidence.startswith("suspicious, not impossible")
     assert "larger batch per rank: 16 against 8: can explain the gain" in found.evidence
-    assert "zero1 shards state and leaves more memory per rank: can explain the gain" in found.evidence
+    assert "zero1 shards state which leaves more memory per rank: can explain the gain" in found.evidence
     assert found.wrong_runs == (), "the baseline is not in doubt"
 
 

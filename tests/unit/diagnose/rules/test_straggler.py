@@ -64,7 +64,7 @@ def test_borderline_skew_that_rotates_is_worth_a_word_from_a_tenth_on(
         waiting_ns=round(waiting * window + 0.5),
         instances=12,
         steps=3,
-        text="no straggler over 12 collectives in 3 steps: who comes last changes",
+        text="no straggler over 12 collectives in 3 steps: the last rank changes",
     )
     evidence = traced(replace(summary, stragglers=report))
     if fires:
