@@ -12,7 +12,7 @@ from stepscope.cli import bench_plan
 from stepscope.cli.bench_model import model_matrix
 from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_document, typed
-from stepscope.cli.findings import print_headlines
+from stepscope.cli.findings import print_figures, print_headlines
 from stepscope.cli.progress import run_and_show
 from stepscope.config.yaml_loader import Document
 from stepscope.core.errors import UsageError
@@ -30,6 +30,7 @@ from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
 from stepscope.report.views.runs import of_cells
 from stepscope.results.bench_document import bench_document
+from stepscope.results.evidence import Evidence
 from stepscope.results.open import load_evidence
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_run
@@ -111,7 +112,7 @@ def run_plan(plan: Plan, options: Bench, *, printed: bool = True) -> int:
         tensorboard_dir=options.tensorboard,
         environment=plan.environment,
     )
-    runs, _ = run_and_show(
+    runs, *_ = run_and_show(
         request,
         renew=lambda: derive_results(layout),
         finish=lambda: _derive_all(layout),
@@ -122,20 +123,24 @@ def run_plan(plan: Plan, options: Bench, *, printed: bool = True) -> int:
     return exit_code(run.status for run in runs if run.run_id in ours)
 
 
-def _derive_all(layout: RunLayout) -> tuple[tuple[TrainingRun, ...], Diagnosis]:
-    """Everything that follows from the run folder, written; the runs, and what the rules say of them."""
+def _derive_all(layout: RunLayout) -> tuple[tuple[TrainingRun, ...], Evidence, Diagnosis]:
+    """Everything that follows from the run folder, written; the runs, the evidence and what the rules say of it."""
     runs = derive_results(layout)
-    diagnosis = diagnose(load_evidence([layout.root], traces=False))
+    evidence = load_evidence([layout.root], traces=False)
+    diagnosis = diagnose(evidence)
     write_summary(layout, runs, run=read_run(layout.root), findings=diagnosis.findings)
-    return runs, diagnosis
+    return runs, evidence, diagnosis
 
 
-def _print(layout: RunLayout, runs: tuple[TrainingRun, ...], diagnosis: Diagnosis, *, json: bool) -> None:
+def _print(
+    layout: RunLayout, runs: tuple[TrainingRun, ...], evidence: Evidence, diagnosis: Diagnosis, *, json: bool
+) -> None:
     """JSON on stdout, or the table, findings and where the rest is."""
     if json:
         print_document(bench_document(read_run(layout.root), runs))
         return
     console = out()
+    print_figures(evidence, diagnosis)
     console.print(terminal.render(of_cells(runs), width=console.width), soft_wrap=True)
     print_headlines(layout.root, diagnosis)
     console.print(f"\nresults  {layout.results_jsonl}\nreport   {layout.summary_md}", markup=False, soft_wrap=True)

@@ -132,13 +132,16 @@ def _print(layout: RunLayout, options: Comm, rows: tuple[CommRow, ...]) -> None:
 
 
 def _print_tables(layout: RunLayout, rows: tuple[CommRow, ...]) -> None:
-    from stepscope.cli.findings import print_headlines
+    from stepscope.cli.findings import print_figures, print_headlines
     from stepscope.diagnose.engine import diagnose
     from stepscope.report.comm_tables import build_all
     from stepscope.report.render import terminal
     from stepscope.results.open import load_evidence
 
     console = out()
+    evidence = load_evidence([layout.root])
+    diagnosis = diagnose(evidence)
+    print_figures(evidence, diagnosis)
     tables = build_all(rows)
     for table in tables:
         if len(tables) > 1:
@@ -149,7 +152,7 @@ def _print_tables(layout: RunLayout, rows: tuple[CommRow, ...]) -> None:
         console.print(table.title, style="bold", markup=False)
         console.print(terminal.render(table, width=console.width), soft_wrap=True)
         console.print()
-    print_headlines(layout.root, diagnose(load_evidence([layout.root])))
+    print_headlines(layout.root, diagnosis)
     console.print(f"results  {layout.results_jsonl}", markup=False, soft_wrap=True)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from stepscope.report.conditions import Condition
     from stepscope.results.evidence import Evidence
 
+SHOWN_FIGURES = 2
 _STYLES = {"problem": "bold red", "warning": "bold yellow", "info": "bold green"}
 
 
@@ -34,6 +35,18 @@ def print_verdict(evidence: Evidence, diagnosis: Diagnosis, looked_at: str) -> N
     worst = "info" if sound else diagnosis.findings[0].severity if clear is None else "warning"
     out().print(clear or counts(diagnosis.findings), style=_STYLES[worst], soft_wrap=True)
     out().print(looked_at, style="dim", soft_wrap=True)
+
+
+def print_figures(evidence: Evidence, diagnosis: Diagnosis) -> None:
+    """What a run of ours gave, at most three lines before its tables: what was found, and its first key figures."""
+    from stepscope.report.page.overview import key_figures
+
+    clear = all_clear(diagnosis, complete=evidence.complete)
+    out().print(clear or counts(diagnosis.findings), style="bold", soft_wrap=True)
+    for figure in key_figures(evidence, diagnosis)[:SHOWN_FIGURES]:
+        note = f" ({figure.note})" if figure.note else ""
+        out().print(f"{figure.label}: {figure.value}{note}", soft_wrap=True, markup=False)
+    out().print()
 
 
 def print_read(evidence: Evidence, *, most: int | None, rest: str = "--all") -> None:

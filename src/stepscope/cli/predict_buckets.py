@@ -6,6 +6,7 @@ from pathlib import Path
 
 from stepscope.cli.console import err, out, print_document
 from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.core.units import format_duration, format_percent
 from stepscope.predict.calibrated import machine_warnings
 from stepscope.predict.calibration import machine_of
 from stepscope.predict.run_buckets import choose_buckets, measured_steps, naive_twin, pick_cell
@@ -39,6 +40,12 @@ def run(folder: Path, *, calibration: Calibration, cell_id: str | None, json: bo
         return 0
     console = out()
     width = min(console.width, 120)
+    step, gain = choice.chosen.timeline.step_ns, choice.gain_over_default
+    console.print(
+        f"{choice.strategy}: buckets of {choice.bucket_cap_mb:g} MiB, a step of {format_duration(step)}; "
+        f"the default takes {format_percent(gain)} longer",
+        style="bold",
+    )
     console.print(
         terminal.render(bucket_choice.build(choice, measured_steps(cells, cell)), width=width), soft_wrap=True
     )

@@ -68,6 +68,9 @@ def run(options: Predict) -> int:
     else:
         console = out()
         table = build_sizes(predictions, title=f"{op} on {what}")
+        ends = [(predictions[size].time_ns, size) for size in (min(predictions), max(predictions))]
+        times = " to ".join(f"{format_duration(time)} at {format_bytes_binary(size)}" for time, size in ends)
+        console.print(f"{op} on {what}: {times}", style="bold", soft_wrap=True, markup=False)
         console.print(terminal.render(table, width=console.width), soft_wrap=True)
     return 0
 
@@ -159,12 +162,14 @@ def _show_one(predicted: Predicted, title: str) -> None:
     protocol = f", {predicted.protocol}" if predicted.protocol else ""
     grid.add_row("  algorithm", Text(f"{predicted.algorithm}{protocol}"))
     grid.add_row("  why", Text(predicted.why))
-    for number, note in enumerate(predicted.notes):
-        grid.add_row("  note" if number == 0 else "", Text(note, style="yellow"))
     print_block(console, grid)
     if predicted.alternatives:
         console.print()
         console.print(terminal.render(build_alternatives(predicted), width=console.width), soft_wrap=True)
+    if predicted.notes:
+        console.print()
+    for note in predicted.notes:
+        console.print(f"! {note}", style="yellow", soft_wrap=True, markup=False)
 
 
 def _entries(predictions: dict[int, Predicted]) -> list[dict[str, Any]]:

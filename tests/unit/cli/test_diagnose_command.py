@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.bench_evidence import bench, made
 from tests.nccl_tests_log import log
 
-from stepscope.cli.findings import print_finding
+from stepscope.cli.findings import print_figures, print_finding
 from stepscope.cli.main import main
+from stepscope.diagnose.engine import diagnose
 from stepscope.records.finding import Advice, Finding
+from stepscope.results.evidence import derived
 
 pytestmark = pytest.mark.usefixtures("fresh_consoles")
 
@@ -163,3 +166,13 @@ def test_the_verdict_comes_first_then_findings_then_files(capsys: pytest.Capture
     assert lines[0] == "1 problem"
     assert lines[1].startswith("hang: ")
     assert out.index("rank 5 never entered") < out.index("read      8 files") < out.index("left out")
+
+
+def test_a_run_begins_with_what_was_found_and_two_key_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = [made("one", strategy="single", world_size=1), made("two", strategy="ddp", world_size=2)]
+    measured = derived(bench(*cells))
+    print_figures(measured, diagnose(measured))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 4
+    assert lines[-1] == ""
+    assert any(word in lines[0] for word in ("problem", "warning", "nothing"))

@@ -58,7 +58,10 @@ def test_json_has_what_the_text_has(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_several_sizes_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     _, text, _ = run([*ASKED, "--sizes", "1K:1G:32"], capsys)
-    assert [line.split()[0] + line.split()[1] for line in text.splitlines() if "iB" in line and "to" in line] == [
+    first, *rest = text.splitlines()
+    assert first.startswith("all_reduce on ")
+    assert " at 1.00 KiB to " in first
+    assert [line.split()[0] + line.split()[1] for line in rest if "iB" in line and "to" in line] == [
         "1.00KiB", "32.0KiB", "1.00MiB", "32.0MiB", "1.00GiB",
     ]  # fmt: skip
 
