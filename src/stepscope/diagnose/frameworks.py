@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stepscope.records.finding import Advice
+from stepscope.records.trace_summary import TraceSummary
 
 NAMES = {
     "fsdp2": "FSDP2", "fsdp1": "FSDP1", "ddp": "DDP", "transformers": "HF Trainer", "accelerate": "accelerate",
@@ -64,11 +65,6 @@ OPTIONS: dict[str, dict[str, str]] = {
         "fsdp1": "an auto_wrap_policy that also wraps embeddings and the head",
         "accelerate": "fsdp_transformer_layer_cls_to_wrap with the classes of embeddings and head",
     },
-    "overlap gradients": {
-        "ddp": "DistributedDataParallel reduces during the backward pass; no_sync() outside accumulation prevents it",
-        "deepspeed": "overlap_comm: true",
-        "megatron": "--overlap-grad-reduce",
-    },
     "bucket size": {
         "ddp": "DistributedDataParallel(bucket_cap_mb=...)",
         "transformers": "ddp_bucket_cap_mb",
@@ -92,6 +88,11 @@ OPTIONS: dict[str, dict[str, str]] = {
     },
 }
 """What is to be done -> framework -> what it is called there. Read 2026-11 from ``SOURCES``."""
+
+
+def used_in(summary: TraceSummary) -> frozenset[str]:
+    """The frameworks that the ranks' traces show."""
+    return frozenset(name for p in summary.ranks for name in p.facts.frameworks)
 
 
 def in_words_of(topic: str, used: Iterable[str], *, otherwise: Iterable[str] = ()) -> tuple[Advice, ...]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from stepscope.diagnose.frameworks import in_words_of
+from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.rule import Threshold
 from stepscope.diagnose.trace_facts import read_in_full, trace_command, unread
 from stepscope.records.finding import Advice, Skipped
@@ -81,6 +81,6 @@ def confidence(sharded: Sequence[ShardedUnits], limit: str) -> str:
 
 def advice(job: TraceEvidence, sharded: Sequence[ShardedUnits], topic: str) -> tuple[Advice, ...]:
     """The option in the words of the job's frameworks, then the table to look at."""
-    used = {name for p in job.summary.ranks for name in p.facts.frameworks} | {u.wrapper for u in sharded}
+    used = used_in(job.summary) | {u.wrapper for u in sharded}
     said = in_words_of(topic, used, otherwise=("fsdp2", "fsdp1", "deepspeed"))
     return (*said, Advice(text="see every unit", command=trace_command(job, "--show units,overlap")))

@@ -24,6 +24,7 @@ of the steps that `stepscope bench` times.
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
+from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
@@ -60,6 +61,7 @@ def _look(job: TraceEvidence) -> Said:
                 text="use more DataLoader workers, persistent_workers=True, pin_memory=True, prefetch_factor",
                 command=trace_command(job, "--show phases,idle"),
             ),
+            *in_words_of("loader workers", used_in(job.summary)),
             Advice(text="decode and augment in advance, or on the device"),
         ),
     )

@@ -27,7 +27,7 @@ from collections import Counter
 from statistics import fmean
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.frameworks import in_words_of
+from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import severity_of, trace_command, unread, window_ns
@@ -75,7 +75,6 @@ def _look(job: TraceEvidence) -> Said:
     rank, times = last.most_common(1)[0]
     one = times >= _HALF.value * len(skewed)
     ratio = fmean(max(sizes.values()) / fmean(sizes.values()) for _, sizes in skewed)
-    used = {name for p in summary.ranks for name in p.facts.frameworks}
     who = f"rank {rank} has a hot expert" if one else "experts are loaded unevenly"
     return Finding(
         severity=severity_of(share),
@@ -90,7 +89,7 @@ def _look(job: TraceEvidence) -> Said:
         confidence="measured: sizes and arrivals; that tokens make it late is an inference",
         advice=(
             Advice(text="balance the router: an auxiliary loss or a bias by load, a capacity factor near 1"),
-            *in_words_of("balance experts", used),
+            *in_words_of("balance experts", used_in(summary)),
             Advice(
                 text="place hot experts on different ranks, or replicate them",
                 command=trace_command(job, "--show collectives,stragglers"),

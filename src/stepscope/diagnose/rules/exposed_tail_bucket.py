@@ -29,6 +29,7 @@ from statistics import median
 
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import severity_of, trace_command, unread
@@ -81,7 +82,8 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
         Advice(
             text=f"use a smaller last bucket: set the cap below {size}, DistributedDataParallel(bucket_cap_mb=...)",
             command=trace_command(job, "--show buckets"),
-        )
+        ),
+        *in_words_of("bucket size", used_in(job.summary) - {"ddp"}),
     ]
     if members is not None and len(members) == 1:
         evidence.append(f"the bucket is one gradient of shape {members[0]}: DDP does not split a parameter")

@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from statistics import fmean, median
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.frameworks import in_words_of
+from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import read_in_full, severity_of, trace_command, unread, window_ns
@@ -70,7 +70,6 @@ def _look(job: TraceEvidence) -> Said:
     shown = " ".join(
         f"{i}: {format_duration(compute[i])} {format_percent(bubbles[i])}" for i in range(len(stages))[:_SHOWN]
     )
-    used = {name for p in ranks.values() for name in p.facts.frameworks}
     where = ", ".join(str(p.facts.rank) for p in stages[slowest][:_SHOWN])
     return Finding(
         severity=severity_of(share),
@@ -85,7 +84,7 @@ def _look(job: TraceEvidence) -> Said:
         confidence="measured; what even stages would return at most",
         advice=(
             Advice(text="move layers from this stage to the others; embedding, head and loss count as layers"),
-            *in_words_of("balance stages", used),
+            *in_words_of("balance stages", used_in(job.summary)),
             Advice(
                 text="compare its kernels with another stage's",
                 command=trace_command(job, "--show kernels,groups,idle"),

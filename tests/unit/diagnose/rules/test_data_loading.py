@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.hand_events import mark, op
 from tests.idle_rules import BORDERS, borderline, fires_alone, quiet_when_busy
+from tests.sharded_jobs import used_by
 from tests.trace_evidence import by_hand, found, generated, quiet, skipped, with_ranks
 
 from stepscope.diagnose.engine import diagnose
@@ -65,3 +66,10 @@ def test_operators_of_other_threads_beside_the_loader_compute() -> None:
         op("aten::mm", 0, 100_000, thread="autograd"),
     ]
     assert quiet(RULE, by_hand(*rows))
+
+
+def test_the_option_has_the_name_of_the_jobs_own_framework(tmp_path: Path) -> None:
+    evidence = generated(tmp_path, world=2, steps=4, device="gloo", data_ns=2_000_000)
+    assert not any("dataloader_num_workers" in a.text for a in found(RULE, evidence).advice)
+    trainer = used_by(evidence, frameworks=("transformers",))
+    assert any("HF Trainer: dataloader_num_workers" in a.text for a in found(RULE, trainer).advice)
