@@ -313,9 +313,9 @@ def test_a_cross_product_beyond_reason_is_refused_without_building_it(build: Bui
 def test_other_tools_words_for_keys_are_recognised(build: Build) -> None:
     lines = refused(build, BASE + "axes: {batch_size: [1], learning_rate: [1], strategy: [ddp], num_gpus: [2]}")
     text = "\n".join(lines)
-    assert "here it is called global_batch" in text
-    assert "here it is called lr" in text
-    assert "here it is called world_size" in text
+    assert "stepscope calls it global_batch" in text
+    assert "stepscope calls it lr" in text
+    assert "stepscope calls it world_size" in text
 
 
 def test_measure_settings_come_in_base_units(build: Build) -> None:

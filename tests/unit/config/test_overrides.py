@@ -95,7 +95,7 @@ def test_launch_and_measure_can_be_set(build: Build) -> None:
         ("include.x.lr=1", "items 0 to 0"),
         ("exclude.0.lr=1", "has no exclude"),
         ("base.world_size=2", "--set axes.world_size=[...]"),
-        ("base.strategy=ddp", "would change nothing"),
+        ("base.strategy=ddp", "has no effect"),
     ],
 )
 def test_a_path_or_value_that_makes_no_sense_is_refused_with_the_right_one(

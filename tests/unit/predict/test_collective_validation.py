@@ -88,12 +88,12 @@ def test_rows_that_cannot_be_used_are_counted_with_the_reason(tmp_path: Path) ->
 def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
     file.write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match="no table of collectives"):
+    with pytest.raises(DataError, match="not a table of collectives"):
         read_measured_table(file)
     with pytest.raises(DataError, match="cannot read"):
         read_measured_table(tmp_path / "absent.csv")
     broken = write(tmp_path, "me,H100_SXM,8,1,8,,all_reduce,float,many,5,,,")
-    with pytest.raises(DataError, match="no number"):
+    with pytest.raises(DataError, match="not a number"):
         read_measured_table(broken)
 
 

@@ -158,7 +158,7 @@ def test_a_gradient_is_ready_when_the_last_rank_has_it() -> None:
 def test_ranks_without_or_with_different_profiles_are_refused() -> None:
     with pytest.raises(DataError, match="no rank left a backward profile"):
         slowest_of([])
-    with pytest.raises(DataError, match="same parameters"):
+    with pytest.raises(DataError, match="different parameters"):
         slowest_of([profile(1, 2), profile(1)])
 
 

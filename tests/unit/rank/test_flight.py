@@ -50,7 +50,7 @@ def test_a_recorder_that_does_not_answer_is_not_waited_for(tmp_path: Path, monke
     never.set()
     dump = read_dump(cell.flight(0))
     assert dump.unavailable is not None
-    assert "did not answer within 0.05 s" in dump.unavailable
+    assert "did not respond within 0.05 s" in dump.unavailable
 
 
 @pytest.mark.usefixtures("inside_a_group")

@@ -147,7 +147,7 @@ def test_a_new_epoch_makes_batches_of_the_old_one_unusable() -> None:
         _, old = next(loader.epoch(0))
         new = loader.epoch(1)
         next(new)
-        with pytest.raises(RuntimeError, match="was left"):
+        with pytest.raises(RuntimeError, match="was abandoned"):
             next(old)
 
 
