@@ -90,15 +90,17 @@ def _named(job: TraceEvidence, each: Straggler, window_ns: float) -> Finding:
 
 
 def _latest(job: TraceEvidence, rank: int) -> tuple[int, int] | None:
-    """The collective in which the rank came last by most, on its own clock: from the first arrival to the end."""
+    """The collective in which it cost the others most (waiting that nothing hid), on its own clock: from the first arrival
+    to the end.
+    """
     found = next((p.communication for p in job.summary.ranks if p.facts.rank == rank), None)
     instances = job.summary.collectives.instances if job.summary.collectives else ()
-    late = [(i.skew_ns or 0, i) for i in instances if i.last_ranks == (rank,) and i.transfer_ns is not None]
+    late = [i for i in instances if i.last_ranks == (rank,) and i.transfer_ns is not None]
     if found is None or not late:
         return None
-    skew, worst = max(late, key=lambda pair: pair[0])
+    worst = max(late, key=lambda i: (sum(min(r.waiting_ns or 0, r.exposed_ns) for r in i.ranks), i.skew_ns or 0))
     own = next(found.collectives[each.position] for each in worst.ranks if each.rank == rank)
-    return own.start_ns - skew, own.end_ns
+    return own.start_ns - (worst.skew_ns or 0), own.end_ns
 
 
 def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Finding:

@@ -26,8 +26,8 @@ from stepscope.stats.spans import Spans, union
 from stepscope.traces.alignment import corrected
 from stepscope.traces.timeline_spans import MAX_GAPS, MAX_NAMED, MAX_SPANS, coarser, waiting_apart
 
-PAGE_BYTES = 1_600_000
-"""For all timelines of one page together: 50 jobs of 8 ranks stay below 3 MB with everything else."""
+PAGE_BYTES = 1_350_000
+"""For all timelines of one page together: 50 jobs of 8 ranks stay below 2 MB with everything else."""
 
 MAX_ROWS = 64
 """Ranks of one job that are drawn."""
