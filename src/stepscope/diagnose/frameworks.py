@@ -87,7 +87,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "megatron": "--moe-router-load-balancing-type aux_loss, --moe-aux-loss-coeff, --moe-expert-capacity-factor",
     },
 }
-"""What is to be done -> framework -> what it is called there. Read 2026-11 from ``SOURCES``."""
+"""What is to be done -> framework -> what it is called there; ``SOURCES`` document it."""
 
 
 def used_in(summary: TraceSummary) -> frozenset[str]:
