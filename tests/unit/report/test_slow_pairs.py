@@ -131,7 +131,7 @@ def test_given_paths_say_what_is_alike() -> None:
 def test_two_ranks_have_nothing_to_compare_with(ranks: int) -> None:
     found = verdict(pairs(ranks, slow_egress={0: 5.0}))
     assert not found.pairs
-    assert "2 ranks have at most 2 pairs alike" in (found.unavailable or "")
+    assert "2 ranks have at most 2 similar pairs" in (found.unavailable or "")
 
 
 def test_pairs_without_results_are_said() -> None:

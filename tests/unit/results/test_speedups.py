@@ -70,7 +70,7 @@ def test_a_failed_baseline_is_named_and_gives_no_speedup(fakes: Any, tmp_path: P
     base, ddp = _rows(fakes, tmp_path, (fakes.single("one"), None), (fakes.spec("two"), 25 * MS))
     assert base.speedup is None
     assert (ddp.speedup, ddp.rating, ddp.baseline_cell_id) == (None, None, "one")
-    assert "no speed-up: the baseline one gave no result (oom)" in ddp.notes
+    assert "no speed-up: the baseline one has no result (oom)" in ddp.notes
 
 
 def test_a_failed_cell_has_no_speedup_but_keeps_its_baseline(fakes: Any, tmp_path: Path) -> None:

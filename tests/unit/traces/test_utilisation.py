@@ -97,7 +97,7 @@ def test_flop_that_cover_little_of_the_matrix_kernels_time_leave_hfu_unknown() -
     assert (found.hardware_flop, found.hfu) == (None, None)
     assert found.flop_coverage == pytest.approx(600 / 96_490)
     assert found.unavailable is not None
-    assert "known for 0.6" in found.unavailable
+    assert "recorded for 0.6" in found.unavailable
     # and the peak is that of the kernels with most time, not of the only product with shapes
     assert (found.dtype, found.peak_flops_per_s) == ("tf32", 156e12)
 
