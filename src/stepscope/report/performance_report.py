@@ -48,7 +48,7 @@ def _title(evidence: Evidence) -> str:
 def _findings(found: Sequence[Finding]) -> str:
     lines = [_heading("Findings")]
     if not found:
-        lines += ["No rule found anything. What could not be looked at stands below.", ""]
+        lines += ["No rule found anything. The checks that were skipped are listed below.", ""]
     for number, finding in enumerate(found, start=1):
         lines += [*_finding(finding, number), ""]
     return "\n".join(lines)
@@ -63,7 +63,7 @@ def _finding(finding: Finding, number: int) -> list[str]:
     stake = (
         ""
         if finding.stake_fraction is None
-        else f" Fixing this returns up to {format_percent(finding.stake_fraction)} of the step."
+        else f" A fix could recover up to {format_percent(finding.stake_fraction)} of the step."
     )
     about = f" About: {finding.subject}." if finding.subject else ""
     lines.append(
@@ -113,7 +113,7 @@ def _skipped(skipped: Sequence[Skipped]) -> str:
     by_reason: dict[tuple[str, str | None], list[str]] = {}
     for each in skipped:
         by_reason.setdefault((each.reason, each.command), []).append(each.rule)
-    lines = [_heading("Not looked at")]
+    lines = [_heading("Skipped checks")]
     for (reason, command), rules in by_reason.items():
         lines.append(paragraph(f"{', '.join(rules)}: {reason}", indent="  ", first="- "))
         if command:

@@ -284,7 +284,7 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
         (["profile", "--attach", "JOB"], {"output", "nccl_debug", "step_optimizer", "duration", "after"}),
         (["run"], set()),
     ],
-    ids=str,
+    ids=["profile", "profile --duration", "profile --attach", "run"],
 )
 def test_options_of_a_hooked_job_are_obeyed_or_refused(
     mode: list[str], refused: set[str], monkeypatch: pytest.MonkeyPatch

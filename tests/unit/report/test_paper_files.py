@@ -162,11 +162,11 @@ def test_the_report_puts_findings_first_with_the_next_command_whole() -> None:
     found = finding(subject="mlp on mnist", advice=(Advice(text="do this " * 30, command=long),))
     text = performance_report(study_evidence(), diagnosis(found), drop_epochs=2)
     order = [
-        text.index(f"\n{name}\n") for name in ("Findings", "Scaling", "Not looked at", "Machine", "Sources and notes")
+        text.index(f"\n{name}\n") for name in ("Findings", "Scaling", "Skipped checks", "Machine", "Sources and notes")
     ]
     assert order == sorted(order)
     assert "1. [problem] 2 ranks are slower than 1" in text
-    assert "Confidence: measured. Fixing this returns up to 31% of the step. About: mlp on mnist. Rule:" in text
+    assert "Confidence: measured. A fix could recover up to 31% of the step. About: mlp on mnist. Rule:" in text
     assert f"$ {long}\n" in text
     assert "(--drop-epochs 2)" in text
     assert "straggler, clock-skew: no trace was given" in text

@@ -284,7 +284,7 @@ def test_chosen_ranks_alone_count_for_waiting_and_exposed(job: Any) -> None:
 def test_one_ranks_collectives_are_not_split_and_say_so(alone: TraceSummary) -> None:
     table = _table("collectives", alone)
     assert "waiting" not in [c.key for c in table.columns]
-    assert "cannot be told from transfer" in table.footnotes[0]
+    assert "cannot separate waiting" in table.footnotes[0]
     assert _cell(table, "busbw").text.startswith("≥ ")
     communication = alone.ranks[0].communication
     assert communication is not None

@@ -217,7 +217,7 @@ def test_losses_of_other_data_or_batch_are_not_laid_over_each_other() -> None:
 
 def test_memory_is_stacked_by_kind_and_the_rest_is_named() -> None:
     (datum,) = prepared("memory", runs=study())
-    assert datum.kinds == ("parameters", "gradients", "activations", "not told apart")
+    assert datum.kinds == ("parameters", "gradients", "activations", "kind unknown")
     naive = next(row for row in datum.rows if "naive, 2 ranks" in row.name)
     assert [part / 2**20 for part in naive.parts] == [100, 100, 50, 50]
     lost = next(row for row in datum.rows if row.failure)

@@ -115,7 +115,7 @@ def headline(evidence: Evidence, diagnosis: Diagnosis) -> str:
         return f"{subject}: {clear}."
     return (
         f"{subject}: {' and '.join(worries)}"
-        f" ({quiet} {plural(quiet, 'rule')} looked and found nothing, {len(diagnosis.skipped)} lacked data)."
+        f" ({quiet} {plural(quiet, 'rule')} found nothing, {len(diagnosis.skipped)} lacked data)."
     )
 
 

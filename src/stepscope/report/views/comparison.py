@@ -105,10 +105,10 @@ def said_of_conditions(comparison: Comparison | Conditions) -> tuple[str, ...]:
     partly = [each for each in comparison.unknown if any(each.values)]
     if partly:
         told = (f"{each.key} ({' / '.join(_short(v, most=40) if v else '?' for v in each.values)})" for each in partly)
-        lines.append(f"not known on every side: {', '.join(told)}")
+        lines.append(f"unknown on some side: {', '.join(told)}")
     nowhere = [each.key for each in comparison.unknown if not any(each.values)]
     if nowhere:
-        lines.append(f"not known on any side: {', '.join(nowhere)}")
+        lines.append(f"unknown on every side: {', '.join(nowhere)}")
     return tuple(lines)
 
 

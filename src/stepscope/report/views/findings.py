@@ -16,7 +16,7 @@ def build(findings: Sequence[Finding]) -> Table:
     """One line a finding, in their order: the largest stake first."""
     stakes = any(finding.stake_fraction is not None for finding in findings)
     returns = (
-        "returns: share of the step (of a trace's window) that fixing it returns at most; –: not a matter of time."
+        "returns: share of the step (of a trace's window) that a fix could recover at most; –: not a matter of time."
     )
     return tabled(
         "findings",

@@ -21,7 +21,7 @@ KINDS = {
     "buffers": COLORS[4],
     "slack": COLORS[5],
 }
-UNKNOWN = "not told apart"
+UNKNOWN = "kind unknown"
 
 
 def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:

@@ -165,7 +165,7 @@ def _state(each: NcclCommunicator) -> Value:
 def _where(link: NcclLink, hosts: dict[int, str]) -> str:
     here, there = hosts.get(link.source), hosts.get(link.destination)
     if here is None or there is None:
-        return "not known"
+        return "unknown"
     return "one host" if here == there else "hosts"
 
 

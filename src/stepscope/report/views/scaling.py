@@ -19,8 +19,8 @@ from stepscope.report.views._training import efficiency_value, first_epochs, spe
 
 _RULES = {
     "strong": ("strong scaling", " Strong: the same global batch (or data) on more ranks."),
-    "weak": ("weak scaling", " Weak: the same batch a rank on more ranks."),
-    None: ("scaling", " It is not known whether the global batch or each rank's was kept."),
+    "weak": ("weak scaling", " Weak: the same batch per rank on more ranks."),
+    None: ("scaling", " Whether the global batch or each rank's batch was kept is unknown."),
 }
 
 LOG_FROM = 8
@@ -221,7 +221,7 @@ def _footnotes(rows: Sequence[ScalingRow], drop_epochs: int) -> tuple[str, ...]:
     if "strong" in kinds:
         notes.append("strong: the same global batch (or data set) on more ranks.")
     if "weak" in kinds:
-        notes.append("weak: the same batch a rank on more ranks.")
+        notes.append("weak: the same batch per rank on more ranks.")
     if any(row.targets for row in rows):
         notes.append(
             "time to an accuracy: all epochs up to and with the first that reaches it in validation, none left out; never:"

@@ -151,8 +151,8 @@ def caption(data: SpeedupChart) -> str:
     kinds = {run.row.scaling for run in data.runs}
     rules = {
         "strong": "strong scaling: the same global batch (or data)",
-        "weak": "weak scaling: the same batch a rank",
-        None: "it is not known whether the batch or each rank's batch was kept",
+        "weak": "weak scaling: the same batch per rank",
+        None: "whether the global batch or each rank's batch was kept is unknown",
     }
     how = "; ".join(rules[kind] for kind in ("strong", "weak", None) if kind in kinds)
     whisker = " Whiskers: 95% interval." if any(run.row.low is not None for run in data.runs) else ""

@@ -93,7 +93,7 @@ def caption(data: Stacks) -> str:
     if any(row.low is not None for row in done):
         text += f" Whiskers: {INTERVAL.removesuffix(' of the median')}."
     if unit.startswith("epochs"):
-        text += " An epoch is what each run calls one; how many samples it has is not told."
+        text += " An epoch is what each run calls one; its number of samples is unknown."
     return text + failed_text(data.rows)
 
 

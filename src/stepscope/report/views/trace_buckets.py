@@ -111,7 +111,7 @@ def _footnotes(ranks: int, steps: int, wrappers: Sequence[str]) -> tuple[str, ..
 
 def _notes(rows: Sequence[BucketRow]) -> list[str]:
     reasons = Counter(b.members_unavailable for b in rows if b.members_unavailable)
-    notes = [f"gradients of {n} of {len(rows)} buckets not known: {why}" for why, n in reasons.most_common()]
+    notes = [f"gradients of {n} of {len(rows)} buckets unknown: {why}" for why, n in reasons.most_common()]
     by_index: dict[int, set[int | None]] = defaultdict(set)
     for b in rows:
         by_index[b.index].add(b.size_bytes)

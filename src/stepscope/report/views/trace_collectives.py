@@ -258,7 +258,7 @@ def _one_rank(summary: TraceSummary, job: JobCollectives, notes: tuple[str, ...]
         ),
         _by_time(instances),
         footnotes=(
-            "one rank's trace: waiting for a late rank cannot be told from transfer; "
+            "one rank's trace cannot separate waiting for a late rank from transfer; "
             "give all ranks' traces to split them",
             "total, exposed: share of the window; queued: median from the host's call to the start",
             *_bandwidth_note(instances),

@@ -83,8 +83,8 @@ def _footnotes(tables: Sequence[KernelTable], *, shortened: bool) -> tuple[str, 
         )
         if yes or no:
             lines.append(
-                f"TC: on tensor cores, where the name tells; of compute time yes {format_percent(yes)}, "
-                f"no {format_percent(no)}, not known {format_percent(open_)}"
+                f"TC: on tensor cores, where the name shows it; of compute time yes {format_percent(yes)}, "
+                f"no {format_percent(no)}, unknown {format_percent(open_)}"
             )
     if shortened:
         lines.append("names are shortened; --csv has them in full")

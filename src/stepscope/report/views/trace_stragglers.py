@@ -84,7 +84,7 @@ def _footnotes(summary: TraceSummary, found: tuple[Straggler, ...]) -> tuple[str
     if found:
         lines = [
             "came last, behind peers (in sum, against their median): in the collectives it delayed; "
-            "worth: if it came when the second last did, in this capture",
+            "worth: what matching the second-slowest rank would save in this capture",
             f"certainty: {'; '.join(f'rank {s.rank} {s.confidence}' for s in found[:3])}",
         ]
     elif summary.stragglers is not None and summary.stragglers.instances:

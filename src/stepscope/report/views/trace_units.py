@@ -20,7 +20,7 @@ _WRAPPERS = {"fsdp1": "FullyShardedDataParallel (FSDP1)", "fsdp2": "fully_shard 
 
 
 def build(summary: TraceSummary) -> Table:
-    """One row per unit in order of the forward pass; times a step, medians over ranks and steps."""
+    """One row per unit in order of the forward pass; times per step, medians over ranks and steps."""
     sharded = [p.units for p in summary.ranks if p.units is not None]
     windows = {p.facts.rank: p.budget.parts.window_ns for p in summary.ranks if p.budget is not None}
     steps = {u.rank: max(1, len({c.step for c in u.calls})) for u in sharded}
@@ -56,7 +56,7 @@ def build(summary: TraceSummary) -> Table:
         ),
         by_unit.values(),
         footnotes=(
-            f"{_heading(sharded)}; size: gathered; times a step, medians over ranks and steps, with waiting",
+            f"{_heading(sharded)}; size: gathered; times per step, medians over ranks and steps, with waiting",
             "prefetched: gathers that ran, or were queued, while the computation before them ran, of those that are not the "
             "first of their pass; exposed: under no computation, share of the step",
             *_ON_CPU[: any(u.source != "device" for u in sharded)],
