@@ -64,6 +64,7 @@ def test_sizes_are_those_of_the_module(ran: tuple[Done, Path]) -> None:
     assert spec["facts"]["optimizer_bytes"] == 2 * 2 * half["num_parameters"]  # AdamW: two numbers of bfloat16 each
 
 
+@pytest.mark.long
 def test_a_run_is_resumed_and_a_changed_model_is_a_new_cell(cli: Cli) -> None:
     examples_in(cli.folder)
     line = ["bench", "--model", "models:cnn", "--batch", "4", "--strategies", "single", "--ranks", "1"]
@@ -81,6 +82,7 @@ def test_a_run_is_resumed_and_a_changed_model_is_a_new_cell(cli: Cli) -> None:
     assert changed["spec"]["cell_id"] != again[0]["spec"]["cell_id"]
 
 
+@pytest.mark.long
 def test_a_module_without_batches_is_trained_on_random_samples(cli: Cli) -> None:
     (cli.folder / "nets.py").write_text(
         "from torch import nn\ndef build():\n    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 5))\n"

@@ -32,6 +32,8 @@ def _run(
     return alone, done.out
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_reductions_of_the_naive_script_are_a_phase_of_their_own(stepscope: Cli, tmp_path: Path) -> None:
     _, said = _run(stepscope, TORCHRUN, "train_naive", tmp_path / "p")
     assert "gradients are reduced after backward" in said

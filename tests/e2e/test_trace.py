@@ -56,6 +56,9 @@ def test_findings_have_the_shape_that_diagnose_prints(stepscope: Cli, job: Path)
         "subject",
         "priority",
         "wrong_runs",
+        "job",
+        "ranks",
+        "at_ns",
     ]
     assert (first["rule"], first["subject"]) == ("straggler", "rank 2")
     assert set(first["advice"][0]) == {"text", "command"}

@@ -73,7 +73,7 @@ def summary_markdown(
     parts += [
         "## Files",
         "",
-        "- [results.csv](../results.csv), [results.jsonl](../results.jsonl): one row per cell, base units, unknown is empty.",
+        "- [results.csv](../results.csv), [results.jsonl](../results.jsonl): a row per cell, base units, unknown is empty.",
         "- `../cells/CELL/samples-RANK.jsonl`: every step of every rank with its phases, warm-up included.",
         "- [environment.json](../environment.json), [run.json](../run.json): the machine, and the matrix as resolved.",
         "",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests import fake_runs
 
+import stepscope.cli.bench_run  # noqa: F401 - imported while make_plan is replaced, it would keep the replacement
 from stepscope.cli.commands.bench import Bench
 from stepscope.cli.commands.compare import Compare
 from stepscope.cli.compare_run import run

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests import comm_rows, training_records
 from tests.comm_rows import MIB, SIZES, collective, pairs, row, sweep
+from tests.unit.results.test_history import runs as nightly_runs
 
 from stepscope.core.errors import UsageError
 from stepscope.report import vega
@@ -23,10 +24,11 @@ from stepscope.report.figures import draw_charts
 from stepscope.report.render import picture
 from stepscope.report.vega import size_tick
 from stepscope.report.views import REGISTRY
+from stepscope.results.history import history
 
 UNIT = re.compile(
-    r"\((µs|ms|s|GB/s|bytes.*|MiB|GiB|rank|host, rank|x|%|(1000 )?samples/s|epochs/h)\)$"
-    r"|^(ranks|epoch|step|step after warm-up|efficiency|training loss of a sample)$"  # pure numbers
+    r"\((µs|ms|s|GB/s|bytes.*|MiB|GiB|rank|host, rank|x|%( of [^)]*)?|(1000 )?samples/s|epochs/h)\)$"
+    r"|^(ranks|run, oldest first|epoch|step|step after warm-up|efficiency|training loss of a sample)$"  # pure numbers
 )
 
 
@@ -39,7 +41,7 @@ def records() -> dict[str, object]:
     hosts = ("a", "a", "b", "b")
     messages = pairs(4, slow_egress={1: 4.0}, noise=random.Random(0), rank_hosts=hosts)
     measured = {"rows": [*two, *four, *messages], "calibration": comm_rows.calibration(*fits)}
-    return {**measured, **training_records.everything()}
+    return {**measured, **training_records.everything(), "history": history(nightly_runs())}
 
 
 CHARTS = tuple(key for key in REGISTRY.names() if REGISTRY.load(key).figures is not None)

@@ -42,7 +42,7 @@ def test_ranks_that_are_missing_or_hang_stand_out(tmp_path: Path) -> None:
     shown = {c.key: v for c, v in zip(found["nccl_debug"].columns, row.values, strict=True)}
     assert (shown["ranks"].text, shown["ranks"].tone) == ("2 of 4", "warn")
     assert (shown["state"].text, shown["state"].tone) == ("init not complete on rank 3", "bad")
-    assert {r["where"] for r in texts(found["nccl_links"])} == {"hosts", "not known"}  # 3 -> 0, 0 -> 1
+    assert {r["where"] for r in texts(found["nccl_links"])} == {"hosts", "unknown"}  # 3 -> 0, 0 -> 1
 
 
 def test_neighbouring_sizes_with_one_choice_share_a_line(tmp_path: Path) -> None:
