@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from stepscope.cli import predict_buckets
 from stepscope.cli.command import require_only
 from stepscope.cli.console import err, out, print_document
+from stepscope.cli.predict_what_if import parse_gpus
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.suggest import unknown
 from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, parse_size_bytes
@@ -56,13 +57,13 @@ def run(options: Predict) -> int:
     op = known_op(options.collective)
     if options.gpus is None:
         raise UsageError("the number of ranks is missing", why="--gpus was not given", fix=_EXAMPLE)
-    sizes = _sizes(options, op)
+    sizes, gpus = _sizes(options, op), _one(options.gpus)
     if options.calib is not None:
-        predictions, what = _calibrated(options, options.calib, op, sizes, options.gpus)
+        predictions, what = _calibrated(options, options.calib, op, sizes, gpus)
     else:
-        predictions, what = _from_specification(options, op, sizes, options.gpus)
+        predictions, what = _from_specification(options, op, sizes, gpus)
     if options.json:
-        _print_json("collective", op=op, gpus=options.gpus, predictions=_entries(predictions))
+        _print_json("collective", op=op, gpus=gpus, predictions=_entries(predictions))
     elif len(predictions) == 1:
         _show_one(next(iter(predictions.values())), f"{_named(op, next(iter(predictions)))} on {what}")
     else:
@@ -98,6 +99,13 @@ def _sizes(options: Predict, op: str) -> tuple[int, ...]:
     if op == "barrier":
         return (0,)
     raise UsageError("the size is missing", why="neither --size nor --sizes was given", fix=_EXAMPLE)
+
+
+def _one(gpus: str) -> int:
+    numbers = parse_gpus(gpus)
+    if len(numbers) > 1:
+        raise UsageError(f"--gpus {gpus}: one number here", why="a collective is predicted for one number of ranks")
+    return numbers[0]
 
 
 def _from_specification(
@@ -177,7 +185,8 @@ def _entries(predictions: dict[int, Predicted]) -> list[dict[str, Any]]:
 
 
 def _validate(options: Predict, path: Path) -> int:
-    given = Given(gpu=options.gpu, n_gpus=options.gpus, gpus_per_node=options.gpus_per_node, inter_node=options.network)
+    ranks = None if options.gpus is None else _one(options.gpus)
+    given = Given(gpu=options.gpu, n_gpus=ranks, gpus_per_node=options.gpus_per_node, inter_node=options.network)
     rows, skipped = read_measured_tables(path, given)
     if not rows:
         raise DataError(f"nothing to compare in {path}", why="; ".join(skipped) or "no table of collectives there")

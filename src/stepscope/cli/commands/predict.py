@@ -24,7 +24,7 @@ class Predict(Options):
         str | None, typer.Option(help="Size S as nccl-tests counts it: 25MiB, 1K = 1024.", metavar="SIZE")
     ] = None
     sizes: Annotated[str | None, typer.Option(help="Several sizes: FROM:TO:FACTOR, or a list.", metavar="SIZES")] = None
-    gpus: Annotated[int | None, typer.Option(help="Ranks, one GPU each.", metavar="N")] = None
+    gpus: Annotated[str | None, typer.Option(help="Ranks, one GPU each.", metavar="N")] = None
     gpu: Annotated[str | None, typer.Option(help="A GPU of `stepscope hardware`: h100-sxm.", metavar="GPU")] = None
     gpus_per_node: Annotated[
         int | None, typer.Option(help="Default: what is usual for the GPU, mostly 8.", metavar="N")
