@@ -1,0 +1,59 @@
+"""Every constant of the step model that a measurement can replace; the defaults need none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """What a calibration has seen: outside of it a prediction is extrapolated. params: of the models."""
+
+    gpus: tuple[int, int]
+    params: tuple[int, int]
+    accelerators: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCalibration:
+    """Shares are of the specification's peak. Defaults: public kernel benchmarks, rounded; not fitted to training runs.
+
+    gemm_share, gemm_fp8_share: large matrix products; gemm_traffic: factor on their operands' bytes, whose time adds to
+    that of their FLOP (this makes small and thin products slow). attention_share, attention_backward_share: fused
+    attention. memory_share: of the memory's rate. kernel_us: least time of one kernel on the device.
+    launch_forward_us, launch_backward_us: the host's time for a layer and micro-batch, a floor under the device's time;
+    launch_tp_us: more of it for each tensor-parallel collective. elementwise_factor: bytes moved by norms, activations
+    and residuals over what fused kernels move. tp_overlap, pp_overlap, ep_overlap: share of such traffic hidden.
+    comm_rate: share of the collective model's rate reached under a training step; overlap_slowdown: computation's time
+    beside communication, factor. optimizer_share: of the memory's rate, in the optimizer. step_us: fixed time of a step.
+    spread_per_doubling: time lost to the slowest GPU for each doubling above 8 GPUs, share. factor: on the whole step.
+    activation_factor, fragmentation: factors on memory; base_bytes: context, libraries, buffers.
+    log_sigma: standard deviation of log(measured / predicted); range: what it was fitted on (see Range). name: of the fit.
+    """
+
+    name: str = "specification only"
+    gemm_share: float = 0.80
+    gemm_fp8_share: float = 0.65
+    gemm_traffic: float = 1.0
+    attention_share: float = 0.45
+    attention_backward_share: float = 0.38
+    memory_share: float = 0.80
+    kernel_us: float = 3.0
+    launch_forward_us: float = 250.0
+    launch_backward_us: float = 350.0
+    launch_tp_us: float = 150.0
+    elementwise_factor: float = 1.5
+    tp_overlap: float = 0.2
+    pp_overlap: float = 0.7
+    ep_overlap: float = 0.0
+    comm_rate: float = 0.80
+    overlap_slowdown: float = 1.08
+    optimizer_share: float = 0.6
+    step_us: float = 5000.0
+    spread_per_doubling: float = 0.008
+    factor: float = 1.0
+    activation_factor: float = 1.0
+    fragmentation: float = 1.06
+    base_bytes: float = 1.5e9
+    log_sigma: float = 0.35
+    range: Range | None = None

@@ -1,0 +1,132 @@
+"""Gradient and parameter traffic of data parallelism, beside the computation that hides it: a timeline of layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.predict.step.calibration import StepCalibration
+from stepscope.predict.step.cluster import Cluster
+from stepscope.predict.step.layout import Layout
+from stepscope.predict.step.model import ModelShape
+from stepscope.predict.step.stages import Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Parameters that one rank of a stage holds before sharding: dense ones, and those of its experts."""
+
+    dense: float
+    expert: float
+
+    @property
+    def all(self) -> float:
+        return self.dense + self.expert
+
+
+def held(model: ModelShape, layout: Layout, stage: Stage) -> Held:
+    """Tensor parallelism splits all matrices; expert parallelism the experts."""
+    ends = model.embedding_params * (stage.first + (stage.last and not (model.tied and stage.first)))
+    each = model.experts * model.expert_params
+    moe = stage.moe_layers
+    dense = (
+        (stage.layers - moe) * model.layer_params(moe=False) + moe * (model.layer_params(moe=True) - each)
+        if moe
+        else (stage.layers * model.layer_params(moe=False))
+    )
+    return Held(dense=(dense + ends) / layout.tp, expert=moe * each / layout.tp / layout.ep)
+
+
+def exposed(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, calibration: StepCalibration) -> float:
+    """Seconds of a step that this stage waits for data-parallel traffic."""
+    if layout.dp * layout.cp <= 1:
+        return 0.0
+    if layout.zero == 3:
+        return _sharded(model, cluster, layout, stage, calibration)
+    return _replicated(model, cluster, layout, stage, calibration)
+
+
+def _replicated(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, c: StepCalibration) -> float:
+    """Reductions under the backward pass of the last micro-batch; ZeRO-1 and 2 gather parameters under the next forward."""
+    units = max(stage.layers, 1)
+    reduce = _reduce(model, cluster, layout, stage, c) / units
+    after = stage.backward / units
+    tail = _tail(reduce, after, units) if layout.overlap else reduce * units
+    busy = min(reduce * units, stage.backward) * (c.overlap_slowdown - 1) if layout.overlap else 0.0
+    times = layout.micro_batches if layout.sync_each else 1
+    gather = 0.0
+    if layout.zero:
+        whole = _gather(model, cluster, layout, stage, c)
+        gather = max(whole / units, whole - stage.forward) if layout.overlap else whole
+    return (tail + busy) * times + gather
+
+
+def _tail(reduce: float, after: float, units: int) -> float:
+    """What is left of ``units`` equal reductions, each launched when its layer's gradients are ready, after the last."""
+    end = 0.0
+    for index in range(1, units + 1):
+        end = max(end, index * after) + reduce
+    return end - units * after
+
+
+def _sharded(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, c: StepCalibration) -> float:
+    """FSDP: each layer's parameters are gathered one layer ahead, gradients scattered behind; one stream of traffic."""
+    units = max(stage.layers, 1)
+    gather = _gather(model, cluster, layout, stage, c) / units
+    reduce = _reduce(model, cluster, layout, stage, c) / units
+    forward, backward = stage.forward / units, stage.backward / units
+    if not layout.overlap:
+        per_micro = units * ((2 if layout.reshard else 1) * gather + reduce)
+        return per_micro * layout.micro_batches
+    slow = c.overlap_slowdown
+    end = _pass(units, gather, 0.0, forward, slow) + _pass(
+        units, gather if layout.reshard else 0.0, reduce, backward, slow
+    )
+    return max(0.0, end - stage.forward - stage.backward) * layout.micro_batches
+
+
+def _pass(units: int, gather: float, reduce: float, compute: float, slow: float) -> float:
+    """Seconds of one pass over the layers. A gather starts when the layer before it starts; a reduction when its ends."""
+    traffic = gather + reduce
+    compute += min(traffic, compute) * (slow - 1)
+    wire = gather
+    started = max(0.0, wire)
+    end = started
+    for index in range(units):
+        begin = max(end, wire)
+        end = begin + compute
+        if index < units - 1:
+            wire = max(wire, begin) + gather
+        if reduce:
+            wire = max(wire, end) + reduce if index == units - 1 else max(wire, begin) + reduce
+    return max(end, wire)
+
+
+def _groups(layout: Layout) -> tuple[int, int]:
+    """Ranks that share states, and copies of them (HSDP)."""
+    ranks = layout.dp * layout.cp
+    return layout.shards, ranks // layout.shards
+
+
+def _gather(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, c: StepCalibration) -> float:
+    """One all-gather of the stage's parameters, layer by layer, seconds."""
+    return _by_layer("all_gather", layout.element_bytes, model, cluster, layout, stage) / c.comm_rate
+
+
+def _reduce(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, c: StepCalibration) -> float:
+    shards, copies = _groups(layout)
+    op = "reduce_scatter" if layout.zero else "all_reduce"
+    time = _by_layer(op, layout.reduce_bytes, model, cluster, layout, stage)
+    if layout.zero and copies > 1:
+        size = held(model, layout, stage).all * layout.reduce_bytes / shards
+        time += cluster.time("all_reduce", size, copies, layout.tp * shards)
+    return time / c.comm_rate
+
+
+def _by_layer(op: str, item: int, model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage) -> float:
+    have = held(model, layout, stage)
+    units = max(stage.layers, 1)
+    ranks = _groups(layout)[0] if layout.zero else layout.dp * layout.cp
+    time = cluster.time(op, have.dense * item / units, ranks, layout.tp) * units
+    if have.expert:
+        time += cluster.time(op, have.expert * item / units, max(ranks // layout.ep, 1), layout.tp * layout.ep) * units
+    return time

@@ -1,0 +1,108 @@
+"""Peak memory of one rank by kind, per pipeline stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.predict.step.calibration import StepCalibration
+from stepscope.predict.step.data_parallel import held
+from stepscope.predict.step.layout import Layout
+from stepscope.predict.step.model import ModelShape
+from stepscope.predict.step.stages import Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMemory:
+    """Bytes of one rank at its peak. gathered: layers that FSDP holds whole for a while; logits: output and its loss;
+    base: context, libraries, communication buffers; slack: allocator's fragmentation."""
+
+    params: float
+    gradients: float
+    optimizer: float
+    gathered: float
+    activations: float
+    logits: float
+    base: float
+    slack: float
+
+    @property
+    def total(self) -> float:
+        return self.states + self.gathered + self.activations + self.logits + self.base + self.slack
+
+    @property
+    def states(self) -> float:
+        """Parameters, gradients and optimizer state."""
+        return self.params + self.gradients + self.optimizer
+
+
+def stage_memory(
+    model: ModelShape, layout: Layout, stage: Stage, index: int, calibration: StepCalibration
+) -> StepMemory:
+    """Of stage ``index`` (0: first)."""
+    have = held(model, layout, stage)
+    n = have.all
+    dense, expert = layout.shards, max(layout.shards // layout.ep, 1)
+    shared = have.dense / dense + have.expert / expert
+    wide = layout.element_bytes == 4
+    param_bytes = 4 if wide or (layout.zero == 3 and layout.master) else 2
+    optimizer_bytes = (8 if layout.optimizer == "adam" else 4) + (4 if layout.master and param_bytes == 2 else 0)
+    gradient_bytes = layout.grad_bytes
+    unit = n / max(stage.layers, 1)
+    gathered = 2 * unit * layout.element_bytes + unit * layout.reduce_bytes if layout.zero == 3 else 0.0
+    activations = _in_flight(layout, index) * stage.layers * layer_activations(model, layout)
+    if layout.recompute == "full":
+        activations += layer_activations(model, layout, everything=True)
+    activations *= calibration.activation_factor
+    logits = 0.0
+    if stage.last:
+        logits = layout.micro_batch * layout.seq_len / layout.cp * model.vocab / layout.tp * 10.0
+    params = (shared if layout.zero == 3 else n) * param_bytes
+    gradients = (shared if layout.zero >= 2 else n) * gradient_bytes
+    optimizer = (shared if layout.zero >= 1 else n) * optimizer_bytes
+    moving = gathered + activations + logits
+    return StepMemory(
+        params=params,
+        gradients=gradients,
+        optimizer=optimizer,
+        gathered=gathered,
+        activations=activations,
+        logits=logits,
+        base=calibration.base_bytes,
+        slack=(calibration.fragmentation - 1) * moving,
+    )
+
+
+def layer_activations(model: ModelShape, layout: Layout, *, everything: bool = False) -> float:
+    """Bytes that one layer keeps of one micro-batch for its backward pass (Korthikanti et al., arXiv 2205.05198, counted
+    from the dimensions: 34 s b h for a GPT layer with dropout). everything: as if nothing were recomputed.
+    """
+    kind = "none" if everything else layout.recompute
+    item = layout.element_bytes
+    tokens = layout.micro_batch * layout.seq_len / layout.cp
+    spread = layout.tp if layout.sequence_parallel else 1
+    h = model.hidden
+    if kind == "full":
+        return tokens * h * item / spread
+    kv = max(model.kv_heads / layout.tp, 1) * model.head_dim
+    attention = 2 * model.attention_width / layout.tp + 2 * kv + 4 * model.heads / layout.tp / item
+    if model.experts and model.moe_layers > model.layers / 2:
+        visits = model.top_k + model.shared
+        mlp = visits * (2 * h / spread + (model.matrices + 1) * model.moe_ffn / layout.tp)
+    else:
+        mlp = (model.matrices + 1 if model.gated else 2) * model.ffn / layout.tp
+    norms = 4 * h / spread
+    size = tokens * item * (norms + attention + mlp)
+    if not layout.flash and kind == "none":
+        size += 2.5 * item * tokens * layout.seq_len * model.heads / layout.tp
+    return size
+
+
+def _in_flight(layout: Layout, index: int) -> float:
+    """Micro-batches whose activations a stage holds at once; for interleaving in whole stages (Narayanan et al.,
+    arXiv 2104.04473)."""
+    m, p, v = layout.micro_batches, layout.pp, layout.vpp
+    if layout.schedule == "gpipe":
+        return float(m)
+    if v > 1:
+        return min(m * v, 2 * (p - index - 1) + (v - 1) * p + 1) / v
+    return float(min(m, p - index))

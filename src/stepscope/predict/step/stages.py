@@ -1,0 +1,159 @@
+"""What each pipeline stage computes and sends for one micro-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.predict.step.calibration import StepCalibration
+from stepscope.predict.step.cluster import Cluster
+from stepscope.predict.step.kernels import Kernels, Work
+from stepscope.predict.step.layout import Layout
+from stepscope.predict.step.model import ModelShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTraffic:
+    """Exposed seconds of one layer and micro-batch: tensor, context and expert parallelism, forward and backward."""
+
+    tp: tuple[float, float]
+    cp: tuple[float, float]
+    ep: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One pipeline stage, one micro-batch: seconds (forward, backward; recomputation belongs to backward).
+
+    layers: how many. compute: device time of kernels; tp, cp, ep: exposed traffic; launch: what the host adds as it
+    cannot launch as fast as the device works. send: activations to the next stage, one way.
+    """
+
+    layers: int
+    moe_layers: int
+    first: bool
+    last: bool
+    compute: tuple[float, float]
+    tp: tuple[float, float]
+    cp: tuple[float, float]
+    ep: tuple[float, float]
+    launch: tuple[float, float]
+    send: float
+
+    @property
+    def forward(self) -> float:
+        return self.compute[0] + self.tp[0] + self.cp[0] + self.ep[0] + self.launch[0]
+
+    @property
+    def backward(self) -> float:
+        return self.compute[1] + self.tp[1] + self.cp[1] + self.ep[1] + self.launch[1]
+
+
+def layers_of(model: ModelShape, layout: Layout) -> list[int]:
+    """Layers of each stage; what is left over goes to stages in the middle, as the ends hold embedding and output."""
+    least, left = divmod(model.layers, layout.pp)
+    counts = [least] * layout.pp
+    middle = sorted(range(layout.pp), key=lambda i: abs(i - (layout.pp - 1) / 2))
+    for index in middle[:left]:
+        counts[index] += 1
+    return counts
+
+
+def stages_of(model: ModelShape, cluster: Cluster, layout: Layout, calibration: StepCalibration) -> list[Stage]:
+    """All stages, first to last."""
+    kernels = Kernels(model, cluster, layout, calibration)
+    attention, mlp = kernels.attention_block(), kernels.mlp()
+    experts = kernels.experts() if model.experts else mlp
+    dense_traffic = _traffic(kernels, attention, moe=False)
+    moe_traffic = _traffic(kernels, attention, moe=True) if model.experts else dense_traffic
+    embedding, head = kernels.embedding(), kernels.head()
+    send = 0.0
+    if layout.pp > 1:
+        size = kernels.tokens * model.hidden * layout.element_bytes / (layout.tp if layout.sequence_parallel else 1)
+        send = cluster.time("send_recv", size, 2, layout.tp * layout.cp * layout.dp) / calibration.comm_rate
+    made: dict[tuple[int, int, bool, bool], Stage] = {}
+    stages: list[Stage] = []
+    begun = 0
+    for index, count in enumerate(layers_of(model, layout)):
+        dense = min(count, max(0, model.layers - model.moe_layers - begun))
+        begun += count
+        key = count, count - dense, index == 0, index == layout.pp - 1
+        if key not in made:
+            made[key] = _stage(
+                kernels, key, attention, (mlp, dense_traffic), (experts, moe_traffic), embedding, head, send
+            )
+        stages.append(made[key])
+    return stages
+
+
+def _stage(
+    kernels: Kernels,
+    key: tuple[int, int, bool, bool],
+    attention: Work,
+    dense_layer: tuple[Work, LayerTraffic],
+    moe_layer: tuple[Work, LayerTraffic],
+    embedding: Work,
+    head: Work,
+    send: float,
+) -> Stage:
+    layers, moe, first, last = key
+    layout, c = kernels.layout, kernels.calibration
+    parts = [(layers - moe, dense_layer), (moe, moe_layer)]
+    again = 1.0 if layout.recompute == "full" else 0.0
+    forward = sum(n * (attention.forward + mlp.forward) for n, (mlp, _) in parts)
+    backward = sum(n * (attention.backward + mlp.backward) for n, (mlp, _) in parts) + again * forward
+    if layout.recompute == "selective" and not layout.flash:
+        backward += layers * kernels.attention().forward
+
+    def traffic(name: str) -> tuple[float, float]:
+        there = sum(n * getattr(t, name)[0] for n, (_, t) in parts)
+        back = sum(n * getattr(t, name)[1] for n, (_, t) in parts)
+        return there, back + again * there
+
+    for at, work in ((first, embedding), (last, head)):
+        if at:
+            forward, backward = forward + work.forward, backward + work.backward
+    tp, cp, ep = traffic("tp"), traffic("cp"), traffic("ep")
+    calls = 4 if layout.tp > 1 else 0
+    host = (
+        layers * (c.launch_forward_us + calls / 2 * c.launch_tp_us) / 1e6,
+        layers * (c.launch_backward_us + calls / 2 * c.launch_tp_us + again * c.launch_forward_us) / 1e6,
+    )
+    device = (forward + tp[0] + cp[0] + ep[0], backward + tp[1] + cp[1] + ep[1])
+    return Stage(
+        layers=layers,
+        moe_layers=moe,
+        first=first,
+        last=last,
+        compute=(forward, backward),
+        tp=tp,
+        cp=cp,
+        ep=ep,
+        launch=(max(0.0, host[0] - device[0]), max(0.0, host[1] - device[1])),
+        send=send,
+    )
+
+
+def _traffic(kernels: Kernels, attention: Work, *, moe: bool) -> LayerTraffic:
+    """Sequence parallel: all-gather and reduce-scatter around attention and MLP, and a gather again backward; without: two
+    all-reduces (Korthikanti et al., arXiv 2205.05198). Context: keys and values travel the ring under attention. Experts:
+    dispatch and combine are all-to-alls, forward and backward."""
+    model, layout, cluster, c = kernels.model, kernels.layout, kernels.cluster, kernels.calibration
+    size = kernels.tokens * model.hidden * layout.element_bytes
+    tp = cp = ep = (0.0, 0.0)
+    if layout.tp > 1:
+        if layout.sequence_parallel:
+            gather = cluster.time("all_gather", size, layout.tp, 1)
+            once = 2 * (gather + cluster.time("reduce_scatter", size, layout.tp, 1))
+        else:
+            once = 2 * cluster.time("all_reduce", size, layout.tp, 1)
+        once *= (1 - c.tp_overlap) / c.comm_rate
+        tp = once, once
+    if layout.cp > 1:
+        kv = 2 * kernels.tokens * max(model.kv_heads / layout.tp, 1) * model.head_dim * layout.element_bytes
+        ring = (layout.cp - 1) * cluster.time("send_recv", kv, 2, layout.tp) / c.comm_rate
+        cp = max(0.0, ring - attention.attention), max(0.0, 2 * ring - 2 * attention.attention)
+    if moe and layout.ep > 1:
+        sent = size * model.top_k / (layout.tp if layout.sequence_parallel else 1)
+        once = 2 * cluster.time("all_to_all", sent, layout.ep, layout.tp) * (1 - c.ep_overlap) / c.comm_rate
+        ep = once, once
+    return LayerTraffic(tp=tp, cp=cp, ep=ep)

@@ -1,0 +1,209 @@
+"""Time, memory and utilisation of one training step from model, cluster, layout and batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from stepscope.core.errors import Unavailable
+from stepscope.predict.step.calibration import StepCalibration
+from stepscope.predict.step.cluster import Cluster
+from stepscope.predict.step.data_parallel import exposed, held
+from stepscope.predict.step.layout import Layout, check
+from stepscope.predict.step.memory import StepMemory, stage_memory
+from stepscope.predict.step.model import CONVENTIONS, ModelShape
+from stepscope.predict.step.stages import Stage, stages_of
+
+Z80 = 1.2816
+"""Standard deviations from the median to the ends of an 80% interval."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Seconds of a step; they sum to it. Traffic counts where nothing hides it. bubble: waiting for other pipeline stages;
+    launch: the host is slower than the device; other: fixed time, and waiting for the slowest GPU."""
+
+    compute: float
+    launch: float
+    tp: float
+    cp: float
+    ep: float
+    pp: float
+    bubble: float
+    dp: float
+    optimizer: float
+    other: float
+
+    @property
+    def step(self) -> float:
+        return sum(self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, float]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def times(self, factor: float) -> Budget:
+        return Budget(**{name: value * factor for name, value in self.parts.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPrediction:
+    """One step. low_s, high_s: its 80% interval. mfu: by convention; hfu: all FLOP that are computed, recomputation too;
+    None where the peak is unknown. memory: of the fullest stage, memory_stage. extrapolated: how it leaves what the
+    calibration has seen. never_run: parts of the layout that stepscope itself has no run of."""
+
+    model: ModelShape
+    cluster: Cluster
+    layout: Layout
+    calibration: str
+    budget: Budget
+    low_s: float
+    high_s: float
+    mfu: Mapping[str, float]
+    hfu: float
+    memory: StepMemory
+    memory_stage: int
+    notes: tuple[str, ...]
+    extrapolated: tuple[str, ...]
+
+    @property
+    def step_s(self) -> float:
+        return self.budget.step
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.layout.tokens_per_step / self.step_s
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        return self.tokens_per_s / self.layout.gpus
+
+    @property
+    def dominant(self) -> str:
+        """The largest part after computation, or ``compute`` where no other takes a tenth of the step."""
+        parts = {name: value for name, value in self.budget.parts.items() if name != "compute"}
+        largest = max(parts, key=lambda name: parts[name])
+        return largest if parts[largest] >= 0.1 * self.step_s else "compute"
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.total <= self.cluster.gpu.memory_bytes
+
+
+def predict_step(
+    model: ModelShape, cluster: Cluster, layout: Layout, calibration: StepCalibration | None = None
+) -> StepPrediction:
+    """Prices one optimizer step. Raises UsageError with everything that makes the layout impossible."""
+    check(model, cluster, layout)
+    c = calibration or StepCalibration()
+    stages = stages_of(model, cluster, layout, c)
+    memories = [stage_memory(model, layout, stage, index, c) for index, stage in enumerate(stages)]
+    fullest = max(range(len(stages)), key=lambda index: memories[index].total)
+    budget = _budget(model, cluster, layout, stages, c)
+    missing = _extrapolated(model, cluster, c)
+    reach = math.exp(Z80 * c.log_sigma * (1.5 if missing else 1.0))
+    peak = cluster.gpu.peak(layout.precision)
+    assert not isinstance(peak, Unavailable)
+    per_flop = layout.tokens_per_step / budget.step / layout.gpus / peak
+    return StepPrediction(
+        model=model,
+        cluster=cluster,
+        layout=layout,
+        calibration=c.name,
+        budget=budget,
+        low_s=budget.step / reach,
+        high_s=budget.step * reach,
+        mfu={name: model.flop_per_token(layout.seq_len, name) * per_flop for name in CONVENTIONS},
+        hfu=hardware_flop_per_token(model, layout) * per_flop,
+        memory=memories[fullest],
+        memory_stage=fullest,
+        notes=tuple(_notes(cluster, layout)),
+        extrapolated=tuple(missing),
+    )
+
+
+def hardware_flop_per_token(model: ModelShape, layout: Layout) -> float:
+    """FLOP that are computed for a token: recomputation of layers included (full: 4/3 of theirs); scores causal if they are
+    with fused kernels, whole without."""
+    causal = model.causal and layout.flash
+    attention = model.attention_flop(layout.seq_len, causal=causal)
+    again = {"none": 0.0, "selective": 0.0, "full": 1 / 3}[layout.recompute]
+    layers = 6.0 * (model.matmul_params - model.embedding_params) + attention
+    extra = attention / 3 if layout.recompute == "selective" and not layout.flash else 0.0
+    return layers * (1 + again) + extra + 6.0 * model.embedding_params
+
+
+def _budget(model: ModelShape, cluster: Cluster, layout: Layout, stages: list[Stage], c: StepCalibration) -> Budget:
+    m = layout.micro_batches
+    slowest = max(stages, key=lambda stage: stage.forward + stage.backward)
+    each = slowest.forward + slowest.backward
+    bubble, sends = _pipeline(layout, stages, each, c)
+    dp = max(exposed(model, cluster, layout, stage, c) for stage in {id(s): s for s in stages}.values())
+    optimizer = max(_optimizer(model, cluster, layout, stage, c) for stage in stages)
+    parts = Budget(
+        compute=m * sum(slowest.compute),
+        launch=m * sum(slowest.launch),
+        tp=m * sum(slowest.tp),
+        cp=m * sum(slowest.cp),
+        ep=m * sum(slowest.ep),
+        pp=sends,
+        bubble=bubble,
+        dp=dp,
+        optimizer=optimizer,
+        other=c.step_us / 1e6,
+    )
+    spread = parts.step * c.spread_per_doubling * max(0.0, math.log2(layout.gpus / 8))
+    return Budget(**{**parts.parts, "other": parts.other + spread}).times(c.factor)
+
+
+def _pipeline(layout: Layout, stages: list[Stage], each: float, c: StepCalibration) -> tuple[float, float]:
+    """Seconds of bubble, and of sends that nothing hides: 1F1B (METRICS), (p-1)/v of a micro-batch when interleaved, a third
+    with a zero-bubble schedule (Qi et al., arXiv 2401.10241: H1)."""
+    p, v, m = layout.pp, layout.vpp, layout.micro_batches
+    if p == 1:
+        return 0.0, 0.0
+    others = sum(stage.forward + stage.backward for stage in stages) - each
+    bubble = others / (3 if layout.schedule == "zero-bubble" else v)
+    send = stages[0].send
+    sends = 2 * (p - 1) * send + 2 * m * v * send * (1 - c.pp_overlap)
+    return bubble, sends
+
+
+def _optimizer(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, c: StepCalibration) -> float:
+    """Reads gradients, master weights and moments, writes them: 30 bytes a parameter; the norm reads gradients again."""
+    have = held(model, layout, stage)
+    shared = have.dense / layout.shards + have.expert / max(layout.shards // layout.ep, 1)
+    here = shared if layout.zero else have.all
+    moved = (
+        here * (30 if layout.optimizer == "adam" else 18) + (have.all if layout.zero < 2 else here) * layout.grad_bytes
+    )
+    return moved / (cluster.gpu.memory_bytes_per_s * c.optimizer_share)
+
+
+def _extrapolated(model: ModelShape, cluster: Cluster, c: StepCalibration) -> list[str]:
+    if c.range is None:
+        return []
+    found = []
+    low, high = c.range.gpus
+    if not low <= cluster.gpus <= high:
+        found.append(f"{cluster.gpus} GPUs; calibrated on {low} to {high}")
+    smallest, largest = c.range.params
+    if not smallest <= model.params <= largest:
+        found.append(
+            f"{model.params / 1e9:.3g} B parameters; calibrated on {smallest / 1e9:.3g} to {largest / 1e9:.3g} B"
+        )
+    if cluster.gpu.key not in c.range.accelerators:
+        found.append(f"{cluster.gpu.name}; calibrated on {', '.join(c.range.accelerators)}")
+    return found
+
+
+def _notes(cluster: Cluster, layout: Layout) -> list[str]:
+    notes = [*cluster.whole.notes]
+    never = [f"{name} {value}" for name, value, ran in (("cp", layout.cp, 1), ("ep", layout.ep, 1)) if value != ran]
+    if layout.zero == 2:
+        never.append("ZeRO-2")
+    if never:
+        notes.append(f"{', '.join(never)}: priced from a plan; stepscope has never run it")
+    notes.append("data loading, checkpoints and evaluation are not counted")
+    return notes
