@@ -1,0 +1,176 @@
+"""When every rank of a pipeline computes what, from the times of its stages and of the messages between them.
+
+Each rank works through its order (:mod:`stepscope.predict.pipeline_orders`); a forward waits for the stage before, a
+backward for the stage after. Messages travel beside computation, one at a time between two ranks in one direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from stepscope.core.errors import UsageError
+from stepscope.predict.pipeline_orders import Action, pipeline_orders
+from stepscope.records.pipeline import PipelineLayout, PipelineSpan
+
+KINDS = "FBIW"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTime:
+    """Times of one stage for one micro-batch.
+
+    backward_ns: the whole backward pass, recomputation included. weight_ns: its part for the weights' gradients, which
+    zero-bubble schedules put off; None: half. send_ns: the output to the next stage. send_back_ns: the input's gradient to
+    the stage before.
+    """
+
+    forward_ns: float
+    backward_ns: float
+    weight_ns: float | None = None
+    send_ns: float = 0.0
+    send_back_ns: float = 0.0
+
+    def of(self, kind: str) -> float:
+        """Time of a computation of this kind."""
+        weight = self.backward_ns / 2 if self.weight_ns is None else self.weight_ns
+        return {"F": self.forward_ns, "B": self.backward_ns, "I": self.backward_ns - weight, "W": weight}[kind]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineTimeline:
+    """One step, from the first start to the last end; every tuple is by rank.
+
+    starts_ns, ends_ns: of the rank's actions in their order.
+    """
+
+    layout: PipelineLayout
+    starts_ns: tuple[list[float], ...]
+    ends_ns: tuple[list[float], ...]
+    busy_ns: tuple[float, ...]
+
+    @property
+    def step_ns(self) -> float:
+        return max(ends[-1] for ends in self.ends_ns)
+
+    @property
+    def bubbles(self) -> tuple[float, ...]:
+        """Share of the step in which the rank computes nothing."""
+        return tuple(1 - busy / self.step_ns for busy in self.busy_ns)
+
+    @property
+    def bubble(self) -> float:
+        """Mean over the ranks."""
+        return sum(self.bubbles) / len(self.bubbles)
+
+    @property
+    def last_backward_ns(self) -> tuple[float, ...]:
+        """By stage: when its gradients of the step are complete."""
+        last = dict[int, float]()
+        for order, ends in zip(pipeline_orders(self.layout), self.ends_ns, strict=True):
+            last.update((stage, end) for (kind, stage, _), end in zip(order, ends, strict=True) if kind != "F")
+        return tuple(last[stage] for stage in range(self.layout.stages))
+
+    @property
+    def peak_micro_batches(self) -> tuple[int, ...]:
+        """Most activations (of one micro-batch in one stage) that the rank holds at once, until their gradients exist."""
+        return tuple(_peak(order) for order in pipeline_orders(self.layout))
+
+    def spans(self) -> tuple[PipelineSpan, ...]:
+        return tuple(
+            PipelineSpan(
+                rank=rank, stage=stage, micro_batch=micro_batch, kind=kind, start_ns=round(start), end_ns=round(end)
+            )
+            for rank, order in enumerate(pipeline_orders(self.layout))
+            for (kind, stage, micro_batch), start, end in zip(
+                order, self.starts_ns[rank], self.ends_ns[rank], strict=True
+            )
+        )
+
+
+def simulate(layout: PipelineLayout, times: Sequence[StageTime]) -> PipelineTimeline:
+    """One step. times: of every stage, or one for all of them. Raises UsageError where the layout has no such schedule."""
+    steps = _steps(layout)
+    stages, m = layout.stages, layout.micro_batches
+    of = list(times) * (stages if len(times) == 1 else 1)
+    if len(of) != stages:
+        raise UsageError(f"a pipeline of {stages} stages needs the times of each, or of one for all, not {len(of)}")
+    durations = [each.of(kind) for kind in KINDS for each in of]
+    messages = [each.send_ns for each in of] + [each.send_back_ns for each in of]
+    arrival = [-1.0] * (2 * stages * m)
+    arrival[:m] = arrival[-m:] = [0.0] * m
+    link_free = [0.0] * (layout.ranks * layout.ranks)
+    blocked_on = [-1] * layout.ranks
+    starts: tuple[list[float], ...] = tuple([] for _ in steps)
+    ends: tuple[list[float], ...] = tuple([] for _ in steps)
+    now = [0.0] * layout.ranks
+    ready = list(range(layout.ranks))
+    while ready:
+        rank = ready.pop()
+        mine, clock, begun, ended = steps[rank], now[rank], starts[rank], ends[rank]
+        blocked_on[rank] = -1
+        for at in range(len(ended), len(mine)):
+            needs, computation, gives, other, message, link = mine[at]
+            if needs >= 0:
+                there = arrival[needs]
+                if there < 0:
+                    blocked_on[rank] = needs
+                    break
+                if there > clock:
+                    clock = there
+            begun.append(clock)
+            clock += durations[computation]
+            ended.append(clock)
+            if gives >= 0:
+                if link < 0:
+                    arrival[gives] = clock
+                else:
+                    arrival[gives] = link_free[link] = max(clock, link_free[link]) + messages[message]
+                if blocked_on[other] == gives:
+                    ready.append(other)
+        now[rank] = clock
+    if any(len(done) < len(all_of) for done, all_of in zip(ends, steps, strict=True)):
+        raise AssertionError(f"the order of {layout} cannot be carried out")
+    return PipelineTimeline(
+        layout=layout,
+        starts_ns=starts,
+        ends_ns=ends,
+        busy_ns=tuple(sum(durations[step[1]] for step in all_of) for all_of in steps),
+    )
+
+
+@lru_cache(maxsize=8)
+def _steps(layout: PipelineLayout) -> tuple[list[tuple[int, int, int, int, int, int]], ...]:
+    """Every rank's actions as places in the tables of ``simulate``; -1: none.
+
+    What it needs and gives: (forward: stage, backward: all stages + stage) x micro-batches + micro-batch. Its computation:
+    kind x stages + stage. The rank that waits for it, its message and the link, which is none on the same rank.
+    """
+    stages, m, p, rank_of = layout.stages, layout.micro_batches, layout.ranks, layout.rank_of_stage
+
+    def step(rank: int, action: Action) -> tuple[int, int, int, int, int, int]:
+        kind, stage, micro_batch = action
+        computation = KINDS.index(kind) * stages + stage
+        needs, message, to = -1, -1, -1
+        if kind == "F":
+            message, to = stage, stage + 1 if stage + 1 < stages else -1
+        elif kind != "W":
+            message, to = stages + stage, stage - 1
+        if message >= 0:
+            needs = message * m + micro_batch
+        if to < 0:
+            return needs, computation, -1, -1, -1, -1
+        other = rank_of[to]
+        gives = needs + (to - stage) * m
+        return needs, computation, gives, other, message, -1 if other == rank else rank * p + other
+
+    return tuple([step(rank, action) for action in order] for rank, order in enumerate(pipeline_orders(layout)))
+
+
+def _peak(order: Sequence[Action]) -> int:
+    held = most = 0
+    for kind, *_ in order:
+        held += {"F": 1, "I": 0}.get(kind, -1)
+        most = max(most, held)
+    return most
