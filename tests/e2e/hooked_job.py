@@ -56,6 +56,8 @@ def train(mode: str) -> None:
             raise RuntimeError("the job's own failure")
         if mode == "exits" and step == 12:
             sys.exit(7)
+        if mode == "out of memory":
+            torch.cuda.allocate(50_000)
         if mode == "killed" and step == 11:
             os.kill(os.getpid(), 9)
         if mode == "rank 1 killed" and step == 11 and os.environ["RANK"] == "1":

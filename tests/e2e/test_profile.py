@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -228,6 +229,43 @@ def test_a_running_job_is_profiled_as_often_as_wanted(
         job.communicate()
     ended = stepscope("profile", "--attach", str(run))
     assert (ended.code, "this job has ended" in ended.err) == (2, True)
+
+
+def test_a_job_out_of_memory_leaves_snapshots_and_their_verdict(
+    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
+) -> None:
+    out = tmp_path / "p"
+    line = ["profile", "--memory", "--wait", "5", "-o", str(out), "--", PYTHON, str(JOB), "launch", "2"]
+    done = stepscope(*line, "out of memory", **environment, FAKE_GPU="1")
+    assert done.code == 1
+    assert "stepscope_hook" not in done.err
+    assert "OutOfMemoryError: tried to allocate 50000 bytes" in done.err
+    assert "1 request failed: 48.8 KiB wanted with 47.4 KiB left in the driver" in done.out
+    for rank in (0, 1):
+        snapshots = [
+            pickle.loads((out / "memory" / f"{name}-rank-{rank:05d}.pickle").read_bytes())
+            for name in ("window-1", "oom")
+        ]
+        facts = [each["stepscope"] for each in snapshots]
+        assert [each["rank"] for each in facts] == [rank, rank]
+        assert [each["step"] for each in facts] == [9, 20]  # 5 before, 1 of warm-up, 3 profiled
+        assert facts[1]["requested_bytes"] == 50_000
+        held = [sum(e["size"] for e in s["device_traces"][0] if e["action"] == "alloc") for s in snapshots]
+        assert held == [450_000, 1_000_000]
+
+
+@pytest.mark.parametrize(
+    ("options", "gpu", "said"),
+    [([], "1", None), (["--memory"], "refuses", "no memory history: RuntimeError: no history here")],
+)
+def test_no_history_is_kept_unless_asked_and_possible(
+    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str], options: list[str], gpu: str, said: str | None
+) -> None:
+    line = ["run", *options, "-o", str(tmp_path / "p"), "--", PYTHON, str(JOB), "out of memory"]
+    done = stepscope(*line, **environment, FAKE_GPU=gpu, STEPS="5")
+    assert (done.code, done.out) == (0, "trained 5 steps\n")
+    assert len(done.err.splitlines()) == 1 + (said is not None)
+    assert said is None or said in done.err
 
 
 def _until(holds: object, *, limit_s: float = 30.0) -> None:

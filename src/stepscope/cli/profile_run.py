@@ -54,6 +54,7 @@ def run(options: Profile) -> int:
         if child.poll() is None:
             err().print("the job runs on; stepscope waits for it", style="dim")
         code = hooked_job.exit_code(child.wait())
+    _show_out_of_memory(layout, options)
     if not shown:
         reason, fix = _missing(layout, state, options.command or [])
         err().print(f"no trace: {reason}\n  fix: {fix}", style="yellow", soft_wrap=True)
@@ -77,7 +78,9 @@ def run_asleep(options: Run) -> int:
     child = _start(layout, options.command, None, options)
     err().print(f"to profile it: stepscope profile --attach {layout.root}", style="dim", soft_wrap=True)
     with hooked_job.signals_passed_on(child):
-        return hooked_job.exit_code(child.wait())
+        code = hooked_job.exit_code(child.wait())
+    _show_out_of_memory(layout, options)
+    return code
 
 
 def _start(
@@ -87,7 +90,7 @@ def _start(
         command=tuple(command), folder=str(Path.cwd()), host=socket.gethostname(), first=first, argv=typed()
     )
     environment = hooked_job.prepare(
-        layout, record, nccl_debug=options.nccl_debug, step_optimizer=options.step_optimizer
+        layout, record, nccl_debug=options.nccl_debug, step_optimizer=options.step_optimizer, memory=options.memory
     )
     return hooked_job.start(command, environment)
 
@@ -150,6 +153,31 @@ def _show(layout: ProfileLayout, number: int, state: WindowState, *, tensorboard
     console.rule()
     sys.stdout.flush()
     return True
+
+
+def _show_out_of_memory(layout: ProfileLayout, options: Profile | Run) -> None:
+    """What the snapshots of out-of-memory errors say; with --memory why no history was kept."""
+    failed = tuple(sorted(layout.memory.glob("oom-rank-*.pickle")))
+    if not failed:
+        if options.memory and not layout.memory.exists():
+            err().print("no history of GPU memory: no process of the job used CUDA", style="dim")
+        return
+    from stepscope.cli.commands.report import Report
+    from stepscope.cli.evidence import read_evidence
+    from stepscope.cli.findings import print_findings
+    from stepscope.diagnose.engine import diagnose
+
+    console = out()
+    console.print()
+    console.rule("stepscope: out of memory")
+    try:
+        print_findings(diagnose(read_evidence(Report(paths=failed))).findings)
+    except StepscopeError as error:
+        err().print(f"error: {error}", style="red", soft_wrap=True)
+    named = shlex.quote(str(failed[0] if len(failed) == 1 else layout.memory))
+    console.print(f"next: stepscope report {named}", soft_wrap=True)
+    console.rule()
+    sys.stdout.flush()
 
 
 def _notes(layout: ProfileLayout, state: WindowState) -> list[str]:

@@ -30,9 +30,12 @@ STRAGGLING_S = 60.0
 """From a window's first report to the end of the wait for the ranks that have not reported."""
 
 
-def prepare(layout: ProfileLayout, record: ProfileRecord, *, nccl_debug: bool, step_optimizer: int) -> dict[str, str]:
+def prepare(
+    layout: ProfileLayout, record: ProfileRecord, *, nccl_debug: bool, step_optimizer: int, memory: bool
+) -> dict[str, str]:
     """Make the output folder and return the environment of the command. Raises StepscopeError.
 
+    memory: keep the allocator's history from the first use of CUDA on.
     The folder must be new or empty: windows of two jobs in one folder could not be told apart.
     """
     root = layout.root
@@ -50,6 +53,7 @@ def prepare(layout: ProfileLayout, record: ProfileRecord, *, nccl_debug: bool, s
         "output": str(root.resolve()),
         "tool_version": __version__,
         "step_optimizer": step_optimizer,
+        "memory": memory,
         "first": codec.to_builtins(record.first),
     }
     environment = dict(os.environ)

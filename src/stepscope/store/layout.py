@@ -147,6 +147,11 @@ class ProfileLayout:
     def nccl_debug(self) -> Path:
         return self.root / "nccl-debug"
 
+    @property
+    def memory(self) -> Path:
+        """Snapshots of the allocator; there once a rank's history is kept."""
+        return self.root / "memory"
+
     def request(self, window: int) -> Path:
         return self.control / f"request-{window}.json"
 

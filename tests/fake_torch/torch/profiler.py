@@ -8,6 +8,7 @@ from torch.autograd.profiler import profile as _profile
 
 class ProfilerActivity(Enum):
     CPU = 0
+    CUDA = 2
 
 
 class record_function:  # noqa: N801 - torch's name

@@ -32,7 +32,9 @@ class Window(Options):
         True
     )
     stacks: Annotated[bool, typer.Option("--stacks", help="Record Python stacks (slow).")] = False
-    memory: Annotated[bool, typer.Option("--memory", help="Record every allocation.")] = False
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Record every allocation: memory by phase and snapshots.")
+    ] = False
     flops: Annotated[bool, typer.Option("--flops", help="Let the profiler also count FLOP.")] = False
     modules: Annotated[bool, typer.Option("--modules", help="Mark the model's modules (adds time to each call).")] = (
         False

@@ -23,6 +23,10 @@ class Run(Options):
     step_optimizer: Annotated[
         int, typer.Option(help="Optimizer whose steps count, numbered by first step.", min=1, metavar="N")
     ] = 1
+    memory: Annotated[
+        bool,
+        typer.Option("--memory", help="Keep the GPU allocator's history, and a snapshot at an out-of-memory error."),
+    ] = False
     nccl_debug: Annotated[bool, typer.Option("--nccl-debug", help="Keep NCCL's own log (NCCL_DEBUG=INFO).")] = False
 
 

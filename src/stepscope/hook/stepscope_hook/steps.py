@@ -30,6 +30,11 @@ def watch(control):
          "rank": rank, "world_size": world, "python": sys.version.split()[0]},
     )  # fmt: skip
     steps = Steps(control)
+    if control.options.get("memory"):
+        from stepscope_hook.memory import Recording
+
+        steps.memory = Recording(steps)
+        steps.memory.when_cuda_begins()
     if (control.options.get("first") or {}).get("duration_s"):
         from stepscope_hook.forwards import watch_forwards
 
@@ -63,6 +68,8 @@ class Steps:
         self.fallback_at = 0
         """The step at which a rank stops waiting for a rank 0 whose files it does not see."""
         self.rank = self.world = 0
+        self.memory = None
+        """The allocator's history, where it was asked for."""
 
     def __call__(self, optimizer, args=None, kwargs=None):  # torch's signature
         if id(optimizer) != self.optimizer:

@@ -34,6 +34,8 @@ class Window:
         self.first = self.last = 0
         self.boundary_ns = 0
         self.facts = {}
+        self.memory = steps.memory
+        """The allocator's history: of the whole job, or of this window."""
 
     def start(self, count):
         """Begin with warm-up steps. False where this rank has to sit the window out; the reason is written."""
@@ -66,6 +68,11 @@ class Window:
             with_flops="flops" in collect,
             **extra,
         )
+        if "memory" in collect and self.steps.memory is None and "CUDA" in accelerated:
+            from stepscope_hook.memory import Recording
+
+            self.memory = Recording(self.steps)
+            self.memory.begin()
         self.guard = Guard(self)
         self.guard.ours = True
         try:
@@ -75,7 +82,7 @@ class Window:
         if "modules" in collect:
             from stepscope_hook.scopes import Scopes
 
-            self.scopes = Scopes()
+            self.scopes = Scopes(memory=self.memory is not None and self.memory.on)
         if self.request["warmup"] == 0:
             self.record(count)
         return True
@@ -157,6 +164,8 @@ class Window:
         except OSError as error:
             self.report("failed", "the trace cannot be written: {}".format(error), ended=ended)
             return
+        finally:
+            self.end_memory(save=True)
         self.report("written", None, ended=ended, file=path, size_bytes=size, paused_s=time.perf_counter() - started)
 
     def stop(self):
@@ -172,6 +181,17 @@ class Window:
             self.profiler.start_trace()
             self.profiler.stop_trace()
         self.recording = False
+
+    def end_memory(self, save):
+        """A snapshot of the window's end; a history that began with the window ends."""
+        memory, self.memory = self.memory, None
+        if memory is None or not memory.on:
+            return
+        problem = memory.save("window-{}".format(self.number), {}) if save else None
+        if problem is not None:
+            say("rank {}: no memory snapshot: {}".format(self.steps.rank, problem))
+        if memory is not self.steps.memory:
+            memory.end()
 
     def export(self):
         folder = os.path.join(self.control.output, "window-{}".format(self.number))
@@ -204,6 +224,7 @@ class Window:
         try:
             self.end_span()
             self.stop()
+            self.end_memory(save=False)
         except Exception as error:  # what is given up may be in any state
             reason = "{}; {}: {}".format(reason, type(error).__name__, error)
         self.report(status, reason)

@@ -1,3 +1,4 @@
 from torch.nn import modules, parallel
+from torch.nn.modules.module import Module
 
-__all__ = ["modules", "parallel"]
+__all__ = ["Module", "modules", "parallel"]

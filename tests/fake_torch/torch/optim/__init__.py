@@ -1,3 +1,3 @@
-from torch.optim.optimizer import SGD
+from torch.optim.optimizer import SGD, Optimizer
 
-__all__ = ["SGD"]
+__all__ = ["SGD", "Optimizer"]

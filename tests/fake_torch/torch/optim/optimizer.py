@@ -5,11 +5,13 @@ def register_optimizer_step_post_hook(hook):
     _HOOKS.append(hook)
 
 
-class SGD:
+class Optimizer:
     """An optimizer without parameters."""
 
     param_groups = ()
 
+
+class SGD(Optimizer):
     def step(self):
         for hook in _HOOKS:
             hook(self, (), {})

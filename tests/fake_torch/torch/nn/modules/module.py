@@ -17,6 +17,8 @@ def register_module_forward_hook(hook, always_call=False):  # noqa: ARG001
 
 
 class Module:
+    _modules = _parameters = _buffers = {}  # noqa: RUF012
+
     def __call__(self):
         for hook in list(BEFORE):
             hook(self, ())
