@@ -17,6 +17,9 @@ from stepscope.results.evidence import NEEDS, Evidence
 NO_MATTER_OF_TIME = 0.2
 """Rank of a problem without a stake among shares of the step: a full device matters more than 4% of the time."""
 
+SAME_TIME = 0.8
+"""From this share of a symptom's stake on, the stake of its cause is the same time."""
+
 _PRIORITY = get_args(Priority)
 _SEVERITY = {"problem": 0, "warning": 1, "info": 2}
 
@@ -34,7 +37,9 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
     findings: list[Finding] = []
     skipped: list[Skipped] = []
     quiet: list[Quiet] = []
+    causes: dict[str, tuple[str, ...]] = {}
     for rule in sorted(all_rules() if rules is None else rules, key=lambda rule: rule.rates):
+        causes[rule.name] = rule.explained_by
         trusted = believable(evidence, findings) if rule.rates else evidence
         outcome = check(rule, trusted)
         if isinstance(outcome, Skipped) and trusted is not evidence:
@@ -47,11 +52,22 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
             quiet.append(outcome)
         else:
             findings += outcome
+    told = []
+    for finding in findings:
+        cause = next((f for f in findings if f.rule in causes[finding.rule] and _same_time(f, finding)), None)
+        if cause is None:
+            told.append(finding)
+        else:
+            quiet.append(Quiet(rule=finding.rule, looked_at=f"{finding.title}: {cause.rule} names the cause"))
     return Diagnosis(
-        findings=tuple(sorted(findings, key=_order)),
+        findings=tuple(sorted(told, key=_order)),
         skipped=tuple(sorted(skipped, key=lambda each: each.rule)),
         quiet=tuple(sorted(quiet, key=lambda each: each.rule)),
     )
+
+
+def _same_time(cause: Finding, symptom: Finding) -> bool:
+    return cause.job == symptom.job and (cause.stake_fraction or 0.0) >= SAME_TIME * (symptom.stake_fraction or 1.0)
 
 
 def believable(evidence: Evidence, findings: Iterable[Finding]) -> Evidence:

@@ -31,7 +31,8 @@ class Rule:
     well as traces). protocol: the step of the investigation (1 to 5, ``diagnose/protocol.py``) it serves.
     look, or look_at_job for one traced job after the other: pure. A finding or several (never none), a text with the number
     that decided where there is nothing to say, or Skipped for data that ``needs`` cannot name.
-    folded: from the fifth finding on a line each. good_news: it fires for what is well, so that its silence is no praise.
+    explained_by: rules that name the cause of this symptom: where one of them finds as much at stake in the same job, the
+    symptom is not told again. folded: from the fifth finding on a line each. good_news: it fires for what is well, so that its silence is no praise.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Rule:
     any_of: tuple[str, ...] = ()
     good_news: bool = False
     folded: bool = False
+    explained_by: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Outcome:
         """What the rule says of evidence that has what it needs."""

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from tests.evidence import epochs, evidence, rate, run
 
 from stepscope.diagnose.engine import all_rules, believable, diagnose
@@ -34,6 +37,14 @@ def test_wrong_results_come_first_then_failures_then_stakes() -> None:
         rule("wrong", stake=None, priority="wrong"),
     )
     assert [f.rule for f in diagnose(evidence(), rules=rules).findings] == ["wrong", "fail", "half", "news"]
+
+
+@pytest.mark.parametrize(("at_stake", "shown"), [(0.3, ["cause"]), (0.1, ["symptom", "cause"])])
+def test_a_symptom_is_not_told_again_where_its_cause_has_as_much_at_stake(at_stake: float, shown: list[str]) -> None:
+    symptom = replace(rule("symptom", stake=0.3, priority="performance"), explained_by=("cause",))
+    said = diagnose(evidence(), rules=(symptom, rule("cause", stake=at_stake, priority="performance")))
+    assert [f.rule for f in said.findings] == shown
+    assert [q.rule for q in said.quiet] == [name for name in ("symptom",) if name not in shown]
 
 
 def accurate(run_id: str, ranks: int, best: float, speed: float) -> TrainingRun:

@@ -22,7 +22,7 @@ RULES = {
 }  # fmt: skip
 
 ON_REAL_TRACES: dict[str, set[str]] = {
-    "dlrm-v100-8rank": {"launch-bound", "straggler", "exposed-communication"},
+    "dlrm-v100-8rank": {"launch-bound", "straggler"},
     "edge-cpu-gloo-rank34of300": {"exposed-communication", "python-overhead"},
     "edge-cuda-sync-alexnet-a100": {"launch-bound", "long-gap"},
     "edge-mi250-runtime-stream-arg": {"launch-bound"},

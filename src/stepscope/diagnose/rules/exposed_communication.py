@@ -57,6 +57,12 @@ def _look(job: TraceEvidence) -> Said:
         key=lambda p: p.budget.parts.exposed_comm_ns if p.budget else 0,
     )
     waiting = waiting_share(job.summary)
+    transfer = share * (1 - (waiting or 0.0))
+    if transfer < WORTH and job.summary.stragglers and job.summary.stragglers.stragglers:
+        return (
+            f"{format_percent(share)} of the time is exposed communication, nearly all of it waiting for a straggler: "
+            f"{format_percent(transfer)} is transfer, limit {format_percent(WORTH)}"
+        )
     forward = _forward_share(job.summary)
     evidence = [_hidden(parts), _room(parts, waiting or 0.0) if forward <= FORWARD else _critical(forward)]
     if waiting is not None:
@@ -68,7 +74,7 @@ def _look(job: TraceEvidence) -> Said:
         title=f"{format_percent(share)} of the time is exposed communication"
         + (" (median rank)" if len(parts) > 1 else ""),
         evidence=tuple(evidence),
-        stake_fraction=share * (1 - (waiting or 0.0)),
+        stake_fraction=transfer,
         ranks=(most.facts.rank,),
         at_ns=_worst_step(most),
         confidence="measured" if waiting is not None else "measured; includes waiting for late ranks",
@@ -95,10 +101,10 @@ def _room(parts: list[Parts], waiting: float) -> str:
     room = median(p.compute_ns / max(1.0, p.comm_ns * (1 - waiting)) for p in parts)
     if room < 1:
         return (
-            f"computation could hide at most {format_percent(room)} of it; only fewer bytes or more work per "
+            f"computation could hide at most {format_percent(room)} of the transfer; only fewer bytes or more work per "
             "synchronisation reduce the rest"
         )
-    return "computation takes longer than communication: overlap could hide nearly all of it"
+    return "computation takes longer than the transfer: overlap could hide nearly all of it"
 
 
 def _forward_share(summary: TraceSummary) -> float:
@@ -165,4 +171,5 @@ RULE = Rule(
     look_at_job=_look,
     protocol=2,
     thresholds=SHARES,
+    explained_by=("naive-synchronisation", "fsdp-no-prefetch"),
 )
