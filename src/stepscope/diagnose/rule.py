@@ -32,7 +32,8 @@ class Rule:
     look, or look_at_job for one traced job after the other: pure. A finding or several (never none), a text with the number
     that decided where there is nothing to say, or Skipped for data that ``needs`` cannot name.
     explained_by: rules that name the cause of this symptom: where one of them finds as much at stake in the same job, the
-    symptom is not told again. folded: from the fifth finding on a line each. good_news: it fires for what is well, so that its silence is no praise.
+    symptom is not told again. folded: from the fifth finding on a line each. good_news: it fires for what is well, so
+    that its silence is no praise.
     """
 
     name: str
