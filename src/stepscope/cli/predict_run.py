@@ -11,7 +11,7 @@ from stepscope.cli import predict_buckets
 from stepscope.cli.command import require_only
 from stepscope.cli.console import err, out, print_document
 from stepscope.cli.predict_what_if import parse_gpus
-from stepscope.core.errors import DataError, UsageError
+from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, parse_size_bytes
 from stepscope.core.words import counted
@@ -19,13 +19,13 @@ from stepscope.environment.collect import collect
 from stepscope.matrix.comm_sizes import parse_sizes
 from stepscope.predict.calibrated import Asked, call_of, machine_warnings
 from stepscope.predict.calibration import machine_of
-from stepscope.predict.collectives import Given, predict_collective, read_measured_tables, validate
+from stepscope.predict.collectives import predict_collective
 from stepscope.predict.collectives.choose import dtype_name, known_gpu, known_op
 from stepscope.predict.collectives.machine import Caller
 from stepscope.predict.predicted import Predicted
 from stepscope.records.codec import headed
 from stepscope.report.render import terminal
-from stepscope.report.views.predicted import build_alternatives, build_sizes, build_validation, interval_text
+from stepscope.report.views.predicted import build_alternatives, build_sizes, interval_text
 from stepscope.store.calibration import read_calibration
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ def run(options: Predict) -> int:
     """Predict and print; returns the exit code. Raises StepscopeError."""
     require_only(options, *_mode(options))
     if options.validate is not None:
-        return _validate(options, options.validate)
+        from stepscope.cli import predict_validate
+
+        return predict_validate.run(options, options.validate)
     if options.buckets is not None:
         if options.calib is None:
             raise UsageError(
@@ -79,7 +81,7 @@ def run(options: Predict) -> int:
 def _mode(options: Predict) -> tuple[str, Collection[str]]:
     """What is predicted from what, and the options it obeys."""
     if options.validate is not None:
-        return "--validate", ("validate", "gpu", "gpus", "gpus_per_node", "network", "json")
+        return "--validate", ("validate", "gpu", "gpus", "gpus_per_node", "network", "chart", "json")
     if options.buckets is not None:
         return "--buckets", ("buckets", "calib", "cell", "json")
     if options.calib is not None:  # of the machine that was measured: nothing of a specification
@@ -182,29 +184,6 @@ def _show_one(predicted: Predicted, title: str) -> None:
 
 def _entries(predictions: dict[int, Predicted]) -> list[dict[str, Any]]:
     return [{"size_bytes": size, **asdict(predicted)} for size, predicted in predictions.items()]
-
-
-def _validate(options: Predict, path: Path) -> int:
-    ranks = None if options.gpus is None else _one(options.gpus)
-    given = Given(gpu=options.gpu, n_gpus=ranks, gpus_per_node=options.gpus_per_node, inter_node=options.network)
-    rows, skipped = read_measured_tables(path, given)
-    if not rows:
-        raise DataError(f"nothing to compare in {path}", why="; ".join(skipped) or "no table of collectives there")
-    report = validate(rows, skipped=skipped)
-    if options.json:
-        _print_json(
-            "validation",
-            overall=[asdict(group) for group in report.overall],
-            by_op=[asdict(group) for group in report.by_op],
-            groups=[asdict(group) for group in report.groups],
-            sources_coverage=report.sources_coverage,
-            skipped=list(report.skipped),
-        )
-    else:
-        console = out()
-        table = build_validation(report, title=f"Predicted against {counted(len(report.compared), 'measured row')}")
-        console.print(terminal.render(table, width=console.width), soft_wrap=True)
-    return 0
 
 
 def _print_json(kind: str, **fields: Any) -> None:

@@ -54,6 +54,10 @@ class Predict(Options):
         Path | None,
         typer.Option(help="Compare predictions with the measured tables in this folder or file.", metavar="DIR|FILE"),
     ] = None
+    chart: Annotated[
+        Path | None,
+        typer.Option(help="Draw predicted against measured speed into this file: .svg, .png or .pdf.", metavar="FILE"),
+    ] = None
     buckets: Annotated[
         Path | None,
         typer.Option(help="Find the best gradient bucket size for this run of `stepscope bench`.", metavar="RUN"),

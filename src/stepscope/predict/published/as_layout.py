@@ -1,0 +1,147 @@
+"""A published row as what the step model takes: model, cluster, layout; or why it cannot be.
+
+What a source leaves open is settled by what its framework does (``_HABITS``), never by its measured value. A row counts
+as complete only if it states or implies parallel sizes, micro-batch, global batch, sequence length and precision.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from stepscope.core.errors import UsageError
+from stepscope.hardware import Accelerator, find
+from stepscope.predict.collectives.fabrics import Fabric, read_fabric
+from stepscope.predict.collectives.measured_rows import SkipRowError, gpu_key
+from stepscope.predict.published.rows import TrainingRow
+from stepscope.predict.step.cluster import Cluster
+from stepscope.predict.step.layout import Layout, errors
+from stepscope.predict.step.model import ModelShape
+
+_MEGATRON: Mapping[str, Any] = {"zero": 1, "reduce_bytes": 2}
+_HABITS: Mapping[str, Mapping[str, Any]] = {
+    "nanotron": {"zero": 0, "grad_bytes": 4, "reduce_bytes": 4, "overlap": False},
+    "llm-foundry": {"zero": 3, "reduce_bytes": 2, "sequence_parallel": False},
+    "dgxc": _MEGATRON,
+    "megatron-bridge": _MEGATRON,
+    "megatron-lm": {"sequence_parallel": False, "flash": False, "overlap": False, "reduce_bytes": 2},
+    "bigscience": {"sequence_parallel": False, "flash": False, "overlap": False, "reduce_bytes": 2},
+    "internevo": {"reduce_bytes": 2, "sequence_parallel": False},
+    "torchtitan": {"zero": 3, "reduce_bytes": 4},
+    "torchao": {"zero": 3, "reduce_bytes": 4},
+}
+"""By the beginning of the source's name: what its code does where the table is silent."""
+
+_ZERO = ((r"(zero|stage)[ _]?(\d)", None), (r"fsdp|full_shard|hsdp", 3), (r"distopt", 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One question for the step model."""
+
+    row: TrainingRow
+    model: ModelShape
+    cluster: Cluster
+    layout: Layout
+
+    @property
+    def gpu(self) -> str:
+        return self.cluster.gpu.key
+
+
+def as_asked(row: TrainingRow) -> Asked | str:
+    """The row as a question; a text says why it is none, in words that group well."""
+    if row.shape is None:
+        return "model dimensions not stated"
+    if "lora" in f"{row.model} {row.flags}".lower():
+        return "LoRA: frozen weights are not modelled"
+    gpu = _gpu(row.accelerator)
+    if isinstance(gpu, str):
+        return gpu
+    layout = as_layout(row)
+    if isinstance(layout, str):
+        return layout
+    cluster = Cluster(gpu=gpu, gpus=row.n_gpus, gpus_per_node=row.gpus_per_node, network=_network(row.network, gpu.key))
+    wrong = errors(row.shape, cluster, layout)
+    if wrong:
+        return f"the source's layout cannot be: {re.sub(r'[0-9]+', 'N', wrong[0])}"
+    return Asked(row=row, model=row.shape, cluster=cluster, layout=layout)
+
+
+def as_layout(row: TrainingRow) -> Layout | str:
+    """How the row's step is spread; a text says what it does not state."""
+    precision = precision_of(row)
+    if row.seq_len is None:
+        return "sequence length not stated"
+    if precision is None:
+        return "precision not modelled" if row.precision else "precision not stated"
+    zero = _zero(row.sharding)
+    if row.tp is None and row.pp is None and zero != 3:
+        return "layout not stated"
+    tp, pp, cp = row.tp or 1, row.pp or 1, row.cp or 1
+    dp = row.dp or row.n_gpus // (tp * pp * cp)
+    micro, batch = row.micro_batch, row.global_batch
+    if micro is None or (batch is None and row.grad_accum is None):
+        return "batch not stated"
+    batch = batch or micro * dp * (row.grad_accum or 1)
+    habits = next((dict(habit) for name, habit in _HABITS.items() if row.source.startswith(name)), {})
+    if zero is not None:
+        habits["zero"] = zero
+    layout = Layout(
+        dp=dp, tp=tp, pp=pp, cp=cp, ep=row.ep or 1, vpp=(row.vpp or 1) if pp > 1 else 1, micro_batch=micro,
+        global_batch=batch, seq_len=row.seq_len, precision=precision, recompute=_recompute(row.recompute),
+        schedule="interleaved" if pp > 1 and (row.vpp or 1) > 1 else "1f1b", **habits,
+    )  # fmt: skip
+    group = re.search(r"group=(\d+)", row.sharding)
+    if group and int(group[1]) < dp * cp:
+        layout = replace(layout, shard_group=int(group[1]))
+    if "hsdp" in row.sharding.lower() and row.gpus_per_node:
+        layout = replace(layout, shard_group=row.gpus_per_node)
+    if row.source.startswith("nanotron") and layout.pp > 1 and layout.zero == 0 and layout.dp > 1:
+        layout = replace(layout, sync_each=True)  # its pipeline engine leaves DDP's hooks on for every micro-batch
+    return layout
+
+
+def precision_of(row: TrainingRow) -> str | None:
+    """Of the matrix products: ``bf16``, ``fp16``, ``fp8``, ``tf32``, ``fp32``; None: another or none stated."""
+    text = row.precision.lower()
+    if "fp4" in text:
+        return None
+    if any(word in text for word in ("fp8", "float8", "tensorwise", "rowwise")):
+        return "fp8"
+    return next((name for name in ("bf16", "fp16", "tf32", "fp32") if name in text), None)
+
+
+def _zero(text: str) -> int | None:
+    for pattern, stage in _ZERO:
+        found = re.search(pattern, text, re.IGNORECASE)
+        if found:
+            return int(found[2]) if stage is None else stage
+    return None
+
+
+def _recompute(text: str) -> Any:
+    words = text.lower()
+    if words.startswith("full"):
+        return "full"
+    return "selective" if words.startswith("selective") else "none"
+
+
+@cache
+def _gpu(accelerator: str) -> Accelerator | str:
+    try:
+        found = find(gpu_key(accelerator))
+    except SkipRowError as reason:
+        return str(reason)
+    return found if isinstance(found, Accelerator) else found.reason
+
+
+@cache
+def _network(text: str, gpu: str) -> Fabric | None:
+    try:
+        return read_fabric(text, gpu_key=gpu)
+    except UsageError:
+        return None

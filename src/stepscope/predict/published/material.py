@@ -1,0 +1,105 @@
+"""What the questions are asked about: a folder's rows, what the step model says of each, and how rows belong together."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from functools import cached_property
+from pathlib import Path
+
+from stepscope.predict.published.as_layout import Asked, as_asked
+from stepscope.predict.published.rows import TrainingRow, read_training_rows
+from stepscope.predict.step import fitted
+from stepscope.predict.step.step import StepPrediction, predict_step
+
+SWEEP = 10
+"""From so many layouts of one model on as many GPUs of one source on, a table is a sweep: its slow half is there to be
+avoided. Only rows within ``NEAR`` of the best speed are graded as predictions, all of them as diagnoses."""
+NEAR = 0.5
+
+_RELEASE = re.compile(r"tags (\S+?);|(\d\d\.\d\d(?:\.\d+)?) NeMo Container")
+
+
+class Material:
+    """A folder of published rows. Nothing of it is kept beyond the run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rows = read_training_rows(folder)
+        self._steps: dict[str, StepPrediction] = {}
+
+    @cached_property
+    def questions(self) -> list[tuple[TrainingRow, Asked | str]]:
+        return [(row, as_asked(row)) for row in self.rows]
+
+    @cached_property
+    def asked(self) -> list[Asked]:
+        """Rows that the step model can be asked about."""
+        return [asked for _, asked in self.questions if isinstance(asked, Asked)]
+
+    @cached_property
+    def unasked(self) -> Counter[str]:
+        """Why the others cannot, rows that ran and printed a speed only."""
+        return Counter(why for row, why in self.questions if isinstance(why, str) and row.tokens_per_s)
+
+    @cached_property
+    def timed(self) -> list[Asked]:
+        return [asked for asked in self.asked if asked.row.tokens_per_s and not asked.row.failed]
+
+    @cached_property
+    def sweeps(self) -> dict[Hashable, list[Asked]]:
+        return {key: found for key, found in grouped(self.timed, sweep_of).items() if len(found) >= SWEEP}
+
+    @cached_property
+    def best(self) -> dict[Hashable, float]:
+        """Tokens/s per GPU of each sweep's fastest."""
+        return {key: max(speed(asked) for asked in found) for key, found in self.sweeps.items()}
+
+    @cached_property
+    def near(self) -> list[Asked]:
+        """Timed rows without the slow ones of sweeps."""
+        return [asked for asked in self.timed if not self.slow(asked)]
+
+    def slow(self, asked: Asked) -> bool:
+        return speed(asked) < NEAR * self.best.get(sweep_of(asked), 0.0)
+
+    def step(self, asked: Asked) -> StepPrediction:
+        """With the shipped constants."""
+        key = f"{asked.row.source} {asked.row.row_id}"
+        if key not in self._steps:
+            self._steps[key] = predict_step(asked.model, asked.cluster, asked.layout, fitted.PUBLISHED)
+        return self._steps[key]
+
+    def speed(self, asked: Asked) -> float:
+        """Predicted tokens/s per GPU."""
+        return self.step(asked).tokens_per_s_per_gpu
+
+
+def grouped(rows: Iterable[Asked], key: Callable[[Asked], Hashable]) -> dict[Hashable, list[Asked]]:
+    found: dict[Hashable, list[Asked]] = {}
+    for asked in rows:
+        found.setdefault(key(asked), []).append(asked)
+    return found
+
+
+def speed(asked: Asked) -> float:
+    """Measured tokens/s per GPU."""
+    return asked.row.tokens_per_s or 0.0
+
+
+def sweep_of(asked: Asked) -> Hashable:
+    row = asked.row
+    return row.source, row.model, row.hardware, row.n_gpus, row.seq_len
+
+
+def release(row: TrainingRow) -> str:
+    """The release that a table of a repository belongs to."""
+    found = _RELEASE.search(row.notes)
+    return (found[1] or found[2]) if found else ""
+
+
+def layout_of(asked: Asked) -> Hashable:
+    """What makes two layouts the same, the number of GPUs left out."""
+    a = asked.layout
+    return a.tp, a.pp, a.cp, a.ep, a.vpp, a.zero, a.micro_batch, a.recompute, asked.row.sharding, asked.row.compiled

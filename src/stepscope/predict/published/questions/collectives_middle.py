@@ -1,0 +1,38 @@
+"""Collectives of 64 KiB to 16 MiB, as ``predict --collective`` has them."""
+
+from __future__ import annotations
+
+from stepscope.predict.collectives import Given, read_measured_tables, validate
+from stepscope.predict.collectives.validate import SIZE_CLASSES
+from stepscope.predict.published.grade import Answer, Bar, Graded, Question
+from stepscope.predict.published.material import Material
+
+MIDDLE = SIZE_CLASSES[1][0]
+
+
+def ask(material: Material) -> Answer:
+    if not list(material.folder.glob("collectives_*.csv")):
+        return Answer(rows=())
+    rows, _ = read_measured_tables(material.folder, Given())
+    found = [one for one in validate(rows).compared if one.size_class == MIDDLE]
+    return Answer(
+        rows=tuple(
+            Graded(
+                source=one.row.source,
+                row_id=f"{one.row.op} {one.row.size_bytes}",
+                predicted=one.predicted.time_ns,
+                measured=one.row.time_ns,
+                error=abs(one.relative_error),
+                covered=float(one.covered),
+                fitted=True,
+            )
+            for one in found
+        )
+    )
+
+
+QUESTION = Question(
+    key="collectives-middle", title="collectives of 64 KiB to 16 MiB", unit="ns", ask=ask,
+    bars=(Bar(figure="median_error", most=0.15), Bar(figure="coverage", least=0.75, most=0.90)),
+    baseline="15%; 87%",
+)  # fmt: skip

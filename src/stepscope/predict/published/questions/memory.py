@@ -1,0 +1,62 @@
+"""Peak memory of rows that print it, and whether rows that failed are predicted not to fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from stepscope.predict.published.as_layout import Asked
+from stepscope.predict.published.fitted import fitted_on
+from stepscope.predict.published.grade import Answer, Bar, Question, graded
+from stepscope.predict.published.material import Material
+from stepscope.predict.step.fitted import MEMORY_LIMIT
+
+
+def ask(material: Material) -> Answer:
+    rows, skipped = [], Counter[str]()
+    for row, asked in material.questions:
+        if row.memory_bytes is None or row.failed:
+            continue
+        if isinstance(asked, str):
+            skipped[asked] += 1
+            continue
+        rows.append(
+            graded(row.source, row.row_id, material.step(asked).memory.total, row.memory_bytes, fitted=fitted_on(row))
+        )
+    return Answer(rows=tuple(rows), skipped=skipped, extra=out_of_memory(material))
+
+
+def out_of_memory(material: Material) -> dict[str, float]:
+    """Recall over rows that failed in sources that list failures, and false alarms over those that ran there. A layout that
+    cannot be counts as predicted to fail; the sources do not say which failures were memory's."""
+    sources = {row.source.removesuffix("-failed") for row in material.rows if row.failed}
+    failed, ran = [], []
+    for row, asked in material.questions:
+        if row.source.removesuffix("-failed") not in sources or row.shape is None:
+            continue
+        if isinstance(asked, str) and "cannot be" not in asked:
+            continue
+        wrong = isinstance(asked, str) or not fits(material, asked)
+        if row.failed:
+            failed.append(wrong)
+        elif row.tokens_per_s:
+            ran.append(wrong)
+    found = {}
+    if failed:
+        found["out_of_memory_recall"] = sum(failed) / len(failed)
+    if failed and ran:
+        found["false_alarms"] = sum(ran) / len(ran)
+    return found
+
+
+def fits(material: Material, asked: Asked) -> bool:
+    return material.step(asked).memory.total <= MEMORY_LIMIT * asked.cluster.gpu.memory_bytes
+
+
+QUESTION = Question(
+    key="memory", title="peak memory; failures foreseen", unit="bytes", ask=ask,
+    bars=(
+        Bar(figure="mean_error", most=0.08), Bar(figure="out_of_memory_recall", least=0.90),
+        Bar(figure="false_alarms", most=0.02),
+    ),
+    baseline="12%; 0.86",
+)  # fmt: skip

@@ -1,0 +1,31 @@
+"""MFU or TFLOP/s of a row, recomputed from its speed in the convention that its source names. No model of time in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from stepscope.predict.published.conventions import recomputed
+from stepscope.predict.published.grade import Answer, Bar, Question, graded
+from stepscope.predict.published.material import Material
+
+WITHIN = 0.01
+
+
+def ask(material: Material) -> Answer:
+    rows, skipped = [], Counter[str]()
+    for row in material.rows:
+        if row.failed or not row.convention:
+            continue
+        pair = recomputed(row)
+        if isinstance(pair, str):
+            skipped[pair] += 1
+        else:
+            rows.append(graded(row.source, row.row_id, *pair))
+    share = {"within_1_percent": sum(row.error <= WITHIN for row in rows) / len(rows)} if rows else {}
+    return Answer(rows=tuple(rows), skipped=skipped, extra=share)
+
+
+QUESTION = Question(
+    key="mfu-convention", title="MFU recomputed in the source's own convention", unit="FLOP/s per GPU", ask=ask,
+    bars=(Bar(figure="within_1_percent", least=0.95),),
+)  # fmt: skip

@@ -1,0 +1,182 @@
+"""Published training runs: how rows are read, conventions recomputed, questions asked; on a small folder made here."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.core.errors import DataError
+from stepscope.predict.published.as_layout import Asked, as_asked
+from stepscope.predict.published.conventions import recomputed
+from stepscope.predict.published.grade import document, met
+from stepscope.predict.published.material import Material
+from stepscope.predict.published.questions import QUESTIONS
+from stepscope.predict.published.rows import read_training_rows
+from stepscope.predict.step import Cluster, Layout, predict_step
+
+SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "published"
+
+COLUMNS = [
+    *(
+        "source",
+        "row_id",
+        "hardware",
+        "accelerator",
+        "n_gpus",
+        "gpus_per_node",
+        "inter_node",
+        "model",
+        "model_key",
+        "params",
+    ),
+    *("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "micro_batch", "global_batch", "grad_accum"),
+    *("precision", "dp", "tp", "pp", "cp", "ep", "vpp", "sharding", "activation_ckpt", "compile", "step_time_s"),
+    *("tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "hfu_pct", "flops_convention", "peak_tflops_assumed"),
+    *("peak_mem_gb", "mem_unit", "status", "flags", "notes"),
+]
+MODELS = """\
+model_key,params,layers,hidden,heads,kv_heads,head_dim,ffn,gated_mlp,vocab,tied_embeddings,n_experts,experts_per_token,moe_ffn,attention,source,notes
+small,,16,2048,16,16,,8192,1,32000,0,,,,causal,,
+latent,,4,1024,8,8,,4096,1,1000,0,16,2,512,"MLA (q_lora 256, kv_lora 64, qk 32+16, v 32)",,1 shared expert; first 1 layers
+"""
+USUAL: dict[str, Any] = {
+    "source": "mine", "hardware": "8x H100", "accelerator": "H100_SXM", "n_gpus": 8, "gpus_per_node": 8, "model": "Small",
+    "model_key": "small", "seq_len": 2048, "micro_batch": 2, "global_batch": 64, "precision": "bf16", "tp": 1, "pp": 1,
+    "sharding": "zero1", "status": "ok",
+}  # fmt: skip
+
+
+def folder(place: Path, *rows: dict[str, Any]) -> Path:
+    (place / "models.csv").write_text(MODELS)
+    with (place / "mine.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS, restval="")
+        table.writeheader()
+        for number, row in enumerate(rows, start=1):
+            table.writerow({**USUAL, "row_id": f"mine-{number:04}", **row})
+    return place
+
+
+def asked_of(place: Path, **row: Any) -> Asked | str:
+    (found,) = read_training_rows(folder(place, {"tokens_per_s_per_gpu": 1000, **row}))
+    return as_asked(found)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"model_key": "unheard-of"}, "model dimensions not stated"),
+        ({"accelerator": "TPU_v4"}, "'tpu-v4' is not in the accelerator table"),
+        ({"precision": "NVFP9"}, "precision not modelled"),
+        ({"seq_len": ""}, "sequence length not stated"),
+        ({"micro_batch": ""}, "batch not stated"),
+        ({"tp": "", "pp": ""}, "layout not stated"),
+        ({"flags": "lora: frozen"}, "LoRA: frozen weights are not modelled"),
+        ({"tp": 3}, "the source's layout cannot be: "),
+    ],
+)
+def test_a_row_that_cannot_be_predicted_says_why(row: dict[str, Any], why: str, tmp_path: Path) -> None:
+    found = asked_of(tmp_path, **row)
+    assert isinstance(found, str)
+    assert found.startswith(why)
+
+
+def test_a_row_becomes_model_cluster_and_layout(tmp_path: Path) -> None:
+    found = asked_of(tmp_path, tp=2, sharding="fsdp:FULL_SHARD", activation_ckpt="full", precision="MXFP8", layers=8)
+    assert isinstance(found, Asked)
+    assert (found.model.layers, found.model.hidden, found.gpu) == (8, 2048, "h100-sxm")
+    layout = found.layout
+    assert (layout.dp, layout.tp, layout.zero, layout.recompute, layout.precision) == (4, 2, 3, "full", "fp8")
+
+
+def test_speed_comes_from_the_step_time_and_a_gpt_from_its_printed_dimensions(tmp_path: Path) -> None:
+    row = {"model_key": "", "model": "GPT-1B", "params": 1.269e9, "hidden": 2048, "vocab": "30k", "step_time_s": 2}
+    (found,) = read_training_rows(folder(tmp_path, row))
+    assert found.tokens_per_s == 64 * 2048 / 2 / 8
+    assert found.shape is not None
+    assert (found.shape.layers, found.shape.vocab, found.shape.heads) == (24, 30000, 16)
+
+
+def test_latent_attention_shared_experts_and_dense_layers_are_read_from_the_models_words(tmp_path: Path) -> None:
+    (row,) = read_training_rows(folder(tmp_path, {"model_key": "latent"}))
+    assert row.shape is not None
+    assert row.shape.latent is not None
+    assert (row.shape.head_dim, row.shape.latent.q_rank, row.shape.shared, row.shape.dense_layers) == (48, 256, 1, 1)
+
+
+def test_a_number_that_is_none_is_told_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"mine\.csv, line 2"):
+        read_training_rows(folder(tmp_path, {"seq_len": "long"}))
+
+
+NMM = 16 * (4 * 2048**2 + 3 * 2048 * 8192) + 32000 * 2048
+CONVENTIONS = [
+    ("6*Nmm+12*L*d*s non-causal", 6 * NMM + 12 * 16 * 2048 * 2048),
+    ("6*Nmm+6*L*d*s causal", 6 * NMM + 6 * 16 * 2048 * 2048),
+    ("4*Nmm-type LoRA", 4 * NMM),
+]
+
+
+@pytest.mark.parametrize(("convention", "flop"), CONVENTIONS)
+def test_a_convention_is_recomputed_from_the_dimensions(convention: str, flop: float, tmp_path: Path) -> None:
+    printed = {"flops_convention": convention, "tokens_per_s_per_gpu": 1e4, "mfu_pct": 30, "peak_tflops_assumed": 989}
+    (row,) = read_training_rows(folder(tmp_path, printed))
+    assert recomputed(row) == pytest.approx((flop * 1e4, 0.3 * 989e12))
+
+
+def test_a_convention_nobody_knows_is_said(tmp_path: Path) -> None:
+    row = {"flops_convention": "guessed", "tokens_per_s_per_gpu": 1, "tflops_per_gpu": 1}
+    (found,) = read_training_rows(folder(tmp_path, row))
+    assert recomputed(found) == "convention not known: guessed"
+
+
+def truth(gpus: int, **layout: Any) -> float:
+    """Tokens/s per GPU that the model itself says: a folder of these is predicted without error."""
+    from stepscope.predict.published.rows import _published_shape
+    from stepscope.predict.step.fitted import PUBLISHED
+
+    shape = next(s for row in csv.DictReader(MODELS.splitlines()) if (s := _published_shape(row)))
+    spread = Layout(seq_len=2048, micro_batch=2, zero=1, **layout)
+    return predict_step(shape, Cluster.of("h100-sxm", gpus, gpus_per_node=8), spread, PUBLISHED).tokens_per_s_per_gpu
+
+
+@pytest.fixture(name="answers", scope="module")
+def answers_of(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Every question of a folder whose rows are 1.25 times the model's own speed: what a row teaches corrects it all."""
+    rows: list[dict[str, Any]] = []
+    for n, tp in ((8, 1), (16, 1), (16, 2), (32, 1)):
+        speed = truth(n, dp=n // tp, tp=tp, global_batch=8 * n)
+        rows.append({"n_gpus": n, "tp": tp, "global_batch": 8 * n, "tokens_per_s_per_gpu": 1.25 * speed})
+    rows.append({"seq_len": "", "tokens_per_s_per_gpu": 100})
+    material = Material(folder(tmp_path_factory.mktemp("published"), *rows))
+    return {question.key: (question, question.ask(material)) for question in QUESTIONS}
+
+
+def test_one_row_corrects_what_a_constant_factor_can(answers: dict[str, Any]) -> None:
+    for key, rows in (("scale-out", 2), ("new-layout", 2)):
+        _, answer = answers[key]
+        assert [row.error for row in answer.rows] == pytest.approx([0.0] * rows), key
+    assert [row.error for row in answers["zero-shot"][1].rows] == pytest.approx([0.2] * 4)
+    assert answers["zero-shot"][1].skipped["sequence length not stated"] == 1
+
+
+def test_the_document_has_every_question_with_its_figures(answers: dict[str, Any]) -> None:
+    found = {key: document(*item) for key, item in answers.items()}
+    assert len(found) == 12
+    entry = found["scale-out"]
+    assert (entry["rows"], entry["mean_error"]) == (2, pytest.approx(0.0))
+    assert entry["fitted_on"]["rows"] + entry["not_fitted_on"]["rows"] == 2
+    assert all(bar["met"] for bar in entry["bars"])
+    assert found["moe-one-row"]["rows"] == 0
+    assert met(*answers["moe-one-row"]) is None
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared measurements are not here")
+def test_the_published_half_reaches_the_bars_that_the_documentation_claims() -> None:
+    material = Material(SHARED)
+    good = {question.key: met(question, question.ask(material)) for question in QUESTIONS}
+    claimed = {"scale-out", "dense-nvidia-recipes", "zero-shot", "mfu-convention", "collectives-middle"}
+    assert claimed <= {key for key, reached in good.items() if reached}
