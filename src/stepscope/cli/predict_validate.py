@@ -96,7 +96,7 @@ def _draw(asked: list[tuple[Question, Answer]], file: Path) -> None:
     formats = [known for known in picture.FORMATS if known == kind]
     if not formats:
         raise UsageError(
-            f"--chart {file} is no picture", fix=f"end it with {', '.join(f'.{n}' for n in picture.FORMATS)}"
+            f"--chart {file} is not a picture", fix=f"end it with {', '.join(f'.{n}' for n in picture.FORMATS)}"
         )
     charts = published.prepare(asked)
     if not charts:
