@@ -129,7 +129,7 @@ def test_a_convention_is_recomputed_from_the_dimensions(convention: str, flop: f
 def test_a_convention_nobody_knows_is_said(tmp_path: Path) -> None:
     row = {"flops_convention": "guessed", "tokens_per_s_per_gpu": 1, "tflops_per_gpu": 1}
     (found,) = read_training_rows(folder(tmp_path, row))
-    assert recomputed(found) == "convention not known: guessed"
+    assert recomputed(found) == "unknown convention: guessed"
 
 
 def truth(gpus: int, **layout: Any) -> float:

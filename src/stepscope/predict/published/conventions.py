@@ -47,7 +47,7 @@ def flop_per_token(row: TrainingRow) -> float | str:
         return _eight_n(row)
     count = next((count for pattern, count in _CONVENTIONS if re.match(pattern, text)), None)
     if count is None:
-        return f"convention not known: {row.convention}"
+        return f"unknown convention: {row.convention}"
     if row.shape is None:
         return "model dimensions not stated"
     if seq_len is None:
