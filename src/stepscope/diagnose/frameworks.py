@@ -29,8 +29,8 @@ OPTIONS: dict[str, dict[str, str]] = {
     "forward prefetch": {
         "fsdp2": "block.set_modules_to_forward_prefetch([next_block]) on every block",
         "fsdp1": "FullyShardedDataParallel(forward_prefetch=True)",
-        "transformers": 'fsdp_config={"forward_prefetch": true}',
-        "accelerate": "fsdp_forward_prefetch: true",
+        "transformers": 'fsdp_config={"forward_prefetch": true} (FSDP1 only)',
+        "accelerate": "fsdp_forward_prefetch: true (FSDP1 only)",
         "lightning": "FSDPStrategy(forward_prefetch=True)",
         "deepspeed": "a larger stage3_prefetch_bucket_size, overlap_comm: true",
         "megatron": "--overlap-param-gather",
@@ -38,8 +38,8 @@ OPTIONS: dict[str, dict[str, str]] = {
     "backward prefetch": {
         "fsdp2": "block.set_modules_to_backward_prefetch([previous_block]) on every block",
         "fsdp1": "backward_prefetch=BackwardPrefetch.BACKWARD_PRE, limit_all_gathers=True",
-        "transformers": 'fsdp_config={"backward_prefetch": "backward_pre"}',
-        "accelerate": "fsdp_backward_prefetch: BACKWARD_PRE",
+        "transformers": 'fsdp_config={"backward_prefetch": "backward_pre"} (FSDP1 only)',
+        "accelerate": "fsdp_backward_prefetch: BACKWARD_PRE (FSDP1 only)",
         "lightning": "FSDPStrategy(backward_prefetch=BackwardPrefetch.BACKWARD_PRE)",
         "deepspeed": "a larger stage3_prefetch_bucket_size, overlap_comm: true",
     },
@@ -54,7 +54,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "keep gathered": {
         "fsdp2": "fully_shard(block, reshard_after_forward=False)",
         "fsdp1": "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP",
-        "transformers": 'fsdp="shard_grad_op"',
+        "transformers": 'fsdp_config={"reshard_after_forward": false} (FSDP1: fsdp="shard_grad_op")',
         "accelerate": "fsdp_reshard_after_forward: false (FSDP1: SHARD_GRAD_OP)",
         "lightning": 'FSDPStrategy(sharding_strategy="SHARD_GRAD_OP")',
         "deepspeed": "zero_optimization stage: 2",
