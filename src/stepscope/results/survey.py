@@ -15,6 +15,7 @@ from stepscope.store.files import is_about
 from stepscope.store.foreign import detect
 from stepscope.store.importer import Candidate
 from stepscope.store.layout import RunLayout
+from stepscope.traces.discover import RANK_FOLDER
 
 MOST_OPENED = 5000
 """Files with one ending that are opened to find out what they are; the rest is counted."""
@@ -60,7 +61,6 @@ _KIND_NAMES = re.compile(
     r"memory|mem|snapshots?|memory_?snapshots?|results?|metrics|outputs?|plugins|debug)",
     re.IGNORECASE,
 )
-_RANK_NAMES = re.compile(r"(rank|worker|node|host|local_?rank|proc|process)[-_.]?(\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def job_of(path: Path) -> tuple[str, int | None]:
     for part in path.parts[:-1]:
         if _KIND_NAMES.fullmatch(part):
             continue
-        if numbered := _RANK_NAMES.fullmatch(part):
+        if numbered := RANK_FOLDER.fullmatch(part):
             if numbered[1].lower() in ("rank", "worker"):
                 rank = int(numbered[2])
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,13 +12,16 @@ from stepscope.core.errors import DataError
 REPORT = ".nsys-rep"
 """Nsight Systems' own format, which only nsys reads."""
 
+RANK_FOLDER = re.compile(r"(rank|worker|node|host|local_?rank|proc|process)[-_.]?(\d+)", re.IGNORECASE)
+"""A folder of one rank (``rank3``, ``worker_3``) or of one host's ranks: its files belong to the job of its parent."""
+
 SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite")
 
 
 def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
     """Files to look at, in natural order, and those of them that were named one by one.
 
-    A folder gives its trace-like files (not below it, except a ``trace`` folder); a file that was named itself
+    A folder gives its trace-like files (not below it, except in a ``trace`` folder or in folders of ranks); a file that was named itself
     must be a trace, one found in a folder may be skipped. Raises DataError for a path that matches nothing.
     """
     found: dict[Path, None] = {}
@@ -95,7 +99,10 @@ def _in_folder(folder: Path) -> list[Path]:
     files += [_readable(f) for f in sorted(folder.glob(f"*{REPORT}")) if f.with_suffix(".sqlite") not in files]
     if not files and (folder / "trace").is_dir():
         return _in_folder(folder / "trace")
-    return sorted(files, key=lambda f: _natural(f.name))
+    if not files:
+        ranks = sorted((d for d in folder.iterdir() if RANK_FOLDER.fullmatch(d.name) and d.is_dir()), key=_by_name)
+        return [file for rank in ranks for file in _in_folder(rank)]
+    return sorted(files, key=_by_name)
 
 
 def _inner_folders(folder: Path) -> str:
@@ -113,6 +120,10 @@ def _has_traces(folder: Path) -> bool:
         return any(f.name.endswith(SUFFIXES) for f in folder.iterdir())
     except OSError:
         return False
+
+
+def _by_name(path: Path) -> list[tuple[int, str]]:
+    return _natural(path.name)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

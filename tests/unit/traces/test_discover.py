@@ -94,6 +94,15 @@ def test_the_rank_that_a_file_name_states(name: str, rank: int | None) -> None:
     assert rank_from_name(Path("folder-rank-9") / name) == rank
 
 
+def test_folders_of_ranks_are_one_job_in_the_order_of_ranks(tmp_path: Path) -> None:
+    for rank in (10, 2):
+        (tmp_path / f"rank{rank}").mkdir()
+        (tmp_path / f"rank{rank}" / "trace.json").write_text("{}")
+    files, named = candidates([tmp_path])
+    assert [rank_from_name(file) for file in files] == [2, 10]
+    assert not named
+
+
 def test_a_folder_of_folders_names_them(tmp_path: Path) -> None:
     for name in ("job-a", "job-b"):
         (tmp_path / name).mkdir()
