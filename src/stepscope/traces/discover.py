@@ -21,8 +21,9 @@ SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite")
 def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
     """Files to look at, in natural order, and those of them that were named one by one.
 
-    A folder gives its trace-like files (not below it, except in a ``trace`` folder or in folders of ranks); a file that was named itself
-    must be a trace, one found in a folder may be skipped. Raises DataError for a path that matches nothing.
+    A folder gives its trace-like files (not below it, except in a ``trace`` folder or in folders of ranks); a file that
+    was named itself must be a trace, one found in a folder may be skipped. Raises DataError for a path that matches
+    nothing.
     """
     found: dict[Path, None] = {}
     named: set[Path] = set()

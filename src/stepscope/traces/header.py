@@ -70,7 +70,7 @@ def unread_categories(foreign: Mapping[tuple[str, str], int], labels: Mapping[st
 
 
 def rank_from_name(path: Path) -> int | None:
-    """The rank that a file name states (rank-3, rank_3, worker3), else that its folder does; None when neither states one."""
+    """The rank that a file name states (rank-3, rank_3, worker3), or else its folder; None when neither does."""
     for pattern in RANK_IN_NAME:
         if found := pattern.search(path.name) or pattern.fullmatch(path.parent.name):
             return int(found[1])
