@@ -27,7 +27,7 @@ def three_collectives(mesh: Mesh) -> tuple[ObservedOp, ...] | Unavailable:
 
     def run() -> None:
         dist.all_reduce(torch.ones(3, 4))
-        dist.all_reduce(torch.ones(7), group=other)  # another group: must not be counted
+        dist.all_reduce(torch.ones(7), group=other)  # not of the mesh: counted under its own name
         dist.broadcast(torch.ones(5, dtype=torch.bfloat16), src=0)
         dist.all_reduce(torch.ones(0, dtype=torch.float64), async_op=True).wait()
 
@@ -37,8 +37,12 @@ def three_collectives(mesh: Mesh) -> tuple[ObservedOp, ...] | Unavailable:
 
 
 def test_it_sees_op_size_and_dtype_of_the_step_alone(pools: Any) -> None:
-    expected = (seen(12), seen(5, "bfloat16", "broadcast"), seen(0, "float64"))
-    assert pools(2).run(three_collectives) == [expected, expected]
+    for observed in pools(2).run(three_collectives):
+        ours = [op for op in observed if op.group == "dp"]
+        assert ours == [seen(12), seen(5, "bfloat16", "broadcast"), seen(0, "float64")]
+        (other,) = [op for op in observed if op.group != "dp"]
+        assert (other.numel, other.op) == (7, "all_reduce")
+        assert other.group.startswith("group ")
 
 
 def overflowing(mesh: Mesh) -> tuple[ObservedOp, ...] | Unavailable:
@@ -81,6 +85,20 @@ def test_a_match_needs_the_same_ops_in_the_same_order() -> None:
     assert not check(plan, (seen(8), seen(4), seen(4))).matches
     assert not check(plan, (seen(8), seen(4, "float16"))).matches
     assert not check(plan, (seen(8), seen(4, op="broadcast"))).matches
+
+
+def test_the_whole_buffer_counts_and_gloo_runs_a_reduce_scatter_as_an_all_reduce() -> None:
+    plan = (planned(8, op="all_gather"), planned(4, op="reduce_scatter"), planned(3, op="send"))
+    assert check(plan, (seen(8, op="all_gather"), seen(4))).matches
+    everything = (seen(8, op="all_gather"), seen(4, op="reduce_scatter"), seen(3, op="send"))
+    assert check(plan, everything, backend="nccl").matches
+    assert not check(plan, everything).matches
+
+
+def test_the_same_op_on_another_dimension_is_another_op() -> None:
+    verdict = check((planned(8),), (ObservedOp(op="all_reduce", numel=8, dtype="float32", group="tp"),))
+    assert not verdict.matches
+    assert verdict.observed == ("all_reduce float32[8] on tp",)
 
 
 def test_what_was_not_observed_is_no_match_and_says_why() -> None:

@@ -5,8 +5,8 @@ Strategies and their option sets are found through the registry, so a new one is
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import ObservedOp, check, observe
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.strategies import Session
+from stepscope.records.mesh import DIMENSIONS, canonical
+from stepscope.records.mesh import text as shape_text
 from stepscope.records.plan import CommOp, ModelFacts, ParameterFact, Setting
 from stepscope.strategies import REGISTRY as SPECS
 
@@ -62,8 +64,7 @@ def facts_of(module: nn.Module) -> ModelFacts:
     names = [name for name, _ in module.named_parameters()]
     order: list[int] = []
     hooks = [
-        p.register_post_accumulate_grad_hook(lambda _, i=i: order.append(i))
-        for i, p in enumerate(module.parameters())
+        p.register_post_accumulate_grad_hook(lambda _, i=i: order.append(i)) for i, p in enumerate(module.parameters())
     ]
     module(torch.ones(2, FEATURES, dtype=torch.float64)).sum().backward()
     for hook in hooks:
@@ -71,19 +72,18 @@ def facts_of(module: nn.Module) -> ModelFacts:
     for parameter in module.parameters():
         parameter.grad = None
     parameters = tuple(
-        ParameterFact(
-            name=name, numel=p.numel(), dtype=str(p.dtype).removeprefix("torch."), shape=tuple(p.shape)
-        )
+        ParameterFact(name=name, numel=p.numel(), dtype=str(p.dtype).removeprefix("torch."), shape=tuple(p.shape))
         for name, p in zip(names, module.parameters(), strict=True)
     )
     return ModelFacts(parameters=parameters, ready_order=tuple(order), forward_flops_per_sample=0)
 
 
-def setting(world_size: int, accumulation: int) -> Setting:
+def setting(world_size: int, accumulation: int, mesh: Mapping[str, int] | None = None) -> Setting:
     return Setting(
         device="cpu",
         backend="gloo",
         world_size=world_size,
+        mesh=mesh or {},
         precision="fp32",
         optimizer="sgd",
         accumulation=accumulation,
@@ -124,24 +124,27 @@ def loss_sum(output: Tensor, y: Tensor) -> Tensor:
     return nn.functional.cross_entropy(output, y, reduction="sum")
 
 
-def gradient(module: nn.Module) -> Tensor:
-    return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
-
-
-def reference_gradient(module: nn.Module, window: list[MicroStep]) -> Tensor:
+def reference_gradients(parameters: dict[str, Tensor], window: list[MicroStep]) -> dict[str, Tensor]:
     """One process, all samples at once."""
-    plain = copy.deepcopy(module)
-    for parameter in plain.parameters():
-        parameter.grad = None
+    plain = model()
+    plain.load_state_dict(parameters, strict=False)
     x, y = torch.cat([m.x for m in window]), torch.cat([m.y for m in window])
     (loss_sum(plain(x), y) / len(x)).backward()
-    return gradient(plain)
+    return {name: p.grad for name, p in plain.named_parameters() if p.grad is not None}
+
+
+def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Norm of the difference over the norm, of the gradients that this rank's part of the model has."""
+    if not found.keys() <= expected.keys():
+        return float("inf")
+    ours, theirs = (torch.cat([g[name].flatten() for name in found]) for g in (found, expected))
+    return float((ours - theirs).norm() / theirs.norm())
 
 
 def backward_of_window(session: Session, mesh: Mesh, window: list[MicroStep]) -> None:
     samples = sum(len(m.x) for m in window)
     for index, micro in enumerate(window):
-        x, y = micro.of(mesh.rank)
+        x, y = micro.of(mesh.data_rank)
         with session.micro_step(last=index == len(window) - 1):
             loss = loss_sum(session.trainable(x), y) / samples * session.loss_factor
             loss.backward()
@@ -149,24 +152,27 @@ def backward_of_window(session: Session, mesh: Mesh, window: list[MicroStep]) ->
 
 @dataclass
 class Seen:
-    """What one rank saw. plans: (phase, observed) of every steady-state step."""
+    """What one rank saw. plans: (micro-steps, phases, observed) of every steady-state step."""
 
     errors: list[float]
-    plans: list[tuple[str, tuple[ObservedOp, ...] | Unavailable]]
+    plans: list[tuple[int, tuple[str, ...], tuple[ObservedOp, ...] | Unavailable]]
+    part: int
     parameters: Tensor
     hooks_left: int
     after_close: tuple[ObservedOp, ...] | Unavailable
     plain_again: bool
 
 
-def train(mesh: Mesh, key: str, variant: dict[str, Any], accumulation: int) -> Seen:
+def train(mesh: Mesh, key: str, variant: dict[str, Any], accumulation: int, shape: dict[str, int]) -> Seen:
     spec = SPECS.load(key)
     options = spec.options(**variant)
-    module = model()
+    module, mesh = model(), mesh.shaped(shape)
     session = IMPLEMENTATIONS.load(key)(module, mesh, options)
+    optimizer = session.optimizer(torch.optim.SGD, lr=0.1)
     errors, plans = [], []
-    for step, window in enumerate(windows(mesh.world_size, accumulation)):
-        expected = reference_gradient(module, window)
+    parameters = session.full_parameters()
+    for step, window in enumerate(windows(mesh.data_size, accumulation)):
+        expected = reference_gradients(parameters, window)
 
         def backward(window: list[MicroStep] = window) -> None:
             backward_of_window(session, mesh, window)
@@ -175,22 +181,30 @@ def train(mesh: Mesh, key: str, variant: dict[str, Any], accumulation: int) -> S
             backward()
             session.finish()
         else:
-            plans.append(("backward", observe(backward)))
-            plans.append(("after_backward", observe(session.finish)))
-        errors.append(float((gradient(module) - expected).norm() / expected.norm()))
-        with torch.no_grad():
-            for parameter in module.parameters():
-                parameter -= 0.1 * parameter.grad
+            plans.append((len(window), ("forward", "backward"), observe(backward, mesh)))
+            plans.append((len(window), ("after_backward",), observe(session.finish, mesh)))
+        errors.append(difference(session.full_gradients(), expected))
+        plans.append((len(window), ("optimizer",), observe(optimizer.step, mesh)))
         session.zero_grad()
+        parameters = session.full_parameters()
     session.close()
     hooks_left = sum(
         len(p._post_accumulate_grad_hooks or {}) + len(p._backward_hooks or {}) for p in module.parameters()
     )
     no_gradient = all(p.grad is None for p in module.parameters())
     x = torch.randn(3, FEATURES, dtype=torch.float64)
-    after_close = observe(lambda: module(x).sum().backward())
-    parameters = torch.cat([p.detach().flatten() for p in module.parameters()])
-    return Seen(errors, plans, parameters, hooks_left, after_close, no_gradient)
+    after_close = observe(lambda: module(x).sum().backward()) if not spec.sharded else ()
+    flat = torch.cat([p.flatten() for p in parameters.values()])
+    return Seen(errors, plans, session.model_part, flat, hooks_left, after_close, no_gradient)
+
+
+def meshes(dimensions: frozenset[str], world_size: int) -> Iterator[dict[str, int]]:
+    """All ranks along one of the dimensions, and 2 x 2 of any two."""
+    for name in DIMENSIONS:
+        if name in dimensions:
+            yield canonical({name: world_size})
+    if world_size == 4:
+        yield from (canonical({a: 2, b: 2}) for a, b in itertools.combinations(DIMENSIONS, 2) if {a, b} <= dimensions)
 
 
 def cases() -> Iterator[Any]:
@@ -199,43 +213,52 @@ def cases() -> Iterator[Any]:
         spec = SPECS.load(key)
         for variant in spec.variants:
             for world_size in SHARDS if spec.collective else (1,):
-                for accumulation in (1, 3):
+                for mesh, accumulation in itertools.product(meshes(spec.dimensions, world_size), (1, 3)):
                     options = spec.options(**variant)
-                    if spec.requires(facts, setting(world_size, accumulation), options) is None:
+                    if spec.requires(facts, setting(world_size, accumulation, mesh), options) is None:
                         text = ",".join(f"{k}={v}" for k, v in variant.items()) or "default"
-                        name = f"{key}({text})-{world_size}-ranks-accumulate-{accumulation}"
+                        ranks = shape_text(mesh) or f"{world_size}-ranks"
+                        name = f"{key}({text})-{ranks}-accumulate-{accumulation}"
                         marks = [pytest.mark.long] if world_size in LONG else []
-                        yield pytest.param(key, variant, world_size, accumulation, id=name, marks=marks)
+                        yield pytest.param(key, variant, world_size, mesh, accumulation, id=name, marks=marks)
 
 
-@pytest.mark.parametrize(("key", "variant", "world_size", "accumulation"), list(cases()))
+@pytest.mark.parametrize(("key", "variant", "world_size", "mesh", "accumulation"), list(cases()))
 def test_gradients_and_collectives_are_as_planned(
-    pools: Any, key: str, variant: dict[str, Any], world_size: int, accumulation: int
+    pools: Any, key: str, variant: dict[str, Any], world_size: int, mesh: dict[str, int], accumulation: int
 ) -> None:
     spec = SPECS.load(key)
     options = spec.options(**variant)
-    plan = spec.comm_plan(facts_of(model()), setting(world_size, accumulation), options)
-    seen = pools(world_size).run(train, key, dict(variant), accumulation)
+    facts = facts_of(model())
+    seen = pools(world_size).run(train, key, dict(variant), accumulation, mesh)
 
     tolerance = spec.tolerance(options)
     steps = len(seen[0].errors)
     if tolerance >= 1:  # carries its error: the spec holds for the first lossy step
         steps = spec.min_warmup_steps(options)
-    for (
-        rank
-    ) in seen:  # first of all: a missing collective shows in the gradients as well, but without its name
+    for number, rank in enumerate(seen):
+        # First of all: a missing collective shows in the gradients as well, but without its name.
         assert rank.plans, "no steady-state step was observed"
-        for phase, observed in rank.plans:
-            assert_as_planned([op for op in plan if op.phase == phase], observed)
+        for micro_steps, phases, observed in rank.plans:
+            where = setting(world_size, micro_steps, mesh)
+            plan = (
+                spec.comm_plan(facts, where, options)
+                if spec.plan_of_rank is None
+                else spec.plan_of_rank(facts, where, options, number)
+            )
+            assert_as_planned([op for op in plan if op.phase in phases], observed)
+    first = {rank.part: rank for rank in reversed(seen)}
     for number, rank in enumerate(seen):
         by_step = ", ".join(f"{error:.1e}" for error in rank.errors)
         assert max(rank.errors[:steps]) <= max(EXACT, tolerance), (
             f"rank {number}: gradients are not the single-process ones; relative error step by step: {by_step}"
         )
-        assert torch.equal(rank.parameters, seen[0].parameters), "replicas differ"
+        assert torch.equal(rank.parameters, first[rank.part].parameters), "replicas differ"
+        assert rank.plain_again
+        if spec.sharded:
+            continue
         assert rank.hooks_left == 0, f"close() left hooks behind: {rank.hooks_left}"
         assert rank.after_close == (), "a closed session still communicates"
-        assert rank.plain_again
     if tolerance > 0 and world_size > 1:
         assert max(e for rank in seen for e in rank.errors) > EXACT, "declared lossy, but nothing was lost"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field
@@ -24,6 +25,7 @@ class CellSettings(OptionsModel):
     dataset: str = Field(description="the name of a dataset")
     strategy: str = Field(description="the name of a strategy")
     world_size: int = Field(ge=1, description="a whole number of ranks, at least 1")
+    mesh: Mapping[str, int] | None = Field(default=None, description="a mapping such as {dp: 2, tp: 2}")
     precision: Precision = Field(default="fp32", description="one of " + ", ".join(PRECISIONS))
     accumulation: int = Field(default=1, ge=1, description="a whole number of micro-steps, at least 1")
     global_batch: int | None = Field(default=None, ge=1, description="a whole number of samples, at least 1")

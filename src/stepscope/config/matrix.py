@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, cast
 
 from stepscope.config.applicable import drop_inapplicable, group_values, option_schema
@@ -19,6 +20,7 @@ from stepscope.config.vocabulary import Family, Vocabulary
 from stepscope.config.yaml_loader import Document
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
+from stepscope.records import mesh
 from stepscope.records.cell import LossName, MeasureSettings
 
 _NAMED = {"precision": PRECISIONS, "optimizer": OPTIMIZERS}
@@ -212,6 +214,7 @@ class _CellCheck:
 
     def _settings(self) -> CellSettings | None:
         plain = {k: g.value for k, g in self.cell.values.items() if "." not in k and g.value is not None}
+        self._mesh(plain)
         for key in REQUIRED_KEYS:
             if key not in plain and key not in self.file.broken_keys:
                 self._complain(
@@ -227,6 +230,18 @@ class _CellCheck:
             if complaint.key in plain:
                 self._complain(complaint.key, self._with_names(complaint.key, plain[complaint.key], complaint.message))
         return None
+
+    def _mesh(self, plain: dict[str, Any]) -> None:
+        """The number of ranks that a mesh says, where the cell leaves it open."""
+        given = plain.get("mesh")
+        if not isinstance(given, dict):
+            return
+        world_size = plain.get("world_size")
+        if (reason := mesh.misfit(given, world_size if isinstance(world_size, int) else None)) is not None:
+            self._complain("mesh", reason)
+            del plain["mesh"]
+            given = {}
+        plain.setdefault("world_size", prod(given.values()))
 
     def _with_names(self, key: str, value: Any, message: str) -> str:
         if key in _NAMED and isinstance(value, str):
@@ -279,8 +294,9 @@ class _CellCheck:
         return cast(LossName, loss)
 
     def _batches(self, settings: CellSettings) -> tuple[int, int] | None:
-        """(micro_batch, global_batch): global = micro x world size x accumulation."""
-        shards = settings.world_size * settings.accumulation
+        """(micro_batch, global_batch): global = micro x data shards x accumulation."""
+        data = mesh.size(mesh.canonical(settings.mesh or {}), settings.world_size, "dp")
+        shards = data * settings.accumulation
         if settings.micro_batch is not None:
             return settings.micro_batch, settings.micro_batch * shards
         if settings.global_batch is None:
@@ -288,7 +304,7 @@ class _CellCheck:
         micro, rest = divmod(settings.global_batch, shards)
         if rest == 0:
             return micro, settings.global_batch
-        split = f"world_size {settings.world_size}"
+        split = f"world_size {settings.world_size}" if data == settings.world_size else f"dp {data}"
         if settings.accumulation > 1:
             split += f" x accumulation {settings.accumulation} = {shards}"
         if micro == 0:

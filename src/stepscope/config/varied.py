@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stepscope.records import mesh
 from stepscope.records.cell import CellSpec
 
 SETTINGS = (
@@ -19,6 +20,7 @@ def settings_of(cell: CellSpec) -> dict[str, Any]:
     return {
         **{f"dataset_options.{name}": value for name, value in cell.dataset_options.items()},
         **{name: getattr(cell, name) for name in SETTINGS},
+        **({"mesh": mesh.text(cell.mesh)} if cell.mesh else {}),
         **{f"env.{name}": value for name, value in cell.env.items()},
     }
 

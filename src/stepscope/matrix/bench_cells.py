@@ -30,14 +30,16 @@ def _group_fields(request: RunRequest, cells: tuple[Cell, ...]) -> Mapping[str, 
 def _conclude(layout: RunLayout, cell: Cell) -> Conclusion:
     """ok, unless the replicas ended with different parameters: then every number of the cell is void."""
     ranks = summaries(layout, cell)
-    odd = [r for r in ranks if r.parameter_checksum != ranks[0].parameter_checksum]
+    first = {r.model_part: r for r in reversed(ranks)}
+    odd = [r for r in ranks if r.parameter_checksum != first[r.model_part].parameter_checksum]
     if not odd:
         return Conclusion(status="ok")
+    other = first[odd[0].model_part]
     return Conclusion(
         status="error",
         phase="verify",
         reason=f"replicas diverged: rank {odd[0].rank} on {odd[0].host} ended with parameters "
-        f"{odd[0].parameter_checksum}, rank 0 with {ranks[0].parameter_checksum}",
+        f"{odd[0].parameter_checksum}, rank {other.rank} with {other.parameter_checksum}",
         rank=odd[0].rank,
         host=odd[0].host,
     )

@@ -20,6 +20,7 @@ from stepscope.matrix.catalog import CATALOG, Catalog
 from stepscope.matrix.identity import named
 from stepscope.matrix.machine import Backend, Device, Machine, choose_device
 from stepscope.predict.specs import setting_of
+from stepscope.records import mesh
 from stepscope.records.cell import CellSpec
 from stepscope.records.plan import CommOp, MeasuredModel, ModelFacts, Setting
 from stepscope.strategies import Strategy
@@ -138,6 +139,7 @@ def resolve(
             threads_per_rank=matrix.launch.threads_per_rank,
             env=dict(draft.env),
             network=networks.canonical(s.network),
+            mesh=mesh.canonical(s.mesh or {}),
             facts=None if model is None else model.facts,
         )
     )
@@ -201,6 +203,11 @@ def _refused_by_strategy(
 ) -> str | None:
     if not strategy.collective and spec.world_size > 1:
         return f"{spec.strategy} runs on one rank, not {spec.world_size}"
+    if strange := [name for name in spec.mesh if name not in strategy.dimensions]:
+        takes = ", ".join(name for name in mesh.DIMENSIONS if name in strategy.dimensions)
+        return f"{spec.strategy} has no mesh dimension {strange[0]}: it takes {takes}"
+    if spec.epochs is not None and not strategy.evaluates:
+        return f"{spec.strategy} cannot evaluate the test set after an epoch: give steps in place of epochs"
     return strategy.requires(facts, setting, options)
 
 

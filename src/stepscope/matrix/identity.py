@@ -20,8 +20,9 @@ def identity(spec: Cell) -> dict[str, Any]:
     """The fields that make two cells the same cell: all of the spec but its id. Independent of the order of keys."""
     document: dict[str, Any] = to_builtins(spec)
     document.pop("cell_id")
-    if document.get("facts", 0) is None:  # ids from before there were measured facts stay
-        document.pop("facts")
+    for added in ("facts", "mesh"):  # ids from before there were such fields stay
+        if not document.get(added, True):
+            document.pop(added)
     return document
 
 

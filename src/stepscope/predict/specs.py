@@ -35,6 +35,16 @@ class Specs:
     setting: Setting
     comm_plan: tuple[CommOp, ...]
 
+    def plan_of_rank(self, rank: int) -> tuple[CommOp, ...]:
+        """Collectives of one rank's optimizer step."""
+        plan = self.strategy.plan_of_rank
+        return self.comm_plan if plan is None else plan(self.facts, self.setting, self.strategy_options, rank)
+
+    @property
+    def replicated(self) -> bool:
+        """Whether all that ranks exchange is gradients between whole replicas: each can then also step alone."""
+        return all(op.op == "all_reduce" and op.phase in ("backward", "after_backward") for op in self.comm_plan)
+
     @property
     def comm_bytes_per_step(self) -> int:
         """Payload that one rank passes to collectives in one optimizer step, bytes."""
@@ -47,11 +57,13 @@ def setting_of(cell: CellSpec, *, warmup_steps: int | None = None) -> Setting:
         device=cell.device,
         backend=cell.backend,
         world_size=cell.world_size,
+        mesh=cell.mesh,
         precision=cell.precision,
         optimizer=cell.optimizer,
         momentum=cell.momentum,
         accumulation=cell.accumulation,
         warmup_steps=warmup_steps,
+        clip=cell.clip is not None,
     )
 
 

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager
 from time import perf_counter_ns
 
 import torch
-from torch import nn
 
 from stepscope.instrument.readiness import ReadinessTimer
 from stepscope.instrument.regions import Regions
@@ -22,7 +21,7 @@ from stepscope.instrument.timer import ClockName, StepTimes
 from stepscope.rank.loading import Batch
 from stepscope.rank.precision import Numerics
 from stepscope.rank.sampling import Window
-from stepscope.rank.strategies import Session
+from stepscope.rank.strategies import PlainSession, Session
 from stepscope.rank.training import Training
 from stepscope.rank.workloads import Task
 from stepscope.records.backward import BackwardProfile, ReadyGradient
@@ -33,12 +32,12 @@ BUDGET_NS = 2_000_000_000
 """No further step is begun when the longest one so far would not end within it; one step is always made."""
 
 
-class WithoutReductions:
+class WithoutReductions(PlainSession):
     """A session that is told at every micro-step that reductions may not start yet, and never to finish."""
 
     def __init__(self, session: Session) -> None:
+        super().__init__(session.trainable)
         self._session = session
-        self.trainable: nn.Module = session.trainable
         self.loss_factor = session.loss_factor
 
     def micro_step(self, *, last: bool) -> AbstractContextManager[None]:

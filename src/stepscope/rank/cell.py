@@ -63,6 +63,7 @@ class _Subject:
 def run_cell(cell: CellSpec, context: RankContext, *, round_index: int) -> None:
     """Run one round; the last round writes the summary that tells the controller that this rank is through."""
     files = context.layout.cell(cell.cell_id)
+    context = replace(context, mesh=context.mesh.shaped(cell.mesh))
     context.pulse.enter("data")
     device = context.mesh.device
     reset(device, seed=cell.seed, threads=context.group.threads_per_rank, cudnn_benchmark=cell.cudnn_benchmark)
@@ -73,7 +74,7 @@ def run_cell(cell: CellSpec, context: RankContext, *, round_index: int) -> None:
     context.pulse.enter("build")
     subject = _build(cell, context, specs, prepared, tracker)
     try:
-        with Recorder(files.samples(context.mesh.rank), _header(cell, context)) as recorder:
+        with Recorder(files.samples(context.mesh.rank), _header(cell, context, specs)) as recorder:
             summary = _measure(cell, context, subject, recorder, round_index)
         if round_index == context.group.measure.rounds - 1:
             summary = _conclude(cell, context, subject, summary, files)
@@ -82,13 +83,13 @@ def run_cell(cell: CellSpec, context: RankContext, *, round_index: int) -> None:
         _close(subject)
 
 
-def _header(cell: CellSpec, context: RankContext) -> SamplesHeader:
+def _header(cell: CellSpec, context: RankContext, specs: Specs) -> SamplesHeader:
     return SamplesHeader(
         cell_id=cell.cell_id,
         rank=context.mesh.rank,
         world_size=cell.world_size,
         clock=step_timer(context.mesh.device).clock,
-        comm_source="hook",
+        comm_source="none" if specs.strategy.sharded else "hook",
     )
 
 
@@ -122,14 +123,15 @@ def _build(
     if cell.facts and mesh.world_size > 1:
         _same_on_all_ranks(module)  # whatever the user's function drew its first values from
     timer = step_timer(device)
-    readiness = GradientReadiness(module, timer) if specs.strategy.collective else None
+    hooked = specs.strategy.collective and not specs.strategy.sharded  # a sharded parameter has no gradient of its own
+    readiness = GradientReadiness(module, timer) if hooked else None
     session = IMPLEMENTATIONS.load(cell.strategy)(module, mesh, specs.strategy_options)
     # From here on ranks may draw different numbers (dropout); until here they must not.
-    torch.manual_seed(cell.seed + 1 + mesh.rank)
+    torch.manual_seed(cell.seed + 1 + mesh.data_rank)
     training = Training(cell, task, session, numerics, timer, readiness)
     sampling = Sampling(
         num_samples=len(prepared.train) or cell.global_batch,
-        world_size=cell.world_size,
+        world_size=mesh.data_size,
         micro_batch=cell.micro_batch,
         accumulation=cell.accumulation,
         seed=cell.seed,
@@ -137,12 +139,14 @@ def _build(
     loader: Loader | MadeBatches
     if isinstance(specs.dataset_options, BatchOptions):
         make = maker(task, specs.dataset_options, numerics)
-        loader = MadeBatches(make, sampling, rank=mesh.rank, device=device, distinct=specs.dataset_options.distinct)
+        loader = MadeBatches(
+            make, sampling, rank=mesh.data_rank, device=device, distinct=specs.dataset_options.distinct
+        )
     else:
         loader = Loader(
             prepared.train,
             sampling,
-            rank=mesh.rank,
+            rank=mesh.data_rank,
             device=device,
             num_workers=cell.num_workers,
             pin_memory=cell.pin_memory,
@@ -209,11 +213,12 @@ def _measure(
                 epoch=window.epoch,
                 warmup=pace.warming,
                 full=window.full,
-                samples=stepped.samples,
+                samples=stepped.samples if context.mesh.counts else 0,
                 global_samples=window.global_samples,
                 host_data_ns=stepped.host_data_ns,
             )
-            recorder.add(facts, stepped.pending, stepped.loss_sum)
+            loss_sum = stepped.loss_sum if context.mesh.counts else torch.zeros(())
+            recorder.add(facts, stepped.pending, loss_sum)
             pace.after_step(full=window.full)
             step += 1
             context.pulse.phase = "warmup" if pace.warming else "measure"
@@ -257,7 +262,7 @@ def _finish_epoch(
         train_loss=train_loss / len(subject.prepared.train) if finite else None,
         non_finite=not finite,
         test_accuracy=accuracy,
-        samples_seen=seen.samples,
+        samples_seen=seen.samples if context.mesh.counts else 0,
         distinct_samples_seen=seen.distinct_samples,
         epoch_ns=recorder.epoch_step_ns[epoch],
     )
@@ -316,34 +321,44 @@ def _conclude(
 ) -> RankSummary:
     """After the last timed step: replica checksum, the plan check, the profiled steps, those without reductions."""
     context.pulse.enter("verify")
-    checksum = parameter_checksum(subject.task.module)
+    checksum = parameter_checksum(subject.session.full_parameters().values())
     windows = subject.loader.endless(start=cell.epochs or 0)
     plain = Regions(enabled=False)
     for _ in range(summary.warmup_steps + summary.timed_steps, _steps_until_typical(subject)):
         subject.training.step(*next(windows), plain)
     window, batches = next(windows)
     one_step = partial(subject.training.step, window, batches, plain)
-    check = plancheck.check(subject.specs.comm_plan, plancheck.observe(one_step))
+    plan = subject.specs.plan_of_rank(context.mesh.rank)
+    check = plancheck.check(plan, plancheck.observe(one_step, context.mesh), backend=cell.backend)
     flight.assert_same_calls(context.control)
     trace: str | None = None
     if context.group.measure.profile:
         context.pulse.enter("profile")
-        trace = profiling.profile_steps(cell, context, subject.training, windows, subject.specs.comm_plan, files)
+        trace = profiling.profile_steps(cell, context, subject.training, windows, plan, files)
     context.control.barrier()  # all ranks are through with their steps, and begin the last ones together
     context.pulse.enter("backward")
     if subject.readiness is not None:
         subject.readiness.armed = False
-    backward = backward_profile(
-        cell,
-        subject.task,
-        subject.session,
-        subject.numerics,
-        windows,
-        device=context.mesh.device,
-        optimizer=subject.training.optimizer,
-    )
+    backward = None
+    if subject.specs.replicated:
+        backward = backward_profile(
+            cell,
+            subject.task,
+            subject.session,
+            subject.numerics,
+            windows,
+            device=context.mesh.device,
+            optimizer=subject.training.optimizer,
+        )
     context.control.barrier()
-    return replace(summary, parameter_checksum=checksum, plan_check=check, trace_file=trace, backward=backward)
+    return replace(
+        summary,
+        parameter_checksum=checksum,
+        model_part=subject.session.model_part,
+        plan_check=check,
+        trace_file=trace,
+        backward=backward,
+    )
 
 
 def _steps_until_typical(subject: _Subject) -> int:

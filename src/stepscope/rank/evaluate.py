@@ -15,14 +15,14 @@ MIN_BATCH = 256
 
 @torch.no_grad()
 def correct_answers(task: Task, numerics: Numerics, test: Split, mesh: Mesh, *, micro_batch: int) -> float:
-    """Number of right answers in this rank's share of ``test``, in evaluation mode."""
+    """Number of right answers in this rank's share of ``test``, in evaluation mode; 0 where another rank counts them."""
     assert task.correct is not None
     task.module.eval()
     correct = 0.0
     batches = eval_batches(
         test,
-        rank=mesh.rank,
-        world_size=mesh.world_size,
+        rank=mesh.data_rank,
+        world_size=mesh.data_size,
         micro_batch=max(micro_batch, MIN_BATCH),
         device=mesh.device,
     )
@@ -31,4 +31,4 @@ def correct_answers(task: Task, numerics: Numerics, test: Split, mesh: Mesh, *, 
         with numerics.autocast():
             correct += float(task.correct(task.module(x), y))
     task.module.train()
-    return correct
+    return correct if mesh.counts else 0.0

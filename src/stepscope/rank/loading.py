@@ -151,12 +151,12 @@ def eval_batches(
 ) -> Iterator[Batch]:
     """This rank's share of ``split`` in order, in batches of at most ``micro_batch``; every row on exactly one rank.
 
-    Ranks may get different numbers of batches, even none: evaluate the plain module and reduce the sums once at
-    the end, not per batch.
+    All ranks get the same number of batches, the last one perhaps empty: a sharded model communicates in each.
     """
     low, high = share(len(split), world_size, rank)
-    for start in range(low, high, micro_batch):
-        rows = np.arange(start, min(start + micro_batch, high))
+    longest = -(-len(split) // world_size)
+    for start in range(low, low + longest, micro_batch):
+        rows = np.arange(min(start, high), min(start + micro_batch, high))
         x, y = _take(split.x, rows), _take(split.y, rows)
         yield _to(device, x), _to(device, y)
 

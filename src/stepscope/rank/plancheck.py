@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,100 +19,110 @@ from torch._C import _distributed_c10d as c10d
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import counted
-from stepscope.records.flight import DTYPES
+from stepscope.rank.mesh import Mesh
+from stepscope.records.flight import DTYPES, OPS
 from stepscope.records.plan import CommOp
 from stepscope.records.samples import PlanCheck
 
 SOURCE = "flight recorder"
 
-# Calls on one flat tensor carry other names than the same collective on a list of tensors.
-OPS = {"_all_gather_base": "all_gather", "_reduce_scatter_base": "reduce_scatter"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedOp:
-    """One collective as recorded: its name as in plans, elements and dtype of the tensors passed in."""
+    """One collective as recorded: its name as in plans, elements and dtype of the whole buffer, mesh dimension."""
 
     op: str
     numel: int
     dtype: str
+    group: str = "dp"
 
 
-def observe(
-    run: Callable[[], object], *, group: dist.ProcessGroup | None = None
-) -> tuple[ObservedOp, ...] | Unavailable:
-    """Collectives that ``run`` launches on ``group`` (None: the default one), in launch order.
+def observe(run: Callable[[], object], mesh: Mesh | None = None) -> tuple[ObservedOp, ...] | Unavailable:
+    """Collectives that ``run`` launches, in launch order; gloo's recorder does not know ``send`` and ``recv``.
 
-    ``run`` is called exactly once whatever the recorder does. All ranks of the group must call this together.
+    mesh: names the groups (None: all ranks are data parallel); one that is not of the mesh keeps torch's name.
+    ``run`` is called exactly once whatever the recorder does. All ranks must call this together.
     """
     if not dist.is_initialized():
         run()
         return ()
-    mark = _leave_mark(group)
+    mark = _leave_mark()
     run()
     if isinstance(mark, Unavailable):
         return mark
-    entries = _entries(group)
+    entries = _entries()
     if mark not in {e["record_id"] for e in entries}:
         return Unavailable(
             f"the flight recorder kept only the last {counted(len(entries), 'collective')}, fewer than the step made: "
             "set TORCH_FR_BUFFER_SIZE higher"
         )
-    return tuple(_observed(e) for e in entries if e["record_id"] > mark)
+    names = {dist.group.WORLD.group_name: "dp"} if mesh is None else mesh.group_names()  # type: ignore[union-attr]
+    return tuple(_observed(e, names) for e in entries if e["record_id"] > mark)
 
 
-def check(plan: Sequence[CommOp], observed: tuple[ObservedOp, ...] | Unavailable) -> PlanCheck:
-    """Whether op, elements, dtype and order of what was observed are those of ``plan``."""
-    expected = tuple(_text(op) for op in plan)
+def check(
+    plan: Sequence[CommOp], observed: tuple[ObservedOp, ...] | Unavailable, *, backend: str = "gloo"
+) -> PlanCheck:
+    """Whether op, elements, dtype, group and order of what was observed are those of ``plan``."""
+    recorded = [_as_recorded(op, backend) for op in plan]
+    expected = tuple(_text(op) for op in recorded if op is not None)
     if isinstance(observed, Unavailable):
         return PlanCheck(matches=False, expected=expected, observed=(), source=SOURCE, unavailable=observed.reason)
     seen = tuple(_text(op) for op in observed)
     return PlanCheck(matches=seen == expected, expected=expected, observed=seen, source=SOURCE)
 
 
+def _as_recorded(op: CommOp, backend: str) -> CommOp | None:
+    """gloo runs a reduce_scatter as an all_reduce of its whole input, and does not record messages."""
+    if backend != "gloo":
+        return op
+    if op.op in ("send", "recv"):
+        return None
+    return replace(op, op="all_reduce") if op.op == "reduce_scatter" else op
+
+
 def _text(op: CommOp | ObservedOp) -> str:
-    return f"{op.op} {op.dtype}[{op.numel}]"
+    return f"{op.op} {op.dtype}[{op.numel}]" + ("" if op.group == "dp" else f" on {op.group}")
 
 
-def _leave_mark(group: dist.ProcessGroup | None) -> int | Unavailable:
+def _leave_mark() -> int | Unavailable:
     """The record id of an all-reduce made here, so that later entries are the step's."""
-    if _dump(group) is None:
+    if _dump() is None:
         return Unavailable("this torch has no flight recorder that can be read")
-    before = {e["record_id"] for e in _entries(group)}
-    device = f"cuda:{torch.cuda.current_device()}" if dist.get_backend(group) == "nccl" else "cpu"
-    dist.all_reduce(torch.zeros(1, device=device), group=group)
-    new = [e["record_id"] for e in _entries(group) if e["record_id"] not in before]
+    before = {e["record_id"] for e in _entries()}
+    device = f"cuda:{torch.cuda.current_device()}" if dist.get_backend() == "nccl" else "cpu"
+    dist.all_reduce(torch.zeros(1, device=device))
+    new = [e["record_id"] for e in _entries() if e["record_id"] not in before]
     if not new:
         return Unavailable("the flight recorder does not record (TORCH_FR_BUFFER_SIZE is 0?)")
     return int(max(new))
 
 
-def _dump(group: dist.ProcessGroup | None) -> Callable[..., str | bytes] | None:
+def _dump() -> Callable[..., str | bytes] | None:
     """The recorder's JSON dump; NCCL's collectives are kept apart from those of the other backends."""
     names = ["_dump_fr_trace_json"]
-    if dist.get_backend(group) == "nccl":
+    if dist.get_backend() == "nccl":
         names.insert(0, "_dump_nccl_trace_json")
     return next((getattr(c10d, name) for name in names if hasattr(c10d, name)), None)
 
 
-def _entries(group: dist.ProcessGroup | None) -> list[dict[str, Any]]:
-    """The recorded collectives of ``group``, oldest first; point-to-point calls left out."""
-    dump = _dump(group)
-    if dump is None:
-        return []
-    name = (group or dist.group.WORLD).group_name  # type: ignore[union-attr]
-    entries = json.loads(dump(True, False)).get("entries", [])
-    ours = [e for e in entries if e["process_group"][0] == name and not e["is_p2p"]]
-    return sorted(ours, key=lambda e: e["record_id"])
+def _entries() -> list[dict[str, Any]]:
+    """The recorded calls, oldest first."""
+    dump = _dump()
+    entries = [] if dump is None else json.loads(dump(True, False)).get("entries", [])
+    return sorted(entries, key=lambda e: e["record_id"])
 
 
-def _observed(entry: dict[str, Any]) -> ObservedOp:
-    name = entry["profiling_name"].partition(":")[2]
+def _observed(entry: dict[str, Any], groups: Mapping[str, str]) -> ObservedOp:
+    name = entry["profiling_name"].partition(":")[2].partition(" ")[0]  # "send 0->1" on NCCL
+    op = OPS.get(name, name)
     dtypes = {DTYPES.get(d, d) for d in entry["input_dtypes"]}
+    group = entry["process_group"][0]
     return ObservedOp(
-        op=OPS.get(name, name),
-        numel=sum(math.prod(shape) for shape in entry["input_sizes"]),
+        op=op,
+        numel=sum(math.prod(shape) for shape in entry["output_sizes" if op == "all_gather" else "input_sizes"]),
         dtype="+".join(sorted(dtypes)),
+        group=groups.get(group, f"group {group}"),
     )
 
 
@@ -123,7 +133,7 @@ def last_enqueued() -> tuple[int, str | None] | None:
     """
     if not dist.is_initialized():
         return None
-    entries = _entries(None)
+    entries = [e for e in _entries() if e["process_group"][0] == dist.group.WORLD.group_name and not e["is_p2p"]]  # type: ignore[union-attr]
     if not entries:
         return None
     last = entries[-1]

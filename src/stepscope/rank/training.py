@@ -60,9 +60,8 @@ class Training:
         self._numerics = numerics
         self._timer = timer
         self._readiness = readiness
-        self._parameters = [p for p in task.module.parameters() if p.requires_grad]
         own = task.optimizer if cell.optimizer == "own" else None
-        self.optimizer = optimizer or (own(self._parameters) if own else make_optimizer(cell, self._parameters))
+        self.optimizer = optimizer or (session.optimizer(own) if own else make_optimizer(cell, session))
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._steps = 0
 
@@ -100,7 +99,7 @@ class Training:
             session.finish()
         timer.mark(COMMUNICATION)
         with regions(names.OPTIMIZER):
-            self._numerics.step(self.optimizer, clip=self._cell.clip, parameters=self._parameters)
+            self._numerics.step(self.optimizer, clip=self._cell.clip, parameters=session.parameters)
             session.zero_grad()
         timer.mark(OPTIMIZER)
         self._steps += 1
@@ -115,9 +114,9 @@ class Training:
                 group["lr"] = rate * factor
 
 
-def make_optimizer(cell: CellSpec, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+def make_optimizer(cell: CellSpec, session: Session) -> torch.optim.Optimizer:
     """The optimizer of a cell, with torch's defaults for everything a cell does not set."""
+    options = {"lr": cell.lr, "weight_decay": cell.weight_decay}
     if cell.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=cell.lr, momentum=cell.momentum, weight_decay=cell.weight_decay)
-    kind = torch.optim.AdamW if cell.optimizer == "adamw" else torch.optim.Adam
-    return kind(parameters, lr=cell.lr, weight_decay=cell.weight_decay)
+        return session.optimizer(torch.optim.SGD, momentum=cell.momentum, **options)
+    return session.optimizer(torch.optim.AdamW if cell.optimizer == "adamw" else torch.optim.Adam, **options)

@@ -23,7 +23,8 @@ class CellSpec:
     """One measurement to make: everything that decides its result, nothing that does not.
 
     Exactly one of ``steps`` and ``epochs`` is set. ``micro_batch`` and ``global_batch`` are both resolved
-    (global = micro x world x accumulation); ``batch_rule`` says which of the two the user fixed.
+    (global = micro x data shards x accumulation); ``batch_rule`` says which of the two the user fixed.
+    ``mesh``: how the ranks are arranged (records/mesh.py); empty: all are data parallel.
     ``facts``: of a user's own model (``python:`` workload), measured before the cell was planned; None: the spec has them.
     """
 
@@ -60,6 +61,7 @@ class CellSpec:
     threads_per_rank: int | Literal["auto"]
     env: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
+    mesh: Mapping[str, int] = field(default_factory=dict)
     facts: ModelFacts | None = None
 
 

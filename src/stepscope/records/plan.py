@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 
 from stepscope.core.dataclass import dataclass
+from stepscope.records import mesh
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "uint8": 1}
 
@@ -34,6 +36,7 @@ class ModelFacts:
     ready_order: indices into ``parameters`` in the order in which backward makes their gradients ready.
     ready_order_autocast: the same under autocast, which puts each weight before its bias; None: not known.
     forward_flops_per_sample: 2 FLOP per multiply-add; training = 3 x forward.
+    blocks: paths of the modules that a model is naturally cut into, in the order of use: units of sharding, layers, stages.
     optimizer_bytes: state that the optimizer of a user's model keeps on one rank, measured; None: torch's optimizers.
     """
 
@@ -41,6 +44,7 @@ class ModelFacts:
     ready_order: tuple[int, ...]
     forward_flops_per_sample: int
     ready_order_autocast: tuple[int, ...] | None = None
+    blocks: tuple[str, ...] = ()
     optimizer_bytes: int | None = None
 
     @property
@@ -60,9 +64,12 @@ class ModelFacts:
 class CommOp:
     """One collective call that a strategy makes in an optimizer step.
 
-    numel, dtype: of the tensor passed in on one rank; size_bytes is the payload S in the nccl-tests sense.
-    phase: ``backward`` when it may overlap with backward, ``after_backward`` when it cannot.
-    members: names of the parameters whose gradients it carries (may be empty).
+    op: as in ``collectives/``, or ``send``, ``recv``. numel, dtype: of the whole buffer: the output of an all_gather, the
+    input of any other; size_bytes is the payload S in the nccl-tests sense.
+    phase: ``forward``, ``backward`` (it may overlap with backward), ``after_backward`` (it cannot), ``optimizer``.
+    group: the mesh dimension whose ranks make it (``dp``: all of the default mesh; ``world``).
+    blocking: on the critical path by construction, because the step waits for it at once.
+    members: names of the parameters that it carries, or whose gradients (may be empty).
     """
 
     op: str
@@ -70,6 +77,8 @@ class CommOp:
     dtype: str
     phase: str
     members: tuple[str, ...] = ()
+    group: str = "dp"
+    blocking: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -78,15 +87,20 @@ class CommOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """Bytes that one rank holds for the training state; activations are not part of the spec."""
+    """Bytes that one rank holds for the training state and, at the end of a forward pass, for the backward pass.
+
+    activations: by kind; None where the workload has no formula.
+    """
 
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     communication_bytes: int
+    activations: Mapping[str, int] | None = None
 
     @property
     def total_bytes(self) -> int:
+        """The training state, without activations."""
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes + self.communication_bytes
 
 
@@ -99,9 +113,15 @@ class Setting:
     world_size: int
     precision: str
     optimizer: str
+    mesh: Mapping[str, int] = field(default_factory=dict)
     momentum: float = 0.0  # of sgd: decides whether it keeps a buffer per parameter
     accumulation: int = 1
     warmup_steps: int | None = None  # None: found by measurement
+    clip: bool = False  # whether the gradients' norm is clipped
+
+    def size(self, dimension: str) -> int:
+        """Ranks along a mesh dimension, 1 where there is none; ``world``: all ranks."""
+        return mesh.size(self.mesh, self.world_size, dimension)
 
 
 OWN_INPUT = "own"

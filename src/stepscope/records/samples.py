@@ -47,7 +47,7 @@ class SamplesHeader:
     rank: int
     world_size: int
     clock: Literal["perf_counter", "cuda_event"]
-    comm_source: Literal["hook", "trace"]
+    comm_source: Literal["hook", "trace", "none"]  # none: exposed_comm_ns is not measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +103,7 @@ class RankSummary:
     notes: tuple[str, ...] = ()
     trace_file: str | None = None
     backward: BackwardProfile | None = None
+    model_part: int = 0  # ranks with the same one ended with the same parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,8 @@ class TrainingRun:
     workload, model_options, strategy_key, strategy_options, epochs_asked: of a cell of ours, what ``model`` and ``strategy``
     name for people: keys of the registries with their options, and the epochs that it was asked to run (None: steps).
     varied: settings without a field of their own that the cells of one run folder do not share.
-    threads_per_rank: compute threads that a rank really had. comm_source: ``hook`` or ``trace``, of ``exposed_comm_ns``.
+    threads_per_rank: compute threads that a rank really had. comm_source: ``hook`` or ``trace``, of ``exposed_comm_ns``;
+        ``none``: not measured.
     memory: peak bytes a rank by kind (parameters, gradients, optimizer, activations, buffers, slack), as far as known.
     hardware: device's name, with host or machine where runs of several are compared. settings: everything else that is known
     of how it was run, plain values. missing: what the source leaves open and the user may state, with why it matters

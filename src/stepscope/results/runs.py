@@ -211,9 +211,11 @@ def _figures(run: TrainingRun, cell: CellResult, plan: Planned | Unavailable | N
         run,
         step_ns=step,
         samples_per_s=None if step is None else _rate(spec.global_batch, step),
-        exposed_comm_ns=_as_measured(measured.estimate(measured.slowest(common.full, "exposed_comm_ns"))),
+        exposed_comm_ns=None
+        if _source(cell) == "none"
+        else _as_measured(measured.estimate(measured.slowest(common.full, "exposed_comm_ns"))),
         comm_bytes_per_step=plan.comm_bytes_per_step if isinstance(plan, Planned) else None,
-        comm_source=cell.samples[0].header.comm_source if cell.samples else None,
+        comm_source=_source(cell),
         peak_memory_bytes=measured.peak_memory(cell.summaries),
         train_loss=measured.mean_loss(common.timed),
     )
@@ -232,6 +234,10 @@ def _figures(run: TrainingRun, cell: CellResult, plan: Planned | Unavailable | N
             epoch_estimated=None if epoch is None else False,
         )
     return replace(run, notes=tuple(dict.fromkeys(notes)))
+
+
+def _source(cell: CellResult) -> str | None:
+    return cell.samples[0].header.comm_source if cell.samples else None
 
 
 def _as_measured(estimate: Estimate | None) -> Measured | None:

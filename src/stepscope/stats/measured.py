@@ -169,8 +169,8 @@ def stability_notes(rounds: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
 def replica_notes(summaries: Sequence[RankSummary]) -> tuple[str, ...]:
     """What the ranks' final checks say: replicas that differ, collectives that are not the planned ones."""
     notes = []
-    checksums = {s.parameter_checksum for s in summaries if s.parameter_checksum}
-    if len(checksums) > 1:
+    checksums = {(s.model_part, s.parameter_checksum) for s in summaries if s.parameter_checksum}
+    if len(checksums) > len({part for part, _ in checksums}):
         notes.append(f"replicas differ: {len(checksums)} different parameter sets over {len(summaries)} ranks")
     for summary in summaries:
         check = summary.plan_check

@@ -32,6 +32,8 @@ class Strategy:
     up to the order of additions). 1 or more: it carries its error into later steps, and the figure holds for
     the first lossy step only.
     min_warmup_steps(options): steps that must pass before a step is typical (bucket rebuild, PowerSGD start).
+    dimensions: of a mesh that it can run on. evaluates: whether the model can be evaluated between epochs.
+    plan_of_rank(facts, setting, options, rank): the comm_plan of one rank, where ranks differ; None: all are alike.
     variants: option sets that together reach every path of the implementation; the conformance test runs each of them.
     """
 
@@ -43,6 +45,10 @@ class Strategy:
     memory_plan: Callable[[ModelFacts, Setting, Any], MemoryPlan] = lambda facts, setting, _: memory(facts, setting)
     tolerance: Callable[[Any], float] = lambda _: 0.0
     min_warmup_steps: Callable[[Any], int] = lambda _: 1
+    dimensions: frozenset[str] = frozenset({"dp"})
+    evaluates: bool = True
+    plan_of_rank: Callable[[ModelFacts, Setting, Any, int], tuple[CommOp, ...]] | None = None
+    sharded: bool = False  # no rank holds the whole model, also after the session is closed
     collective: bool = True  # False: runs on one rank only
     variants: tuple[Mapping[str, Any], ...] = ({},)
 
@@ -107,6 +113,7 @@ def all_reduce(parameters: Sequence[ParameterFact], *, phase: str, dtype: str | 
         numel=sum(p.numel for p in parameters),
         dtype=dtype or parameters[0].dtype,
         phase=phase,
+        blocking=phase == "after_backward",
         members=tuple(p.name for p in parameters),
     )
 

@@ -12,7 +12,7 @@ from stepscope.core.errors import DataError, MissingError, Unavailable, UsageErr
 from stepscope.matrix import networks
 from stepscope.matrix.catalog import Catalog
 from stepscope.matrix.expand import PlannedCell, expand
-from stepscope.matrix.identity import cell_id, named
+from stepscope.matrix.identity import cell_id, identity, named
 from stepscope.matrix.machine import Machine
 from stepscope.records import codec
 from stepscope.records.cell import CellSpec
@@ -237,3 +237,20 @@ def test_unreadable_data_stops_the_expansion(matrix: Read, cpu: Machine, catalog
 def test_data_that_does_not_fit_is_found_when_the_file_is_read(matrix: Read) -> None:
     with pytest.raises(UsageError, match=r"base.dataset: thirteen does not fit; use another number"):
         matrix(PAIR, "base.dataset_options.samples=13")
+
+
+def test_a_mesh_gives_the_ranks_and_a_batch_is_of_its_data_shards(plan: Plan) -> None:
+    (cell,) = plan("axes: {strategy: [ddp], mesh: [{tp: 2, dp: 2}]}\n")
+    assert (cell.spec.world_size, cell.spec.mesh, cell.spec.micro_batch) == (4, {"dp": 2, "tp": 2}, 24)
+    assert cell.unsupported == "ddp has no mesh dimension tp: it takes dp"
+
+
+def test_a_mesh_of_data_parallel_ranks_is_the_cell_without_one(plan: Plan) -> None:
+    same = plan("axes: {strategy: [ddp], world_size: [2], mesh: [{dp: 2}, null, {dp: 2, tp: 1}]}\n")
+    assert [cell.spec.mesh for cell in same] == [{}]
+    assert "mesh" not in identity(same[0].spec)
+
+
+def test_a_mesh_of_other_ranks_is_refused_where_it_is_written(matrix: Read) -> None:
+    with pytest.raises(UsageError, match=r"axes.mesh\[1\]: dp 2 x tp 2 = 4 ranks, and world_size is 2: use dp 1 or world"):
+        matrix("axes: {strategy: [ddp], world_size: [2], mesh: [{dp: 2}, {dp: 2, tp: 2}]}\n")

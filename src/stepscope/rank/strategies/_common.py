@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 
@@ -25,11 +27,15 @@ class Session(Protocol):
         session.zero_grad()
 
     trainable: call this for the forward pass (the module or its wrapper).
-    loss_factor: 1 when gradients are summed over ranks, world size when the strategy averages them (DDP).
+    loss_factor: 1 when gradients are summed over ranks, number of data shards when the strategy averages them (DDP).
+    parameters: what the optimizer updates on this rank: shards where the strategy shards them.
+    model_part: ranks with the same one hold the same whole parameters (a pipeline: the stage).
     """
 
     trainable: nn.Module
     loss_factor: float
+    parameters: list[nn.Parameter]
+    model_part: int
 
     def micro_step(self, *, last: bool) -> AbstractContextManager[None]: ...
 
@@ -37,15 +43,30 @@ class Session(Protocol):
 
     def zero_grad(self) -> None: ...
 
+    def optimizer(self, kind: Callable[..., Optimizer], **options: Any) -> Optimizer:
+        """``kind(parameters, **options)``, or what the strategy makes of it."""
+        ...
+
+    def full_parameters(self) -> dict[str, Tensor]:
+        """The whole parameters of this rank's part of the model by name. All ranks call it together, outside a step."""
+        ...
+
+    def full_gradients(self) -> dict[str, Tensor]:
+        """Their whole gradients, those that there are, between ``finish`` and ``zero_grad``. All ranks call it together."""
+        ...
+
     def close(self) -> None:
-        """Remove hooks and wrappers; the module is plain again."""
+        """Remove hooks and wrappers; the module is plain again, unless the spec says ``sharded``."""
         ...
 
 
 class PlainSession:
     """The module as it is, no communication: what the other sessions start from."""
 
+    model_part = 0
+
     def __init__(self, module: nn.Module) -> None:
+        self.module = module
         self.trainable = module
         self.loss_factor = 1.0
         self.parameters = trainable_parameters(module)
@@ -61,9 +82,24 @@ class PlainSession:
         for parameter in self.parameters:
             parameter.grad = None
 
+    def optimizer(self, kind: Callable[..., Optimizer], **options: Any) -> Optimizer:
+        return kind(self.parameters, **options)
+
+    def full_parameters(self) -> dict[str, Tensor]:
+        return {name: whole(p.detach()) for name, p in self.module.named_parameters()}
+
+    def full_gradients(self) -> dict[str, Tensor]:
+        found = ((name, p.grad) for name, p in self.module.named_parameters())
+        return {name: whole(gradient) for name, gradient in found if gradient is not None}
+
     def close(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """``tensor``, gathered where its shards lie on several ranks."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def trainable_parameters(module: nn.Module) -> list[nn.Parameter]:

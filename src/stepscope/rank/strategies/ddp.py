@@ -36,7 +36,7 @@ class DdpSession(PlainSession):
         self.ddp.broadcast_buffers = False
         self.powersgd = _register_hook(self.ddp, mesh, options)
         self.trainable = self.ddp
-        self.loss_factor = float(mesh.world_size)
+        self.loss_factor = float(mesh.data_size)
 
     @contextmanager
     def micro_step(self, *, last: bool) -> Iterator[None]:
