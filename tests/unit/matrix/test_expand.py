@@ -252,5 +252,7 @@ def test_a_mesh_of_data_parallel_ranks_is_the_cell_without_one(plan: Plan) -> No
 
 
 def test_a_mesh_of_other_ranks_is_refused_where_it_is_written(matrix: Read) -> None:
-    with pytest.raises(UsageError, match=r"axes.mesh\[1\]: dp 2 x tp 2 = 4 ranks, and world_size is 2: use dp 1 or world"):
+    with pytest.raises(
+        UsageError, match=r"axes.mesh\[1\]: dp 2 x tp 2 = 4 ranks, and world_size is 2: use dp 1 or world"
+    ):
         matrix("axes: {strategy: [ddp], world_size: [2], mesh: [{dp: 2}, {dp: 2, tp: 2}]}\n")
