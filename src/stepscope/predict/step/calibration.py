@@ -44,7 +44,7 @@ class StepCalibration:
     launch_tp_us: float = 150.0
     elementwise_factor: float = 1.5
     tp_overlap: float = 0.2
-    pp_overlap: float = 0.7
+    pp_overlap: float = 0.0
     ep_overlap: float = 0.0
     comm_rate: float = 0.80
     overlap_slowdown: float = 1.08

@@ -11,7 +11,7 @@ from stepscope.predict.step.cluster import Cluster
 from stepscope.predict.step.model import ModelShape
 
 Recompute = Literal["none", "selective", "full"]
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zbv"]
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 MOST_GPUS = 1_000_000
 

@@ -13,6 +13,7 @@ from stepscope.predict.step.data_parallel import exposed, held
 from stepscope.predict.step.layout import Layout, check
 from stepscope.predict.step.memory import StepMemory, stage_memory
 from stepscope.predict.step.model import CONVENTIONS, ModelShape
+from stepscope.predict.step.pipeline_time import pipeline_time
 from stepscope.predict.step.stages import Stage, stages_of
 
 Z80 = 1.2816
@@ -92,15 +93,23 @@ class StepPrediction:
 
 
 def predict_step(
-    model: ModelShape, cluster: Cluster, layout: Layout, calibration: StepCalibration | None = None
+    model: ModelShape,
+    cluster: Cluster,
+    layout: Layout,
+    calibration: StepCalibration | None = None,
+    *,
+    simulated: bool = True,
 ) -> StepPrediction:
-    """Prices one optimizer step. Raises UsageError with everything that makes the layout impossible."""
+    """Prices one optimizer step. simulated: a pipeline pass by pass, not by formula (fast, for searches and fits).
+
+    Raises UsageError with everything that makes the layout impossible.
+    """
     check(model, cluster, layout)
     c = calibration or StepCalibration()
     stages = stages_of(model, cluster, layout, c)
     memories = [stage_memory(model, layout, stage, index, c) for index, stage in enumerate(stages)]
     fullest = max(range(len(stages)), key=lambda index: memories[index].total)
-    budget = _budget(model, cluster, layout, stages, c)
+    budget = _budget(model, cluster, layout, stages, c, simulated=simulated)
     missing = _extrapolated(model, cluster, c)
     reach = math.exp(Z80 * c.log_sigma * (1.5 if missing else 1.0))
     peak = cluster.gpu.peak(layout.precision)
@@ -134,11 +143,10 @@ def hardware_flop_per_token(model: ModelShape, layout: Layout) -> float:
     return layers * (1 + again) + extra + 6.0 * model.embedding_params
 
 
-def _budget(model: ModelShape, cluster: Cluster, layout: Layout, stages: list[Stage], c: StepCalibration) -> Budget:
+def _budget(model: ModelShape, cluster: Cluster, layout: Layout, stages: list[Stage], c: StepCalibration, *, simulated: bool) -> Budget:
     m = layout.micro_batches
     slowest = max(stages, key=lambda stage: stage.forward + stage.backward)
-    each = slowest.forward + slowest.backward
-    bubble, sends = _pipeline(layout, stages, each, c)
+    bubble, sends = pipeline_time(layout, stages, c, simulated=simulated)
     dp = max(exposed(model, cluster, layout, stage, c) for stage in {id(s): s for s in stages}.values())
     optimizer = max(_optimizer(model, cluster, layout, stage, c) for stage in stages)
     parts = Budget(
@@ -155,19 +163,6 @@ def _budget(model: ModelShape, cluster: Cluster, layout: Layout, stages: list[St
     )
     spread = parts.step * c.spread_per_doubling * max(0.0, math.log2(layout.gpus / 8))
     return Budget(**{**parts.parts, "other": parts.other + spread}).times(c.factor)
-
-
-def _pipeline(layout: Layout, stages: list[Stage], each: float, c: StepCalibration) -> tuple[float, float]:
-    """Seconds of bubble, and of sends that nothing hides: 1F1B (METRICS), (p-1)/v of a micro-batch when interleaved, a third
-    with a zero-bubble schedule (Qi et al., arXiv 2401.10241: H1)."""
-    p, v, m = layout.pp, layout.vpp, layout.micro_batches
-    if p == 1:
-        return 0.0, 0.0
-    others = sum(stage.forward + stage.backward for stage in stages) - each
-    bubble = others / (3 if layout.schedule == "zero-bubble" else v)
-    send = stages[0].send
-    sends = 2 * (p - 1) * send + 2 * m * v * send * (1 - c.pp_overlap)
-    return bubble, sends
 
 
 def _optimizer(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, c: StepCalibration) -> float:
