@@ -55,7 +55,9 @@ def run(options: Predict) -> int:
             json=options.json,
         )
     if options.collective is None:
-        raise UsageError("nothing to predict", why="neither --collective nor --buckets was given", fix=_EXAMPLE)
+        raise UsageError(
+            "nothing to predict", why="neither --model, --collective nor --buckets was given", fix=_EXAMPLE
+        )
     op = known_op(options.collective)
     if options.gpus is None:
         raise UsageError("the number of ranks is missing", why="--gpus was not given", fix=_EXAMPLE)
@@ -86,7 +88,7 @@ def _mode(options: Predict) -> tuple[str, Collection[str]]:
         return "--buckets", ("buckets", "calib", "cell", "json")
     if options.calib is not None:  # of the machine that was measured: nothing of a specification
         return "--calib", ("collective", "size", "sizes", "gpus", "network", "dtype", "calib", "json")
-    return "--collective", vars(options).keys() - {"cell"}
+    return "--collective", vars(options).keys() - {"cell", "layout", "memory", "what_if", "chart"}
 
 
 def _sizes(options: Predict, op: str) -> tuple[int, ...]:

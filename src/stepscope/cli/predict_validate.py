@@ -6,7 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.console import err, out, print_document
+from stepscope.cli.console import out, print_document
+from stepscope.cli.predict_chart import write_chart
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import counted
 from stepscope.predict.collectives import Given, MeasuredRow, ValidationReport, read_measured_tables, validate
@@ -14,10 +15,9 @@ from stepscope.predict.published.grade import Answer, Question, document
 from stepscope.predict.published.material import Material
 from stepscope.predict.published.questions import QUESTIONS
 from stepscope.records.codec import headed
-from stepscope.report.render import picture, terminal
+from stepscope.report.render import terminal
 from stepscope.report.views import published
 from stepscope.report.views.predicted import build_validation
-from stepscope.store.writer import write_bytes
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.predict import Predict
@@ -90,17 +90,7 @@ def _show(report: ValidationReport | None, asked: list[tuple[Question, Answer]])
 
 def _draw(asked: list[tuple[Question, Answer]], file: Path) -> None:
     """Predicted over measured speed as a picture. Raises UsageError for another kind of file, WriteError."""
-    import json
-
-    kind = file.suffix.removeprefix(".")
-    formats = [known for known in picture.FORMATS if known == kind]
-    if not formats:
-        raise UsageError(
-            f"--chart {file} is not a picture", fix=f"end it with {', '.join(f'.{n}' for n in picture.FORMATS)}"
-        )
     charts = published.prepare(asked)
     if not charts:
         raise DataError("nothing to draw", why="the folder has no training run that can be predicted")
-    work = json.dumps(published.draw(charts[0])), charts[0].title, published.caption(charts[0]), (formats[0],)
-    write_bytes(file, picture.pictures(work)[1])
-    err().print(f"wrote {file}", style="dim", soft_wrap=True, markup=False)
+    write_chart(file, charts[0], published.draw, published.caption)

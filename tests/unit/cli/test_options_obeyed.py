@@ -61,7 +61,8 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "network": ["--network", "infiniband-ndr"], "adapters": ["--adapters", "1"], "sharp": ["--sharp"],
         "algorithm": ["--algorithm", "ring"], "caller": ["--caller", "torch"], "dtype": ["--dtype", "bf16"],
         "calib": ["--calib", "calib.json"], "validate": ["--validate", "."], "buckets": ["--buckets", "."],
-        "cell": ["--cell", "x"], "json": ["--json"],
+        "cell": ["--cell", "x"], "json": ["--json"], "model": ["--model", "gpt-125m"], "layout": ["--layout", "zero=3"],
+        "memory": ["--memory"], "what_if": ["--what-if", "batch=2x"], "chart": ["--chart", "OUT/chart.svg"],
     },
     "bench": {
         "preset": ["--preset", "imdb"], "list_": ["--list"], "show": ["--show"], "plan": ["--plan"],
@@ -130,6 +131,10 @@ MODES: dict[str, tuple[str, list[str]]] = {
     "predict --calib": ("predict", [
         "predict", "--collective", "all_reduce", "--size", "1K", "--gpus", "2", "--calib", "calib.json",
     ]),
+    "predict --model": ("predict", [
+        "predict", "--model", "llama2-7b", "--gpu", "h100-sxm", "--gpus", "16,64", "--layout", "sp=off,tp=2", "--network",
+        "infiniband-hdr",
+    ]),
     "bench --list": ("bench", ["bench", "--list"]),
     "bench --show": ("bench", ["bench", "--preset", "quick", "--show"]),
     "bench --plan": ("bench", ["bench", "--preset", "quick", "--plan"]),
@@ -149,6 +154,7 @@ EXEMPT: dict[tuple[str, str], str] = {
     ("report", "md"): SAME,
     ("compare", "columns"): "the loss of the columns is left out on both sides",
     ("predict --collective", "caller"): "changes figures of launch-bound sizes only",
+    ("predict --model", "chart"): "shown by its file",
     ("predict --collective", "dtype"): "tells only whether a size is a whole number of elements",
     ("bench --plan", "emulate_network"): "cells are named by what differs between them; --json has it",
     **{

@@ -213,3 +213,59 @@ def test_what_is_no_calibration_is_not_called_damaged(tmp_path: Path, capsys: py
     code, _, told = run([*asked, str(file)], capsys)
     assert code == ExitCode.USAGE
     assert "fit 1 (all_reduce on 2 ranks) has no curve" in told
+
+
+STEP = [
+    "predict",
+    "--model",
+    "llama3-8b",
+    "--gpu",
+    "h100-sxm",
+    "--network",
+    "infiniband-ndr",
+    "--layout",
+    "mbs=2,seq=4096",
+]
+
+
+def test_a_named_model_on_several_numbers_of_gpus(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    chart = tmp_path / "scaling.svg"
+    code, text, _ = run([*STEP, "--gpus", "64,8", "--layout", "zero=3", "--chart", str(chart)], capsys)
+    assert code == ExitCode.OK
+    for word in ("llama3-8b on 64 x H100", "80%:", "efficiency", "knee", "MFU", "causal", "fits", "computation"):
+        assert word in text
+    assert "GPUs: " in chart.read_text()
+
+
+def test_memory_and_one_change(capsys: pytest.CaptureFixture[str]) -> None:
+    _, text, _ = run([*STEP, "--gpus", "64", "--memory", "--what-if", "gpu=b200"], capsys)
+    for word in ("does not fit", "optimizer state", "cheapest first", "with gpu=b200", "x the speed"):
+        assert word in text
+
+
+def test_a_step_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    _, text, _ = run([*STEP, "--gpus", "8,16", "--json"], capsys)
+    document = json.loads(text)
+    first = document["predictions"][0]
+    assert document["kind"] == "step"
+    assert [p["gpus"] for p in document["predictions"]] == [8, 16]
+    assert sum(first["budget_s"].values()) == pytest.approx(first["step_s"])
+    assert first["low_s"] < first["step_s"] < first["high_s"]
+    assert set(first["mfu"]) == {"causal", "non-causal", "no attention"}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--gpus", "8", "--size", "1K"], "--model does not go with --size"),
+        (["--gpus", "8", "--chart", "x.png"], "several numbers of GPUs"),
+        (["--gpus", "8,16", "--chart", "x.doc"], "is no picture"),
+        ([], "--gpus is missing"),
+        (["--gpus", "10000000"], "1,000,000"),
+        (["--gpus", "8", "--model", "llama9"], "unknown model 'llama9'"),
+    ],
+)
+def test_a_step_that_cannot_be_predicted(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, text = run([*STEP, *more], capsys)
+    assert code == ExitCode.USAGE
+    assert said in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from stepscope.core.errors import UsageError
+from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.suggest import unknown
 from stepscope.predict.step.cluster import Cluster
 from stepscope.predict.step.model import ModelShape
@@ -14,6 +14,8 @@ Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zbv"]
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 MOST_GPUS = 1_000_000
+MOST_TOKENS = 1 << 30
+"""Of a step; beyond, somebody counted tokens for sequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +135,13 @@ def _mismatches(model: ModelShape, cluster: Cluster, layout: Layout) -> list[str
         found.append(f"vpp {layout.vpp} needs pp above 1")
     if layout.seq_len % layout.cp:
         found.append(f"sequences of {layout.seq_len} are not divisible by cp {layout.cp}")
-    if layout.global_batch % (layout.dp * layout.micro_batch):
+    tokens = layout.global_batch * layout.seq_len
+    if tokens > MOST_TOKENS:
+        found.append(
+            f"a global batch of {layout.global_batch:,} sequences of {layout.seq_len:,} is {tokens:.3g} tokens a step: "
+            "batches count sequences, not tokens"
+        )
+    elif layout.global_batch % (layout.dp * layout.micro_batch):
         found.append(
             f"a global batch of {layout.global_batch} sequences is not a multiple of dp {layout.dp} x micro-batch "
             f"{layout.micro_batch}"
@@ -144,6 +152,6 @@ def _mismatches(model: ModelShape, cluster: Cluster, layout: Layout) -> list[str
         found.append(f"ep {layout.ep}, but {model.name} has no experts")
     elif layout.ep > 1 and (model.experts % layout.ep or (layout.dp * layout.cp) % layout.ep):
         found.append(f"ep {layout.ep} must divide {model.experts} experts and dp x cp = {layout.dp * layout.cp}")
-    if isinstance(cluster.gpu.peak(layout.precision), float) is False:
+    if isinstance(cluster.gpu.peak(layout.precision), Unavailable):
         found.append(f"{cluster.gpu.name} has no {layout.precision} rate")
     return found

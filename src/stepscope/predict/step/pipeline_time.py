@@ -29,25 +29,26 @@ def pipeline_time(
 
 
 def _formulas(layout: Layout, stages: Sequence[Stage], send: float) -> tuple[float, float]:
-    """1F1B: the other stages' passes once; interleaving divides that by the chunks, zero-bubble (Qi et al., arXiv 2401.10241,
-    H1) by three. Messages: twice through the pipe; and as 1F1B keeps p micro-batches in flight in a cycle of p stages and
-    2 (p - 1) messages, 2 (p - 1) / p of them for each micro-batch."""
+    """1F1B: the other stages' passes once; interleaving divides that by the chunks, zero-bubble by three (ZB-H1, Qi et al.,
+    arXiv 2401.10241). Messages: twice through the pipe; and as 1F1B keeps p micro-batches in flight in a cycle of p stages
+    and 2 (p - 1) messages, 2 (p - 1) / p of them for each micro-batch.
+    """
     p, v, m = layout.pp, layout.vpp, layout.micro_batches
     each = [stage.forward + stage.backward for stage in stages]
     bubble = (sum(each) - max(each)) / (3 if layout.schedule.startswith("z") else v)
-    hops = 2 * (p - 1) * v
+    hops = 2.0 * (p - 1) * v
     if layout.schedule == "1f1b" and v == 1:
         hops += 2 * m * (p - 1) / p
     return bubble, hops * send
 
 
 def _simulated(layout: Layout, stages: Sequence[Stage], send: float) -> tuple[float, float] | None:
-    """Two rounds of micro-batches; every further one takes as long as the busiest rank. None: no such schedule, too large."""
+    """Two rounds of micro-batches; each further one takes what the busiest rank does. None: no such schedule, too large."""
     schedule = "interleaved" if layout.vpp > 1 and layout.schedule == "1f1b" else layout.schedule
     p, v, m = layout.pp, layout.vpp, layout.micro_batches
     few = m if m <= 3 * p else 2 * p + m % p
     plan = PipelineLayout(schedule=schedule, ranks=p, micro_batches=few, chunks=v)
-    if plan.problem or 2 * p * v * few > MOST_TASKS or schedule == "gpipe" and few < m:
+    if plan.problem or 2 * p * v * few > MOST_TASKS or (schedule == "gpipe" and few < m):
         return None
     ranks = plan.rank_of_stage
 

@@ -143,7 +143,9 @@ def hardware_flop_per_token(model: ModelShape, layout: Layout) -> float:
     return layers * (1 + again) + extra + 6.0 * model.embedding_params
 
 
-def _budget(model: ModelShape, cluster: Cluster, layout: Layout, stages: list[Stage], c: StepCalibration, *, simulated: bool) -> Budget:
+def _budget(
+    model: ModelShape, cluster: Cluster, layout: Layout, stages: list[Stage], c: StepCalibration, *, simulated: bool
+) -> Budget:
     m = layout.micro_batches
     slowest = max(stages, key=lambda stage: stage.forward + stage.backward)
     bubble, sends = pipeline_time(layout, stages, c, simulated=simulated)
