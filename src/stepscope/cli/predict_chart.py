@@ -18,7 +18,7 @@ def write_chart(file: Path, datum: Any, draw: Callable[[Any], Any], caption: Cal
     formats = [known for known in picture.FORMATS if known == file.suffix.removeprefix(".").lower()]
     if not formats:
         ends = ", ".join(f".{name}" for name in picture.FORMATS)
-        raise UsageError(f"--chart {file} is no picture", fix=f"end it with {ends}")
+        raise UsageError(f"--chart {file} is not a picture", fix=f"end it with {ends}")
     work = json.dumps(draw(datum)), datum.title, caption(datum), (formats[0],)
     write_bytes(file, picture.pictures(work)[1])
     err().print(f"wrote {file}", style="dim", soft_wrap=True, markup=False)

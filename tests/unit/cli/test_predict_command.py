@@ -259,7 +259,7 @@ def test_a_step_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--gpus", "8", "--size", "1K"], "--model does not go with --size"),
         (["--gpus", "8", "--chart", "x.png"], "several numbers of GPUs"),
-        (["--gpus", "8,16", "--chart", "x.doc"], "is no picture"),
+        (["--gpus", "8,16", "--chart", "x.doc"], "is not a picture"),
         ([], "--gpus is missing"),
         (["--gpus", "10000000"], "1,000,000"),
         (["--gpus", "8", "--model", "llama9"], "unknown model 'llama9'"),
