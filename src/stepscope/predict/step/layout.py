@@ -138,7 +138,7 @@ def _mismatches(model: ModelShape, cluster: Cluster, layout: Layout) -> list[str
     tokens = layout.global_batch * layout.seq_len
     if tokens > MOST_TOKENS:
         found.append(
-            f"a global batch of {layout.global_batch:,} sequences of {layout.seq_len:,} is {tokens:.3g} tokens a step: "
+            f"a global batch of {layout.global_batch:,} sequences of {layout.seq_len:,} is {tokens:.3g} tokens per step: "
             "batches count sequences, not tokens"
         )
     elif layout.global_batch % (layout.dp * layout.micro_batch):

@@ -71,7 +71,7 @@ def parse_layout(texts: tuple[str, ...], model: ModelShape) -> AskedLayout:
         pp = given.get("pp", 1)
         acc = 1 if pp == 1 else MICRO_BATCHES_PER_STAGE * pp
         why = "" if pp == 1 else f" ({MICRO_BATCHES_PER_STAGE} x pp)"
-        assumed.append(f"neither gbs nor acc given: {acc} micro-batch{'es' if acc > 1 else ''} a step and rank{why}")
+        assumed.append(f"neither gbs nor acc given: {acc} micro-batch{'es' if acc > 1 else ''} per step and rank{why}")
     if given.get("zero") == 3 and given.get("precision", "bf16") != "fp32":
         given.setdefault("reduce_bytes", 4)
     if given.get("vpp", 1) > 1 and "schedule" not in given:
