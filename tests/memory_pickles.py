@@ -23,10 +23,18 @@ def frames(*where: str) -> list[dict[str, Any]]:
     return found
 
 
-def live(size: int, *, asked: int | None = None, at: int | None = None, where: str | None = None) -> dict[str, Any]:
+Where = str | tuple[str, ...] | None
+"""A stack, innermost first."""
+
+
+def _stack(where: Where) -> list[dict[str, Any]]:
+    return frames(*((where,) if isinstance(where, str) else where or ()))
+
+
+def live(size: int, *, asked: int | None = None, at: int | None = None, where: Where = None) -> dict[str, Any]:
     """A block in use; asked: bytes requested."""
     made = {"size": size, "requested_size": size if asked is None else asked, "state": "active_allocated"}
-    return {**made, "address": at, "frames": frames(where) if where else []}
+    return {**made, "address": at, "frames": _stack(where)}
 
 
 def free(size: int) -> dict[str, Any]:
@@ -54,16 +62,16 @@ def segment(*blocks: dict[str, Any], device: int = 0, expandable: bool = False) 
     }  # fmt: skip
 
 
-def event(action: str, size: int, *, at: int = 0, where: str | None = None, us: int = 0, **more: Any) -> dict[str, Any]:
+def event(action: str, size: int, *, at: int = 0, where: Where = None, us: int = 0, **more: Any) -> dict[str, Any]:
     made = {"action": action, "addr": at, "size": size, "stream": 0, "time_us": us}
-    return {**made, "frames": frames(where) if where else [], **more}
+    return {**made, "frames": _stack(where), **more}
 
 
-def alloc(at: int, size: int, where: str | None = None) -> dict[str, Any]:
+def alloc(at: int, size: int, where: Where = None) -> dict[str, Any]:
     return event("alloc", size, at=at, where=where)
 
 
-def release(at: int, size: int, where: str | None = None) -> list[dict[str, Any]]:
+def release(at: int, size: int, where: Where = None) -> list[dict[str, Any]]:
     """What freeing a tensor leaves: asked for, and done."""
     return [
         event("free_requested", size, at=at, where=where),
@@ -76,8 +84,10 @@ def contents(
     trace: Sequence[dict[str, Any]] = (),
     *,
     settings: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     return {
+        **more,
         "segments": list(segments),
         "device_traces": [list(trace)],
         "allocator_settings": {"expandable_segments": False, **(settings or {})},

@@ -166,12 +166,18 @@ def _show_out_of_memory(layout: ProfileLayout, options: Profile | Run) -> None:
     from stepscope.cli.evidence import read_evidence
     from stepscope.cli.findings import print_findings
     from stepscope.diagnose.engine import diagnose
+    from stepscope.report.render import terminal
+    from stepscope.report.views import memory_kinds
 
     console = out()
     console.print()
     console.rule("stepscope: out of memory")
     try:
-        print_findings(diagnose(read_evidence(Report(paths=failed))).findings)
+        evidence = read_evidence(Report(paths=failed))
+        print_findings(diagnose(evidence).findings)
+        console.print()
+        table = memory_kinds.build(evidence.memory[:1])
+        console.print(terminal.render(table, width=console.width, footnotes=False), soft_wrap=True)
     except StepscopeError as error:
         err().print(f"error: {error}", style="red", soft_wrap=True)
     named = shlex.quote(str(failed[0] if len(failed) == 1 else layout.memory))

@@ -4,14 +4,36 @@ from __future__ import annotations
 
 from stepscope.core.dataclass import dataclass
 
+PARAMETER, GRADIENT, OPTIMIZER = "parameters", "gradients", "optimizer"
+ACTIVATION, TEMPORARY, UNKNOWN = "activations", "temporary", "unknown"
+KINDS = (PARAMETER, GRADIENT, OPTIMIZER, ACTIVATION, TEMPORARY, UNKNOWN)
+"""What a block was for. Buffers count as parameters, DDP's buckets as gradients; unknown: allocated before the history, or
+kept by the script for longer than a step."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryHolder:
-    """Bytes that live blocks allocated from one place in the code hold."""
+    """Bytes of one kind that live blocks hold, by the place in the code that asked for them, or by module.
 
-    where: str  # innermost Python frame outside torch: file:line function
+    where: innermost Python frame outside torch, ``file:line function``; or the module's name, or where it was called.
+    """
+
+    where: str
     size_bytes: int
     blocks: int
+    kind: str = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOverTime:
+    """Requested bytes by kind at the highest moment of each slice of the history, at most a few hundred.
+
+    times_ns: from the first event on; None where events have no times. events: events before each moment.
+    """
+
+    times_ns: tuple[int, ...] | None
+    events: tuple[int, ...]
+    bytes_by_kind: tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +52,10 @@ class MemorySnapshot:
     driver. retries: times that cached segments were given back directly before a new one was asked for: an allocation that
     did not fit, or torch.cuda.empty_cache(). late_*: in the second half of the recorded requests, where a training loop has
     long settled; late_allocations: requests there.
-    holders: at the time of the snapshot; peak_holders: at the recorded peak. Largest first.
+    holders: at the time of the snapshot, by line; peak_holders, peak_modules: at the recorded peak, by line and by module.
+    Largest first; the largest ones only. kinds, peak_kinds: all requested bytes by kind; they add up to requested_bytes and
+    peak_requested_bytes. named: the snapshot says itself which blocks are parameters, gradients and optimizer state.
+    rank, step: of the job, where `stepscope profile --memory` or `run --memory` took the snapshot; step: steps done.
     """
 
     path: str
@@ -60,6 +85,13 @@ class MemorySnapshot:
     late_retries: int = 0
     holders: tuple[MemoryHolder, ...] = ()
     peak_holders: tuple[MemoryHolder, ...] = ()
+    peak_modules: tuple[MemoryHolder, ...] = ()
+    kinds: tuple[tuple[str, int], ...] = ()
+    peak_kinds: tuple[tuple[str, int], ...] = ()
+    over_time: MemoryOverTime | None = None
+    named: bool = False
+    rank: int | None = None
+    step: int | None = None
     settings: tuple[tuple[str, str], ...] = ()  # of the allocator (expandable_segments, ...), as recorded
     notes: tuple[str, ...] = ()
 

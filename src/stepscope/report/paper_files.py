@@ -9,6 +9,7 @@ from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.records.finding import Diagnosis
 from stepscope.records.training import ScalingRow, TrainingRun
+from stepscope.report.page.tables import memory_tables
 from stepscope.report.performance_report import performance_report
 from stepscope.report.render import csv, latex, markdown
 from stepscope.report.table import Table
@@ -73,6 +74,7 @@ def tables(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, ra
         "collectives": comm.build(evidence.comm),
         "findings": findings.build(diagnosis.findings),
     }
+    made |= {table.key: table for table in memory_tables(evidence)}
     return {stem: table for stem, table in made.items() if table.rows}
 
 

@@ -8,6 +8,7 @@ from stepscope import __version__
 from stepscope.core.units import format_percent
 from stepscope.records.finding import Advice, Diagnosis, Finding, Skipped
 from stepscope.report import files_found
+from stepscope.report.page.tables import memory_tables
 from stepscope.report.render.text import ascii_text, paragraph, render
 from stepscope.report.summary import environment_lines
 from stepscope.report.views import runs, scaling
@@ -24,6 +25,7 @@ def performance_report(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs:
         _findings(diagnosis.findings),
         _scaling(evidence, drop_epochs),
         _runs(evidence, drop_epochs),
+        *(f"{_heading(table.title)}\n{render(table)}" for table in memory_tables(evidence)),
         _skipped(diagnosis.skipped),
         _quiet(diagnosis),
         _machine(evidence),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from stepscope.environment.topology import Topology, parse_topology
-from stepscope.records.memory_snapshot import MemorySnapshot
+from stepscope.records.memory_snapshot import MemoryHolder, MemoryOverTime, MemorySnapshot
 from stepscope.report.render import markdown
-from stepscope.report.views import memory_snapshots, topology
+from stepscope.report.views import memory_holders, memory_kinds, memory_snapshots, topology
 
 MATRIX = """\
         GPU0    GPU1    NIC0    CPU Affinity
@@ -41,3 +41,32 @@ def test_a_snapshots_peak_stands_in_bytes() -> None:
     assert {c.key: v.raw for c, v in zip(table.columns, table.rows[0].values, strict=True)}[
         "peak_requested_bytes"
     ] == 2 << 30
+
+
+def test_kinds_at_the_peak_add_up_in_the_table_and_are_areas_in_the_chart() -> None:
+    snapshot = MemorySnapshot(
+        path="a/memory.pickle", device=0, segments=2, segment_bytes=9 << 20, allocated_bytes=4 << 20, active_bytes=4 << 20,
+        inactive_split_bytes=0, largest_free_bytes=0, events=9, peak_requested_bytes=8 << 20, requested_bytes=3 << 20,
+        kinds=(("parameters", 2 << 20), ("gradients", 1 << 20)),
+        peak_kinds=(("parameters", 2 << 20), ("activations", 6 << 20)),
+        history_ns=5_000_000,
+        peak_holders=(MemoryHolder(where="m.py:1 f", kind="activations", size_bytes=6 << 20, blocks=3),),
+        over_time=MemoryOverTime(
+            times_ns=(0, 2_000_000, 5_000_000), events=(0, 5, 9),
+            bytes_by_kind=(("parameters", (2 << 20,) * 3), ("gradients", (0, 0, 1 << 20)), ("activations", (0, 6 << 20, 0))),
+        ),
+    )  # fmt: skip
+    rows = [[value.raw for value in row.values[1:]] for row in memory_kinds.build((snapshot,)).rows]
+    assert rows == [
+        ["parameters", 2 << 20, 0.25, 2 << 20],
+        ["gradients", 0, 0.0, 1 << 20],
+        ["activations", 6 << 20, 0.75, 0],
+        ["all", 8 << 20, 1.0, 3 << 20],
+    ]
+    (datum,) = memory_kinds.prepare((snapshot,))
+    layers = memory_kinds.area_chart(datum)["layer"]
+    tops = {each["data"]["values"][1]["series"]: each["data"]["values"][1]["to"] for each in layers}
+    assert tops == {"parameters": 2.0, "gradients": 2.0, "activations": 8.0}
+    assert "Peak 8.00 MiB: parameters 2.00 MiB (25%), activations 6.00 MiB (75%)." in memory_kinds.caption(datum)
+    (line,) = memory_holders.build_all((snapshot,))[0].rows
+    assert [value.text for value in line.values[1:5]] == ["m.py:1 f", "activations", "6.00 MiB", "75%"]

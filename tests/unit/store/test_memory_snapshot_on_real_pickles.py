@@ -81,3 +81,16 @@ def test_the_history_and_the_blocks_agree(name: str) -> None:
     assert sum(h.size_bytes for h in found.peak_holders) <= peak
     assert first >= 0
     assert found.history_complete is (first == 0)
+    assert sum(size for _, size in found.kinds) == found.requested_bytes
+    assert sum(size for _, size in found.peak_kinds) == found.peak_requested_bytes
+    assert found.over_time is not None
+    moments = zip(*(sizes for _, sizes in found.over_time.bytes_by_kind), strict=True)
+    assert max(map(sum, moments)) == found.peak_requested_bytes
+
+
+def test_a_real_step_holds_twice_its_gradients_in_adam_s_state() -> None:
+    found, _ = both(FILES[2])
+    kinds = dict(found.kinds)
+    assert 0.999 < kinds["parameters"] / kinds["gradients"] <= 1  # 49 vectors have the size of another block
+    assert kinds["optimizer"] == 2 * kinds["gradients"]
+    assert kinds["unknown"] < 0.01 * (found.requested_bytes or 0)

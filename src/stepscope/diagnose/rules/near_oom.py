@@ -4,7 +4,8 @@ What
 ----
 Compares the peak bytes of a run, and the peak reserved bytes of a memory snapshot, with the capacity of the device,
 never with the allocator's pool; reports runs that ran out of memory. `memory-peak` judges cells of `stepscope bench`,
-whose plan it knows. Remedies are ordered by cost.
+whose plan it knows. Remedies are ordered by cost; of a snapshot, those are left out that free a kind of memory which
+holds next to nothing.
 
 Why
 ---
@@ -24,17 +25,27 @@ Training deep nets with sublinear memory cost, 2016 (recomputation); PyTorch doc
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bytes_binary, format_percent
-from stepscope.core.words import counted
+from stepscope.core.words import counted, listed
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.hardware import find
 from stepscope.records.finding import Advice, Finding, Severity, Skipped
-from stepscope.records.memory_snapshot import MemoryHolder
+from stepscope.records.memory_snapshot import (
+    ACTIVATION,
+    GRADIENT,
+    OPTIMIZER,
+    PARAMETER,
+    TEMPORARY,
+    UNKNOWN,
+    MemoryHolder,
+    MemorySnapshot,
+)
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
 from stepscope.results.scaling import shards
@@ -44,6 +55,9 @@ MOST_SHARE = Threshold(
     unit="of the device's capacity",
     source="CUDA context and NCCL buffers take 1 to 3 GB beside the pool, 2 to 8% of 40 and 80 GB devices, and "
     "fragments take more",
+)
+WORTH_FREEING = Threshold(
+    value=0.1, unit="of the peak", source="sparing all of a kind that holds less makes no room for a larger request"
 )
 _RECOMPUTE = "about a third more computation (4/3)"
 
@@ -70,24 +84,7 @@ def check(evidence: Evidence) -> Said:
     near = sorted((each for each in known if each.share >= MOST_SHARE.value), key=lambda each: -each.share)
     found = [*(_failed(evidence, run) for run in failed)]
     found += [_near(near[0], near[1:])] if near else []
-    for memory in evidence.memory:
-        if memory.oom_events and memory.oom_request_bytes is not None:
-            free = memory.oom_driver_free_bytes
-            left = "" if free is None else f" with {format_bytes_binary(free)} left in the driver"
-            found.append(
-                _finding(
-                    f"{counted(memory.oom_events, 'request')} failed: {format_bytes_binary(memory.oom_request_bytes)} wanted"
-                    f"{left}",
-                    (
-                        f"reserved {format_bytes_binary(memory.segment_bytes)}, in use "
-                        f"{format_bytes_binary(memory.allocated_bytes)}",
-                        *_largest(memory.peak_holders or memory.holders),
-                    ),
-                    "certain: recorded by the allocator",
-                    None,
-                    f"{Path(memory.path).name}, device {memory.device}",
-                )
-            )
+    found += _failed_requests(evidence)
     if found:
         return tuple(found)
     if known:
@@ -102,8 +99,48 @@ def check(evidence: Evidence) -> Said:
     )
 
 
+def _failed_requests(evidence: Evidence) -> Iterable[Finding]:
+    """One finding for the ranks of a job, of the fullest one: the others fail with it."""
+    failed = [memory for memory in evidence.memory if memory.oom_events and memory.oom_request_bytes is not None]
+    if not failed:
+        return
+    memory = max(failed, key=lambda each: each.allocated_bytes)
+    free, wanted = memory.oom_driver_free_bytes, format_bytes_binary(memory.oom_request_bytes or 0)
+    left = "" if free is None else f" with {format_bytes_binary(free)} left in the driver"
+    capacity = f" of {format_bytes_binary(memory.capacity_bytes)}" if memory.capacity_bytes else ""
+    held = [f"{kind} {format_bytes_binary(size)} ({format_percent(share)})" for kind, size, share in _kinds(memory)]
+    others = [_name(each) for each in failed if each is not memory]
+    said = [
+        f"reserved {format_bytes_binary(memory.segment_bytes)}{capacity}, in use "
+        f"{format_bytes_binary(memory.allocated_bytes)}",
+        *([f"at the peak: {', '.join(held)}"] if held else []),
+        *_largest(memory.peak_holders or memory.holders),
+        *([f"out of memory too: {listed(others, at_most=4)}"] if others else []),
+    ]
+    yield _finding(
+        f"{counted(memory.oom_events, 'request')} failed: {wanted} wanted{left}",
+        tuple(said),
+        "certain: recorded by the allocator",
+        None,
+        _name(memory),
+        kinds={kind: share for kind, _, share in _kinds(memory)},
+    )
+
+
+def _name(memory: MemorySnapshot) -> str:
+    step = "" if memory.step is None else f", after {counted(memory.step, 'step')}"
+    return f"{Path(memory.path).name}, device {memory.device}{step}"
+
+
+def _kinds(memory: MemorySnapshot) -> list[tuple[str, int, float]]:
+    """Kind, bytes and share of the peak, or of what is held at the snapshot; the largest first."""
+    kinds = memory.peak_kinds or memory.kinds
+    whole = sum(size for _, size in kinds)
+    return [(kind, size, size / whole) for kind, size in sorted(kinds, key=lambda each: -each[1])]
+
+
 def _largest(holders: tuple[MemoryHolder, ...]) -> tuple[str, ...]:
-    return tuple(f"{format_bytes_binary(each.size_bytes)} held at {each.where}" for each in holders[:3])
+    return tuple(f"{format_bytes_binary(h.size_bytes)} of {h.kind} held at {h.where}" for h in holders[:3])
 
 
 def _foreign(evidence: Evidence) -> list[TrainingRun]:
@@ -144,8 +181,7 @@ def _snapshots(evidence: Evidence) -> list[_Full]:
             size, source = known
         peak = memory.segment_bytes if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes
         if not memory.oom_events:
-            name = f"{Path(memory.path).name}, device {memory.device}"
-            found.append(_Full(name=name, peak_bytes=peak, capacity_bytes=size, source=source, run=None))
+            found.append(_Full(name=_name(memory), peak_bytes=peak, capacity_bytes=size, source=source, run=None))
     return found
 
 
@@ -217,20 +253,25 @@ def _finding(
     *,
     severity: Severity = "problem",
     host: bool = False,
+    kinds: Mapping[str, float] | None = None,
 ) -> Finding:
     return Finding(
         severity=severity,
         title=title,
         evidence=said,
         confidence=confidence,
-        advice=_remedies(run, host=host),
+        advice=_remedies(run, host=host, kinds=kinds or {}),
         priority="failure" if severity == "problem" else "performance",
         subject=subject,
     )
 
 
-def _remedies(run: TrainingRun | None, *, host: bool) -> tuple[Advice, ...]:
-    """Cheapest first; what the run already does is left out."""
+def _remedies(run: TrainingRun | None, *, host: bool, kinds: Mapping[str, float]) -> tuple[Advice, ...]:
+    """Cheapest first; what the run already does, and what frees a kind that holds next to nothing, is left out."""
+
+    def holds(*named: str) -> bool:
+        return not kinds or sum(kinds.get(kind, 0.0) for kind in (*named, UNKNOWN)) >= WORTH_FREEING.value
+
     first = "no cost: set gradients to None, keep no tensor for logging (loss.item())"
     advice = [
         Advice(text=f"{first}, fewer data workers with smaller queues")
@@ -240,22 +281,23 @@ def _remedies(run: TrainingRun | None, *, host: bool) -> tuple[Advice, ...]:
             command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         )
     ]
-    if run is None or run.micro_batch is None or run.micro_batch > 1:
+    if (run is None or run.micro_batch is None or run.micro_batch > 1) and holds(ACTIVATION, TEMPORARY):
         half = f" ({run.micro_batch // 2} instead of {run.micro_batch})" if run and run.micro_batch else ""
         advice.append(
             Advice(text=f"low cost: halve the micro-batch{half} and double the accumulation, same global batch")
         )
-    if run is None or run.precision in (None, "fp32", "tf32"):
+    if (run is None or run.precision in (None, "fp32", "tf32")) and holds(ACTIVATION, TEMPORARY):
         advice.append(Advice(text="use bf16 autocast, which halves activations and often saves time"))
     ranks = run.world_size if run is not None else None
-    replicated = run is None or not shards(run.strategy)
-    if replicated and (ranks is None or ranks > 1):
+    replicated = (run is None or not shards(run.strategy)) and (ranks is None or ranks > 1)
+    if replicated and holds(OPTIMIZER):
         n = f" from 12 to {12 / ranks:.1f} bytes a parameter" if ranks else ""
         advice.append(Advice(text=f"same traffic: shard the optimizer state (ZeRO-1); with Adam it shrinks{n}"))
-    advice.append(Advice(text=f"costs {_RECOMPUTE}: recompute activations in the backward pass"))
-    if replicated and (ranks is None or ranks > 1):
+    if holds(ACTIVATION):
+        advice.append(Advice(text=f"costs {_RECOMPUTE}: recompute activations in the backward pass"))
+    if replicated and holds(PARAMETER, GRADIENT):
         advice.append(Advice(text="50% more traffic: shard parameters too (FSDP, ZeRO-3)"))
-    if not host:
+    if not host and holds(OPTIMIZER, ACTIVATION):
         advice.append(Advice(text="highest cost: move optimizer state or activations to the host"))
     return tuple(advice)
 
@@ -266,5 +308,5 @@ RULE = Rule(
     needs=(),
     look=check,
     protocol=3,
-    thresholds={"share": MOST_SHARE},
+    thresholds={"share": MOST_SHARE, "worth_freeing": WORTH_FREEING},
 )

@@ -38,6 +38,7 @@ _FIRST = (
     "accuracy",
     "loss",
     "memory",
+    "memory_kinds",
 )
 """Views whose charts come first, in this order."""
 

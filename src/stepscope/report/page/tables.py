@@ -9,7 +9,16 @@ from stepscope.core.words import counted
 from stepscope.report.comm_tables import build_all
 from stepscope.report.table import Column, Table, Value
 from stepscope.report.trace_sections import table as trace_table
-from stepscope.report.views import epochs, memory_snapshots, nccl_debug, runs, scaling_budget, topology
+from stepscope.report.views import (
+    epochs,
+    memory_holders,
+    memory_kinds,
+    memory_snapshots,
+    nccl_debug,
+    runs,
+    scaling_budget,
+    topology,
+)
 from stepscope.report.views import history as history_view
 from stepscope.results.comm_facts import topology_of
 from stepscope.results.evidence import Evidence, TraceEvidence
@@ -100,8 +109,14 @@ def machine_tables(evidence: Evidence) -> tuple[Table, ...]:
     links = topology_of(evidence)
     found = [table for debug in evidence.nccl for table in nccl_debug.build_all(debug) if table.rows]
     found += [topology.build(links)] if links is not None and len(links.devices) > 1 else []
-    found += [memory_snapshots.build(evidence.memory)] if evidence.memory else []
-    return tuple(found)
+    return (*found, *memory_tables(evidence))
+
+
+def memory_tables(evidence: Evidence) -> tuple[Table, ...]:
+    """Memory snapshots: the devices, then what held their memory by kind, by line and by module."""
+    memory = evidence.memory
+    made = (memory_snapshots.build(memory), memory_kinds.build(memory), *memory_holders.build_all(memory))
+    return tuple(table for table in made if table.rows)
 
 
 def trace_tables(evidence: Evidence, *, first: Sequence[str] = ()) -> tuple[tuple[str, tuple[Shown, ...]], ...]:

@@ -1,32 +1,28 @@
 """The recorded history of an allocator: how high it went, what lived then, and how often it asked the driver.
 
-The history is a ring: its beginning may be lost, its end is the snapshot. So it is walked back from the snapshot.
+The history is a ring: its beginning may be lost, its end is the snapshot. So it is counted back from the snapshot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
+
+import numpy as np
+
+from stepscope.records.memory_snapshot import KINDS, MemoryOverTime
+from stepscope.store.importers import _memory_lives
+from stepscope.store.importers._memory_lives import Life, alive
 
 _GROWS = frozenset(["segment_alloc", "segment_map"])
 _SHRINKS = frozenset(["segment_free", "segment_unmap"])
+SLICES = 200
 
 
-class _Event(Protocol):
-    action: str
-    addr: int
-    size: int
+class Event(_memory_lives.Event, Protocol):
     time_us: int | None
     device_free: int | None
-    frames: list[Any] | None
-
-
-class _Block(Protocol):
-    size: int
-    requested_size: int | None
-    address: int | None
-    frames: list[Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,54 +37,50 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """peak_requested: bytes that live tensors asked for. live_at_peak: (bytes, frames) of what lived then.
+    """peak_requested: bytes that live tensors asked for. at_peak: what lived then.
 
     complete: nothing lived before the first event. late: the second half of the requests and what lies between them.
     """
 
     peak_requested: int
     peak_reserved: int
-    live_at_peak: tuple[tuple[int, Sequence[Any]], ...]
+    at_peak: tuple[Life, ...]
+    over_time: MemoryOverTime
     complete: bool
     span_ns: int | None
     ooms: int
-    last_oom: _Event | None
+    last_oom: Event | None
     reserved_at_oom: int | None
     whole: Counts
     late: Counts
 
 
-def history_of(trace: Sequence[_Event], live: Sequence[_Block], *, reserved: int) -> History:
-    """``live``: what lives at the snapshot, ``reserved``: what is reserved there."""
-    asked = peak = sum(_requested(b) for b in live)
+def history_of(trace: Sequence[Event], lives: Sequence[Life], *, reserved: int) -> History:
+    """``lives``: judged, of this trace; ``reserved``: what is reserved at the snapshot."""
     held = most_held = reserved
-    peak_after = len(trace)  # number of events before the peak
     ooms = 0
-    last_oom: _Event | None = None
+    last_oom: Event | None = None
     reserved_at_oom: int | None = None
-    for number in range(len(trace) - 1, -1, -1):
-        event = trace[number]
+    for event in reversed(trace):
         if event.action == "oom":
             ooms += 1
             if last_oom is None:
                 last_oom, reserved_at_oom = event, held
-        elif event.action == "alloc":
-            asked -= event.size
-        elif event.action == "free_requested":
-            asked += event.size
         elif event.action in _GROWS:
             held -= event.size
         elif event.action in _SHRINKS:
             held += event.size
         most_held = max(most_held, held)
-        if asked > peak:
-            peak, peak_after = asked, number
     times = [event.time_us for event in trace if event.time_us is not None]
+    levels = _levels(lives, len(trace))
+    total = levels.sum(axis=1)
+    peak = int(np.argmax(total))  # events before it
     return History(
-        peak_requested=peak,
+        peak_requested=int(total[peak]),
         peak_reserved=most_held,
-        live_at_peak=_live_after(trace, live, peak_after),
-        complete=asked == 0,
+        at_peak=tuple(alive(lives, peak - 1)),
+        over_time=_over_time(trace, levels, total),
+        complete=not any(life.begins < 0 for life in lives),
         span_ns=(max(times) - min(times)) * 1000 if times else None,
         ooms=ooms,
         last_oom=last_oom,
@@ -98,30 +90,46 @@ def history_of(trace: Sequence[_Event], live: Sequence[_Block], *, reserved: int
     )
 
 
-def _half_of_requests(trace: Sequence[_Event]) -> int:
+def _levels(lives: Sequence[Life], events: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """Bytes by kind, before the first event and after each."""
+    changes = np.zeros((events + 1, len(KINDS)), dtype=np.int64)
+    for life in lives:
+        kind = KINDS.index(life.kind)
+        changes[life.begins + 1, kind] += life.size
+        if life.ends is not None and life.ends < events:
+            changes[life.ends + 1, kind] -= life.size
+    return np.cumsum(changes, axis=0)
+
+
+def _over_time(
+    trace: Sequence[Event],
+    levels: np.ndarray[tuple[int, int], np.dtype[np.int64]],
+    total: np.ndarray[tuple[int], np.dtype[np.int64]],
+) -> MemoryOverTime:
+    """The highest moment of each slice of the history: of time where it has times, else of events."""
+    times = [event.time_us for event in trace]
+    timed = all(time is not None and time >= 0 for time in times) and len(set(times)) > 1
+    at = np.maximum.accumulate(np.array(times if timed else range(len(trace)), dtype=np.int64))
+    at = np.concatenate([at[:1], at]) - at[0]  # what lives before the first event stands at its time
+    slice_ = at * SLICES // (int(at[-1]) + 1)
+    order = np.lexsort((total, slice_))  # the highest of each slice is its last
+    chosen = order[np.flatnonzero(np.append(slice_[order][1:] != slice_[order][:-1], True))]
+    return MemoryOverTime(
+        times_ns=tuple((at[chosen] * 1000).tolist()) if timed else None,
+        events=tuple(chosen.tolist()),
+        bytes_by_kind=tuple(
+            (kind, tuple(levels[chosen, n].tolist())) for n, kind in enumerate(KINDS) if levels[:, n].any()
+        ),
+    )
+
+
+def _half_of_requests(trace: Sequence[Event]) -> int:
     """Number of events up to and with the request in the middle: growing a pool takes more events than using it."""
     requests = [number for number, event in enumerate(trace) if event.action == "alloc"]
     return requests[len(requests) // 2 - 1] + 1 if len(requests) > 1 else len(trace)
 
 
-def _live_after(trace: Sequence[_Event], live: Sequence[_Block], number: int) -> tuple[tuple[int, Sequence[Any]], ...]:
-    """What lived after the first ``number`` events. A free carries the frames of its allocation."""
-    there: dict[object, tuple[int, Sequence[Any]]] = {
-        (position if block.address is None else block.address, block.address is None): (
-            _requested(block),
-            block.frames or (),
-        )
-        for position, block in enumerate(live)
-    }
-    for event in reversed(trace[number:]):
-        if event.action == "alloc":
-            there.pop((event.addr, False), None)
-        elif event.action == "free_requested":
-            there[event.addr, False] = (event.size, event.frames or ())
-    return tuple(there.values())
-
-
-def _counts(trace: Sequence[_Event]) -> Counts:
+def _counts(trace: Sequence[Event]) -> Counts:
     retries = 0
     before = ""
     for event in trace:
@@ -135,7 +143,3 @@ def _counts(trace: Sequence[_Event]) -> Counts:
         driver_frees=sum(e.action in _SHRINKS for e in trace),
         retries=retries,
     )
-
-
-def _requested(block: _Block) -> int:
-    return block.size if block.requested_size is None else block.requested_size

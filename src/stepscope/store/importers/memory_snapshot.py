@@ -6,9 +6,9 @@ A pickle is read with an unpickler that knows no class and no function; a snapsh
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -16,17 +16,16 @@ import msgspec
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.imported import Imported, LeftOut
-from stepscope.records.memory_snapshot import MemoryHolder, MemorySnapshot
+from stepscope.records.memory_snapshot import GRADIENT, KINDS, OPTIMIZER, PARAMETER, MemoryHolder, MemorySnapshot
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._memory_history import History, history_of
+from stepscope.store.importers._memory_lives import Life, alive, judge, lives_of, place, requested
 from stepscope.store.importers._plain_pickle import PROTOCOL_MARK, plain_values
 from stepscope.store.reader import read_bytes
 
 HOLDERS = 20
 """Places in the code that are kept, largest first."""
 
-UNKNOWN_PLACE = "unknown place (allocated before the recorded history)"
-_TORCH_ONLY = "inside torch (no Python frame)"
 _LIVE = "active_allocated"
 _FREE = "inactive"
 _SIGNATURE_BYTES = 4096
@@ -66,6 +65,18 @@ class Event:
     time_us: Moment | None = None
     device_free: Bytes | None = None
     frames: list[Any] | None = None
+    user_metadata: str | None = None
+
+
+@dataclass(kw_only=True)
+class _Job:
+    """What the hook of `stepscope profile` adds. tensors: device, address, kind and name of what is known."""
+
+    rank: int
+    step: int
+    tensors: list[tuple[int, int, str, str]]
+    device: int | None = None
+    capacity_bytes: Bytes | None = None
 
 
 @dataclass(kw_only=True)
@@ -73,6 +84,7 @@ class _Snapshot:
     segments: list[_Segment]
     device_traces: list[list[Event]] = field(default_factory=list)
     allocator_settings: dict[str, Any] = field(default_factory=dict)
+    stepscope: _Job | None = None
 
 
 def read_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
@@ -110,13 +122,24 @@ def read_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
     return tuple(_device(snapshot, device, source) for device in devices)
 
 
+_KINDS = {"parameter": PARAMETER, "buffer": PARAMETER, "gradient": GRADIENT, "optimizer": OPTIMIZER}
+"""Kinds in the hook's words."""
+
+
 def _device(snapshot: _Snapshot, device: int, source: str) -> MemorySnapshot:
     segments = [s for s in snapshot.segments if s.device == device]
     blocks = [b for s in segments for b in s.blocks]
     live = [b for b in blocks if b.state == _LIVE]
+    for block in live:
+        block.frames = block.frames or _frames_of_2_0(block)
     trace = snapshot.device_traces[device] if device < len(snapshot.device_traces) else []
     free = [b.size for b in blocks if b.state == _FREE]
     allocated = sum(b.size for b in live)
+    job = snapshot.stepscope
+    known = {a: (_KINDS[k], name) for d, a, k, name in job.tensors if d == device and k in _KINDS} if job else {}
+    lives = lives_of(trace, live)
+    judge(lives, known)
+    now = alive(lives, len(trace))
     record = MemorySnapshot(
         path=source,
         device=device,
@@ -128,19 +151,22 @@ def _device(snapshot: _Snapshot, device: int, source: str) -> MemorySnapshot:
         inactive_split_bytes=sum(map(_split_bytes, segments)),
         largest_free_bytes=max(free, default=0),
         events=len(trace),
-        holders=holders((requested(b), _frames(b)) for b in live),
+        holders=_holders(now, lambda life: place(life.stack)),
+        kinds=_kinds(now),
+        capacity_bytes=job.capacity_bytes if job is not None and job.device == device else None,
+        named=bool(known),
+        rank=None if job is None else job.rank,
+        step=None if job is None else job.step,
         settings=_settings(snapshot.allocator_settings),
         notes=tuple(_notes(segments, allocated, trace)),
     )
-    if not trace:
-        return record
-    return _with_history(record, history_of(trace, live, reserved=record.segment_bytes))
+    return _with_history(record, history_of(trace, lives, reserved=record.segment_bytes)) if trace else record
 
 
 def _with_history(record: MemorySnapshot, history: History) -> MemorySnapshot:
     last = history.last_oom
-    capacity = None
-    if last is not None and last.device_free is not None and history.reserved_at_oom is not None:
+    capacity = record.capacity_bytes
+    if capacity is None and last is not None and last.device_free is not None and history.reserved_at_oom is not None:
         capacity = history.reserved_at_oom + last.device_free
     return replace(
         record,
@@ -159,13 +185,11 @@ def _with_history(record: MemorySnapshot, history: History) -> MemorySnapshot:
         late_driver_allocations=history.late.driver_allocations,
         late_driver_frees=history.late.driver_frees,
         late_retries=history.late.retries,
-        peak_holders=holders(history.live_at_peak),
+        peak_holders=_holders(history.at_peak, lambda life: place(life.stack)),
+        peak_modules=_holders([life for life in history.at_peak if life.module], lambda life: life.module),
+        peak_kinds=_kinds(history.at_peak),
+        over_time=history.over_time,
     )
-
-
-def requested(block: Block) -> int:
-    """Bytes asked for; snapshots before torch 2.1 only have the rounded size."""
-    return block.size if block.requested_size is None else block.requested_size
 
 
 def _split_bytes(segment: _Segment) -> int:
@@ -176,40 +200,28 @@ def _split_bytes(segment: _Segment) -> int:
     return sum(b.size for b in segment.blocks if b.state == _FREE)
 
 
-def holders(live: Iterable[tuple[int, Sequence[Any]]]) -> tuple[MemoryHolder, ...]:
-    """Bytes by place in the code, the :data:`HOLDERS` largest."""
-    sizes: dict[str, int] = defaultdict(int)
-    blocks: dict[str, int] = defaultdict(int)
-    for size, frames in live:
-        where = place(frames)
-        sizes[where] += size
-        blocks[where] += 1
-    largest = sorted(sizes, key=lambda where: (-sizes[where], where))[:HOLDERS]
-    return tuple(MemoryHolder(where=w, size_bytes=sizes[w], blocks=blocks[w]) for w in largest)
+def _holders(lives: Sequence[Life], where: Callable[[Life], str]) -> tuple[MemoryHolder, ...]:
+    """Bytes by place and kind, the :data:`HOLDERS` largest."""
+    sizes: dict[tuple[str, str], int] = defaultdict(int)
+    blocks: dict[tuple[str, str], int] = defaultdict(int)
+    for life in lives:
+        key = where(life), life.kind
+        sizes[key] += life.size
+        blocks[key] += 1
+    largest = sorted(sizes, key=lambda key: (-sizes[key], key))[:HOLDERS]
+    return tuple(MemoryHolder(where=k[0], kind=k[1], size_bytes=sizes[k], blocks=blocks[k]) for k in largest)
 
 
-def place(frames: Sequence[Any]) -> str:
-    """``model.py:120 forward``: the innermost Python frame outside torch, its file with the folder it is in."""
-    python = [f for f in frames if isinstance(f, Mapping) and str(f.get("filename", "")).endswith(".py")]
-    if not python:
-        return UNKNOWN_PLACE if not frames else _TORCH_ONLY
-    own = [f for f in python if not _is_torchs(str(f["filename"]))]
-    frame = (own or python)[0]
-    file = "/".join(PurePosixPath(str(frame["filename"]).replace("\\", "/")).parts[-2:])
-    return f"{file}:{frame.get('line', '?')} {frame.get('name', '')}".rstrip()
+def _kinds(lives: Sequence[Life]) -> tuple[tuple[str, int], ...]:
+    sizes = {kind: sum(life.size for life in lives if life.kind == kind) for kind in KINDS}
+    return tuple((kind, size) for kind, size in sizes.items() if size)
 
 
-def _is_torchs(filename: str) -> bool:
-    return "/torch/" in filename.replace("\\", "/")
-
-
-def _frames(block: Block) -> Sequence[Any]:
+def _frames_of_2_0(block: Block) -> list[Any]:
     """Snapshots of torch 2.0 keep frames in a history of the block, newest first."""
-    if block.frames:
-        return block.frames
     first = block.history[0] if block.history else None
     frames = first.get("frames") if isinstance(first, Mapping) else None
-    return frames if isinstance(frames, list) else ()
+    return frames if isinstance(frames, list) else []
 
 
 def _settings(settings: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -64,7 +64,31 @@ def test_a_failed_request_in_a_snapshot_names_who_held_the_memory(tmp_path: Path
     path = dump(tmp_path / "s.pickle", [segment(live(60 * MIB, at=1, where=where))], trace)
     (found,) = RULE.check(load_evidence([path]))
     assert found.title == "1 request failed: 50.0 MiB wanted with 20.0 MiB left in the driver"
-    assert "60.0 MiB held at proj/model.py:12 attention" in found.evidence
+    assert "60.0 MiB of unknown held at proj/model.py:12 attention" in found.evidence
+
+
+def test_remedies_for_what_holds_next_to_nothing_are_left_out(tmp_path: Path) -> None:
+    """Half of the memory is the optimizer's: a smaller batch would not make room."""
+    script = "/home/me/train.py:9 <module>"
+    parameter = ("/home/me/model.py:2 __init__", script)
+    state = ("/x/torch/optim/adam.py:3 _init_group", script)
+    held = [live(300 * MIB, at=1, where=parameter), live(600 * MIB, at=2, where=state)]
+    trace = [alloc(1, 300 * MIB, parameter), alloc(2, 600 * MIB, state), event("oom", 50 * MIB, device_free=MIB)]
+    (found,) = RULE.check(load_evidence([dump(tmp_path / "s.pickle", [segment(*held)], trace)]))
+    assert "at the peak: optimizer 600 MiB (67%), parameters 300 MiB (33%)" in found.evidence
+    texts = " ".join(advice.text for advice in found.advice)
+    assert "ZeRO-1" in texts
+    assert "micro-batch" not in texts
+    assert "recompute" not in texts
+
+
+def test_ranks_that_fail_together_are_one_finding(tmp_path: Path) -> None:
+    for rank, size in enumerate((40, 60)):
+        trace = [event("oom", 50 * MIB, device_free=MIB)]
+        dump(tmp_path / f"oom-rank-{rank}.pickle", [segment(live(size * MIB))], trace)
+    (found,) = RULE.check(load_evidence([tmp_path]))
+    assert found.subject == "oom-rank-1.pickle, device 0"
+    assert "out of memory too: oom-rank-0.pickle, device 0" in found.evidence
 
 
 def test_an_unknown_device_is_not_judged() -> None:

@@ -1,0 +1,299 @@
+"""Every block of an allocator's history from its request to its release, and what kind of memory it was.
+
+Kinds are facts where the snapshot names its tensors (`stepscope profile --memory` does). Else they follow from two things
+that the history holds: who asked (an optimizer; no Python stack at all, as in autograd's own thread; a module's
+constructor; a module's forward pass), and what was asked for in between (a gradient outlives the backward pass, an
+activation outlives the forward pass, a temporary neither).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import PurePosixPath
+from typing import Any, Protocol
+
+from stepscope.records.memory_snapshot import ACTIVATION, GRADIENT, OPTIMIZER, PARAMETER, TEMPORARY, UNKNOWN
+
+_IN_OPTIMIZER, _IN_BACKWARD, _IN_SETUP, _IN_FORWARD, _ELSEWHERE = range(5)
+
+_SETUP = frozenset({
+    "__init__", "_apply", "reset_parameters", "load_state_dict", "to_empty", "from_pretrained", "_ddp_init_helper",
+    "fully_shard",
+})  # fmt: skip
+"""Functions inside which parameters and buffers come to be."""
+
+_BUCKETS = "/torch/nn/parallel/distributed.py"
+_CHECKED = 1000
+"""Releases that are compared with their requests."""
+
+TORCH_ONLY = "inside torch (no Python frame)"
+UNKNOWN_PLACE = "unknown place (allocated before the recorded history)"
+
+
+_NOWHERE = -1
+"""Address of a block whose snapshot does not tell it."""
+
+
+class Event(Protocol):
+    action: str
+    addr: int
+    size: int
+    frames: list[Any] | None
+    user_metadata: str | None
+
+
+class Block(Protocol):
+    size: int
+    requested_size: int | None
+    address: int | None
+    frames: list[Any] | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Life:
+    """A block of ``size`` requested bytes. begins, ends: numbers of events; -1: before the history, None: still alive.
+
+    stack: of its request, innermost first; empty where that was not recorded. module: as the job named it.
+    """
+
+    size: int
+    begins: int
+    stack: Sequence[Any]
+    address: int
+    ends: int | None = None
+    kind: str = UNKNOWN
+    module: str = ""
+
+    def lives_after(self, event: int) -> bool:
+        """Whether it lives once events up to number ``event`` have happened."""
+        return self.begins <= event and (self.ends is None or self.ends > event)
+
+
+def lives_of(trace: Sequence[Event], live: Sequence[Block]) -> list[Life]:
+    """Every block that the history or the snapshot knows. live: blocks in use at the snapshot."""
+    lives: list[Life] = []
+    open_: dict[int, Life] = {}
+    frees: list[tuple[Life, Sequence[Any]]] = []
+    for number, event in enumerate(trace):
+        if event.action == "alloc":
+            if (lost := open_.get(event.addr)) is not None:
+                lost.ends = number
+            life = Life(
+                size=event.size,
+                begins=number,
+                stack=event.frames or (),
+                address=event.addr,
+                module=event.user_metadata or "",
+            )
+            open_[event.addr] = life
+            lives.append(life)
+        elif event.action == "free_requested":
+            ended = open_.pop(event.addr, None)
+            if ended is None:
+                ended = Life(size=event.size, begins=-1, stack=(), address=event.addr)
+                lives.append(ended)
+            ended.ends = number
+            frees.append((ended, event.frames or ()))
+    _take_stacks_of_frees(frees)
+    for block in live:
+        known = None if block.address is None else open_.pop(block.address, None)
+        if known is None:
+            known = Life(
+                size=requested(block),
+                begins=-1,
+                stack=block.frames or (),
+                address=_NOWHERE if block.address is None else block.address,
+            )
+            lives.append(known)
+        known.size = requested(block)
+    for lost in open_.values():  # neither released nor there: the snapshot's end is all that is known
+        lost.ends = len(trace)
+    return lives
+
+
+def _take_stacks_of_frees(frees: Sequence[tuple[Life, Sequence[Any]]]) -> None:
+    """A release carries the stack of the request with ``context="alloc"``, its own with ``context="all"`` (the default)."""
+    checked = [pair for pair in frees if pair[0].begins >= 0 and pair[0].stack][:_CHECKED]
+    if checked and all(_python(life.stack) == _python(stack) for life, stack in checked):
+        for life, stack in frees:
+            life.stack = life.stack or stack
+
+
+def requested(block: Block) -> int:
+    """Bytes asked for; snapshots before torch 2.1 only have the rounded size."""
+    return block.size if block.requested_size is None else block.requested_size
+
+
+def judge(lives: Sequence[Life], facts: Mapping[int, tuple[str, str]]) -> None:
+    """Give every life its kind and module. facts: address -> (kind, tensor's name) of what lives at the snapshot."""
+    stages = _Stages(lives, told=any(_python(life.stack) for life in lives))
+    sizes: set[int] = set()
+    for life in lives:
+        if life.ends is not None:
+            continue
+        if (fact := facts.get(life.address)) is not None:
+            life.kind, name = fact
+            life.module = name.rpartition(".")[0] or life.module
+        elif stages.of(life) == _IN_SETUP:
+            life.kind = _kind(life, stages, sizes, named=bool(facts))
+        if life.kind == PARAMETER or life.begins < 0:
+            sizes.add(life.size)
+    for life in lives:
+        if life.ends is not None or life.address not in facts:
+            life.kind = _kind(life, stages, sizes, named=bool(facts))
+        life.module = life.module or call_sites(life.stack)
+    _parameters_of_gradients(lives)
+
+
+def _parameters_of_gradients(lives: Sequence[Life]) -> None:
+    """Of what was there before the history and lasts, as many blocks of a size as there are gradients: their parameters.
+
+    Where there are more (an optimizer's state has the same sizes), they stay unknown.
+    """
+    gradients = Counter(life.size for life in lives if life.kind == GRADIENT and life.ends is None)
+    older = [life for life in lives if life.kind == UNKNOWN and life.begins < 0 and life.ends is None]
+    there = Counter(life.size for life in older)
+    for life in older:
+        if there[life.size] == gradients[life.size]:
+            life.kind = PARAMETER
+
+
+def _kind(life: Life, stages: _Stages, sizes: set[int], *, named: bool) -> str:
+    """sizes: of known parameters. named: all that lives at the snapshot in modules and optimizers has its kind already."""
+    stage = stages.of(life)
+    lasts = life.ends is None
+    if not stages.told or (life.begins < 0 and not life.stack):
+        return UNKNOWN
+    if stage == _IN_SETUP:
+        if not lasts:
+            return TEMPORARY
+        return GRADIENT if stages.in_buckets(life) else UNKNOWN if named else PARAMETER
+    if life.begins < 0:
+        return OPTIMIZER if stage == _IN_OPTIMIZER else UNKNOWN
+    end = stages.end_of_run(life)
+    if life.ends is not None and life.ends < end:
+        return TEMPORARY
+    if stages.in_buckets(life):
+        return GRADIENT
+    if stage == _IN_OPTIMIZER:
+        return TEMPORARY if named and lasts else OPTIMIZER
+    if stage == _IN_BACKWARD:
+        if named and lasts:
+            return TEMPORARY
+        if stages.last <= end:  # nothing was asked for after it: gradients are told by their size
+            return UNKNOWN if not sizes else GRADIENT if life.size in sizes else TEMPORARY
+        crosses = life.ends is None or stages.next_request(end) < life.ends
+        return GRADIENT if crosses or life.size in sizes else TEMPORARY
+    passes = stages.backward_passes(life)
+    if lasts and passes > 1:
+        return UNKNOWN
+    if stage == _ELSEWHERE and passes == 0:
+        return UNKNOWN if lasts else TEMPORARY
+    return ACTIVATION
+
+
+class _Stages:
+    """What the program was doing at each request. told: some request has a Python stack, so that one without tells, too."""
+
+    def __init__(self, lives: Sequence[Life], *, told: bool) -> None:
+        self.told = told
+        self._by_stack: dict[tuple[int, ...], tuple[int, bool]] = {}
+        requests = sorted((life.begins, self.of(life)) for life in lives if life.begins >= 0)
+        self.numbers = [number for number, _ in requests]
+        stages = [stage for _, stage in requests]
+        self.last = self.numbers[-1] if requests else -1
+        self._ends: list[int] = [0] * len(requests)
+        for at in range(len(requests) - 1, -1, -1):
+            same = at + 1 < len(requests) and stages[at + 1] == stages[at]
+            self._ends[at] = self._ends[at + 1] if same else self.numbers[at]
+        first = [at for at, stage in enumerate(stages) if stage == _IN_BACKWARD and (not at or stages[at - 1] != stage)]
+        self._backwards = [self.numbers[at] for at in first]
+
+    def of(self, life: Life) -> int:
+        return self._told(life)[0]
+
+    def in_buckets(self, life: Life) -> bool:
+        """Whether DistributedDataParallel asked for it."""
+        return self._told(life)[1]
+
+    def _told(self, life: Life) -> tuple[int, bool]:
+        key = tuple(map(id, life.stack))
+        if key not in self._by_stack:
+            frames = _python(life.stack)
+            self._by_stack[key] = _stage(frames), bool(frames) and frames[0][0].endswith(_BUCKETS)
+        return self._by_stack[key]
+
+    def end_of_run(self, life: Life) -> int:
+        """The last of the requests that follow each other in the same stage."""
+        return self._ends[bisect_right(self.numbers, life.begins) - 1]
+
+    def next_request(self, number: int) -> float:
+        at = bisect_right(self.numbers, number)
+        return self.numbers[at] if at < len(self.numbers) else float("inf")
+
+    def backward_passes(self, life: Life) -> int:
+        """Backward passes that begin while it lives."""
+        until = len(self._backwards) if life.ends is None else bisect_right(self._backwards, life.ends)
+        return until - bisect_right(self._backwards, life.begins)
+
+
+def _stage(frames: Sequence[_Frame]) -> int:
+    if not frames or "/torch/" in frames[-1][0]:  # autograd's thread begins inside torch
+        return _IN_BACKWARD
+    if any("/torch/optim/" in file for file, _, _ in frames):
+        return _IN_OPTIMIZER
+    if any(file.endswith(_ENGINE) for file, _, _ in frames):
+        return _IN_BACKWARD
+    names = {name for _, _, name in frames}
+    if "_call_impl" in names:
+        return _IN_FORWARD
+    return _IN_SETUP if names & _SETUP else _ELSEWHERE
+
+
+_ENGINE = ("/torch/autograd/graph.py", "/torch/autograd/__init__.py")
+_Frame = tuple[str, object, str]
+"""File, line, function."""
+
+
+def _python(stack: Sequence[Any]) -> list[_Frame]:
+    """The Python frames, innermost first."""
+    return [
+        (str(f["filename"]).replace("\\", "/"), f.get("line", "?"), str(f.get("name", "")))
+        for f in stack
+        if isinstance(f, Mapping) and str(f.get("filename", "")).endswith(".py")
+    ]
+
+
+def place(stack: Sequence[Any]) -> str:
+    """``model.py:120 forward``: the innermost Python frame outside torch, its file with the folder it is in."""
+    frames = _python(stack)
+    if not frames:
+        return TORCH_ONLY if stack else UNKNOWN_PLACE
+    file, line, name = next((each for each in frames if "/torch/" not in each[0]), frames[0])
+    return f"{_short(file)}:{line} {name}".rstrip()
+
+
+def call_sites(stack: Sequence[Any]) -> str:
+    """Where the innermost modules of the user's were called: ``model.py:253 > model.py:382``; empty outside of modules."""
+    frames = _python(stack)
+    sites = [
+        f"{_short(file)}:{line}"
+        for (inner_file, _, inner), (file, line, _) in pairwise(frames)
+        if inner in ("_call_impl", "_wrapped_call_impl")
+        and inner_file.endswith("/torch/nn/modules/module.py")
+        and "/torch/" not in file
+    ]
+    return " > ".join(reversed(sites[:2]))
+
+
+def _short(file: str) -> str:
+    return "/".join(PurePosixPath(file).parts[-2:])
+
+
+def alive(lives: Iterable[Life], event: int) -> list[Life]:
+    """Lives once events up to number ``event`` have happened."""
+    return [life for life in lives if life.lives_after(event)]
