@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from stepscope.core.dataclass import dataclass
 
 PARAMETER, GRADIENT, OPTIMIZER = "parameters", "gradients", "optimizer"
@@ -94,6 +96,11 @@ class MemorySnapshot:
     step: int | None = None
     settings: tuple[tuple[str, str], ...] = ()  # of the allocator (expandable_segments, ...), as recorded
     notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """``oom-rank-00000.pickle, device 0``."""
+        return f"{PurePath(self.path).name}, device {self.device}"
 
     @property
     def fragmentation_fraction(self) -> float | None:

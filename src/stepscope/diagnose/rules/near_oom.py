@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bytes_binary, format_percent
@@ -129,7 +128,7 @@ def _failed_requests(evidence: Evidence) -> Iterable[Finding]:
 
 def _name(memory: MemorySnapshot) -> str:
     step = "" if memory.step is None else f", after {counted(memory.step, 'step')}"
-    return f"{Path(memory.path).name}, device {memory.device}{step}"
+    return f"{memory.name}{step}"
 
 
 def _kinds(memory: MemorySnapshot) -> list[tuple[str, int, float]]:

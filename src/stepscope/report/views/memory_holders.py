@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from stepscope.records.memory_snapshot import MemoryHolder, MemorySnapshot
 from stepscope.report.table import Column, Table, binary_size, percent, tabled, whole
 from stepscope.report.views._common import View
-from stepscope.report.views.memory_kinds import name_of
 
 _Row = tuple[MemorySnapshot, MemoryHolder]
 
@@ -29,7 +28,7 @@ def _table(key: str, title: str, what: str, rows: Sequence[_Row], footnotes: tup
         key,
         title,
         (
-            Column("snapshot", "", lambda row: name_of(row[0]), role="group"),
+            Column("snapshot", "", lambda row: row[0].name, role="group"),
             Column(what, what, lambda row: row[1].where, role="identity", lead=True),
             Column("kind", "kind", lambda row: row[1].kind),
             Column("bytes", "held", lambda row: row[1].size_bytes, binary_size),

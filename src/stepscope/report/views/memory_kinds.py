@@ -42,10 +42,6 @@ def build(memory: Sequence[MemorySnapshot]) -> Table:
     )
 
 
-def name_of(memory: MemorySnapshot) -> str:
-    return f"{Path(memory.path).name}, device {memory.device}"
-
-
 def _rows(memory: MemorySnapshot) -> list[_Row]:
     peak, now = dict(memory.peak_kinds), dict(memory.kinds)
     kinds = [kind for kind in KINDS if kind in peak or kind in now]
@@ -53,7 +49,7 @@ def _rows(memory: MemorySnapshot) -> list[_Row]:
     sums += [("all", memory.peak_requested_bytes or 0, memory.requested_bytes or 0)] if kinds else []
     return [
         _Row(
-            snapshot=name_of(memory),
+            snapshot=memory.name,
             kind=kind,
             peak=at_peak if peak else None,
             share=at_peak / memory.peak_requested_bytes if memory.peak_requested_bytes else None,
@@ -98,7 +94,7 @@ def prepare(memory: Sequence[MemorySnapshot]) -> tuple[OverTime, ...]:
             scale, unit = (1e9, "s") if over.times_ns[-1] >= 10e9 else (1e6, "ms")
             at, axis = tuple(time / scale for time in over.times_ns), f"time ({unit})"
         stem = f"{Path(each.path).stem}-{each.device}"
-        charts.append(OverTime(key=stem, title=name_of(each), memory=each, at=at, axis=axis))
+        charts.append(OverTime(key=stem, title=each.name, memory=each, at=at, axis=axis))
     return tuple(charts)
 
 
