@@ -3,6 +3,7 @@
 fsdp(units=..., **Sharding, **Plan)                     FSDP2 with its annotations and memory
 pipeline()                                              GPipe of micro batches; Plan.slow makes a slow stage
 experts(hot={3: 2.5})                                   two exchanges a layer; a hot rank gets and computes more
+tensor(pairs=((0, 1), (2, 3)))                          an all-reduce a layer and pass in each tensor-parallel group
 folder_of(job, folder)                                  written as traces of all ranks
 """
 
@@ -149,6 +150,47 @@ def _experts(machine: Machine, plan: Plan, late: int, *, hot: Mapping[int, float
             yield from exchange()
             machine.compute((plan.backward if backward else plan.forward)[0], round(took * share))
             yield from exchange()
+
+
+def tensor(
+    *, pairs: tuple[tuple[int, ...], ...] = ((0, 1), (2, 3)), gradient_ns: int = 100_000, kind: str = "tp", **plan: Any
+) -> Job:
+    """An all-reduce a layer and pass in each tensor-parallel group; at the end, gradients among ranks of equal place.
+
+    Plan.transfer_ns: of a layer's all-reduce; gradient_ns: of the gradients', which are as large.
+    """
+    made = Plan(**({"world": 4, "shape": "tensor", "layers": 4} | plan))
+    groups = {f"{kind}{i}": ranks for i, ranks in enumerate(pairs)}
+    groups |= {f"dp{i}": ranks for i, ranks in enumerate(zip(*pairs, strict=True)) if len(ranks) > 1}
+    program = partial(_tensor, gradient_ns=gradient_ns, kind=kind)
+    return simulate(made, programs={"tensor": program}, groups=groups)
+
+
+def _tensor(machine: Machine, plan: Plan, late: int, *, gradient_ns: int, kind: str) -> Waiting:
+    mine = [name for name, ranks in machine.groups.items() if machine.rank in ranks]
+    tp = next(name for name in mine if name.startswith(kind))
+    for backward in (False, True):
+        machine.thread = AUTOGRAD if backward else HOST
+        for layer in reversed(range(plan.layers)) if backward else range(plan.layers):
+            if backward:
+                backward_layer(machine, plan, layer, late)
+            else:
+                forward_layer(machine, plan, layer)
+            yield from machine.wait(tp, (yield from machine.collective("all_reduce", tp)))
+    machine.thread = HOST
+    for dp in (name for name in mine if name.startswith("dp")):
+        number = yield from machine.collective("all_reduce", dp, transfer_ns=gradient_ns)
+        yield from machine.wait(dp, number)
+
+
+def on_hosts(evidence: Evidence, *hosts: str, device: str | None = None) -> Evidence:
+    """The same with rank i on hosts[i]."""
+    summary = evidence.traces[0].summary
+    ranks = tuple(
+        replace(p, facts=replace(p.facts, host=host, device_name=device))
+        for p, host in zip(summary.ranks, hosts, strict=True)
+    )
+    return traced(replace(summary, ranks=ranks))
 
 
 def traces_of(job: Job, folder: Path) -> Evidence:

@@ -29,6 +29,33 @@ class ParameterFact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CutModule:
+    """A module that tensor parallelism changes, applied to ``positions`` vectors of a sample.
+
+    style: ``column`` (outputs divided), ``row`` (inputs divided, outputs summed), ``table`` (rows of a look-up table
+    divided, outputs summed), ``head`` (column whose outputs are scores), ``norm`` (whole; with sequence parallelism
+    applied to a share of the positions).
+    """
+
+    name: str
+    style: str
+    positions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelPlan:
+    """How a model is divided over a tensor-parallel group. Modules that are not named are whole on every rank.
+
+    modules: in the order of use. heads: attention heads, dealt out whole; None: no attention.
+    split_at: the module at whose input positions may be divided over the group; None: they may not be.
+    """
+
+    modules: tuple[CutModule, ...]
+    heads: int | None = None
+    split_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """A model as the planner needs it.
 
@@ -38,6 +65,7 @@ class ModelFacts:
     forward_flops_per_sample: 2 FLOP per multiply-add; training = 3 x forward.
     blocks: paths of the modules that a model is naturally cut into, in the order of use: units of sharding, layers, stages.
     optimizer_bytes: state that the optimizer of a user's model keeps on one rank, measured; None: torch's optimizers.
+    tensor_parallel: None where the workload declares none.
     """
 
     parameters: tuple[ParameterFact, ...]
@@ -46,6 +74,7 @@ class ModelFacts:
     ready_order_autocast: tuple[int, ...] | None = None
     blocks: tuple[str, ...] = ()
     optimizer_bytes: int | None = None
+    tensor_parallel: ParallelPlan | None = None
 
     @property
     def num_parameters(self) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # a trace is read for some of them at a time
     from stepscope.records.trace_rules import GradientSync, HostLateness, KernelMix
     from stepscope.records.trace_stragglers import StragglerReport
     from stepscope.records.trace_timeline import RankSpans
-    from stepscope.records.trace_units import ShardedUnits
+    from stepscope.records.trace_units import DividedLayers, ShardedUnits
     from stepscope.records.trace_utilisation import Utilisation
     from stepscope.records.trace_work import (
         AnnotationRow,
@@ -101,6 +101,7 @@ class RankPass:
     sequences: tuple[SequenceRow, ...] = ()
     buckets: tuple[BucketRow, ...] = ()
     units: ShardedUnits | None = None
+    layers: DividedLayers | None = None
     memory: tuple[DeviceMemory, ...] = ()
     utilisation: Utilisation | None = None
     path: CriticalPath | None = None

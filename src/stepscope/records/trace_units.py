@@ -49,3 +49,32 @@ class ShardedUnits:
     calls: tuple[UnitCall, ...]
     reserved_bytes: int | None
     capacity_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCall:
+    """One collective of a tensor-parallel group.
+
+    layer: ``blocks.3``, ``head`` or the like as the job's plan says; without a plan ``call N`` by its place in the forward
+    pass, None where that is unclear. phase: forward | backward.
+    """
+
+    step: int | None
+    layer: str | None
+    op: str
+    phase: str
+    size_bytes: int | None
+    start_ns: int
+    end_ns: int
+    exposed_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DividedLayers:
+    """A rank's tensor parallelism. named_by: plan | order. source: device | cpu_spans."""
+
+    rank: int
+    named_by: str
+    source: str
+    group_size: int | None
+    calls: tuple[LayerCall, ...]

@@ -76,7 +76,7 @@ def document(summary: TraceSummary, diagnosis: Diagnosis) -> dict[str, Any]:
 LISTS = ("phases", "idle", "long_gaps", "groups", "annotations", "sequences", "buckets", "memory")
 """Fields of RankPass that are lists of rows, each with its rank."""
 
-TABLES = ("operators", "kernels", "launches", "copies", "units", "utilisation", "path", "conformance")
+TABLES = ("operators", "kernels", "launches", "copies", "units", "layers", "utilisation", "path", "conformance")
 """Fields of RankPass that are one record a rank."""
 
 

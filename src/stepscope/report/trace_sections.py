@@ -25,6 +25,7 @@ SECTIONS: dict[str, str] = {
     "stragglers": "trace_stragglers",
     "buckets": "trace_buckets",
     "units": "trace_units",
+    "layers": "trace_layers",
     "operators": "trace_operators",
     "kernels": "trace_kernels",
     "launches": "trace_launches",

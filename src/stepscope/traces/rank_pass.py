@@ -18,7 +18,7 @@ DEVICE_ONLY = frozenset({"budget", "overlap"})
 """Sections that the device scan alone can answer, the overlap without its steps."""
 
 EVERYTHING = frozenset({
-    "budget", "operators", "kernels", "launches", "copies", "annotations", "sequences", "buckets", "units",
+    "budget", "operators", "kernels", "launches", "copies", "annotations", "sequences", "buckets", "units", "layers",
     "memory", "utilisation", "path",
 })  # fmt: skip
 """What costs extra beyond the budget; steps, phases, idle causes and collectives come with any full reading."""

@@ -130,6 +130,11 @@ def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted
 
         units = sharded_units(trace, activity, shared.phases, result.communication.collectives)
         result = replace(result, units=units)
+    if "layers" in asked and result.communication is not None:
+        from stepscope.traces.layers import divided_layers
+
+        layers = divided_layers(trace, activity, shared.phases, result.communication.collectives, result.groups)
+        result = replace(result, layers=layers)
     if "memory" in asked:
         from stepscope.traces.memory import memory_timeline
 

@@ -46,7 +46,7 @@ def sharded_units(
     named_by = "annotation" if any(u is not None for u in units) else "order"
     if named_by == "order":
         calls, in_backward = _of_sharding_groups(calls, in_backward)
-        units = _by_order(calls, in_backward)
+        units = by_order(calls, in_backward)
     kept = [
         (c, b, u) for c, b, u in zip(calls, in_backward, units, strict=True) if u is not None or named_by == "order"
     ]
@@ -117,7 +117,8 @@ def _of_sharding_groups(
     return [c for c, _ in mine], [b for _, b in mine]
 
 
-def _by_order(calls: Sequence[RankCollective], in_backward: Sequence[bool]) -> list[str | None]:
+def by_order(calls: Sequence[RankCollective], in_backward: Sequence[bool], *, word: str = "unit") -> list[str | None]:
+    """``unit N`` for each call: its place in the forward pass, which the backward pass visits in reverse; None: unclear."""
     units: list[str | None] = []
     forward: list[RankCollective] = []
     before = True
@@ -127,14 +128,14 @@ def _by_order(calls: Sequence[RankCollective], in_backward: Sequence[bool]) -> l
             if before:
                 forward = []
             forward.append(each)
-            units.append(f"unit {len(forward) - 1}")
+            units.append(f"{word} {len(forward) - 1}")
         else:
             if not before:
                 left = {}
             at = left.get(each.op, len(forward)) - 1
             while at >= 0 and not _alike(forward[at], each):
                 at -= 1
-            units.append(f"unit {at}" if at >= 0 else None)
+            units.append(f"{word} {at}" if at >= 0 else None)
             if at >= 0:
                 left[each.op] = at
         before = back

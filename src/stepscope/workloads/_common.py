@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
 from pydantic import Field, model_validator
 
 from stepscope.config.options import OptionsModel
-from stepscope.records.plan import InputNeeds, ModelFacts, ParameterFact
+from stepscope.records.plan import CutModule, InputNeeds, ModelFacts, ParallelPlan, ParameterFact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,45 +45,65 @@ class Layer:
     ready, ready_autocast: positions in ``parameters`` in the order in which backward makes the gradients ready.
     flops: forward FLOP per sample, 2 per multiply-add of its matrix products; additions of biases, activations,
         norms and table look-ups are not counted.
+    positions: vectors per sample that it is applied to.
+    cut: how tensor parallelism divides it (styles of :class:`CutModule`); None: not at all.
     """
 
     parameters: tuple[tuple[str, tuple[int, ...]], ...]
     ready: tuple[int, ...]
     ready_autocast: tuple[int, ...]
     flops: int = 0
+    positions: int = 1
+    cut: str | None = None
 
 
-def linear(name: str, inputs: int, outputs: int, *, bias: bool = True, positions: int = 1) -> Layer:
+def linear(
+    name: str, inputs: int, outputs: int, *, bias: bool = True, positions: int = 1, cut: str | None = None
+) -> Layer:
     """``nn.Linear`` applied to ``positions`` vectors per sample."""
     weight = (f"{name}.weight", (outputs, inputs))
-    flops = 2 * inputs * outputs * positions
-    if not bias:
-        return Layer(parameters=(weight,), ready=(0,), ready_autocast=(0,), flops=flops)
     # Addmm hands the bias its gradient at once and the weight through one more node, its transpose. Under autocast
     # both pass a cast first, and the weight's is the later one on the tape, so backward reaches it earlier.
-    return Layer(parameters=(weight, (f"{name}.bias", (outputs,))), ready=(1, 0), ready_autocast=(0, 1), flops=flops)
+    return Layer(
+        parameters=(weight, (f"{name}.bias", (outputs,))) if bias else (weight,),
+        ready=(1, 0) if bias else (0,),
+        ready_autocast=(0, 1) if bias else (0,),
+        flops=2 * inputs * outputs * positions,
+        positions=positions,
+        cut=cut,
+    )
 
 
-def norm(name: str, width: int) -> Layer:
+def norm(name: str, width: int, *, positions: int = 1, cut: str | None = None) -> Layer:
     """``nn.LayerNorm`` over ``width`` values."""
     parameters = ((f"{name}.weight", (width,)), (f"{name}.bias", (width,)))
-    return Layer(parameters=parameters, ready=(0, 1), ready_autocast=(0, 1))
+    return Layer(parameters=parameters, ready=(0, 1), ready_autocast=(0, 1), positions=positions, cut=cut)
 
 
-def table(name: str, rows: int, width: int) -> Layer:
+def table(name: str, rows: int, width: int, *, positions: int = 1, cut: str | None = None) -> Layer:
     """``nn.Embedding``: a look-up table of ``rows`` vectors."""
-    return Layer(parameters=((f"{name}.weight", (rows, width)),), ready=(0,), ready_autocast=(0,))
+    parameters = ((f"{name}.weight", (rows, width)),)
+    return Layer(parameters=parameters, ready=(0,), ready_autocast=(0,), positions=positions, cut=cut)
 
 
-def model_facts(layers: Iterable[Layer], *, dtype: str, extra_flops: int = 0) -> ModelFacts:
+def in_pairs(layers: int) -> list[str | None]:
+    """How tensor parallelism cuts linear layers in a row: in pairs, so that nothing travels inside one."""
+    return ["column", "row"] * (layers // 2) + [None] * (layers % 2)
+
+
+def model_facts(
+    layers: Iterable[Layer], *, dtype: str, extra_flops: int = 0, heads: int | None = None, split_at: str | None = None
+) -> ModelFacts:
     """Facts of a model that uses ``layers`` one after the other.
 
-    extra_flops: forward FLOP per sample of matrix products without parameters (attention).
+    extra_flops: forward FLOP per sample of matrix products without parameters (attention). heads, split_at: of
+    :class:`ParallelPlan`.
     """
     parameters: list[ParameterFact] = []
     ready: list[int] = []
     ready_autocast: list[int] = []
     flops = extra_flops
+    cuts: list[CutModule] = []
     for layer in layers:
         first = len(parameters)
         parameters += [ParameterFact(name=n, numel=prod(s), dtype=dtype, shape=s) for n, s in layer.parameters]
@@ -90,11 +111,15 @@ def model_facts(layers: Iterable[Layer], *, dtype: str, extra_flops: int = 0) ->
         ready[:0] = [first + i for i in layer.ready]
         ready_autocast[:0] = [first + i for i in layer.ready_autocast]
         flops += layer.flops
+        if layer.cut is not None:
+            name = layer.parameters[0][0].removesuffix(".weight")
+            cuts.append(CutModule(name=name, style=layer.cut, positions=layer.positions))
     return ModelFacts(
         parameters=tuple(parameters),
         ready_order=tuple(ready),
         ready_order_autocast=tuple(ready_autocast),
         forward_flops_per_sample=flops,
+        tensor_parallel=ParallelPlan(modules=tuple(cuts), heads=heads, split_at=split_at) if cuts else None,
     )
 
 
@@ -124,20 +149,33 @@ class TransformerOptions(OptionsModel):
 
 
 def transformer_facts(options: TransformerOptions, head: Layer, *, dtype: str, causal: bool) -> ModelFacts:
-    """Facts of token and position tables, pre-norm blocks, a norm and ``head``, on ``max_seq_len`` positions a sample."""
+    """Facts of token and position tables, pre-norm blocks, a norm and ``head``, on ``max_seq_len`` positions a sample.
+
+    Tensor parallelism may divide the positions where the head takes every position by itself.
+    """
     width, positions = options.d_model, options.max_seq_len
-    layers = [table("tokens", options.vocab_size, width), table("positions", positions, width)]
+    everywhere = head.positions == positions
+    normed = partial(norm, width=width, positions=positions, cut="norm" if everywhere else None)
+    layers = [table("tokens", options.vocab_size, width, positions=positions, cut="table")]
+    layers.append(table("positions", positions, width))
     for i in range(options.num_layers):
+        at = f"blocks.{i}"
         layers += [
-            norm(f"blocks.{i}.norm_attention", width),
-            linear(f"blocks.{i}.query_key_value", width, 3 * width, positions=positions),
-            linear(f"blocks.{i}.attention_out", width, width, positions=positions),
-            norm(f"blocks.{i}.norm_feedforward", width),
-            linear(f"blocks.{i}.feedforward_in", width, options.feedforward, positions=positions),
-            linear(f"blocks.{i}.feedforward_out", options.feedforward, width, positions=positions),
+            normed(f"{at}.norm_attention"),
+            linear(f"{at}.query_key_value", width, 3 * width, positions=positions, cut="column"),
+            linear(f"{at}.attention_out", width, width, positions=positions, cut="row"),
+            normed(f"{at}.norm_feedforward"),
+            linear(f"{at}.feedforward_in", width, options.feedforward, positions=positions, cut="column"),
+            linear(f"{at}.feedforward_out", options.feedforward, width, positions=positions, cut="row"),
         ]
     attention = attention_flops(num_layers=options.num_layers, d_model=width, seq_len=positions, causal=causal)
-    return model_facts([*layers, norm("norm", width), head], dtype=dtype, extra_flops=attention)
+    return model_facts(
+        [*layers, normed("norm"), head],
+        dtype=dtype,
+        extra_flops=attention,
+        heads=options.n_heads,
+        split_at="blocks.0" if everywhere else None,
+    )
 
 
 def attention_flops(*, num_layers: int, d_model: int, seq_len: int, causal: bool) -> int:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from stepscope.config.options import OptionsModel
 from stepscope.records.plan import InputNeeds, ModelFacts
-from stepscope.workloads._common import Workload, linear, model_facts
+from stepscope.workloads._common import Workload, in_pairs, linear, model_facts
 
 
 class Options(OptionsModel):
@@ -24,7 +24,10 @@ def needs(options: Options) -> InputNeeds:
 
 
 def facts(options: Options, data: InputNeeds, dtype: str) -> ModelFacts:  # noqa: ARG001 - every side is the width
-    layers = [linear(f"layers.{i}", options.width, options.width, bias=options.bias) for i in range(options.depth)]
+    layers = [
+        linear(f"layers.{i}", options.width, options.width, bias=options.bias, cut=cut)
+        for i, cut in enumerate(in_pairs(options.depth))
+    ]
     return model_facts(layers, dtype=dtype)
 
 

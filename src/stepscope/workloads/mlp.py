@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from stepscope.config.options import OptionsModel
 from stepscope.records.plan import InputNeeds, ModelFacts
-from stepscope.workloads._common import Workload, linear, model_facts
+from stepscope.workloads._common import Workload, in_pairs, linear, model_facts
 
 HIDDEN = {
     "tiny": (64,),
@@ -63,7 +63,10 @@ def needs(options: Options) -> InputNeeds:  # noqa: ARG001 - the data decides bo
 
 def facts(options: Options, data: InputNeeds, dtype: str) -> ModelFacts:
     sizes = widths(options, data)
-    layers = [linear(f"layers.{i}", inputs, outputs) for i, (inputs, outputs) in enumerate(pairwise(sizes))]
+    layers = [
+        linear(f"layers.{i}", inputs, outputs, cut=cut)
+        for i, ((inputs, outputs), cut) in enumerate(zip(pairwise(sizes), in_pairs(len(sizes) - 1), strict=True))
+    ]
     return model_facts(layers, dtype=dtype)
 
 

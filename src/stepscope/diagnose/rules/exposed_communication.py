@@ -153,12 +153,8 @@ def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> tuple[Ad
         text = "check waiting and transfer separately before you buy a faster network"
     else:
         text = "find these collectives and what runs beside them"
-    look = Advice(
-        text=text,
-        command=trace_command(
-            job, f"--show overlap,collectives,stragglers,{'units' if kind == 'sharded' else 'buckets'}"
-        ),
-    )
+    parts = {"sharded": "units", "tp": "layers"}.get(kind, "buckets")
+    look = Advice(text=text, command=trace_command(job, f"--show overlap,collectives,stragglers,{parts}"))
     if waiting is not None and waiting >= MAINLY_WAITING:
         return (look,)
     return look, Advice(text=_SEND_LESS.get(kind, _SEND_LESS[""]))

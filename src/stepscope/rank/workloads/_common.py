@@ -112,7 +112,7 @@ class Block(nn.Module):
         self.norm_feedforward = nn.LayerNorm(d_model)
         self.feedforward_in = nn.Linear(d_model, dim_feedforward)
         self.feedforward_out = nn.Linear(dim_feedforward, d_model)
-        self._n_heads = n_heads
+        self._head_width = d_model // n_heads
         self._activation = activation
         self._causal = causal
         self._dropout = dropout
@@ -129,11 +129,11 @@ class Block(nn.Module):
         return x + self._drop(self.feedforward_out(hidden))
 
     def _attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        n, s, d = x.shape
-        heads = self.query_key_value(x).view(n, s, 3, self._n_heads, d // self._n_heads)
-        query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)  # each [n, heads, s, d / heads]
+        # Outputs lie head by head, so that a contiguous share of them is whole heads: as many as are on this rank.
+        heads = self.query_key_value(x).unflatten(-1, (-1, 3, self._head_width))  # [n, s, heads, 3, d / heads]
+        query, key, value = heads.permute(3, 0, 2, 1, 4).unbind(0)  # each [n, heads, s, d / heads]
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=self._causal)
-        return self.attention_out(mixed.transpose(1, 2).reshape(n, s, d))  # type: ignore[no-any-return]
+        return self.attention_out(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self._dropout, self.training) if self._dropout else x

@@ -1,0 +1,185 @@
+"""A tensor-parallel group crosses hosts, over links slower than those inside one.
+
+What
+----
+Collectives of tensor-parallel groups whose ranks are on several hosts. Fires when their exposed transfer (waiting left
+out) is 5% of the step and their bus bandwidth is below half of what collectives of at least a quarter of their size reach
+inside a host of the same job; without such a reference, below 30% of the device's own links. Without either it fires on
+the exposed transfer alone, and says so.
+
+Why
+---
+Every layer waits for its collectives, in the forward and the backward pass: nothing of the same micro-batch can hide them.
+Links inside a host carry 300 to 900 GB/s a GPU, those between hosts 25 to 100.
+
+Known problems
+--------------
+Where a fast fabric spans hosts (NVL72), crossing costs little: the measured bandwidth decides. A host with one rank cannot
+hold a group, so the advice is another strategy. All ranks of a group must be traced and name their host.
+
+References
+----------
+Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters, SC 2021, section 3.2 and takeaway 1 (tensor
+parallelism up to the GPUs of a server); METRICS, Collectives.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from stepscope.core.errors import Unavailable
+from stepscope.core.units import format_bandwidth, format_percent
+from stepscope.core.words import counted
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.trace_facts import device_name, severity_of, trace_command, unread
+from stepscope.diagnose.unit_facts import WORTH
+from stepscope.hardware import lookup
+from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.trace_collectives import MatchedCollective
+from stepscope.records.trace_summary import TraceSummary
+from stepscope.results.evidence import TraceEvidence
+
+_SLOW = Threshold(
+    value=0.5,
+    unit="of the bandwidth inside a host",
+    source="stepscope's choice, 2026-11: half; hosts lie at 0.05 to 0.3",
+)
+_OF_LINKS = Threshold(
+    value=0.3, unit="of the device's links", source="stepscope's choice, 2026-11: no network between hosts reaches it"
+)
+_COMPARABLE = 0.25
+"""Start-up dominates a collective of a smaller share of the size."""
+
+
+def _look(job: TraceEvidence) -> Said:
+    summary = job.summary
+    if summary.collectives is None:
+        return unread(summary, "no collective was recorded")
+    kinds = {g.group: g.kind for p in summary.ranks for g in p.groups}
+    divided = [i for i in summary.collectives.instances if i.group and kinds.get(i.group.name) == "tp"]
+    if not divided:
+        return Skipped(reason="no tensor-parallel group in these traces")
+    hosts = {p.facts.rank: p.facts.host for p in summary.ranks if p.facts.host}
+    known = [i for i in divided if i.complete and i.transfer_ns is not None and all(r.rank in hosts for r in i.ranks)]
+    if not known:
+        return Skipped(reason="no tensor-parallel group with traces of all its ranks that name their hosts")
+    across = [i for i in known if len(_hosts(i, hosts)) > 1]
+    if not across:
+        size = max(len(i.ranks) for i in known)
+        return f"tensor-parallel groups of {counted(size, 'rank')} stay within a host"
+    share = _share(summary, across)
+    if share < WORTH.value:
+        return (
+            f"{format_percent(share)} of the step is exposed transfer of tensor-parallel groups across hosts, limit "
+            f"{format_percent(WORTH.value)}"
+        )
+    reached = _bandwidth(across)
+    reference, limit, source = _reference(summary, across, hosts)
+    if reached is not None and reference is not None and reached >= limit * reference:
+        return f"across hosts at {format_bandwidth(reached)}, {format_percent(reached / reference)} of {source}"
+    return _finding(job, across, hosts, share, reached, reference, source)
+
+
+def _finding(
+    job: TraceEvidence,
+    across: Sequence[MatchedCollective],
+    hosts: Mapping[int, str],
+    share: float,
+    reached: float | None,
+    reference: float | None,
+    source: str,
+) -> Finding:
+    evidence = [f"{counted(len({_members(i) for i in across}), 'group')} of {len(across[0].ranks)} ranks across hosts"]
+    if reached is not None:
+        against = f"; {source}: {format_bandwidth(reference)}" if reference is not None else ""
+        evidence.append(f"bus bandwidth across hosts {format_bandwidth(reached)}{against}")
+    worst = max(across, key=lambda i: min(r.exposed_ns for r in i.ranks)).ranks[0]
+    compared = (
+        "" if reference is not None else "; nothing to compare the links with: those inside a host may be no faster"
+    )
+    return Finding(
+        severity=severity_of(share),
+        title=f"tensor parallelism crosses hosts: {format_percent(share)} of the step is exposed transfer between them",
+        evidence=tuple(evidence),
+        stake_fraction=share,
+        ranks=tuple(r.rank for r in across[0].ranks),
+        at_ns=(worst.start_ns, worst.end_ns),
+        confidence=f"measured{compared}",
+        advice=(
+            Advice(text=_better(len(across[0].ranks), max(Counter(hosts.values()).values()))),
+            Advice(text="see what each layer sends", command=trace_command(job, "--show layers,groups")),
+        ),
+    )
+
+
+def _better(size: int, a_host: int) -> str:
+    if a_host == 1:
+        return (
+            "no group fits on a host of one rank: shard over data-parallel ranks (fsdp2) or split the model into pipeline "
+            "stages, which send less and wait less often"
+        )
+    if size > a_host:
+        fits = max(n for n in range(1, a_host + 1) if size % n == 0)
+        rest = "use data or pipeline parallelism between hosts"
+        return f"make the group {fits} ranks, which fit on a host, and {rest}" if fits > 1 else rest
+    return "place each group on one host: make tp the last dimension of the mesh, whose ranks are neighbours"
+
+
+def _hosts(instance: MatchedCollective, hosts: Mapping[int, str]) -> set[str]:
+    return {hosts[r.rank] for r in instance.ranks}
+
+
+def _members(instance: MatchedCollective) -> tuple[int, ...]:
+    return tuple(r.rank for r in instance.ranks)
+
+
+def _share(summary: TraceSummary, across: Sequence[MatchedCollective]) -> float:
+    """Exposed transfer of the group with most of it / the window. Of an instance's ranks the least exposed: no waiting."""
+    spent: dict[tuple[int, ...], int] = defaultdict(int)
+    for each in across:
+        spent[_members(each)] += min(r.exposed_ns for r in each.ranks)
+    windows = [p.budget.parts.window_ns for p in summary.ranks if p.budget is not None]
+    return min(1.0, max(spent.values()) / (median(windows or [0]) or 1))
+
+
+def _bandwidth(instances: Sequence[MatchedCollective]) -> float | None:
+    """Median bus bandwidth of the larger half, which start-up slows least."""
+    known = sorted(
+        ((i.size_bytes, i.busbw_bytes_per_s) for i in instances if i.size_bytes and i.busbw_bytes_per_s), reverse=True
+    )
+    return median(rate for _, rate in known[: (len(known) + 1) // 2]) if known else None
+
+
+def _reference(
+    summary: TraceSummary, across: Sequence[MatchedCollective], hosts: Mapping[int, str]
+) -> tuple[float | None, float, str]:
+    """(bandwidth inside a host, share of it that counts as fast, what it is)."""
+    largest = max((i.size_bytes or 0 for i in across), default=0)
+    inside = [
+        i
+        for i in (summary.collectives.instances if summary.collectives else ())
+        if i.complete
+        and len(i.ranks) > 1
+        and (i.size_bytes or 0) >= _COMPARABLE * largest
+        and all(r.rank in hosts for r in i.ranks)
+        and len(_hosts(i, hosts)) == 1
+    ]
+    if (rate := _bandwidth(inside)) is not None:
+        return rate, _SLOW.value, "collectives inside a host"
+    found = lookup.find(device_name(summary) or "")
+    if not isinstance(found, Unavailable) and found.link is not None and not found.link.optional:
+        return found.link.bytes_per_s, _OF_LINKS.value, f"the links of {found.name}"
+    return None, 0.0, ""
+
+
+RULE = Rule(
+    name="tensor-parallel-slow-link",
+    symptom="tensor parallelism crosses a slow link",
+    needs=("traces",),
+    look_at_job=_look,
+    protocol=3,
+    thresholds={"slow": _SLOW, "of the links": _OF_LINKS, "of the step": WORTH},
+)
