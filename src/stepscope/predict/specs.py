@@ -62,6 +62,7 @@ def setting_of(cell: CellSpec, *, warmup_steps: int | None = None) -> Setting:
         optimizer=cell.optimizer,
         momentum=cell.momentum,
         accumulation=cell.accumulation,
+        micro_batch=cell.micro_batch,
         warmup_steps=warmup_steps,
         clip=cell.clip is not None,
     )

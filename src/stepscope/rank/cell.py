@@ -125,7 +125,7 @@ def _build(
     timer = step_timer(device)
     hooked = specs.strategy.collective and not specs.strategy.sharded  # a sharded parameter has no gradient of its own
     readiness = GradientReadiness(module, timer) if hooked else None
-    session = IMPLEMENTATIONS.load(cell.strategy)(module, mesh, specs.strategy_options)
+    session = IMPLEMENTATIONS.load(cell.strategy)(module, mesh, specs.strategy_options, specs.facts)
     # From here on ranks may draw different numbers (dropout); until here they must not.
     torch.manual_seed(cell.seed + 1 + mesh.data_rank)
     training = Training(cell, task, session, numerics, timer, readiness)

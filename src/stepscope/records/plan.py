@@ -99,6 +99,7 @@ class CommOp:
     group: the mesh dimension whose ranks make it (``dp``: all of the default mesh; ``world``).
     blocking: on the critical path by construction, because the step waits for it at once.
     members: names of the parameters that it carries, or whose gradients (may be empty).
+    module: path of the module whose activations it carries; empty for parameters and gradients.
     """
 
     op: str
@@ -108,6 +109,7 @@ class CommOp:
     members: tuple[str, ...] = ()
     group: str = "dp"
     blocking: bool = False
+    module: str = ""
 
     @property
     def size_bytes(self) -> int:
@@ -145,6 +147,7 @@ class Setting:
     mesh: Mapping[str, int] = field(default_factory=dict)
     momentum: float = 0.0  # of sgd: decides whether it keeps a buffer per parameter
     accumulation: int = 1
+    micro_batch: int = 1  # samples of a data shard in a micro-step: activations travel in some strategies
     warmup_steps: int | None = None  # None: found by measurement
     clip: bool = False  # whether the gradients' norm is clipped
 

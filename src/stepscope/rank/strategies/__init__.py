@@ -1,15 +1,20 @@
 """The implementations of the strategies; same stems as ``stepscope.strategies``. Each file exports ``open``."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
 from stepscope.core.registry import Registry
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.strategies._common import PlainSession, Session
+from stepscope.records.plan import ModelFacts
 
-Open = Callable[[nn.Module, Mesh, Any], Session]
+
+class Open(Protocol):
+    """facts: the model's spec, for the strategies that divide it."""
+
+    def __call__(self, module: nn.Module, mesh: Mesh, options: Any, facts: ModelFacts | None = None) -> Session: ...
+
 
 __all__ = ["REGISTRY", "Open", "PlainSession", "Session"]
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.strategies._common import PlainSession, Session, dtype_name, flat_with_views, when_ready
+from stepscope.records.plan import ModelFacts
 from stepscope.strategies import assign_buckets, bucket_bytes
 from stepscope.strategies.bucketed import BucketedOptions
 
@@ -108,6 +109,6 @@ class BucketedSession(PlainSession):
                 self.hooks.append(when_ready(parameter, partial(self._count_down, bucket)))
 
 
-def open(module: nn.Module, mesh: Mesh, options: BucketedOptions) -> Session:  # noqa: A001
+def open(module: nn.Module, mesh: Mesh, options: BucketedOptions, facts: ModelFacts | None = None) -> Session:  # noqa: A001, ARG001
     """Reduce flat buckets of ``bucket_cap_mb`` while the backward pass goes on."""
     return BucketedSession(module, mesh, cap_bytes=bucket_bytes(options.bucket_cap_mb))

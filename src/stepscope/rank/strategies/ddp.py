@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.strategies._common import PlainSession, Session
+from stepscope.records.plan import ModelFacts
 from stepscope.strategies.ddp import DdpOptions
 
 
@@ -82,6 +83,6 @@ def _bf16_hook(group: dist.ProcessGroup | None, bucket: Any) -> torch.futures.Fu
     return work.get_future().then(widen)
 
 
-def open(module: nn.Module, mesh: Mesh, options: DdpOptions) -> Session:  # noqa: A001
+def open(module: nn.Module, mesh: Mesh, options: DdpOptions, facts: ModelFacts | None = None) -> Session:  # noqa: A001, ARG001
     """Wrap ``module`` in DistributedDataParallel."""
     return DdpSession(module, mesh, options)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.strategies._common import PlainSession, Session, when_ready
+from stepscope.records.plan import ModelFacts
 from stepscope.strategies import NoOptions
 
 
@@ -41,7 +42,6 @@ class InterleavedSession(PlainSession):
         super().close()
 
 
-def open(module: nn.Module, mesh: Mesh, options: NoOptions) -> Session:  # noqa: A001
+def open(module: nn.Module, mesh: Mesh, options: NoOptions, facts: ModelFacts | None = None) -> Session:  # noqa: A001, ARG001
     """Reduce each gradient on its own while the backward pass goes on."""
-    del options
     return InterleavedSession(module, mesh)

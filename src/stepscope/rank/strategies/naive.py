@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.strategies._common import PlainSession, Session, flat_with_views
+from stepscope.records.plan import ModelFacts
 from stepscope.strategies.naive import NaiveOptions
 
 
@@ -43,6 +44,6 @@ class FlatSession(PlainSession):
             flat.zero_()
 
 
-def open(module: nn.Module, mesh: Mesh, options: NaiveOptions) -> Session:  # noqa: A001
+def open(module: nn.Module, mesh: Mesh, options: NaiveOptions, facts: ModelFacts | None = None) -> Session:  # noqa: A001, ARG001
     """Reduce after backward, parameter by parameter or (``flat``) in one piece."""
     return FlatSession(module, mesh) if options.flat else NaiveSession(module, mesh)
