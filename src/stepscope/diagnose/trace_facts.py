@@ -115,11 +115,13 @@ def waiting_share(summary: TraceSummary) -> float | None:
 
 def exposed_transfer(summary: TraceSummary) -> float | None:
     """Share of the window that a perfect network could return: exposed communication without waiting (median rank)."""
-    parts = [p.budget.parts for p in summary.ranks if p.budget is not None and p.budget.parts.comm_ns]
-    waiting = waiting_share(summary)
-    if not parts or waiting is None:
+    from stepscope.traces.waiting import exposed_waiting
+
+    if waiting_share(summary) is None:
         return None
-    return median(p.exposed_comm_fraction for p in parts) * (1 - waiting)
+    waited = exposed_waiting(summary.collectives)
+    parts = [(p.facts.rank, p.budget.parts) for p in summary.ranks if p.budget is not None and p.budget.parts.comm_ns]
+    return median(max(0, part.exposed_comm_ns - waited.get(rank, 0)) / part.window_ns for rank, part in parts)
 
 
 def severity_of(share: float) -> Severity:

@@ -31,7 +31,15 @@ from statistics import median
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule
-from stepscope.diagnose.trace_facts import SHARES, WORTH, severity_of, trace_command, unread, waiting_share
+from stepscope.diagnose.trace_facts import (
+    SHARES,
+    WORTH,
+    exposed_transfer,
+    severity_of,
+    trace_command,
+    unread,
+    waiting_share,
+)
 from stepscope.diagnose.traced_sync import FORWARD
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_budget import Parts
@@ -57,7 +65,8 @@ def _look(job: TraceEvidence) -> Said:
         key=lambda p: p.budget.parts.exposed_comm_ns if p.budget else 0,
     )
     waiting = waiting_share(job.summary)
-    transfer = share * (1 - (waiting or 0.0))
+    net = exposed_transfer(job.summary)
+    transfer = share if net is None else min(share, net)
     if transfer < WORTH and job.summary.stragglers and job.summary.stragglers.stragglers:
         return (
             f"{format_percent(share)} of the time is exposed communication, nearly all of it waiting for a straggler: "

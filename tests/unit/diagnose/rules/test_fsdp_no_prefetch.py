@@ -39,7 +39,7 @@ def test_the_words_are_those_of_the_framework_that_wraps_the_model(tmp_path: Pat
     trainer = used_by(unnamed, frameworks=("fsdp1", "transformers"))
     texts = [a.text for a in found(RULE, trainer).advice]
     assert "FSDP1: FullyShardedDataParallel(forward_prefetch=True)" in texts
-    assert 'HF Trainer: fsdp_config={"forward_prefetch": true}' in texts
+    assert 'HF Trainer: fsdp_config={"forward_prefetch": true} (FSDP1 only)' in texts
 
 
 def test_borderline_half_of_the_gathers(tmp_path: Path) -> None:
