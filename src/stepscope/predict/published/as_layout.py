@@ -23,7 +23,7 @@ from stepscope.predict.step.model import ModelShape
 
 _MEGATRON: Mapping[str, Any] = {"zero": 1, "reduce_bytes": 2}
 _HABITS: Mapping[str, Mapping[str, Any]] = {
-    "nanotron": {"zero": 0, "grad_bytes": 4, "reduce_bytes": 4, "overlap": False},
+    "nanotron": {"zero": 0, "balance": "cost", "grad_bytes": 4, "reduce_bytes": 4, "overlap": False},
     "llm-foundry": {"zero": 3, "reduce_bytes": 2, "sequence_parallel": False},
     "dgxc": _MEGATRON,
     "megatron-bridge": _MEGATRON,

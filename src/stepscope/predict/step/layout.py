@@ -26,7 +26,8 @@ class Layout:
     zero: what the data-parallel ranks share: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too (FSDP);
     shard_group: ranks over which they share it (None: all; less: HSDP). reshard: parameters are gathered again for the
     backward pass (zero 3). micro_batch, global_batch: sequences, micro_batch per data-parallel rank. vpp: chunks a
-    pipeline rank holds. sequence_parallel: norms and dropout split over tp too. sync_each: gradients are reduced after
+    pipeline rank holds. sequence_parallel: norms and dropout split over tp too. balance: how stages share layers
+    (see stages.split). sync_each: gradients are reduced after
     every micro-batch. grad_bytes: of a stored gradient; reduce_bytes: of one that travels. master: 4-byte copies of
     2-byte parameters. overlap: gradient and parameter traffic runs beside computation.
     """
@@ -47,6 +48,7 @@ class Layout:
     recompute: Recompute = "none"
     sequence_parallel: bool = True
     schedule: Schedule = "1f1b"
+    balance: Literal["layers", "cost"] = "layers"
     sync_each: bool = False
     overlap: bool = True
     grad_bytes: int = 4

@@ -24,7 +24,7 @@ class LayerTraffic:
 class Stage:
     """One pipeline stage, one micro-batch: seconds (forward, backward; recomputation belongs to backward).
 
-    layers: how many. compute: device time of kernels; tp, cp, ep: exposed traffic; launch: what the host adds as it
+    layers: how many; first, last: with the embedding, with the output. compute: device time of kernels; tp, cp, ep: exposed traffic; launch: what the host adds as it
     cannot launch as fast as the device works. send: activations to the next stage, one way.
     """
 
@@ -48,14 +48,32 @@ class Stage:
         return self.compute[1] + self.tp[1] + self.cp[1] + self.ep[1] + self.launch[1]
 
 
-def layers_of(model: ModelShape, layout: Layout) -> list[int]:
-    """Layers of each stage; what is left over goes to stages in the middle, as the ends hold embedding and output."""
+def split(model: ModelShape, layout: Layout) -> list[tuple[int, bool]]:
+    """Layers of each stage, and whether it holds the output.
+
+    balance ``layers``: as many each; what is left over goes to stages in the middle, as the ends hold embedding and output.
+    ``cost``: a stage takes blocks until their parameters exceed its share (nanotron, models/base.py build_model).
+    """
+    if layout.balance == "cost":
+        return _by_cost(model, layout.pp)
     least, left = divmod(model.layers, layout.pp)
     counts = [least] * layout.pp
     middle = sorted(range(layout.pp), key=lambda i: abs(i - (layout.pp - 1) / 2))
     for index in middle[:left]:
         counts[index] += 1
-    return counts
+    return [(count, index == layout.pp - 1) for index, count in enumerate(counts)]
+
+
+def _by_cost(model: ModelShape, stages: int) -> list[tuple[int, bool]]:
+    layer, head = model.attention_params + model.mlp_params, model.embedding_params
+    share = (layer * model.layers + head) / stages
+    counts, at, sum_ = [0] * stages, 0, 0
+    for _ in range(model.layers):
+        counts[at] += 1
+        sum_ += layer
+        if sum_ > share * (at + 1):
+            at += 1
+    return [(count, index == at) for index, count in enumerate(counts)]
 
 
 def stages_of(model: ModelShape, cluster: Cluster, layout: Layout, calibration: StepCalibration) -> list[Stage]:
@@ -73,10 +91,10 @@ def stages_of(model: ModelShape, cluster: Cluster, layout: Layout, calibration: 
     made: dict[tuple[int, int, bool, bool], Stage] = {}
     stages: list[Stage] = []
     begun = 0
-    for index, count in enumerate(layers_of(model, layout)):
+    for index, (count, output) in enumerate(split(model, layout)):
         dense = min(count, max(0, model.layers - model.moe_layers - begun))
         begun += count
-        key = count, count - dense, index == 0, index == layout.pp - 1
+        key = count, count - dense, index == 0, output
         if key not in made:
             made[key] = _stage(
                 kernels, key, attention, (mlp, dense_traffic), (experts, moe_traffic), embedding, head, send
