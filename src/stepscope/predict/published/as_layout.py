@@ -127,6 +127,8 @@ def _recompute(text: str) -> Any:
     words = text.lower()
     if words.startswith("full"):
         return "full"
+    if words.startswith("selective(op)"):  # FSDP2 recipes save every second matrix product
+        return "half"
     return "selective" if words.startswith("selective") else "none"
 
 

@@ -27,7 +27,7 @@ class StepCalibration:
     comm_rate: share of the collective model's rate reached under a training step; overlap_slowdown: computation's time
     beside communication, factor. optimizer_share: of the memory's rate, in the optimizer. step_us: fixed time of a step.
     spread_per_doubling: time lost to the slowest GPU for each doubling above 8 GPUs, share. factor: on the whole step.
-    activation_factor, fragmentation: factors on memory; base_bytes: context, libraries, buffers.
+    activation_factor, fragmentation: factors on memory; gradient_factor: gradients and the buffers they travel in; base_bytes: context, libraries, buffers.
     log_sigma: standard deviation of log(measured / predicted); range: what it was fitted on (see Range). name: of the fit.
     """
 
@@ -53,6 +53,7 @@ class StepCalibration:
     spread_per_doubling: float = 0.008
     factor: float = 1.0
     activation_factor: float = 1.0
+    gradient_factor: float = 1.0
     fragmentation: float = 1.06
     base_bytes: float = 1.5e9
     log_sigma: float = 0.35

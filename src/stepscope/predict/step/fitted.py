@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from stepscope.predict.step.calibration import StepCalibration
 
-PUBLISHED = StepCalibration(name="published training runs")
+PUBLISHED = StepCalibration(
+    name="published training runs",
+    activation_factor=1.07,
+    gradient_factor=1.3,
+    fragmentation=1.0,
+    base_bytes=1.5e9,
+)
 
 FAMILY_FACTOR: dict[str, float] = {}
 """On the time of a step, by :func:`gpu_family`."""
@@ -19,7 +25,7 @@ rows that nothing was fitted on."""
 WIDER_PER_DOUBLING = 0.25
 """Variance that each doubling of GPUs away from the calibrating run adds, of the interval's own."""
 
-MEMORY_LIMIT = 0.97
+MEMORY_LIMIT = 0.94
 """Share of a GPU's memory above which a layout is said not to fit."""
 
 

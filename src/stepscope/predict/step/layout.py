@@ -10,7 +10,7 @@ from stepscope.core.suggest import unknown
 from stepscope.predict.step.cluster import Cluster
 from stepscope.predict.step.model import ModelShape
 
-Recompute = Literal["none", "selective", "full"]
+Recompute = Literal["none", "selective", "half", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zbv"]
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 MOST_GPUS = 1_000_000
@@ -27,7 +27,7 @@ class Layout:
     shard_group: ranks over which they share it (None: all; less: HSDP). reshard: parameters are gathered again for the
     backward pass (zero 3). micro_batch, global_batch: sequences, micro_batch per data-parallel rank. vpp: chunks a
     pipeline rank holds. sequence_parallel: norms and dropout split over tp too. balance: how stages share layers
-    (see stages.split). sync_each: gradients are reduced after
+    (see stages.split). recompute ``half``: every second matrix product again. sync_each: gradients are reduced after
     every micro-batch. grad_bytes: of a stored gradient; reduce_bytes: of one that travels. master: 4-byte copies of
     2-byte parameters. overlap: gradient and parameter traffic runs beside computation.
     """

@@ -30,6 +30,11 @@ class StepMemory:
         return self.states + self.gathered + self.activations + self.logits + self.base + self.slack
 
     @property
+    def allocated(self) -> float:
+        """What torch's allocator counts."""
+        return self.total - self.base
+
+    @property
     def states(self) -> float:
         """Parameters, gradients and optimizer state."""
         return self.params + self.gradients + self.optimizer
@@ -46,16 +51,16 @@ def stage_memory(
     wide = layout.element_bytes == 4
     param_bytes = 4 if wide or (layout.zero == 3 and layout.master) else 2
     optimizer_bytes = (8 if layout.optimizer == "adam" else 4) + (4 if layout.master and param_bytes == 2 else 0)
-    gradient_bytes = layout.grad_bytes
+    gradient_bytes = layout.grad_bytes * calibration.gradient_factor
     unit = n / max(stage.layers, 1)
     gathered = 2 * unit * layout.element_bytes + unit * layout.reduce_bytes if layout.zero == 3 else 0.0
     activations = _in_flight(layout, index) * stage.layers * layer_activations(model, layout)
-    if layout.recompute == "full":
+    if layout.recompute in ("full", "half"):
         activations += layer_activations(model, layout, everything=True)
     activations *= calibration.activation_factor
     logits = 0.0
     if stage.last:
-        logits = layout.micro_batch * layout.seq_len / layout.cp * model.vocab / layout.tp * 10.0
+        logits = layout.micro_batch * layout.seq_len / layout.cp * model.vocab / layout.tp * 12.0
     params = (shared if layout.zero == 3 else n) * param_bytes
     gradients = (shared if layout.zero >= 2 else n) * gradient_bytes
     optimizer = (shared if layout.zero >= 1 else n) * optimizer_bytes
@@ -83,15 +88,17 @@ def layer_activations(model: ModelShape, layout: Layout, *, everything: bool = F
     h = model.hidden
     if kind == "full":
         return tokens * h * item / spread
+    kept = 0.5 if kind == "half" else 1.0
     kv = max(model.kv_heads / layout.tp, 1) * model.head_dim
-    attention = 2 * model.attention_width / layout.tp + 2 * kv + 4 * model.heads / layout.tp / item
+    wide = 2 if model.gated else 1  # rotated queries and keys stay in 4 bytes too
+    attention = 2 * wide * (model.attention_width / layout.tp + kv) + 4 * model.heads / layout.tp / item
     if model.experts and model.moe_layers > model.layers / 2:
         visits = model.top_k + model.shared
-        mlp = visits * (2 * h / spread + (model.matrices + 1) * model.moe_ffn / layout.tp)
+        mlp = visits * (2 * h / spread + (model.matrices) * model.moe_ffn / layout.tp)
     else:
-        mlp = (model.matrices + 1 if model.gated else 2) * model.ffn / layout.tp
-    norms = 4 * h / spread
-    size = tokens * item * (norms + attention + mlp)
+        mlp = model.matrices * model.ffn / layout.tp
+    norms = 6 * h / spread
+    size = kept * tokens * item * (norms + attention + mlp)
     if not layout.flash and kind == "none":
         size += 2.5 * item * tokens * layout.seq_len * model.heads / layout.tp
     return size

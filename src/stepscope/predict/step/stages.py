@@ -119,6 +119,8 @@ def _stage(
     again = 1.0 if layout.recompute == "full" else 0.0
     forward = sum(n * (attention.forward + mlp.forward) for n, (mlp, _) in parts)
     backward = sum(n * (attention.backward + mlp.backward) for n, (mlp, _) in parts) + again * forward
+    if layout.recompute == "half":
+        backward += 0.5 * (forward - layers * kernels.attention().forward)
     if layout.recompute == "selective" and not layout.flash:
         backward += layers * kernels.attention().forward
 

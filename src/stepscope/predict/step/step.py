@@ -137,7 +137,7 @@ def hardware_flop_per_token(model: ModelShape, layout: Layout) -> float:
     with fused kernels, whole without."""
     causal = model.causal and layout.flash
     attention = model.attention_flop(layout.seq_len, causal=causal)
-    again = {"none": 0.0, "selective": 0.0, "full": 1 / 3}[layout.recompute]
+    again = {"none": 0.0, "selective": 0.0, "half": 1 / 6, "full": 1 / 3}[layout.recompute]
     layers = 6.0 * (model.matmul_params - model.embedding_params) + attention
     extra = attention / 3 if layout.recompute == "selective" and not layout.flash else 0.0
     return layers * (1 + again) + extra + 6.0 * model.embedding_params
