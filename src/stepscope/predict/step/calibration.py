@@ -27,7 +27,8 @@ class StepCalibration:
     comm_rate: share of the collective model's rate reached under a training step; overlap_slowdown: computation's time
     beside communication, factor. optimizer_share: of the memory's rate, in the optimizer. step_us: fixed time of a step.
     spread_per_doubling: time lost to the slowest GPU for each doubling above 8 GPUs, share. factor: on the whole step.
-    activation_factor, fragmentation: factors on memory; gradient_factor: gradients and the buffers they travel in; base_bytes: context, libraries, buffers.
+    activation_factor, fragmentation: factors on memory; gradient_factor: gradients with the buffers they travel in;
+    base_bytes: context, libraries, buffers.
     log_sigma: standard deviation of log(measured / predicted); range: what it was fitted on (see Range). name: of the fit.
     """
 

@@ -25,7 +25,7 @@ rows that nothing was fitted on."""
 WIDER_PER_DOUBLING = 0.25
 """Variance that each doubling of GPUs away from the calibrating run adds, of the interval's own."""
 
-MEMORY_LIMIT = 0.94
+MEMORY_LIMIT = 0.95
 """Share of a GPU's memory above which a layout is said not to fit."""
 
 

@@ -24,7 +24,8 @@ class LayerTraffic:
 class Stage:
     """One pipeline stage, one micro-batch: seconds (forward, backward; recomputation belongs to backward).
 
-    layers: how many; first, last: with the embedding, with the output. compute: device time of kernels; tp, cp, ep: exposed traffic; launch: what the host adds as it
+    layers: how many; first, last: with the embedding, with the output.
+    compute: device time of kernels; tp, cp, ep: exposed traffic; launch: what the host adds as it
     cannot launch as fast as the device works. send: activations to the next stage, one way.
     """
 
