@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from stepscope.cli import predict_buckets
 from stepscope.cli.command import require_only
 from stepscope.cli.console import err, out, print_document
 from stepscope.cli.predict_what_if import parse_gpus
@@ -48,6 +47,8 @@ def run(options: Predict) -> int:
                 why="--calib was not given",
                 fix="stepscope comm -o RUN, stepscope calibrate RUN, then --calib RUN/calib.json",
             )
+        from stepscope.cli import predict_buckets
+
         return predict_buckets.run(
             options.buckets,
             calibration=read_calibration(options.calib),
@@ -56,7 +57,7 @@ def run(options: Predict) -> int:
         )
     if options.collective is None:
         raise UsageError(
-            "nothing to predict", why="neither --model, --collective nor --buckets was given", fix=_EXAMPLE
+            "nothing to predict", why="none of --from, --model, --collective and --buckets was given", fix=_EXAMPLE
         )
     op = known_op(options.collective)
     if options.gpus is None:
@@ -88,7 +89,7 @@ def _mode(options: Predict) -> tuple[str, Collection[str]]:
         return "--buckets", ("buckets", "calib", "cell", "json")
     if options.calib is not None:  # of the machine that was measured: nothing of a specification
         return "--calib", ("collective", "size", "sizes", "gpus", "network", "dtype", "calib", "json")
-    return "--collective", vars(options).keys() - {"cell", "layout", "memory", "what_if", "chart"}
+    return "--collective", vars(options).keys() - {"cell", "layout", "memory", "what_if", "chart", "scaling", "from_"}
 
 
 def _sizes(options: Predict, op: str) -> tuple[int, ...]:

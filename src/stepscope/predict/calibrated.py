@@ -89,6 +89,13 @@ def call_of(
     return replace(predicted, busbw_bytes_per_s=rate)
 
 
+def world_spread(ranks: int, measured: int) -> float:
+    """80% half-width of log(time) that going from ``measured`` ranks to ``ranks`` adds; 0 for the same."""
+    if ranks == measured:
+        return 0.0
+    return _OTHER_WORLD + _PER_DOUBLING * max(0.0, abs(math.log2(ranks / measured)) - 1)
+
+
 def machine_warnings(calibration: Calibration, machine: Machine) -> tuple[str, ...]:
     """What differs between the machine that was calibrated and ``machine``, in sentences; empty: nothing known to."""
     ours, theirs = machine, calibration.machine
@@ -137,8 +144,7 @@ def _scaled(fit: CollectiveFit, size: float, world_size: int, notes: tuple[str, 
     time = latency * steps / fit.line.steps
     if bandwidth:
         time += bandwidth * wire_factor / fit.line.wire_factor
-    extra = _OTHER_WORLD + _PER_DOUBLING * max(0.0, abs(math.log2(world_size / fit.world_size)) - 1)
-    spread = math.hypot(extra, math.log(high / low) / 2)
+    spread = math.hypot(world_spread(world_size, fit.world_size), math.log(high / low) / 2)
     return Predicted(
         time_ns=time,
         low_ns=time * math.exp(-spread),

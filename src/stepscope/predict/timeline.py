@@ -8,12 +8,11 @@ What is left after the end of the backward pass is exposed. Pure: times of colle
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.suggest import unknown
+from stepscope.predict.overlap import Job, run
 from stepscope.predict.transport import STARTUP_BYTES, Transport, transport_of
 from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.plan import CommOp, ModelFacts, Setting
@@ -26,8 +25,6 @@ CommTime = Callable[[str, int], float]
 CANDIDATES_MB = (1.0, 2.0, 4.0, 8.0, 16.0, 25.0)
 TIE = 0.005
 """Predicted steps this close are equal; then the larger buckets win, as fewer collectives disturb computation less."""
-
-_DUST_NS = 1e-3
 
 
 def slowest_of(profiles: Sequence[BackwardProfile]) -> BackwardProfile:
@@ -75,9 +72,8 @@ def step_timeline(
     not know.
     """
     jobs = _jobs(profile, plan, comm_time, stalls=transport.startup_stalls)
-    end_of_backward, launched = _run(jobs, float(profile.backward_ns), transport)
-    backward = round(end_of_backward)
-    buckets = tuple(_span(index, job, backward) for index, job in enumerate(launched))
+    backward = round(run(jobs, float(profile.backward_ns), transport))
+    buckets = tuple(_span(index, op, job, backward) for index, (op, job) in enumerate(zip(plan, jobs, strict=True)))
     end = max((b.end_ns for b in buckets), default=0)
     return Timeline(
         before_ns=profile.before_ns,
@@ -143,31 +139,11 @@ def best_bucket(
     )
 
 
-@dataclass(slots=True)
-class _Job:
-    """One collective on its way. ready: in time of computation. latency, wire: what is left of its time alone, ns.
-
-    stall: how long starting it stops computation.
-    """
-
-    op: CommOp
-    ready: float
-    blocking: bool
-    latency: float
-    wire: float
-    stall: float
-    ready_at: float = 0.0
-    launch: float = 0.0
-    start: float = 0.0
-    end: float = 0.0
-    lane: int = 0
-
-
-def _jobs(profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime, *, stalls: bool) -> list[_Job]:
+def _jobs(profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime, *, stalls: bool) -> list[Job]:
     ready = {r.name: float(min(r.ready_ns, profile.backward_ns)) for r in profile.ready}
     ready |= dict.fromkeys(profile.unused, float(profile.backward_ns))
     per_byte = {op: _wire_ns_per_byte(op, plan, comm_time) for op in {each.op for each in plan}}
-    jobs: list[_Job] = []
+    jobs: list[Job] = []
     following = float(profile.backward_ns)
     for op in reversed(plan):
         missing = [name for name in op.members if name not in ready]
@@ -184,7 +160,16 @@ def _jobs(profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime,
         alone = _checked(comm_time(op.op, max(1, op.size_bytes)), op)
         wire = min(alone, op.size_bytes * per_byte[op.op])
         stall = _checked(comm_time(op.op, min(STARTUP_BYTES, max(1, op.size_bytes))), op) if stalls else 0.0
-        jobs.append(_Job(op=op, ready=at, blocking=blocking, latency=alone - wire, wire=wire, stall=min(stall, alone)))
+        jobs.append(
+            Job(
+                ready=float(profile.backward_ns) if blocking else at,
+                needed=float(profile.backward_ns),
+                blocking=blocking,
+                latency=alone - wire,
+                wire=wire,
+                stall=min(stall, alone),
+            )
+        )
     jobs.reverse()
     return jobs
 
@@ -204,83 +189,14 @@ def _checked(time_ns: float, op: CommOp) -> float:
     return float(time_ns)
 
 
-def _run(jobs: list[_Job], backward_ns: float, transport: Transport) -> tuple[float, list[_Job]]:
-    """Let time pass from the start of backward until all is done: (when backward ends, jobs in launch order).
-
-    State between two events: computation done so far, collectives under way with what is left of them.
-    """
-    waiting = deque(jobs)
-    queue: deque[_Job] = deque()
-    active: list[_Job] = []
-    launched: list[_Job] = []
-    now, done, stall = 0.0, 0.0, 0.0
-    end_of_backward = 0.0
-    unready = deque(sorted(jobs, key=lambda job: job.ready))
-    while True:
-        computing = done < backward_ns
-        while unready and unready[0].ready <= done + _DUST_NS:
-            unready.popleft().ready_at = now
-        while waiting and _may_launch(waiting[0], computing, idle=not active and not queue, done=done):
-            job = waiting.popleft()
-            job.launch = now
-            stall += job.stall if computing else 0.0
-            launched.append(job)
-            queue.append(job)
-        while queue and len(active) < transport.lanes:
-            job = queue.popleft()
-            job.start = now
-            job.lane = min(set(range(transport.lanes)) - {a.lane for a in active})
-            active.append(job)
-        if not computing and not active:
-            return end_of_backward, launched
-        stalled = computing and stall > 0
-        compute_rate = (1 / transport.compute_slowdown if active else 1.0) if computing and not stalled else 0.0
-        comm_rate = 1 / transport.comm_slowdown if computing else 1.0
-        on_wire = sum(job.latency == 0 for job in active)
-        wire_rate = comm_rate / max(on_wire, 1)
-        steps = [job.latency / comm_rate if job.latency else job.wire / wire_rate for job in active]
-        if stalled:
-            steps.append(stall)
-        elif computing:
-            upcoming = unready[0].ready if unready else backward_ns
-            steps.append((upcoming - done) / compute_rate)
-        step = max(0.0, min(steps))
-        now += step
-        if stalled:
-            stall = _less(stall, step)
-        elif computing:
-            done += step * compute_rate
-            if backward_ns - done <= _DUST_NS:
-                done, end_of_backward = backward_ns, now
-        for job in active:
-            if job.latency:
-                job.latency = _less(job.latency, step * comm_rate)
-            else:
-                job.wire = _less(job.wire, step * wire_rate)
-            if not job.latency and not job.wire:
-                job.end = now
-        active = [job for job in active if job.latency or job.wire]
-
-
-def _may_launch(job: _Job, computing: bool, *, idle: bool, done: float) -> bool:
-    if job.blocking:
-        return not computing and idle
-    return job.ready <= done + _DUST_NS
-
-
-def _less(left: float, spent: float) -> float:
-    """``left`` minus ``spent``, without the dust of floating point."""
-    return left - spent if left - spent > _DUST_NS else 0.0
-
-
-def _span(index: int, job: _Job, backward_ns: int) -> BucketSpan:
+def _span(index: int, op: CommOp, job: Job, backward_ns: int) -> BucketSpan:
     start, end = round(job.start), round(job.end)
     return BucketSpan(
         index=index,
-        op=job.op.op,
-        dtype=job.op.dtype,
-        size_bytes=job.op.size_bytes,
-        members=job.op.members,
+        op=op.op,
+        dtype=op.dtype,
+        size_bytes=op.size_bytes,
+        members=op.members,
         ready_ns=round(job.ready_at),
         launch_ns=round(job.launch),
         start_ns=start,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.dataclass import dataclass
 
 if TYPE_CHECKING:  # a trace is read for some of them at a time
+    from stepscope.records.replay import RankStep
     from stepscope.records.trace_buckets import BucketRow
     from stepscope.records.trace_budget import (
         BudgetVerdict,
@@ -108,6 +109,7 @@ class RankPass:
     legs: RankLegs | None = None
     profile: WorkProfile | None = None
     spans: RankSpans | None = None
+    replay: tuple[RankStep, ...] = ()
     unavailable: tuple[Missing, ...] = ()
 
     @property

@@ -135,6 +135,11 @@ def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted
 
         layers = divided_layers(trace, activity, shared.phases, result.communication.collectives, result.groups)
         result = replace(result, layers=layers)
+    if "replay" in asked and result.communication is not None:
+        from stepscope.traces.replay import rank_steps
+
+        steps = rank_steps(trace, activity, launches, shared.phases, result.steps, result.communication.collectives)
+        result = replace(result, replay=steps)
     if "memory" in asked:
         from stepscope.traces.memory import memory_timeline
 

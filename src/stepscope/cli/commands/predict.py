@@ -10,12 +10,20 @@ from stepscope.cli.plain import Option
 
 
 class Predict(Options):
-    """Predict a training step of a named model on named GPUs, the time of a collective, or the best buckets.
+    """Predict a measured job on more GPUs, a training step of a named model, the time of a collective, the best buckets.
 
-    A step: its parts, tokens/s, MFU, memory, the knee of its scaling curve. A collective: time, bus bandwidth, the
+    A measured job (--from): step, throughput, efficiency and exposed communication on each number of GPUs. A step: its parts, tokens/s, MFU, memory, the knee of its scaling curve. A collective: time, bus bandwidth, the
     algorithm the library would choose and why. Each with an 80% interval.
     """
 
+    from_: Annotated[
+        Path | None,
+        Option(
+            "--from",
+            help="Would this measured job scale: a run of bench, traces, a profile.",
+            metavar="RUN|TRACE|PROFILE",
+        ),
+    ] = None
     model: Annotated[
         str | None,
         Option(help="A named model (llama3-8b), or its dimensions: FILE.yaml, config.json.", metavar="MODEL"),
@@ -27,11 +35,19 @@ class Predict(Options):
             metavar="KEY=VALUE",
         ),
     ] = ()
+    scaling: Annotated[
+        str | None,
+        Option(
+            help="With --from. weak: the batch of a rank stays (default); strong: the global batch.",
+            metavar="weak|strong",
+        ),
+    ] = None
     memory: Annotated[bool, Option("--memory", help="Show memory, and what would make it fit.")] = False
     what_if: Annotated[
         tuple[str, ...],
         Option(
-            help="One change: gpu=h200-sxm, link=pcie, batch=2x, precision=fp8, overlap=perfect.", metavar="KEY=VALUE"
+            help="One change: gpu=h200-sxm, link=pcie, batch=2x, precision=bf16, overlap=perfect, bucket=8MiB.",
+            metavar="KEY=VALUE",
         ),
     ] = ()
 
@@ -41,7 +57,9 @@ class Predict(Options):
     ] = None
     size: Annotated[str | None, Option(help="Size S as nccl-tests counts it: 25MiB, 1K = 1024.", metavar="SIZE")] = None
     sizes: Annotated[str | None, Option(help="Several sizes: FROM:TO:FACTOR, or a list.", metavar="SIZES")] = None
-    gpus: Annotated[str | None, Option(help="Ranks, one GPU each.", metavar="N")] = None
+    gpus: Annotated[
+        str | None, Option(help="Ranks, one GPU each; several where they scale: 8,64,512.", metavar="N")
+    ] = None
     gpu: Annotated[str | None, Option(help="A GPU of `stepscope hardware`: h100-sxm.", metavar="GPU")] = None
     gpus_per_node: Annotated[int | None, Option(help="Default: what is usual for the GPU, mostly 8.", metavar="N")] = (
         None
@@ -87,6 +105,9 @@ class Predict(Options):
 
 
 def _where(options: Predict) -> str:
+    """The module of the mode, so that only what it needs is imported."""
+    if options.from_ is not None:
+        return "stepscope.cli.predict_from"
     return "stepscope.cli.predict_run" if options.model is None else "stepscope.cli.predict_step"
 
 

@@ -1,0 +1,213 @@
+"""``stepscope predict --from RUN|TRACE|PROFILE``: the user's own measured job on more GPUs, or with one thing changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+from stepscope.cli.command import require_only
+from stepscope.cli.console import out, print_document
+from stepscope.cli.predict_what_if import parse_gpus, parse_what_if
+from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.core.suggest import unknown
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.predict.collectives.fabrics import find_fabric
+from stepscope.predict.job import MeasuredJob
+from stepscope.predict.prices import Links, Prices, calibrated_prices, own_prices
+from stepscope.predict.scale import KNEE, OFF, check_gpus, predict_scale
+from stepscope.predict.transport import measured_transport
+from stepscope.predict.what_if import WhatIf
+from stepscope.records import codec
+from stepscope.records.calibration import Calibration
+from stepscope.records.scale_prediction import ScalePrediction
+from stepscope.report.render import terminal
+from stepscope.report.views import scaled_steps
+from stepscope.store.files import require_there
+from stepscope.store.layout import RunLayout
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.predict import Predict
+    from stepscope.records.training import Scaling
+
+SCALINGS = ("weak", "strong")
+
+
+OBEYED = (
+    "from_", "cell", "gpus", "gpus_per_node", "network", "adapters", "what_if", "scaling", "calib", "chart", "json",
+)  # fmt: skip
+
+
+def run(options: Predict) -> int:
+    """Predict and print; the exit code. Raises StepscopeError."""
+    require_only(options, "--from", OBEYED)
+    path = options.from_
+    assert path is not None
+    scaling = options.scaling or "weak"
+    if scaling not in SCALINGS:
+        raise UsageError(unknown("--scaling", scaling, SCALINGS))
+    what = parse_what_if(options.what_if)
+    job = _job(path, options.cell, calib=options.calib)
+    gpus = _default_gpus(job) if options.gpus is None else parse_gpus(options.gpus)
+    check_gpus(gpus, job, scaling=cast("Literal['weak', 'strong']", scaling))
+    prices, measured = _prices(options, job, what)
+    prediction = predict_scale(job, gpus, prices, measured=measured, what=what, scaling=cast("Scaling", scaling))
+    if options.chart is not None:
+        _draw(prediction, options.chart, global_batch=job.global_batch)
+    if options.json:
+        print_document({**codec.headed("predict/1"), "kind": "scale", **codec.plain(prediction)})
+    else:
+        show(prediction)
+    return 0
+
+
+def _draw(prediction: ScalePrediction, file: Path, *, global_batch: int | None) -> None:
+    """Throughput with its band over GPUs, beside what was measured."""
+    from stepscope.cli.predict_chart import write_chart
+    from stepscope.report.views import predicted_scaling
+    from stepscope.report.views.predicted_scaling import ScaleCurve, ScalePoint
+
+    unit, scale = "x the measured throughput", 1.0
+    if global_batch is not None:
+        unit, scale = "samples/s", global_batch / prediction.step_ns * 1e9
+    points = [
+        ScalePoint(
+            gpus=s.ranks, value=s.throughput * scale, low=s.throughput_low * scale, high=s.throughput_high * scale
+        )
+        for s in prediction.steps
+    ]
+    points += [
+        ScalePoint(
+            gpus=m.ranks,
+            value=scale
+            * prediction.step_ns
+            / m.step_ns
+            * (m.ranks / prediction.ranks if prediction.scaling == "weak" else 1),
+            measured=True,
+        )
+        for m in prediction.measured
+    ]
+    curve = ScaleCurve(key="from", title=prediction.name, unit=unit, points=tuple(points), knee=prediction.knee)
+    write_chart(file, curve, predicted_scaling.draw, predicted_scaling.caption)
+
+
+def _default_gpus(job: MeasuredJob) -> tuple[int, ...]:
+    return tuple(job.ranks * factor for factor in (1, 2, 4, 8, 16, 32, 64))
+
+
+def _job(path: Path, cell_id: str | None, *, calib: Path | None) -> MeasuredJob:
+    """The measured job at ``path``. Raises DataError, UsageError."""
+    require_there(path)
+    layout = RunLayout(path)
+    if not layout.run.is_file():
+        if cell_id is not None:
+            raise UsageError(f"--cell {cell_id}: {path} is no run folder of stepscope bench", fix="remove --cell")
+        from stepscope.results.traced_job import SECTIONS, job_of_traces
+        from stepscope.traces.job import analyse_job
+        from stepscope.traces.rank_pass import Wanted
+
+        return job_of_traces(analyse_job(path, wanted=Wanted(sections=SECTIONS)), name=str(path))
+    from stepscope.results.cell_job import choose_cell, job_of_cell
+    from stepscope.store.reader import read_cell, read_run
+
+    record = read_run(path)
+    if record.kind != "bench":
+        raise UsageError(
+            f"{path} is a {record.kind} run", fix="--from takes a run of `stepscope bench`, or traces of a job"
+        )
+    cells = [read_cell(layout.cell(known)) for known in record.cells]
+    chosen = choose_cell(cells, cell_id)
+    transport = None
+    if calib is not None:
+        from stepscope.results.comm_rows import read_comm_rows
+        from stepscope.store.calibration import read_calibration
+
+        try:
+            transport = measured_transport(chosen.spec.backend, read_comm_rows(Path(read_calibration(calib).run)))
+        except StepscopeError:  # the calibrated run is elsewhere, or did not measure overlap
+            transport = None
+    return job_of_cell(chosen, cells, transport=transport)
+
+
+def _prices(options: Predict, job: MeasuredJob, what: WhatIf) -> tuple[Prices, Prices]:
+    """Of the question, and of the links that the job used."""
+    if options.network is not None and what.link is not None and what.link != "pcie":
+        raise UsageError("--network and --what-if link= both name a network", fix="give one of them")
+    given = {
+        "--network": options.network,
+        "--adapters": options.adapters,
+        "--gpus-per-node": options.gpus_per_node,
+        "--what-if link": what.link,
+        "--what-if gpu": what.gpu,
+    }
+    asked = [name for name, value in given.items() if value is not None]
+    if options.calib is not None:
+        _refuse(asked, "--calib", why="a calibration is of the links that it was measured on")
+        prices = _calibrated(options.calib, job)
+        return prices, prices
+    if job.gpu is None:
+        _refuse(asked, f"{job.name} on {job.device}", why="its GPU is not in the hardware table, which has the links")
+    network = options.network or (what.link if what.link != "pcie" else None)
+    links = Links(
+        gpus_per_node=options.gpus_per_node,
+        fabric=None if network is None else find_fabric(network),
+        adapters=options.adapters,
+        pcie=what.link == "pcie",
+    )
+    own = own_prices(job, Links())
+    return (own_prices(job, links, gpu=what.gpu) if asked else own), own
+
+
+def _refuse(asked: list[str], mode: str, *, why: str) -> None:
+    if asked:
+        raise UsageError(f"{mode} does not go with {', '.join(asked)}", why=why)
+
+
+def _calibrated(file: Path, job: MeasuredJob) -> Prices:
+    from stepscope.store.calibration import read_calibration
+
+    calibration: Calibration = read_calibration(file)
+    return calibrated_prices(calibration, backend=job.backend, network=job.network)
+
+
+def show(prediction: ScalePrediction) -> None:
+    """The answer, its table, what it rests on."""
+    console = out()
+    console.print(_verdict(prediction), style="bold", soft_wrap=True)
+    console.print(_replay(prediction), soft_wrap=True, style="" if abs(prediction.replay_error) <= OFF else "yellow")
+    console.print(f"collectives: {prediction.prices}", soft_wrap=True)
+    console.print()
+    console.print(terminal.render(scaled_steps.build(prediction), width=min(console.width, 140)), soft_wrap=True)
+    console.print()
+    for text in prediction.assumptions:
+        console.print(f"- {text}", soft_wrap=True, style="dim")
+    for text in prediction.notes:
+        console.print(f"! {text}", soft_wrap=True, style="yellow")
+
+
+def _verdict(prediction: ScalePrediction) -> str:
+    last = prediction.steps[-1]
+    changed = f" with {prediction.change}" if prediction.change else ""
+    share = format_percent(last.efficiency, digits=0)
+    knee = (
+        "no number of GPUs keeps that"
+        if prediction.knee is None
+        else f"up to {prediction.knee} and beyond"
+        if prediction.knee_open
+        else f"up to {counted(prediction.knee, 'GPU')}"
+    )
+    return (
+        f"{prediction.name}{changed}: on {counted(last.ranks, 'GPU')} {last.throughput:.3g}x the throughput of "
+        f"{prediction.ranks} ({prediction.scaling} scaling, efficiency {share}); at least {KNEE:.0%}: {knee}"
+    )
+
+
+def _replay(prediction: ScalePrediction) -> str:
+    replay, measured = format_duration(prediction.replay_ns), format_duration(prediction.step_ns)
+    if not prediction.replay_checks:
+        return f"replay of the measured step: {replay}, measured {measured}: made to agree, which checks nothing"
+    off = format_percent(prediction.replay_error, digits=1, signed=True)
+    text = f"replay of the measured step: {replay}, measured {measured}, {off}"
+    if abs(prediction.replay_error) <= OFF:
+        return text
+    return f"{text}: far off; the difference stays in every step below, and the intervals hold it"

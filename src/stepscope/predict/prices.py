@@ -1,0 +1,297 @@
+"""What a job's collectives cost on other ranks: from a calibration, its own transfers, or the hardware's tables."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from stepscope.collectives import REGISTRY as COLLECTIVES
+from stepscope.core.dataclass import dataclass as record
+from stepscope.core.errors import UsageError
+from stepscope.predict.calibrated import Asked, time_of, world_spread
+from stepscope.predict.calibration import algorithm_of
+from stepscope.predict.collectives import predict_collective
+from stepscope.predict.collectives.choose import known_gpu
+from stepscope.predict.collectives.fabrics import Fabric
+from stepscope.predict.job import MeasuredJob, replayed
+from stepscope.predict.predicted import Predicted
+from stepscope.records.calibration import Calibration
+
+FIT = 1.25
+"""The job's transfers agree with the tables within this factor."""
+
+Z80 = 1.2816
+"""Half-width of an 80% interval in standard deviations."""
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Price:
+    """Time of one collective and its 80% interval, ns."""
+
+    time_ns: float
+    low_ns: float
+    high_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """of(op, size_bytes, ranks). source: where they come from, in words. fitted: to the measured step itself, which
+    therefore checks nothing. notes: what is assumed."""
+
+    source: str
+    of: Callable[[str, int, int], Price]
+    notes: tuple[str, ...] = ()
+    fitted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Where the ranks would sit. fabric: between nodes; None: the usual one. pcie: no links between GPUs."""
+
+    gpus_per_node: int | None = None
+    fabric: Fabric | None = None
+    adapters: int | None = None
+    pcie: bool = False
+
+
+def calibrated_prices(calibration: Calibration, *, backend: str | None, network: str | None) -> Prices:
+    """Prices from ``stepscope calibrate``. Raises UsageError for collectives that it does not hold."""
+    asked = Asked(backend=backend, network=network)
+    notes: dict[str, None] = {}
+
+    @cache
+    def of(op: str, size_bytes: int, ranks: int) -> Price:
+        found = time_of(calibration, op, size_bytes, ranks, asked=asked)
+        notes.update(dict.fromkeys(found.notes))
+        return _price(found)
+
+    return Prices(source=f"the calibration of {calibration.run}", of=of)
+
+
+def own_prices(job: MeasuredJob, links: Links, *, gpu: str | None = None) -> Prices:
+    """Prices from the job's own transfers: a line over their sizes at its own number of ranks.
+
+    Elsewhere: with a known GPU as the hardware's tables change from here to there; without one by the steps and bytes of
+    the backend's algorithm. What the job's network says nothing of (it ran inside one node, the question is about several;
+    another GPU or link) comes from the tables alone. Without transfers, they are what makes the replay take the measured
+    step. gpu: of the question; None: the job's. Raises UsageError where neither the job nor tables say anything.
+    """
+    where = gpu or job.gpu
+    table = None if where is None else _table(job, where, links)
+    if job.ranks == 1 or not job.calls:
+        if table is None:
+            raise _nothing(job, why="one rank communicates with nobody, and its GPU is in no table")
+        return Prices(source=f"the tables of {where}", of=lambda *each: _price(table(*each)), notes=_places(job, links))
+    here = _here(job)
+    elsewhere = None if table is None else _of_job(job, here)
+    carried = here is None
+    of_job = here or _fitted(job, elsewhere)
+    changed = gpu is not None and gpu != job.gpu
+    notes = list(_places(job, links)) if table is not None else []
+    apart = _apart(job, of_job, elsewhere)
+    if apart is not None and not 1 / FIT < apart < FIT:
+        carried_over = (
+            "links that it did not use are taken to be as much slower; the interval's fast end is the tables'"
+            if apart > 1
+            else "for links that it did not use the tables are taken, and the interval reaches as far below"
+        )
+        notes.append(
+            f"the job's collectives take {apart:.2g} times what the tables say for {job.gpu} on {job.ranks} GPUs: "
+            f"{carried_over}"
+        )
+
+    @cache
+    def of(op: str, size_bytes: int, ranks: int) -> Price:
+        mine = of_job(op, size_bytes)
+        if ranks == job.ranks and not changed and not _other_links(job, links, ranks):
+            return mine
+        if table is None:
+            return _scaled(job, mine, op, size_bytes, ranks)
+        there = table(op, size_bytes, ranks)
+        if elsewhere is not None and not changed and not _other_links(job, links, ranks):
+            before = elsewhere(op, size_bytes, job.ranks).time_ns
+            ratio = there.time_ns / before if before else 1.0
+            return _spread(mine.time_ns * ratio, mine, world_spread(ranks, job.ranks))
+        slower = max(1.0, apart or 1.0)
+        return Price(
+            time_ns=there.time_ns * slower, low_ns=there.low_ns * min(1.0, apart or 1.0), high_ns=there.high_ns * slower
+        )
+
+    return Prices(
+        source="what makes the replay take the measured step" if carried else "the job's own collectives",
+        of=of,
+        notes=tuple(notes),
+        fitted=carried,
+    )
+
+
+def _price(found: Predicted) -> Price:
+    return Price(time_ns=found.time_ns, low_ns=found.low_ns, high_ns=found.high_ns)
+
+
+def _spread(time_ns: float, like: Price, extra: float) -> Price:
+    """``time_ns`` with the relative interval of ``like``, widened by ``extra`` (of log) in quadrature."""
+    if not time_ns or not like.time_ns:
+        return Price(time_ns=time_ns, low_ns=time_ns, high_ns=time_ns)
+    low, high = math.log(like.time_ns / like.low_ns), math.log(like.high_ns / like.time_ns)
+    return Price(
+        time_ns=time_ns,
+        low_ns=time_ns * math.exp(-math.hypot(low, extra)),
+        high_ns=time_ns * math.exp(math.hypot(high, extra)),
+    )
+
+
+def _per_node(job: MeasuredJob) -> int | None:
+    return None if job.nodes is None else -(-job.ranks // job.nodes)
+
+
+def _other_links(job: MeasuredJob, links: Links, ranks: int) -> bool:
+    """Whether ``ranks`` ranks would talk over links that the job did not use."""
+    node = links.gpus_per_node or _per_node(job) or 8
+    several = -(-ranks // node) > 1
+    before = (job.nodes or -(-job.ranks // node)) > 1
+    return several != before or links.pcie or (several and links.fabric is not None)
+
+
+def _places(job: MeasuredJob, links: Links) -> tuple[str, ...]:
+    per_node = links.gpus_per_node or _per_node(job)
+    found = [] if per_node else ["the traces do not say how many GPUs a node has: what is usual for the GPU is assumed"]
+    if links.fabric is None:
+        found.append("between nodes: the network that is usual for the GPU is assumed (--network names another)")
+    return tuple(found)
+
+
+def _table(job: MeasuredJob, gpu: str, links: Links) -> Callable[[str, int, int], Predicted]:
+    entry = known_gpu(gpu)
+    if links.pcie:
+        entry = replace(entry, link=None)
+
+    @cache
+    def of(op: str, size_bytes: int, ranks: int) -> Predicted:
+        return predict_collective(
+            op,
+            size_bytes,
+            n_gpus=ranks,
+            gpu=entry,
+            gpus_per_node=links.gpus_per_node or _per_node(job),
+            inter_node=links.fabric,
+            adapters_per_node=links.adapters,
+            dtype="uint8",  # of bytes alone: sizes are whole numbers of them
+        )
+
+    return of
+
+
+def _of_job(job: MeasuredJob, here: Callable[[str, int], Price] | None) -> Callable[[str, int, int], Predicted] | None:
+    """The tables for the links that the job used: of a card whose bridge is sold apart, those nearer to its transfers."""
+    if job.gpu is None:
+        return None
+    ways = [_table(job, job.gpu, Links())]
+    link = known_gpu(job.gpu).link
+    if here is None or link is None or not link.optional:
+        return ways[0]
+    ways.append(_table(job, job.gpu, Links(pcie=True)))
+    return min(ways, key=lambda way: abs(math.log(_apart(job, here, way) or 1.0)))
+
+
+def _here(job: MeasuredJob) -> Callable[[str, int], Price] | None:
+    """A line over the transfers of each collective, at the job's own ranks; None where transfers were not measured."""
+    seen: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for call in job.calls:
+        if call.time_ns is None:
+            return None
+        seen[call.op].append((call.size_bytes, call.time_ns))
+    lines = {op: _line(points) for op, points in seen.items()}
+
+    def of(op: str, size_bytes: int) -> Price:
+        latency, per_byte, spread = lines[op]
+        time = latency + per_byte * size_bytes
+        reach = math.exp(max(Z80 * spread, 0.02))
+        return Price(time_ns=time, low_ns=time / reach, high_ns=time * reach)
+
+    return of
+
+
+def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
+    """Latency (ns), time per byte, and the standard deviation of log(time) around them; relative least squares."""
+    times = [max(time, 1.0) for _, time in points]
+    weights = [1 / time**2 for time in times]
+    sizes = [float(size) for size, _ in points]
+
+    def total(values: Sequence[float]) -> float:
+        return sum(w * v for w, v in zip(weights, values, strict=True))
+
+    s, ss = total(sizes), total([x * x for x in sizes])
+    t, st, one = total(times), total([x * y for x, y in zip(sizes, times, strict=True)]), sum(weights)
+    flat = one * ss - s * s
+    wide = max(sizes) >= 4 * max(1.0, min(sizes))
+    per_byte = (one * st - s * t) / flat if wide and flat > 0 else st / ss if ss else 0.0
+    latency = (t - per_byte * s) / one if wide or not ss else 0.0
+    if latency < 0:
+        latency, per_byte = 0.0, st / ss
+    if per_byte < 0:
+        latency, per_byte = t / one, 0.0
+    off = [math.log(max(1e-9, latency + per_byte * x) / y) for x, y in zip(sizes, times, strict=True)]
+    return latency, per_byte, math.sqrt(statistics.fmean([x * x for x in off]))
+
+
+def _fitted(job: MeasuredJob, table: Callable[[str, int, int], Predicted] | None) -> Callable[[str, int], Price]:
+    """Prices in the proportions of the tables (or of bytes on the wire) at which the replay takes the measured step."""
+
+    def shape(op: str, size_bytes: int) -> float:
+        if table is not None:
+            return table(op, size_bytes, job.ranks).time_ns
+        spec = COLLECTIVES.load(op)
+        cost = spec.cost(algorithm_of(spec, backend=job.backend, pattern=None))
+        return size_bytes * cost.wire_factor(job.ranks)  # 1 ns a byte
+
+    def step(factor: float) -> float:
+        return replayed(job, lambda op, size: factor * shape(op, size)).step_ns
+
+    if step(0.0) >= job.step_ns * 0.98:
+        raise _nothing(job, why="the step hides all its communication, so it does not tell how fast it was")
+    low, high = -25.0, 25.0  # of log(factor)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if step(math.exp(middle)) < job.step_ns else (low, middle)
+    factor = math.exp((low + high) / 2)
+
+    def of(op: str, size_bytes: int) -> Price:
+        time = factor * shape(op, size_bytes)
+        return Price(time_ns=time, low_ns=time / 1.2, high_ns=time * 1.2)
+
+    return of
+
+
+def _apart(
+    job: MeasuredJob, here: Callable[[str, int], Price], table: Callable[[str, int, int], Predicted] | None
+) -> float | None:
+    """The job's transfers / what the tables say for the same; None without tables."""
+    if table is None:
+        return None
+    mine = sum(here(c.op, c.size_bytes).time_ns for c in job.calls)
+    theirs = sum(table(c.op, c.size_bytes, job.ranks).time_ns for c in job.calls)
+    return mine / theirs if mine and theirs else None
+
+
+def _scaled(job: MeasuredJob, mine: Price, op: str, size_bytes: int, ranks: int) -> Price:
+    """By the bytes on the wire of the backend's own algorithm: without tables nothing tells latency from transfer."""
+    spec = COLLECTIVES.load(op)
+    cost = spec.cost(algorithm_of(spec, backend=job.backend, pattern=None))
+    if not (spec.has_payload and size_bytes):
+        ratio = cost.steps(ranks) / max(1, cost.steps(job.ranks))
+    else:
+        ratio = cost.wire_factor(ranks) / cost.wire_factor(job.ranks)
+    return _spread(mine.time_ns * ratio, mine, world_spread(ranks, job.ranks))
+
+
+def _nothing(job: MeasuredJob, *, why: str) -> UsageError:
+    return UsageError(
+        f"{job.name}: nothing tells what its collectives cost",
+        why=why,
+        fix="stepscope comm -o COMM, stepscope calibrate COMM, then --calib COMM/calib.json",
+    )

@@ -1,0 +1,191 @@
+"""Would it scale? A measured job replayed with more ranks, other links, another GPU, batch or precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import NormalDist
+
+from stepscope.core.errors import UsageError
+from stepscope.core.units import format_duration, format_percent, format_size
+from stepscope.core.words import counted
+from stepscope.predict.compute_change import Change, compute_change
+from stepscope.predict.job import MeasuredJob, Replayed, rebucketed, replayed, stretched
+from stepscope.predict.prices import Z80, Prices
+from stepscope.predict.what_if import WhatIf
+from stepscope.records.scale_prediction import MeasuredPoint, ScaledStep, ScalePrediction
+from stepscope.records.training import Scaling
+
+KNEE = 0.80
+"""Efficiency, of the measured job's, below which more ranks no longer scale well (METRICS: good)."""
+
+LEAST_REACH = 0.02
+"""No prediction is better than this share of the step (80%): measured steps of the same job differ by as much."""
+
+OFF = 0.10
+"""Replays of the measured step that miss it by more than this share are said before anything else."""
+
+PARTS = ("compute", "copies", "input", "idle", "straggling", "exposed", "unexplained")
+
+
+def predict_scale(
+    job: MeasuredJob,
+    gpus: Sequence[int],
+    prices: Prices,
+    *,
+    measured: Prices | None = None,
+    what: WhatIf | None = None,
+    scaling: Scaling = "weak",
+) -> ScalePrediction:
+    """The job on each number of ranks. prices: of the question; measured: of the links that the job used, to replay its
+    own step with (None: the same). Raises UsageError for a change that the job does not allow."""
+    what, own = what or WhatIf(), measured or prices
+    checked = replayed(job, lambda op, size: own.of(op, size, job.ranks).time_ns)
+    ladder = sorted({*gpus, *_doublings(job.ranks, max(gpus))})
+    found = {ranks: _step(job, ranks, prices, checked=checked, what=what, scaling=scaling) for ranks in ladder}
+    good = [ranks for ranks in ladder if ranks >= job.ranks and found[ranks][0].efficiency >= KNEE]
+    knee = max(good, default=None)
+    assumptions = list(dict.fromkeys(text for _, change in found.values() for text in change.assumptions))
+    if scaling == "strong":  # each number of ranks has its own batch: one sentence for all
+        assumptions = [text for text in assumptions if not text.startswith("the batch of a rank")]
+        assumptions.append("strong scaling: the global batch stays, each rank's batch shrinks as ranks are added")
+    return ScalePrediction(
+        name=job.name,
+        source=job.source,
+        device=job.device,
+        ranks=job.ranks,
+        scaling=scaling,
+        change=words(what),
+        step_ns=job.step_ns,
+        replay_ns=checked.step_ns,
+        replay_checks=not own.fitted,
+        prices=prices.source,
+        steps=tuple(found[ranks][0] for ranks in gpus),
+        measured=tuple(MeasuredPoint(ranks=ranks, step_ns=step) for ranks, step in job.points),
+        knee=knee,
+        knee_open=knee == max(ladder),
+        assumptions=(*_always(job, gpus), *assumptions),
+        notes=(*job.notes, *prices.notes),
+    )
+
+
+def words(what: WhatIf) -> str:
+    """``gpu h200-sxm, batch 2x``; empty for nothing."""
+    return ", ".join(
+        text
+        for text in (
+            what.gpu and f"gpu {what.gpu}",
+            what.link and f"link {what.link}",
+            what.batch and f"batch {what.batch:g}x",
+            what.precision and f"precision {what.precision}",
+            what.overlap and f"overlap {what.overlap}",
+            what.bucket_bytes and f"bucket {format_size(what.bucket_bytes)}",
+        )
+        if text
+    )
+
+
+def largest_of(ranks: int) -> float:
+    """Expected largest of ``ranks`` standard normal values (Blom 1958: quantile of (n - 0.375) / (n + 0.25))."""
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+
+
+def _doublings(first: int, last: int) -> list[int]:
+    return [first * 2**n for n in range(max(0, int(math.log2(max(1.0, last / first)))) + 1)]
+
+
+def _step(
+    job: MeasuredJob, ranks: int, prices: Prices, *, checked: Replayed, what: WhatIf, scaling: Scaling
+) -> tuple[ScaledStep, Change]:
+    batch = (what.batch or 1.0) * (job.ranks / ranks if scaling == "strong" else 1.0)
+    change = compute_change(job, what, batch=batch)
+    changed = job if what.bucket_bytes is None else rebucketed(job, what.bucket_bytes)
+    if change.payload != 1:
+        changed = replace(
+            changed, calls=tuple(replace(c, size_bytes=round(c.size_bytes * change.payload)) for c in changed.calls)
+        )
+    lag = job.spread_ns * (largest_of(ranks) - largest_of(job.ranks))
+    low, usual, high = (_length(job, change, body) for body in change.body)
+    grown = lag * usual / job.length_ns
+    body = job.length_ns - job.tail_ns
+    tail = job.tail_ns * change.tail
+    moved = stretched(changed, body=max(0.0, usual + grown - tail) / body if body else 1.0, tail=change.tail)
+    perfect = what.overlap == "perfect"
+
+    def at(name: str) -> Replayed:
+        return replayed(moved, lambda op, size: getattr(prices.of(op, size, ranks), name), perfect=perfect)
+
+    middle = at("time_ns")
+    # What the replay of the measured step lacks, or has too much, is neither computation nor its collectives.
+    unexplained = job.step_ns - checked.step_ns
+    step = max(middle.step_ns + unexplained, moved.length_ns)
+    doubt = (abs(unexplained), LEAST_REACH * step, _straggling_doubt(job, grown))
+    above = math.hypot(at("high_ns").step_ns - middle.step_ns, high - usual, *doubt)
+    below = math.hypot(middle.step_ns - at("low_ns").step_ns, usual - low, *doubt)
+    low_ns, high_ns = max(step - below, 0.5 * step), step + above
+    work = batch * ranks / job.ranks  # samples of a step, over the measured one's
+    parts = {
+        "compute": usual - job.idle_ns - job.copies_ns * batch - job.input_ns * change.input,
+        "copies": job.copies_ns * batch,
+        "input": job.input_ns * change.input,
+        "idle": job.idle_ns,
+        "straggling": grown,
+        "exposed": middle.exposed_ns,
+        "unexplained": step - middle.step_ns,
+    }
+    return ScaledStep(
+        ranks=ranks,
+        step_ns=step,
+        low_ns=low_ns,
+        high_ns=high_ns,
+        throughput=work * job.step_ns / step,
+        throughput_low=work * job.step_ns / high_ns,
+        throughput_high=work * job.step_ns / low_ns,
+        efficiency=work * job.step_ns / step / (ranks / job.ranks),
+        samples_per_s=None if job.global_batch is None else job.global_batch * work / step * 1e9,
+        comm_ns=middle.comm_ns,
+        dominant=max(parts, key=lambda name: parts[name]),
+        **{f"{name}_ns": parts[name] for name in PARTS},
+    ), change
+
+
+def _length(job: MeasuredJob, change: Change, body: float) -> float:
+    """The step's own work: computation changes by ``body``, copies and loading with the batch, the host's pauses do not."""
+    tail = min(job.tail_ns, job.compute_ns)  # what pauses there is in the tail counts as pause of the body
+    return (
+        (job.compute_ns - tail) * body
+        + tail * change.tail
+        + (job.copies_ns + job.input_ns) * change.input
+        + job.idle_ns
+    )
+
+
+def _straggling_doubt(job: MeasuredJob, grown: float) -> float:
+    """80% half-width of what more ranks add: a standard deviation from n values is known to 1 / sqrt(2 (n - 1)) of it."""
+    if job.spread_from < 2:
+        return abs(grown)
+    return abs(grown) * min(1.0, Z80 / math.sqrt(2 * (job.spread_from - 1)))
+
+
+def _always(job: MeasuredJob, gpus: Sequence[int]) -> tuple[str, ...]:
+    found = []
+    if max(gpus) != job.ranks:
+        share = job.spread_ns / job.length_ns if job.length_ns else 0.0
+        of = "ranks of one step" if job.spread_of == "ranks" else "steps of the only rank that was read"
+        found.append(
+            f"the slowest of more ranks is slower: {of} differ by {format_duration(job.spread_ns)} "
+            f"({format_percent(share)}, standard deviation), taken as normal and independent"
+        )
+    return tuple(found)
+
+
+def check_gpus(gpus: Sequence[int], job: MeasuredJob, *, scaling: Scaling) -> None:
+    """Raises UsageError where a global batch cannot be shared by so many ranks."""
+    if scaling == "strong" and job.global_batch is not None:
+        over = [n for n in gpus if n > job.global_batch]
+        if over:
+            raise UsageError(
+                f"--scaling strong on {counted(over[0], 'GPU')}: the global batch of {job.global_batch} has fewer samples",
+                fix="ask for fewer GPUs, or for --scaling weak",
+            )

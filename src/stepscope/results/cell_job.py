@@ -1,0 +1,122 @@
+"""A cell of `bench` -> the measured step that a prediction starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from stepscope.core.errors import DataError, Unavailable, UsageError
+from stepscope.core.words import counted
+from stepscope.hardware import find
+from stepscope.predict.job import Gradient, JobCall, MeasuredJob
+from stepscope.predict.run_buckets import profile_of
+from stepscope.predict.specs import specs_of
+from stepscope.predict.transport import Transport, transport_of
+from stepscope.records.cell_result import CellResult
+from stepscope.stats.measured import common_steps, slowest
+from stepscope.stats.order import deviation_within, median
+
+
+def job_of_cell(cell: CellResult, others: Sequence[CellResult], *, transport: Transport | None = None) -> MeasuredJob:
+    """The job of a finished cell of `bench`; others: cells of its run, for what was measured of it on other ranks.
+
+    Raises UsageError for a strategy without collectives, DataError for a cell without steps or profile.
+    """
+    spec = cell.spec
+    steps = common_steps(cell.samples, spec.world_size).full
+    if not steps:
+        raise DataError(f"cell {spec.cell_id} has no timed steps", fix="run it again, or name another with --cell")
+    profile, specs = profile_of(cell), specs_of(spec)
+    if not specs.strategy.collective:
+        raise UsageError(
+            f"{spec.strategy} sends nothing, on any number of ranks",
+            fix="name a cell of ddp or another data-parallel strategy with --cell",
+        )
+    begin, end = float(profile.before_ns), float(profile.before_ns + profile.backward_ns)
+    ready = {each.name: begin + min(each.ready_ns, profile.backward_ns) for each in profile.ready}
+    calls = []
+    for op in specs.comm_plan:
+        blocking = op.phase == "after_backward"
+        at = end if blocking else max((ready.get(name, end) for name in op.members), default=end)
+        calls.append(JobCall(op=op.op, size_bytes=op.size_bytes, ready_ns=at, needed_ns=end, blocking=blocking))
+    order = sorted(ready.items(), key=lambda item: item[1])
+    sizes = {parameter.name: parameter.size_bytes for parameter in specs.facts.parameters}
+    names = {summary.device_name for summary in cell.summaries}
+    entry = find(names.pop()) if spec.device == "cuda" and len(names) == 1 else Unavailable("no GPU")
+    own = [[float(s.step_ns - s.exposed_comm_ns) for s in ranks] for ranks in steps.values()]
+    spread, values, of = deviation_within(own)
+    times = [value for each in slowest(steps, "step_ns").values() for value in each]
+    return MeasuredJob(
+        name=f"{spec.strategy} on {counted(spec.world_size, 'rank')} (cell {spec.cell_id})",
+        source="run",
+        ranks=spec.world_size,
+        seen_ranks=spec.world_size,
+        nodes=len({summary.host for summary in cell.summaries}) or None,
+        backend=spec.backend,
+        device="CPU" if spec.device == "cpu" else cell.summaries[0].device_name,
+        gpu=None if isinstance(entry, Unavailable) else entry.key,
+        step_ns=median(times),
+        length_ns=profile.step_ns,
+        compute_ns=profile.step_ns - profile.data_wait_ns,
+        copies_ns=0.0,
+        input_ns=profile.data_wait_ns,
+        tail_ns=profile.after_ns,
+        spread_ns=spread,
+        spread_from=values,
+        spread_of=of,
+        transport=transport or transport_of(spec.backend),
+        calls=tuple(calls),
+        dtype={"amp_bf16": "bf16", "amp_fp16": "fp16"}.get(spec.precision, spec.precision),
+        global_batch=spec.global_batch,
+        network=spec.network,
+        gradients=tuple(Gradient(ready_ns=at, size_bytes=sizes[name]) for name, at in order)
+        if "bucket_cap_mb" in specs.strategy.options.model_fields
+        else (),
+        points=_points(cell, others),
+    )
+
+
+def choose_cell(cells: Sequence[CellResult], cell_id: str | None) -> CellResult:
+    """The cell asked for by the beginning of its id; else the only strategy that communicates, on its most ranks.
+
+    Raises UsageError that lists the cells.
+    """
+    able = [c for c in cells if c.samples and c.summaries and specs_of(c.spec).strategy.collective]
+    if cell_id is not None:
+        able = [c for c in able if c.spec.cell_id.startswith(cell_id)]
+        if len(able) != 1:
+            raise UsageError(
+                f"--cell {cell_id!r} names {counted(len(able), 'cell')} that communicate", fix=_listing(cells)
+            )
+        return able[0]
+    if not able:
+        raise UsageError("no cell of this run communicates", fix="run one of ddp on 2 ranks, or name traces of a job")
+    most = max(able, key=lambda c: c.spec.world_size)
+    kinds = [c for c in able if _but_for_ranks(c) != _but_for_ranks(most)]
+    if kinds:
+        raise UsageError("this run has several kinds of cells", fix=_listing(able))
+    return most
+
+
+def _listing(cells: Iterable[CellResult]) -> str:
+    lines = (
+        f"    --cell {c.spec.cell_id}  {c.spec.strategy} on {counted(c.spec.world_size, 'rank')}, "
+        f"batch {c.spec.micro_batch} a rank"
+        for c in cells
+    )
+    return "\n".join(["choose one:", *lines])
+
+
+def _but_for_ranks(cell: CellResult) -> str:
+    spec = cell.spec
+    return repr((spec.workload, dict(spec.model), spec.strategy, dict(spec.strategy_options), spec.precision,
+                 spec.accumulation, spec.network, spec.batch_rule,
+                 spec.micro_batch if spec.batch_rule == "micro_batch" else spec.global_batch))  # fmt: skip
+
+
+def _points(cell: CellResult, others: Sequence[CellResult]) -> tuple[tuple[int, float], ...]:
+    found: dict[int, float] = {}
+    for other in (*others, cell):
+        steps = common_steps(other.samples, other.spec.world_size).full
+        if steps and _but_for_ranks(other) == _but_for_ranks(cell):
+            found[other.spec.world_size] = median([t for each in slowest(steps, "step_ns").values() for t in each])
+    return tuple(sorted(found.items()))

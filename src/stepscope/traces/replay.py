@@ -1,0 +1,201 @@
+"""A rank's steps as progress and collectives: when each was ready, and from where on computation waited for it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.records.replay import RankStep, StepCall
+from stepscope.records.trace_budget import StepBudget
+from stepscope.records.trace_collectives import RankCollective
+from stepscope.stats import spans
+from stepscope.stats.spans import Spans
+from stepscope.traces.activity import Activity
+from stepscope.traces.classify import Work
+from stepscope.traces.events import NONE, Events, RankTrace
+from stepscope.traces.links import Launches
+from stepscope.traces.phases import BACKWARD, pass_at
+
+Ints = NDArray[np.int64]
+
+WAITED_NS = {"device": 20_000, "cpu_spans": 200_000}
+"""A shorter pause of computation is a launch, or the interpreter between two operators, whatever ends in it."""
+
+RESUMED_WITHIN = 0.1
+"""Computation that goes on this soon after a collective's end, as a share of the pause, waited for it."""
+
+_REDUCTIONS = ("all_reduce", "reduce_scatter")
+
+_BESIDE = 0.05  # of its own time, by which a collective must overlap the one before to run beside it
+
+
+def rank_steps(
+    trace: RankTrace,
+    activity: Activity,
+    launches: Launches,
+    phases: dict[str, Spans],
+    steps: Sequence[StepBudget],
+    collectives: Sequence[RankCollective],
+) -> tuple[RankStep, ...]:
+    """Every marked step of the rank.
+
+    Computation waited for a collective that ends while it pauses, if what comes next had been launched by then, or begins
+    at once. A collective that ends under computation was needed later, how much later no trace says: a reduction where the
+    last one of its kind is; a gather where the computation starts that the host launches after the next gather of its pass
+    (prefetched, the next one is launched just before the unit computes; on CPUs: where that one starts); others as they end.
+    """
+    of_step: dict[int, list[int]] = defaultdict(list)
+    for position, each in enumerate(collectives):
+        if each.step is not None:
+            of_step[each.step].append(position)
+    ready = _ready(trace.events, activity, launches, collectives)
+    own = spans.join(activity.compute, activity.memory)
+    launched = _launched(trace.events, activity, launches)
+    used = _used(collectives, phases, launched)
+    found = []
+    for step in steps:
+        low, high = step.start_ns, step.start_ns + step.parts.window_ns
+        if high <= low:
+            continue
+        mine = sorted(of_step[step.step], key=lambda p: _launch(collectives[p]))
+        ends = np.array([min(collectives[p].end_ns, high) for p in mine], dtype=np.int64)
+        waits = _waits(spans.gaps(own, low=low, high=high), np.sort(ends), launched, activity.source)
+        found.append(
+            RankStep(
+                rank=trace.rank,
+                step=step.step,
+                window_ns=high - low,
+                length_ns=high - low - waits.measure,
+                compute_ns=step.parts.compute_ns,
+                copies_ns=step.parts.exposed_memory_ns,
+                lanes=_lanes([collectives[p] for p in mine]),
+                calls=_calls(mine, [collectives[p] for p in mine], ready[mine], used[mine], waits, low=low, high=high),
+            )
+        )
+    return tuple(found)
+
+
+def _calls(
+    positions: Sequence[int],
+    each: Sequence[RankCollective],
+    ready: Ints,
+    used: Ints,
+    waits: Spans,
+    *,
+    low: int,
+    high: int,
+) -> tuple[StepCall, ...]:
+    if not positions:
+        return ()
+
+    def progress(times: Ints) -> Ints:
+        at = np.clip(times, low, high)
+        return at - low - spans.covered_before(waits, at)
+
+    ended = np.array([c.end_ns for c in each], dtype=np.int64)
+    done = progress(ended)
+    # Awaited: it ends inside a wait, or with it.
+    place = np.searchsorted(waits.starts, ended, side="left") - 1
+    awaited = np.zeros(len(each), dtype=bool)
+    if len(waits):
+        awaited = (place >= 0) & (ended <= waits.ends[np.maximum(place, 0)])
+    needed = done.copy()
+    for i in np.flatnonzero(~awaited).tolist():
+        if each[i].op in _REDUCTIONS:
+            alike = [j for j, c in enumerate(each) if (c.op, c.group) == (each[i].op, each[i].group)]
+            needed[i] = max(int(done[j]) for j in alike)
+        elif used[i] != NONE:
+            needed[i] = max(int(done[i]), int(progress(used[i : i + 1])[0]))
+    at = np.minimum(progress(ready), needed)
+    return tuple(
+        StepCall(position=position, ready_ns=int(r), needed_ns=int(n), duration_ns=c.duration_ns)
+        for position, r, n, c in zip(positions, at, needed, each, strict=True)
+    )
+
+
+def _waits(pauses: Spans, ends: Ints, launched: tuple[Ints, Ints] | None, source: str) -> Spans:
+    """From where computation pauses to the end of the last collective in that pause, where it waited for that one."""
+    if not len(pauses) or not len(ends):
+        return spans.EMPTY
+    last = np.searchsorted(ends, pauses.ends, side="right") - 1
+    until = np.where(last >= 0, ends[np.maximum(last, 0)], 0)
+    waited = until - pauses.starts >= WAITED_NS[source]
+    soon = pauses.ends - until <= RESUMED_WITHIN * (pauses.ends - pauses.starts)
+    if launched is not None:
+        starts, calls = launched
+        following = np.searchsorted(starts, pauses.ends, side="left")
+        known = following < len(starts)
+        soon |= known & (calls[np.minimum(following, len(starts) - 1)] < until)
+    kept = waited & soon
+    return spans.union(pauses.starts[kept], until[kept])
+
+
+def _used(collectives: Sequence[RankCollective], phases: dict[str, Spans], launched: tuple[Ints, Ints] | None) -> Ints:
+    """When computation with what each gather brings begins, as far as the next gather of its pass tells; else NONE.
+
+    The last of a pass: as long after the one before as that one after its own.
+    """
+    found = np.full(len(collectives), NONE, dtype=np.int64)
+    gathers = [i for i, c in enumerate(collectives) if c.op == "all_gather" and c.launch_ns is not None]
+    called = np.array([collectives[i].launch_ns for i in gathers], dtype=np.int64)
+    passes: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for i, back in zip(gathers, (pass_at(phases, called) == BACKWARD).tolist(), strict=True):
+        passes[collectives[i].step, collectives[i].group, back].append(i)
+    for mine in passes.values():
+        mine.sort(key=lambda i: _launch(collectives[i]))
+        for i, following in pairwise(mine):
+            found[i] = _begins(collectives[following], launched)
+        if len(mine) > 2 and found[mine[-3]] != NONE:
+            found[mine[-1]] = 2 * found[mine[-2]] - found[mine[-3]]
+    return found
+
+
+def _begins(following: RankCollective, launched: tuple[Ints, Ints] | None) -> int:
+    if launched is None:
+        return following.start_ns
+    starts, calls = launched
+    later = starts[calls >= (following.launch_ns or 0)]
+    return int(later.min()) if len(later) else NONE
+
+
+def _launched(events: Events, activity: Activity, launches: Launches) -> tuple[Ints, Ints] | None:
+    """Starts of the device's own work in their order, and when the host launched each; None where that is unknown."""
+    chosen = launches.known & (activity.work != Work.COMMUNICATION)
+    if activity.source != "device" or not chosen.any():
+        return None
+    work, call = launches.of[chosen], launches.launch[chosen]
+    return events.ts_ns[work], events.ts_ns[call]
+
+
+def _ready(events: Events, activity: Activity, launches: Launches, collectives: Sequence[RankCollective]) -> Ints:
+    """When each could have begun: on a device as the computation launched before it ends, else when it was called."""
+    starts = np.array([c.start_ns for c in collectives], dtype=np.int64)
+    called = np.array([NONE if c.launch_ns is None else c.launch_ns for c in collectives], dtype=np.int64)
+    if activity.source != "device":
+        return np.where(called == NONE, starts, np.minimum(called, starts))
+    chosen = launches.known & (activity.work == Work.COMPUTE)
+    work, call = launches.of[chosen], events.ts_ns[launches.launch[chosen]]
+    order = np.argsort(call, kind="stable")
+    call, reach = call[order], np.maximum.accumulate(events.end_ns[work][order]) if len(work) else call
+    place = np.searchsorted(call, called, side="left") - 1
+    before = np.where(place >= 0, reach[np.maximum(place, 0)] if len(reach) else 0, called)
+    return np.where(called == NONE, starts, np.minimum(np.maximum(before, called), starts))
+
+
+def _launch(call: RankCollective) -> tuple[int, int]:
+    return (call.start_ns if call.launch_ns is None else call.launch_ns, call.start_ns)
+
+
+def _lanes(calls: Sequence[RankCollective]) -> int:
+    """How many ran at once at most, not counting those that merely touch."""
+    most = 1
+    for call in calls:
+        beside = [
+            c for c in calls if c is not call and c.start_ns <= call.start_ns < c.end_ns - _BESIDE * c.duration_ns
+        ]
+        most = max(most, 1 + len(beside))
+    return most

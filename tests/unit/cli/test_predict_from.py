@@ -1,0 +1,74 @@
+"""``stepscope predict --from`` from the command line, on an example job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stepscope.cli.main import main
+from stepscope.core.errors import ExitCode
+from stepscope.examples.jobs import EXAMPLES
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("example") / "ddp"
+    EXAMPLES["ddp"].write(folder)
+    return folder
+
+
+def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(["predict", *arguments])
+    shown = capsys.readouterr()
+    return int(stop.value.code or 0), shown.out, shown.err
+
+
+def test_the_verdict_comes_first_then_the_check_then_the_table(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run(["--from", str(job), "--gpus", "2,8,64", "--network", "infiniband-hdr"], capsys)
+    assert code == ExitCode.OK
+    lines = text.splitlines()
+    assert "on 64 GPUs" in lines[0]
+    assert "efficiency" in lines[0]
+    assert lines[1].startswith("replay of the measured step: 69.9 ms, measured 69.9 ms")
+    assert [line.split()[0] for line in lines if line.lstrip()[:1].isdigit()] == ["2", "8", "64"]
+    assert "slowest of more ranks" in text
+
+
+def test_json_has_every_part_and_the_change(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--from", str(job), "--gpus", "4", "--what-if", "batch=2x,bucket=16MiB", "--scaling", "strong", "--json"]
+    code, text, _ = run(asked, capsys)
+    assert code == ExitCode.OK
+    found = json.loads(text)
+    assert (found["kind"], found["scaling"], found["change"]) == ("scale", "strong", "batch 2x, bucket 16 MiB")
+    (step,) = found["steps"]
+    assert step["ranks"] == 4
+    assert step["low_ns"] < step["step_ns"] < step["high_ns"]
+    assert found["measured"] == [{"ranks": 2, "step_ns": pytest.approx(69.9e6, rel=0.01)}]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--cell", "x"], "no run folder"),
+        (["--size", "1M"], "--from does not go with --size"),
+        (["--scaling", "string"], "did you mean 'strong'"),
+        (["--network", "infiniband-hdr", "--what-if", "link=roce"], "both name a network"),
+        (["--what-if", "gpu=h9000"], "h9000"),
+        (["--gpus", "many"], "give numbers"),
+    ],
+)
+def test_options_that_cannot_be_obeyed_are_refused(
+    job: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
+) -> None:
+    code, _, error = run(["--from", str(job), *more], capsys)
+    assert code == ExitCode.USAGE
+    assert said in error
+
+
+def test_a_folder_without_a_job_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, error = run(["--from", str(tmp_path)], capsys)
+    assert code != ExitCode.OK
+    assert "no trace files" in error
