@@ -76,17 +76,10 @@ def _draw(prediction: ScalePrediction, file: Path, *, global_batch: int | None) 
         )
         for s in prediction.steps
     ]
-    points += [
-        ScalePoint(
-            gpus=m.ranks,
-            value=scale
-            * prediction.step_ns
-            / m.step_ns
-            * (m.ranks / prediction.ranks if prediction.scaling == "weak" else 1),
-            measured=True,
-        )
-        for m in prediction.measured
-    ]
+    for point in prediction.measured:
+        work = point.ranks / prediction.ranks if prediction.scaling == "weak" else 1.0
+        value = scale * work * prediction.step_ns / point.step_ns
+        points.append(ScalePoint(gpus=point.ranks, value=value, measured=True))
     curve = ScaleCurve(key="from", title=prediction.name, unit=unit, points=tuple(points), knee=prediction.knee)
     write_chart(file, curve, predicted_scaling.draw, predicted_scaling.caption)
 
@@ -101,7 +94,7 @@ def _job(path: Path, cell_id: str | None, *, calib: Path | None) -> MeasuredJob:
     layout = RunLayout(path)
     if not layout.run.is_file():
         if cell_id is not None:
-            raise UsageError(f"--cell {cell_id}: {path} is no run folder of stepscope bench", fix="remove --cell")
+            raise UsageError(f"--cell {cell_id}: {path} is not a run folder of stepscope bench", fix="remove --cell")
         from stepscope.results.traced_job import SECTIONS, job_of_traces
         from stepscope.traces.job import analyse_job
         from stepscope.traces.rank_pass import Wanted

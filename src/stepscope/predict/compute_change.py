@@ -70,7 +70,7 @@ def _hardware(job: MeasuredJob, what: WhatIf, assumptions: list[str]) -> tuple[t
         )
     if job.dtype is None or job.dtype not in ITEM_BYTES:
         raise UsageError(
-            f"--what-if {'gpu' if what.gpu else 'precision'}: {job.name} does not tell the type of its products",
+            f"--what-if {'gpu' if what.gpu else 'precision'}: {job.name} does not show the type of its products",
             why=f"its matrix kernels' names say {job.dtype or 'none'}",
         )
     before, after = known_gpu(job.gpu), known_gpu(what.gpu or job.gpu)
@@ -87,7 +87,7 @@ def _hardware(job: MeasuredJob, what: WhatIf, assumptions: list[str]) -> tuple[t
     memory = bandwidth * (math.sqrt(size) if precision in MIXED else size)
     if job.products is None:
         usual = math.sqrt(products * memory)
-        told = "its products' share of computation is not told, so half is assumed"
+        told = "its products' share of computation is not known, so half is assumed"
     else:
         usual = job.products * products + (1 - job.products) * memory
         told = f"{format_percent(job.products, digits=0)} of computation multiplies matrices"

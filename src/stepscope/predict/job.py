@@ -133,7 +133,7 @@ def rebucketed(job: MeasuredJob, bucket_bytes: int) -> MeasuredJob:
     """``job`` with DDP's buckets of this size: each is closed as it reaches it. Raises UsageError where none are known."""
     if not job.gradients:
         raise UsageError(
-            f"--what-if bucket={format_size(bucket_bytes)}: {job.name} shows no gradient buckets to make anew",
+            f"--what-if bucket={format_size(bucket_bytes)}: {job.name} shows no gradient buckets to make again",
             why="it needs two buckets of DDP at least, launched during the backward pass",
         )
     needed = max(c.needed_ns for c in job.calls if c.op == "all_reduce")

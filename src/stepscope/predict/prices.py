@@ -84,7 +84,7 @@ def own_prices(job: MeasuredJob, links: Links, *, gpu: str | None = None) -> Pri
     table = None if where is None else _table(job, where, links)
     if job.ranks == 1 or not job.calls:
         if table is None:
-            raise _nothing(job, why="one rank communicates with nobody, and its GPU is in no table")
+            raise _nothing(job, why="one rank communicates with no other, and its GPU is not in the hardware table")
         return Prices(source=f"the tables of {where}", of=lambda *each: _price(table(*each)), notes=_places(job, links))
     here = _here(job)
     elsewhere = None if table is None else _of_job(job, here)
@@ -159,7 +159,9 @@ def _other_links(job: MeasuredJob, links: Links, ranks: int) -> bool:
 
 def _places(job: MeasuredJob, links: Links) -> tuple[str, ...]:
     per_node = links.gpus_per_node or _per_node(job)
-    found = [] if per_node else ["the traces do not say how many GPUs a node has: what is usual for the GPU is assumed"]
+    found = (
+        [] if per_node else ["the traces do not say how many GPUs one node has: what is usual for the GPU is assumed"]
+    )
     if links.fabric is None:
         found.append("between nodes: the network that is usual for the GPU is assumed (--network names another)")
     return tuple(found)
@@ -253,7 +255,7 @@ def _fitted(job: MeasuredJob, table: Callable[[str, int, int], Predicted] | None
         return replayed(job, lambda op, size: factor * shape(op, size)).step_ns
 
     if step(0.0) >= job.step_ns * 0.98:
-        raise _nothing(job, why="the step hides all its communication, so it does not tell how fast it was")
+        raise _nothing(job, why="the step hides all its communication, so it does not show how fast it was")
     low, high = -25.0, 25.0  # of log(factor)
     for _ in range(60):
         middle = (low + high) / 2
@@ -291,7 +293,7 @@ def _scaled(job: MeasuredJob, mine: Price, op: str, size_bytes: int, ranks: int)
 
 def _nothing(job: MeasuredJob, *, why: str) -> UsageError:
     return UsageError(
-        f"{job.name}: nothing tells what its collectives cost",
+        f"{job.name}: nothing shows what its collectives cost",
         why=why,
         fix="stepscope comm -o COMM, stepscope calibrate COMM, then --calib COMM/calib.json",
     )

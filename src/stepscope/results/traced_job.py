@@ -91,7 +91,7 @@ def _require_data_parallel(passes: Sequence[RankPass], world: int, name: str) ->
         words = listed([_KINDS[kind] for kind in sorted(kinds)], between=" and ")
         raise UsageError(
             f"{name} is {words}: not predicted from a trace yet",
-            why="its groups would have to be laid out again, and the step's work split anew, for more GPUs",
+            why="its groups would have to be laid out again, and the step's work split again, for more GPUs",
             fix="predict --from takes data-parallel jobs: DDP, FSDP, ZeRO on one group of all ranks",
         )
     groups = {

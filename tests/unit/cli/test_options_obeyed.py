@@ -63,6 +63,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "calib": ["--calib", "calib.json"], "validate": ["--validate", "."], "buckets": ["--buckets", "."],
         "cell": ["--cell", "x"], "json": ["--json"], "model": ["--model", "gpt-125m"], "layout": ["--layout", "zero=3"],
         "memory": ["--memory"], "what_if": ["--what-if", "batch=2x"], "chart": ["--chart", "OUT/chart.svg"],
+        "from_": ["--from", "new"], "scaling": ["--scaling", "strong"],
     },
     "bench": {
         "preset": ["--preset", "imdb"], "list_": ["--list"], "show": ["--show"], "plan": ["--plan"],
@@ -128,6 +129,7 @@ MODES: dict[str, tuple[str, list[str]]] = {
         "predict", "--collective", "all_reduce", "--size", "64M", "--gpus", "64", "--gpu", "h100-sxm", "--network",
         "infiniband-hdr",
     ]),
+    "predict --from": ("predict", ["predict", "--from", "new", "--gpus", "8,64"]),
     "predict --calib": ("predict", [
         "predict", "--collective", "all_reduce", "--size", "1K", "--gpus", "2", "--calib", "calib.json",
     ]),

@@ -52,7 +52,7 @@ def test_json_has_every_part_and_the_change(job: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--cell", "x"], "no run folder"),
+        (["--cell", "x"], "not a run folder"),
         (["--size", "1M"], "--from does not go with --size"),
         (["--scaling", "string"], "did you mean 'strong'"),
         (["--network", "infiniband-hdr", "--what-if", "link=roce"], "both name a network"),

@@ -167,7 +167,7 @@ def test_without_transfers_the_step_itself_gives_the_rate() -> None:
     assert prices.fitted
     assert prices.of("all_reduce", 10 * MIB, 2).time_ns == pytest.approx(20 * MS, rel=1e-3)
     hidden = a_job(calls=plan, step_ns=100 * MS)
-    with pytest.raises(UsageError, match="nothing tells what its collectives cost"):
+    with pytest.raises(UsageError, match="nothing shows what its collectives cost"):
         own_prices(hidden, Links())
 
 

@@ -12,8 +12,9 @@ from stepscope.cli.plain import Option
 class Predict(Options):
     """Predict a measured job on more GPUs, a training step of a named model, the time of a collective, the best buckets.
 
-    A measured job (--from): step, throughput, efficiency and exposed communication on each number of GPUs. A step: its parts, tokens/s, MFU, memory, the knee of its scaling curve. A collective: time, bus bandwidth, the
-    algorithm the library would choose and why. Each with an 80% interval.
+    A measured job (--from): step, throughput, efficiency, exposed communication on each number of GPUs. A step: its parts,
+    tokens/s, MFU, memory, the knee of its scaling curve. A collective: time, bus bandwidth, the algorithm the library
+    would choose and why. Each with an 80% interval.
     """
 
     from_: Annotated[
