@@ -87,7 +87,7 @@ def _hardware(job: MeasuredJob, what: WhatIf, assumptions: list[str]) -> tuple[t
     memory = bandwidth * (math.sqrt(size) if precision in MIXED else size)
     if job.products is None:
         usual = math.sqrt(products * memory)
-        told = "its products' share of computation is not known, so half is assumed"
+        told = "its products' share of computation is unknown, so half is assumed"
     else:
         usual = job.products * products + (1 - job.products) * memory
         told = f"{format_percent(job.products, digits=0)} of computation multiplies matrices"
