@@ -7,6 +7,8 @@ DATA ?=
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 PYTEST_ARGS ?= $(PARALLEL) --durations=15
+# What Python compiles is kept, whatever the shell says: tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: example demo test tests test-long test-gpu venv lint bench format clean
 

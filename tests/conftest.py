@@ -18,9 +18,10 @@ from tests import examples, fake_runs
 
 settings.load_profile(examples.SHORT)
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell's background job ignores Ctrl-C and hands that down: tests that send one would wait in vain.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    # A shell's background job ignores Ctrl-C, and nohup's a hang-up, and hands that down: tests that send one would wait.
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 HERE = Path(__file__).parent
 PATIENCE_S = 5.0

@@ -20,6 +20,7 @@ import importlib
 import io
 import os
 import pickle
+import pkgutil
 import runpy
 import signal
 import socket
@@ -38,7 +39,8 @@ from typing import Any, NoReturn
 MODULES = ("stepscope.cli", "stepscope.rank", "torch.distributed.run")
 """What runs in a fork when a fork starts it; everything else is started the usual way."""
 
-PRELOADED = ("torch", "torch.distributed.run", "torch._dynamo", "stepscope.rank.worker")
+PRELOADED = ("torch", "torch.distributed.run", "torch._dynamo")
+"""Besides all modules of stepscope."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
@@ -205,8 +207,6 @@ def _become(request: _Request, descriptors: Sequence[int]) -> None:
         os.setsid()
     if request.before is not None:
         request.before()
-    os.environ.clear()
-    os.environ.update(request.environ)
     tempfile.tempdir = None  # it is looked up once, and was for the server
     os.chdir(request.folder)
 
@@ -262,14 +262,29 @@ def _run(request: _Request, descriptors: Sequence[int]) -> NoReturn:
     """Run the command line of ``request`` as ``python`` does, and end."""
     _serve_own_children(descriptors)
     _become(request, descriptors)
-    words = [word for word in request.argv[1:] if word != "-u"] if request.argv[1] == "-u" else list(request.argv[1:])
-    places = [place for place in request.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    real = os.execve
+
+    def turn_into(path: Any, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        if not _is_ours(argv):
+            real(path, argv, environ)
+        _end_with(argv, environ)
+
+    os.execve = turn_into  # type: ignore[assignment]
+    _end_with(request.argv, request.environ)
+
+
+def _end_with(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+    environ = dict(environ)  # it may be os.environ
+    os.environ.clear()
+    os.environ.update(environ)
+    words = [word for word in argv[1:] if word != "-u"] if argv[1] == "-u" else list(argv[1:])
+    places = [place for place in environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     importlib.invalidate_caches()
     code = 0
     try:
         if words[0] == "-m":
             sys.argv[:] = words[1:]
-            sys.path[:0] = [request.folder, *places]
+            sys.path[:0] = [str(Path.cwd()), *places]
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
         else:
             sys.argv[:] = words
@@ -303,8 +318,13 @@ def _code(end: SystemExit) -> int:
     return 1
 
 
+def _all_of_stepscope() -> list[str]:
+    found = pkgutil.walk_packages(importlib.import_module("stepscope").__path__, "stepscope.")
+    return [each.name for each in found if not each.name.endswith("__main__")]
+
+
 def main() -> None:
-    for module in PRELOADED:
+    for module in (*PRELOADED, *_all_of_stepscope()):
         importlib.import_module(module)
     gc.collect()
     gc.freeze()  # or the collector of each fork would touch, and so copy, all of it

@@ -85,6 +85,8 @@ class Pool:
 
         ours, theirs = Pipe()
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        # These ranks live long: all that they ever sent would be read at each look at what one step sends.
+        environment["TORCH_FR_BUFFER_SIZE"] = "100"
         if sys.platform == "linux":
             environment["GLOO_SOCKET_IFNAME"] = "lo"
         store = Path(self._folder.name) / "store"

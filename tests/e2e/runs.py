@@ -61,7 +61,7 @@ class Cli:
 
     def __init__(self, folder: Path, *, fresh: bool = False) -> None:
         self.folder = folder
-        self._fresh = fresh
+        self.fresh = fresh
         self._running: list[subprocess.Popen[str]] = []
         plugins = folder / "plugins"
         info = plugins / "faulty_plugin-1.0.dist-info"
@@ -80,19 +80,21 @@ class Cli:
             "COLUMNS": "160",
         }
 
-    def start(self, *arguments: str, **extra: str) -> subprocess.Popen[str]:
-        return self._start("stepscope.cli", arguments, extra)
+    def start(self, *arguments: str, stdout: int = subprocess.PIPE, **extra: str) -> subprocess.Popen[str]:
+        return self._start("stepscope.cli", arguments, extra, stdout)
 
     def under_torchrun(self, *arguments: str, ranks: int = 2) -> Done:
         """``torchrun -m stepscope.cli ...``: the command joins a world that exists."""
         line = ["--standalone", "--nproc-per-node", str(ranks), "-m", "stepscope.cli", *arguments]
         return self._done(self._start("torch.distributed.run", line, {"OMP_NUM_THREADS": "1"}))
 
-    def _start(self, module: str, arguments: Sequence[str], extra: Mapping[str, str]) -> subprocess.Popen[str]:
-        fresh = self._fresh or "PYTHONPATH" in extra
+    def _start(
+        self, module: str, arguments: Sequence[str], extra: Mapping[str, str], stdout: int = subprocess.PIPE
+    ) -> subprocess.Popen[str]:
+        fresh = self.fresh or "PYTHONPATH" in extra
         process = (subprocess.Popen if fresh else partial(ForkedPopen, server=shared_server()))(
             [sys.executable, "-m", module, *arguments],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, text=True,
             env=self.environ | extra, cwd=self.folder, start_new_session=True,
         )  # fmt: skip
         self._running.append(process)

@@ -135,11 +135,11 @@ def test_the_same_cells_in_another_order_give_bitwise_the_same_losses(shared_cli
         assert first[key]["cell_id"] == second[key]["cell_id"]
 
 
-def test_rounds_repeat_the_cells_in_turn_and_give_the_same_losses(fresh_cli: Cli) -> None:
-    name = fresh_cli.matrix("include: [{strategy: bucketed, steps: null, epochs: 2}]", rounds=2)
-    done = fresh_cli("bench", name, "-o", "run")
+def test_rounds_repeat_the_cells_in_turn_and_give_the_same_losses(cli: Cli) -> None:
+    name = cli.matrix("include: [{strategy: bucketed, steps: null, epochs: 2}]", rounds=2)
+    done = cli("bench", name, "-o", "run")
     assert done.code == 0, done.err
-    run = fresh_cli.folder / "run"
+    run = cli.folder / "run"
     for row in results(run):
         samples = samples_of(run, row, 0)
         first = [s["loss_sum"] for s in samples if s["round"] == 0]
@@ -303,11 +303,11 @@ def test_inside_a_torchrun_world_the_command_joins_it(cli: Cli) -> None:
     assert "0 cells to run, 2 kept" in again.err, "and with nothing left to do no rank is kept waiting"
 
 
-def test_a_rank_that_fails_in_a_joined_world_is_named(fresh_cli: Cli) -> None:
-    name = fresh_cli.matrix("include: [{workload: faulty, model: {kind: raise}, strategy: naive}, {strategy: ddp}]")
-    done = fresh_cli.under_torchrun("bench", name, "-o", "joined", "--json")
+def test_a_rank_that_fails_in_a_joined_world_is_named(cli: Cli) -> None:
+    name = cli.matrix("include: [{workload: faulty, model: {kind: raise}, strategy: naive}, {strategy: ddp}]")
+    done = cli.under_torchrun("bench", name, "-o", "joined", "--json")
     assert done.code != 0
-    found = by_cell(fresh_cli.folder / "joined")
+    found = by_cell(cli.folder / "joined")
     assert found["mlp-naive-w2"]["status"] == "ok"
     assert found["raise"]["status"] == "error"
     assert "planted failure" in found["raise"]["error"]

@@ -105,20 +105,8 @@ def test_sizes_that_cannot_be_sent_are_skipped_with_the_reason(cli: Cli) -> None
     assert all(rows[size]["error"] for size in (0, 3, 64 << 40))
 
 
-def test_one_rank_alone_is_measured_too(fresh_cli: Cli) -> None:
-    done = fresh_cli(
-        "comm",
-        "--ops",
-        "all_reduce,all_gather",
-        "--sizes",
-        "4K",
-        "--ranks",
-        "1",
-        *QUICK,
-        "-o",
-        "run",
-        "--json",
-    )
+def test_one_rank_alone_is_measured_too(cli: Cli) -> None:
+    done = cli("comm", "--ops", "all_reduce,all_gather", "--sizes", "4K", "--ranks", "1", *QUICK, "-o", "run", "--json")
     assert done.code == 0, done.err
     assert {row["busbw_bytes_per_s"] for row in done.json()["rows"]} == {0}
 
@@ -195,8 +183,9 @@ def test_a_rank_that_hangs_is_named_with_the_collective(cli: Cli) -> None:
     assert "rank 1" in end["error"]
 
 
-def test_inside_a_torchrun_world_the_command_joins_it(cli: Cli) -> None:
-    done = cli.under_torchrun("comm", "--ops", "all_reduce", "--sizes", "4K", *QUICK, "-o", "joined", "--json")
+def test_inside_a_torchrun_world_the_command_joins_it(fresh_cli: Cli) -> None:
+    line = ("comm", "--ops", "all_reduce", "--sizes", "4K", *QUICK, "-o", "joined", "--json")
+    done = fresh_cli.under_torchrun(*line)
     assert done.code == 0, done.err
     (row,) = done.json()["rows"]
     assert (row["status"], row["world_size"]) == ("ok", 2)

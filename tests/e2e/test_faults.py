@@ -210,6 +210,7 @@ def test_a_killed_controller_leaves_no_ranks_and_the_run_resumes(fresh_cli: Cli)
     assert not left
     path = fresh_cli.folder / name
     path.write_text(path.read_text().replace('"hang"', '"none"'))
+    fresh_cli.fresh = False
     done = fresh_cli("bench", name, "-o", "run")
     assert done.code == 0, done.err
     assert "2 cells to run, 1 kept" in done.err

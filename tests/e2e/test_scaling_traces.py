@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 
 import pytest
+from tests.torch_forks import ForkedPopen, shared_server
 
 from stepscope.results.open import load_evidence
 from stepscope.results.scaling_words import verdict
@@ -42,14 +42,13 @@ dist.destroy_process_group()
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("scaling")
     (root / "train.py").write_text(SCRIPT)
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
     jobs = []
     for world in (1, 2):
         folder = root / f"n{world}"
         folder.mkdir()
         for rank in range(world):
             words = [sys.executable, str(root / "train.py"), str(rank), str(world), str(folder)]
-            jobs.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+            jobs.append(ForkedPopen(words, server=shared_server(), stdout=PIPE, stderr=STDOUT, text=True))
     for each in jobs:
         said, _ = each.communicate(timeout=120)
         assert each.returncode == 0, said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,18 +15,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 
 
-def run(cli: Cli, *arguments: str, stdout: str | int = subprocess.DEVNULL, **extra: str) -> tuple[int, str]:
-    """(exit code, stderr) with stdout going to a path, a descriptor, or nowhere."""
-    target = open(stdout, "w") if isinstance(stdout, str) else stdout  # noqa: SIM115, PTH123
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "stepscope.cli", *arguments],
-            stdout=target, stderr=subprocess.PIPE, text=True, env=cli.environ | extra, cwd=cli.folder, timeout=100,
-        )  # fmt: skip
-    finally:
-        if not isinstance(target, int):
-            target.close()
-    return done.returncode, done.stderr
+def run(cli: Cli, *arguments: str, stdout: str = os.devnull, **extra: str) -> tuple[int, str]:
+    """(exit code, stderr) with stdout going to a path."""
+    with open(stdout, "w") as target:  # noqa: PTH123
+        process = cli.start(*arguments, stdout=target.fileno(), **extra)
+    _, err = process.communicate(timeout=100)
+    return process.returncode, err
 
 
 @FULL

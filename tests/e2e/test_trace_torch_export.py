@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+from tests.torch_forks import ForkedPopen, shared_server
 
 from stepscope.core.errors import Unavailable
 from stepscope.traces.activity import activity_of
@@ -45,8 +45,11 @@ with profile(
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> RankTrace:
-    file = tmp_path_factory.mktemp("export") / "rank-0.json"
-    subprocess.run([sys.executable, "-c", PROGRAM, str(file)], check=True, capture_output=True, timeout=100)
+    folder = tmp_path_factory.mktemp("export")
+    file = folder / "rank-0.json"
+    (folder / "program.py").write_text(PROGRAM)
+    line = [sys.executable, str(folder / "program.py"), str(file)]
+    assert ForkedPopen(line, server=shared_server()).wait(timeout=100) == 0
     (trace,) = load_traces(file).ranks
     return trace
 

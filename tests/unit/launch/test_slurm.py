@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.torch_forks import ForkedPopen, shared_server
 
 from stepscope.core.errors import MissingError, UsageError
 from stepscope.launch.join import group_id, joined_world
@@ -89,9 +90,9 @@ def test_tasks_of_srun_join_one_world(tmp_path: Path) -> None:
     }  # fmt: skip
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     tasks = [
-        subprocess.Popen(
-            line, env={**clean, **task, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ForkedPopen(
+            line, server=shared_server(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**clean, **task, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
         )
         for rank in (0, 1)
     ]  # fmt: skip
