@@ -20,6 +20,7 @@ from stepscope.predict.step.fit import Remedy, remedies
 from stepscope.predict.step.layout_text import AskedLayout, layout_text, parse_layout
 from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.model_file import model_of
+from stepscope.predict.step.pathology import warnings_of
 from stepscope.predict.step.scaling import base_of, efficiency, knee
 from stepscope.predict.step.shipped import shipped
 from stepscope.predict.step.step import StepPrediction, predict_step
@@ -130,6 +131,8 @@ def _show(
     say("")
     for reason in last.extrapolated:
         say(f"! extrapolated: {reason}", "yellow")
+    for warned in warnings_of(last):
+        say(f"! {warned}", "yellow")
     notes = dict.fromkeys((*asked.assumed, *(note for p in (*predictions, *other) for note in p.notes)))
     for note in (*notes, f"constants: {last.calibration}"):
         say(f"! {note}", "yellow")
@@ -201,6 +204,7 @@ def as_json(p: StepPrediction) -> dict[str, Any]:
         "memory_bytes": {**asdict(p.memory), "total": p.memory.total},
         "memory_stage": p.memory_stage,
         "fits": p.fits,
+        "warnings": [{"cause": w.cause, "share": w.share} for w in warnings_of(p)],
         "extrapolated": list(p.extrapolated),
         "calibration": p.calibration,
         "notes": list(p.notes),

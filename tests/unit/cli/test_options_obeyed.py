@@ -65,6 +65,12 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "memory": ["--memory"], "what_if": ["--what-if", "batch=2x"], "chart": ["--chart", "OUT/chart.svg"],
         "from_": ["--from", "new"], "scaling": ["--scaling", "strong"],
     },
+    "plan": {
+        "model": ["--model", "gpt-125m"], "gpu": ["--gpu", "a100-sxm4-80gb"], "gpus": ["--gpus", "32"],
+        "layout": ["--layout", "tp=2"], "gpus_per_node": ["--gpus-per-node", "4"], "json": ["--json"],
+        "network": ["--network", "ethernet-25g"], "adapters": ["--adapters", "1"], "sharp": ["--sharp"],
+        "matrix": ["--matrix", "OUT/matrix.yaml"],
+    },
     "bench": {
         "preset": ["--preset", "imdb"], "list_": ["--list"], "show": ["--show"], "plan": ["--plan"],
         "output": ["--output", "OUT/run"], "set_": ["--set", "base.model.size=tiny"], "warmup": ["--warmup", "3"],
@@ -137,6 +143,10 @@ MODES: dict[str, tuple[str, list[str]]] = {
         "predict", "--model", "llama2-7b", "--gpu", "h100-sxm", "--gpus", "16,64", "--layout", "sp=off,tp=2", "--network",
         "infiniband-hdr",
     ]),
+    "plan": ("plan", [
+        "plan", "--model", "gpt-1.3b", "--gpu", "h100-sxm", "--gpus", "16", "--network", "infiniband-hdr", "--layout",
+        "gbs=64,sp=off",
+    ]),
     "bench --list": ("bench", ["bench", "--list"]),
     "bench --show": ("bench", ["bench", "--preset", "quick", "--show"]),
     "bench --plan": ("bench", ["bench", "--preset", "quick", "--plan"]),
@@ -156,7 +166,8 @@ EXEMPT: dict[tuple[str, str], str] = {
     ("report", "md"): SAME,
     ("compare", "columns"): "the loss of the columns is left out on both sides",
     ("predict --collective", "caller"): "changes figures of launch-bound sizes only",
-    ("predict --model", "chart"): "shown by its file",
+    ("predict --model", "chart"): "shown by its file", ("plan", "matrix"): "shown by its file",
+    ("plan", "sharp"): "concerns all-reduces, of which the layouts shown have none between nodes",
     ("predict --collective", "dtype"): "tells only whether a size is a whole number of elements",
     ("bench --plan", "emulate_network"): "cells are named by what differs between them; --json has it",
     **{

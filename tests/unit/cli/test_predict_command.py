@@ -269,3 +269,39 @@ def test_a_step_that_cannot_be_predicted(more: list[str], said: str, capsys: pyt
     code, _, text = run([*STEP, *more], capsys)
     assert code == ExitCode.USAGE
     assert said in text
+
+
+PLAN = ["plan", "--model", "llama3-8b", "--gpu", "h100-sxm", "--gpus", "16", "--network", "infiniband-ndr"]
+
+
+def test_a_plan_ranks_layouts_and_says_why_others_lose(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    matrix = tmp_path / "plan.yaml"
+    code, text, _ = run([*PLAN, "--model", "gpt-1.3b", "--layout", "gbs=64", "--matrix", str(matrix)], capsys)
+    assert code == ExitCode.OK
+    for word in ("best layout: dp=", "80%:", "Why not the obvious ones", "slower", "priced"):
+        assert word in text
+    assert "strategy: " in matrix.read_text()
+
+
+def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    _, text, _ = run([*PLAN, "--json"], capsys)
+    document = json.loads(text)
+    assert document["schema"] == "stepscope.plan/1"
+    assert document["best"][0]["fits"]
+    assert document["best"][0]["layout"]["global_batch"] == 1024
+    assert {a["name"] for a in document["alternatives"]} >= {"DDP"}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--gpus", "8,16"], "one number here"),
+        (["--layout", "acc=2"], "give the global batch"),
+        (["--model", "llama9"], "unknown model"),
+        (["--layout", "gbs=64,tp=3"], "no layout of llama3-8b"),
+    ],
+)
+def test_a_plan_that_cannot_be_made(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, text = run([*PLAN, *more], capsys)
+    assert code == ExitCode.USAGE
+    assert said in text

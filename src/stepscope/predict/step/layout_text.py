@@ -30,17 +30,17 @@ KEYS = (*_NUMBERS, "acc", *_SWITCHES, *_CHOICES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedLayout:
-    """A layout for any number of GPUs: dp is deduced where it was not given. acc: micro-batches of a step and rank; None:
-    global_batch was given. assumed: what was not said, as notes."""
+    """A layout for any number of GPUs: dp is deduced where it was not given. given: the fields that were. acc: micro-batches
+    of a step and rank; None: global_batch was given. assumed: what was not said, as notes."""
 
     layout: Layout
-    dp_given: bool
+    given: frozenset[str]
     acc: int | None
     assumed: tuple[str, ...]
 
     def on(self, gpus: int) -> Layout:
         """The layout on so many GPUs. Raises UsageError where they are no multiple of the rest."""
-        layout = self.layout if self.dp_given else deduce_dp(self.layout, gpus)
+        layout = self.layout if "dp" in self.given else deduce_dp(self.layout, gpus)
         if self.acc is None:
             return layout
         return replace(layout, global_batch=layout.dp * layout.micro_batch * self.acc)
@@ -60,6 +60,8 @@ def parse_layout(texts: tuple[str, ...], model: ModelShape) -> AskedLayout:
         raise UsageError(
             "--layout gbs and acc both given", why="the global batch is dp x mbs x acc", fix="give one of them"
         )
+    names = {**_NUMBERS, **_SWITCHES, **{key: field for key, (field, _) in _CHOICES.items()}}
+    said = frozenset(names.get(key, key) for key in given)
     assumed: list[str] = []
     if "seq" not in given:
         given["seq"] = min(DEFAULT_SEQ_LEN, model.positions or DEFAULT_SEQ_LEN)
@@ -72,13 +74,10 @@ def parse_layout(texts: tuple[str, ...], model: ModelShape) -> AskedLayout:
         acc = 1 if pp == 1 else MICRO_BATCHES_PER_STAGE * pp
         why = "" if pp == 1 else f" ({MICRO_BATCHES_PER_STAGE} x pp)"
         assumed.append(f"neither gbs nor acc given: {acc} micro-batch{'es' if acc > 1 else ''} per step and rank{why}")
-    if given.get("zero") == 3 and given.get("precision", "bf16") != "fp32":
-        given.setdefault("reduce_bytes", 4)
     if given.get("vpp", 1) > 1 and "schedule" not in given:
         given["schedule"] = "interleaved"
-    names = {**_NUMBERS, **_SWITCHES, **{key: field for key, (field, _) in _CHOICES.items()}}
     layout = Layout(**{names.get(key, key): value for key, value in given.items()})
-    return AskedLayout(layout=layout, dp_given="dp" in given, acc=acc, assumed=tuple(assumed))
+    return AskedLayout(layout=layout, given=said, acc=acc, assumed=tuple(assumed))
 
 
 def _value(key: str, text: str) -> Any:

@@ -1,0 +1,46 @@
+"""``stepscope plan``: which layout of a model on some GPUs is best."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from stepscope.cli.command import Command, Options
+from stepscope.cli.plain import Option
+
+
+class Plan(Options):
+    """Search the layouts of a model on some GPUs: those that fit, fastest first, and why the others lose.
+
+    Nothing is measured. Constraints drop most layouts before they are priced as `stepscope predict --model` does.
+    """
+
+    model: Annotated[
+        str | None,
+        Option(help="A named model (llama3-8b), or its dimensions: FILE.yaml, config.json.", metavar="MODEL"),
+    ] = None
+    gpu: Annotated[str | None, Option(help="A GPU of `stepscope hardware`: h100-sxm.", metavar="GPU")] = None
+    gpus: Annotated[str | None, Option(help="How many.", metavar="N")] = None
+    layout: Annotated[
+        tuple[str, ...],
+        Option(
+            help="What is fixed: gbs=512,seq=8192,precision=fp8, and degrees such as tp=4; the rest is searched.",
+            metavar="KEY=VALUE",
+        ),
+    ] = ()
+    gpus_per_node: Annotated[
+        int | None, Option(help="Default: what is usual for the GPU, mostly 8.", metavar="N", min=1)
+    ] = None
+    network: Annotated[str | None, Option(help="Network between nodes: infiniband-ndr, ...", metavar="NETWORK")] = None
+    adapters: Annotated[
+        int | None, Option(help="Network adapters per node; default: the usual number.", metavar="N", min=1)
+    ] = None
+    sharp: Annotated[bool, Option("--sharp", help="The switches reduce (SHARP).")] = False
+    matrix: Annotated[
+        Path | None,
+        Option(help="Write the matrix with which `stepscope bench` measures the first three.", metavar="FILE"),
+    ] = None
+    json: Annotated[bool, Option("--json", help="Print one JSON document.")] = False
+
+
+COMMAND = Command(options=Plan, where="stepscope.cli.plan_run", panel="Predict")

@@ -1,0 +1,111 @@
+"""What ``stepscope plan`` does: read what is fixed, search, print, write the matrix."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.console import err, out, print_document
+from stepscope.cli.predict_step import as_json, cluster_of
+from stepscope.cli.predict_what_if import parse_gpus
+from stepscope.core.errors import UsageError
+from stepscope.core.words import counted
+from stepscope.predict.collectives.choose import known_gpu
+from stepscope.predict.step.layout_text import layout_text, parse_layout
+from stepscope.predict.step.model_file import model_of
+from stepscope.predict.step.pathology import warnings_of
+from stepscope.predict.step.plan import Plan, plan
+from stepscope.predict.step.plan_matrix import matrix_yaml
+from stepscope.predict.step.shipped import shipped
+from stepscope.records.codec import headed
+from stepscope.report.render import terminal
+from stepscope.report.views import planned, predicted_step
+from stepscope.store.writer import write_bytes
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.plan import Plan as Options
+
+_EXAMPLE = "stepscope plan --model llama3-8b --gpu h100-sxm --gpus 64 --layout gbs=512,seq=8192"
+USUAL_TOKENS = 4 << 20
+"""Of a step, where no batch is given."""
+
+
+def run(options: Options) -> int:
+    """Search and print; the exit code: 0 also where nothing fits, which is an answer. Raises StepscopeError."""
+    for name in ("model", "gpu", "gpus"):
+        if getattr(options, name) is None:
+            raise UsageError(f"--{name} is missing", fix=_EXAMPLE)
+    counts = parse_gpus(str(options.gpus))
+    if len(counts) > 1:
+        raise UsageError(f"--gpus {options.gpus}: one number here", why="a plan is for one number of GPUs")
+    model = model_of(str(options.model))
+    asked = parse_layout(options.layout, model)
+    if asked.acc is not None and any(part.startswith("acc") for text in options.layout for part in text.split(",")):
+        raise UsageError("--layout acc is what a plan finds", fix="give the global batch: gbs=512")
+    base, notes = asked.layout, [note for note in asked.assumed if note.startswith("seq")]
+    if asked.acc is not None:
+        base = replace(base, global_batch=_usual_batch(base.seq_len, counts[0]))
+        notes.append(f"gbs not given: {base.global_batch} sequences, {base.tokens_per_step:,} tokens per step")
+    gpu = known_gpu(str(options.gpu))
+    found = plan(model, cluster_of(options, counts[0]), base, asked.given, shipped(gpu))
+    if options.matrix is not None and found.best:
+        others = [a.prediction for a in found.alternatives if a.prediction is not None]
+        text = matrix_yaml(model, [p.layout for p in (*found.best, *others)])
+        write_bytes(options.matrix, text.encode())
+        err().print(f"wrote {options.matrix}", style="dim", soft_wrap=True, markup=False)
+    if options.json:
+        print_document(_document(found, notes))
+    else:
+        _show(f"{model.name} on {counts[0]} x {gpu.name}", found, notes)
+    return 0
+
+
+def _usual_batch(seq_len: int, gpus: int) -> int:
+    """The power of two of sequences that comes to :data:`USUAL_TOKENS`, or one a GPU."""
+    batch = 1
+    while batch * seq_len < USUAL_TOKENS or batch < gpus:
+        batch *= 2
+    return batch
+
+
+def _show(what: str, found: Plan, notes: list[str]) -> None:
+    console = out()
+
+    def say(text: str, style: str = "") -> None:
+        console.print(text, style=style, soft_wrap=True, markup=False, highlight=False)
+
+    looked = f"{counted(found.priced, 'layout')} priced, {counted(found.dropped, 'family')} dropped unpriced".replace(
+        "familys", "families"
+    )
+    if not found.best:
+        say(f"{what}: no layout fits; {looked}", "bold")
+        say("more GPUs, GPUs with more memory, or cp above 1 for long sequences")
+        return
+    best = found.best[0]
+    say(f"best layout: {layout_text(best.layout)}", "bold")
+    say(predicted_step.verdict(best))
+    say(predicted_step.bound(best))
+    say("")
+    console.print(terminal.render(planned.build_plan(found), width=console.width), soft_wrap=True)
+    if found.alternatives:
+        say("\nWhy not the obvious ones", "bold")
+        console.print(terminal.render(planned.build_alternatives(found), width=console.width), soft_wrap=True)
+    say("")
+    for warned in warnings_of(best):
+        say(f"! {warned}", "yellow")
+    for note in (*notes, *best.notes, f"constants: {best.calibration}", looked):
+        say(f"! {note}", "yellow")
+
+
+def _document(found: Plan, notes: list[str]) -> dict[str, Any]:
+    return {
+        **headed("plan/1"),
+        "best": [as_json(p) for p in found.best],
+        "alternatives": [
+            {"name": a.name, "why": a.why, "prediction": None if a.prediction is None else as_json(a.prediction)}
+            for a in found.alternatives
+        ],
+        "priced": found.priced,
+        "dropped": found.dropped,
+        "notes": notes,
+    }

@@ -1,0 +1,204 @@
+"""Which layout is best: a search that drops what cannot be, cannot fit, or is beaten in every respect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stepscope.core.errors import UsageError
+from stepscope.predict.step.calibration import StepCalibration
+from stepscope.predict.step.cluster import Cluster
+from stepscope.predict.step.layout import Layout, Recompute, errors
+from stepscope.predict.step.memory import stage_memory
+from stepscope.predict.step.model import ModelShape
+from stepscope.predict.step.stages import stages_of
+from stepscope.predict.step.step import StepPrediction, predict_step
+
+LONG_SEQUENCE = 16384
+"""Tokens from which on context parallelism is looked at."""
+REFINED = 12
+"""Best layouts whose pipelines are simulated in the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A layout that somebody would try first. prediction: its best form, None where it cannot be; why: it loses."""
+
+    name: str
+    prediction: StepPrediction | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """best: layouts that fit, fastest first. priced: how many were; dropped: families of layouts without a price, as they
+    cannot be or do not fit in their smallest form."""
+
+    best: tuple[StepPrediction, ...]
+    alternatives: tuple[Alternative, ...]
+    priced: int
+    dropped: int
+
+
+def plan(
+    model: ModelShape,
+    cluster: Cluster,
+    base: Layout,
+    pinned: frozenset[str] = frozenset(),
+    calibration: StepCalibration | None = None,
+) -> Plan:
+    """Layouts of ``base`` (batch, sequence, precision, and the fields in ``pinned`` are kept) on all GPUs of ``cluster``.
+
+    Raises UsageError where no layout is possible at all.
+    """
+    c = calibration or StepCalibration()
+    fitting: list[StepPrediction] = []
+    priced = dropped = 0
+    for family in _families(model, cluster, base, pinned):
+        if not _least_fits(model, cluster, family, c, pinned):
+            dropped += 1
+            continue
+        for prediction in _members(model, cluster, family, c, pinned):
+            priced += 1
+            if prediction.fits:
+                fitting.append(prediction)
+    if not priced and not dropped:
+        raise UsageError(
+            f"no layout of {model.name} on {cluster.gpus} GPUs keeps what --layout says",
+            why=f"a global batch of {base.global_batch} sequences must be a multiple of dp x micro-batch",
+        )
+    fitting.sort(key=lambda p: p.step_s)
+    best = [predict_step(model, cluster, p.layout, c) if p.layout.pp > 1 else p for p in _distinct(fitting)[:REFINED]]
+    best.sort(key=lambda p: p.step_s)
+    others = tuple(_alternatives(model, cluster, base, best[0], c)) if best else ()
+    return Plan(best=tuple(best), alternatives=others, priced=priced, dropped=dropped)
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def _choices(base: Layout, pinned: frozenset[str], name: str, found: list[int]) -> list[int]:
+    return [getattr(base, name)] if name in pinned else found
+
+
+def _families(model: ModelShape, cluster: Cluster, base: Layout, pinned: frozenset[str]) -> Iterator[Layout]:
+    """Layouts with the smallest micro-batch; only those without errors. Each choice narrows the next one."""
+    gpus = cluster.gpus
+    tps = [n for n in _divisors(gpus) if n <= min(cluster.domain, model.heads) and model.heads % n == 0]
+    for tp in _choices(base, pinned, "tp", tps):
+        pps = [n for n in _divisors(gpus // tp) if n <= model.layers]
+        for pp in _choices(base, pinned, "pp", pps):
+            cps = [n for n in (1, 2, 4, 8, 16) if base.seq_len >= LONG_SEQUENCE or n == 1]
+            for cp in _choices(base, pinned, "cp", cps):
+                if gpus % (tp * pp * cp):
+                    continue
+                dp = gpus // (tp * pp * cp)
+                if base.global_batch % dp or ("dp" in pinned and dp != base.dp):
+                    continue
+                micro = base.micro_batch if "micro_batch" in pinned else 1
+                layout = replace(base, dp=dp, tp=tp, pp=pp, cp=cp, micro_batch=micro)
+                yield from _finer(model, cluster, layout, pinned)
+
+
+def _finer(model: ModelShape, cluster: Cluster, layout: Layout, pinned: frozenset[str]) -> Iterator[Layout]:
+    """Experts, sharing of states, chunks. ZeRO-3 gathers for every micro-batch of a pipeline: not looked at unless asked."""
+    eps = [n for n in _divisors(model.experts) if layout.dp * layout.cp % n == 0] if model.experts else [1]
+    zeros = [0] if layout.dp * layout.cp == 1 else [1, 3] if layout.pp == 1 else [1]
+    even = model.layers if model.layers % layout.pp == 0 else model.layers + 2  # embedding and output count as layers
+    chunks = [1] if layout.pp == 1 or even % layout.pp else [1, *_some(_divisors(even // layout.pp)[1:])]
+    for ep in _choices(layout, pinned, "ep", eps):
+        for zero in _choices(layout, pinned, "zero", zeros):
+            for vpp in _choices(layout, pinned, "vpp", chunks):
+                schedule = layout.schedule
+                if "schedule" not in pinned:
+                    schedule = "interleaved" if vpp > 1 else "1f1b"
+                found = replace(layout, ep=ep, zero=zero, vpp=vpp, schedule=schedule)
+                if not errors(model, cluster, found):
+                    yield found
+
+
+def _some(numbers: list[int]) -> list[int]:
+    """The smallest, the middle and the largest."""
+    return sorted({numbers[0], numbers[len(numbers) // 2], numbers[-1]}) if numbers else []
+
+
+def _least_fits(
+    model: ModelShape, cluster: Cluster, layout: Layout, c: StepCalibration, pinned: frozenset[str]
+) -> bool:
+    """Whether its smallest form does: one sequence, everything recomputed."""
+    smallest = layout if "recompute" in pinned else replace(layout, recompute="full")
+    stages = stages_of(model, cluster, smallest, c)
+    return all(
+        stage_memory(model, smallest, stage, index, c).total <= cluster.gpu.memory_bytes
+        for index, stage in enumerate(stages)
+    )
+
+
+def _members(
+    model: ModelShape, cluster: Cluster, layout: Layout, c: StepCalibration, pinned: frozenset[str]
+) -> Iterator[StepPrediction]:
+    """Micro-batches from small to large until one does not fit, with recomputation only where it is needed for that."""
+    kinds: list[Recompute] = ["none", "full"] if layout.flash else ["none", "selective", "full"]
+    for recompute in [layout.recompute] if "recompute" in pinned else kinds:
+        micro = layout.micro_batch
+        while layout.global_batch % (layout.dp * micro) == 0:
+            changed = replace(layout, recompute=recompute, micro_batch=micro)
+            prediction = predict_step(model, cluster, changed, c, simulated=False)
+            yield prediction
+            if not prediction.fits or "micro_batch" in pinned:
+                break
+            micro *= 2
+
+
+def _distinct(found: list[StepPrediction]) -> list[StepPrediction]:
+    """The best of those that differ in micro-batch and recomputation alone."""
+    kept: dict[tuple[object, ...], StepPrediction] = {}
+    for p in found:
+        layout = p.layout
+        kept.setdefault((layout.tp, layout.pp, layout.cp, layout.ep, layout.zero, layout.vpp), p)
+    return list(kept.values())
+
+
+def _alternatives(
+    model: ModelShape, cluster: Cluster, base: Layout, best: StepPrediction, c: StepCalibration
+) -> Iterator[Alternative]:
+    """What people try first, each in its fastest form that fits."""
+    node, gpus = min(cluster.domain, 8, cluster.gpus), cluster.gpus
+    obvious: dict[str, dict[str, Any]] = {
+        "DDP": {"dp": gpus},
+        "FSDP": {"dp": gpus, "zero": 3},
+        f"tp={node}, zero=1": {"dp": gpus // node, "tp": node, "zero": 1},
+        f"tp={node}, FSDP": {"dp": gpus // node, "tp": node, "zero": 3},
+    }
+    if gpus > node:
+        obvious[f"tp={node}, pp={gpus // node}"] = {"tp": node, "pp": gpus // node}
+    for name, fields in obvious.items():
+        family = replace(base, **{**_PLAIN, **fields})
+        wrong = errors(model, cluster, family)
+        if wrong:
+            yield Alternative(name=name, prediction=None, why=f"cannot be: {wrong[0]}")
+            continue
+        found = list(_members(model, cluster, family, c, frozenset()))
+        fitting = [p for p in found if p.fits]
+        if fitting:
+            fastest = min(fitting, key=lambda p: p.step_s)
+            if fastest.layout != best.layout:
+                yield Alternative(name=name, prediction=fastest, why=slower_because(fastest, best))
+            continue
+        used, has = min(p.memory.total for p in found) / 1e9, cluster.gpu.memory_bytes / 1e9
+        why = f"does not fit even with mbs=1 and full recomputation: {used:,.0f} of {has:,.0f} GB"
+        yield Alternative(name=name, prediction=None, why=why)
+
+
+_PLAIN: dict[str, Any] = {"dp": 1, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "vpp": 1, "zero": 0, "micro_batch": 1}
+
+
+def slower_because(one: StepPrediction, best: StepPrediction) -> str:
+    """By how much it is slower, and the two parts of the step that grew most."""
+    share = one.step_s / best.step_s - 1
+    more = {name: value - best.budget.parts[name] for name, value in one.budget.parts.items()}
+    worst = sorted((name for name in more if more[name] > 0.01 * best.step_s), key=lambda name: -more[name])[:2]
+    parts = ", ".join(f"{name} +{more[name] / best.step_s:.0%}" for name in worst)
+    return f"{share:.0%} slower" + (f" ({parts} of the best step)" if parts else "")

@@ -1,0 +1,79 @@
+"""The matrix file with which ``stepscope bench`` measures planned layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepscope.core.errors import UsageError
+from stepscope.predict.step.layout import Layout
+from stepscope.predict.step.layout_text import layout_text
+from stepscope.predict.step.model import ModelShape
+from stepscope.strategies import REGISTRY
+
+CELLS = 3
+_PRECISION = {"fp16": "amp_fp16", "fp8": "bf16"}
+
+
+def strategy_of(layout: Layout) -> tuple[str, str]:
+    """(strategy, its mesh as YAML) that runs the layout, or ("", why none does)."""
+    extra = [name for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
+    if len(extra) > 1 or extra in (["cp"], ["ep"]):
+        return "", f"bench has no strategy with {' and '.join(extra)}"
+    mesh = ""
+    if extra == ["tp"]:
+        name = "tensor_parallel" if layout.zero == 3 or layout.dp == 1 else ""
+        mesh = f"{{dp: {layout.dp}, tp: {layout.tp}}}"
+    elif extra == ["pp"]:
+        name = "pipeline" if layout.zero == 0 else ""
+        mesh = f"{{pp: {layout.pp}, dp: {layout.dp}}}"
+    else:
+        name = ("ddp", "zero1", "", "fsdp2")[layout.zero] if layout.dp > 1 else "single"
+    if name in REGISTRY.names():
+        return name, mesh
+    return "", f"this version has no strategy {name}" if name else f"bench has no {extra[0]} with zero={layout.zero}"
+
+
+def matrix_yaml(model: ModelShape, layouts: Sequence[Layout]) -> str:
+    """The first three of ``layouts`` that bench can run, a cell each; the best that it cannot run as comments
+    with the reason.
+
+    The workload ``gpt`` has the model's layers, width, heads and MLP; it is a plain GPT block, so a gated MLP is given as a
+    wider one with as many parameters. Raises UsageError where bench can run none.
+    """
+    first = layouts[0]
+    cells, skipped = [], []
+    for layout in layouts:
+        strategy, mesh = strategy_of(layout)
+        if not strategy:
+            skipped.append(f"{layout_text(layout)}: {mesh}")
+            continue
+        where = f", mesh: {mesh}" if mesh else ""
+        cells.append(
+            f"  - {{strategy: {strategy}, world_size: {layout.gpus}{where}, accumulation: {layout.micro_batches}}}"
+            f"  # {layout_text(layout)}"
+        )
+        if len(cells) == CELLS:
+            break
+    if not cells:
+        raise UsageError("bench can run none of the planned layouts", why="; ".join(skipped[:CELLS]))
+    return "\n".join(
+        [
+            f"# {model.name} as a GPT of the same layers, width and parameters of a block.",
+            "version: 1",
+            "base:",
+            "  workload: gpt",
+            f"  model: {{d_model: {model.hidden}, n_heads: {model.heads}, num_layers: {model.layers},",
+            f"    dim_feedforward: {model.ffn * model.matrices // 2}, max_seq_len: {first.seq_len},",
+            f"    vocab_size: {model.vocab}}}",
+            "  dataset: synthetic",
+            "  optimizer: adamw",
+            "  steps: auto",
+            f"  precision: {_PRECISION.get(first.precision, first.precision)}",
+            f"  global_batch: {first.global_batch}",
+            "include:",
+            *(f"  # {each}" for each in skipped[:CELLS]),
+            *cells,
+            "launch: {device: cuda}",
+            "",
+        ]
+    )
