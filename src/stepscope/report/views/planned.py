@@ -9,7 +9,7 @@ from stepscope.predict.step.plan import Alternative, Plan, slower_because
 from stepscope.predict.step.step import StepPrediction
 from stepscope.report.table import Column, Table, number, percent, said, size, tabled, whole
 from stepscope.report.views._common import View
-from stepscope.report.views.predicted_step import PART, interval
+from stepscope.report.views._predicted import PART, interval
 
 SHOWN = 5
 

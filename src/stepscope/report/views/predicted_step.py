@@ -11,19 +11,8 @@ from stepscope.predict.step.scaling import KNEE, base_of, efficiency
 from stepscope.predict.step.step import StepPrediction
 from stepscope.report.table import Column, Format, Table, Value, duration, number, percent, size, tabled, whole
 from stepscope.report.views._common import View
+from stepscope.report.views._predicted import PART, interval
 
-PART = {
-    "compute": "computation",
-    "launch": "launching kernels (host)",
-    "tp": "tensor-parallel traffic",
-    "cp": "context-parallel traffic",
-    "ep": "expert-parallel traffic",
-    "pp": "pipeline messages",
-    "bubble": "pipeline bubble",
-    "dp": "data-parallel traffic",
-    "optimizer": "optimizer",
-    "other": "fixed time, slowest GPU",
-}
 _MEMORY = {
     "params": "parameters",
     "gradients": "gradients",
@@ -72,12 +61,6 @@ def build_scaling(predictions: Sequence[StepPrediction]) -> Table:
         predictions,
         footnotes=(f"efficiency: against {base.layout.gpus} GPUs; MFU: 6 N + 12 L d s, N without the input embedding",),
     )
-
-
-def interval(p: StepPrediction) -> Value:
-    """Of tokens per second."""
-    low, high = p.layout.tokens_per_step / p.high_s, p.layout.tokens_per_step / p.low_s
-    return Value(text=f"{low:,.0f} to {high:,.0f}", raw=f"{low:.0f} {high:.0f}")
 
 
 def build_budget(prediction: StepPrediction) -> Table:
