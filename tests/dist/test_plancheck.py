@@ -88,11 +88,20 @@ def test_a_match_needs_the_same_ops_in_the_same_order() -> None:
 
 
 def test_the_whole_buffer_counts_and_gloo_runs_a_reduce_scatter_as_an_all_reduce() -> None:
-    plan = (planned(8, op="all_gather"), planned(4, op="reduce_scatter"), planned(3, op="send"))
+    plan = (planned(8, op="all_gather"), planned(4, op="reduce_scatter"))
     assert check(plan, (seen(8, op="all_gather"), seen(4))).matches
-    everything = (seen(8, op="all_gather"), seen(4, op="reduce_scatter"), seen(3, op="send"))
+    everything = (seen(8, op="all_gather"), seen(4, op="reduce_scatter"))
     assert check(plan, everything, backend="nccl").matches
     assert not check(plan, everything).matches
+
+
+def test_messages_are_those_that_the_strategy_saw_in_any_order() -> None:
+    plan = (planned(3, op="send"), planned(5, op="recv"), planned(8))
+    messages = (seen(5, op="recv"), seen(3, op="send"))
+    assert check(plan, (seen(8),), messages=messages).matches
+    assert not check(plan, (seen(8),)).matches
+    assert not check(plan, (seen(8),), messages=messages[:1]).matches
+    assert not check((planned(8),), (seen(8),), messages=messages).matches
 
 
 def test_the_same_op_on_another_dimension_is_another_op() -> None:

@@ -16,8 +16,9 @@ from torch.utils.hooks import RemovableHandle
 
 ClockName = Literal["perf_counter", "cuda_event"]
 
-DATA, FORWARD, BACKWARD, READY, COMMUNICATION, OPTIMIZER, END = range(7)
-"""What a mark closes. READY is the last local gradient; COMMUNICATION closes when all gradients are usable."""
+DATA, FORWARD, BACKWARD, READY, COMMUNICATION, WAIT, OPTIMIZER, END = range(8)
+"""What a mark closes. READY is the last local gradient; COMMUNICATION closes when all gradients are usable; WAIT is
+exposed, wherever it lies (a pipeline's messages)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def split_step(marks: Sequence[tuple[int, int]], start: int, ready: int | None) 
     accumulating. ready: when the last local gradient was ready in the last micro-step, None without communication.
     From ``ready`` to COMMUNICATION is exposed communication, whether the strategy waits inside backward (DDP) or after.
     """
-    spent = {DATA: 0, FORWARD: 0, BACKWARD: 0, COMMUNICATION: 0, OPTIMIZER: 0, END: 0}
+    spent = dict.fromkeys((DATA, FORWARD, BACKWARD, COMMUNICATION, WAIT, OPTIMIZER, END), 0)
     previous, last_forward, gathered = start, start, start
     for what, time in marks:
         spent[what] += time - previous
@@ -51,7 +52,7 @@ def split_step(marks: Sequence[tuple[int, int]], start: int, ready: int | None) 
             gathered = time
     step = previous - start
     if ready is None:
-        backward, exposed = spent[BACKWARD], 0
+        backward, exposed = spent[BACKWARD], spent[WAIT]
     else:
         ready = min(max(ready, last_forward), gathered)
         exposed = gathered - ready

@@ -6,6 +6,7 @@ backward for the stage after. Messages travel beside computation, one at a time 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -166,6 +167,20 @@ def _steps(layout: PipelineLayout) -> tuple[list[tuple[int, int, int, int, int, 
         return needs, computation, gives, other, message, -1 if other == rank else rank * p + other
 
     return tuple([step(rank, action) for action in order] for rank, order in enumerate(pipeline_orders(layout)))
+
+
+def balanced_split(costs: Sequence[float], stages: int) -> tuple[int, ...]:
+    """How many consecutive pieces each stage gets, so that the dearest stage is as cheap as can be; at least one each."""
+    before = [0.0, *itertools.accumulate(costs)]
+    # best[n]: (cost of the dearest stage, where each begins) of the first n pieces over the stages so far
+    best: dict[int, tuple[float, tuple[int, ...]]] = {n: (before[n], (0,)) for n in range(1, len(costs) + 1)}
+    for stage in range(1, stages):
+        best = {
+            n: min((max(best[k][0], before[n] - before[k]), (*best[k][1], k)) for k in range(stage, n))
+            for n in range(stage + 1, len(costs) + 1)
+        }
+    begins = best[len(costs)][1]
+    return tuple(end - begin for begin, end in itertools.pairwise((*begins, len(costs))))
 
 
 def _peak(order: Sequence[Action]) -> int:

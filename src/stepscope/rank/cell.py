@@ -74,7 +74,7 @@ def run_cell(cell: CellSpec, context: RankContext, *, round_index: int) -> None:
     context.pulse.enter("build")
     subject = _build(cell, context, specs, prepared, tracker)
     try:
-        with Recorder(files.samples(context.mesh.rank), _header(cell, context, specs)) as recorder:
+        with Recorder(files.samples(context.mesh.rank), _header(cell, context, subject)) as recorder:
             summary = _measure(cell, context, subject, recorder, round_index)
         if round_index == context.group.measure.rounds - 1:
             summary = _conclude(cell, context, subject, summary, files)
@@ -83,13 +83,14 @@ def run_cell(cell: CellSpec, context: RankContext, *, round_index: int) -> None:
         _close(subject)
 
 
-def _header(cell: CellSpec, context: RankContext, specs: Specs) -> SamplesHeader:
+def _header(cell: CellSpec, context: RankContext, subject: _Subject) -> SamplesHeader:
+    timed = subject.session.scheduled is not None or not subject.specs.strategy.sharded
     return SamplesHeader(
         cell_id=cell.cell_id,
         rank=context.mesh.rank,
         world_size=cell.world_size,
         clock=step_timer(context.mesh.device).clock,
-        comm_source="none" if specs.strategy.sharded else "hook",
+        comm_source="hook" if timed else "none",
     )
 
 
@@ -200,6 +201,7 @@ def _measure(
     )
     plain = Regions(enabled=False)
     step = 0
+    counts = context.mesh.counts if subject.session.counts is None else subject.session.counts
     epochs = context.epochs.setdefault(cell.cell_id, [])
 
     def run(windows: Iterator[tuple[Window, Iterator[Batch]]]) -> None:
@@ -213,11 +215,11 @@ def _measure(
                 epoch=window.epoch,
                 warmup=pace.warming,
                 full=window.full,
-                samples=stepped.samples if context.mesh.counts else 0,
+                samples=stepped.samples if counts else 0,
                 global_samples=window.global_samples,
                 host_data_ns=stepped.host_data_ns,
             )
-            loss_sum = stepped.loss_sum if context.mesh.counts else torch.zeros(())
+            loss_sum = stepped.loss_sum if counts else torch.zeros(())
             recorder.add(facts, stepped.pending, loss_sum)
             pace.after_step(full=window.full)
             step += 1
@@ -329,7 +331,8 @@ def _conclude(
     window, batches = next(windows)
     one_step = partial(subject.training.step, window, batches, plain)
     plan = subject.specs.plan_of_rank(context.mesh.rank)
-    check = plancheck.check(plan, plancheck.observe(one_step, context.mesh), backend=cell.backend)
+    observed = plancheck.observe(one_step, context.mesh)
+    check = plancheck.check(plan, observed, backend=cell.backend, messages=subject.session.messages)
     flight.assert_same_calls(context.control)
     trace: str | None = None
     if context.group.measure.profile:
@@ -350,6 +353,11 @@ def _conclude(
             device=context.mesh.device,
             optimizer=subject.training.optimizer,
         )
+    pipeline = None
+    if subject.session.scheduled is not None:
+        from stepscope.rank.pipeline_profile import pipeline_profile
+
+        pipeline = pipeline_profile(subject.session, subject.training, windows, context.control.barrier)
     context.control.barrier()
     return replace(
         summary,
@@ -358,6 +366,7 @@ def _conclude(
         plan_check=check,
         trace_file=trace,
         backward=backward,
+        pipeline=pipeline,
     )
 
 

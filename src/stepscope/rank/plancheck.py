@@ -25,6 +25,7 @@ from stepscope.records.plan import CommOp
 from stepscope.records.samples import PlanCheck
 
 SOURCE = "flight recorder"
+_MESSAGES = ("send", "recv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class ObservedOp:
 
 
 def observe(run: Callable[[], object], mesh: Mesh | None = None) -> tuple[ObservedOp, ...] | Unavailable:
-    """Collectives that ``run`` launches, in launch order; gloo's recorder does not know ``send`` and ``recv``.
+    """Collectives that ``run`` launches, in launch order, without sends and receives: gloo's recorder has none.
 
     mesh: names the groups (None: all ranks are data parallel); one that is not of the mesh keeps torch's name.
     ``run`` is called exactly once whatever the recorder does. All ranks must call this together.
@@ -57,28 +58,32 @@ def observe(run: Callable[[], object], mesh: Mesh | None = None) -> tuple[Observ
             "set TORCH_FR_BUFFER_SIZE higher"
         )
     names = {dist.group.WORLD.group_name: "dp"} if mesh is None else mesh.group_names()  # type: ignore[union-attr]
-    return tuple(_observed(e, names) for e in entries if e["record_id"] > mark)
+    return tuple(_observed(e, names) for e in entries if e["record_id"] > mark and not e["is_p2p"])
 
 
 def check(
-    plan: Sequence[CommOp], observed: tuple[ObservedOp, ...] | Unavailable, *, backend: str = "gloo"
+    plan: Sequence[CommOp],
+    observed: tuple[ObservedOp, ...] | Unavailable,
+    *,
+    backend: str = "gloo",
+    messages: Sequence[ObservedOp] = (),
 ) -> PlanCheck:
-    """Whether op, elements, dtype, group and order of what was observed are those of ``plan``."""
-    recorded = [_as_recorded(op, backend) for op in plan]
-    expected = tuple(_text(op) for op in recorded if op is not None)
+    """Whether op, elements, dtype, group and order of what was observed are those of ``plan``.
+
+    messages: sends and receives as the strategy saw them; they come first, and a schedule may choose their order.
+    """
+    recorded = [_as_recorded(op, backend) for op in plan if op.op not in _MESSAGES]
+    planned = sorted(_text(op) for op in plan if op.op in _MESSAGES)
+    expected = (*planned, *(_text(op) for op in recorded))
     if isinstance(observed, Unavailable):
         return PlanCheck(matches=False, expected=expected, observed=(), source=SOURCE, unavailable=observed.reason)
-    seen = tuple(_text(op) for op in observed)
+    seen = (*sorted(_text(op) for op in messages), *(_text(op) for op in observed))
     return PlanCheck(matches=seen == expected, expected=expected, observed=seen, source=SOURCE)
 
 
-def _as_recorded(op: CommOp, backend: str) -> CommOp | None:
-    """gloo runs a reduce_scatter as an all_reduce of its whole input, and does not record messages."""
-    if backend != "gloo":
-        return op
-    if op.op in ("send", "recv"):
-        return None
-    return replace(op, op="all_reduce") if op.op == "reduce_scatter" else op
+def _as_recorded(op: CommOp, backend: str) -> CommOp:
+    """gloo runs a reduce_scatter as an all_reduce of its whole input."""
+    return replace(op, op="all_reduce") if backend == "gloo" and op.op == "reduce_scatter" else op
 
 
 def _text(op: CommOp | ObservedOp) -> str:

@@ -18,6 +18,7 @@ from stepscope.instrument.timer import (
     DATA,
     FORWARD,
     OPTIMIZER,
+    WAIT,
     GradientReadiness,
     PendingStep,
     StepTimer,
@@ -81,23 +82,26 @@ class Training:
             host_data_ns += perf_counter_ns() - before
             samples += self._task.size(y)
             with session.micro_step(last=index == last):
-                with self._numerics.autocast():
-                    with regions(names.FORWARD):
-                        output = self._task.forward(session.trainable, x)
-                    with regions(names.LOSS):
-                        loss = self._task.loss_sum(output, y)
-                timer.mark(FORWARD)
-                if readiness is not None:
-                    readiness.armed = index == last
-                with regions(names.BACKWARD):
-                    self._numerics.backward(loss * scale)
-                timer.mark(BACKWARD)
+                if session.scheduled is not None:
+                    loss = session.scheduled(x, y, self._task.loss_sum, scale, self._numerics.autocast, timer.mark)
+                else:
+                    with self._numerics.autocast():
+                        with regions(names.FORWARD):
+                            output = self._task.forward(session.trainable, x)
+                        with regions(names.LOSS):
+                            loss = self._task.loss_sum(output, y)
+                    timer.mark(FORWARD)
+                    if readiness is not None:
+                        readiness.armed = index == last
+                    with regions(names.BACKWARD):
+                        self._numerics.backward(loss * scale)
+                    timer.mark(BACKWARD)
             losses.append(loss.detach())
             if index == last:
                 break
         with regions(names.COMMUNICATION):
             session.finish()
-        timer.mark(COMMUNICATION)
+        timer.mark(COMMUNICATION if session.scheduled is None else WAIT)
         with regions(names.OPTIMIZER):
             self._numerics.step(self.optimizer, clip=self._cell.clip, parameters=session.parameters)
             session.zero_grad()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from stepscope.core.dataclass import dataclass
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble", "zbv")
@@ -56,14 +58,29 @@ class PipelineLayout:
         return None
 
     @property
-    def bubble(self) -> float | None:
+    def bubble(self) -> float:
         """Idle share of the step, equal stages, free messages: (p - 1) / (v m + p - 1) (METRICS, Pipeline).
 
-        None: zero-bubble schedules, whose bubble depends on how a backward pass divides.
+        Zero-bubble schedules: (p - 1) / (3 v m + p - 1), where forward, input's and weights' gradients take equally long.
         """
-        if self.schedule in ("zero_bubble", "zbv"):
-            return None
-        return (self.ranks - 1) / (self.chunks * self.micro_batches + self.ranks - 1)
+        return (self.ranks - 1) / (self._units * self.micro_batches + self.ranks - 1)
+
+    @property
+    def formula(self) -> str:
+        """``bubble`` with its numbers."""
+        work = f"{self._units} x {self.micro_batches}" if self._units > 1 else f"{self.micro_batches}"
+        return f"({self.ranks} - 1) / ({work} + {self.ranks} - 1)"
+
+    def micro_batches_for(self, bubble: float) -> int:
+        """The fewest micro-batches with at most this bubble."""
+        fewest = math.ceil((self.ranks - 1) * (1 - bubble) / bubble / self._units - 1e-9)
+        if self.schedule in ("interleaved", "zero_bubble"):
+            return -(-fewest // self.ranks) * self.ranks  # in whole rounds
+        return max(fewest, self.ranks if self.schedule == "1f1b" else 1)
+
+    @property
+    def _units(self) -> int:
+        return self.chunks * (3 if self.schedule in ("zero_bubble", "zbv") else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,3 +95,17 @@ class PipelineSpan:
     kind: str
     start_ns: int
     end_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineProfile:
+    """What one rank's stages computed in a few steps.
+
+    split: blocks of every stage. steps: times on the rank's own clock, on which ``synced_ns`` is the moment when it left a
+    barrier of all ranks; ranks of one host share that clock.
+    """
+
+    layout: PipelineLayout
+    split: tuple[int, ...]
+    synced_ns: int
+    steps: tuple[tuple[PipelineSpan, ...], ...]

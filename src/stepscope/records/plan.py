@@ -56,6 +56,20 @@ class ParallelPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PieceFact:
+    """A part of a model that can be a pipeline stage by itself.
+
+    parameters: names. output_numel: elements that it hands to the next piece, per sample. autocast: whether they are in
+    autocast's dtype under autocast.
+    """
+
+    parameters: tuple[str, ...]
+    output_numel: int
+    forward_flops_per_sample: int
+    autocast: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """A model as the planner needs it.
 
@@ -64,6 +78,7 @@ class ModelFacts:
     ready_order_autocast: the same under autocast, which puts each weight before its bias; None: not known.
     forward_flops_per_sample: 2 FLOP per multiply-add; training = 3 x forward.
     blocks: paths of the modules that a model is naturally cut into, in the order of use: units of sharding, layers, stages.
+    pieces: in the order of use, together the whole model; empty: it cannot be cut into stages.
     optimizer_bytes: state that the optimizer of a user's model keeps on one rank, measured; None: torch's optimizers.
     tensor_parallel: None where the workload declares none.
     """
@@ -73,6 +88,7 @@ class ModelFacts:
     forward_flops_per_sample: int
     ready_order_autocast: tuple[int, ...] | None = None
     blocks: tuple[str, ...] = ()
+    pieces: tuple[PieceFact, ...] = ()
     optimizer_bytes: int | None = None
     tensor_parallel: ParallelPlan | None = None
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from stepscope.core.dataclass import dataclass
 from stepscope.records.backward import BackwardProfile
+from stepscope.records.pipeline import PipelineProfile
 
 PHASES = ("data_wait", "forward", "backward_compute", "exposed_comm", "optimizer", "other")
 
@@ -103,6 +104,7 @@ class RankSummary:
     notes: tuple[str, ...] = ()
     trace_file: str | None = None
     backward: BackwardProfile | None = None
+    pipeline: PipelineProfile | None = None
     model_part: int = 0  # ranks with the same one ended with the same parameters
 
 

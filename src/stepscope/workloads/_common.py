@@ -6,16 +6,17 @@ shapes of the parameters, the order in which backward makes them ready and the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from math import prod
 from typing import Any
 
 from pydantic import Field, model_validator
 
 from stepscope.config.options import OptionsModel
-from stepscope.records.plan import CutModule, InputNeeds, ModelFacts, ParallelPlan, ParameterFact
+from stepscope.records.plan import CutModule, InputNeeds, ModelFacts, ParallelPlan, ParameterFact, PieceFact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +92,29 @@ def in_pairs(layers: int) -> list[str | None]:
     return ["column", "row"] * (layers // 2) + [None] * (layers % 2)
 
 
+def piece(layers: Sequence[Layer], output_numel: int, *, extra_flops: int = 0, autocast: bool = False) -> PieceFact:
+    """``layers`` as a part of a model that can be a pipeline stage."""
+    return PieceFact(
+        parameters=tuple(name for layer in layers for name, _ in layer.parameters),
+        output_numel=output_numel,
+        forward_flops_per_sample=sum(layer.flops for layer in layers) + extra_flops,
+        autocast=autocast,
+    )
+
+
 def model_facts(
-    layers: Iterable[Layer], *, dtype: str, extra_flops: int = 0, heads: int | None = None, split_at: str | None = None
+    layers: Iterable[Layer],
+    *,
+    dtype: str,
+    extra_flops: int = 0,
+    heads: int | None = None,
+    split_at: str | None = None,
+    pieces: Iterable[PieceFact] = (),
 ) -> ModelFacts:
     """Facts of a model that uses ``layers`` one after the other.
 
     extra_flops: forward FLOP per sample of matrix products without parameters (attention). heads, split_at: of
-    :class:`ParallelPlan`.
+    :class:`ParallelPlan`. pieces: it can be cut into.
     """
     parameters: list[ParameterFact] = []
     ready: list[int] = []
@@ -120,6 +137,7 @@ def model_facts(
         ready_order_autocast=tuple(ready_autocast),
         forward_flops_per_sample=flops,
         tensor_parallel=ParallelPlan(modules=tuple(cuts), heads=heads, split_at=split_at) if cuts else None,
+        pieces=tuple(pieces),
     )
 
 
@@ -151,13 +169,15 @@ class TransformerOptions(OptionsModel):
 def transformer_facts(options: TransformerOptions, head: Layer, *, dtype: str, causal: bool) -> ModelFacts:
     """Facts of token and position tables, pre-norm blocks, a norm and ``head``, on ``max_seq_len`` positions a sample.
 
-    Tensor parallelism may divide the positions where the head takes every position by itself.
+    Where the head takes every position by itself, tensor parallelism may divide the positions, and the model can be cut
+    between blocks; the tables go with the first one, norm and head with the last.
     """
     width, positions = options.d_model, options.max_seq_len
     everywhere = head.positions == positions
     normed = partial(norm, width=width, positions=positions, cut="norm" if everywhere else None)
     layers = [table("tokens", options.vocab_size, width, positions=positions, cut="table")]
     layers.append(table("positions", positions, width))
+    borders = []
     for i in range(options.num_layers):
         at = f"blocks.{i}"
         layers += [
@@ -168,13 +188,20 @@ def transformer_facts(options: TransformerOptions, head: Layer, *, dtype: str, c
             linear(f"{at}.feedforward_in", width, options.feedforward, positions=positions, cut="column"),
             linear(f"{at}.feedforward_out", options.feedforward, width, positions=positions, cut="row"),
         ]
-    attention = attention_flops(num_layers=options.num_layers, d_model=width, seq_len=positions, causal=causal)
+        borders.append(len(layers))
+    layers += [normed("norm"), head]
+    borders[-1] = len(layers)
+    attention = attention_flops(num_layers=1, d_model=width, seq_len=positions, causal=causal)
+    pieces = [
+        piece(layers[start:end], positions * width, extra_flops=attention) for start, end in pairwise([0, *borders])
+    ]
     return model_facts(
-        [*layers, normed("norm"), head],
+        layers,
         dtype=dtype,
-        extra_flops=attention,
+        extra_flops=options.num_layers * attention,
         heads=options.n_heads,
         split_at="blocks.0" if everywhere else None,
+        pieces=pieces if everywhere else (),
     )
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from stepscope.config.options import OptionsModel
 from stepscope.records.plan import InputNeeds, ModelFacts
-from stepscope.workloads._common import Workload, in_pairs, linear, model_facts
+from stepscope.workloads._common import Workload, in_pairs, linear, model_facts, piece
 
 
 class Options(OptionsModel):
@@ -28,7 +28,7 @@ def facts(options: Options, data: InputNeeds, dtype: str) -> ModelFacts:  # noqa
         linear(f"layers.{i}", options.width, options.width, bias=options.bias, cut=cut)
         for i, cut in enumerate(in_pairs(options.depth))
     ]
-    return model_facts(layers, dtype=dtype)
+    return model_facts(layers, dtype=dtype, pieces=[piece([layer], options.width, autocast=True) for layer in layers])
 
 
 def label(options: Options) -> str:

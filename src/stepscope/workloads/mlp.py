@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from stepscope.config.options import OptionsModel
 from stepscope.records.plan import InputNeeds, ModelFacts
-from stepscope.workloads._common import Workload, in_pairs, linear, model_facts
+from stepscope.workloads._common import Workload, in_pairs, linear, model_facts, piece
 
 HIDDEN = {
     "tiny": (64,),
@@ -67,7 +67,8 @@ def facts(options: Options, data: InputNeeds, dtype: str) -> ModelFacts:
         linear(f"layers.{i}", inputs, outputs, cut=cut)
         for i, ((inputs, outputs), cut) in enumerate(zip(pairwise(sizes), in_pairs(len(sizes) - 1), strict=True))
     ]
-    return model_facts(layers, dtype=dtype)
+    pieces = [piece([layer], outputs, autocast=True) for layer, outputs in zip(layers, sizes[1:], strict=True)]
+    return model_facts(layers, dtype=dtype, pieces=pieces)
 
 
 def label(options: Options) -> str:

@@ -70,7 +70,7 @@ def test_zero_bubble_leaves_the_time_in_which_the_pipeline_fills(schedule: str, 
     """Qi et al., ICLR 2024, section 2: ZB-H1 waits (p - 1) (F + I - W) in all."""
     line = simulate(layout(schedule, 4, 16, chunks), EVEN)
     assert line.step_ns - max(line.busy_ns) == 3 * 10
-    assert line.layout.bubble is None
+    assert line.bubble == pytest.approx(line.layout.bubble)
 
 
 @given(pipelines())

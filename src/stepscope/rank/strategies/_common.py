@@ -7,10 +7,29 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
+
+from stepscope.rank.plancheck import ObservedOp
+
+
+class Scheduled(Protocol):
+    """Forward and backward pass of a micro-batch, interleaved as a schedule wants it."""
+
+    def __call__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        loss_sum: Callable[[Tensor, Tensor], Tensor],
+        scale: float,
+        autocast: Callable[[], AbstractContextManager[Any]],
+        mark: Callable[[int], None],
+    ) -> Tensor:
+        """The sum of the samples' losses, 0 where another rank has it. scale: what it is multiplied by for the gradients."""
+        ...
 
 
 class Session(Protocol):
@@ -30,12 +49,21 @@ class Session(Protocol):
     loss_factor: 1 when gradients are summed over ranks, number of data shards when the strategy averages them (DDP).
     parameters: what the optimizer updates on this rank: shards where the strategy shards them.
     model_part: ranks with the same one hold the same whole parameters (a pipeline: the stage).
+    scheduled: makes a micro-step's forward and backward pass by itself, in place of ``trainable`` and ``backward``.
+    counts: whether the loss is on this rank; None: ``Mesh.counts`` knows. messages: sends and receives of the last step.
     """
 
     trainable: nn.Module
     loss_factor: float
     parameters: list[nn.Parameter]
     model_part: int
+    counts: bool | None
+
+    @property
+    def scheduled(self) -> Scheduled | None: ...
+
+    @property
+    def messages(self) -> Sequence[ObservedOp]: ...
 
     def micro_step(self, *, last: bool) -> AbstractContextManager[None]: ...
 
@@ -64,6 +92,9 @@ class PlainSession:
     """The module as it is, no communication: what the other sessions start from."""
 
     model_part = 0
+    scheduled: Scheduled | None = None
+    counts: bool | None = None
+    messages: Sequence[ObservedOp] = ()
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -131,3 +162,26 @@ def flat_with_views(parameters: Sequence[nn.Parameter]) -> tuple[Tensor, list[Te
         views.append(flat[offset : offset + parameter.numel()].view_as(parameter))
         offset += parameter.numel()
     return flat, views
+
+
+class FlatSession(PlainSession):
+    """All gradients in one tensor, made once: a single large all-reduce (per dtype) when backward is through."""
+
+    def __init__(self, module: nn.Module, group: dist.ProcessGroup | None) -> None:
+        super().__init__(module)
+        self.group = group
+        self.flats: list[Tensor] = []
+        for dtype in dict.fromkeys(p.dtype for p in self.parameters):
+            parameters = [p for p in self.parameters if p.dtype == dtype]
+            flat, views = flat_with_views(parameters)
+            for parameter, view in zip(parameters, views, strict=True):
+                parameter.grad = view
+            self.flats.append(flat)
+
+    def finish(self) -> None:
+        for flat in self.flats:
+            dist.all_reduce(flat, group=self.group)
+
+    def zero_grad(self) -> None:
+        for flat in self.flats:
+            flat.zero_()

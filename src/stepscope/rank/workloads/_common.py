@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -91,6 +92,40 @@ def _correct_positions(output: Tensor, target: Tensor) -> Tensor:
 _CLASS_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"ce": _cross_entropy, "mse": _squared_error}
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a model that can be a pipeline stage: ``forward`` uses the parameters of ``modules``."""
+
+    modules: tuple[nn.Module, ...]
+    forward: Callable[[Tensor], Tensor]
+
+
+class Cuttable(Protocol):
+    """A model that is its pieces, one after the other: as many, in the same order, as its facts list."""
+
+    def pieces(self) -> list[Piece]: ...
+
+
+class LinearStack(nn.Module):
+    """Linear layers with ReLU between them."""
+
+    def __init__(self, layers: Iterable[nn.Linear]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self._apply_layer(layer, x)
+        return x
+
+    def pieces(self) -> list[Piece]:
+        return [Piece((layer,), partial(self._apply_layer, layer)) for layer in self.layers]
+
+    def _apply_layer(self, layer: nn.Module, x: Tensor) -> Tensor:
+        first = layer is self.layers[0]
+        return layer(x.to(cast(nn.Linear, layer).weight.dtype) if first else F.relu(x))  # type: ignore[no-any-return]
+
+
 class Block(nn.Module):
     """Pre-norm Transformer block; [n, s, d_model] -> the same. Registration order is the order of use."""
 
@@ -172,9 +207,12 @@ class Transformer(nn.Module):
         nn.init.normal_(self.positions.weight, std=INIT_STD)
         init_linear(self.head)
 
+    def embed(self, tokens: Tensor) -> Tensor:
+        return self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]  # type: ignore[no-any-return]
+
     def encode(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Ids [n, s] -> normed states [n, s, d_model]. mask: see :class:`Block`."""
-        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        x = self.embed(tokens)
         for block in self.blocks:
             x = block(x, mask)
         return self.norm(x)  # type: ignore[no-any-return]

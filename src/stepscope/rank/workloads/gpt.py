@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from stepscope.rank.workloads._common import Task, Transformer, sequence_task
+from stepscope.rank.workloads._common import Piece, Task, Transformer, sequence_task
 from stepscope.records.plan import InputNeeds
 from stepscope.workloads.gpt import Options
 
@@ -18,6 +18,14 @@ class Gpt(Transformer):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.head(self.encode(tokens))  # type: ignore[no-any-return]
+
+    def pieces(self) -> list[Piece]:
+        """A block each; the tables go with the first one, norm and head with the last."""
+        found = [Piece((block,), block) for block in self.blocks]
+        found[0] = Piece((self.tokens, self.positions, self.blocks[0]), lambda x: self.blocks[0](self.embed(x)))
+        last = found[-1]
+        found[-1] = Piece((*last.modules, self.norm, self.head), lambda x: self.head(self.norm(last.forward(x))))
+        return found
 
 
 def build(options: Options, needs: InputNeeds, loss: str) -> Task:  # noqa: ARG001 - the options say it all

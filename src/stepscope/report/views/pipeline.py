@@ -1,0 +1,240 @@
+"""A pipeline's schedule as it ran: who computes which micro-batch when, and what every stage's time goes into."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from stepscope.core.dataclass import dataclass
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.records.pipeline import PipelineSpan
+from stepscope.report.names import clean, file_part
+from stepscope.report.table import Column, Table, Value, duration, percent, said, tabled, times, whole, with_share
+from stepscope.report.vega import COLORS, FAINT, INK, PAGE, Spec, color, layer, number_axis, sig
+from stepscope.report.vega import chart as chart_
+from stepscope.report.views._common import Figures, View
+from stepscope.report.views._runs import time_unit
+from stepscope.results.evidence import CellEvidence
+from stepscope.results.pipeline_profile import MeasuredPipeline, pipelines
+
+MAX_CHARTS = 4
+MAX_SPANS = 1_500
+"""Of one picture; larger schedules are told by the tables alone."""
+
+KINDS = {"F": "forward", "B": "backward", "I": "backward, input's gradient", "W": "backward, weights' gradient"}
+_STRENGTH = {"F": 0.45, "B": 1.0, "I": 0.85, "W": 0.65}
+_ROW, _FILL, _PLOT, _LINES = 18, 0.84, 440, 130
+"""Height of a rank in points and how much of it is painted; width of the plot; hatching lines over that width."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """One step's spans, from its first computation on."""
+
+    key: str
+    title: str
+    ranks: int
+    spans: tuple[PipelineSpan, ...]
+    text: str
+
+
+def build(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
+    """The pipelines, and their stages; nothing without a pipeline."""
+    found = pipelines(cells)
+    if not found:
+        return ()
+    return _overview(found), _stages(found)
+
+
+def _overview(found: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
+    return tabled(
+        "pipelines",
+        "Pipelines",
+        (
+            Column("schedule", "schedule", lambda row: row[1].layout.schedule, role="identity", lead=True),
+            Column("ranks", "ranks", lambda row: row[1].layout.ranks, whole, role="identity"),
+            Column("chunks", "chunks", lambda row: row[1].layout.chunks, whole, role="identity", drop=3),
+            Column(
+                "micro_batches",
+                "micro-batches",
+                lambda row: row[1].layout.micro_batches,
+                whole,
+                role="identity",
+                lead=True,
+            ),
+            Column("step", "schedule time", lambda row: row[1].step_ns, duration),
+            Column("bubble", "bubble", lambda row: _bubble(row[1]), percent),
+            Column("formula", "formula", lambda row: row[1].layout.bubble, percent),
+            Column("simulated", "simulated", lambda row: row[1].simulated_bubble, percent),
+            Column("imbalance", "slowest stage", lambda row: row[1].imbalance, times, drop=2),
+            Column("balanced", "even split", lambda row: _even(row[1]), drop=1),
+        ),
+        found,
+        footnotes=(
+            "bubble: share of the ranks' time from the first to the last computation in which they compute nothing, median "
+            "over steps with its 95% interval; formula: equal stages, free messages; simulated: the schedule with the times "
+            "that stages and messages took; slowest stage: its time over the mean",
+        ),
+    )
+
+
+def _bubble(pipeline: MeasuredPipeline) -> Value:
+    found = pipeline.bubble
+    around = "" if found.low is None or found.high is None else f" [{100 * found.low:.0f}, {100 * found.high:.0f}]"
+    return Value(text=f"{format_percent(found.value)}{around}", raw=found.value)
+
+
+def _even(pipeline: MeasuredPipeline) -> Value:
+    split, step = pipeline.balanced
+    if split == pipeline.split:
+        return said("as it is", raw=list_text(split))
+    return said(f"{list_text(split)}: step {format_percent(step - 1, signed=True)}", raw=list_text(split))
+
+
+def list_text(split: Sequence[int]) -> str:
+    """As an option is written."""
+    return f"[{', '.join(map(str, split))}]"
+
+
+def _stages(found: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
+    rows = [(cell, pipeline, stage) for cell, pipeline in found for stage in pipeline.stages]
+
+    def part(name: str, title: str) -> Column:
+        return Column(name, title, lambda row: _share(getattr(row[2], f"{name}_ns"), row[1]), duration)
+
+    return tabled(
+        "pipeline_stages",
+        "Stages of pipelines",
+        (
+            Column("run", "run", lambda row: row[0].run.label, role="group"),
+            Column("stage", "stage", lambda row: row[2].stage, whole, role="identity", lead=True),
+            Column("rank", "rank", lambda row: row[2].rank, whole, role="identity"),
+            Column("blocks", "blocks", lambda row: row[2].blocks, whole, role="identity"),
+            part("forward", "forward"),
+            part("backward", "backward"),
+            part("send", "send"),
+            part("receive", "receive"),
+            part("idle", "idle"),
+        ),
+        rows,
+        footnotes=(
+            "shares of the schedule's time, means over steps; send: nothing to receive, but its own messages have not left; "
+            "receive: what comes next exists and is not there yet; idle: it does not exist yet",
+        ),
+    )
+
+
+def _share(ns: float, pipeline: MeasuredPipeline) -> Value:
+    return with_share(ns, ns / pipeline.step_ns)
+
+
+def prepare(cells: Sequence[CellEvidence]) -> tuple[Schedule, ...]:
+    return tuple(
+        Schedule(
+            key=file_part(cell.run.run_id),
+            title=clean(f"{cell.run.model or cell.run.group}, {cell.run.label}", 80),
+            ranks=pipeline.layout.ranks,
+            spans=pipeline.typical,
+            text=f"{pipeline.layout.schedule}, {counted(pipeline.layout.ranks, 'rank')}, micro-batches: "
+            f"{pipeline.layout.micro_batches}; "
+            f"bubble {format_percent(pipeline.bubble.value)}, by the formula {format_percent(pipeline.layout.bubble)}",
+        )
+        for cell, pipeline in pipelines(cells)
+        if len(pipeline.typical) <= MAX_SPANS
+    )[:MAX_CHARTS]
+
+
+def chart(data: Schedule) -> Spec:
+    """A row for each rank; a colour for each micro-batch, pale forward, full backward; hatched where nothing is computed."""
+    end = max(span.end_ns for span in data.spans)
+    scale, unit = time_unit(end)
+    bars, texts = [], []
+    for span in data.spans:
+        place = {"from": sig(span.start_ns * scale), "to": sig(span.end_ns * scale), **_row(span.rank)}
+        took = format_duration(span.end_ns - span.start_ns)
+        told = f"rank {span.rank}, stage {span.stage}, micro-batch {span.micro_batch}: {KINDS[span.kind]}, {took}"
+        hue = COLORS[span.micro_batch % len(COLORS)]
+        bars.append({**place, "hue": hue, "strength": _STRENGTH[span.kind], "said": told})
+        if (span.end_ns - span.start_ns) / end * _PLOT > 9:
+            middle = sig((span.start_ns + span.end_ns) / 2 * scale)
+            ink = INK if span.kind == "F" else color("ground")
+            texts.append({"from": middle, "top": span.rank + 0.5, "text": f"{span.kind}{span.micro_batch}", "ink": ink})
+    lines = [
+        {
+            **{key: sig(value) for key, value in line.items()},
+            "from": sig(line["from"] * scale),
+            "to": sig(line["to"] * scale),
+        }
+        for rank, start, stop in _gaps(data)
+        for line in _hatching(rank, start, stop, end)
+    ]
+    box = {"x2": {"field": "to"}, "y2": {"field": "bottom"}}
+    painted = {
+        "color": {"field": "hue", "type": "nominal", "scale": None},
+        "opacity": {"field": "strength", "type": "quantitative", "scale": None},
+    }
+    middles = [rank + 0.5 for rank in range(data.ranks)]
+    y = number_axis("top", "rank", values=middles, grid=False, ticks=False, labelExpr="format(datum.value - 0.5, 'd')")
+    y["scale"] = {"domain": [0, data.ranks], "reverse": True, "nice": False}
+    return chart_(
+        data.title,
+        [
+            layer("rule", lines, box, color=FAINT, strokeWidth=0.5),
+            layer("rect", bars, {**box, **painted}, stroke=color("ground"), strokeWidth=0.3),
+            layer(
+                "text", texts, {"text": {"field": "text"}, "color": {**painted["color"], "field": "ink"}}, fontSize=5.5
+            ),
+        ],
+        width=PAGE,
+        height=_ROW * data.ranks,
+        x=number_axis(
+            "from", f"time since the step's first computation ({unit})", low=0.0, top=end * scale, grid=False
+        ),
+        y=y,
+    )
+
+
+def _row(rank: int) -> dict[str, float]:
+    return {"top": rank + (1 - _FILL) / 2, "bottom": rank + (1 + _FILL) / 2}
+
+
+def _gaps(data: Schedule) -> Iterator[tuple[int, float, float]]:
+    """Rank, from, to of every stretch without a computation."""
+    by_rank: defaultdict[int, list[PipelineSpan]] = defaultdict(list)
+    for span in sorted(data.spans, key=lambda s: s.start_ns):
+        by_rank[span.rank].append(span)
+    end = max(span.end_ns for span in data.spans)
+    for rank, spans in by_rank.items():
+        edges = [0, *(edge for span in spans for edge in (span.start_ns, span.end_ns)), end]
+        yield from ((rank, start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if stop > start)
+
+
+def _hatching(rank: int, start: float, stop: float, end: float) -> Iterator[dict[str, float]]:
+    """Slanted lines at even distances over the whole picture, cut where the stretch ends."""
+    run, distance = end * _ROW * _FILL / _PLOT, end / _LINES
+    first = int((start - run) // distance)
+    for number in range(first, int(stop // distance) + 1):
+        foot = number * distance
+        low, high = max(0.0, (start - foot) / run), min(1.0, (stop - foot) / run)
+        if high > low:
+            bottom, height = _row(rank)["bottom"], _FILL
+            slanted = {"top": bottom - low * height, "bottom": bottom - high * height}
+            yield {"from": foot + low * run, "to": foot + high * run, **slanted}
+
+
+def caption(data: Schedule) -> str:
+    return (
+        f"What every rank of a pipeline computes when, in the step of median length, {data.title}. A colour is a "
+        f"micro-batch; pale: forward (F), full: backward (B; I of the input, W of the weights); hatched: "
+        f"nothing. {data.text}."
+    )
+
+
+VIEW = View(
+    key="pipeline",
+    title="Pipeline schedule",
+    needs=("cells",),
+    tables=build,
+    figures=Figures(needs=("cells",), prepare=prepare, chart=chart, caption=caption),
+)

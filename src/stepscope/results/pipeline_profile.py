@@ -1,0 +1,245 @@
+"""A pipeline as it ran: where each stage's time went, its bubble beside the formula and the simulation, its balance."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from statistics import fmean, median
+
+from stepscope.predict.pipeline import StageTime, balanced_split, simulate
+from stepscope.predict.specs import specs_of
+from stepscope.records.cell_result import CellResult
+from stepscope.records.pipeline import PipelineLayout, PipelineSpan
+from stepscope.records.samples import RankSummary
+from stepscope.records.training import Measured
+from stepscope.results.evidence import CellEvidence
+from stepscope.stats.order import median_interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageBudget:
+    """One stage's share of its rank's time, ns a step; of all stages of a rank together they sum to the step.
+
+    send: nothing to receive, but its own messages have not left. receive: what the next computation needs exists, and is not
+    there yet. idle: it does not exist yet, or nothing is left to compute.
+    """
+
+    stage: int
+    rank: int
+    blocks: int
+    forward_ns: float
+    backward_ns: float
+    send_ns: float
+    receive_ns: float
+    idle_ns: float
+
+    @property
+    def busy_ns(self) -> float:
+        return self.forward_ns + self.backward_ns
+
+
+@dataclass(frozen=True)
+class MeasuredPipeline:
+    """One pipeline of a cell (the first, where several ranks hold a stage).
+
+    steps: spans of all its ranks from the first one's start, by step; costs: of the model's pieces relative to each other.
+    """
+
+    layout: PipelineLayout
+    split: tuple[int, ...]
+    steps: tuple[tuple[PipelineSpan, ...], ...]
+    costs: tuple[float, ...]
+
+    @cached_property
+    def typical(self) -> tuple[PipelineSpan, ...]:
+        """The step of median length."""
+        return sorted(self.steps, key=_length)[(len(self.steps) - 1) // 2]
+
+    @cached_property
+    def step_ns(self) -> float:
+        """Median length of a schedule, from its first computation to its last."""
+        return median(_length(step) for step in self.steps)
+
+    @cached_property
+    def stages(self) -> tuple[StageBudget, ...]:
+        found = [_budgets(step, self.layout) for step in self.steps]
+        return tuple(
+            StageBudget(
+                stage=stage,
+                rank=rank,
+                blocks=self.split[stage],
+                **{part: fmean(each[stage][part] for each in found) for part in _PARTS},
+            )
+            for stage, rank in enumerate(self.layout.rank_of_stage)
+        )
+
+    @cached_property
+    def bubble(self) -> Measured:
+        """Share of the ranks' time in which they do not compute, messages included; median over steps, 95% interval."""
+        shares = [
+            1 - sum(s.end_ns - s.start_ns for s in step) / (self.layout.ranks * _length(step)) for step in self.steps
+        ]
+        interval = median_interval(shares)
+        around = (None, None) if interval is None else (interval.low, interval.high)
+        return Measured(value=median(shares), low=around[0], high=around[1], n=len(shares))
+
+    @cached_property
+    def times(self) -> tuple[StageTime, ...]:
+        """Median times of every stage for a micro-batch; a message takes what was seen where its receiver waited for it."""
+        took: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        for step in self.steps:
+            for span in step:
+                took[span.kind, span.stage].append(span.end_ns - span.start_ns)
+            for (kind, stage), values in _messages(step, self.layout).items():
+                took[f"message {kind}", stage] += values
+        typical = {key: median(values) for key, values in took.items()}
+        found = []
+        for stage in range(self.layout.stages):
+            weight = typical.get(("W", stage))
+            whole = typical.get(("B", stage), typical.get(("I", stage), 0.0) + (weight or 0.0))
+            found.append(
+                StageTime(
+                    forward_ns=typical["F", stage],
+                    backward_ns=whole,
+                    weight_ns=weight,
+                    send_ns=typical.get(("message F", stage), 0.0),
+                    send_back_ns=typical.get(("message B", stage), 0.0),
+                )
+            )
+        return tuple(found)
+
+    @cached_property
+    def simulated_bubble(self) -> float:
+        """Of the schedule with these times."""
+        return simulate(self.layout, self.times).bubble
+
+    @property
+    def imbalance(self) -> float:
+        """The slowest stage's time over the mean."""
+        busy = [stage.busy_ns for stage in self.stages]
+        return max(busy) / fmean(busy)
+
+    @cached_property
+    def balanced(self) -> tuple[tuple[int, ...], float]:
+        """The split that evens the stages out, and the step it gives, by the simulation over this one's."""
+        ends = list(accumulate(self.split, initial=0))
+        costs: list[float] = []
+        for (start, end), stage in zip(pairwise(ends), self.stages, strict=True):
+            whole = sum(self.costs[start:end])
+            costs += [cost * stage.busy_ns / whole for cost in self.costs[start:end]]
+        split = balanced_split(costs, self.layout.stages)
+        scale = [
+            sum(costs[start:end]) / stage.busy_ns
+            for (start, end), stage in zip(pairwise(accumulate(split, initial=0)), self.stages, strict=True)
+        ]
+        changed = [
+            replace(
+                each,
+                forward_ns=each.forward_ns * factor,
+                backward_ns=each.backward_ns * factor,
+                weight_ns=None if each.weight_ns is None else each.weight_ns * factor,
+            )
+            for each, factor in zip(self.times, scale, strict=True)
+        ]
+        return split, simulate(self.layout, changed).step_ns / simulate(self.layout, self.times).step_ns
+
+
+_PARTS = ("forward_ns", "backward_ns", "send_ns", "receive_ns", "idle_ns")
+
+
+def pipelines(cells: Iterable[CellEvidence]) -> list[tuple[CellEvidence, MeasuredPipeline]]:
+    """Cells whose pipeline left a profile."""
+    found = ((cell, measured_pipeline(cell.result)) for cell in cells if cell.run.status == "ok")
+    return [(cell, pipeline) for cell, pipeline in found if pipeline is not None]
+
+
+def measured_pipeline(cell: CellResult) -> MeasuredPipeline | None:
+    """None: not a pipeline, or a rank of it left no profile."""
+    first = next((s.pipeline for s in cell.summaries if s.pipeline is not None), None)
+    if first is None:
+        return None
+    own = [s for s in cell.summaries if s.pipeline is not None and s.model_part not in _earlier(cell.summaries, s)]
+    if len(own) != first.layout.ranks:
+        return None
+    one_host = len({summary.host for summary in own}) == 1
+    steps: list[list[PipelineSpan]] = [[] for _ in first.steps]
+    for summary in own:
+        assert summary.pipeline is not None
+        zero = 0 if one_host else summary.pipeline.synced_ns
+        for mine, spans in zip(steps, summary.pipeline.steps, strict=True):
+            mine += [
+                replace(s, rank=summary.model_part, start_ns=s.start_ns - zero, end_ns=s.end_ns - zero) for s in spans
+            ]
+    begun = [min(span.start_ns for span in step) for step in steps]
+    specs = specs_of(cell.spec)
+    return MeasuredPipeline(
+        layout=first.layout,
+        split=first.split,
+        steps=tuple(
+            tuple(replace(s, start_ns=s.start_ns - start, end_ns=s.end_ns - start) for s in step)
+            for step, start in zip(steps, begun, strict=True)
+        ),
+        costs=tuple(float(piece.forward_flops_per_sample) for piece in specs.facts.pieces),
+    )
+
+
+def _earlier(summaries: Iterable[RankSummary], before: RankSummary) -> set[int]:
+    return {summary.model_part for summary in summaries if summary.rank < before.rank}
+
+
+def _length(step: Sequence[PipelineSpan]) -> int:
+    return max(span.end_ns for span in step) - min(span.start_ns for span in step)
+
+
+def _made(step: Sequence[PipelineSpan]) -> dict[tuple[str, int, int], int]:
+    """When outputs (F) and gradients (B, I) existed: (kind, stage, micro-batch) to the end of its computation."""
+    return {("F" if s.kind == "F" else "B", s.stage, s.micro_batch): s.end_ns for s in step if s.kind != "W"}
+
+
+def _needs(span: PipelineSpan, layout: PipelineLayout) -> tuple[str, int, int] | None:
+    """What another rank makes for this computation."""
+    if span.kind == "W":
+        return None
+    kind, stage = ("F", span.stage - 1) if span.kind == "F" else ("B", span.stage + 1)
+    if not 0 <= stage < layout.stages or layout.rank_of_stage[stage] == layout.rank_of_stage[span.stage]:
+        return None
+    return kind, stage, span.micro_batch
+
+
+def _by_rank(step: Sequence[PipelineSpan]) -> dict[int, list[PipelineSpan]]:
+    found: defaultdict[int, list[PipelineSpan]] = defaultdict(list)
+    for span in sorted(step, key=lambda s: s.start_ns):
+        found[span.rank].append(span)
+    return found
+
+
+def _messages(step: Sequence[PipelineSpan], layout: PipelineLayout) -> dict[tuple[str, int], list[int]]:
+    """By kind and sending stage: how long those took whose receiver did nothing but wait."""
+    made, found = _made(step), defaultdict[tuple[str, int], list[int]](list)
+    for spans in _by_rank(step).values():
+        for before, span in zip([0, *(span.end_ns for span in spans)], spans, strict=False):
+            source = _needs(span, layout)
+            if source is not None and made[source] >= before:
+                found[source[0], source[1]].append(max(0, span.start_ns - made[source]))
+    return found
+
+
+def _budgets(step: Sequence[PipelineSpan], layout: PipelineLayout) -> list[dict[str, float]]:
+    """By stage; the times between computations belong to the one that follows, those at the end to the last one."""
+    made, end = _made(step), max(span.end_ns for span in step)
+    found = [dict.fromkeys(_PARTS, 0.0) for _ in range(layout.stages)]
+    for spans in _by_rank(step).values():
+        at = 0
+        for span in spans:
+            of = found[span.stage]
+            of["forward_ns" if span.kind == "F" else "backward_ns"] += span.end_ns - span.start_ns
+            source = _needs(span, layout)
+            ready = at if source is None else min(max(made[source], at), span.start_ns)
+            of["idle_ns"] += ready - at
+            of["send_ns" if source is None else "receive_ns"] += span.start_ns - ready
+            at = span.end_ns
+        found[spans[-1].stage]["idle_ns"] += end - at
+    return found

@@ -1,0 +1,173 @@
+"""Pipeline parallelism: the model's blocks are cut into stages, a micro-batch after the other passes through them.
+
+torch.distributed.pipelining runs the schedule; beside ``pp``, the ranks of ``dp`` add up their gradients of a stage once a
+step, when its schedule is through.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from typing import Literal
+
+from pydantic import Field
+
+from stepscope.config.options import OptionsModel
+from stepscope.core.words import counted
+from stepscope.records import mesh
+from stepscope.records.pipeline import PipelineLayout
+from stepscope.records.plan import DTYPE_BYTES, CommOp, MemoryPlan, ModelFacts, ParameterFact, PieceFact, Setting
+from stepscope.strategies._common import Strategy, all_reduce, by_dtype, memory
+
+DIMENSION = "pp"
+
+
+class PipelineOptions(OptionsModel):
+    """chunks: stages a rank (virtual stages); None: 2 where the schedule needs them, else 1. split: blocks of every stage,
+    the first one's first; None: as equal as possible, the larger ones first.
+    """
+
+    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zbv"] = "1f1b"
+    micro_batches: int = Field(default=4, ge=1, description="parts that each micro-batch of a rank is cut into")
+    chunks: int | None = Field(default=None, ge=1, description="stages a rank; 2 for interleaved and zbv, else 1")
+    split: list[int] | None = Field(default=None, description="blocks of every stage; equal parts when not given")
+
+
+def layout_of(setting: Setting, options: PipelineOptions) -> PipelineLayout:
+    return layout_of_ranks(setting.size(DIMENSION), options)
+
+
+def layout_of_ranks(ranks: int, options: PipelineOptions) -> PipelineLayout:
+    return PipelineLayout(
+        schedule=options.schedule,
+        ranks=ranks,
+        micro_batches=options.micro_batches,
+        chunks=options.chunks or (2 if options.schedule in ("interleaved", "zbv") else 1),
+    )
+
+
+def split_of(blocks: int, stages: int, split: list[int] | None) -> tuple[int, ...]:
+    """Blocks of every stage."""
+    return tuple(split or [blocks // stages + (stage < blocks % stages) for stage in range(stages)])
+
+
+def _requires(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> str | None:
+    layout = layout_of(setting, options)
+    blocks, stages, samples = len(facts.pieces), layout.stages, setting.micro_batch
+    stages_text = f"{stages} stages" + (
+        f" ({layout.ranks} ranks x {layout.chunks} chunks)" if layout.chunks > 1 else ""
+    )
+    found: list[str | None] = [
+        "it needs 2 ranks along pp or more: give a mesh such as {pp: 2}" if layout.ranks < 2 else None,
+        layout.problem,
+        f"1f1b needs as many micro-batches as stages or more: {options.micro_batches} are fewer than {stages}"
+        if options.schedule == "1f1b" and options.micro_batches < stages
+        else None,
+        f"{counted(samples, 'sample')} cannot be cut into {options.micro_batches} equal micro-batches: give a micro_batch "
+        f"that is a multiple of {options.micro_batches}"
+        if samples % options.micro_batches
+        else None,
+        "the norm of gradients is over all stages, and a rank has its own only: leave clip out"
+        if setting.clip
+        else None,
+        "each stage would find another overflow of amp_fp16's scaled loss: use amp_bf16"
+        if setting.precision == "amp_fp16"
+        else None,
+    ]
+    if not facts.pieces:
+        found.append("this workload cannot be cut into stages: choose gpt, mlp or deep_mlp")
+    elif blocks < stages:
+        found.append(f"the model has {counted(blocks, 'block')}, fewer than {stages_text}")
+    elif options.split is not None and (
+        len(options.split) != stages or sum(options.split) != blocks or min(options.split) < 1
+    ):
+        found.append(
+            f"split {options.split} is not {counted(blocks, 'block')} over {stages_text}, with 1 or more in each: "
+            f"{list(split_of(blocks, stages, None))} would be"
+        )
+    return "; ".join(problem for problem in found if problem) or None
+
+
+def stage_pieces(
+    facts: ModelFacts, layout: PipelineLayout, split: list[int] | None
+) -> tuple[tuple[PieceFact, ...], ...]:
+    """The pieces of every stage."""
+    ends = accumulate(split_of(len(facts.pieces), layout.stages, split), initial=0)
+    return tuple(facts.pieces[start:end] for start, end in pairwise(ends))
+
+
+def _parameters(facts: ModelFacts, setting: Setting, options: PipelineOptions, along: int) -> list[ParameterFact]:
+    """Of the rank at ``along`` in its pipeline, stage by stage."""
+    layout = layout_of(setting, options)
+    by_name = {p.name: p for p in facts.parameters}
+    stages = zip(layout.rank_of_stage, stage_pieces(facts, layout, options.split), strict=True)
+    return [by_name[name] for rank, own in stages if rank == along for piece in own for name in piece.parameters]
+
+
+def _messages(facts: ModelFacts, setting: Setting, options: PipelineOptions, along: int) -> list[CommOp]:
+    """Of one schedule: outputs and their gradients, of every micro-batch over every border to another rank."""
+    layout = layout_of(setting, options)
+    pieces = stage_pieces(facts, layout, options.split)
+    rank_of, found = layout.rank_of_stage, list[CommOp]()
+    for stage in range(layout.stages - 1):
+        sender, receiver = rank_of[stage], rank_of[stage + 1]
+        if sender == receiver:
+            continue
+        last = pieces[stage][-1]
+        numel = setting.micro_batch // options.micro_batches * last.output_numel
+        dtype = "bfloat16" if last.autocast and setting.precision == "amp_bf16" else facts.parameters[0].dtype
+        ends = {sender: ("send", "recv"), receiver: ("recv", "send")}.get(along, ())
+        for op, phase in zip(ends, ("forward", "backward"), strict=False):
+            message = CommOp(op=op, numel=numel, dtype=dtype, phase=phase, group=DIMENSION, blocking=op == "recv")
+            found += [message] * options.micro_batches
+    return found
+
+
+def _plan_of_rank(facts: ModelFacts, setting: Setting, options: PipelineOptions, rank: int) -> tuple[CommOp, ...]:
+    """Messages first, by border; the schedule decides their order."""
+    along = mesh.coordinates(setting.mesh, setting.world_size, rank).get(DIMENSION, 0)
+    messages = _messages(facts, setting, options, along) * setting.accumulation
+    reductions = [
+        all_reduce(group, phase="after_backward")
+        for group in by_dtype(_parameters(facts, setting, options, along))
+        if setting.size("dp") > 1
+    ]
+    return (*messages, *reductions)
+
+
+def _comm_plan(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> tuple[CommOp, ...]:
+    """Of the rank that exchanges most."""
+    plans = [_plan_of_rank(facts, setting, options, rank) for rank in range(setting.world_size)]
+    return max(plans, key=lambda plan: sum(op.size_bytes for op in plan))
+
+
+def _memory_plan(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> MemoryPlan:
+    """Of the rank with the most parameters; every micro-batch has buffers of its own for what is received."""
+    of_rank = [_parameters(facts, setting, options, along) for along in range(setting.size(DIMENSION))]
+    along = max(range(len(of_rank)), key=lambda each: sum(p.size_bytes for p in of_rank[each]))
+    received = sum(
+        op.numel * DTYPE_BYTES[op.dtype] for op in _messages(facts, setting, options, along) if op.op == "recv"
+    )
+    largest = ModelFacts(parameters=tuple(of_rank[along]), ready_order=(), forward_flops_per_sample=0)
+    return memory(largest, setting, communication_bytes=received)
+
+
+STRATEGY = Strategy(
+    key="pipeline",
+    summary="stages of the model on ranks (torch.distributed.pipelining): GPipe, 1F1B, interleaved, zero bubble",
+    options=PipelineOptions,
+    requires=_requires,
+    comm_plan=_comm_plan,
+    plan_of_rank=_plan_of_rank,
+    memory_plan=_memory_plan,
+    dimensions=frozenset({DIMENSION, "dp"}),
+    evaluates=False,
+    sharded=True,
+    variants=(
+        {},
+        {"schedule": "gpipe"},
+        {"schedule": "interleaved"},
+        {"schedule": "zero_bubble"},
+        {"schedule": "zero_bubble", "chunks": 2},
+        {"schedule": "zbv"},
+    ),
+)
