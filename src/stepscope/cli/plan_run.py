@@ -47,7 +47,7 @@ def run(options: Options) -> int:
         base = replace(base, global_batch=_usual_batch(base.seq_len, counts[0]))
         notes.append(f"gbs not given: {base.global_batch} sequences, {base.tokens_per_step:,} tokens per step")
     gpu = known_gpu(str(options.gpu))
-    found = plan(model, cluster_of(options, counts[0]), base, asked.given, shipped(gpu))
+    found = plan(model, cluster_of(options, counts[0]), base, asked.given, shipped(gpu, model))
     if options.matrix is not None and found.best:
         others = [a.prediction for a in found.alternatives if a.prediction is not None]
         text = matrix_yaml(model, [p.layout for p in (*found.best, *others)])

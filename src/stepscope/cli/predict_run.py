@@ -89,7 +89,16 @@ def _mode(options: Predict) -> tuple[str, Collection[str]]:
         return "--buckets", ("buckets", "calib", "cell", "json")
     if options.calib is not None:  # of the machine that was measured: nothing of a specification
         return "--calib", ("collective", "size", "sizes", "gpus", "network", "dtype", "calib", "json")
-    return "--collective", vars(options).keys() - {"cell", "layout", "memory", "what_if", "chart", "scaling", "from_"}
+    return "--collective", vars(options).keys() - {
+        "cell",
+        "layout",
+        "memory",
+        "measured",
+        "what_if",
+        "chart",
+        "scaling",
+        "from_",
+    }
 
 
 def _sizes(options: Predict, op: str) -> tuple[int, ...]:

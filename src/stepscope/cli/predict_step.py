@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.model_file import model_of
 from stepscope.predict.step.pathology import warnings_of
 from stepscope.predict.step.scaling import base_of, efficiency, knee
-from stepscope.predict.step.shipped import shipped
+from stepscope.predict.step.shipped import corrected, shipped
 from stepscope.predict.step.step import StepPrediction, predict_step
 from stepscope.records.codec import headed
 from stepscope.report.render import terminal
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from stepscope.cli.commands.predict import Predict
 
 OBEYED = (
-    "model", "layout", "gpu", "gpus", "gpus_per_node", "network", "adapters", "sharp", "memory", "what_if", "chart",
-    "json",
+    "model", "layout", "gpu", "gpus", "gpus_per_node", "network", "adapters", "sharp", "memory", "measured", "what_if",
+    "chart", "json",
 )  # fmt: skip
 _EXAMPLE = "stepscope predict --model llama3-8b --gpu h100-sxm --gpus 8,64,512 --layout zero=3,mbs=2"
 
@@ -47,22 +48,36 @@ def run(options: Predict) -> int:
         missing = "--gpu" if options.gpu is None else "--gpus"
         raise UsageError(f"{missing} is missing", why="a named model needs GPUs to run on", fix=_EXAMPLE)
     asked = parse_layout(options.layout, shape)
-    calibration = shipped(known_gpu(options.gpu))
+    measured = _measured(options.measured)
+    calibration = shipped(known_gpu(options.gpu), shape)
 
     def at(gpus: int) -> StepPrediction:
         return predict_step(shape, cluster_of(options, gpus), asked.on(gpus), calibration)
 
+    if measured:
+        calibration = corrected(calibration, {gpus: at(gpus) for gpus in measured}, measured)
     predictions = [at(gpus) for gpus in parse_gpus(options.gpus)]
     bend = knee(base_of(predictions), at) if len(predictions) > 1 else None
     other = [_other(options, shape, p, calibration) for p in predictions] if options.what_if else []
     ways = {p.layout.gpus: remedies(p, calibration) for p in predictions if not p.fits} if options.memory else {}
     if options.chart is not None:
-        _draw(options, predictions, bend)
+        _draw(options, predictions, bend, measured)
     if options.json:
         print_document(_document(predictions, asked, bend, other, ways))
     else:
         _show(options, predictions, asked, bend, other, ways)
     return 0
+
+
+def _measured(texts: Sequence[str]) -> dict[int, float]:
+    """``64=620000`` -> {64: 620000.0}. Raises UsageError."""
+    found: dict[int, float] = {}
+    for text in texts:
+        parts = re.fullmatch(r"(\d+)=(\d+(?:\.\d+)?(?:e\d+)?)", text.strip().lower())
+        if parts is None or not (speed := float(parts[2])):
+            raise UsageError(f"--measured {text}", fix="give GPUS=TOKENS_PER_SECOND of the whole job: 64=620000")
+        found[parse_gpus(parts[1])[0]] = speed
+    return found
 
 
 def cluster_of(options: Any, gpus: int) -> Cluster:
@@ -81,7 +96,8 @@ def _other(options: Predict, shape: ModelShape, before: StepPrediction, calibrat
     what = parse_what_if(options.what_if)
     cluster, layout, constants = changed(before.cluster, before.layout, calibration, what)
     if what.gpu is not None:
-        constants = replace(constants, factor=shipped(cluster.gpu).factor)
+        mine, theirs = (shipped(c.gpu, shape).factor for c in (before.cluster, cluster))
+        constants = replace(constants, factor=constants.factor * theirs / mine)
     return predict_step(shape, cluster, layout, constants)
 
 
@@ -138,7 +154,9 @@ def _show(
         say(f"! {note}", "yellow")
 
 
-def _draw(options: Predict, predictions: Sequence[StepPrediction], bend: int | None) -> None:
+def _draw(
+    options: Predict, predictions: Sequence[StepPrediction], bend: int | None, measured: dict[int, float]
+) -> None:
     from stepscope.cli.predict_chart import write_chart
 
     assert options.chart is not None
@@ -156,7 +174,8 @@ def _draw(options: Predict, predictions: Sequence[StepPrediction], bend: int | N
                 high=p.layout.tokens_per_step / p.low_s,
             )
             for p in predictions
-        ),
+        )
+        + tuple(predicted_scaling.ScalePoint(gpus=n, value=speed, measured=True) for n, speed in measured.items()),
         knee=bend,
     )
     write_chart(options.chart, curve, predicted_scaling.draw, predicted_scaling.caption)

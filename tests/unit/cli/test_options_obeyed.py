@@ -62,7 +62,8 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "algorithm": ["--algorithm", "ring"], "caller": ["--caller", "torch"], "dtype": ["--dtype", "bf16"],
         "calib": ["--calib", "calib.json"], "validate": ["--validate", "."], "buckets": ["--buckets", "."],
         "cell": ["--cell", "x"], "json": ["--json"], "model": ["--model", "gpt-125m"], "layout": ["--layout", "zero=3"],
-        "memory": ["--memory"], "what_if": ["--what-if", "batch=2x"], "chart": ["--chart", "OUT/chart.svg"],
+        "memory": ["--memory"],
+        "measured": ["--measured", "16=150000"], "what_if": ["--what-if", "batch=2x"], "chart": ["--chart", "OUT/chart.svg"],
         "from_": ["--from", "new"], "scaling": ["--scaling", "strong"],
     },
     "plan": {

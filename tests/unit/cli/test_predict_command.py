@@ -260,6 +260,9 @@ def test_a_step_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["--gpus", "8", "--size", "1K"], "--model does not go with --size"),
         (["--gpus", "8", "--chart", "x.png"], "several numbers of GPUs"),
         (["--gpus", "8,16", "--chart", "x.doc"], "is not a picture"),
+        (["--gpus", "8", "--measured", "8"], "give GPUS=TOKENS_PER_SECOND"),
+        (["--gpus", "8", "--measured", "8=9e6"], "of the peak of bf16"),
+        (["--gpus", "8", "--measured", "8=900"], "further off than any machine"),
         ([], "--gpus is missing"),
         (["--gpus", "10000000"], "1,000,000"),
         (["--gpus", "8", "--model", "llama9"], "unknown model 'llama9'"),
@@ -269,6 +272,14 @@ def test_a_step_that_cannot_be_predicted(more: list[str], said: str, capsys: pyt
     code, _, text = run([*STEP, *more], capsys)
     assert code == ExitCode.USAGE
     assert said in text
+
+
+def test_a_measured_speed_scales_all_predictions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    chart = tmp_path / "scaling.svg"
+    _, text, _ = run([*STEP, "--gpus", "8,64", "--measured", "8=70000", "--chart", str(chart), "--json"], capsys)
+    first, last = json.loads(text)["predictions"]
+    assert first["tokens_per_s"] == pytest.approx(70000)
+    assert "from what was measured" in last["calibration"]
 
 
 PLAN = ["plan", "--model", "llama3-8b", "--gpu", "h100-sxm", "--gpus", "16", "--network", "infiniband-ndr"]

@@ -43,6 +43,13 @@ class Predict(Options):
             metavar="weak|strong",
         ),
     ] = None
+    measured: Annotated[
+        tuple[str, ...],
+        Option(
+            help="Tokens/s of the whole job that this layout reached on so many GPUs: 64=620000.",
+            metavar="GPUS=TOKENS/S",
+        ),
+    ] = ()
     memory: Annotated[bool, Option("--memory", help="Show memory, and what would make it fit.")] = False
     what_if: Annotated[
         tuple[str, ...],

@@ -29,7 +29,8 @@ class StepCalibration:
     spread_per_doubling: time lost to the slowest GPU for each doubling above 8 GPUs, share. factor: on the whole step.
     activation_factor, fragmentation: factors on memory; gradient_factor: gradients with the buffers they travel in;
     base_bytes: context, libraries, buffers.
-    log_sigma: standard deviation of log(measured / predicted); range: what it was fitted on (see Range). name: of the fit.
+    log_sigma: standard deviation of log(measured / predicted); reach: factors on a speed that give its 80% interval instead,
+    reach_from: GPUs it was measured on. range: what it was fitted on (see Range). name: of the fit.
     """
 
     name: str = "specification only"
@@ -58,4 +59,6 @@ class StepCalibration:
     fragmentation: float = 1.06
     base_bytes: float = 1.5e9
     log_sigma: float = 0.35
+    reach: tuple[float, float] | None = None
+    reach_from: tuple[int, ...] = ()
     range: Range | None = None

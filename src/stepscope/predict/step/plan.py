@@ -9,6 +9,7 @@ from typing import Any
 from stepscope.core.errors import UsageError
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.cluster import Cluster
+from stepscope.predict.step.fitted import MEMORY_LIMIT
 from stepscope.predict.step.layout import Layout, Recompute, errors
 from stepscope.predict.step.memory import stage_memory
 from stepscope.predict.step.model import ModelShape
@@ -131,7 +132,7 @@ def _least_fits(
     smallest = layout if "recompute" in pinned else replace(layout, recompute="full")
     stages = stages_of(model, cluster, smallest, c)
     return all(
-        stage_memory(model, smallest, stage, index, c).total <= cluster.gpu.memory_bytes
+        stage_memory(model, smallest, stage, index, c).total <= MEMORY_LIMIT * cluster.gpu.memory_bytes
         for index, stage in enumerate(stages)
     )
 

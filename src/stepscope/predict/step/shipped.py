@@ -1,14 +1,67 @@
-"""The constants that come with stepscope, for one GPU."""
+"""The constants that come with stepscope, for one GPU and model, and as a measured step of the user's corrects them."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 
+from stepscope.core.errors import UsageError
 from stepscope.hardware import Accelerator
 from stepscope.predict.step.calibration import StepCalibration
-from stepscope.predict.step.fitted import FAMILY_FACTOR, PUBLISHED, gpu_family
+from stepscope.predict.step.fitted import FAMILY_FACTOR, PUBLISHED, REACH, gpu_family
+from stepscope.predict.step.model import ModelShape
+from stepscope.predict.step.step import StepPrediction
+
+MOST_MFU = 0.95
+"""No training step reaches more of the peak."""
+MOST_OFF = 5.0
+"""Measured over predicted speed, either way, that no slow machine explains: another job than the one described."""
 
 
-def shipped(gpu: Accelerator) -> StepCalibration:
+def shipped(gpu: Accelerator, model: ModelShape) -> StepCalibration:
     """Fitted on published training runs, with the factor of the GPU's family where it has one."""
-    return replace(PUBLISHED, factor=FAMILY_FACTOR.get(gpu_family(gpu.key), 1.0))
+    family = gpu_family(gpu.key)
+    return replace(
+        PUBLISHED,
+        factor=FAMILY_FACTOR.get(family, 1.0),
+        reach=_reach("family" if family in FAMILY_FACTOR else "zero-shot", model) or PUBLISHED.reach,
+    )
+
+
+def corrected(
+    calibration: StepCalibration, predicted: Mapping[int, StepPrediction], measured: Mapping[int, float]
+) -> StepCalibration:
+    """With the factor that brings ``predicted`` to ``measured`` tokens per second of the whole job, both by GPUs.
+
+    Raises UsageError for a speed above the GPU's peak, or far from any that this job can have.
+    """
+    ratios = []
+    for gpus, speed in measured.items():
+        p = predicted[gpus]
+        ratios.append(speed / p.tokens_per_s)
+        mfu = p.mfu["causal"] * ratios[-1]
+        if mfu > MOST_MFU:
+            raise UsageError(
+                f"{speed:,.0f} tokens/s on {gpus} GPUs cannot be",
+                why=f"it is {mfu:.0%} of the peak of {p.layout.precision} (6 N + 6 L d s)",
+                fix="give tokens of the whole job per second: not samples, not steps, and the GPUs they ran on",
+            )
+        if not 1 / MOST_OFF <= ratios[-1] <= MOST_OFF:
+            raise UsageError(
+                f"{speed:,.0f} tokens/s on {gpus} GPUs is {ratios[-1]:.2g} times the predicted {p.tokens_per_s:,.0f}",
+                why="that is further off than any machine; another model, layout, or unit was measured",
+            )
+    model = next(iter(predicted.values())).model
+    factor = math.exp(-sum(math.log(ratio) for ratio in ratios) / len(ratios))
+    return replace(
+        calibration,
+        factor=calibration.factor * factor,
+        reach=_reach("scale-out", model) or calibration.reach,
+        reach_from=tuple(measured),
+        name=f"{calibration.name}, times {factor:.2f} from what was measured",
+    )
+
+
+def _reach(kind: str, model: ModelShape) -> tuple[float, float] | None:
+    return REACH.get(f"{kind} moe" if model.experts else kind) or REACH.get(kind)

@@ -10,14 +10,16 @@ from stepscope.core.errors import Unavailable
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.cluster import Cluster
 from stepscope.predict.step.data_parallel import exposed, held
+from stepscope.predict.step.fitted import MEMORY_LIMIT
 from stepscope.predict.step.layout import Layout, check
 from stepscope.predict.step.memory import StepMemory, stage_memory
 from stepscope.predict.step.model import CONVENTIONS, ModelShape
 from stepscope.predict.step.pipeline_time import pipeline_time
+from stepscope.predict.step.reach import reach_at
 from stepscope.predict.step.stages import Stage, stages_of
 
-Z80 = 1.2816
-"""Standard deviations from the median to the ends of an 80% interval."""
+EXTRAPOLATED = 1.5
+"""Widening of the interval's logarithm outside of what the calibration has seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,7 @@ class StepPrediction:
 
     @property
     def fits(self) -> bool:
-        return self.memory.total <= self.cluster.gpu.memory_bytes
+        return self.memory.total <= MEMORY_LIMIT * self.cluster.gpu.memory_bytes
 
 
 def predict_step(
@@ -111,7 +113,8 @@ def predict_step(
     fullest = max(range(len(stages)), key=lambda index: memories[index].total)
     budget = _budget(model, cluster, layout, stages, c, simulated=simulated)
     missing = _extrapolated(model, cluster, c)
-    reach = math.exp(Z80 * c.log_sigma * (1.5 if missing else 1.0))
+    low, high = reach_at(c, cluster.gpus)
+    wide = EXTRAPOLATED if missing else 1.0
     peak = cluster.gpu.peak(layout.precision)
     assert not isinstance(peak, Unavailable)
     per_flop = layout.tokens_per_step / budget.step / layout.gpus / peak
@@ -121,8 +124,8 @@ def predict_step(
         layout=layout,
         calibration=c.name,
         budget=budget,
-        low_s=budget.step / reach,
-        high_s=budget.step * reach,
+        low_s=budget.step / high**wide,
+        high_s=budget.step / low**wide,
         mfu={name: model.flop_per_token(layout.seq_len, name) * per_flop for name in CONVENTIONS},
         hfu=hardware_flop_per_token(model, layout) * per_flop,
         memory=memories[fullest],
