@@ -97,6 +97,19 @@ def ready_order(facts: ModelFacts, setting: Setting) -> tuple[int, ...]:
     return facts.ready_order
 
 
+DDP_CAPS_BYTES = (1 * MIB, 25 * MIB)
+"""torch's buckets when no size is asked for: a small first one, so that communication starts early
+(torch/nn/parallel/distributed.py, _BucketCapacityConfig; torch.distributed._DEFAULT_FIRST_BUCKET_BYTES)."""
+
+
+def ddp_buckets(
+    facts: ModelFacts, setting: Setting, bucket_cap_mb: float | None
+) -> tuple[tuple[ParameterFact, ...], ...]:
+    """Those of torch's DistributedDataParallel; None: its default size."""
+    caps = DDP_CAPS_BYTES if bucket_cap_mb is None else [bucket_bytes(bucket_cap_mb)]
+    return plan_buckets(facts, setting, caps_bytes=caps)
+
+
 def plan_buckets(
     facts: ModelFacts, setting: Setting, *, caps_bytes: Sequence[int]
 ) -> tuple[tuple[ParameterFact, ...], ...]:
@@ -134,18 +147,19 @@ def memory(facts: ModelFacts, setting: Setting, *, communication_bytes: int = 0)
     return MemoryPlan(
         parameter_bytes=facts.gradient_bytes,
         gradient_bytes=facts.gradient_bytes,
-        optimizer_bytes=_optimizer_bytes(facts, setting),
+        optimizer_bytes=optimizer_bytes(facts, setting, facts.gradient_bytes),
         communication_bytes=communication_bytes,
     )
 
 
-def _optimizer_bytes(facts: ModelFacts, setting: Setting) -> int:
+def optimizer_bytes(facts: ModelFacts, setting: Setting, parameter_bytes: int) -> int:
+    """State that the optimizer keeps for parameters of so many bytes, of all that the model has."""
     if setting.optimizer == "own":
-        return facts.optimizer_bytes or 0
+        return (facts.optimizer_bytes or 0) * parameter_bytes // facts.gradient_bytes
     try:
         states = STATES_PER_PARAMETER[setting.optimizer]
     except KeyError:
         raise UsageError(unknown("optimizer", setting.optimizer, STATES_PER_PARAMETER)) from None
     if setting.optimizer == "sgd" and setting.momentum != 0:
         states += 1
-    return states * facts.gradient_bytes
+    return states * parameter_bytes

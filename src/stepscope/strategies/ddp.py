@@ -10,11 +10,7 @@ from pydantic import Field
 
 from stepscope.config.options import OptionsModel
 from stepscope.records.plan import DTYPE_BYTES, CommOp, MemoryPlan, ModelFacts, ParameterFact, Setting
-from stepscope.strategies._common import MIB, Strategy, all_reduce, bucket_bytes, memory, plan_buckets
-
-DEFAULT_CAPS_BYTES = (1 * MIB, 25 * MIB)
-"""torch's buckets when no size is asked for: a small first one, so that communication starts early
-(torch/nn/parallel/distributed.py, _BucketCapacityConfig; torch.distributed._DEFAULT_FIRST_BUCKET_BYTES)."""
+from stepscope.strategies._common import MIB, Strategy, all_reduce, ddp_buckets, memory
 
 HOOK_DTYPE = {"fp16": "float16", "bf16": "bfloat16"}
 
@@ -38,6 +34,7 @@ class DdpOptions(OptionsModel):
     static_graph: tell torch that every step uses the same parameters. gradient_as_bucket_view: gradients
     live in the buckets. hook: what a bucket is turned into before it travels. powersgd_rank: rank of the
     approximation. powersgd_start_iter: reductions before compression starts (torch asks for at least 2).
+    compile: torch.compile of the wrapped module, with a graph break at each bucket (torch's DDPOptimizer).
     """
 
     bucket_cap_mb: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -46,12 +43,7 @@ class DdpOptions(OptionsModel):
     hook: Literal["none", "fp16", "bf16", "powersgd"] = "none"
     powersgd_rank: int = Field(default=1, ge=1)
     powersgd_start_iter: int = Field(default=2, ge=2)
-
-
-def _buckets(facts: ModelFacts, setting: Setting, options: DdpOptions) -> tuple[tuple[ParameterFact, ...], ...]:
-    cap = options.bucket_cap_mb
-    caps = DEFAULT_CAPS_BYTES if cap is None else [bucket_bytes(cap)]
-    return plan_buckets(facts, setting, caps_bytes=caps)
+    compile: bool = False
 
 
 def _min_warmup_steps(options: DdpOptions) -> int:
@@ -82,7 +74,7 @@ def _powersgd_requires(facts: ModelFacts, setting: Setting, options: DdpOptions)
             "powersgd adds what compression lost to the next step's gradients, so one overflow of amp_fp16's "
             "loss scale would corrupt every later step: use amp_bf16"
         )
-    buckets = len(_buckets(facts, setting, options))
+    buckets = len(ddp_buckets(facts, setting, options.bucket_cap_mb))
     if setting.backend == "gloo" and buckets > 1:
         enough = math.ceil(100 * facts.gradient_bytes / MIB) / 100
         return (
@@ -100,7 +92,7 @@ def _powersgd_requires(facts: ModelFacts, setting: Setting, options: DdpOptions)
 
 
 def _comm_plan(facts: ModelFacts, setting: Setting, options: DdpOptions) -> tuple[CommOp, ...]:
-    buckets = _buckets(facts, setting, options)
+    buckets = ddp_buckets(facts, setting, options.bucket_cap_mb)
     if options.hook == "powersgd":
         return tuple(op for bucket in buckets for op in _powersgd_ops(bucket, options))
     dtype = HOOK_DTYPE.get(options.hook)

@@ -1,0 +1,41 @@
+"""torch's ZeroRedundancyOptimizer over DistributedDataParallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.optim import Optimizer
+
+from stepscope.rank.mesh import Mesh
+from stepscope.rank.strategies._common import Session
+from stepscope.rank.strategies._ddp import DdpSession
+from stepscope.strategies.zero1 import Zero1Options
+
+
+class Zero1Session(DdpSession):
+    def __init__(self, module: nn.Module, mesh: Mesh, options: Zero1Options) -> None:
+        super().__init__(
+            module,
+            mesh,
+            bucket_cap_mb=options.bucket_cap_mb,
+            gradient_as_bucket_view=options.gradient_as_bucket_view,
+        )
+        self.group = mesh.group_of("dp")
+        self.as_bucket_view = options.parameters_as_bucket_view
+
+    def optimizer(self, kind: Callable[..., Optimizer], **options: Any) -> Optimizer:
+        return ZeroRedundancyOptimizer(
+            self.parameters,
+            optimizer_class=kind,  # type: ignore[arg-type]
+            process_group=self.group,
+            parameters_as_bucket_view=self.as_bucket_view,
+            **options,
+        )
+
+
+def open(module: nn.Module, mesh: Mesh, options: Zero1Options) -> Session:  # noqa: A001
+    """Wrap ``module`` in DistributedDataParallel and deal out its optimizer."""
+    return Zero1Session(module, mesh, options)

@@ -1,0 +1,52 @@
+"""Hybrid sharding: torch's ``fully_shard`` within groups of ranks, and replicas of the groups.
+
+``mesh: {dp_replicate: 2, dp_shard: 4}``: a gather stays within a group, such as the GPUs of a host; what crosses the
+groups is one all-reduce of the reduced shards.
+"""
+
+from __future__ import annotations
+
+from stepscope.records.plan import CommOp, MemoryPlan, ModelFacts, Setting
+from stepscope.strategies import _sharded
+from stepscope.strategies._common import Strategy
+from stepscope.strategies._sharded import ShardedOptions
+
+
+def _requires(facts: ModelFacts, setting: Setting, options: ShardedOptions) -> str | None:
+    if min(setting.size("dp_replicate"), setting.size("dp_shard")) < 2:
+        fits = [f"{{dp_replicate: {n}, dp_shard: {setting.world_size // n}}}" for n in _factors(setting.world_size)]
+        return f"hsdp needs a mesh of dp_replicate x dp_shard: {' or '.join(fits) or 'at least 4 ranks'}"
+    return _sharded.requires(facts, setting, options, shards=setting.size("dp_shard"))
+
+
+def _factors(world_size: int) -> list[int]:
+    return [n for n in range(2, world_size // 2 + 1) if world_size % n == 0]
+
+
+def _comm_plan(facts: ModelFacts, setting: Setting, options: ShardedOptions) -> tuple[CommOp, ...]:
+    return _sharded.comm_plan(
+        facts,
+        setting,
+        options,
+        shards=setting.size("dp_shard"),
+        group="dp_shard",
+        replicas=setting.size("dp_replicate"),
+    )
+
+
+def _memory_plan(facts: ModelFacts, setting: Setting, options: ShardedOptions) -> MemoryPlan:
+    return _sharded.memory_plan(facts, setting, options, shards=setting.size("dp_shard"))
+
+
+STRATEGY = Strategy(
+    key="hsdp",
+    summary="torch fully_shard within groups of ranks, replicated over the groups",
+    options=ShardedOptions,
+    requires=_requires,
+    comm_plan=_comm_plan,
+    memory_plan=_memory_plan,
+    tolerance=_sharded.tolerance,
+    sharded=True,
+    dimensions=frozenset({"dp_replicate", "dp_shard"}),
+    variants=({}, {"reshard_after_forward": False}),
+)

@@ -1,0 +1,81 @@
+"""ZeRO stage 1: DistributedDataParallel, with the optimizer's state dealt out to the ranks."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from stepscope.config.options import OptionsModel
+from stepscope.records.plan import CommOp, MemoryPlan, ModelFacts, ParameterFact, Setting
+from stepscope.strategies._common import Strategy, all_reduce, ddp_buckets, memory, optimizer_bytes
+
+
+class Zero1Options(OptionsModel):
+    """bucket_cap_mb, gradient_as_bucket_view: DDP's. parameters_as_bucket_view: each rank's parameters lie end to end and
+    travel in one broadcast, where otherwise each parameter has its own.
+    """
+
+    bucket_cap_mb: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    gradient_as_bucket_view: bool = False
+    parameters_as_bucket_view: bool = False
+
+
+def _parts(facts: ModelFacts, ranks: int) -> list[list[ParameterFact]]:
+    """The parameters whose state each rank keeps: the largest first, always to the rank that has least.
+
+    ZeroRedundancyOptimizer._partition_parameters, torch 2.13.
+    """
+    parts: list[list[ParameterFact]] = [[] for _ in range(ranks)]
+    sizes = [0] * ranks
+    for parameter in sorted(facts.parameters, key=lambda p: p.numel, reverse=True):
+        rank = sizes.index(min(sizes))
+        parts[rank].append(parameter)
+        sizes[rank] += parameter.numel
+    return parts
+
+
+def _broadcast(parameters: list[ParameterFact], dtype: str) -> CommOp:
+    numel = sum(p.numel for p in parameters) or 1  # an empty part is sent as one element
+    names = tuple(p.name for p in parameters)
+    return CommOp(op="broadcast", numel=numel, dtype=dtype, phase="optimizer", members=names, blocking=True)
+
+
+def _requires(facts: ModelFacts, setting: Setting, options: Zero1Options) -> str | None:
+    if setting.optimizer == "own":
+        return "zero1 makes the optimizer itself from a class of torch's: use sgd, adam or adamw, not the model's own"
+    if options.parameters_as_bucket_view and len({p.dtype for p in facts.parameters}) > 1:
+        return "parameters_as_bucket_view needs parameters of one type"
+    return None
+
+
+def _comm_plan(facts: ModelFacts, setting: Setting, options: Zero1Options) -> tuple[CommOp, ...]:
+    buckets = ddp_buckets(facts, setting, options.bucket_cap_mb)
+    parts = _parts(facts, setting.size("dp"))
+    if options.parameters_as_bucket_view:
+        sent = [_broadcast(part, part[0].dtype if part else "float32") for part in parts]
+    else:
+        sent = [_broadcast([p], p.dtype) for part in parts for p in part]
+    return (*(all_reduce(bucket, phase="backward") for bucket in buckets), *sent)
+
+
+def _memory_plan(facts: ModelFacts, setting: Setting, options: Zero1Options) -> MemoryPlan:
+    """Of the rank with the largest part."""
+    largest = max(sum(p.size_bytes for p in part) for part in _parts(facts, setting.size("dp")))
+    whole = memory(facts, setting)
+    return MemoryPlan(
+        parameter_bytes=whole.parameter_bytes,
+        gradient_bytes=whole.gradient_bytes,
+        optimizer_bytes=optimizer_bytes(facts, setting, largest),
+        communication_bytes=0 if options.gradient_as_bucket_view else facts.gradient_bytes,
+    )
+
+
+STRATEGY = Strategy(
+    key="zero1",
+    summary="torch ZeroRedundancyOptimizer over DDP: each rank keeps the optimizer state of a part of the parameters",
+    options=Zero1Options,
+    requires=_requires,
+    comm_plan=_comm_plan,
+    memory_plan=_memory_plan,
+    min_warmup_steps=lambda _: 2,  # DDP rebuilds its buckets at the start of the second step
+    variants=({}, {"parameters_as_bucket_view": True, "bucket_cap_mb": 0.002}),
+)
