@@ -42,16 +42,16 @@ class Model(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Linear(FEATURES, 24)
+        self.layers = nn.ModuleList([nn.Linear(FEATURES, 24), nn.Linear(24, 23), nn.Linear(23, CLASSES)])
         self.shared = nn.Linear(24, 24, bias=False)
         self.norm = nn.LayerNorm(24)
-        self.last = nn.Linear(24, CLASSES)
         self.register_buffer("constant", torch.ones(24))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = torch.tanh(self.first(x)) * self.constant
+        x = torch.tanh(self.layers[0](x))
+        x = x * self.constant.to(x.dtype)
         x = self.norm(self.shared(torch.tanh(self.shared(x))))
-        return self.last(x)
+        return self.layers[2](torch.tanh(self.layers[1](x)))
 
 
 def model() -> Model:
@@ -167,7 +167,7 @@ def train(mesh: Mesh, key: str, variant: dict[str, Any], accumulation: int, shap
     spec = SPECS.load(key)
     options = spec.options(**variant)
     module, mesh = model(), mesh.shaped(shape)
-    session = IMPLEMENTATIONS.load(key)(module, mesh, options)
+    session = IMPLEMENTATIONS.load(key)(module, mesh, options, facts_of(model()))
     optimizer = session.optimizer(torch.optim.SGD, lr=0.1)
     errors, plans = [], []
     parameters = session.full_parameters()
@@ -219,7 +219,8 @@ def cases() -> Iterator[Any]:
                         text = ",".join(f"{k}={v}" for k, v in variant.items()) or "default"
                         ranks = shape_text(mesh) or f"{world_size}-ranks"
                         name = f"{key}({text})-{ranks}-accumulate-{accumulation}"
-                        marks = [pytest.mark.long] if world_size in LONG else []
+                        rare = spec.sharded and world_size == 3 and variant != spec.variants[0]
+                        marks = [pytest.mark.long] if world_size in LONG or rare else []
                         yield pytest.param(key, variant, world_size, mesh, accumulation, id=name, marks=marks)
 
 

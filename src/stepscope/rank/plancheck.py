@@ -127,8 +127,14 @@ def _observed(entry: dict[str, Any], groups: Mapping[str, str]) -> ObservedOp:
         op=op,
         numel=sum(math.prod(shape) for shape in entry["output_sizes" if op == "all_gather" else "input_sizes"]),
         dtype="+".join(sorted(dtypes)),
-        group=groups.get(group, f"group {group}"),
+        group=groups.get(group) or _unnamed(group),
     )
+
+
+def _unnamed(group: str) -> str:
+    """A group that is not of the mesh, such as those that ``fully_shard`` makes, by its size."""
+    ranks = dist.get_process_group_ranks(c10d._resolve_process_group(group))  # type: ignore[arg-type]
+    return f"{len(ranks)} ranks"
 
 
 def last_enqueued() -> tuple[int, str | None] | None:

@@ -40,6 +40,8 @@ def size(mesh: Mapping[str, int], world_size: int, dimension: str) -> int:
     """Ranks along ``dimension``: ``dp`` is all data parallel ranks, however they are arranged; 1 where absent."""
     if dimension == WORLD:
         return world_size
+    if dimension.endswith(" ranks"):  # a group of no dimension
+        return int(dimension.removesuffix(" ranks"))
     if dimension == "dp":
         return prod(n for name, n in full(mesh, world_size).items() if name in DATA)
     return mesh.get(dimension, 1)

@@ -77,7 +77,6 @@ class ModelFacts:
     ready_order: indices into ``parameters`` in the order in which backward makes their gradients ready.
     ready_order_autocast: the same under autocast, which puts each weight before its bias; None: not known.
     forward_flops_per_sample: 2 FLOP per multiply-add; training = 3 x forward.
-    blocks: paths of the modules that a model is naturally cut into, in the order of use: units of sharding, layers, stages.
     pieces: in the order of use, together the whole model; empty: it cannot be cut into stages.
     optimizer_bytes: state that the optimizer of a user's model keeps on one rank, measured; None: torch's optimizers.
     tensor_parallel: None where the workload declares none.
@@ -87,10 +86,16 @@ class ModelFacts:
     ready_order: tuple[int, ...]
     forward_flops_per_sample: int
     ready_order_autocast: tuple[int, ...] | None = None
-    blocks: tuple[str, ...] = ()
     pieces: tuple[PieceFact, ...] = ()
     optimizer_bytes: int | None = None
     tensor_parallel: ParallelPlan | None = None
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """Paths of the modules that the model is naturally cut into (``blocks.3``): the members of its lists of modules."""
+        parts = [parameter.name.split(".")[:-1] for parameter in self.parameters]
+        at = [next((i for i, part in enumerate(path) if part.isdigit()), None) for path in parts]
+        return tuple(dict.fromkeys(".".join(p[: i + 1]) for p, i in zip(parts, at, strict=True) if i is not None))
 
     @property
     def num_parameters(self) -> int:

@@ -137,7 +137,14 @@ def comm_plan(
             plan += [gather(each, "backward") for each in gathers]
             plan += reduce(unit) if last else ()
     if setting.clip:
-        norms = op("all_reduce", Unit(blocks=(), parameters=()), "optimizer", facts.parameters[0].dtype, len(facts.parameters), group)
+        norms = op(
+            "all_reduce",
+            Unit(blocks=(), parameters=()),
+            "optimizer",
+            facts.parameters[0].dtype,
+            len(facts.parameters),
+            group,
+        )
         plan.append(norms)
     return tuple(plan)
 

@@ -82,7 +82,10 @@ def test_every_gradient_travels_exactly_once(key: str) -> None:
     for variant in spec.variants:
         if variant.get("hook") == "powersgd":
             continue  # a compressed matrix travels as two factors
-        ops = spec.comm_plan(MODEL, SETTING, spec.options(**variant))
+        options = spec.options(**variant)
+        if spec.requires(MODEL, SETTING, options) is not None:
+            continue
+        ops = tuple(op for op in spec.comm_plan(MODEL, SETTING, options) if op.op in ("all_reduce", "reduce_scatter"))
         assert sorted(name for op in ops for name in op.members) == sorted(p.name for p in MODEL.parameters)
         assert sum(numels(ops)) == MODEL.num_parameters
 
@@ -265,3 +268,70 @@ def test_lossy_hooks_declare_it_and_the_others_are_exact() -> None:
     tolerance = {h: spec.tolerance(spec.options(hook=h)) for h in ("none", "fp16", "bf16", "powersgd")}
     assert tolerance["none"] == 0
     assert 0 < tolerance["fp16"] < tolerance["bf16"] < tolerance["powersgd"]
+
+
+STACK = facts(
+    parameter("table.weight", 10, 4),
+    *(parameter(f"blocks.{i}.weight", 5, 4) for i in range(3)),
+    parameter("head.weight", 4, 4),
+)
+
+
+def calls(ops: tuple[CommOp, ...]) -> list[str]:
+    """``ag root`` for a gather of the root unit, ``rs 2`` for the reduction of block 2."""
+    short = {"all_gather": "ag", "reduce_scatter": "rs", "all_reduce": "ar"}
+    return [f"{short[op.op]} {op.members[0].split('.')[1] if 'blocks' in op.members[0] else 'root'}" for op in ops]
+
+
+def test_fsdp2_gathers_in_order_and_again_one_unit_ahead_of_its_reductions() -> None:
+    ops = plan("fsdp2", STACK)
+    assert calls(ops) == ["ag root", "ag 0", "ag 1", "ag 2", "ag 2", "ag 1", "rs 2", "ag 0", "rs 1", "rs 0", "rs root"]
+    assert [op.numel for op in ops[:2]] == [10 * 4 + 4 * 4, 2 * 3 * 4]  # a block's 5 rows are 3 for each rank
+    whole = plan("fsdp2", STACK, reshard_after_forward=False)
+    assert calls(whole) == ["ag root", "ag 0", "ag 1", "ag 2", "rs 2", "rs 1", "rs 0", "rs root"]
+
+
+def test_fsdp2_gathers_in_every_micro_step_and_reduces_in_the_last() -> None:
+    twice = plan("fsdp2", STACK, replace(SETTING, accumulation=2))
+    assert [call[:2] for call in calls(twice)].count("ag") == 2 * 7
+    assert [call[:2] for call in calls(twice)].count("rs") == 4
+
+
+def test_the_first_unit_is_reduced_last_when_it_takes_the_batch() -> None:
+    model = facts(*(parameter(f"layers.{i}.weight", 4, 4) for i in range(2)), parameter("norm.weight", 4))
+    order = [op.members[0] for op in plan("fsdp2", model) if op.op == "reduce_scatter"]
+    assert order == ["layers.1.weight", "norm.weight", "layers.0.weight"]
+
+
+def test_hsdp_reduces_shards_over_the_replicas() -> None:
+    mesh = {"dp_replicate": 2, "dp_shard": 2}
+    four = replace(SETTING, world_size=4, mesh=mesh)
+    ops = [op for op in plan("hsdp", STACK, four) if op.phase == "backward" and op.op != "all_gather"]
+    assert [(op.op, op.group) for op in ops[:2]] == [("reduce_scatter", "dp_shard"), ("all_reduce", "dp_replicate")]
+    assert ops[0].numel == 2 * ops[1].numel
+    assert "{dp_replicate: 2, dp_shard: 4}" in (refusal("hsdp", STACK, replace(SETTING, world_size=8)) or "")
+
+
+def test_zero1_deals_out_the_largest_first_and_broadcasts_each_part() -> None:
+    model = facts(parameter("a", 5), parameter("b", 9), parameter("c", 6))
+    sent = [op for op in plan("zero1", model) if op.op == "broadcast"]
+    assert [op.members for op in sent] == [("b",), ("c",), ("a",)]
+    together = [op for op in plan("zero1", model, parameters_as_bucket_view=True) if op.op == "broadcast"]
+    assert [op.members for op in together] == [("b",), ("c", "a")]
+    adam = replace(SETTING, optimizer="adam")
+    spec = REGISTRY.load("zero1")
+    assert spec.memory_plan(model, adam, spec.options()).optimizer_bytes == 2 * 4 * 11
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"cpu_offload": True}, "CPU ranks have them there already"),
+        ({"reshard_after_forward": 3}, "must divide the 2 shards and be smaller: use true, false"),
+        ({"param_dtype": "bf16"}, None),
+    ],
+)
+def test_fsdp2_refuses_what_it_would_have_to_ignore(options: dict[str, Any], hint: str | None) -> None:
+    found = refusal("fsdp2", STACK, **options)
+    assert (found is None) == (hint is None)
+    assert hint is None or hint in (found or "")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -14,42 +12,26 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from stepscope.rank.mesh import Mesh
-from stepscope.rank.strategies._common import PlainSession, Session
+from stepscope.rank.strategies._common import Session
+from stepscope.rank.strategies._ddp import DdpSession
 from stepscope.records.plan import ModelFacts
 from stepscope.strategies.ddp import DdpOptions
 
 
-class DdpSession(PlainSession):
-    """DDP averages over ranks, hence ``loss_factor`` = world size; its backward returns with buckets reduced."""
+class HookedSession(DdpSession):
+    """DDP with what its options add to it."""
 
     def __init__(self, module: nn.Module, mesh: Mesh, options: DdpOptions) -> None:
-        super().__init__(module)
-        self.ddp = DistributedDataParallel(
+        super().__init__(
             module,
-            device_ids=[mesh.device.index] if mesh.device.type == "cuda" else None,
-            process_group=mesh.group,
+            mesh,
             bucket_cap_mb=options.bucket_cap_mb,
             gradient_as_bucket_view=options.gradient_as_bucket_view,
             static_graph=options.static_graph,
         )
-        # Our workloads' buffers are constants: without this DDP broadcasts them in every forward pass. The
-        # constructor's argument has another name in each torch version, the attribute has not.
-        self.ddp.broadcast_buffers = False
         self.powersgd = _register_hook(self.ddp, mesh, options)
-        self.trainable = self.ddp
-        self.loss_factor = float(mesh.data_size)
-
-    @contextmanager
-    def micro_step(self, *, last: bool) -> Iterator[None]:
-        if last:
-            yield
-        else:
-            with self.ddp.no_sync():
-                yield
-
-    def close(self) -> None:
-        self.ddp._remove_autograd_hooks()  # type: ignore[no-untyped-call]
-        super().close()
+        if options.compile:
+            self.trainable = cast(nn.Module, torch.compile(self.ddp))
 
 
 def _register_hook(ddp: DistributedDataParallel, mesh: Mesh, options: DdpOptions) -> PowerSGDState | None:
@@ -85,4 +67,4 @@ def _bf16_hook(group: dist.ProcessGroup | None, bucket: Any) -> torch.futures.Fu
 
 def open(module: nn.Module, mesh: Mesh, options: DdpOptions, facts: ModelFacts | None = None) -> Session:  # noqa: A001, ARG001
     """Wrap ``module`` in DistributedDataParallel."""
-    return DdpSession(module, mesh, options)
+    return HookedSession(module, mesh, options)

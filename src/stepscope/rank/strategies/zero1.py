@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import Optimizer
 
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.strategies._common import Session
 from stepscope.rank.strategies._ddp import DdpSession
+from stepscope.records.plan import ModelFacts
 from stepscope.strategies.zero1 import Zero1Options
+
+with warnings.catch_warnings():  # the package uses torch.jit.script, which warns where it is deprecated
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from torch.distributed.optim import ZeroRedundancyOptimizer
 
 
 class Zero1Session(DdpSession):
@@ -36,6 +41,6 @@ class Zero1Session(DdpSession):
         )
 
 
-def open(module: nn.Module, mesh: Mesh, options: Zero1Options) -> Session:  # noqa: A001
+def open(module: nn.Module, mesh: Mesh, options: Zero1Options, facts: ModelFacts | None = None) -> Session:  # noqa: A001, ARG001
     """Wrap ``module`` in DistributedDataParallel and deal out its optimizer."""
     return Zero1Session(module, mesh, options)
