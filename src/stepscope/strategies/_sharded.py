@@ -15,7 +15,7 @@ from stepscope.config.options import OptionsModel
 from stepscope.records.plan import DTYPE_BYTES, CommOp, MemoryPlan, ModelFacts, ParameterFact, Setting
 from stepscope.strategies._common import optimizer_bytes
 
-DTYPE = {"bf16": "bfloat16", "fp32": "float32"}
+NARROW = {"bf16": "bfloat16", "fp32": "float32"}
 
 # A bfloat16 parameter is off by 2^-9 relative to its size; the gradients of a few layers computed with such parameters
 # and activations were off by up to 1.6e-2 of their norm in the conformance model, and by 6e-3 when they alone are rounded.
@@ -96,7 +96,7 @@ def tolerance(options: ShardedOptions) -> float:
 
 
 def _gathered(unit: Unit, options: ShardedOptions) -> str:
-    return DTYPE.get(options.param_dtype, unit.parameters[0].dtype)
+    return NARROW.get(options.param_dtype, unit.parameters[0].dtype)
 
 
 def comm_plan(
@@ -123,7 +123,7 @@ def comm_plan(
         return op("all_gather", unit, phase, _gathered(unit, options), padded(unit), where)
 
     def reduce(unit: Unit) -> Iterator[CommOp]:
-        dtype = DTYPE.get(options.reduce_dtype, _gathered(unit, options))
+        dtype = NARROW.get(options.reduce_dtype, _gathered(unit, options))
         if shards > 1:
             yield op("reduce_scatter", unit, "backward", dtype, padded(unit), group)
         if replicas > 1:

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.strategies._common import PlainSession
-from stepscope.strategies._sharded import DTYPE, ShardedOptions
+from stepscope.strategies import NARROW, ShardedOptions
 
 
 class ShardedSession(PlainSession):
@@ -61,7 +61,7 @@ class ShardedSession(PlainSession):
 
 
 def _dtype(name: str) -> torch.dtype | None:
-    return None if name == "none" else getattr(torch, DTYPE[name])
+    return None if name == "none" else getattr(torch, NARROW[name])
 
 
 def _prefetch(units: list[FSDPModule], options: ShardedOptions) -> None:

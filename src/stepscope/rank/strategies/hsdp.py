@@ -8,7 +8,7 @@ from stepscope.rank.mesh import Mesh
 from stepscope.rank.strategies._common import Session
 from stepscope.rank.strategies._sharded import ShardedSession
 from stepscope.records.plan import ModelFacts
-from stepscope.strategies._sharded import ShardedOptions
+from stepscope.strategies import ShardedOptions
 
 
 def open(module: nn.Module, mesh: Mesh, options: ShardedOptions, facts: ModelFacts | None = None) -> Session:  # noqa: A001
