@@ -120,9 +120,11 @@ def _step(
     # What the replay of the measured step lacks, or has too much, is neither computation nor its collectives.
     unexplained = job.step_ns - checked.step_ns
     step = max(middle.step_ns + unexplained, moved.length_ns)
-    doubt = (abs(unexplained), LEAST_REACH * step, _straggling_doubt(job, grown))
-    above = math.hypot(at("high_ns").step_ns - middle.step_ns, high - usual, *doubt)
-    below = math.hypot(middle.step_ns - at("low_ns").step_ns, usual - low, *doubt)
+    doubt = (LEAST_REACH * step, _straggling_doubt(job, grown))
+    # It may be communication that the prices lack: then it grows with it.
+    more = max(1.0, middle.comm_ns / checked.comm_ns) if checked.comm_ns else 1.0
+    above = math.hypot(at("high_ns").step_ns - middle.step_ns, high - usual, abs(unexplained) * more, *doubt)
+    below = math.hypot(middle.step_ns - at("low_ns").step_ns, usual - low, abs(unexplained), *doubt)
     low_ns, high_ns = max(step - below, 0.5 * step), step + above
     work = batch * ranks / job.ranks  # samples of a step, over the measured one's
     parts = {
