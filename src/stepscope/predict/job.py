@@ -112,8 +112,8 @@ def replayed(job: MeasuredJob, comm_time: CommTime, *, perfect: bool = False) ->
                 stall=latency if job.transport.startup_stalls else 0.0,
             )
         )
-    computed = run(jobs, job.length_ns, job.transport)
-    step = max([computed, *(each.end for each in jobs)])
+    waited = run(jobs, job.length_ns, job.transport)
+    step = max([job.length_ns + waited, *(each.end for each in jobs)])  # collectives may slow computation, too
     return Replayed(step_ns=step, exposed_ns=step - job.length_ns, comm_ns=total)
 
 

@@ -39,7 +39,9 @@ class Job:
 
 
 def run(jobs: Sequence[Job], compute_ns: float, transport: Transport) -> float:
-    """Let time pass until computation and all of ``jobs``, launched in their order, are done; when computation is.
+    """Let time pass until computation and all of ``jobs``, launched in their order, are done; how long it waits for them.
+
+    That is time in which computation stands still or is over, and a collective is not.
 
     Computation never waits for a collective before those in front of it can be launched too. State between two events:
     progress, collectives under way with what is left of them.
@@ -51,7 +53,7 @@ def run(jobs: Sequence[Job], compute_ns: float, transport: Transport) -> float:
     needs = deque(
         sorted(((max(job.needed, at), job) for job, at in zip(jobs, launchable, strict=True)), key=lambda each: each[0])
     )
-    now, done, stall, computed = 0.0, 0.0, 0.0, 0.0
+    now, done, stall, waited = 0.0, 0.0, 0.0, 0.0
     while True:
         while unready and unready[0].ready <= done + _DUST_NS:
             unready.popleft().ready_at = now
@@ -71,7 +73,7 @@ def run(jobs: Sequence[Job], compute_ns: float, transport: Transport) -> float:
         held = bool(needs) and needs[0][0] <= done + _DUST_NS
         computing = unfinished and not held
         if not unfinished and not active:
-            return computed
+            return waited
         stalled = computing and stall > 0
         compute_rate = (1 / transport.compute_slowdown if active else 1.0) if computing and not stalled else 0.0
         comm_rate = 1 / transport.comm_slowdown if computing else 1.0
@@ -85,12 +87,13 @@ def run(jobs: Sequence[Job], compute_ns: float, transport: Transport) -> float:
             steps.append((upcoming - done) / compute_rate)
         step = max(0.0, min(steps))
         now += step
+        waited += 0.0 if computing else step
         if stalled:
             stall = _less(stall, step)
         elif computing:
             done += step * compute_rate
             if compute_ns - done <= _DUST_NS:
-                done, computed = compute_ns, now
+                done = compute_ns
         for job in active:
             if job.latency:
                 job.latency = _less(job.latency, step * comm_rate)

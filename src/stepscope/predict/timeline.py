@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from stepscope.core.errors import DataError, UsageError
-from stepscope.core.suggest import unknown
 from stepscope.predict.overlap import Job, run
+from stepscope.predict.plan_timing import PHASES, timings
 from stepscope.predict.transport import STARTUP_BYTES, Transport, transport_of
 from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.plan import CommOp, ModelFacts, Setting
@@ -67,23 +67,36 @@ def step_timeline(
 ) -> Timeline:
     """The timeline of one step of a strategy whose collectives are ``plan``, in launch order.
 
-    Collectives of the phase ``backward`` overlap with it; those of ``after_backward`` follow it, each waiting for the one
-    before. A strategy's own copies and casts are not in the model. Raises DataError for a gradient that the profile does
-    not know.
+    What each waits for and what waits for it: :func:`stepscope.predict.plan_timing.timings`. A strategy's own copies and
+    casts are not in the model. Raises DataError for a gradient that the profile does not know.
     """
     jobs = _jobs(profile, plan, comm_time, stalls=transport.startup_stalls)
-    backward = round(run(jobs, float(profile.backward_ns), transport))
-    buckets = tuple(_span(index, op, job, backward) for index, (op, job) in enumerate(zip(plan, jobs, strict=True)))
-    end = max((b.end_ns for b in buckets), default=0)
+    marks = [_mark(profile.before_ns), _mark(profile.before_ns + profile.backward_ns)]
+    run([*jobs, *marks], float(profile.step_ns), transport)
+    begin, end = (mark.ready_at for mark in marks)
+    blocked = dict.fromkeys(PHASES, 0.0)
+    for op, job in zip(plan, jobs, strict=True):
+        blocked[op.phase] += (job.end - job.start) if job.blocking else 0.0
+    inside = blocked["backward"]
+    ahead = begin - profile.before_ns
+    backward = round(end - begin - inside)
+    buckets = tuple(_span(i, op, job, begin, backward) for i, (op, job) in enumerate(zip(plan, jobs, strict=True)))
+    tail = max((b.end_ns for op, b in zip(plan, buckets, strict=True) if "backward" in op.phase), default=0)
     return Timeline(
-        before_ns=profile.before_ns,
+        before_ns=round(begin),
         backward_ns=backward,
         backward_alone_ns=profile.backward_ns,
-        exposed_ns=max(0, end - backward),
-        after_ns=profile.after_ns,
+        exposed_ns=max(round(inside), tail - backward, 0),
+        after_ns=profile.after_ns + round(blocked["optimizer"]),
+        waits_ns=round(ahead + blocked["optimizer"]),
         comm_ns=_covered(buckets),
         buckets=buckets,
     )
+
+
+def _mark(progress: float) -> Job:
+    """Nothing: it shows when that much is computed."""
+    return Job(ready=float(progress), needed=math.inf, latency=0.0, wire=0.0)
 
 
 def best_bucket(
@@ -140,37 +153,22 @@ def best_bucket(
 
 
 def _jobs(profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime, *, stalls: bool) -> list[Job]:
-    ready = {r.name: float(min(r.ready_ns, profile.backward_ns)) for r in profile.ready}
-    ready |= dict.fromkeys(profile.unused, float(profile.backward_ns))
     per_byte = {op: _wire_ns_per_byte(op, plan, comm_time) for op in {each.op for each in plan}}
     jobs: list[Job] = []
-    following = float(profile.backward_ns)
-    for op in reversed(plan):
-        missing = [name for name in op.members if name not in ready]
-        if missing:
-            raise DataError(
-                f"the backward profile does not know the gradient of {missing[0]!r}",
-                why="it was recorded with another model than the planned one",
-            )
-        if op.phase not in ("backward", "after_backward"):
-            raise UsageError(unknown("phase of a collective", op.phase, ("backward", "after_backward")))
-        blocking = op.phase == "after_backward"
-        # A collective without gradients of its own (an empty part of a bucket) goes with the one that follows.
-        following = at = max((ready[name] for name in op.members), default=following)
+    for op, timing in zip(plan, timings(profile, plan), strict=True):
         alone = _checked(comm_time(op.op, max(1, op.size_bytes)), op)
         wire = min(alone, op.size_bytes * per_byte[op.op])
         stall = _checked(comm_time(op.op, min(STARTUP_BYTES, max(1, op.size_bytes))), op) if stalls else 0.0
         jobs.append(
             Job(
-                ready=float(profile.backward_ns) if blocking else at,
-                needed=float(profile.backward_ns),
-                blocking=blocking,
+                ready=timing.ready_ns,
+                needed=timing.needed_ns,
+                blocking=timing.blocking,
                 latency=alone - wire,
                 wire=wire,
-                stall=min(stall, alone),
+                stall=0.0 if timing.blocking else min(stall, alone),
             )
         )
-    jobs.reverse()
     return jobs
 
 
@@ -189,19 +187,19 @@ def _checked(time_ns: float, op: CommOp) -> float:
     return float(time_ns)
 
 
-def _span(index: int, op: CommOp, job: Job, backward_ns: int) -> BucketSpan:
-    start, end = round(job.start), round(job.end)
+def _span(index: int, op: CommOp, job: Job, begin: float, backward_ns: int) -> BucketSpan:
+    start, end = round(job.start - begin), round(job.end - begin)
     return BucketSpan(
         index=index,
         op=op.op,
         dtype=op.dtype,
         size_bytes=op.size_bytes,
         members=op.members,
-        ready_ns=round(job.ready_at),
-        launch_ns=round(job.launch),
+        ready_ns=round(job.ready_at - begin),
+        launch_ns=round(job.launch - begin),
         start_ns=start,
         end_ns=end,
-        exposed_ns=max(0, end - max(start, backward_ns)),
+        exposed_ns=end - start if job.blocking else max(0, end - max(start, backward_ns)),
         lane=job.lane,
     )
 

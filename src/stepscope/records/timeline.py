@@ -32,8 +32,9 @@ class Timeline:
     """One step: ``step_ns`` = before + backward + exposed + after.
 
     before_ns: data, forward pass, and the earlier micro-steps when accumulating. backward_ns: the last backward pass as it
-    runs beside communication; backward_alone_ns: without. exposed_ns: from the end of backward to the end of the last
-    collective. after_ns: optimizer and the rest. comm_ns: time in which at least one collective runs.
+    runs beside communication; backward_alone_ns: without. exposed_ns: in and after the backward pass, computation waits
+    for collectives. after_ns: optimizer and the rest. waits_ns: of before and after, waiting for collectives (gathers of the
+    forward pass, broadcasts of the optimizer). comm_ns: time in which at least one collective runs.
     """
 
     before_ns: int
@@ -43,6 +44,7 @@ class Timeline:
     after_ns: int
     comm_ns: int
     buckets: tuple[BucketSpan, ...]
+    waits_ns: int = 0
 
     @property
     def step_ns(self) -> int:
@@ -51,7 +53,7 @@ class Timeline:
     @property
     def compute_ns(self) -> int:
         """The step as it would be if communication took no time."""
-        return self.before_ns + self.backward_alone_ns + self.after_ns
+        return self.before_ns + self.backward_alone_ns + self.after_ns - self.waits_ns
 
     @property
     def comm_bytes(self) -> int:
@@ -60,7 +62,7 @@ class Timeline:
     @property
     def hidden_fraction(self) -> float | None:
         """1 - exposed / communication: the bound for what a run with these buckets can hide; None without any."""
-        return 1 - self.exposed_ns / self.comm_ns if self.comm_ns else None
+        return 1 - (self.exposed_ns + self.waits_ns) / self.comm_ns if self.comm_ns else None
 
     @property
     def overlap_efficiency(self) -> float | None:

@@ -8,6 +8,7 @@ from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
 from stepscope.hardware import find
 from stepscope.predict.job import Gradient, JobCall, MeasuredJob
+from stepscope.predict.plan_timing import timings
 from stepscope.predict.run_buckets import profile_of
 from stepscope.predict.specs import specs_of
 from stepscope.predict.transport import Transport, transport_of
@@ -31,13 +32,11 @@ def job_of_cell(cell: CellResult, others: Sequence[CellResult], *, transport: Tr
             f"{spec.strategy} sends nothing, on any number of ranks",
             fix="name a cell of ddp or another data-parallel strategy with --cell",
         )
-    begin, end = float(profile.before_ns), float(profile.before_ns + profile.backward_ns)
-    ready = {each.name: begin + min(each.ready_ns, profile.backward_ns) for each in profile.ready}
-    calls = []
-    for op in specs.comm_plan:
-        blocking = op.phase == "after_backward"
-        at = end if blocking else max((ready.get(name, end) for name in op.members), default=end)
-        calls.append(JobCall(op=op.op, size_bytes=op.size_bytes, ready_ns=at, needed_ns=end, blocking=blocking))
+    calls = tuple(
+        JobCall(op=op.op, size_bytes=op.size_bytes, ready_ns=t.ready_ns, needed_ns=t.needed_ns, blocking=t.blocking)
+        for op, t in zip(specs.comm_plan, timings(profile, specs.comm_plan), strict=True)
+    )
+    ready = {each.name: profile.before_ns + min(each.ready_ns, profile.backward_ns) for each in profile.ready}
     order = sorted(ready.items(), key=lambda item: item[1])
     sizes = {parameter.name: parameter.size_bytes for parameter in specs.facts.parameters}
     names = {summary.device_name for summary in cell.summaries}
@@ -64,11 +63,11 @@ def job_of_cell(cell: CellResult, others: Sequence[CellResult], *, transport: Tr
         spread_from=values,
         spread_of=of,
         transport=transport or transport_of(spec.backend),
-        calls=tuple(calls),
+        calls=calls,
         dtype={"amp_bf16": "bf16", "amp_fp16": "fp16"}.get(spec.precision, spec.precision),
         global_batch=spec.global_batch,
         network=spec.network,
-        gradients=tuple(Gradient(ready_ns=at, size_bytes=sizes[name]) for name, at in order)
+        gradients=tuple(Gradient(ready_ns=float(at), size_bytes=sizes[name]) for name, at in order)
         if "bucket_cap_mb" in specs.strategy.options.model_fields
         else (),
         points=_points(cell, others),

@@ -15,20 +15,20 @@ def job(ready: float, needed: float, wire: float, *, blocking: bool = False) -> 
 
 
 @pytest.mark.parametrize(
-    ("jobs", "lanes", "computed", "ends"),
+    ("jobs", "lanes", "waited", "ends"),
     [
-        ([], ONE, 100, []),
-        ([job(0, 10, 30)], ONE, 120, [30]),  # computation stands still from 10 to 30
-        ([job(0, 100, 30)], ONE, 100, [30]),  # hidden
-        ([job(90, 100, 30)], ONE, 100, [120]),
-        ([job(0, 10, 30), job(0, 50, 30)], ONE, 120, [30, 60]),  # the second one runs on while computation does
-        ([job(0, 10, 30), job(0, 10, 30)], TWO, 150, [60, 60]),  # both share the wire
-        ([job(20, 20, 30, blocking=True), job(20, 20, 30, blocking=True)], ONE, 160, [50, 80]),
-        ([job(50, 60, 10), job(0, 10, 30)], ONE, 140, [60, 90]),  # launched in order: the second waits for the first
+        ([], ONE, 0, []),
+        ([job(0, 10, 30)], ONE, 20, [30]),  # computation stands still from 10 to 30
+        ([job(0, 100, 30)], ONE, 0, [30]),  # hidden
+        ([job(90, 100, 30)], ONE, 20, [120]),
+        ([job(0, 10, 30), job(0, 50, 30)], ONE, 20, [30, 60]),  # the second one runs on while computation does
+        ([job(0, 10, 30), job(0, 10, 30)], TWO, 50, [60, 60]),  # both share the wire
+        ([job(20, 20, 30, blocking=True), job(20, 20, 30, blocking=True)], ONE, 60, [50, 80]),
+        ([job(50, 60, 10), job(0, 10, 30)], ONE, 40, [60, 90]),  # launched in order: the second waits for the first
     ],
 )
 def test_computation_goes_on_until_it_needs_what_has_not_come(
-    jobs: list[Job], lanes: Transport, computed: float, ends: list[float]
+    jobs: list[Job], lanes: Transport, waited: float, ends: list[float]
 ) -> None:
-    assert run(jobs, 100, lanes) == pytest.approx(computed)
+    assert run(jobs, 100, lanes) == pytest.approx(waited)
     assert [each.end for each in jobs] == pytest.approx(ends)

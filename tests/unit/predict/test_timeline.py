@@ -260,3 +260,33 @@ def test_naive_may_have_a_profile_of_its_own() -> None:
     one, two = (best_bucket(measured, facts, SETTING, shaped, naive_profile=p) for p in (None, slower))
     assert two.naive.step_ns - one.naive.step_ns == 10 * MS
     assert two.candidates == one.candidates
+
+
+def sharded(name: str, phase: str, *members: str, blocking: bool) -> CommOp:
+    return CommOp(op=name, numel=1 << 18, dtype="float32", phase=phase, members=members, blocking=blocking)
+
+
+@pytest.mark.parametrize(
+    ("blocking", "before", "exposed", "after"),
+    [
+        (True, 20 + 2 * 7, 3 * 7, 5 + 7),  # all of them stand in line with computation
+        # A unit ahead: only the first gather of the forward pass, the last gradients and the broadcast wait.
+        (False, 20 + 7, 7, 5 + 7),
+    ],
+)
+def test_sharded_parameters_are_gathered_in_both_passes_and_broadcasts_follow_the_optimizer(
+    blocking: bool, before: float, exposed: float, after: float
+) -> None:
+    plan = [
+        sharded("all_gather", "forward", "a", blocking=blocking),
+        sharded("all_gather", "forward", "b", blocking=blocking),
+        sharded("all_gather", "backward", "a", blocking=blocking),
+        sharded("reduce_scatter", "backward", "a", blocking=blocking),
+        sharded("reduce_scatter", "backward", "b", blocking=blocking),
+        sharded("broadcast", "optimizer", "a", blocking=True),
+    ]
+    line = step_timeline(profile(20, 40), plan, constant(7), transport=ONE_LANE)
+    assert (line.before_ns, line.exposed_ns, line.after_ns) == (before * MS, exposed * MS, after * MS)
+    assert line.backward_ns == 40 * MS
+    assert line.compute_ns == (20 + 40 + 5) * MS
+    assert line.step_ns == (before + 40 + exposed + after) * MS
