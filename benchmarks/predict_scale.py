@@ -3,7 +3,7 @@
     python -m benchmarks.predict_scale [--network 1gbit] [--strategies ddp,naive] [--keep FOLDER]
 
 Computation takes a fixed time (layers that sleep), so that ranks do not share cores. ``stepscope comm`` on 2 ranks and
-``calibrate`` say what collectives cost, ``bench`` measures 1, 2 and 4 ranks; the prediction sees one cell and the calibration.
+``calibrate`` say what collectives cost, ``bench`` measures 1, 2 and 4 ranks; a prediction sees one cell and the calibration.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.predict.overlap import Job, run
-from stepscope.predict.plan_timing import PHASES, timings
+from stepscope.predict.plan_timing import timings
 from stepscope.predict.transport import STARTUP_BYTES, Transport, transport_of
 from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.plan import CommOp, ModelFacts, Setting
@@ -74,10 +74,11 @@ def step_timeline(
     marks = [_mark(profile.before_ns), _mark(profile.before_ns + profile.backward_ns)]
     run([*jobs, *marks], float(profile.step_ns), transport)
     begin, end = (mark.ready_at for mark in marks)
-    blocked = dict.fromkeys(PHASES, 0.0)
-    for op, job in zip(plan, jobs, strict=True):
-        blocked[op.phase] += (job.end - job.start) if job.blocking else 0.0
-    inside = blocked["backward"]
+    taken = [
+        (op.phase, job.start, job.end - job.start if job.blocking else 0.0) for op, job in zip(plan, jobs, strict=True)
+    ]
+    inside = sum(time for phase, start, time in taken if phase == "backward" and start < end)
+    following = sum(time for phase, _, time in taken if phase == "optimizer")
     ahead = begin - profile.before_ns
     backward = round(end - begin - inside)
     buckets = tuple(_span(i, op, job, begin, backward) for i, (op, job) in enumerate(zip(plan, jobs, strict=True)))
@@ -87,8 +88,8 @@ def step_timeline(
         backward_ns=backward,
         backward_alone_ns=profile.backward_ns,
         exposed_ns=max(round(inside), tail - backward, 0),
-        after_ns=profile.after_ns + round(blocked["optimizer"]),
-        waits_ns=round(ahead + blocked["optimizer"]),
+        after_ns=profile.after_ns + round(following),
+        waits_ns=round(ahead + following),
         comm_ns=_covered(buckets),
         buckets=buckets,
     )
