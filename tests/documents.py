@@ -95,7 +95,7 @@ class Shell:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        path = os.pathsep.join([str(folder.parent / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
         launcher = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS")
         self.environ = {key: value for key, value in os.environ.items() if key not in launcher} | {"PATH": path}
 

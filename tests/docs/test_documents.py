@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.documents import DOCUMENTS, NOTE, ROOT, Block, blocks, check, fresh_folder
+from tests.forked_command import forked_command
 
 from stepscope.examples.jobs import EXAMPLES
 
@@ -28,8 +29,9 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _run(found: list[Block], jobs: Path, folder: Path) -> None:
-    shell = fresh_folder(jobs, folder)
-    wrong = [text for block in found if "not run" not in block.notes for text in check(block, shell)]
+    shell = fresh_folder(jobs, folder / "shell")
+    with forked_command(folder / "bin"):
+        wrong = [text for block in found if "not run" not in block.notes for text in check(block, shell)]
     assert not wrong, "\n\n".join(wrong)
 
 
