@@ -20,8 +20,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 from benchmarks._report import heading
-from stepscope.predict.collectives import MeasuredRow, achieved, read_measured_table
+from stepscope.predict.collectives import achieved
 from stepscope.predict.collectives.fabrics import Fabric
+from stepscope.predict.collectives.measured import read_measured_table
+from stepscope.predict.collectives.measured_rows import MeasuredRow
 from stepscope.predict.collectives.validate import SIZE_CLASSES, Compared, predict_row
 
 CONSTANTS = (

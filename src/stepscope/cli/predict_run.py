@@ -18,8 +18,7 @@ from stepscope.environment.collect import collect
 from stepscope.matrix.comm_sizes import parse_sizes
 from stepscope.predict.calibrated import Asked, call_of, machine_warnings
 from stepscope.predict.calibration import machine_of
-from stepscope.predict.collectives import predict_collective
-from stepscope.predict.collectives.choose import dtype_name, known_gpu, known_op
+from stepscope.predict.collectives.choose import dtype_name, known_gpu, known_op, predict_collective
 from stepscope.predict.collectives.machine import Caller
 from stepscope.predict.predicted import Predicted
 from stepscope.records.codec import headed

@@ -25,9 +25,8 @@ from stepscope.predict.step.pathology import warnings_of
 from stepscope.predict.step.scaling import base_of, efficiency, knee
 from stepscope.predict.step.shipped import corrected, shipped
 from stepscope.predict.step.step import StepPrediction, predict_step
-from stepscope.records.codec import headed
 from stepscope.report.render import terminal
-from stepscope.report.views import predicted_scaling, predicted_step
+from stepscope.report.views import predicted_step
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.predict import Predict
@@ -158,6 +157,7 @@ def _draw(
     options: Predict, predictions: Sequence[StepPrediction], bend: int | None, measured: dict[int, float]
 ) -> None:
     from stepscope.cli.predict_chart import write_chart
+    from stepscope.report.views import predicted_scaling
 
     assert options.chart is not None
     if len(predictions) < 2:
@@ -188,6 +188,8 @@ def _document(
     other: Sequence[StepPrediction],
     ways: dict[int, tuple[Remedy, ...]],
 ) -> dict[str, Any]:
+    from stepscope.records.codec import headed
+
     return {
         **headed("predict/1"),
         "kind": "step",

@@ -10,7 +10,9 @@ from stepscope.cli.console import out, print_document
 from stepscope.cli.predict_chart import write_chart
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import counted
-from stepscope.predict.collectives import Given, MeasuredRow, ValidationReport, read_measured_tables, validate
+from stepscope.predict.collectives.measured import read_measured_tables
+from stepscope.predict.collectives.measured_rows import Given, MeasuredRow
+from stepscope.predict.collectives.validate import ValidationReport, validate
 from stepscope.predict.published.grade import Answer, Question, document
 from stepscope.predict.published.material import Material
 from stepscope.predict.published.questions import QUESTIONS

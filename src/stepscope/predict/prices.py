@@ -14,8 +14,7 @@ from stepscope.core.dataclass import dataclass as record
 from stepscope.core.errors import UsageError
 from stepscope.predict.calibrated import Asked, time_of, world_spread
 from stepscope.predict.calibration import algorithm_of
-from stepscope.predict.collectives import predict_collective
-from stepscope.predict.collectives.choose import known_gpu
+from stepscope.predict.collectives.choose import known_gpu, predict_collective
 from stepscope.predict.collectives.fabrics import Fabric
 from stepscope.predict.job import MeasuredJob, replayed
 from stepscope.predict.predicted import Predicted

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from stepscope.core.errors import UsageError
-from stepscope.predict.collectives import OPS, achieved, predict_collective, tuning_nccl
+from stepscope.predict.collectives import achieved, tuning_nccl
 from stepscope.predict.collectives.algorithms import halving_doubling, nvls, ring, tree
-from stepscope.predict.collectives.choose import candidates, known_gpu
+from stepscope.predict.collectives.choose import OPS, candidates, known_gpu, predict_collective
 from stepscope.predict.collectives.costs import Candidate
 from stepscope.predict.collectives.fabrics import FABRICS, find_fabric, read_fabric
 from stepscope.predict.collectives.machine import Place, place

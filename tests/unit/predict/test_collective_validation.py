@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.errors import DataError
-from stepscope.predict.collectives import Given, read_measured_table, validate
-from stepscope.predict.collectives.measured_rows import MeasuredRow
-from stepscope.predict.collectives.validate import SIZE_CLASSES, ValidationReport, predict_row
+from stepscope.predict.collectives.measured import read_measured_table
+from stepscope.predict.collectives.measured_rows import Given, MeasuredRow
+from stepscope.predict.collectives.validate import SIZE_CLASSES, ValidationReport, predict_row, validate
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data"
 PUBLISHED = SHARED / "published"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stepscope.core.errors import UsageError
-from stepscope.predict.collectives import predict_collective
+from stepscope.predict.collectives.choose import predict_collective
 from stepscope.predict.job import JobCall, MeasuredJob, gradients_between
 from stepscope.predict.prices import Links, Price, Prices, own_prices
 from stepscope.predict.scale import largest_of, predict_scale

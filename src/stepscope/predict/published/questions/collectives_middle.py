@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.predict.collectives import Given, read_measured_tables, validate
-from stepscope.predict.collectives.validate import SIZE_CLASSES
+from stepscope.predict.collectives.measured import read_measured_tables
+from stepscope.predict.collectives.measured_rows import Given
+from stepscope.predict.collectives.validate import SIZE_CLASSES, validate
 from stepscope.predict.published.grade import Answer, Bar, Graded, Question
 from stepscope.predict.published.material import Material
 
