@@ -115,9 +115,18 @@ def _finer(model: ModelShape, cluster: Cluster, layout: Layout, pinned: frozense
                 schedule = layout.schedule
                 if "schedule" not in pinned:
                     schedule = "interleaved" if vpp > 1 else "1f1b"
-                found = replace(layout, ep=ep, zero=zero, vpp=vpp, schedule=schedule)
-                if not errors(model, cluster, found):
-                    yield found
+                for shards in _shard_groups(cluster, layout, zero, pinned):
+                    found = replace(layout, ep=ep, zero=zero, vpp=vpp, schedule=schedule, shard_group=shards)
+                    if not errors(model, cluster, found):
+                        yield found
+
+
+def _shard_groups(cluster: Cluster, layout: Layout, zero: int, pinned: frozenset[str]) -> list[int | None]:
+    """All data-parallel ranks, and with FSDP those of a node alone (HSDP)."""
+    if "shard_group" in pinned:
+        return [layout.shard_group]
+    ranks, near = layout.dp * layout.cp, cluster.domain // layout.tp
+    return [None, near] if zero == 3 and 1 < near < ranks and ranks % near == 0 else [None]
 
 
 def _some(numbers: list[int]) -> list[int]:
@@ -158,7 +167,8 @@ def _distinct(found: list[StepPrediction]) -> list[StepPrediction]:
     kept: dict[tuple[object, ...], StepPrediction] = {}
     for p in found:
         layout = p.layout
-        kept.setdefault((layout.tp, layout.pp, layout.cp, layout.ep, layout.zero, layout.vpp), p)
+        key = layout.tp, layout.pp, layout.cp, layout.ep, layout.zero, layout.vpp, layout.shard_group
+        kept.setdefault(key, p)
     return list(kept.values())
 
 
