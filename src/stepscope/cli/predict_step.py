@@ -224,6 +224,7 @@ def as_json(p: StepPrediction) -> dict[str, Any]:
         "budget_s": p.budget.parts,
         "memory_bytes": {**asdict(p.memory), "total": p.memory.total},
         "memory_stage": p.memory_stage,
+        "traffic": [asdict(calls) for calls in p.traffic],
         "fits": p.fits,
         "warnings": [{"cause": w.cause, "share": w.share} for w in warnings_of(p)],
         "extrapolated": list(p.extrapolated),

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.cluster import Cluster
 from stepscope.predict.step.layout import Layout
 from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.stages import Stage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """Parameters that one rank of a stage holds before sharding: dense ones, and those of its experts."""
-
-    dense: float
-    expert: float
-
-    @property
-    def all(self) -> float:
-        return self.dense + self.expert
+from stepscope.predict.step.traffic import Held, gather_calls, reduce_calls, seconds
 
 
 def held(model: ModelShape, layout: Layout, stage: Stage) -> Held:
@@ -101,32 +88,11 @@ def _pass(units: int, gather: float, reduce: float, compute: float, slow: float)
     return max(end, wire)
 
 
-def _groups(layout: Layout) -> tuple[int, int]:
-    """Ranks that share states, and copies of them (HSDP)."""
-    ranks = layout.dp * layout.cp
-    return layout.shards, ranks // layout.shards
-
-
 def _gather(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, c: StepCalibration) -> float:
-    """One all-gather of the stage's parameters, layer by layer, seconds."""
-    return _by_layer("all_gather", layout.element_bytes, model, cluster, layout, stage) / c.comm_rate
+    """Seconds of gathering the stage's parameters once, layer by layer."""
+    return seconds(cluster, gather_calls(layout, held(model, layout, stage), max(stage.layers, 1))) / c.comm_rate
 
 
 def _reduce(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, c: StepCalibration) -> float:
-    shards, copies = _groups(layout)
-    op = "reduce_scatter" if layout.zero else "all_reduce"
-    time = _by_layer(op, layout.reduce_bytes, model, cluster, layout, stage)
-    if layout.zero and copies > 1:
-        size = held(model, layout, stage).all * layout.reduce_bytes / shards
-        time += cluster.time("all_reduce", size, copies, layout.tp * shards)
-    return time / c.comm_rate
-
-
-def _by_layer(op: str, item: int, model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage) -> float:
-    have = held(model, layout, stage)
-    units = max(stage.layers, 1)
-    ranks = _groups(layout)[0] if layout.zero else layout.dp * layout.cp
-    time = cluster.time(op, have.dense * item / units, ranks, layout.tp) * units
-    if have.expert:
-        time += cluster.time(op, have.expert * item / units, max(ranks // layout.ep, 1), layout.tp * layout.ep) * units
-    return time
+    """Seconds of reducing its gradients once."""
+    return seconds(cluster, reduce_calls(layout, held(model, layout, stage), max(stage.layers, 1))) / c.comm_rate

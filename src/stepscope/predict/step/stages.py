@@ -9,6 +9,7 @@ from stepscope.predict.step.cluster import Cluster
 from stepscope.predict.step.kernels import Kernels, Work
 from stepscope.predict.step.layout import Layout
 from stepscope.predict.step.model import ModelShape
+from stepscope.predict.step.traffic import context_calls, expert_calls, message, seconds, tensor_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +86,7 @@ def stages_of(model: ModelShape, cluster: Cluster, layout: Layout, calibration: 
     dense_traffic = _traffic(kernels, attention, moe=False)
     moe_traffic = _traffic(kernels, attention, moe=True) if model.experts else dense_traffic
     embedding, head = kernels.embedding(), kernels.head()
-    send = 0.0
-    if layout.pp > 1:
-        size = kernels.tokens * model.hidden * layout.element_bytes / (layout.tp if layout.sequence_parallel else 1)
-        send = cluster.time("send_recv", size, 2, layout.tp * layout.cp * layout.dp) / calibration.comm_rate
+    send = seconds(cluster, message(model, layout)) / calibration.comm_rate
     made: dict[tuple[int, int, bool, bool], Stage] = {}
     stages: list[Stage] = []
     begun = 0
@@ -155,26 +153,10 @@ def _stage(
 
 
 def _traffic(kernels: Kernels, attention: Work, *, moe: bool) -> LayerTraffic:
-    """Sequence parallel: all-gather and reduce-scatter around attention and MLP, and a gather again backward; without: two
-    all-reduces (Korthikanti et al., arXiv 2205.05198). Context: keys and values travel the ring under attention. Experts:
-    dispatch and combine are all-to-alls, forward and backward."""
+    """The ring of keys and values hides under the attention that needs it; a share of the rest under other work."""
     model, layout, cluster, c = kernels.model, kernels.layout, kernels.cluster, kernels.calibration
-    size = kernels.tokens * model.hidden * layout.element_bytes
-    tp = cp = ep = (0.0, 0.0)
-    if layout.tp > 1:
-        if layout.sequence_parallel:
-            gather = cluster.time("all_gather", size, layout.tp, 1)
-            once = 2 * (gather + cluster.time("reduce_scatter", size, layout.tp, 1))
-        else:
-            once = 2 * cluster.time("all_reduce", size, layout.tp, 1)
-        once *= (1 - c.tp_overlap) / c.comm_rate
-        tp = once, once
-    if layout.cp > 1:
-        kv = 2 * kernels.tokens * max(model.kv_heads / layout.tp, 1) * model.head_dim * layout.element_bytes
-        ring = (layout.cp - 1) * cluster.time("send_recv", kv, 2, layout.tp) / c.comm_rate
-        cp = max(0.0, ring - attention.attention), max(0.0, 2 * ring - 2 * attention.attention)
-    if moe and layout.ep > 1:
-        sent = size * model.top_k / (layout.tp if layout.sequence_parallel else 1)
-        once = 2 * cluster.time("all_to_all", sent, layout.ep, layout.tp) * (1 - c.ep_overlap) / c.comm_rate
-        ep = once, once
-    return LayerTraffic(tp=tp, cp=cp, ep=ep)
+    tp = seconds(cluster, tensor_calls(model, layout)) * (1 - c.tp_overlap) / c.comm_rate
+    ring = seconds(cluster, context_calls(model, layout)) / c.comm_rate
+    ep = seconds(cluster, expert_calls(model, layout)) * (1 - c.ep_overlap) / c.comm_rate if moe else 0.0
+    cp = max(0.0, ring - attention.attention)
+    return LayerTraffic(tp=(tp, tp), cp=(cp, 2 * cp), ep=(ep, ep))

@@ -17,6 +17,7 @@ from stepscope.predict.step.model import CONVENTIONS, ModelShape
 from stepscope.predict.step.pipeline_time import pipeline_time
 from stepscope.predict.step.reach import reach_at
 from stepscope.predict.step.stages import Stage, stages_of
+from stepscope.predict.step.traffic import Calls, step_calls
 
 EXTRAPOLATED = 1.5
 """Widening of the interval's logarithm outside of what the calibration has seen."""
@@ -53,7 +54,8 @@ class Budget:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPrediction:
     """One step. low_s, high_s: its 80% interval. mfu: by convention; hfu: all FLOP that are computed, recomputation too;
-    None where the peak is unknown. memory: of the fullest stage, memory_stage. extrapolated: how it leaves what the
+    None where the peak is unknown. memory: of the fullest stage, memory_stage.
+    traffic: collectives of a rank in the middle of the pipeline. extrapolated: how it leaves what the
     calibration has seen. never_run: parts of the layout that stepscope itself has no run of."""
 
     model: ModelShape
@@ -67,6 +69,7 @@ class StepPrediction:
     hfu: float
     memory: StepMemory
     memory_stage: int
+    traffic: tuple[Calls, ...]
     notes: tuple[str, ...]
     extrapolated: tuple[str, ...]
 
@@ -130,9 +133,15 @@ def predict_step(
         hfu=hardware_flop_per_token(model, layout) * per_flop,
         memory=memories[fullest],
         memory_stage=fullest,
+        traffic=_traffic(model, layout, stages[len(stages) // 2]),
         notes=tuple(_notes(cluster, layout)),
         extrapolated=tuple(missing),
     )
+
+
+def _traffic(model: ModelShape, layout: Layout, stage: Stage) -> tuple[Calls, ...]:
+    have = held(model, layout, stage)
+    return step_calls(model, layout, have, layers=stage.layers, moe_layers=stage.moe_layers)
 
 
 def hardware_flop_per_token(model: ModelShape, layout: Layout) -> float:
