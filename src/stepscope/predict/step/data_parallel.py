@@ -39,7 +39,7 @@ def _replicated(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stag
     after = stage.backward / units
     tail = _tail(reduce, after, units) if layout.overlap else reduce * units
     busy = min(reduce * units, stage.backward) * (c.overlap_slowdown - 1) if layout.overlap else 0.0
-    times = layout.micro_batches if layout.sync_each else 1
+    times = layout.micro_batches if layout.syncs_each else 1
     gather = 0.0
     if layout.zero:
         whole = _gather(model, cluster, layout, stage, c)
@@ -61,14 +61,15 @@ def _sharded(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, 
     gather = _gather(model, cluster, layout, stage, c) / units
     reduce = _reduce(model, cluster, layout, stage, c) / units
     forward, backward = stage.forward / units, stage.backward / units
+    m, gathers = layout.micro_batches, 2 if layout.reshard else 1
+    reductions = m if layout.syncs_each else 1
     if not layout.overlap:
-        per_micro = units * ((2 if layout.reshard else 1) * gather + reduce)
-        return per_micro * layout.micro_batches
+        return units * (m * gathers * gather + reductions * reduce)
     slow = c.overlap_slowdown
-    end = _pass(units, gather, 0.0, forward, slow) + _pass(
-        units, gather if layout.reshard else 0.0, reduce, backward, slow
-    )
-    return max(0.0, end - stage.forward - stage.backward) * layout.micro_batches
+    there, again = _pass(units, gather, 0.0, forward, slow), gather if layout.reshard else 0.0
+    quiet, loud = (_pass(units, again, each, backward, slow) for each in (0.0, reduce))
+    end = m * there + (m - reductions) * quiet + reductions * loud
+    return max(0.0, end - m * (stage.forward + stage.backward))
 
 
 def _pass(units: int, gather: float, reduce: float, compute: float, slow: float) -> float:

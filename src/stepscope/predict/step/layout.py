@@ -27,9 +27,10 @@ class Layout:
     shard_group: ranks over which they share it (None: all; less: HSDP). reshard: parameters are gathered again for the
     backward pass (zero 3). micro_batch, global_batch: sequences, micro_batch per data-parallel rank. vpp: chunks a
     pipeline rank holds. sequence_parallel: norms and dropout split over tp too. balance: how stages share layers
-    (see stages.split). recompute ``half``: every second matrix product again. sync_each: gradients are reduced after
-    every micro-batch. grad_bytes: of a stored gradient; reduce_bytes: of one that travels. master: 4-byte copies of
-    2-byte parameters. overlap: gradient and parameter traffic runs beside computation.
+    (see stages.split). recompute ``half``: every second matrix product again. sync_each: gradients are reduced
+    after every micro-batch; None: where they are shared (zero 2 and 3), which otherwise keep them whole until the last.
+    grad_bytes: of a stored gradient; reduce_bytes: of one that travels. master: 4-byte copies of 2-byte parameters.
+    overlap: gradient and parameter traffic runs beside computation.
     """
 
     dp: int = 1
@@ -49,7 +50,7 @@ class Layout:
     sequence_parallel: bool = True
     schedule: Schedule = "1f1b"
     balance: Literal["layers", "cost"] = "layers"
-    sync_each: bool = False
+    sync_each: bool | None = None
     overlap: bool = True
     grad_bytes: int = 4
     reduce_bytes: int = 4
@@ -65,6 +66,10 @@ class Layout:
     def micro_batches(self) -> int:
         """Per data-parallel rank and step."""
         return max(1, self.global_batch // (self.dp * self.micro_batch))
+
+    @property
+    def syncs_each(self) -> bool:
+        return self.zero >= 2 if self.sync_each is None else self.sync_each
 
     @property
     def shards(self) -> int:

@@ -62,7 +62,8 @@ def stage_memory(
     if stage.last:
         logits = layout.micro_batch * layout.seq_len / layout.cp * model.vocab / layout.tp * 12.0
     params = (shared if layout.zero == 3 else n) * param_bytes
-    gradients = (shared if layout.zero >= 2 else n) * gradient_bytes
+    whole = layout.zero < 2 or not (layout.syncs_each or layout.micro_batches == 1)
+    gradients = (n if whole else shared) * gradient_bytes
     optimizer = (shared if layout.zero >= 1 else n) * optimizer_bytes
     moving = gathered + activations + logits
     return StepMemory(

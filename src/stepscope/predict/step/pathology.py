@@ -35,7 +35,7 @@ def warnings_of(prediction: StepPrediction) -> tuple[Warned, ...]:
         if seconds >= least * step:
             found.append(Warned(cause=cause, share=seconds / step, advice=advice))
 
-    if layout.sync_each and layout.micro_batches > 1:
+    if layout.syncs_each and layout.zero < 2 and layout.micro_batches > 1:
         warn("sync per micro-batch", budget.dp, 0.05, "reduce gradients once a step (no_sync, or zero=1)")
     else:
         warn("exposed gradients", budget.dp, GRADIENTS, "a larger batch per rank, or fewer data-parallel ranks")

@@ -14,23 +14,29 @@ CELLS = 3
 _PRECISION = {"fp16": "amp_fp16", "fp8": "bf16"}
 
 
-def strategy_of(layout: Layout) -> tuple[str, str]:
-    """(strategy, its mesh as YAML) that runs the layout, or ("", why none does)."""
+def cell_of(layout: Layout) -> tuple[str, str]:
+    """(the cell that runs the layout, as keys of YAML, "") or ("", why there is none)."""
     extra = [name for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
+    m, found = layout.micro_batches, ""
+    how = f"accumulation: {m}"
     if len(extra) > 1 or extra in (["cp"], ["ep"]):
         return "", f"bench has no strategy with {' and '.join(extra)}"
-    mesh = ""
     if extra == ["tp"]:
-        name = "tensor_parallel" if layout.zero == 3 or layout.dp == 1 else ""
-        mesh = f"{{dp: {layout.dp}, tp: {layout.tp}}}"
+        found = "tensor_parallel" if layout.zero == 3 or layout.dp == 1 else ""
+        how += f", mesh: {{dp: {layout.dp}, tp: {layout.tp}}}"
     elif extra == ["pp"]:
-        name = "pipeline" if layout.zero == 0 else ""
-        mesh = f"{{pp: {layout.pp}, dp: {layout.dp}}}"
+        found = "pipeline" if layout.zero == 0 or layout.dp == 1 else ""
+        options = f"schedule: {layout.schedule}, micro_batches: {m}, chunks: {layout.vpp}"
+        how = f"mesh: {{pp: {layout.pp}, dp: {layout.dp}}}, strategy_options: {{{options}}}"
+    elif layout.shard_group and layout.shard_group < layout.dp:
+        found = "hsdp"
+        how += f", mesh: {{dp_replicate: {layout.dp // layout.shard_group}, dp_shard: {layout.shard_group}}}"
     else:
-        name = ("ddp", "zero1", "", "fsdp2")[layout.zero] if layout.dp > 1 else "single"
-    if name in REGISTRY.names():
-        return name, mesh
-    return "", f"this version has no strategy {name}" if name else f"bench has no {extra[0]} with zero={layout.zero}"
+        found = ("ddp", "zero1", "", "fsdp2")[layout.zero] if layout.dp > 1 else "single"
+    if found in REGISTRY.names():
+        return f"strategy: {found}, world_size: {layout.gpus}, {how}", ""
+    what = " with ".join([*extra, f"zero={layout.zero}"])
+    return "", f"this version has no strategy {found}" if found else f"bench has no {what}"
 
 
 def matrix_yaml(model: ModelShape, layouts: Sequence[Layout]) -> str:
@@ -43,15 +49,11 @@ def matrix_yaml(model: ModelShape, layouts: Sequence[Layout]) -> str:
     first = layouts[0]
     cells, skipped = [], []
     for layout in layouts:
-        strategy, mesh = strategy_of(layout)
-        if not strategy:
-            skipped.append(f"{layout_text(layout)}: {mesh}")
+        cell, why = cell_of(layout)
+        if not cell:
+            skipped.append(f"{layout_text(layout)}: {why}")
             continue
-        where = f", mesh: {mesh}" if mesh else ""
-        cells.append(
-            f"  - {{strategy: {strategy}, world_size: {layout.gpus}{where}, accumulation: {layout.micro_batches}}}"
-            f"  # {layout_text(layout)}"
-        )
+        cells.append(f"  - {{{cell}}}  # {layout_text(layout)}")
         if len(cells) == CELLS:
             break
     if not cells:

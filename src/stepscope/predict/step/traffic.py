@@ -123,7 +123,7 @@ def step_calls(model: ModelShape, layout: Layout, held: Held, *, layers: int, mo
     found += [replace(c, count=c.count * moe_layers * passes) for c in expert_calls(model, layout)]
     found += [replace(c, count=2 * m * layout.vpp) for c in message(model, layout)]
     if layout.dp * layout.cp > 1:
-        often = m if layout.sync_each or layout.zero == 3 else 1
+        often = m if layout.syncs_each else 1
         gathers = (0, 1, 1, m * (2 if layout.reshard else 1))[layout.zero]
         units = max(layers, 1)
         found += [replace(c, count=c.count * gathers) for c in gather_calls(layout, held, units) if gathers]

@@ -13,7 +13,7 @@ from stepscope.predict.step.layout import errors
 from stepscope.predict.step.named_models import find_model
 from stepscope.predict.step.pathology import warnings_of
 from stepscope.predict.step.plan import plan
-from stepscope.predict.step.plan_matrix import matrix_yaml, strategy_of
+from stepscope.predict.step.plan_matrix import cell_of, matrix_yaml
 
 MODEL = find_model("llama3-8b")
 CLUSTER = Cluster.of("h100-sxm", 16, network="infiniband-ndr")
@@ -96,6 +96,6 @@ def test_the_matrix_has_what_bench_can_run_and_says_what_it_cannot() -> None:
     assert [cell["strategy"] for cell in document.value["include"]] == ["ddp"]
     assert document.value["include"][0]["accumulation"] == 2
     assert "bench has no strategy with tp and pp" in text
-    assert strategy_of(Layout(cp=2))[0] == ""
+    assert cell_of(Layout(cp=2))[0] == ""
     with pytest.raises(UsageError, match="can run none"):
         matrix_yaml(MODEL, layouts[:1])
