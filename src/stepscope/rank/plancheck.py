@@ -58,7 +58,8 @@ def observe(run: Callable[[], object], mesh: Mesh | None = None) -> tuple[Observ
             "set TORCH_FR_BUFFER_SIZE higher"
         )
     names = {dist.group.WORLD.group_name: "dp"} if mesh is None else mesh.group_names()  # type: ignore[union-attr]
-    return tuple(_observed(e, names) for e in entries if e["record_id"] > mark and not e["is_p2p"])
+    sizes = {name: mesh.size(dimension) if mesh else dist.get_world_size() for name, dimension in names.items()}
+    return tuple(_observed(e, names, sizes) for e in entries if e["record_id"] > mark and not e["is_p2p"])
 
 
 def check(
@@ -118,14 +119,17 @@ def _entries() -> list[dict[str, Any]]:
     return sorted(entries, key=lambda e: e["record_id"])
 
 
-def _observed(entry: dict[str, Any], groups: Mapping[str, str]) -> ObservedOp:
+def _observed(entry: dict[str, Any], groups: Mapping[str, str], sizes: Mapping[str, int]) -> ObservedOp:
     name = entry["profiling_name"].partition(":")[2].partition(" ")[0]  # "send 0->1" on NCCL
     op = OPS.get(name, name)
     dtypes = {DTYPES.get(d, d) for d in entry["input_dtypes"]}
     group = entry["process_group"][0]
+    # The list form of all_gather records the first of its outputs alone: where the group is known, inputs tell the whole.
+    by_inputs = op != "all_gather" or group in sizes
+    numel = sum(math.prod(shape) for shape in entry["input_sizes" if by_inputs else "output_sizes"])
     return ObservedOp(
         op=op,
-        numel=sum(math.prod(shape) for shape in entry["output_sizes" if op == "all_gather" else "input_sizes"]),
+        numel=numel * sizes[group] if by_inputs and op == "all_gather" else numel,
         dtype="+".join(sorted(dtypes)),
         group=groups.get(group) or _unnamed(group),
     )

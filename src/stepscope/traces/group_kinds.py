@@ -40,7 +40,7 @@ def kind_by_operations(calls: Sequence[RankCollective], forward: Sequence[bool])
 
     Messages alone: pipeline. Exchanges of all with all alone: experts. Gathers with reduce-scatters of the backward
     pass alone: sharded data parallel; of both passes: tensor parallel with a split sequence. Reductions of the forward
-    pass: tensor; of the backward pass alone: data.
+    pass, with or without gathers (of scores): tensor; of the backward pass alone: data.
     """
     count = Counter(c.op for c in calls if c.op not in ("broadcast", "barrier"))
     ahead = Counter(c.op for c, first in zip(calls, forward, strict=True) if first)
@@ -53,7 +53,7 @@ def kind_by_operations(calls: Sequence[RankCollective], forward: Sequence[bool])
         return "ep"
     if {"all_gather", "reduce_scatter"} <= ops <= {"all_gather", "reduce_scatter", "all_reduce"}:
         return "tp" if ahead["reduce_scatter"] else "dp"
-    if ops == {"all_reduce"}:
+    if "all_reduce" in ops and ops <= {"all_reduce", "all_gather"}:
         share = ahead["all_reduce"] / count["all_reduce"]
-        return "dp" if not share else "tp" if share >= _IN_FORWARD else ""
+        return "tp" if share >= _IN_FORWARD else "dp" if not share and "all_gather" not in ops else ""
     return ""

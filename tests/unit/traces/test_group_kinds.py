@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sharded_jobs import experts, fsdp, pipeline, traces_of
+from tests.sharded_jobs import experts, fsdp, pipeline, tensor, traces_of
 from tests.trace_evidence import generated
 
 from stepscope.records.trace_collectives import CollectiveGroup
 from stepscope.report import trace_sections
 from stepscope.results.evidence import Evidence
-from stepscope.traces.group_kinds import kind_by_name
+from stepscope.traces.group_kinds import kind_by_name, kind_by_operations
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,14 @@ def test_the_table_of_groups_says_it(tmp_path: Path) -> None:
     table = trace_sections.table(traces_of(fsdp(group="7"), tmp_path).traces[0].summary, "groups")
     carries = [c.key for c in table.columns].index("kind")
     assert [row.values[carries].text for row in table.rows] == ["dp (by operations)"]
+
+
+def test_scores_gathered_beside_reductions_of_the_forward_pass_are_tensor_parallel(tmp_path: Path) -> None:
+    summary = traces_of(tensor(pairs=((0, 1, 2, 3),), kind="7"), tmp_path).traces[0].summary
+    communication = summary.ranks[0].communication
+    assert communication is not None
+    calls = list(communication.collectives)
+    forward = [i % 8 < 4 for i in range(len(calls))]
+    gathers = [replace(c, op="all_gather") if i % 8 == 3 else c for i, c in enumerate(calls)]
+    assert kind_by_operations(gathers, forward) == "tp"
+    assert kind_by_operations(gathers, [False] * len(calls)) == ""

@@ -38,7 +38,8 @@ MAX_OTHER = Threshold(
 
 
 def check(evidence: Evidence) -> Said:
-    cells = timed_cells(evidence, least_ranks=2)
+    # Where a strategy communicates inside the passes, they are not computation alone.
+    cells = [each for each in timed_cells(evidence, least_ranks=2) if each.cell.run.exposed_comm_ns is not None]
     if not cells:
         return Skipped(
             reason="no finished cell on several ranks has step times", command="stepscope bench --preset strong-scaling"

@@ -1,0 +1,184 @@
+"""torch's ``parallelize_module``: layers divided over the mesh's ``tp``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import gcd
+
+from stepscope.config.options import OptionsModel
+from stepscope.records.plan import CommOp, CutModule, MemoryPlan, ModelFacts, ParallelPlan, ParameterFact, Setting
+from stepscope.strategies._common import Strategy, memory
+
+CUT_AT = {
+    "column": {"weight": 0, "bias": 0},
+    "head": {"weight": 0, "bias": 0},
+    "row": {"weight": 1},
+    "table": {"weight": 0},
+}
+"""Dimension in which a style divides a parameter; a parameter that is not named is whole on every rank."""
+
+LOSS_REDUCTIONS = 3
+"""Largest score, sum of exponentials and score of the target, each one value a position
+(torch/distributed/tensor/parallel/loss.py, torch 2.13)."""
+
+
+class TensorParallelOptions(OptionsModel):
+    """sequence_parallel: between divided layers each rank holds a share of the positions in place of all of them.
+
+    loss_parallel: the head's scores stay divided and the loss is computed from the shares.
+    """
+
+    sequence_parallel: bool = False
+    loss_parallel: bool = False
+
+
+def _requires(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> str | None:
+    plan, tp = facts.tensor_parallel, setting.size("tp")
+    if plan is None:
+        return "the workload does not say which of its layers can be divided over ranks"
+    if tp < 2:
+        return "tensor parallelism needs a mesh with 2 or more ranks in tp, such as mesh: {tp: 2}"
+    if setting.precision == "amp_fp16":
+        return "each rank of a tensor-parallel group would find another overflow and scale its loss apart: use amp_bf16"
+    if setting.clip:
+        return "torch clips no mixture of whole and divided gradients: leave clip out"
+    if options.sequence_parallel and plan.split_at is None:
+        return (
+            "sequence_parallel needs a model that treats every position alike up to its scores, and this one does not"
+        )
+    if options.loss_parallel and not any(m.style == "head" for m in plan.modules):
+        return "loss_parallel needs a head whose scores are divided, and this model's is whole on every rank"
+    return _does_not_divide(facts, plan, tp, sequence=options.sequence_parallel)
+
+
+def _does_not_divide(facts: ModelFacts, plan: ParallelPlan, tp: int, *, sequence: bool) -> str | None:
+    sizes = dict(_divided(facts, plan, sequence=sequence))
+    broken = {text: size for text, size in sizes.items() if size % tp}
+    if not broken:
+        return None
+    common = gcd(*sizes.values())
+    fitting = [str(n) for n in range(2, common + 1) if common % n == 0][:6]
+    what = ", ".join(f"{text} ({size})" for text, size in list(broken.items())[:3])
+    fix = f"tp {' or '.join(fitting)} would" if fitting else "no tp does: change the model"
+    return f"tp {tp} does not divide {what}; {fix}"
+
+
+def _divided(facts: ModelFacts, plan: ParallelPlan, *, sequence: bool) -> Iterator[tuple[str, int]]:
+    """What has to be a multiple of tp."""
+    if plan.heads is not None:
+        yield "the attention heads", plan.heads
+    for module, inputs, outputs in _sized(facts, plan):
+        if module.style in ("column", "head"):
+            yield f"the outputs of {module.name}", outputs
+        elif module.style == "row":
+            yield f"the inputs of {module.name}", inputs
+        elif module.style == "table":
+            yield f"the rows of {module.name}", inputs
+        elif sequence:
+            yield "the positions", module.positions
+
+
+def _sized(facts: ModelFacts, plan: ParallelPlan) -> Iterator[tuple[CutModule, int, int]]:
+    """Each module with the width of its inputs and outputs; of a table, its rows and their width."""
+    shapes = {p.name: p.shape or () for p in facts.parameters}
+    for module in plan.modules:
+        shape = shapes[f"{module.name}.weight"]
+        inputs, outputs = shape if module.style == "table" else (shape[-1], shape[0])
+        yield module, inputs, outputs
+
+
+def share(facts: ModelFacts, tp: int) -> ModelFacts:
+    """The model that one rank of ``tp`` holds."""
+    cuts = {
+        f"{m.name}.{name}": dim
+        for m in (facts.tensor_parallel.modules if facts.tensor_parallel else ())
+        for name, dim in CUT_AT.get(m.style, {}).items()
+    }
+
+    def part(p: ParameterFact) -> ParameterFact:
+        at = cuts.get(p.name)
+        if at is None or p.shape is None:
+            return p
+        shape = tuple(n // tp if d == at else n for d, n in enumerate(p.shape))
+        return replace(p, numel=p.numel // tp, shape=shape)
+
+    return replace(facts, parameters=tuple(map(part, facts.parameters)))
+
+
+def _comm_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> tuple[CommOp, ...]:
+    plan = facts.tensor_parallel
+    assert plan is not None
+    stored = facts.parameters[0].dtype
+    computed = {"amp_bf16": "bfloat16"}.get(setting.precision, stored)
+    sequence = options.sequence_parallel
+    forward: list[CommOp] = []
+    backward: list[CommOp] = []
+
+    def op(name: str, width: int, phase: str, dtype: str = stored) -> CommOp:
+        numel = setting.micro_batch * module.positions * width
+        return CommOp(op=name, numel=numel, dtype=dtype, phase=phase, group="tp", module=module.name, blocking=True)
+
+    for number, (module, inputs, outputs) in enumerate(_sized(facts, plan)):
+        collect, spread = ("all_gather", "reduce_scatter") if sequence else ("", "all_reduce")
+        if module.style in ("column", "head"):
+            # The batch itself takes no gradient.
+            if number or sequence:
+                backward.append(op(spread, inputs, "backward"))
+            if sequence:
+                forward.append(op(collect, inputs, "forward"))
+            if module.style == "head" and not options.loss_parallel:
+                forward.append(op("all_gather", outputs, "forward", computed))
+        elif module.style == "row":
+            forward.append(op(spread, outputs, "forward", computed))
+            if sequence:
+                backward.append(op(collect, outputs, "backward", computed))
+        elif module.style == "table":
+            forward.append(op("all_reduce", outputs, "forward"))
+            if sequence:
+                backward.append(op(collect, outputs, "backward"))
+    if options.loss_parallel:
+        module = replace(plan.modules[-1], name="loss")
+        dtype = stored if stored == "float64" else "float32"
+        forward += [op("all_reduce", 1, "forward", dtype)] * LOSS_REDUCTIONS
+    return (*((*forward, *reversed(backward)) * setting.accumulation), *_norms(facts, plan, sequence=sequence))
+
+
+def _norms(facts: ModelFacts, plan: ParallelPlan, *, sequence: bool) -> Iterator[CommOp]:
+    """A rank's gradient of a norm is that of its positions."""
+    names = {f"{m.name}.{part}": m.name for m in plan.modules if m.style == "norm" for part in ("weight", "bias")}
+    for p in facts.parameters:
+        if sequence and p.name in names:
+            yield CommOp(
+                op="all_reduce",
+                numel=p.numel,
+                dtype=p.dtype,
+                phase="after_backward",
+                group="tp",
+                module=names[p.name],
+                members=(p.name,),
+                blocking=True,
+            )
+
+
+def _memory_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> MemoryPlan:
+    del options
+    return memory(share(facts, setting.size("tp")), setting)
+
+
+STRATEGY = Strategy(
+    key="tensor_parallel",
+    summary="torch's column- and row-wise layers over the mesh's tp",
+    options=TensorParallelOptions,
+    comm_plan=_comm_plan,
+    requires=_requires,
+    memory_plan=_memory_plan,
+    dimensions=frozenset({"tp"}),
+    sharded=True,
+    variants=(
+        {},
+        {"sequence_parallel": True},
+        {"loss_parallel": True},
+        {"sequence_parallel": True, "loss_parallel": True},
+    ),
+)

@@ -1,0 +1,193 @@
+"""Tensor parallelism of the real workloads: gradients of one process, and the very collectives of the plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from stepscope.config.precision import parameter_dtype
+from stepscope.rank.mesh import Mesh
+from stepscope.rank.plancheck import check, observe
+from stepscope.rank.precision import Numerics
+from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
+from stepscope.rank.workloads import REGISTRY as MODULES
+from stepscope.rank.workloads import Task
+from stepscope.records.plan import InputNeeds, ModelFacts, Setting
+from stepscope.records.samples import PlanCheck
+from stepscope.strategies.tensor_parallel import STRATEGY
+from stepscope.workloads import REGISTRY as WORKLOADS
+
+EXACT = 1e-12
+TEXT = {"d_model": 24, "n_heads": 6, "num_layers": 2, "dim_feedforward": 48, "max_seq_len": 6, "vocab_size": 54}
+MODELS: dict[str, tuple[dict[str, Any], InputNeeds]] = {
+    "gpt": (TEXT, InputNeeds(kind="lm", seq_len=6, vocab_size=54)),
+    "text_classifier": (TEXT, InputNeeds(kind="tokens", seq_len=6, vocab_size=54, num_classes=3)),
+    "mlp": ({"layers": [24, 12, 18]}, InputNeeds(kind="features", num_features=10, num_classes=6)),
+    "deep_mlp": ({"depth": 4, "width": 12}, InputNeeds(kind="features", num_features=12, num_classes=12)),
+}
+EVEN = 3
+"""Samples of a micro-step in a full window."""
+
+
+def uneven(micro_step: int, shard: int) -> int:
+    """The same in the tail of an epoch: the second shard has nothing at first."""
+    return 2 + micro_step - 2 * shard
+
+
+def built(workload: str, dtype: str = "float64") -> tuple[Task, ModelFacts, InputNeeds]:
+    model, needs = MODELS[workload]
+    family = WORKLOADS.load(workload)
+    options = family.options(**model)
+    torch.manual_seed(5)
+    task = MODULES.load(workload)(options, needs, family.losses[0])
+    task.module.to(getattr(torch, dtype))
+    return task, family.facts(options, needs, dtype), needs
+
+
+def batch(needs: InputNeeds, samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    if needs.kind == "features":
+        x = torch.randn(samples, needs.num_features or 1, generator=generator, dtype=torch.float64)
+    else:
+        x = torch.randint(1, needs.vocab_size or 1, (samples, needs.seq_len or 1), generator=generator)
+    if needs.kind == "lm":
+        return x, x.roll(1, dims=1)
+    return x, torch.randint(needs.num_classes or 1, (samples,), generator=generator)
+
+
+def setting(world_size: int, shape: dict[str, int], accumulation: int = 1, **options: Any) -> Setting:
+    return Setting(
+        device="cpu",
+        backend="gloo",
+        world_size=world_size,
+        mesh=shape,
+        optimizer="adamw",
+        accumulation=accumulation,
+        **{"precision": "fp32", "micro_batch": EVEN} | options,
+    )
+
+
+def local_bytes(tensors: Iterable[Tensor]) -> int:
+    """What this rank holds of them."""
+    local = [t.to_local() if isinstance(t, DTensor) else t for t in tensors]
+    return sum(t.numel() * t.element_size() for t in local)
+
+
+@dataclass
+class Seen:
+    errors: list[float]
+    check: PlanCheck
+    updates: object
+    held: tuple[int, int]
+    parameters: Tensor
+
+
+def train(mesh: Mesh, workload: str, shape: dict[str, int], variant: dict[str, Any], accumulation: int) -> Seen:
+    mesh = mesh.shaped(shape)
+    task, facts, needs = built(workload)
+    plain, _, _ = built(workload)
+    options = STRATEGY.options(**variant)
+    session = IMPLEMENTATIONS.load("tensor_parallel")(task.module, mesh, options, facts)
+    optimizer = session.optimizer(torch.optim.AdamW, lr=0.1)
+    errors: list[float] = []
+    for even in (True, False):
+        shards = [
+            [batch(needs, EVEN if even else uneven(i, d), 10 * i + d) for d in range(mesh.data_size)]
+            for i in range(accumulation)
+        ]
+        total = sum(len(x) for micro in shards for x, _ in micro)
+        plain.module.load_state_dict(session.full_parameters(), strict=False)
+        plain.module.zero_grad()
+        for x, y in (shard for micro in shards for shard in micro):
+            (plain.loss_sum(plain.module(x), y) / total).backward()
+
+        def window(shards: list[list[tuple[Tensor, Tensor]]] = shards, total: int = total) -> None:
+            for index, micro in enumerate(shards):
+                x, y = micro[mesh.data_rank]
+                with session.micro_step(last=index == len(shards) - 1):
+                    loss = task.loss_sum(task.forward(session.trainable, x), y) / total * session.loss_factor
+                    loss.backward()
+            session.finish()
+
+        observed = observe(window, mesh)
+        if even:
+            plan = STRATEGY.comm_plan(facts, setting(mesh.world_size, shape, accumulation), options)
+            checked = check(plan, observed)
+        found = session.full_gradients()
+        expected = {n: p.grad for n, p in plain.module.named_parameters() if p.grad is not None}
+        assert found.keys() == expected.keys()
+        ours, theirs = (torch.cat([g[n].flatten() for n in expected]) for g in (found, expected))
+        errors.append(float((ours - theirs).norm() / theirs.norm()))
+        updates = observe(optimizer.step, mesh)
+        session.zero_grad()
+    flat = torch.cat([p.flatten() for p in session.full_parameters().values()])
+    session.close()
+    state = [t for s in optimizer.state.values() for t in s.values() if t.dim()]
+    return Seen(errors, checked, updates, (local_bytes(session.parameters), local_bytes(state)), flat)
+
+
+SEQUENCE, LOSS = {"sequence_parallel": True}, {"loss_parallel": True}
+CASES = [
+    ("gpt", {"tp": 2}, {}, 3),
+    ("gpt", {"tp": 2}, SEQUENCE, 1),
+    ("gpt", {"tp": 2}, LOSS, 1),
+    ("gpt", {"tp": 3}, SEQUENCE | LOSS, 3),
+    ("text_classifier", {"tp": 2}, {}, 1),
+    ("mlp", {"tp": 3}, {}, 3),
+    ("deep_mlp", {"tp": 2}, {}, 1),
+]
+
+
+@pytest.mark.parametrize(("workload", "shape", "variant", "accumulation"), CASES, ids=str)
+def test_gradients_and_collectives_are_as_planned(
+    pools: Any, workload: str, shape: dict[str, int], variant: dict[str, Any], accumulation: int
+) -> None:
+    world = math.prod(shape.values())
+    _, facts, _ = built(workload)
+    memory = STRATEGY.memory_plan(facts, setting(world, shape), STRATEGY.options(**variant))
+    seen = pools(world).run(train, workload, shape, variant, accumulation)
+    for rank in seen:
+        assert rank.check.unavailable is None
+        assert rank.check.observed == rank.check.expected
+        assert max(rank.errors) <= EXACT
+        assert rank.updates == (), "the optimizer communicates"
+        assert rank.held == (memory.parameter_bytes, memory.optimizer_bytes)
+        assert torch.equal(rank.parameters, seen[0].parameters)
+
+
+def collectives(mesh: Mesh, shape: dict[str, int], variant: dict[str, Any], precision: str) -> PlanCheck:
+    mesh = mesh.shaped(shape)
+    numerics = Numerics(precision, mesh.device)
+    task, facts, needs = built("gpt", parameter_dtype(precision))
+    options = STRATEGY.options(**variant)
+    numerics.prepare(task.module)
+    session = IMPLEMENTATIONS.load("tensor_parallel")(task.module, mesh, options, facts)
+
+    def step() -> None:
+        x, y = batch(needs, EVEN, 1)
+        with session.micro_step(last=True):
+            with numerics.autocast():
+                loss = task.loss_sum(session.trainable(x), y)
+            numerics.backward(loss)
+        session.finish()
+
+    observed = observe(step, mesh)
+    session.close()
+    numerics.close()
+    where = setting(mesh.world_size, shape, precision=precision)
+    return check(STRATEGY.comm_plan(facts, where, options), observed)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "amp_bf16"])
+@pytest.mark.parametrize("variant", [{}, SEQUENCE | LOSS], ids=str)
+def test_what_travels_in_which_precision_is_planned(pools: Any, variant: dict[str, Any], precision: str) -> None:
+    for verdict in pools(2).run(collectives, {"tp": 2}, variant, precision):
+        assert verdict.unavailable is None
+        assert verdict.observed == verdict.expected
