@@ -29,16 +29,18 @@ class Row:
     shape: Shapes | None = None
     size_bytes: int | None = None
     flop: int | None = None
+    values: str | None = None
 
 
 def op(
     name: str, start: int, end: int, *, thread: str = "main", dims: str | None = None, types: str = "[]",
     external_id: int = NONE, forward_thread: int = NONE, flop: int | None = None,
+    values: str | None = None,
 ) -> Row:  # fmt: skip
     shape = None if dims is None else Shapes(dims=dims, types=types)
     return Row(
         name=name, category=Category.CPU_OP, start=start, end=end, thread=thread, shape=shape,
-        external_id=external_id, forward_thread=forward_thread, flop=flop,
+        external_id=external_id, forward_thread=forward_thread, flop=flop, values=values,
     )  # fmt: skip
 
 
@@ -114,6 +116,7 @@ def events(rows: Sequence[Row], *, memory: MemoryInstants | None = None) -> Even
         shapes=tuple(shapes),
         copied_bytes={i: r.size_bytes for i, r in enumerate(rows) if r.size_bytes is not None},
         flop={i: r.flop for i, r in enumerate(rows) if r.flop is not None},
+        values={i: r.values for i, r in enumerate(rows) if r.values is not None},
         memory=memory,
     )
 

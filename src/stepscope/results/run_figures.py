@@ -122,6 +122,8 @@ FIGURES = (
     Figure(int | None, "run.threads_per_rank", "threads_per_rank"),
     Figure(Mapping[str, Any], "run.varied", "varied"),
     _both("notes", tuple[str, ...]),
+    _both("model_flop", float | None),
+    _both("mfu", float | None),
 )
 """In the order of their columns, as docs/reference/formats.md pins it for stepscope.bench/1."""
 

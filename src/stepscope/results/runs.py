@@ -21,6 +21,7 @@ from stepscope.records.samples import PHASES, EpochResult
 from stepscope.records.training import Epoch, Measured, PhaseTimes, TrainingRun
 from stepscope.results.figures import epoch_time
 from stepscope.results.labels import cell_labels
+from stepscope.results.mfu import mfu
 from stepscope.results.scaling import with_baselines
 from stepscope.stats import measured
 from stepscope.stats.measured import Estimate
@@ -31,11 +32,12 @@ from stepscope.store.reader import read_bytes, read_cell, read_cells, read_if_th
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """num_parameters: trainable elements of the model. comm_bytes_per_step: payload of one rank's optimizer
-    step.
+    step. train_flop_per_sample: forward and backward, 3 x forward.
     """
 
     num_parameters: int
     comm_bytes_per_step: int
+    train_flop_per_sample: int | None = None
 
 
 def plan_of(spec: CellSpec) -> Planned | Unavailable:
@@ -49,7 +51,11 @@ def plan_of(spec: CellSpec) -> Planned | Unavailable:
         specs = specs_of(spec)
     except (UsageError, ValueError) as error:  # ValueError: pydantic refuses the options
         return Unavailable(f"no plan for cell {spec.cell_id}: {error}")
-    return Planned(num_parameters=specs.facts.num_parameters, comm_bytes_per_step=specs.comm_bytes_per_step)
+    return Planned(
+        num_parameters=specs.facts.num_parameters,
+        comm_bytes_per_step=specs.comm_bytes_per_step,
+        train_flop_per_sample=specs.facts.train_flops_per_sample or None,
+    )
 
 
 NOT_IN_MATRIX = "not in this matrix: kept from an earlier run in the same folder"
@@ -216,9 +222,12 @@ def _figures(run: TrainingRun, cell: CellResult, plan: Planned | Unavailable | N
         else _as_measured(measured.estimate(measured.slowest(common.full, "exposed_comm_ns"))),
         comm_bytes_per_step=plan.comm_bytes_per_step if isinstance(plan, Planned) else None,
         comm_source=_source(cell),
+        model_flop=_model_flop(spec, plan),
         peak_memory_bytes=measured.peak_memory(cell.summaries),
         train_loss=measured.mean_loss(common.timed),
     )
+    used = mfu(run)
+    run = replace(run, mfu=None if isinstance(used, Unavailable) else used)
     if spec.epochs is None:
         run = _estimated_epoch(run)
     else:
@@ -234,6 +243,11 @@ def _figures(run: TrainingRun, cell: CellResult, plan: Planned | Unavailable | N
             epoch_estimated=None if epoch is None else False,
         )
     return replace(run, notes=tuple(dict.fromkeys(notes)))
+
+
+def _model_flop(spec: CellSpec, plan: Planned | Unavailable | None) -> float | None:
+    known = plan.train_flop_per_sample if isinstance(plan, Planned) else None
+    return None if known is None else float(known * spec.global_batch)
 
 
 def _source(cell: CellResult) -> str | None:

@@ -21,6 +21,7 @@ from stepscope.traces.device_scan import Row
 from stepscope.traces.events import (
     CATEGORIES,
     NONE,
+    WITH_VALUES,
     Category,
     CollectiveArgs,
     Events,
@@ -88,6 +89,7 @@ class ColumnBuilder:
         self._collectives: dict[int, CollectiveArgs] = {}
         self._copied: dict[int, int] = {}
         self._flop: dict[int, int] = {}
+        self._values: dict[int, str] = {}
         self._copy_gb_per_s: dict[int, float] = {}
         self._wide_streams: dict[int, int] = {}
         self._count = 0
@@ -240,6 +242,9 @@ class ColumnBuilder:
         )
         for i in np.flatnonzero(codes == Category.OTHER).tolist():
             self.foreign[categories[i], _id_text(events[i].pid)] += 1
+        for i in [i for i, e in enumerate(events) if e.name in WITH_VALUES and e.args is not None]:
+            if args[i].values is not NO_TEXT:
+                self._values[self._count + i] = bytes(args[i].values).decode()
         self._sparse(args, codes, categories, ts_ns, duration)
         self._count += len(events)
 
@@ -328,7 +333,7 @@ class ColumnBuilder:
         self.profiler_window_ns = part.profiler_window_ns or self.profiler_window_ns
 
     def _by_event(self) -> tuple[dict[int, Any], ...]:
-        return self._collectives, self._copied, self._flop, self._copy_gb_per_s, self._wide_streams
+        return self._collectives, self._copied, self._flop, self._copy_gb_per_s, self._wide_streams, self._values
 
     def build(self) -> Events:
         """The columns of everything added; the builder is empty afterwards."""
@@ -351,6 +356,7 @@ class ColumnBuilder:
             collectives=self._collectives,
             copied_bytes=self._copied,
             flop=self._flop,
+            values=self._values,
             copy_gb_per_s=self._copy_gb_per_s,
             wide_streams=self._wide_streams,
             memory=_memory_table(self._memory) if self._memory else None,

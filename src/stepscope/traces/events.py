@@ -109,6 +109,16 @@ class Shapes:
     types: str
 
 
+WITH_VALUES = frozenset({
+    "aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_flash_attention_backward",
+    "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+    "aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_efficient_attention_backward",
+    "aten::_scaled_dot_product_cudnn_attention", "aten::_scaled_dot_product_cudnn_attention_backward",
+    "aten::convolution", "aten::convolution_backward",
+})  # fmt: skip
+"""Operators whose FLOP the shapes of their tensors do not tell (causal, stride): of these the other inputs are kept, too."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Events:
     """All spans of one rank, in file order. Columns have one entry per event; NONE where nothing was recorded.
@@ -136,6 +146,7 @@ class Events:
     collectives: dict[int, CollectiveArgs] = field(default_factory=dict)  # by event index
     copied_bytes: dict[int, int] = field(default_factory=dict)  # by event index: memcpy and memset sizes
     flop: dict[int, int] = field(default_factory=dict)  # by event index, where the profiler recorded it
+    values: dict[int, str] = field(default_factory=dict)  # by event index: JSON of other inputs, WITH_VALUES
     copy_gb_per_s: dict[int, float] = field(default_factory=dict)  # by event index: as the profiler recorded it
     wide_streams: dict[int, int] = field(default_factory=dict)  # by event index: numbers beyond int32, as written
     memory: MemoryInstants | None = None

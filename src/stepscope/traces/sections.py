@@ -74,6 +74,15 @@ class _Shared:
     gaps: IdleGaps | None
 
 
+def can_have_mfu(trace: RankTrace) -> bool:
+    """Whether FLOP and peak may be known: what the utilisation of any other trace says is why it is not."""
+    if not trace.meta.device_names or not (trace.events.flop or len(trace.events.shapes)):
+        return False
+    from stepscope.hardware.lookup import find
+
+    return not isinstance(find(trace.meta.device_names[0]), Unavailable)
+
+
 def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted) -> RankPass:
     """The sections that are computed, and imported, only where asked for."""
     activity, launches = shared.activity, shared.launches
@@ -86,19 +95,20 @@ def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted
             return None
         return value
 
-    if asked & {"operators", "utilisation"}:
+    used = "utilisation" in asked or ("mfu" in asked and can_have_mfu(trace))
+    if used or "operators" in asked:
         from stepscope.traces.operators import operator_links, operator_table
 
         links = operator_links(trace.events, launches)
         if "operators" in asked:
             table = operator_table(trace, launches, links=links, sort=wanted.sort, limit=wanted.limit)
             result = replace(result, operators=table)
-        if "utilisation" in asked:
+        if used:
             from stepscope.traces.utilisation import utilisation
 
             model, executed = wanted.model_flop, wanted.hardware_flop
-            used = utilisation(trace, result.steps, model_flop=model, hardware_flop=executed, links=links)
-            result = replace(result, utilisation=used)
+            share = utilisation(trace, result.steps, model_flop=model, hardware_flop=executed, links=links)
+            result = replace(result, utilisation=share)
         del links
     if "kernels" in asked:
         from stepscope.traces.kernels import kernel_table

@@ -14,12 +14,14 @@ from stepscope.core.units import format_percent
 from stepscope.hardware.lookup import find
 from stepscope.records.trace_budget import StepBudget
 from stepscope.records.trace_utilisation import StepUtilisation, Utilisation
+from stepscope.stats import spans
 from stepscope.traces.events import NONE, Category, Events, RankTrace, Shapes
 from stepscope.traces.flop import MATRIX_PRODUCTS, flop_by_event, uncounted_products
 from stepscope.traces.kernel_dtypes import kernel_dtype
 from stepscope.traces.kernel_kinds import MATRIX, kernel_kind
 from stepscope.traces.links import launches_of
 from stepscope.traces.operators import OperatorLinks, operator_links
+from stepscope.traces.phases import AUTOGRAD
 from stepscope.traces.steps import step_marks
 
 Ints = NDArray[np.int64]
@@ -46,9 +48,10 @@ def utilisation(
     """MFU and HFU over ``steps`` (the rank's; their parts' window is the step time).
 
     ``model_flop`` and ``hardware_flop`` are per step over all ``devices``. Without them the FLOP that the trace records
-    (or its matrix products from their shapes) are hardware FLOP of this rank alone, as executed; they say nothing of
-    the model's, since recomputation is among them; they are unknown where they cover too little of the time of the
-    matrix kernels (``MIN_COVERAGE``: compiled code, CUDA graphs). ``links`` as for ``matrix_work``.
+    (or its matrix products from their shapes) are hardware FLOP of this rank alone, as executed, and the model's are 3
+    times those outside of the backward pass, where there is one: what is recomputed in it does not count. Both are
+    unknown where they cover too little of the time of the matrix kernels (``MIN_COVERAGE``: compiled code, CUDA graphs).
+    ``links`` as for ``matrix_work``.
     """
     events = trace.events
     name = trace.meta.device_names[0] if trace.meta.device_names else None
@@ -60,12 +63,12 @@ def utilisation(
     if model_flop is not None or hardware_flop is not None:
         source = "given"
     else:
-        hardware_flop, source, incomplete, why = _executed(events)
+        hardware_flop, model_flop, source, incomplete, why = _executed(events)
         devices = 1
         if why is None and work.coverage is not None:
             coverage = work.coverage
             if coverage < MIN_COVERAGE:
-                hardware_flop = None
+                hardware_flop = model_flop = None
                 why = (
                     f"FLOP unknown: recorded for {format_percent(coverage)} of the time of matrix kernels, "
                     f"{format_percent(MIN_COVERAGE, digits=0)} is needed (compiled code, CUDA graphs and launches "
@@ -143,15 +146,16 @@ def _impossible(mfu: float | None, hfu: float | None) -> str | None:
     )
 
 
-def _executed(events: Events) -> tuple[float | None, str | None, tuple[str, ...], str | None]:
-    """FLOP per step as executed, where from, what is not counted, or why it is not known."""
+def _executed(events: Events) -> tuple[float | None, float | None, str | None, tuple[str, ...], str | None]:
+    """FLOP per step as executed and as the model asks, where from, what is not counted, or why it is not known."""
     chosen = events.where(Category.CPU_OP)
     flop, source, why = flop_by_event(events, chosen)
     if why is not None:
-        return None, None, (), f"FLOP unknown: {why}; give the model's"
+        return None, None, None, (), f"FLOP unknown: {why}; give the model's"
     missing = uncounted_products(events)
     if missing:
         return (
+            None,
             None,
             None,
             missing,
@@ -162,10 +166,18 @@ def _executed(events: Events) -> tuple[float | None, str | None, tuple[str, ...]
         )
     marks = step_marks(events)
     if not len(marks):
-        return None, None, (), None
-    inside = (events.ts_ns[chosen] >= marks.starts[0]) & (events.ts_ns[chosen] < marks.ends[-1])
-    counted = flop[inside & (flop > 0)]
-    return float(counted.sum()) / len(marks), source, (), None
+        return None, None, None, (), None
+    starts = events.ts_ns[chosen]
+    counts = (starts >= marks.starts[0]) & (starts < marks.ends[-1]) & (flop > 0)
+    autograd = events.named(lambda name: name.startswith(AUTOGRAD)) & (events.category == Category.CPU_OP)
+    backward = spans.union(events.ts_ns[autograd], events.end_ns[autograd])
+    steps = len(marks)
+    model = None
+    if len(backward):
+        inside = np.searchsorted(backward.starts, starts, side="right") - 1
+        within = (inside >= 0) & (starts < backward.ends[np.maximum(inside, 0)])
+        model = 3.0 * float(flop[counts & ~within].sum()) / steps
+    return float(flop[counts].sum()) / steps, model, source, (), None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ NO_TEXT = msgspec.Raw(b"")
 
 class Args(msgspec.Struct, gc=False, rename={
     "external_id": "External id", "sequence": "Sequence number", "forward_thread": "Fwd thread id",
-    "dims": "Input Dims", "types": "Input type", "collective": "Collective name",
+    "dims": "Input Dims", "types": "Input type", "values": "Concrete Inputs", "collective": "Collective name",
     "in_elements": "In msg nelems", "out_elements": "Out msg nelems",
     "group_name": "Process Group Name", "group_description": "Process Group Description",
     "group_size": "Group size", "group_ranks": "Process Group Ranks", "group_sequence": "Seq",
@@ -29,6 +29,7 @@ class Args(msgspec.Struct, gc=False, rename={
     forward_thread: int = NONE
     dims: msgspec.Raw = NO_TEXT
     types: msgspec.Raw = NO_TEXT
+    values: msgspec.Raw = NO_TEXT
     copied: int | str = NONE
     copy_gb_per_s: float | None = None
     size: int | str = NONE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.hand_events import Row, kernel, launch, mark, op, trace
 
@@ -126,6 +128,68 @@ def test_a_kernel_that_names_no_type_takes_its_operators_half_precision_inputs()
     product = op("aten::mm", 0, 20, dims="[[64, 32], [32, 16]]", types=half)
     named = trace(product, launch(5, 6, 1), kernel("ampere_s16816gemm_128x64", 10, 90, 1))
     assert matrix_dtype(named.events) == ("bf16", "kernels")
+
+
+def test_the_models_flop_are_three_forward_passes_whatever_backward_recomputes() -> None:
+    """2 steps; the second product in backward is the forward pass's, run again."""
+    dims = "[[64, 32], [32, 16]]"
+    rows = [
+        each
+        for at in (0, 1000)
+        for each in (
+            op("aten::mm", at, at + 20, dims=dims),
+            op("autograd::engine::evaluate_function: MmBackward0", at + 100, at + 400, thread="autograd"),
+            *(op("aten::mm", at + begin, at + begin + 20, dims=dims, thread="autograd") for begin in (110, 150, 200)),
+        )
+    ]
+    launches = [launch(at + 5, at + 6, n + 10) for n, at in enumerate((0, 1000))]
+    products = [
+        kernel("ampere_bf16_s16816gemm_bf16_128x64", at + 7, at + 900, n + 10) for n, at in enumerate((0, 1000))
+    ]
+    marks = [mark("ProfilerStep#1", 0, 1000), mark("ProfilerStep#2", 1000, 2000)]
+    found = of(trace(*marks, *rows, *launches, *products, device_names=A100))
+    one = 2 * 64 * 32 * 16
+    assert (found.model_flop, found.hardware_flop) == (3 * one, 4 * one)
+    assert found.mfu is not None
+    assert found.hfu == pytest.approx(found.mfu * 4 / 3)
+
+
+IMAGE, WEIGHT, GRADIENT = "[2, 3, 8, 8]", "[4, 3, 3, 3]", "[2, 4, 4, 4]"
+SDP = "aten::_scaled_dot_product"
+FORWARD_CONV = 2 * 2 * 4 * 4 * 4 * 3 * 3 * 3
+ATTENTION = 2 * 2 * 4 * 16 * 16 * (8 + 8)
+QKV = "[2, 4, 16, 8], [2, 4, 16, 8], [2, 4, 16, 8]"
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "values", "flop"),
+    [
+        ("aten::convolution", f"[{IMAGE}, {WEIGHT}, [4]]",
+         ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"], FORWARD_CONV),
+        ("aten::convolution", f"[{GRADIENT}, [4, 3, 2, 2], []]",
+         ["", "", "", "[2]", "[0]", "[1]", "True", "[0]", "1"], 2 * 2 * 4 * 4 * 4 * 3 * 2 * 2),
+        ("aten::convolution_backward", f"[{GRADIENT}, {IMAGE}, {WEIGHT}]",
+         ["", "", "", "[4]", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "[True, True, True]"], 2 * FORWARD_CONV),
+        ("aten::convolution_backward", f"[{GRADIENT}, {IMAGE}, {WEIGHT}]",
+         ["", "", "", "[4]", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "[False, True, True]"], FORWARD_CONV),
+        (f"{SDP}_flash_attention_for_cpu", f"[{QKV}]", ["", "", "", "0.", "False", "", ""], ATTENTION),
+        (f"{SDP}_flash_attention_for_cpu", f"[{QKV}]", ["", "", "", "0.", "True", "", ""], ATTENTION / 2),
+        (f"{SDP}_flash_attention_for_cpu_backward", f"[[2, 4, 16, 8], {QKV}]",
+         ["", "", "", "", "", "", "0.", "True", "", ""], ATTENTION / 2 * 2.5),
+    ],
+)  # fmt: skip
+def test_convolutions_and_attention_are_counted_from_shapes_and_other_inputs(
+    name: str, dims: str, values: list[str], flop: float
+) -> None:
+    product = op(name, 5, 20, dims=dims, values=json.dumps(values))
+    found = of(
+        trace(
+            op("aten::conv2d" if "conv" in name else f"{SDP}_attention", 1, 30),
+            product,
+            mark("ProfilerStep#1", 0, 1000),
+        )
+    )
+    assert (found.hardware_flop, found.flop_incomplete) == (flop, ())
 
 
 def test_convolutions_make_the_executed_flop_unknown_instead_of_too_small() -> None:

@@ -36,6 +36,7 @@ from stepscope.records.finding import Advice, Finding
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import setting
+from stepscope.results.mfu import CONVENTION
 from stepscope.results.pairs import Pair, name_of, pairs
 from stepscope.results.scaling import superlinear_reasons
 from stepscope.stats.scaling import SUPERLINEAR
@@ -129,11 +130,12 @@ def _utilisation(evidence: Evidence) -> Iterator[Finding]:
         if worst is not None and worst.mfu is not None and worst.mfu > MAX_MFU.value:
             yield _mfu(f"{trace.name}, rank {worst.rank}", worst.mfu, worst.formula)
     for run in evidence.runs:
-        value = setting(run.settings, "mfu")
+        value = run.mfu if run.mfu is not None else setting(run.settings, "mfu")
         if isinstance(value, (int, float)) and value > MAX_MFU.value and run.status == "ok":
             share = value / 100 if value > 2 else value  # a source that writes per cent
             if share > MAX_MFU.value:
-                yield _mfu(name_of(run), share, "as the source states it", wrong=(run.run_id,))
+                how = "as the source states it" if run.model_flop is None else CONVENTION
+                yield _mfu(name_of(run), share, how, wrong=(run.run_id,))
 
 
 def _mfu(name: str, mfu: float, how: str, *, wrong: tuple[str, ...] = ()) -> Finding:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_count, format_percent
 from stepscope.core.words import listed
 from stepscope.records.training import ScalingRow, TrainingRun
@@ -17,6 +18,7 @@ from stepscope.report.table import (
     binary_size,
     duration,
     figure,
+    percent,
     size,
     tabled,
     times,
@@ -33,20 +35,21 @@ from stepscope.report.views._training import (
 )
 from stepscope.results.figures import best_accuracy, epoch_time, exposed_fraction, too_short, train_loss
 from stepscope.results.labels import failure_label, ranks_label
+from stepscope.results.mfu import CONVENTION, mfu
 from stepscope.results.scaling import speedups
 
 MAX_NAMED = 3
 
 CELLS = (
     "model", "dataset", "num_parameters", "device", "strategy", "world_size", "precision", "accumulation", "global_batch",
-    "epoch_ns", "step_ns", "exposed_comm_ns", "comm_bytes", "samples_per_s", "speedup", "efficiency", "best_accuracy",
+    "epoch_ns", "step_ns", "exposed_comm_ns", "comm_bytes", "samples_per_s", "speedup", "efficiency", "mfu", "best_accuracy",
     "peak_memory_bytes",
 )  # fmt: skip
 """What ``bench`` prints of the cells of one run folder."""
 
 PAPER = (
     "group", "label", "world_size", "global_batch", "epochs", "epoch_ns", "step_ns", "samples_per_s", "exposed_fraction",
-    "speedup", "efficiency", "train_loss", "best_accuracy", "peak_memory_bytes",
+    "speedup", "efficiency", "mfu", "train_loss", "best_accuracy", "peak_memory_bytes",
 )  # fmt: skip
 """What of runs of any source a page of paper holds."""
 
@@ -129,6 +132,7 @@ def _columns(runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_e
             "efficiency", "efficiency", lambda run: efficiency_value(scaling.get(run.run_id)), whole,
             short_title="eff", drop=7,
         ),
+        Column("mfu", "MFU", lambda run: run.mfu, percent, drop=2),
         Column("train_loss", "train loss", train_loss, figure, short_title="loss", drop=4),
         Column("best_accuracy", "best accuracy", best_accuracy, Format("{:.4f}".format), short_title="acc'y", drop=5),
         Column(
@@ -189,6 +193,7 @@ def _footnotes(
             f"speed-up: throughput over the baseline's, from {', '.join(dict.fromkeys(row.basis for row in rows))}"
             f"{f' ({how})' if how else ''}; efficiency: speed-up / ranks."
         )
+    notes += _mfu_footnotes(done)
     ours = [run for run in done if run.workload is not None]
     notes += _thread_footnotes(ours)
     if ours and all(best_accuracy(run) is None for run in done):
@@ -218,6 +223,20 @@ def _epoch_footnotes(runs: Sequence[TrainingRun], drop_epochs: int) -> list[str]
         mark = " (est. or ~)" if any(run.epoch_estimated is False for run in runs) else " est."
         notes.append(f"epoch{mark}: steps per epoch x median step; no whole epoch was run.")
     return notes
+
+
+def _mfu_footnotes(runs: Sequence[TrainingRun]) -> list[str]:
+    """The convention; of GPUs why it is unknown. CPUs have no peak to compare with."""
+    why = {found.reason for run in runs if run.device == "cuda" and run.model_flop is not None
+           if isinstance(found := mfu(run), Unavailable)}  # fmt: skip
+    stated = any(run.mfu is not None and run.model_flop is None for run in runs)
+    counted = any(run.mfu is not None and run.model_flop is not None for run in runs)
+    notes = [f"MFU: {CONVENTION}."] if counted else []
+    return [
+        *notes,
+        *(["MFU: as the source states it."] if stated else []),
+        *(f"MFU unknown: {w}." for w in sorted(why)),
+    ]
 
 
 def _thread_footnotes(runs: Sequence[TrainingRun]) -> list[str]:

@@ -10,11 +10,12 @@ from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.names import clean, file_part
-from stepscope.report.table import Column, Table, Value, tabled
+from stepscope.report.table import Column, Table, Value, percent, tabled
 from stepscope.report.vega import color
 from stepscope.report.views._common import Figures, View
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, stacks_chart
 from stepscope.report.views._trace import many_note, parts_columns, rank_column, standing_out
+from stepscope.results.mfu import CONVENTION
 from stepscope.traces.waiting import exposed_waiting
 
 if TYPE_CHECKING:
@@ -94,15 +95,21 @@ def build(summary: TraceSummary) -> Table:
         (
             rank_column(lambda each: each[0].facts.rank),
             *parts_columns(lambda each: each[1].parts),
+            Column("mfu", "MFU", lambda each: _mfu(each[0]), percent, drop=4),
             Column("verdict", "bound by", lambda each: verdicts.get(each[0].facts.rank) or Value(text="", raw=None)),
         ),
         standing_out(known, lambda each: abs(each[1].parts.exposed_comm_fraction - usual)),
         footnotes=(
             "compute + exposed comm + exposed copies + idle = window; exposed: under no computation",
             *many_note(len(known), "those farthest from the median share of exposed communication"),
+            *((f"MFU: {CONVENTION}",) if any(_mfu(p) is not None for p, _ in known) else ()),
             *(_CPU_NOTE for source in sources if source == "cpu_spans"),
         ),
     )
+
+
+def _mfu(each: RankPass) -> float | None:
+    return None if each.utilisation is None else each.utilisation.mfu
 
 
 _CPU_NOTE = "no device in this trace: compute = operators, communication = gloo's own spans"

@@ -177,7 +177,8 @@ def _run(path: Path, job: _Job, *, alone: bool) -> TrainingRun:
         "num_parameters": job.parameters,
         "step_ns": step_ns,
         "peak_memory_bytes": round(job.peak_gib * 2**30) or None,
-        "settings": {**job.pipeline, **({"mfu_percent": sorted(job.mfu)[len(job.mfu) // 2]} if job.mfu else {})},
+        "mfu": sorted(job.mfu)[len(job.mfu) // 2] / 100 if job.mfu else None,
+        "settings": dict(job.pipeline),
     }
     if sequence:
         known["settings"] = {**known["settings"], "sequence_length": sequence}

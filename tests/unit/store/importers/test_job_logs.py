@@ -65,7 +65,7 @@ class TestTorchtitan:
             "dp_shard4 tp2", "llama3 8B", 8030261248, 8, 2,
         )  # fmt: skip
         assert (run.unit, run.train_loss, run.peak_memory_bytes) == ("tokens", 7.1, round(40.2 * 2**30))
-        assert (run.settings["mfu_percent"], run.hardware) == (30.2, "NVIDIA H100 80GB HBM3")
+        assert (run.mfu, run.hardware) == (pytest.approx(0.302), "NVIDIA H100 80GB HBM3")
         assert any("ends at step 30" in note for note in run.notes)
 
     def test_old_logs_say_wps(self, tmp_path: Path) -> None:

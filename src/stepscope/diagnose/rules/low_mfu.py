@@ -1,0 +1,221 @@
+"""The model uses little of the devices' peak, and where the rest goes.
+
+What
+----
+MFU of the median step (HFU where only executed FLOP are known), median over ranks. Below 30% every point of document
+004's checklist is answered from the trace, in order of the time it takes: exposed communication, waiting for launches,
+Python, data, copies, work other than matrix products, small kernels, and matrix products that run below the peak
+(precision, tensor cores, size).
+
+Why
+---
+MFU = model FLOP / (step time x devices x dense peak). The parts of the step in which no matrix product runs lower it in
+proportion; what is left is how fast the products themselves are.
+
+Known problems
+--------------
+A model bound by memory (inference, small batches, embeddings) cannot reach it: then the largest point is work other
+than matrix products. The rule is quiet without FLOP or peak: CPUs have no peak, compiled code records no shapes.
+The other rules weigh each point for itself; this one only puts them in order.
+
+References
+----------
+METRICS, Utilisation; document 004, "Low MFU Despite Powerful Hardware" and "typically 30-50% for large models";
+Chowdhery et al., PaLM, 2022 (46.2% MFU; the definition); Narayanan et al., SC 2021 (52% on 3,072 A100).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from stepscope.core.errors import Unavailable
+from stepscope.core.units import format_duration, format_flops, format_percent
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.trace_facts import (
+    idle_share,
+    kinds_ns,
+    on_device,
+    severity_of,
+    trace_command,
+    unread,
+    waiting_share,
+    window_ns,
+)
+from stepscope.hardware.lookup import find
+from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.trace_summary import RankPass, TraceSummary
+from stepscope.records.trace_utilisation import Utilisation
+from stepscope.results.evidence import TraceEvidence
+from stepscope.traces.kernel_kinds import MATRIX, MATRIX_TENSOR, MATRIX_UNKNOWN
+
+_LOW = Threshold(
+    value=0.3,
+    unit="MFU",
+    source="document 004: large models reach 30 to 50%; PaLM 46%, Megatron 52%",
+)
+_WORTH = Threshold(
+    value=0.02, unit="share of the step", source="stepscope's choice, 2026-11: less is left out of the list"
+)
+
+_GAPS = {
+    "launch gaps": (("host_late", "launch_latency"), "use larger kernels, torch.compile, CUDA graphs"),
+    "host waits for the device": (("sync",), "remove .item(), .cpu() and prints of tensors from the step"),
+    "input": (("data",), "use more DataLoader workers"),
+    "gaps between queued kernels": (
+        ("kernel_gap", "dependency"),
+        "fuse small kernels: torch.compile, fused optimizers",
+    ),
+    "single long gaps": (("long_gap",), "find what stops the host there"),
+    "idle for no recorded cause": (("unknown",), "record launches: profile CPU and CUDA activities together"),
+}
+"""Point of the checklist -> causes of idle time, and what helps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Point:
+    """share: of the step, which this point costs."""
+
+    share: float
+    said: str
+    advice: str
+
+
+def _look(job: TraceEvidence) -> Said:
+    ranks = on_device(job.summary)
+    if not ranks:
+        return unread(job.summary, "no device work: a CPU has no peak to compare with")
+    known = [(p, p.utilisation) for p in ranks if p.utilisation is not None and _used(p.utilisation) is not None]
+    if not known:
+        why = next((p.utilisation.unavailable for p in ranks if p.utilisation and p.utilisation.unavailable), None)
+        return Skipped(
+            reason=f"MFU unknown: {why or 'the trace has no shapes or names no device with a known peak'}",
+            command=trace_command(job, "--show utilisation --flop FLOP"),
+        )
+    share = median(_used(u) or 0.0 for _, u in known)
+    u = known[0][1]
+    name = "MFU" if u.mfu is not None else "HFU"
+    if share >= _LOW.value:
+        return f"{name} {format_percent(share)} of the {u.dtype} peak, limit {format_percent(_LOW.value)}"
+    if share > 1:
+        return Skipped(reason="a utilisation above 1 is an error: see impossible-figures")
+    points = sorted(_points(job.summary, [p for p, _ in known], u, share), key=lambda point: -point.share)
+    told = [point for point in points if point.share >= _WORTH.value]
+    stake = max(0.0, 1 - share / _LOW.value)
+    return Finding(
+        severity=severity_of(stake),
+        title=f"{name} is {format_percent(share)} of the {u.dtype} peak"
+        + (f": most goes to {told[0].said}" if told else ""),
+        evidence=(_figures(u, name), *(f"{format_percent(point.share)} of the time: {point.said}" for point in told)),
+        stake_fraction=stake,
+        confidence=f"measured; FLOP {_SOURCES.get(u.flop_source or '', 'as recorded')}, {u.formula}",
+        advice=tuple(
+            Advice(text=text, command=trace_command(job, "--show utilisation,kernels,idle") if not number else None)
+            for number, text in enumerate(dict.fromkeys(point.advice for point in told[:3] if point.advice))
+        ),
+    )
+
+
+_SOURCES = {"given": "as given", "shapes": "from recorded shapes", "recorded": "as the profiler recorded them"}
+
+
+def _used(u: Utilisation) -> float | None:
+    return u.mfu if u.mfu is not None else u.hfu
+
+
+def _figures(u: Utilisation, name: str) -> str:
+    flop = u.model_flop if name == "MFU" else u.hardware_flop
+    assert flop is not None
+    assert u.step_ns is not None
+    reached = flop / (u.step_ns / 1e9) / u.devices
+    return (
+        f"{format_flops(reached)} reached of {format_flops(u.peak_flops_per_s or 0.0)} ({u.device_name}, {u.dtype}, dense) "
+        f"in steps of {format_duration(u.step_ns)}"
+    )
+
+
+def _points(summary: TraceSummary, ranks: list[RankPass], u: Utilisation, used: float) -> list[_Point]:
+    """Where the time goes: parts of the window that hold no matrix product, and the products' own distance from the peak.
+
+    They add up to the whole time but for kernels that run at once on several streams.
+    """
+    parts = [p.budget.parts for p in ranks if p.budget is not None]
+    comm = fmean(each.exposed_comm_ns / max(each.window_ns, 1) for each in parts)
+    waiting = comm * (waiting_share(summary) or 0.0)
+    copies = fmean(each.exposed_memory_ns / max(each.window_ns, 1) for each in parts)
+    points = [
+        _Point(share=comm - waiting, said="exposed communication", advice="overlap communication with computation"),
+        _Point(
+            share=waiting, said="waiting for other ranks", advice="find the late rank: the straggler finding names it"
+        ),
+        _Point(
+            share=copies, said="exposed copies", advice="copy from pinned memory without waiting (non_blocking=True)"
+        ),
+    ]
+    for said, (causes, advice) in _GAPS.items():
+        points.append(_Point(share=fmean(idle_share(p, *causes) for p in ranks), said=said, advice=advice))
+    mixed = [(p, p.mix) for p in ranks if p.mix is not None]
+    if not mixed:
+        return points
+    computing = [min(1.0, p.budget.parts.compute_ns / window_ns(p)) if p.budget else 0.0 for p, _ in mixed]
+    matrix = [kinds_ns(mix, *MATRIX) / max(mix.total_ns, 1) for _, mix in mixed]
+    products = fmean(share * part for share, part in zip(computing, matrix, strict=True))
+    other = fmean(computing) - products
+    short = fmean(mix.short_ns / max(mix.total_ns, 1) for _, mix in mixed) * fmean(computing)
+    tail = f" ({format_percent(short)} in kernels of at most 10 us)" if short >= _WORTH.value else ""
+    points.append(
+        _Point(
+            share=other,
+            said=f"kernels other than matrix products, bound by memory{tail}",
+            advice="fuse element-wise work (torch.compile), use fused attention, norms and optimizers",
+        )
+    )
+    slow = max(0.0, products - used)
+    points.append(
+        _Point(share=slow, said=_products_said(mixed[0][0], u, products, used), advice=_products_advice(mixed[0][0], u))
+    )
+    return points
+
+
+_FASTER = {"bf16": "bf16 autocast", "tf32": "TF32", "fp16": "fp16 autocast with GradScaler"}
+"""Types by which FP32 products become faster where the device has them."""
+
+
+def _tensor_share(each: RankPass) -> tuple[float, float]:
+    """Of the products' time: on tensor cores, and in kernels whose name does not tell."""
+    assert each.mix is not None
+    total = max(kinds_ns(each.mix, *MATRIX), 1)
+    return kinds_ns(each.mix, MATRIX_TENSOR) / total, kinds_ns(each.mix, MATRIX_UNKNOWN) / total
+
+
+def _products_said(each: RankPass, u: Utilisation, products: float, used: float) -> str:
+    tensor, unknown = _tensor_share(each)
+    speed = used / products if products else 0.0
+    units = f"{format_percent(tensor)} of their time on tensor cores" + (
+        f", {format_percent(unknown)} in kernels that do not tell" if unknown >= _WORTH.value else ""
+    )
+    return f"matrix products at {format_percent(min(speed, 1.0))} of the {u.dtype} peak ({units})"
+
+
+def _products_advice(each: RankPass, u: Utilisation) -> str:
+    tensor, unknown = _tensor_share(each)
+    if u.dtype == "fp32":
+        found = find(u.device_name or "")
+        rates = {} if isinstance(found, Unavailable) else found.peak_flops_per_s
+        faster = [_FASTER[key] for key in _FASTER if rates.get(key, 0.0) > rates.get("fp32", 0.0)]
+        if faster:
+            return f"use {' or '.join(faster[:2])}: FP32 products do not run on tensor cores"
+    if tensor + unknown < 0.5:
+        return "make the products' dimensions multiples of 8 (16 for FP8), so that they run on tensor cores"
+    return "make the products larger: a larger micro-batch, fewer and wider layers on each rank"
+
+
+RULE = Rule(
+    name="low-mfu",
+    symptom="the model uses little of the devices' peak",
+    needs=("traces",),
+    look_at_job=_look,
+    protocol=2,
+    thresholds={"low": _LOW, "listed": _WORTH},
+)
