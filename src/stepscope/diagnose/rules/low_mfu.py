@@ -183,7 +183,7 @@ _FASTER = {"bf16": "bf16 autocast", "tf32": "TF32", "fp16": "fp16 autocast with 
 
 
 def _tensor_share(each: RankPass) -> tuple[float, float]:
-    """Of the products' time: on tensor cores, and in kernels whose name does not tell."""
+    """Of the products' time: on tensor cores, and in kernels of unknown kind."""
     assert each.mix is not None
     total = max(kinds_ns(each.mix, *MATRIX), 1)
     return kinds_ns(each.mix, MATRIX_TENSOR) / total, kinds_ns(each.mix, MATRIX_UNKNOWN) / total
@@ -193,7 +193,7 @@ def _products_said(each: RankPass, u: Utilisation, products: float, used: float)
     tensor, unknown = _tensor_share(each)
     speed = used / products if products else 0.0
     units = f"{format_percent(tensor)} of their time on tensor cores" + (
-        f", {format_percent(unknown)} in kernels that do not tell" if unknown >= _WORTH.value else ""
+        f", {format_percent(unknown)} in kernels of unknown kind" if unknown >= _WORTH.value else ""
     )
     return f"matrix products at {format_percent(min(speed, 1.0))} of the {u.dtype} peak ({units})"
 
