@@ -28,10 +28,12 @@ from stepscope.records.finding import Diagnosis
 from stepscope.records.training import TrainingRun
 from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
+from stepscope.report.views.pipeline import build as pipeline_tables
 from stepscope.report.views.runs import of_cells
 from stepscope.results.bench_document import bench_document
 from stepscope.results.evidence import Evidence
 from stepscope.results.open import load_evidence
+from stepscope.results.pipeline_profile import conclusions, pipelines
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_run
 
@@ -141,6 +143,11 @@ def _print(
         return
     console = out()
     print_figures(evidence, diagnosis)
+    for said in conclusions(pipelines(evidence.cells)):
+        console.print(said, markup=False, soft_wrap=True)
     console.print(terminal.render(of_cells(runs), width=console.width), soft_wrap=True)
+    for table in pipeline_tables(evidence.cells):
+        console.print()
+        console.print(terminal.render(table, width=console.width), soft_wrap=True)
     print_headlines(layout.root, diagnosis)
     console.print(f"\nresults  {layout.results_jsonl}\nreport   {layout.summary_md}", markup=False, soft_wrap=True)

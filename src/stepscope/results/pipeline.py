@@ -1,10 +1,10 @@
-"""The pipeline that a run's settings state, and the bubble that follows from them (METRICS, Pipeline)."""
+"""The pipeline that a run's settings state (METRICS, Pipeline)."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from stepscope.records.pipeline import PipelineLayout
 from stepscope.records.training import TrainingRun
 
 STAGES, MICRO_BATCHES, CHUNKS, SCHEDULE = "pipeline_parallel", "micro_batches", "pipeline_chunks", "pipeline_schedule"
@@ -15,27 +15,11 @@ _NO_SIMPLE_BUBBLE = ("zb", "zerobubble", "zero_bubble", "dualpipe")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """stages: ranks of one pipeline. chunks: of layers a rank, 1 unless interleaved."""
+    """As 1F1B, or interleaved where a rank has several chunks: GPipe has the same bubble."""
 
-    stages: int
-    micro_batches: int
-    chunks: int
+    layout: PipelineLayout
     micro_batch: int | None
     global_batch: int | None
-
-    @property
-    def bubble(self) -> float:
-        """Idle share of the step: (p - 1) / (v m + p - 1)."""
-        return (self.stages - 1) / (self.chunks * self.micro_batches + self.stages - 1)
-
-    @property
-    def formula(self) -> str:
-        work = f"{self.chunks} x {self.micro_batches}" if self.chunks > 1 else f"{self.micro_batches}"
-        return f"({self.stages} - 1) / ({work} + {self.stages} - 1)"
-
-    def micro_batches_for(self, bubble: float) -> int:
-        """The fewest micro-batches with at most this bubble."""
-        return math.ceil((self.stages - 1) * (1 - bubble) / bubble / self.chunks - 1e-9)
 
 
 def pipeline_of(run: TrainingRun) -> Pipeline | None:
@@ -48,10 +32,11 @@ def pipeline_of(run: TrainingRun) -> Pipeline | None:
         return None
     if any(name in str(settings.get(SCHEDULE, "")).lower() for name in _NO_SIMPLE_BUBBLE):
         return None
-    return Pipeline(
-        stages=stages,
+    several = isinstance(chunks, int) and chunks > 1
+    layout = PipelineLayout(
+        schedule="interleaved" if several else "1f1b",
+        ranks=stages,
         micro_batches=micro,
-        chunks=chunks if isinstance(chunks, int) and chunks > 1 else 1,
-        micro_batch=run.micro_batch,
-        global_batch=run.global_batch,
+        chunks=chunks if isinstance(chunks, int) and several else 1,
     )
+    return Pipeline(layout=layout, micro_batch=run.micro_batch, global_batch=run.global_batch)

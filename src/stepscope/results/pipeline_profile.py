@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from statistics import fmean, median
 
+from stepscope.core.units import format_percent
 from stepscope.predict.pipeline import StageTime, balanced_split, simulate
 from stepscope.predict.specs import specs_of
 from stepscope.records.cell_result import CellResult
@@ -147,6 +148,7 @@ class MeasuredPipeline:
         return split, simulate(self.layout, changed).step_ns / simulate(self.layout, self.times).step_ns
 
 
+_SMALL = 0.10
 _PARTS = ("forward_ns", "backward_ns", "send_ns", "receive_ns", "idle_ns")
 
 
@@ -154,6 +156,32 @@ def pipelines(cells: Iterable[CellEvidence]) -> list[tuple[CellEvidence, Measure
     """Cells whose pipeline left a profile."""
     found = ((cell, measured_pipeline(cell.result)) for cell in cells if cell.run.status == "ok")
     return [(cell, pipeline) for cell, pipeline in found if pipeline is not None]
+
+
+def bubble_text(bubble: Measured) -> str:
+    """``34% [32, 36]``: with its interval, where there is one."""
+    around = "" if bubble.low is None or bubble.high is None else f" [{100 * bubble.low:.0f}, {100 * bubble.high:.0f}]"
+    return f"{format_percent(bubble.value)}{around}"
+
+
+def conclusions(found: Iterable[tuple[CellEvidence, MeasuredPipeline]]) -> tuple[str, ...]:
+    """What micro-batches do to the bubble, a sentence for each schedule that ran with several numbers of them."""
+    groups: defaultdict[tuple[str, int, int], dict[int, MeasuredPipeline]] = defaultdict(dict)
+    for _, each in found:
+        groups[each.layout.schedule, each.layout.ranks, each.layout.chunks].setdefault(each.layout.micro_batches, each)
+    return tuple(_conclusion(*min(group.items()), *max(group.items())) for group in groups.values() if len(group) > 1)
+
+
+def _conclusion(few: int, first: MeasuredPipeline, many: int, last: MeasuredPipeline) -> str:
+    low, high = last.bubble.low, first.bubble.low
+    sure = high is not None and last.bubble.high is not None and low is not None and last.bubble.high < high
+    change = "falls from" if sure else "does not surely fall: from"
+    return (
+        f"{last.layout.schedule} on {last.layout.ranks} ranks: the bubble {change} {bubble_text(first.bubble)} with {few} "
+        f"micro-batches to {bubble_text(last.bubble)} with {many} (by the formula {format_percent(first.layout.bubble)} and "
+        f"{format_percent(last.layout.bubble)}); {last.layout.micro_batches_for(_SMALL)} micro-batches make it "
+        f"{format_percent(_SMALL)} by the formula"
+    )
 
 
 def measured_pipeline(cell: CellResult) -> MeasuredPipeline | None:

@@ -108,7 +108,12 @@ class Slow:
 
 
 def own_times(cell: CellResult) -> OwnTimes | None:
-    """Own times of a cell on several ranks; None for one rank, or where ranks have no timed step in common."""
+    """Own times of a cell on several ranks; None for one rank, or where ranks have no timed step in common.
+
+    None for a pipeline, too: its ranks wait for messages all through a step, and are not meant to do the same.
+    """
+    if cell.spec.mesh.get("pp", 1) > 1:
+        return None
     steps = list(common_steps(cell.samples, cell.spec.world_size).full.values())
     if cell.spec.world_size < 2 or not steps:
         return None

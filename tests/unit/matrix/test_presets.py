@@ -24,7 +24,7 @@ LAPTOP = Machine(num_gpus=0, usable_cores=2, gloo=True, nccl=False)
 NODE = Machine(num_gpus=8, usable_cores=96, gloo=True, nccl=True, compute_capability="9.0")
 NAMES = (
     "accumulation", "ag-news", "ag-news-optimized", "bucket-size", "demo", "imdb", "mnist", "overlap",
-    "overlap-emulated", "precision",
+    "overlap-emulated", "pipeline-microbatches", "precision",
     "quick", "shallowspeed", "strong-scaling", "weak-scaling",
 )  # fmt: skip
 

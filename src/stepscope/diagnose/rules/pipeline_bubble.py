@@ -4,7 +4,8 @@ What
 ----
 Runs whose source states pipeline stages p and micro-batches m of a step. With stages of equal length and free
 point-to-point messages, GPipe and 1F1B idle (p - 1) / (m + p - 1) of the step; interleaved schedules with v chunks per
-rank (p - 1) / (v m + p - 1). Fires above 10%. Nothing is timed: the configuration alone decides.
+rank (p - 1) / (v m + p - 1). Fires above 10%. Of runs of `bench` the bubble is measured: the share of the ranks' time from
+the first computation of a schedule to its last in which they compute nothing; of others the configuration decides.
 
 Why
 ---
@@ -12,8 +13,8 @@ Why
 
 Known problems
 --------------
-Unequal stages and exposed messages increase the bubble. Zero-bubble schedules (ZBV, DualPipe) fill it with weight
-gradients and are not judged. A ramped batch has no single number of micro-batches.
+Unequal stages and exposed messages increase the bubble. Zero-bubble schedules (ZBV, DualPipe) of other tools' runs fill it
+with weight gradients and are not judged. A ramped batch has no single number of micro-batches.
 
 References
 ----------
@@ -28,9 +29,11 @@ from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import severity_of
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.results.evidence import Evidence
+from stepscope.records.pipeline import PipelineLayout
+from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.pairs import name_of
 from stepscope.results.pipeline import Pipeline, pipeline_of
+from stepscope.results.pipeline_profile import MeasuredPipeline, pipelines
 
 MOST = Threshold(
     value=0.10,
@@ -40,48 +43,88 @@ MOST = Threshold(
 
 
 def check(evidence: Evidence) -> Said:
-    judged = [(name_of(run), stated) for run in evidence.runs if (stated := pipeline_of(run)) is not None]
+    ran = pipelines(evidence.cells)
+    of_cells = {cell.run.run_id for cell, _ in ran}
+    judged = [
+        *((name_of(cell.run), found.bubble.value, _measured(name_of(cell.run), cell, found)) for cell, found in ran),
+        *(
+            (name_of(run), stated.layout.bubble, _stated(name_of(run), stated))
+            for run in evidence.runs
+            if run.run_id not in of_cells and (stated := pipeline_of(run)) is not None
+        ),
+    ]
     if not judged:
         return Skipped(
             reason="no run states its pipeline stages and micro-batches, or its schedule has no simple formula for "
             "the bubble"
         )
-    found = [_finding(name, each) for name, each in judged if each.bubble > MOST.value]
+    found = [finding for _, bubble, finding in judged if bubble > MOST.value]
     if found:
         return found
-    name, worst = max(judged, key=lambda each: each[1].bubble)
-    return f"{name}: the pipeline idles {format_percent(worst.bubble)} of the step, limit {format_percent(MOST.value)}"
+    name, worst, _ = max(judged, key=lambda each: each[1])
+    return f"{name}: the pipeline idles {format_percent(worst)} of the step, limit {format_percent(MOST.value)}"
 
 
-def _finding(name: str, each: Pipeline) -> Finding:
-    chunks = f", {each.chunks} chunks a rank" if each.chunks > 1 else ""
-    wanted = each.micro_batches_for(MOST.value)
+def _measured(name: str, cell: CellEvidence, found: MeasuredPipeline) -> Finding:
+    layout, bubble = found.layout, found.bubble
+    around = "" if bubble.low is None or bubble.high is None else (
+        f" (95% interval {format_percent(bubble.low)} to {format_percent(bubble.high)})"
+    )  # fmt: skip
+    messages = sum(stage.send_ns + stage.receive_ns for stage in found.stages) / (layout.ranks * found.step_ns)
+    if layout.bubble > MOST.value:
+        advice = _more_micro_batches(layout, cell.spec.micro_batch // layout.micro_batches, cell.spec.global_batch)
+    else:
+        enough = f"{layout.micro_batches} micro-batches are enough by the formula"
+        advice = [Advice(text=f"{enough}: look at messages and at unequal stages")]
+    return Finding(
+        severity=severity_of(bubble.value),
+        title=f"{format_percent(bubble.value)} of the schedule is pipeline bubble: {layout.ranks} ranks, "
+        f"{layout.micro_batches} micro-batches",
+        evidence=(
+            f"measured {format_percent(bubble.value)}{around} with {layout.schedule}; equal stages and free messages would "
+            f"give {layout.formula} = {format_percent(layout.bubble)}",
+            f"simulated with the measured times of stages and messages: {format_percent(found.simulated_bubble)}; waiting "
+            f"for messages is {format_percent(messages)}, the slowest stage takes {found.imbalance:.2f} times the mean",
+        ),
+        stake_fraction=bubble.value,
+        confidence="measured",
+        advice=tuple(advice),
+        subject=name,
+    )
+
+
+def _stated(name: str, each: Pipeline) -> Finding:
+    layout = each.layout
+    chunks = f", {layout.chunks} chunks a rank" if layout.chunks > 1 else ""
+    return Finding(
+        severity=severity_of(layout.bubble),
+        title=f"{format_percent(layout.bubble)} of the step is pipeline bubble: {layout.ranks} stages, "
+        f"{layout.micro_batches} micro-batches",
+        evidence=(f"{layout.formula} = {format_percent(layout.bubble)}{chunks}",),
+        stake_fraction=layout.bubble,
+        confidence="computed from the configuration: stages of equal length, free messages; the real bubble is larger",
+        advice=tuple(_more_micro_batches(layout, each.micro_batch, each.global_batch)),
+        subject=name,
+    )
+
+
+def _more_micro_batches(layout: PipelineLayout, micro_batch: int | None, global_batch: int | None) -> list[Advice]:
+    wanted = layout.micro_batches_for(MOST.value)
     advice = [
         Advice(text=f"use {wanted} micro-batches or more: the bubble is then at most {format_percent(MOST.value)}")
     ]
-    if each.global_batch is not None:
-        larger = -(-each.global_batch * wanted // each.micro_batches)
-        advice.append(
-            Advice(text=f"with the same micro-batch size the global batch is {larger} (now {each.global_batch})")
-        )
-    if each.micro_batch is not None and each.micro_batch > 1:
-        most = each.micro_batch * each.micro_batches
+    if global_batch is not None:
+        larger = -(-global_batch * wanted // layout.micro_batches)
+        advice.append(Advice(text=f"with the same micro-batch size the global batch is {larger} (now {global_batch})"))
+    if micro_batch is not None and micro_batch > 1:
+        most = micro_batch * layout.micro_batches
         advice.append(Advice(text=f"with the same global batch, micro-batches of 1 sample give {most} of them"))
-    if each.chunks == 1:
+    if layout.chunks == 1 and layout.schedule in ("gpipe", "1f1b"):
         advice.append(
             Advice(text="use an interleaved schedule: v chunks of layers a rank divide the bubble by about v")
         )
     advice.append(Advice(text="use fewer stages if the model fits with more tensor or sharded data parallelism"))
-    return Finding(
-        severity=severity_of(each.bubble),
-        title=f"{format_percent(each.bubble)} of the step is pipeline bubble: {each.stages} stages, {each.micro_batches} "
-        "micro-batches",
-        evidence=(f"{each.formula} = {format_percent(each.bubble)}{chunks}",),
-        stake_fraction=each.bubble,
-        confidence="computed from the configuration: stages of equal length, free messages; the real bubble is larger",
-        advice=tuple(advice),
-        subject=name,
-    )
+    return advice
 
 
 RULE = Rule(

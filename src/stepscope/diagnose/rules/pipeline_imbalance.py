@@ -4,7 +4,8 @@ What
 ----
 Ranks that exchange messages (send, receive) in a pipeline's groups are its stages, in order of rank; ranks of several
 pipelines side by side share a stage. Fires when the slowest stage computes 1.15 times as long as the median of the
-others, and evening out would return 5% of the window. The bubble is what a stage measured: idle time and messages under
+others, and evening out would return 5% of the window. Of a `pipeline` cell of `bench` the stages are known, and the split of
+its blocks that evens them out is simulated. The bubble is what a stage measured: idle time and messages under
 no computation.
 
 Why
@@ -30,12 +31,14 @@ from statistics import fmean, median
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Said, each_job, together
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import read_in_full, severity_of, trace_command, unread, window_ns
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_summary import RankPass, TraceSummary
-from stepscope.results.evidence import TraceEvidence
+from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
+from stepscope.results.pairs import name_of
+from stepscope.results.pipeline_profile import MeasuredPipeline, pipelines
 
 _SLOW = Threshold(
     value=1.15,
@@ -44,6 +47,40 @@ _SLOW = Threshold(
 )
 _WORTH = Threshold(value=0.05, unit="share of the window", source="stepscope's choice, 2026-11: layers can be moved")
 _SHOWN = 8
+
+
+def _check(evidence: Evidence) -> Said:
+    said: list[Said] = [_of_cell(cell, found) for cell, found in pipelines(evidence.cells)]
+    if evidence.traces:
+        said.append(each_job(evidence.traces, _look))
+    return together(said) if said else Skipped(reason="no pipeline among the cells, and no trace")
+
+
+def _of_cell(cell: CellEvidence, found: MeasuredPipeline) -> Said:
+    """By what a better split would bring, simulated."""
+    busy = [stage.busy_ns for stage in found.stages]
+    slowest = max(range(len(busy)), key=busy.__getitem__)
+    ratio = busy[slowest] / max(median(b for i, b in enumerate(busy) if i != slowest), 1.0)
+    split, step = found.balanced
+    share = 1.0 - step
+    if ratio < _SLOW.value or share < _WORTH.value:
+        return (
+            f"{name_of(cell.run)}: stage {slowest} computes {ratio:.2f} times as long as the others; evening out returns "
+            f"{format_percent(max(share, 0.0))} of the time, limits {_SLOW.value} and {format_percent(_WORTH.value)}"
+        )
+    now, better = (f"[{', '.join(map(str, each))}]" for each in (found.split, split))
+    shown = " ".join(f"{i}: {format_duration(b)}" for i, b in enumerate(busy[:_SHOWN]))
+    return Finding(
+        severity=severity_of(share),
+        title=f"pipeline stage {slowest} of {len(busy)} computes {ratio:.1f} times as long as the others: "
+        f"{format_percent(share)} of the time",
+        evidence=(f"stage: time of its computations in a step: {shown}", f"blocks of the stages: {now}"),
+        stake_fraction=share,
+        ranks=(found.stages[slowest].rank,),
+        confidence="measured; what the split brings is simulated, with blocks as their FLOP say",
+        advice=(Advice(text=f"split the blocks as {better}: `strategy_options: {{split: {better}}}`"),),
+        subject=name_of(cell.run),
+    )
 
 
 def _look(job: TraceEvidence) -> Said:
@@ -146,8 +183,9 @@ def _chains(summary: TraceSummary) -> list[tuple[int, ...]]:
 RULE = Rule(
     name="pipeline-imbalance",
     symptom="one pipeline stage computes longer than the others",
-    needs=("traces",),
-    look_at_job=_look,
+    any_of=("cells", "traces"),
+    look=_check,
+    folded=True,
     protocol=2,
     thresholds={"slow": _SLOW, "of the window": _WORTH},
 )

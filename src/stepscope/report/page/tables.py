@@ -15,6 +15,7 @@ from stepscope.report.views import (
     memory_kinds,
     memory_snapshots,
     nccl_debug,
+    pipeline,
     runs,
     scaling_budget,
     topology,
@@ -98,6 +99,7 @@ def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]
     if lost.rows:
         found.append(shown(lost))
     found += [shown(table, fold=len(table.rows) > 200) for table in build_all(evidence.comm)]
+    found += [shown(table) for table in pipeline.build(evidence.cells)]
     found += [shown(table) for table in machine_tables(evidence)]
     if any(run.epochs for run in evidence.runs):
         found.append(shown(epochs.build(evidence.runs), fold=True))

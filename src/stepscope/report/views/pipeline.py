@@ -16,7 +16,7 @@ from stepscope.report.vega import chart as chart_
 from stepscope.report.views._common import Figures, View
 from stepscope.report.views._runs import time_unit
 from stepscope.results.evidence import CellEvidence
-from stepscope.results.pipeline_profile import MeasuredPipeline, pipelines
+from stepscope.results.pipeline_profile import MeasuredPipeline, bubble_text, conclusions, pipelines
 
 MAX_CHARTS = 4
 MAX_SPANS = 1_500
@@ -72,6 +72,7 @@ def _overview(found: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
         ),
         found,
         footnotes=(
+            *conclusions(found),
             "bubble: share of the ranks' time from the first to the last computation in which they compute nothing, median "
             "over steps with its 95% interval; formula: equal stages, free messages; simulated: the schedule with the times "
             "that stages and messages took; slowest stage: its time over the mean",
@@ -80,9 +81,7 @@ def _overview(found: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
 
 
 def _bubble(pipeline: MeasuredPipeline) -> Value:
-    found = pipeline.bubble
-    around = "" if found.low is None or found.high is None else f" [{100 * found.low:.0f}, {100 * found.high:.0f}]"
-    return Value(text=f"{format_percent(found.value)}{around}", raw=found.value)
+    return Value(text=bubble_text(pipeline.bubble), raw=pipeline.bubble.value)
 
 
 def _even(pipeline: MeasuredPipeline) -> Value:

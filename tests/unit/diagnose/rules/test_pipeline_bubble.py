@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 from tests.evidence import evidence, run
+from tests.pipelines import MS, pipeline_cell
 
 from stepscope.diagnose.rules.pipeline_bubble import RULE
+from stepscope.predict.pipeline import StageTime
 from stepscope.records.finding import Quiet, Skipped
+from stepscope.records.pipeline import PipelineLayout
 from stepscope.results.open import load_evidence
 
 MEGATRON = """\
@@ -85,3 +88,25 @@ def test_what_is_not_stated_is_not_judged() -> None:
     assert isinstance(RULE.check(evidence(run("a", ranks=4, settings={"pipeline_parallel": 4}))), Skipped)
     assert isinstance(RULE.check(staged(1, 8)), Skipped)
     assert isinstance(RULE.check(staged(8, 4, pipeline_schedule="ZBVZeroBubble")), Skipped), "it fills its bubble"
+
+
+def measured(micro_batches: int, *, message_ms: float = 0.0) -> Any:
+    layout = PipelineLayout(schedule="1f1b", ranks=2, micro_batches=micro_batches)
+    time = StageTime(forward_ns=10 * MS, backward_ns=20 * MS, send_ns=message_ms * MS, send_back_ns=message_ms * MS)
+    cell = pipeline_cell(layout, [time] * 2, (4, 4))
+    return evidence(cell.run, cells=(cell,))
+
+
+def test_a_measured_bubble_has_its_interval_and_the_micro_batches_that_make_it_small() -> None:
+    (found,) = RULE.check(measured(4))
+    assert found.title == "20% of the schedule is pipeline bubble: 2 ranks, 4 micro-batches"
+    assert "measured 20% (95% interval 20% to 20%) with 1f1b" in found.evidence[0]
+    assert found.advice[0].text.startswith("use 9 micro-batches or more")
+    assert "the global batch is 36 (now 16)" in found.advice[1].text
+    assert isinstance(RULE.check(measured(16)), Quiet)
+
+
+def test_enough_micro_batches_and_still_a_bubble_points_at_the_messages() -> None:
+    (found,) = RULE.check(measured(10, message_ms=30.0))
+    assert "enough by the formula: look at messages" in found.advice[0].text
+    assert "waiting for messages is" in found.evidence[1]

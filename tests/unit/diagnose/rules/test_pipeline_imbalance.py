@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.evidence import evidence
+from tests.pipelines import MS, pipeline_cell
 from tests.sharded_jobs import folder_of, pipeline, traces_of, used_by
 from tests.trace_evidence import found, generated, quiet, skipped, traced
 
 from stepscope.diagnose.rules.pipeline_imbalance import RULE
+from stepscope.predict.pipeline import StageTime
+from stepscope.records.finding import Quiet
+from stepscope.records.pipeline import PipelineLayout
 from stepscope.traces.job import analyse_job
 
 
@@ -40,3 +46,23 @@ def test_a_pipeline_that_is_not_all_there_or_none_is_skipped(tmp_path: Path) -> 
     (folder / "rank-3.json").unlink()
     assert "not all among the traces" in skipped(RULE, traced(analyse_job(folder)))
     assert "no pipeline" in skipped(RULE, generated(tmp_path / "ddp", world=2))
+
+
+def staged_cell(first: float, second: float, split: tuple[int, int]) -> Any:
+    layout = PipelineLayout(schedule="1f1b", ranks=2, micro_batches=8)
+    times = [StageTime(forward_ns=n * MS, backward_ns=2 * n * MS) for n in (first, second)]
+    cell = pipeline_cell(layout, times, split)
+    return evidence(cell.run, cells=(cell,))
+
+
+def test_a_measured_pipeline_names_the_split_that_evens_it_out() -> None:
+    (found,) = RULE.check(staged_cell(6, 2, (6, 2)))
+    assert found.title == "pipeline stage 0 of 2 computes 3.0 times as long as the others: 25% of the time"
+    assert found.ranks == (0,)
+    assert found.advice[0].text == "split the blocks as [4, 4]: `strategy_options: {split: [4, 4]}`"
+
+
+def test_one_block_a_stage_cannot_be_evened_out() -> None:
+    outcome = RULE.check(staged_cell(6, 2, (1, 1)))
+    assert isinstance(outcome, Quiet)
+    assert "evening out returns 0% of the time" in outcome.looked_at
