@@ -174,7 +174,7 @@ def _same_settings(run: TrainingRun, other: TrainingRun) -> bool:
             key: value
             for key, value in each.settings.items()
             if key not in FREE
-            and not (plain and (key.startswith(COMMUNICATION) or key.startswith("strategy_options.")))
+            and not (plain and (key == "mesh" or key.startswith(COMMUNICATION) or key.startswith("strategy_options.")))
         }
         for each in (run, other)
     )

@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from statistics import fmean, median
+from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
@@ -38,7 +39,9 @@ from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.results.pairs import name_of
-from stepscope.results.pipeline_profile import MeasuredPipeline, pipelines
+
+if TYPE_CHECKING:
+    from stepscope.results.pipeline_profile import MeasuredPipeline
 
 _SLOW = Threshold(
     value=1.15,
@@ -50,7 +53,12 @@ _SHOWN = 8
 
 
 def _check(evidence: Evidence) -> Said:
-    said: list[Said] = [_of_cell(cell, found) for cell, found in pipelines(evidence.cells)]
+    """What reads cells is imported where there are some: `trace` starts without it."""
+    said: list[Said] = []
+    if evidence.cells:
+        from stepscope.results.pipeline_profile import pipelines
+
+        said += [_of_cell(cell, found) for cell, found in pipelines(evidence.cells)]
     if evidence.traces:
         said.append(each_job(evidence.traces, _look))
     return together(said) if said else Skipped(reason="no pipeline among the cells, and no trace")
