@@ -50,7 +50,7 @@ def run(options: Profile) -> int:
     child = _start(layout, options.command or [], request, options)
     with hooked_job.signals_passed_on(child):
         state = hooked_job.wait_for_window(layout, 1, request, child)
-        shown = _show(layout, 1, state, tensorboard=options.tensorboard)
+        shown = _show(layout, 1, state, options)
         if child.poll() is None:
             err().print("the job runs on; stepscope waits for it", style="dim")
         code = hooked_job.exit_code(child.wait())
@@ -104,7 +104,7 @@ def _attach(options: Profile, request: WindowRequest) -> int:
     if not layout.ranks():
         err().print("no rank has made a step yet: waiting", style="dim")
     state = hooked_job.wait_for_window(layout, number, request, None)
-    if not _show(layout, number, state, tensorboard=options.tensorboard):
+    if not _show(layout, number, state, options):
         reason, fix = _missing(layout, state, read_record(layout.record, ProfileRecord).command)
         raise DataError(f"no trace: {reason}", fix=fix)
     return 0
@@ -132,12 +132,12 @@ def _request(options: Window, *, running: bool) -> WindowRequest:
     )
 
 
-def _show(layout: ProfileLayout, number: int, state: WindowState, *, tensorboard: Path | None) -> bool:
+def _show(layout: ProfileLayout, number: int, state: WindowState, options: Profile) -> bool:
     """Print what the window's traces say; False where there is none."""
     if not state.written:
         return False
-    if tensorboard is not None:
-        _copy_for_tensorboard(state.written, tensorboard)
+    if options.tensorboard is not None:
+        _copy_for_tensorboard(state.written, options.tensorboard)
     console = out()
     console.print()
     console.rule(f"stepscope: window {number}")
@@ -145,7 +145,7 @@ def _show(layout: ProfileLayout, number: int, state: WindowState, *, tensorboard
     from stepscope.cli.trace_run import run as run_trace
 
     try:
-        run_trace(Trace(paths=(str(layout.traces(number)),)))
+        run_trace(Trace(paths=(str(layout.traces(number)),)), also=("memory",) if options.memory else ())
     except StepscopeError as error:
         err().print(f"error: {error}", style="red", soft_wrap=True)
     for line in _notes(layout, state):

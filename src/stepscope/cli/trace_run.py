@@ -39,8 +39,8 @@ EARLY_FROM_BYTES = 100 << 20
 FINDINGS_SHOWN = 3
 
 
-def run(options: Trace) -> int:
-    """Analyse and show; returns the exit code. Raises StepscopeError."""
+def run(options: Trace, *, also: Sequence[str] = ()) -> int:
+    """Analyse and show; returns the exit code. also: sections beside the usual ones. Raises StepscopeError."""
     _import_numpy_alone()
     from stepscope.traces.rank_pass import DEVICE_ONLY, Wanted
 
@@ -77,7 +77,7 @@ def run(options: Trace) -> int:
         )
         _require_known(stated, files_read)
         return code
-    sections = _sections(options)
+    sections = trace_sections.chosen([*_sections(options), *also])
     conditions, rules_asked = _conditions(options.fail_if) if options.fail_if else ((), False)
     ranks, steps = _numbers(options.rank, "--rank"), _numbers(options.steps, "--steps")
     wanted = Wanted(

@@ -32,6 +32,18 @@ class StepMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseMemory:
+    """The most allocated while the host was in one phase, whatever allocated it, and how much of it the phase added.
+
+    added_bytes: the most that it grew within one of the phase's spans, above what was there when the span began.
+    """
+
+    phase: str
+    peak_bytes: int
+    added_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
     """Allocations on one device over time.
 
@@ -57,3 +69,4 @@ class DeviceMemory:
     allocated_bytes: tuple[int, ...]
     reserved_bytes: tuple[int, ...] | None
     steps: tuple[StepMemory, ...]
+    phases: tuple[PhaseMemory, ...] = ()

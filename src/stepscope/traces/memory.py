@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.errors import Unavailable
-from stepscope.records.trace_memory import DeviceMemory, MemoryPeak, StepMemory
+from stepscope.records.trace_memory import DeviceMemory, MemoryPeak, PhaseMemory, StepMemory
 from stepscope.stats.spans import Spans
 from stepscope.traces.events import Category, Events, MemoryInstants, RankTrace
 from stepscope.traces.steps import Marks, step_marks
@@ -82,6 +82,7 @@ def _device(
         allocated_bytes=tuple(highest[0].tolist()),
         reserved_bytes=tuple(highest[1].tolist()) if has_reserved else None,
         steps=_by_step(marks, times, allocated, before=int(allocated[0] - size[0])),
+        phases=_by_phase(phases, times, allocated, before=int(allocated[0] - size[0])),
     )
 
 
@@ -101,6 +102,21 @@ def _by_step(marks: Marks, times: Ints, allocated: Ints, *, before: int) -> tupl
         # What was allocated before the step began counts, until the step's first event.
         inside = level[low : high + 1]
         rows.append(StepMemory(step=number, peak_bytes=int(inside.max()), end_bytes=int(inside[-1])))
+    return tuple(rows)
+
+
+def _by_phase(phases: Mapping[str, Spans], times: Ints, allocated: Ints, *, before: int) -> tuple[PhaseMemory, ...]:
+    """Phases in which anything was allocated or released."""
+    level = np.concatenate([[before], allocated])
+    rows = []
+    for name, spans in phases.items():
+        low, high = np.searchsorted(times, spans.starts), np.searchsorted(times, spans.ends)
+        there = np.flatnonzero(high > low)
+        if not len(there):
+            continue
+        peaks = [int(level[a : b + 1].max()) for a, b in zip(low[there].tolist(), high[there].tolist(), strict=True)]
+        added = [peak - int(level[a]) for peak, a in zip(peaks, low[there].tolist(), strict=True)]
+        rows.append(PhaseMemory(phase=name, peak_bytes=max(peaks), added_bytes=max(added)))
     return tuple(rows)
 
 

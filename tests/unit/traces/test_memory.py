@@ -55,6 +55,20 @@ def test_steps_have_their_own_peak_and_what_was_allocated_before_counts() -> Non
     assert [(s.step, s.peak_bytes, s.end_bytes) for s in gpu.steps] == [(7, 1500, 1100), (8, 1150, 1150)]
 
 
+def test_phases_have_their_peak_and_what_they_add() -> None:
+    """forward from 5 to 40 begins with 1000 and reaches 1500; nothing is allocated in the optimizer's span."""
+    phases = {
+        "forward": spans.union(np.array([5]), np.array([40])),
+        "backward": spans.union(np.array([40]), np.array([70])),
+        "optimizer": spans.union(np.array([70]), np.array([80])),
+    }
+    (gpu,) = timelines(trace(op("a", 0, 1), memory=GPU), phases=phases)
+    assert [(p.phase, p.peak_bytes, p.added_bytes) for p in gpu.phases] == [
+        ("forward", 1500, 500),
+        ("backward", 1150, 50),
+    ]
+
+
 def test_allocations_releases_and_growth_are_counted() -> None:
     (gpu,) = timelines(trace(op("a", 0, 1), memory=GPU))
     assert (gpu.allocations, gpu.releases, gpu.requested_bytes, gpu.growth_bytes) == (3, 1, 550, 150)

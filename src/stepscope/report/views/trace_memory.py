@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from stepscope.records.trace_memory import DeviceMemory, MemoryPeak, StepMemory
+from stepscope.records.trace_memory import DeviceMemory, MemoryPeak, PhaseMemory, StepMemory
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.kernel_names import elided
-from stepscope.report.table import Column, Raw, Table, Value, binary_size, number, tabled, whole
+from stepscope.report.table import Column, Raw, Table, Value, binary_size, number, tabled
 from stepscope.report.views._common import View
 from stepscope.report.views._trace import gaps, many_note, rank_column, standing_out
 
 
 def build(summary: TraceSummary) -> Table:
-    """One row per rank and device, then one per step."""
+    """One row per rank and device, then one per phase and one per step."""
     devices = [m for p in summary.ranks for m in p.memory]
     shown = {p.facts.rank: {s.step for s in p.steps} for p in summary.ranks}
     items: list[Item] = [(m, None) for m in standing_out(devices, lambda m: m.peak.allocated_bytes)]
+    for phase in dict.fromkeys(each.phase for m in devices for each in m.phases):
+        mine: list[Item] = [(m, p) for m in devices for p in m.phases if p.phase == phase]
+        items += standing_out(mine, _peak)
     for step in sorted({s.step for m in devices for s in m.steps if s.step in shown[m.rank]}):
         each: list[Item] = [(m, s) for m in devices for s in m.steps if s.step == step]
         items += standing_out(each, _peak)
@@ -33,16 +36,18 @@ def build(summary: TraceSummary) -> Table:
             Column("device", "device", lambda item: _device(item[0]), role="identity"),
             Column(
                 "step",
-                "step",
-                lambda item: "all" if item[1] is None else item[1].step,
-                whole,
+                "step, phase",
+                _of,
                 role="identity",
                 lead=True,
             ),
             Column("peak", "peak", _peak, binary_size),
             Column("reserved", "reserved", device(lambda m: m.peak_reserved_bytes), binary_size),
             Column("slack", "slack", device(lambda m: m.slack_bytes), binary_size, drop=2),
-            Column("end", "left at end", lambda i: _growth(i[0]) if i[1] is None else i[1].end_bytes, binary_size),
+            Column(
+                "added", "added", lambda i: i[1].added_bytes if isinstance(i[1], PhaseMemory) else None, binary_size
+            ),
+            Column("end", "left at end", _end, binary_size),
             Column("requested", "requested", device(lambda m: m.requested_bytes), binary_size, drop=3),
             Column("allocations", "allocations", device(lambda m: m.allocations), number, drop=4),
             Column("during", "at the peak", device(lambda m: _during(m.peak))),
@@ -58,8 +63,19 @@ def build(summary: TraceSummary) -> Table:
     )
 
 
-Item = tuple[DeviceMemory, StepMemory | None]
-"""A device over the whole capture, or in one step."""
+Item = tuple[DeviceMemory, StepMemory | PhaseMemory | None]
+"""A device over the whole capture, in one phase, or in one step."""
+
+
+def _of(item: Item) -> str | int:
+    part = item[1]
+    return "all" if part is None else part.phase if isinstance(part, PhaseMemory) else part.step
+
+
+def _end(item: Item) -> int | Value | None:
+    if item[1] is None:
+        return _growth(item[0])
+    return item[1].end_bytes if isinstance(item[1], StepMemory) else None
 
 
 def _footnotes(devices: list[DeviceMemory]) -> tuple[str, ...]:
@@ -68,6 +84,8 @@ def _footnotes(devices: list[DeviceMemory]) -> tuple[str, ...]:
         lines.append("on the CPU the profiler counts from the start of the capture, what was there before is not in it")
     if any(m.slack_bytes is not None for m in devices):
         lines.append("slack: reserved by the allocator and not allocated, at the peak")
+    if any(m.phases for m in devices):
+        lines.append("phase: the peak while the host was in it; added: the most it grew in one pass through the phase")
     lines.append(
         "left at end: growth over the capture, or what was allocated when the step ended; "
         "requested: sum of all allocations"

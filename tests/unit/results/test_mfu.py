@@ -1,0 +1,56 @@
+"""MFU of runs: the model's FLOP over time, ranks and the peak of the precision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.evidence import run
+
+from stepscope.core.errors import Unavailable
+from stepscope.records.training import Measured, TrainingRun
+from stepscope.report.views import mfu as view
+from stepscope.report.views import runs
+from stepscope.results.mfu import mfu
+
+PEAK = 989.4e12  # H100 SXM, bf16, dense
+
+
+def on_h100(name: str, flop: float, **more: object) -> TrainingRun:
+    made = run(name, ranks=8, device="cuda", hardware="NVIDIA H100 80GB HBM3", precision="amp_bf16")
+    return replace(made, step_ns=Measured(value=1e9), model_flop=flop, **more)  # type: ignore[arg-type]
+
+
+def test_it_is_model_flop_over_time_ranks_and_peak() -> None:
+    assert mfu(on_h100("a", 0.4 * 8 * PEAK)) == pytest.approx(0.4, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"model_flop": None}, "FLOP"),
+        ({"hardware": "AMD EPYC 7B13", "device": "cpu"}, "peak unknown"),
+        ({"precision": "int4"}, "peak unknown"),
+        ({"world_size": None}, "ranks"),
+    ],
+)
+def test_what_is_missing_is_the_reason(more: dict[str, object], reason: str) -> None:
+    found = mfu(replace(on_h100("a", 1e15), **more))
+    assert isinstance(found, Unavailable)
+    assert reason in found.reason
+
+
+def test_the_table_names_the_convention_and_the_chart_shows_runs_that_differ() -> None:
+    known = [on_h100(name, 1.0, mfu=share) for name, share in (("a", 0.5), ("b", 0.25))]
+    table = runs.build(known)
+    column = [column.key for column in table.columns].index("mfu")
+    assert [row.values[column].text for row in table.rows] == ["50%", "25%"]
+    assert any("3 x forward" in note for note in table.footnotes)
+    (chart,) = view.prepare(known)
+    assert [row.text for row in chart.rows] == ["50%", "25%"]
+    assert view.prepare(known[:1]) == ()
+
+
+def test_a_gpu_without_a_known_peak_says_why() -> None:
+    (note,) = [n for n in runs.build([on_h100("a", 1.0, hardware="Some GPU 9000")]).footnotes if "MFU" in n]
+    assert note.startswith("MFU unknown: peak unknown: 'Some GPU 9000' is not in the accelerator table")
