@@ -45,6 +45,13 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert loaded_after(code).isdisjoint(HEAVY)
 
 
+@pytest.mark.parametrize("command", ["predict", "plan"])
+def test_a_named_model_is_priced_with_little_loaded(command: str) -> None:
+    words = [command, "--model", "gpt2", "--gpu", "h100-sxm", "--gpus", "8"]
+    code = f"from stepscope.cli.main import main\ntry:\n    main({words!r})\nexcept SystemExit:\n    pass"
+    assert loaded_after(code).isdisjoint((*HEAVY, "pydantic", "typer", "yaml"))
+
+
 TRACE_START = """
 import os, sys
 def opened(event, arguments):

@@ -15,12 +15,9 @@ from stepscope.predict.step.layout_text import layout_text, parse_layout
 from stepscope.predict.step.model_file import model_of
 from stepscope.predict.step.pathology import warnings_of
 from stepscope.predict.step.plan import Plan, plan
-from stepscope.predict.step.plan_matrix import matrix_yaml
 from stepscope.predict.step.shipped import shipped
-from stepscope.records.codec import headed
 from stepscope.report.render import terminal
 from stepscope.report.views import planned, predicted_step
-from stepscope.store.writer import write_bytes
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.plan import Plan as Options
@@ -49,6 +46,9 @@ def run(options: Options) -> int:
     gpu = known_gpu(str(options.gpu))
     found = plan(model, cluster_of(options, counts[0]), base, asked.given, shipped(gpu, model))
     if options.matrix is not None and found.best:
+        from stepscope.predict.step.plan_matrix import matrix_yaml
+        from stepscope.store.writer import write_bytes
+
         others = [a.prediction for a in found.alternatives if a.prediction is not None]
         text = matrix_yaml(model, [p.layout for p in (*found.best, *others)])
         write_bytes(options.matrix, text.encode())
@@ -98,6 +98,8 @@ def _show(what: str, found: Plan, notes: list[str]) -> None:
 
 
 def _document(found: Plan, notes: list[str]) -> dict[str, Any]:
+    from stepscope.records.codec import headed
+
     return {
         **headed("plan/1"),
         "best": [as_json(p) for p in found.best],

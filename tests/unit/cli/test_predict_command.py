@@ -274,6 +274,13 @@ def test_a_step_that_cannot_be_predicted(more: list[str], said: str, capsys: pyt
     assert said in text
 
 
+def test_outside_of_what_was_seen_the_answer_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    _, inside, _ = run([*STEP, "--gpus", "64", "--layout", "zero=3"], capsys)
+    _, outside, _ = run([*STEP, "--gpus", "64", "--layout", "zero=3", "--gpu", "a100-pcie-40gb"], capsys)
+    assert "extrapolated" not in inside
+    assert "extrapolated: A100-PCIE-40GB; calibrated on" in outside
+
+
 def test_a_measured_speed_scales_all_predictions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     chart = tmp_path / "scaling.svg"
     _, text, _ = run([*STEP, "--gpus", "8,64", "--measured", "8=70000", "--chart", str(chart), "--json"], capsys)

@@ -8,11 +8,17 @@ from dataclasses import replace
 
 from stepscope.core.errors import UsageError
 from stepscope.hardware import Accelerator
-from stepscope.predict.step.calibration import StepCalibration
+from stepscope.predict.step.calibration import Range, StepCalibration
 from stepscope.predict.step.fitted import FAMILY_FACTOR, PUBLISHED, REACH, gpu_family
 from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.step import StepPrediction
 
+SEEN = Range(
+    gpus=(8, 2048),
+    params=(120_000_000, 700_000_000_000),
+    accelerators=("a100-sxm4-40gb", "a100-sxm4-80gb", "h100-sxm", "b200", "gb200", "gb300"),
+)
+"""Of the published training runs, where there are more than a few."""
 MOST_MFU = 0.95
 """No training step reaches more of the peak."""
 MOST_OFF = 5.0
@@ -25,6 +31,7 @@ def shipped(gpu: Accelerator, model: ModelShape) -> StepCalibration:
     return replace(
         PUBLISHED,
         factor=FAMILY_FACTOR.get(family, 1.0),
+        range=SEEN,
         reach=_reach("family" if family in FAMILY_FACTOR else "zero-shot", model) or PUBLISHED.reach,
     )
 
