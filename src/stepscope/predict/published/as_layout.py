@@ -35,6 +35,11 @@ _HABITS: Mapping[str, Mapping[str, Any]] = {
 }
 """By the beginning of the source's name: what its code does where the table is silent."""
 
+_STACKS: Mapping[str, str] = {
+    "nanotron": "nanotron", "llm-foundry": "composer", "dgxc": "megatron", "megatron-bridge": "megatron",
+    "megatron-lm": "megatron-2021", "bigscience": "megatron-2021", "torchtitan": "fsdp2", "torchao": "fsdp2",
+}  # fmt: skip
+
 _ZERO = ((r"(zero|stage)[ _]?(\d)", None), (r"fsdp|full_shard|hsdp", 3), (r"distopt", 1))
 
 
@@ -46,6 +51,11 @@ class Asked:
     model: ModelShape
     cluster: Cluster
     layout: Layout
+
+    @property
+    def stack(self) -> str | None:
+        """The code that ran the step."""
+        return next((name for start, name in _STACKS.items() if self.row.source.startswith(start)), None)
 
     @property
     def gpu(self) -> str:

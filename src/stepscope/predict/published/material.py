@@ -68,7 +68,7 @@ class Material:
         """With the shipped constants."""
         key = f"{asked.row.source} {asked.row.row_id}"
         if key not in self._steps:
-            self._steps[key] = predict_step(asked.model, asked.cluster, asked.layout, fitted.PUBLISHED)
+            self._steps[key] = predict_step(asked.model, asked.cluster, asked.layout, fitted.of_stack(asked.stack))
         return self._steps[key]
 
     def speed(self, asked: Asked) -> float:

@@ -22,7 +22,8 @@ class StepCalibration:
     that of their FLOP (this makes small and thin products slow). attention_share, attention_backward_share: fused
     attention. memory_share: of the memory's rate. kernel_us: least time of one kernel on the device.
     launch_forward_us, launch_backward_us: the host's time for a layer and micro-batch, a floor under the device's time;
-    launch_tp_us: more of it for each tensor-parallel collective. elementwise_factor: bytes moved by norms, activations
+    launch_tp_us: more of it for each tensor-parallel collective; at least launch_tp_far_us x tp
+    where tp leaves a node, and launch_tp_pipeline_us x tp in pipelines over several nodes. elementwise_factor: bytes moved by norms, activations
     and residuals over what fused kernels move. tp_overlap, pp_overlap, ep_overlap: share of such traffic hidden.
     comm_rate: share of the collective model's rate reached under a training step; overlap_slowdown: computation's time
     beside communication, factor. optimizer_share: of the memory's rate, in the optimizer. step_us: fixed time of a step.
@@ -44,6 +45,8 @@ class StepCalibration:
     launch_forward_us: float = 250.0
     launch_backward_us: float = 350.0
     launch_tp_us: float = 150.0
+    launch_tp_far_us: float = 0.0
+    launch_tp_pipeline_us: float = 0.0
     elementwise_factor: float = 1.5
     tp_overlap: float = 0.2
     pp_overlap: float = 0.0

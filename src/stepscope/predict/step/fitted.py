@@ -5,6 +5,9 @@ docs/reference/validation.md says how they were fitted and what they reach on th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from stepscope.predict.step.calibration import StepCalibration
 
 PUBLISHED = StepCalibration(
@@ -14,6 +17,11 @@ PUBLISHED = StepCalibration(
     fragmentation=1.0,
     base_bytes=1.5e9,
 )
+
+STACKS: Mapping[str, Mapping[str, float]] = {
+    "nanotron": {"launch_tp_us": 1000.0, "launch_tp_far_us": 115.0, "launch_tp_pipeline_us": 700.0},
+}
+"""Constants of the code that runs the step, where published rows have its name; they replace those of ``PUBLISHED``."""
 
 FAMILY_FACTOR: dict[str, float] = {}
 """On the time of a step, by :func:`gpu_family`."""
@@ -27,6 +35,11 @@ WIDER_PER_DOUBLING = 0.25
 
 MEMORY_LIMIT = 0.95
 """Share of a GPU's memory above which a layout is said not to fit."""
+
+
+def of_stack(name: str | None) -> StepCalibration:
+    """``PUBLISHED`` with what is known of the code that runs the step."""
+    return replace(PUBLISHED, **dict(STACKS.get(name or "", {})))  # type: ignore[arg-type]
 
 
 def gpu_family(key: str) -> str:

@@ -132,10 +132,10 @@ def _stage(
         if at:
             forward, backward = forward + work.forward, backward + work.backward
     tp, cp, ep = traffic("tp"), traffic("cp"), traffic("ep")
-    calls = 4 if layout.tp > 1 else 0
+    calls = 2 * _call_us(kernels) if layout.tp > 1 else 0.0
     host = (
-        layers * (c.launch_forward_us + calls / 2 * c.launch_tp_us) / 1e6,
-        layers * (c.launch_backward_us + calls / 2 * c.launch_tp_us + again * c.launch_forward_us) / 1e6,
+        layers * (c.launch_forward_us + calls) / 1e6,
+        layers * (c.launch_backward_us + calls + again * c.launch_forward_us) / 1e6,
     )
     device = (forward + tp[0] + cp[0] + ep[0], backward + tp[1] + cp[1] + ep[1])
     return Stage(
@@ -150,6 +150,14 @@ def _stage(
         launch=(max(0.0, host[0] - device[0]), max(0.0, host[1] - device[1])),
         send=send,
     )
+
+
+def _call_us(kernels: Kernels) -> float:
+    """The host's time for one tensor-parallel collective."""
+    layout, cluster, c = kernels.layout, kernels.cluster, kernels.calibration
+    far = c.launch_tp_far_us * layout.tp if layout.tp > cluster.domain else 0.0
+    pipeline = c.launch_tp_pipeline_us * layout.tp if layout.pp > 1 and cluster.gpus > cluster.domain else 0.0
+    return max(c.launch_tp_us, far, pipeline)
 
 
 def _traffic(kernels: Kernels, attention: Work, *, moe: bool) -> LayerTraffic:
