@@ -274,6 +274,9 @@ def test_other_tools_spellings_of_ops_are_understood() -> None:
         ("InfiniBand (SHARP manifest)", "h100-sxm", "infiniband", None),
         ("RDMA cluster network (RoCE)", "a100-sxm4-40gb", "roce", None),
         ("8x 400G RoCE", "h100-sxm", "roce", 8 * 50e9),
+        ("8x 50GBps EFA v4", "b200", "efa-p6-b200", 8 * 50e9),
+        ("1600 Gbps RoCE", "a100-sxm4-40gb", "roce", 200e9),
+        ("4x Omni-Path 100 Gb/s per node (stated elsewhere)", "a100-sxm4-80gb", "omni-path", 4 * 12.5e9),
     ],
 )
 def test_a_network_is_read_from_a_tables_words(text: str, gpu: str, key: str, node_bytes_per_s: float | None) -> None:
@@ -282,6 +285,12 @@ def test_a_network_is_read_from_a_tables_words(text: str, gpu: str, key: str, no
     assert found.key == key
     if node_bytes_per_s is not None:
         assert (found.adapter_bytes_per_s or 0) * (found.adapters_per_node or 0) == pytest.approx(node_bytes_per_s)
+
+
+def test_a_mistyped_network_lists_all() -> None:
+    with pytest.raises(UsageError) as told:
+        find_fabric("efa-p7")
+    assert all(fabric.key in str(told.value.fix) for fabric in FABRICS)
 
 
 def test_words_that_name_no_network_are_none() -> None:

@@ -79,8 +79,14 @@ FABRICS: tuple[Fabric, ...] = (
     _efa("efa-p4d", "EFA, p4d and p4de (A100)", 100, 4, 75.0, _PLUGIN),
     _efa("efa-p5", "EFA, p5 and p5e (H100, H200)", 100, 32, 15.0, _MODEL.format(20)),
     _efa("efa-p5en", "EFA, p5en (H200)", 200, 16, 13.0, _MODEL.format(18)),
+    _efa("efa-p6", "EFA, p6 (B200's; efa-p6-b300 has twice the adapters)", 400, 8, 13.0, _MODEL.format(18)),
     _efa("efa-p6-b200", "EFA, p6 (B200)", 400, 8, 13.0, _MODEL.format(18) + " (the p5en's)"),
     _efa("efa-p6-b300", "EFA, p6 (B300)", 400, 16, 13.0, _MODEL.format(18) + " (the p5en's)"),
+    Fabric(
+        key="omni-path", name="Omni-Path 100", adapter_bytes_per_s=12.5e9, adapters_per_node=None, rate_share=OFI_SHARE,
+        share_source=OFI_SOURCE, latency_us=0.0, latency_source="no published figure: NCCL's own", known=False,
+        protocols=NO_LL128,
+    ),
     Fabric(
         key="slingshot-11", name="HPE Slingshot 11", adapter_bytes_per_s=25e9, adapters_per_node=None,
         rate_share=OFI_SHARE, share_source=OFI_SOURCE, latency_us=0.0,
@@ -115,7 +121,9 @@ _EFA_BY_GPU = (
     ("v100", "efa-p3dn"), ("a100", "efa-p4d"), ("h100", "efa-p5"), ("h200", "efa-p5en"), ("b200", "efa-p6-b200"),
     ("b300", "efa-p6-b300"),
 )  # fmt: skip
-_RATE = re.compile(r"(?:(\d+)\s*[x×]\s*)?(\d{2,4})\s*(?:gb(?:it|ps|e|/s)?|g)\b", re.IGNORECASE)
+_RATE = re.compile(r"(?:(\d+)\s*[x×][^\d,;]*?)?(\d{2,4})\s*((?i:gb(?:it|ps|e|/s)?|g))\b")
+_MOST_GBIT = 800.0
+"""Of one adapter: a higher rate without a count is the whole node's."""
 _NODE_RATE = re.compile(r"(\d{2,5})\s*gb(?:ps|it|/s)\s*(?:/|per )\s*(?:node|instance)", re.IGNORECASE)
 
 
@@ -124,7 +132,7 @@ def find_fabric(key: str) -> Fabric:
     try:
         return _BY_KEY[key.lower()]
     except KeyError:
-        raise UsageError(unknown("network", key, _BY_KEY)) from None
+        raise UsageError(unknown("network", key, _BY_KEY), fix=f"--network takes {', '.join(_BY_KEY)}") from None
 
 
 def read_fabric(text: str, *, gpu_key: str) -> Fabric | None:
@@ -140,13 +148,15 @@ def read_fabric(text: str, *, gpu_key: str) -> Fabric | None:
     fabric = _kind(words, gpu_key)
     if fabric is None:
         return None
-    whole = _NODE_RATE.search(text)
-    if whole:
+    found, whole = _RATE.search(text), _NODE_RATE.search(text)
+    if whole and not (found and found[1]):
         return replace(fabric, adapter_bytes_per_s=float(whole[1]) / 8 * 1e9, adapters_per_node=1)
-    found = _RATE.search(text)
     if found:
+        gbit = float(found[2]) * (8 if found[3].startswith("GB") and found[3] != "GBE" else 1)  # GBps: bytes
         count = int(found[1]) if found[1] else fabric.adapters_per_node
-        return replace(fabric, adapter_bytes_per_s=float(found[2]) / 8 * 1e9, adapters_per_node=count)
+        if gbit > _MOST_GBIT and not found[1]:
+            count = 1
+        return replace(fabric, adapter_bytes_per_s=gbit / 8 * 1e9, adapters_per_node=count)
     return fabric
 
 
@@ -157,6 +167,8 @@ def _kind(words: str, gpu_key: str) -> Fabric | None:
         return _BY_KEY["gpudirect-tcpx"]
     if "efa" in words:
         return _BY_KEY[next((key for part, key in _EFA_BY_GPU if gpu_key.startswith(part)), "efa-p5")]
+    if re.search(r"omni-?path|\bopa\b", words):
+        return _BY_KEY["omni-path"]
     if "slingshot" in words:
         return _BY_KEY["slingshot-11"]
     if re.search(r"infiniband|\bib\b|quantum", words):

@@ -18,25 +18,26 @@ class Range:
 class StepCalibration:
     """Shares are of the specification's peak. Defaults: public kernel benchmarks, rounded; not fitted to training runs.
 
-    gemm_share, gemm_fp8_share: large matrix products; gemm_traffic: factor on their operands' bytes, whose time adds to
-    that of their FLOP (this makes small and thin products slow). attention_share, attention_backward_share: fused
-    attention. memory_share: of the memory's rate. kernel_us: least time of one kernel on the device.
-    launch_forward_us, launch_backward_us: the host's time for a layer and micro-batch, a floor under the device's time;
-    launch_tp_us: more of it for each tensor-parallel collective; at least launch_tp_far_us x tp
-    where tp leaves a node, and launch_tp_pipeline_us x tp in pipelines over several nodes. elementwise_factor: bytes moved by norms, activations
-    and residuals over what fused kernels move. tp_overlap, pp_overlap, ep_overlap: share of such traffic hidden.
-    comm_rate: share of the collective model's rate reached under a training step; overlap_slowdown: computation's time
-    beside communication, factor. optimizer_share: of the memory's rate, in the optimizer. step_us: fixed time of a step.
+    gemm_share, gemm_fp8_share: large matrix products, of what the GPU's best one reaches; gemm_traffic: factor on their
+    operands' bytes, whose time adds to that of their FLOP (this makes small and thin products slow).
+    attention_share, attention_backward_share: fused attention, forward and backward. memory_share: of the memory's rate.
+    kernel_us: least time of one kernel on the device. elementwise_factor: bytes moved by norms, activations and residuals
+    over what fused kernels move. launch_forward_us, launch_backward_us: the host's time for a layer and micro-batch, a
+    floor under the device's time; launch_moe_us: more of it for a layer of experts, each way; launch_tp_us: for each
+    tensor-parallel collective, at least launch_tp_far_us x tp where tp leaves a node, and launch_tp_pipeline_us x tp in
+    pipelines over several nodes. tp_overlap, pp_overlap, ep_overlap: share of such traffic hidden. comm_rate: share of
+    the collective model's rate reached under a training step; overlap_slowdown: computation's time beside
+    communication, factor. optimizer_share: of the memory's rate, in the optimizer. step_us: fixed time of a step.
     spread_per_doubling: time lost to the slowest GPU for each doubling above 8 GPUs, share. factor: on the whole step.
     activation_factor, fragmentation: factors on memory; gradient_factor: gradients with the buffers they travel in;
-    base_bytes: context, libraries, buffers.
-    log_sigma: standard deviation of log(measured / predicted); reach: factors on a speed that give its 80% interval instead,
-    reach_from: GPUs it was measured on. range: what it was fitted on (see Range). name: of the fit.
+    base_bytes: context, libraries, buffers. log_sigma: standard deviation of log(measured / predicted); reach:
+    factors on a speed that give its 80% interval instead, reach_from: GPUs it was measured on. range: what it was fitted
+    on (see Range). name: of the fit.
     """
 
     name: str = "specification only"
-    gemm_share: float = 0.80
-    gemm_fp8_share: float = 0.65
+    gemm_share: float = 0.95
+    gemm_fp8_share: float = 0.80
     gemm_traffic: float = 1.0
     attention_share: float = 0.45
     attention_backward_share: float = 0.38
@@ -44,6 +45,7 @@ class StepCalibration:
     kernel_us: float = 3.0
     launch_forward_us: float = 250.0
     launch_backward_us: float = 350.0
+    launch_moe_us: float = 0.0
     launch_tp_us: float = 150.0
     launch_tp_far_us: float = 0.0
     launch_tp_pipeline_us: float = 0.0

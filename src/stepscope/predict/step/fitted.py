@@ -16,10 +16,30 @@ PUBLISHED = StepCalibration(
     gradient_factor=1.3,
     fragmentation=1.0,
     base_bytes=1.5e9,
+    launch_moe_us=3200.0,
+    gemm_share=0.87,
+    gemm_fp8_share=0.92,
+    gemm_traffic=0.83,
+    attention_share=0.3,
+    attention_backward_share=0.43,
+    kernel_us=6.0,
+    launch_forward_us=110.0,
+    launch_backward_us=230.0,
+    elementwise_factor=1.3,
+    tp_overlap=0.34,
+    pp_overlap=0.3,
+    ep_overlap=0.53,
+    overlap_slowdown=1.3,
+    optimizer_share=0.75,
+    step_us=10000.0,
+    spread_per_doubling=0.003,
 )
 
 STACKS: Mapping[str, Mapping[str, float]] = {
-    "nanotron": {"launch_tp_us": 1000.0, "launch_tp_far_us": 115.0, "launch_tp_pipeline_us": 700.0},
+    "nanotron": {"launch_tp_us": 1000.0, "launch_tp_far_us": 115.0, "launch_tp_pipeline_us": 700.0, "factor": 1.07},
+    "megatron-2021": {"factor": 1.2},
+    "fsdp2": {"factor": 1.36},
+    "composer": {"factor": 1.0},
 }
 """Constants of the code that runs the step, where published rows have its name; they replace those of ``PUBLISHED``."""
 

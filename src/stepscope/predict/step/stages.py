@@ -134,8 +134,8 @@ def _stage(
     tp, cp, ep = traffic("tp"), traffic("cp"), traffic("ep")
     calls = 2 * _call_us(kernels) if layout.tp > 1 else 0.0
     host = (
-        layers * (c.launch_forward_us + calls) / 1e6,
-        layers * (c.launch_backward_us + calls + again * c.launch_forward_us) / 1e6,
+        (layers * (c.launch_forward_us + calls) + moe * c.launch_moe_us) / 1e6,
+        (layers * (c.launch_backward_us + calls + again * c.launch_forward_us) + moe * c.launch_moe_us) / 1e6,
     )
     device = (forward + tp[0] + cp[0] + ep[0], backward + tp[1] + cp[1] + ep[1])
     return Stage(
