@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.predict.step.step import StepPrediction
 
-MUCH_SLOWER = 0.55
+MUCH_SLOWER = 0.5
 """Speed over that of the better layout below which a cause is named."""
 
 
