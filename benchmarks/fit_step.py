@@ -35,10 +35,11 @@ FACTORS: dict[str, tuple[float, float]] = {
 SHARES = {"tp_overlap": (0.0, 0.8), "pp_overlap": (0.0, 0.95), "ep_overlap": (0.0, 0.8)}
 """The same by steps."""
 OF_STACKS = (
-    ("nanotron", "factor"), ("nanotron", "step_us"), ("composer", "factor"), ("composer", "attention_share"),
+    ("nanotron", "factor"), ("nanotron", "step_us"), ("nanotron", "comm_rate"),
+    ("nanotron", "tp_overlap"), ("composer", "factor"), ("composer", "attention_share"),
     ("composer", "attention_backward_share"), ("megatron-2021", "factor"), ("fsdp2", "factor"),
 )  # fmt: skip
-STACK_LIMITS = {"step_us": (1000.0, 100000.0), "factor": (0.7, 1.6)}
+STACK_LIMITS = {"step_us": (1000.0, 100000.0), "factor": (0.7, 1.6), "comm_rate": (0.2, 1.0)}
 OUTLIER = 0.8
 Stacks = dict[str, dict[str, float]]
 
@@ -91,7 +92,7 @@ def moved(name: str, value: float, step: float, *, up: bool, stack: bool) -> flo
     if name in SHARES:
         low, high = SHARES[name]
         return min(max(value + (step - 1) / 2.5 * (1 if up else -1), low), high)
-    low, high = STACK_LIMITS.get(name, FACTORS.get(name, (0.0, math.inf))) if stack else FACTORS[name]
+    low, high = STACK_LIMITS.get(name, FACTORS.get(name, (0.0, math.inf))) if stack else FACTORS.get(name, (0.0, math.inf))
     return min(max(value * (step if up else 1 / step), low), high)
 
 

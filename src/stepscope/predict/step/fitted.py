@@ -12,41 +12,56 @@ from stepscope.predict.step.calibration import StepCalibration
 
 PUBLISHED = StepCalibration(
     name="published training runs",
+    gemm_share=0.87,
+    gemm_fp8_share=0.92,
+    gemm_traffic=1.3,
+    attention_share=0.6,
+    attention_backward_share=0.478,
+    kernel_us=6.0,
+    launch_forward_us=53.2,
+    launch_backward_us=151.0,
+    launch_moe_us=3200.0,
+    elementwise_factor=1.3,
+    tp_overlap=0.536,
+    pp_overlap=0.1,
+    ep_overlap=0.516,
+    comm_rate=0.759,
+    overlap_slowdown=1.3,
+    optimizer_share=0.552,
+    step_us=19500.0,
+    spread_per_doubling=0.003,
     activation_factor=1.07,
     gradient_factor=1.3,
     fragmentation=1.0,
-    base_bytes=1.5e9,
-    launch_moe_us=3200.0,
-    gemm_share=0.87,
-    gemm_fp8_share=0.92,
-    gemm_traffic=0.83,
-    attention_share=0.3,
-    attention_backward_share=0.43,
-    kernel_us=6.0,
-    launch_forward_us=110.0,
-    launch_backward_us=230.0,
-    elementwise_factor=1.3,
-    tp_overlap=0.34,
-    pp_overlap=0.3,
-    ep_overlap=0.53,
-    overlap_slowdown=1.3,
-    optimizer_share=0.75,
-    step_us=10000.0,
-    spread_per_doubling=0.003,
 )
 
 STACKS: Mapping[str, Mapping[str, float]] = {
-    "nanotron": {"launch_tp_us": 1000.0, "launch_tp_far_us": 115.0, "launch_tp_pipeline_us": 700.0, "factor": 1.07},
+    "nanotron": {
+        "launch_tp_us": 1000.0,
+        "launch_tp_far_us": 115.0,
+        "launch_tp_pipeline_us": 700.0,
+        "factor": 1.1,
+        "step_us": 37000.0,
+    },
+    "megatron tokendrop": {"launch_moe_us": 1600.0},
     "megatron-2021": {"factor": 1.2},
-    "fsdp2": {"factor": 1.36},
-    "composer": {"factor": 1.0},
+    "fsdp2": {"factor": 1.49},
+    "composer": {"factor": 0.957, "attention_share": 0.151, "attention_backward_share": 0.559},
 }
 """Constants of the code that runs the step, where published rows have its name; they replace those of ``PUBLISHED``."""
 
-FAMILY_FACTOR: dict[str, float] = {}
+FAMILY_FACTOR: dict[str, float] = {"a100": 0.974, "a800": 0.95, "gb200": 1.096, "gb300": 0.929, "h100": 1.0}
 """On the time of a step, by :func:`gpu_family`."""
 
-REACH: dict[str, tuple[float, float]] = {}
+REACH: dict[str, tuple[float, float]] = {
+    "zero-shot": (0.866, 1.153),
+    "zero-shot moe": (0.79, 1.38),
+    "family": (0.871, 1.138),
+    "family moe": (0.875, 1.286),
+    "new-layout": (0.818, 1.223),
+    "one-row moe": (0.799, 1.403),
+    "scale-out": (0.971, 1.048),
+}
 """Factors on a predicted speed that give its 80% interval, by what is known: quantiles of
 rows that nothing was fitted on."""
 

@@ -1,6 +1,8 @@
-"""The fastest layout by prediction among those of a sweep: how much slower it is than the one measured fastest."""
+"""The fastest layout by prediction among those of a sweep with one global batch: how far it is from the one measured fastest."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 from stepscope.predict.published.fitted import fitted_on
 from stepscope.predict.published.grade import Answer, Bar, Graded, Question
@@ -9,11 +11,11 @@ from stepscope.predict.published.material import Material, speed
 
 def ask(material: Material) -> Answer:
     rows = []
-    for key, found in material.sweeps.items():
-        if len({asked.layout for asked in found}) == len({asked.layout.gpus for asked in found}):
-            continue
+    for sweep in material.sweeps.values():
+        batch = Counter(asked.layout.global_batch for asked in sweep).most_common(1)[0][0]
+        found = [asked for asked in sweep if asked.layout.global_batch == batch]
         chosen = max(found, key=material.speed)
-        best = material.best[key]
+        best = max(speed(asked) for asked in found)
         rows.append(
             Graded(
                 source=chosen.row.source,
