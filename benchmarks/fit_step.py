@@ -92,7 +92,9 @@ def moved(name: str, value: float, step: float, *, up: bool, stack: bool) -> flo
     if name in SHARES:
         low, high = SHARES[name]
         return min(max(value + (step - 1) / 2.5 * (1 if up else -1), low), high)
-    low, high = STACK_LIMITS.get(name, FACTORS.get(name, (0.0, math.inf))) if stack else FACTORS.get(name, (0.0, math.inf))
+    low, high = (
+        STACK_LIMITS.get(name, FACTORS.get(name, (0.0, math.inf))) if stack else FACTORS.get(name, (0.0, math.inf))
+    )
     return min(max(value * (step if up else 1 / step), low), high)
 
 

@@ -178,5 +178,5 @@ def test_the_document_has_every_question_with_its_figures(answers: dict[str, Any
 def test_the_published_half_reaches_the_bars_that_the_documentation_claims() -> None:
     material = Material(SHARED)
     good = {question.key: met(question, question.ask(material)) for question in QUESTIONS}
-    claimed = {"scale-out", "dense-nvidia-recipes", "zero-shot", "mfu-convention", "collectives-middle"}
-    assert claimed <= {key for key, reached in good.items() if reached}
+    missed = {"memory"}
+    assert {key for key, reached in good.items() if not reached} <= missed

@@ -112,6 +112,8 @@ def as_layout(row: TrainingRow) -> Layout | str:
         layout = replace(layout, shard_group=int(group[1]))
     if "hsdp" in row.sharding.lower() and row.gpus_per_node:
         layout = replace(layout, shard_group=row.gpus_per_node)
+    if row.source.startswith("nanotron") and layout.zero == 0:
+        layout = replace(layout, overlap=True)  # DDP's hooks; its ZeRO-1 reduces after the backward pass
     if row.source.startswith("nanotron") and layout.pp > 1 and layout.zero == 0 and layout.dp > 1:
         layout = replace(layout, sync_each=True)  # its pipeline engine leaves DDP's hooks on for every micro-batch
     return layout

@@ -98,7 +98,7 @@ def layer_activations(model: ModelShape, layout: Layout, *, everything: bool = F
         mlp = visits * (2 * h / spread + (model.matrices) * model.moe_ffn / layout.tp)
     else:
         mlp = model.matrices * model.ffn / layout.tp
-    norms = (6 if model.gated else 4) * h / spread
+    norms = 6 * h / spread
     size = kept * tokens * item * (norms + attention + mlp)
     if not layout.flash and kind == "none":
         size += 2.5 * item * tokens * layout.seq_len * model.heads / layout.tp

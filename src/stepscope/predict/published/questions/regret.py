@@ -1,4 +1,4 @@
-"""The fastest layout by prediction among those of a sweep with one global batch: how far it is from the one measured fastest."""
+"""The fastest layout by prediction among those of a sweep with one global batch: how far from the one measured fastest."""
 
 from __future__ import annotations
 
