@@ -30,17 +30,18 @@ class Row:
     size_bytes: int | None = None
     flop: int | None = None
     values: str | None = None
+    sequence: int = NONE
 
 
 def op(
     name: str, start: int, end: int, *, thread: str = "main", dims: str | None = None, types: str = "[]",
     external_id: int = NONE, forward_thread: int = NONE, flop: int | None = None,
-    values: str | None = None,
+    values: str | None = None, sequence: int = NONE,
 ) -> Row:  # fmt: skip
     shape = None if dims is None else Shapes(dims=dims, types=types)
     return Row(
         name=name, category=Category.CPU_OP, start=start, end=end, thread=thread, shape=shape,
-        external_id=external_id, forward_thread=forward_thread, flop=flop, values=values,
+        external_id=external_id, forward_thread=forward_thread, flop=flop, values=values, sequence=sequence,
     )  # fmt: skip
 
 
@@ -108,7 +109,7 @@ def events(rows: Sequence[Row], *, memory: MemoryInstants | None = None) -> Even
         device=small([r.device for r in rows]),
         correlation=wide([r.correlation for r in rows]),
         external_id=wide([r.external_id for r in rows]),
-        sequence=wide([NONE for _ in rows]),
+        sequence=wide([r.sequence for r in rows]),
         forward_thread=small([r.forward_thread for r in rows]),
         shape=small([NONE if r.shape is None else shapes.index(r.shape) for r in rows]),
         names=tuple(names),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # a trace is read for some of them at a time
     from stepscope.records.trace_conformance import ConformanceCheck
     from stepscope.records.trace_diff import WorkProfile
     from stepscope.records.trace_memory import DeviceMemory
+    from stepscope.records.trace_modules import ModuleRow
     from stepscope.records.trace_path import CriticalPath, CrossRankPath, RankLegs
     from stepscope.records.trace_rules import GradientSync, HostLateness, KernelMix
     from stepscope.records.trace_stragglers import StragglerReport
@@ -100,6 +101,7 @@ class RankPass:
     copies: CopyTable | None = None
     annotations: tuple[AnnotationRow, ...] = ()
     sequences: tuple[SequenceRow, ...] = ()
+    modules: tuple[ModuleRow, ...] = ()
     buckets: tuple[BucketRow, ...] = ()
     units: ShardedUnits | None = None
     layers: DividedLayers | None = None

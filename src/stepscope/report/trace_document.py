@@ -73,7 +73,7 @@ def document(summary: TraceSummary, diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-LISTS = ("phases", "idle", "long_gaps", "groups", "annotations", "sequences", "buckets", "memory")
+LISTS = ("phases", "idle", "long_gaps", "groups", "annotations", "modules", "sequences", "buckets", "memory")
 """Fields of RankPass that are lists of rows, each with its rank."""
 
 TABLES = ("operators", "kernels", "launches", "copies", "units", "layers", "utilisation", "path", "conformance")

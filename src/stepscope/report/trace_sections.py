@@ -31,6 +31,7 @@ SECTIONS: dict[str, str] = {
     "launches": "trace_launches",
     "copies": "trace_copies",
     "annotations": "trace_annotations",
+    "modules": "trace_modules",
     "sequences": "trace_sequences",
     "memory": "trace_memory",
     "utilisation": "trace_utilisation",

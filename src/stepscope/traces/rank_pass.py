@@ -18,8 +18,8 @@ DEVICE_ONLY = frozenset({"budget", "overlap"})
 """Sections that the device scan alone can answer, the overlap without its steps."""
 
 EVERYTHING = frozenset({
-    "budget", "operators", "kernels", "launches", "copies", "annotations", "sequences", "buckets", "units", "layers",
-    "memory", "utilisation", "path",
+    "budget", "operators", "kernels", "launches", "copies", "annotations", "modules", "sequences", "buckets", "units",
+    "layers", "memory", "utilisation", "path",
 })  # fmt: skip
 """What costs extra beyond the budget; steps, phases, idle causes and collectives come with any full reading."""
 

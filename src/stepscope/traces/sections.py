@@ -126,6 +126,10 @@ def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted
         from stepscope.traces.annotations import annotation_rows
 
         result = replace(result, annotations=annotation_rows(trace, launches, limit=wanted.limit))
+    if "modules" in asked:
+        from stepscope.traces.modules import module_rows
+
+        result = replace(result, modules=known("modules", module_rows(trace, activity, launches)) or ())
     if "sequences" in asked:
         from stepscope.traces.sequences import sequence_rows
 

@@ -112,8 +112,8 @@ def _parts(*, compute: int, comm: int, overlap: int) -> Parts:
 def test_sections_stand_in_the_order_of_a_report() -> None:
     assert tuple(trace_sections.SECTIONS) == (
         "budget", "overlap", "steps", "phases", "idle", "collectives", "groups", "stragglers", "buckets", "units",
-        "layers", "operators", "kernels", "launches", "copies", "annotations", "sequences", "memory", "utilisation", "path",
-        "conformance",
+        "layers", "operators", "kernels", "launches", "copies", "annotations", "modules", "sequences", "memory",
+        "utilisation", "path", "conformance",
     )  # fmt: skip
     assert trace_sections.chosen(["all"]) == tuple(trace_sections.SECTIONS)
 
