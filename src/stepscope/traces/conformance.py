@@ -21,6 +21,9 @@ from stepscope.traces.steps import step_marks
 Call = tuple[str, int]
 """Operation and payload in bytes."""
 
+_MESSAGES = ("send", "recv")
+"""A trace calls both ends ``send_recv``, and a schedule decides when they are called."""
+
 
 def check_plan(trace: RankTrace, collectives: Sequence[RankCollective]) -> ConformanceCheck | None:
     """The check of one rank's trace, over the steps recorded whole; None when the trace carries no plan.
@@ -32,7 +35,7 @@ def check_plan(trace: RankTrace, collectives: Sequence[RankCollective]) -> Confo
         return None
     marks = step_marks(trace.events)
     planned = Counter(_planned(op) for op in plan)
-    early = sum(_phase(op) == "backward" for op in plan)
+    early = sum(_phase(op) == "backward" and op["op"] not in _MESSAGES for op in plan)
     backward = _region(trace.events, "stepscope.backward")
     launched = [c for c in collectives if c.launch_ns is not None]
     differences: list[str] = []
@@ -65,7 +68,8 @@ def _region(events: Events, name: str) -> Spans:
 
 
 def _planned(op: Mapping[str, Any]) -> Call:
-    return str(op["op"]), int(op["numel"]) * DTYPE_BYTES[str(op["dtype"])]
+    name = "send_recv" if op["op"] in _MESSAGES else str(op["op"])
+    return name, int(op["numel"]) * DTYPE_BYTES[str(op["dtype"])]
 
 
 def _phase(op: Mapping[str, Any]) -> str:

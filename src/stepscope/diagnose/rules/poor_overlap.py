@@ -104,7 +104,8 @@ def _overlaps(each: TimedCell) -> bool:
         plan = specs_of(each.cell.result.spec).comm_plan
     except (StepscopeError, ValueError):
         return False  # a strategy that is not installed here declares nothing
-    return any(op.phase == "backward" for op in plan)
+    # A pipeline's messages have a rule of their own (pipeline-bubble).
+    return any(op.phase == "backward" and op.op not in ("send", "recv") for op in plan)
 
 
 def _judge(evidence: Evidence, each: TimedCell, costs: CommCosts | None) -> _Judged | None:
