@@ -101,7 +101,7 @@ def _document(found: Plan, notes: list[str]) -> dict[str, Any]:
     from stepscope.records.codec import headed
 
     return {
-        **headed("plan/1"),
+        **headed("layout_plan/1"),
         "best": [as_json(p) for p in found.best],
         "alternatives": [
             {"name": a.name, "why": a.why, "prediction": None if a.prediction is None else as_json(a.prediction)}

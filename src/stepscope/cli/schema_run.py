@@ -80,6 +80,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "notes": list[str],
     },
     "predict/1": {"kind": str},
+    "layout_plan/1": {"best": _OBJECTS, "alternatives": _OBJECTS, "priced": int, "dropped": int, "notes": list[str]},
     "buckets/1": {"choice": dict[str, Any]},
     "hardware/1": {"accelerators": _OBJECTS},
     "doctor/1": {

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.usefixtures("fresh_consoles")
         ["hardware", "--json"],
         ["bench", "--list", "--json"],
         ["predict", "--collective", "all_reduce", "--size", "1K", "--gpus", "8", "--gpu", "h100-sxm", "--json"],
+        ["predict", "--model", "gpt2", "--gpus", "8", "--gpu", "h100-sxm", "--json"],
+        ["plan", "--model", "gpt2", "--gpus", "8", "--gpu", "h100-sxm", "--json"],
         ["trace", "new", "--json"],
         ["trace", "new", "--diff", "old", "--json"],
         ["compare", "old", "new", "--json"],

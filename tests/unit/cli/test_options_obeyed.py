@@ -111,6 +111,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
     },
     "run": {
         "output": ["--output", "OUT/r"], "step_optimizer": ["--step-optimizer", "2"], "nccl_debug": ["--nccl-debug"],
+        "memory": ["--memory"],
     },
 }  # fmt: skip
 """A value of every option that is not its default."""

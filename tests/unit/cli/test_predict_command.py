@@ -304,7 +304,7 @@ def test_a_plan_ranks_layouts_and_says_why_others_lose(capsys: pytest.CaptureFix
 def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     _, text, _ = run([*PLAN, "--json"], capsys)
     document = json.loads(text)
-    assert document["schema"] == "stepscope.plan/1"
+    assert document["schema"] == "stepscope.layout_plan/1"
     assert document["best"][0]["fits"]
     assert document["best"][0]["layout"]["global_batch"] == 1024
     assert {a["name"] for a in document["alternatives"]} >= {"DDP"}
