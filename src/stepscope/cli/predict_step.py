@@ -124,8 +124,8 @@ def _show(
     if len(predictions) > 1:
         base = base_of(predictions)
         share = format_percent(efficiency(last, base))
-        bent = f"the knee is at {bend} GPUs" if bend else "no knee in the doublings looked at"
-        say(f"efficiency {share} of {base.layout.gpus} GPUs; {bent}: beyond it speed per GPU falls below 80%")
+        bent = f"knee at {bend} GPUs: beyond it speed per GPU falls below 80%" if bend else "no knee found"
+        say(f"efficiency {share} of {base.layout.gpus} GPUs; {bent}")
         table(predicted_step.build_scaling(predictions))
         say("")
     say(predicted_step.bound(last))

@@ -18,6 +18,8 @@ from stepscope.predict.step.step import StepPrediction, predict_step
 
 LONG_SEQUENCE = 16384
 """Tokens from which on context parallelism is looked at."""
+EQUAL = 1.005
+"""Ratio of two steps up to which they are the same."""
 REFINED = 12
 """Best layouts whose pipelines are simulated in the end."""
 
@@ -163,13 +165,16 @@ def _members(
 
 
 def _distinct(found: list[StepPrediction]) -> list[StepPrediction]:
-    """The best of those that differ in micro-batch and recomputation alone."""
-    kept: dict[tuple[object, ...], StepPrediction] = {}
+    """Of those that differ in micro-batch, recomputation and chunks alone, the best; of equal ones that with fewest chunks."""
+    kept: dict[tuple[object, ...], list[StepPrediction]] = {}
     for p in found:
         layout = p.layout
-        key = layout.tp, layout.pp, layout.cp, layout.ep, layout.zero, layout.vpp, layout.shard_group
-        kept.setdefault(key, p)
-    return list(kept.values())
+        key = layout.tp, layout.pp, layout.cp, layout.ep, layout.zero, layout.shard_group
+        kept.setdefault(key, []).append(p)
+    return [
+        min((p for p in alike if p.step_s <= EQUAL * alike[0].step_s), key=lambda p: (p.layout.vpp, p.step_s))
+        for alike in kept.values()
+    ]
 
 
 def _alternatives(
