@@ -165,7 +165,7 @@ def _members(
 
 
 def _distinct(found: list[StepPrediction]) -> list[StepPrediction]:
-    """Of those that differ in micro-batch, recomputation and chunks alone, the best; of equal ones that with fewest chunks."""
+    """The best of those alike but for micro-batch, recomputation and chunks; of equal ones that with fewest chunks."""
     kept: dict[tuple[object, ...], list[StepPrediction]] = {}
     for p in found:
         layout = p.layout
