@@ -183,14 +183,14 @@ def _verdict(prediction: ScalePrediction) -> str:
     changed = f" with {prediction.change}" if prediction.change else ""
     share = format_percent(last.efficiency, digits=0)
     knee = (
-        "no number of GPUs keeps that"
+        "none of the numbers keeps that"
         if prediction.knee is None
         else f"up to {prediction.knee} and beyond"
         if prediction.knee_open
-        else f"up to {counted(prediction.knee, 'GPU')}"
+        else f"up to {counted(prediction.knee, prediction.unit)}"
     )
     return (
-        f"{prediction.name}{changed}: on {counted(last.ranks, 'GPU')} {last.throughput:.3g}x the throughput of "
+        f"{prediction.name}{changed}: on {counted(last.ranks, prediction.unit)} {last.throughput:.3g}x the throughput of "
         f"{prediction.ranks} ({prediction.scaling} scaling, efficiency {share}); at least {KNEE:.0%}: {knee}"
     )
 

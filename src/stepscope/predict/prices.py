@@ -12,6 +12,7 @@ from functools import cache
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.dataclass import dataclass as record
 from stepscope.core.errors import UsageError
+from stepscope.core.words import in_words
 from stepscope.predict.calibrated import Asked, time_of, world_spread
 from stepscope.predict.calibration import algorithm_of
 from stepscope.predict.collectives.choose import known_gpu, predict_collective
@@ -60,15 +61,17 @@ class Links:
 def calibrated_prices(calibration: Calibration, *, backend: str | None, network: str | None) -> Prices:
     """Prices from ``stepscope calibrate``. Raises UsageError for collectives that it does not hold."""
     asked = Asked(backend=backend, network=network)
-    notes: dict[str, None] = {}
 
     @cache
     def of(op: str, size_bytes: int, ranks: int) -> Price:
-        found = time_of(calibration, op, size_bytes, ranks, asked=asked)
-        notes.update(dict.fromkeys(found.notes))
-        return _price(found)
+        return _price(time_of(calibration, op, size_bytes, ranks, asked=asked))
 
-    return Prices(source=f"the calibration of {calibration.run}", of=of)
+    worlds = in_words(sorted({fit.world_size for fit in calibration.fits}))
+    return Prices(
+        source=f"the calibration of {calibration.run}, measured on {worlds} ranks; on others by the steps and bytes of each "
+        "algorithm",
+        of=of,
+    )
 
 
 def own_prices(job: MeasuredJob, links: Links, *, gpu: str | None = None) -> Prices:
@@ -120,8 +123,9 @@ def own_prices(job: MeasuredJob, links: Links, *, gpu: str | None = None) -> Pri
             time_ns=there.time_ns * slower, low_ns=there.low_ns * min(1.0, apart or 1.0), high_ns=there.high_ns * slower
         )
 
+    source = "what makes the replay take the measured step" if carried else "the job's own transfers"
     return Prices(
-        source="what makes the replay take the measured step" if carried else "the job's own collectives",
+        source=source if table is None else f"{source}; on links that it did not use the tables for {where}",
         of=of,
         notes=tuple(notes),
         fitted=carried,

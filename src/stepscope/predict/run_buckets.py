@@ -81,7 +81,7 @@ def profile_of(cell: CellResult) -> BackwardProfile:
         raise DataError(
             f"cell {cell.spec.cell_id} has no backward profile",
             why="it did not finish, or an earlier stepscope measured it",
-            fix="run it again with this version: `stepscope bench`",
+            fix="run it again with this version: `stepscope bench`; a sharded strategy beside ddp on as many ranks",
         )
     return slowest_of(profiles)
 

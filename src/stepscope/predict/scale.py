@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from statistics import NormalDist
 
 from stepscope.core.errors import UsageError
@@ -44,7 +45,8 @@ def predict_scale(
     checked = replayed(job, lambda op, size: own.of(op, size, job.ranks).time_ns)
     ladder = sorted({*gpus, *_doublings(job.ranks, max(gpus))})
     found = {ranks: _step(job, ranks, prices, checked=checked, what=what, scaling=scaling) for ranks in ladder}
-    good = [ranks for ranks in ladder if ranks >= job.ranks and found[ranks][0].efficiency >= KNEE]
+    upward = [ranks for ranks in ladder if ranks >= job.ranks]
+    good = list(takewhile(lambda ranks: found[ranks][0].efficiency >= KNEE, upward))
     knee = max(good, default=None)
     assumptions = list(dict.fromkeys(text for _, change in found.values() for text in change.assumptions))
     if scaling == "strong":  # each number of ranks has its own batch: one sentence for all
@@ -64,7 +66,7 @@ def predict_scale(
         steps=tuple(found[ranks][0] for ranks in gpus),
         measured=tuple(MeasuredPoint(ranks=ranks, step_ns=step) for ranks, step in job.points),
         knee=knee,
-        knee_open=knee == max(ladder),
+        knee_open=bool(good) and len(good) == len(upward),
         assumptions=(*_always(job, gpus), *assumptions),
         notes=(*job.notes, *prices.notes),
     )
@@ -173,6 +175,10 @@ def _straggling_doubt(job: MeasuredJob, grown: float) -> float:
 def _always(job: MeasuredJob, gpus: Sequence[int]) -> tuple[str, ...]:
     found = []
     if max(gpus) != job.ranks:
+        found.append(
+            "every rank computes and loads as measured: storage that all ranks share, and other jobs on the network, are "
+            "not in the model"
+        )
         share = job.spread_ns / job.length_ns if job.length_ns else 0.0
         of = "ranks of one step" if job.spread_of == "ranks" else "steps of the only rank that was read"
         found.append(

@@ -50,9 +50,9 @@ class ScalePrediction:
 
     replay_ns: the measured step put together again from its parts and prices; step_ns: the measured one.
     replay_checks: whether that says anything: False where prices were fitted to it. prices: where they come from.
-    knee: most ranks at which efficiency is still ``KNEE`` of the measured job's, of those looked at; None: not even the
-    fewest. knee_open: whether it is the most that were looked at. assumptions: what the answer rests on; notes: what was
-    not read or is doubtful.
+    knee: most ranks up to which efficiency stays at ``KNEE`` of the measured job's or above, of those looked at; None: not
+    even the fewest. knee_open: whether it is the most that were looked at. assumptions: what the answer rests on; notes:
+    what was not read or is doubtful.
     """
 
     name: str
@@ -71,6 +71,11 @@ class ScalePrediction:
     knee_open: bool
     assumptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """What is counted: GPU | rank."""
+        return "rank" if self.device == "CPU" else "GPU"
 
     @property
     def replay_error(self) -> float:

@@ -9,9 +9,10 @@ from stepscope.core.words import counted
 from stepscope.hardware import find
 from stepscope.predict.job import Gradient, JobCall, MeasuredJob
 from stepscope.predict.plan_timing import timings
-from stepscope.predict.run_buckets import profile_of
+from stepscope.predict.run_buckets import profile_of, same_work
 from stepscope.predict.specs import specs_of
 from stepscope.predict.transport import Transport, transport_of
+from stepscope.records.backward import BackwardProfile
 from stepscope.records.cell_result import CellResult
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.stats.order import deviation_within, median
@@ -26,12 +27,20 @@ def job_of_cell(cell: CellResult, others: Sequence[CellResult], *, transport: Tr
     steps = common_steps(cell.samples, spec.world_size).full
     if not steps:
         raise DataError(f"cell {spec.cell_id} has no timed steps", fix="run it again, or name another with --cell")
-    profile, specs = profile_of(cell), specs_of(spec)
+    specs = specs_of(spec)
     if not specs.strategy.collective:
         raise UsageError(
             f"{spec.strategy} sends nothing, on any number of ranks",
             fix="name a cell of ddp or another data-parallel strategy with --cell",
         )
+    apart = sorted({op.group for op in specs.comm_plan} - {"dp", "world"})
+    if apart:
+        raise UsageError(
+            f"{spec.strategy} communicates in groups ({', '.join(apart)}): not predicted from a run yet",
+            why="which of them grow as ranks are added is a decision that the run does not hold",
+            fix="name a cell whose collectives are among all ranks: naive, ddp, zero1, fsdp2",
+        )
+    profile, notes = _profile(cell, others)
     calls = tuple(
         JobCall(op=op.op, size_bytes=op.size_bytes, ready_ns=t.ready_ns, needed_ns=t.needed_ns, blocking=t.blocking)
         for op, t in zip(specs.comm_plan, timings(profile, specs.comm_plan), strict=True)
@@ -71,7 +80,20 @@ def job_of_cell(cell: CellResult, others: Sequence[CellResult], *, transport: Tr
         if "bucket_cap_mb" in specs.strategy.options.model_fields
         else (),
         points=_points(cell, others),
+        notes=notes,
     )
+
+
+def _profile(cell: CellResult, others: Sequence[CellResult]) -> tuple[BackwardProfile, tuple[str, ...]]:
+    """The cell's own; where it cannot leave its collectives out (sharded ones need them), that of the same work whole."""
+    if not any(summary.backward for summary in cell.summaries):
+        for other in others:
+            if same_work(other, cell) and any(summary.backward for summary in other.summaries):
+                return profile_of(other), (
+                    f"{cell.spec.strategy} cannot run without its collectives: computation is that of {other.spec.strategy} "
+                    f"(cell {other.spec.cell_id}), the same work on the same ranks",
+                )
+    return profile_of(cell), ()
 
 
 def choose_cell(cells: Sequence[CellResult], cell_id: str | None) -> CellResult:

@@ -36,7 +36,7 @@ def build(prediction: ScalePrediction) -> Table:
         "scaled_steps",
         "",
         (
-            Column("gpus", "GPUs", lambda step: step.ranks, number, role="identity", lead=True),
+            Column("gpus", f"{prediction.unit}s", lambda step: step.ranks, number, role="identity", lead=True),
             Column("step_ns", "step", lambda step: step.step_ns, duration),
             Column("interval_ns", "80% interval", interval, unit="ns"),
             *(
