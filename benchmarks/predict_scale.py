@@ -1,6 +1,6 @@
 """Would it scale: 4 ranks on the emulated network, predicted from 2 and from 1, against measured.
 
-    python -m benchmarks.predict_scale [--network 1gbit] [--strategies ddp,naive] [--keep FOLDER]
+    python -m benchmarks.predict_scale [--network 1gbit] [--strategies ddp,naive,zero1,fsdp2] [--keep FOLDER]
 
 Computation takes a fixed time (layers that sleep), so that ranks do not share cores. ``stepscope comm`` on 2 ranks and
 ``calibrate`` say what collectives cost, ``bench`` measures 1, 2 and 4 ranks; a prediction sees one cell and the calibration.
@@ -31,6 +31,7 @@ MATRIX = """
 version: 1
 base:
   workload: "python:sleeping:build"
+  model: {{layers: 8, width: 1024, forward_ms: 10.0, backward_ms: 20.0}}
   dataset: batches
   optimizer: sgd
   lr: 0.001
@@ -47,7 +48,7 @@ measure: {{rounds: {rounds}, warmup: 3, timeout_s: 300}}
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--network", default="1gbit")
-    parser.add_argument("--strategies", default="ddp,naive")
+    parser.add_argument("--strategies", default="ddp,naive,zero1,fsdp2")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--keep", type=Path)
