@@ -84,7 +84,7 @@ def own_prices(job: MeasuredJob, links: Links, *, gpu: str | None = None) -> Pri
     """
     where = gpu or job.gpu
     table = None if where is None else _table(job, where, links)
-    if job.ranks == 1 or not job.calls:
+    if job.ranks == 1:
         if table is None:
             raise _nothing(job, why="one rank communicates with no other, and its GPU is not in the hardware table")
         return Prices(source=f"the tables of {where}", of=lambda *each: _price(table(*each)), notes=_places(job, links))
@@ -95,11 +95,16 @@ def own_prices(job: MeasuredJob, links: Links, *, gpu: str | None = None) -> Pri
     changed = gpu is not None and gpu != job.gpu
     notes = list(_places(job, links)) if table is not None else []
     apart = _apart(job, of_job, elsewhere)
+    # On one rank of several a collective's time includes waiting for the others.
+    slower = 1.0 if apart is None or apart < 1 else math.sqrt(apart) if job.seen_ranks == 1 else apart
     if apart is not None and not 1 / FIT < apart < FIT:
         carried_over = (
-            "links that it did not use are taken to be as much slower; the interval's fast end is the tables'"
-            if apart > 1
-            else "for links that it did not use the tables are taken, and the interval reaches as far below"
+            "for links that it did not use the tables are taken, and the interval reaches as far below"
+            if apart < 1
+            else "links that it did not use are taken to be as much slower; the interval's fast end is the tables'"
+            if slower == apart
+            else "much of that may be waiting for ranks that were not traced: links that it did not use are taken to be "
+            f"{slower:.2g} times as slow, and the interval reaches from once to {apart:.2g} times"
         )
         notes.append(
             f"the job's collectives take {apart:.2g} times what the tables say for {job.gpu} on {job.ranks} GPUs: "
@@ -118,10 +123,8 @@ def own_prices(job: MeasuredJob, links: Links, *, gpu: str | None = None) -> Pri
             before = elsewhere(op, size_bytes, job.ranks).time_ns
             ratio = there.time_ns / before if before else 1.0
             return _spread(mine.time_ns * ratio, mine, world_spread(ranks, job.ranks))
-        slower = max(1.0, apart or 1.0)
-        return Price(
-            time_ns=there.time_ns * slower, low_ns=there.low_ns * min(1.0, apart or 1.0), high_ns=there.high_ns * slower
-        )
+        fastest, slowest = min(1.0, apart or 1.0), max(1.0, apart or 1.0)
+        return Price(time_ns=there.time_ns * slower, low_ns=there.low_ns * fastest, high_ns=there.high_ns * slowest)
 
     source = "what makes the replay take the measured step" if carried else "the job's own transfers"
     return Prices(

@@ -41,6 +41,12 @@ def predict_scale(
 ) -> ScalePrediction:
     """The job on each number of ranks. prices: of the question; measured: of the links that the job used, to replay its
     own step with (None: the same). Raises UsageError for a change that the job does not allow."""
+    if not job.calls:
+        raise UsageError(
+            f"{job.name}: its step calls no collective",
+            why="what it would send to other ranks is not in it, only that each rank would compute as long",
+            fix="measure it under DDP or FSDP on 2 ranks; `stepscope predict --model` needs no measurement",
+        )
     what, own = what or WhatIf(), measured or prices
     checked = replayed(job, lambda op, size: own.of(op, size, job.ranks).time_ns)
     ladder = sorted({*gpus, *_doublings(job.ranks, max(gpus))})
@@ -107,7 +113,7 @@ def _step(
         changed = replace(
             changed, calls=tuple(replace(c, size_bytes=round(c.size_bytes * change.payload)) for c in changed.calls)
         )
-    lag = job.spread_ns * (largest_of(ranks) - largest_of(job.ranks))
+    lag = job.spread_ns * (largest_of(ranks) - largest_of(job.ranks)) + 0.0  # no -0
     low, usual, high = (_length(job, change, body) for body in change.body)
     grown = lag * usual / job.length_ns
     body = job.length_ns - job.tail_ns

@@ -177,3 +177,17 @@ def test_within_a_node_the_job_s_own_rate_counts_between_nodes_the_tables() -> N
     tables = [predict_collective("all_reduce", 10 * MIB, n_gpus=n, gpu="a100-sxm4-80gb").time_ns for n in (4, 8)]
     assert inside == pytest.approx(20 * MS * tables[0] / tables[1])
     assert own_prices(slow, Links()).of("all_reduce", 10 * MIB, 64).time_ns == pytest.approx(5 * between, rel=0.01)
+
+
+def test_what_one_rank_of_several_saw_may_be_waiting() -> None:
+    slow = {"ranks": 8, "calls": tuple(replace(c, time_ns=200 * MS) for c in BUCKETS)}
+    all_seen, alone = (own_prices(a_gpu_job(seen_ranks=n, **slow), Links()) for n in (8, 1))
+    both = [prices.of("all_reduce", 10 * MIB, 64) for prices in (all_seen, alone)]
+    assert both[1].low_ns == both[0].low_ns < both[1].time_ns < both[0].time_ns
+    assert both[1].high_ns == both[0].high_ns
+    assert "not traced" in "".join(alone.notes)
+
+
+def test_a_step_without_collectives_does_not_scale_for_free() -> None:
+    with pytest.raises(UsageError, match="calls no collective"):
+        one(a_gpu_job(ranks=1, calls=()), 8)
