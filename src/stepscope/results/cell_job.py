@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from stepscope.core.errors import DataError, Unavailable, UsageError
+from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.hardware import find
 from stepscope.predict.job import Gradient, JobCall, MeasuredJob
@@ -27,7 +29,8 @@ def job_of_cell(cell: CellResult, others: Sequence[CellResult], *, transport: Tr
     steps = common_steps(cell.samples, spec.world_size).full
     if not steps:
         raise DataError(f"cell {spec.cell_id} has no timed steps", fix="run it again, or name another with --cell")
-    specs = specs_of(spec)
+    # One rank sends nothing; what it would send stands in the plan of two.
+    specs = specs_of(spec if spec.world_size > 1 else replace(spec, world_size=2))
     if not specs.strategy.collective:
         raise UsageError(
             f"{spec.strategy} sends nothing, on any number of ranks",
@@ -85,15 +88,32 @@ def job_of_cell(cell: CellResult, others: Sequence[CellResult], *, transport: Tr
 
 
 def _profile(cell: CellResult, others: Sequence[CellResult]) -> tuple[BackwardProfile, tuple[str, ...]]:
-    """The cell's own; where it cannot leave its collectives out (sharded ones need them), that of the same work whole."""
-    if not any(summary.backward for summary in cell.summaries):
-        for other in others:
-            if same_work(other, cell) and any(summary.backward for summary in other.summaries):
-                return profile_of(other), (
-                    f"{cell.spec.strategy} cannot run without its collectives: computation is that of {other.spec.strategy} "
-                    f"(cell {other.spec.cell_id}), the same work on the same ranks",
-                )
-    return profile_of(cell), ()
+    """The cell's own; where it cannot leave its collectives out (sharded ones need them), that of the same work whole, with
+    the strategy's own copies as one rank measured them."""
+    spec = cell.spec
+    if any(summary.backward for summary in cell.summaries):
+        return profile_of(cell), ()
+    whole = next((o for o in others if same_work(o, cell) and any(s.backward for s in o.summaries)), None)
+    if whole is None:
+        return profile_of(cell), ()
+    found = profile_of(whole)
+    note = (
+        f"{spec.strategy} cannot run without its collectives: computation is that of {whole.spec.strategy} "
+        f"(cell {whole.spec.cell_id}), the same work on the same ranks"
+    )
+    alone = dict(_points(cell, others)).get(1)
+    if alone is None or alone <= found.step_ns:
+        return found, (note,)
+    passes = found.forward_ns + found.backward_ns
+    longer = 1 + (alone - found.step_ns) / passes
+    copied = replace(
+        found,
+        forward_ns=round(found.forward_ns * longer),
+        backward_ns=round(found.backward_ns * longer),
+        ready=tuple(replace(each, ready_ns=round(each.ready_ns * longer)) for each in found.ready),
+    )
+    extra = format_duration(alone - found.step_ns)
+    return copied, (f"{note}; with the {extra} more that {spec.strategy} takes on one rank, for its own copies",)
 
 
 def choose_cell(cells: Sequence[CellResult], cell_id: str | None) -> CellResult:

@@ -48,6 +48,10 @@ def test_a_sharded_cell_computes_as_the_whole_model_beside_it_does() -> None:
     assert job.length_ns == 95 * MS
     assert {call.op for call in job.calls} == {"all_gather", "reduce_scatter"}
     assert all(call.blocking for call in job.calls)  # CPU ranks overlap nothing
+    alone = made("alone", strategy="fsdp2", batch_rule="micro_batch", world_size=1, global_batch=32, comm_ms=0).result
+    copies = job_of_cell(sharded, [whole, alone, sharded])
+    assert copies.length_ns == pytest.approx(97 * MS, rel=0.01)  # what the one rank takes
+    assert "for its own copies" in copies.notes[0]
     with pytest.raises(DataError, match="no backward profile"):
         job_of_cell(sharded, [sharded])
 
