@@ -69,22 +69,26 @@ def check(
     backend: str = "gloo",
     messages: Sequence[ObservedOp] = (),
 ) -> PlanCheck:
-    """Whether op, elements, dtype, group and order of what was observed are those of ``plan``.
+    """Whether op, elements, dtype and group of what was observed, and their order in each group, are those of ``plan``.
 
     messages: sends and receives as the strategy saw them; they come first, and a schedule may choose their order.
     """
-    recorded = [_as_recorded(op, backend) for op in plan if op.op not in _MESSAGES]
+    recorded = sorted((_as_recorded(op, backend) for op in plan if op.op not in _MESSAGES), key=_group)
     planned = sorted(_text(op) for op in plan if op.op in _MESSAGES)
     expected = (*planned, *(_text(op) for op in recorded))
     if isinstance(observed, Unavailable):
         return PlanCheck(matches=False, expected=expected, observed=(), source=SOURCE, unavailable=observed.reason)
-    seen = (*sorted(_text(op) for op in messages), *(_text(op) for op in observed))
+    seen = (*sorted(_text(op) for op in messages), *(_text(op) for op in sorted(observed, key=_group)))
     return PlanCheck(matches=seen == expected, expected=expected, observed=seen, source=SOURCE)
 
 
 def _as_recorded(op: CommOp, backend: str) -> CommOp:
     """gloo runs a reduce_scatter as an all_reduce of its whole input."""
     return replace(op, op="all_reduce") if backend == "gloo" and op.op == "reduce_scatter" else op
+
+
+def _group(op: CommOp | ObservedOp) -> str:
+    return op.group
 
 
 def _text(op: CommOp | ObservedOp) -> str:

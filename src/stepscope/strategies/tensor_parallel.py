@@ -1,14 +1,18 @@
-"""torch's ``parallelize_module``: layers divided over the mesh's ``tp``."""
+"""torch's ``parallelize_module``: layers divided over the mesh's ``tp``, and what a rank then holds
+sharded by block over its ``dp`` (``fully_shard`` with torch's defaults)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from math import gcd
 
 from stepscope.config.options import OptionsModel
 from stepscope.records.plan import CommOp, CutModule, MemoryPlan, ModelFacts, ParallelPlan, ParameterFact, Setting
+from stepscope.strategies import _sharded
 from stepscope.strategies._common import Strategy, memory
+from stepscope.strategies._sharded import ShardedOptions
 
 CUT_AT = {
     "column": {"weight": 0, "bias": 0},
@@ -136,19 +140,26 @@ def _comm_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptio
         elif module.style == "table":
             forward.append(op("all_reduce", outputs, "forward"))
             if sequence:
-                backward.append(op(collect, outputs, "backward"))
+                backward.append(replace(op(collect, outputs, "backward"), module=plan.split_at or ""))
     if options.loss_parallel:
         module = replace(plan.modules[-1], name="loss")
         dtype = stored if stored == "float64" else "float32"
         forward += [op("all_reduce", 1, "forward", dtype)] * LOSS_REDUCTIONS
-    return (*((*forward, *reversed(backward)) * setting.accumulation), *_norms(facts, plan, sequence=sequence))
+    shards = setting.size("dp")
+    norms = list(_norms(facts, plan)) if sequence else []
+    if shards == 1:
+        return (*((*forward, *reversed(backward)) * setting.accumulation), *norms)
+    # fully_shard sums them over tp itself, before it reduces a unit over dp.
+    last = _by_unit([*reversed(backward)], [replace(n, phase="backward") for n in norms], facts.blocks)
+    dp = _sharded.comm_plan(share(facts, setting.size("tp")), setting, ShardedOptions(), shards=shards, group="dp")
+    return (*((*forward, *reversed(backward)) * (setting.accumulation - 1)), *forward, *last, *dp)
 
 
-def _norms(facts: ModelFacts, plan: ParallelPlan, *, sequence: bool) -> Iterator[CommOp]:
+def _norms(facts: ModelFacts, plan: ParallelPlan) -> Iterator[CommOp]:
     """A rank's gradient of a norm is that of its positions."""
     names = {f"{m.name}.{part}": m.name for m in plan.modules if m.style == "norm" for part in ("weight", "bias")}
     for p in facts.parameters:
-        if sequence and p.name in names:
+        if p.name in names:
             yield CommOp(
                 op="all_reduce",
                 numel=p.numel,
@@ -161,19 +172,34 @@ def _norms(facts: ModelFacts, plan: ParallelPlan, *, sequence: bool) -> Iterator
             )
 
 
+def _by_unit(backward: list[CommOp], norms: list[CommOp], blocks: Sequence[str]) -> Iterator[CommOp]:
+    """``norms`` of each block behind the last of its other calls, those of no block at the end."""
+
+    def of(op: CommOp) -> str:
+        return next((b for b in blocks if op.module.startswith(f"{b}.") or op.module == b), "")
+
+    for block, mine in groupby(backward, key=of):
+        yield from mine
+        yield from (n for n in norms if block and of(n) == block)
+    yield from (n for n in norms if not of(n))
+
+
 def _memory_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> MemoryPlan:
     del options
-    return memory(share(facts, setting.size("tp")), setting)
+    mine, shards = share(facts, setting.size("tp")), setting.size("dp")
+    return (
+        memory(mine, setting) if shards == 1 else _sharded.memory_plan(mine, setting, ShardedOptions(), shards=shards)
+    )
 
 
 STRATEGY = Strategy(
     key="tensor_parallel",
-    summary="torch's column- and row-wise layers over the mesh's tp",
+    summary="torch's column- and row-wise layers over tp, fully_shard over dp",
     options=TensorParallelOptions,
     comm_plan=_comm_plan,
     requires=_requires,
     memory_plan=_memory_plan,
-    dimensions=frozenset({"tp"}),
+    dimensions=frozenset({"dp", "tp"}),
     sharded=True,
     variants=(
         {},

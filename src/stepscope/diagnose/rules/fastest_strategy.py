@@ -33,6 +33,10 @@ from stepscope.records.training import Measured, TrainingRun
 from stepscope.results.evidence import NEEDS, Evidence
 
 
+_OF_A_STRATEGY = ("strategy", "mesh", "micro_batch")
+"""Settings that belong to a strategy: how it arranges the ranks, and how many samples of the global batch each then takes."""
+
+
 def check(evidence: Evidence) -> Said:
     alike: dict[tuple[object, ...], list[tuple[TrainingRun, Measured]]] = {}
     for run in evidence.runs:
@@ -50,15 +54,20 @@ def check(evidence: Evidence) -> Said:
 
 def _several(group: Sequence[tuple[TrainingRun, Measured]]) -> bool:
     """Whether the labels distinguish the runs: what differs besides the strategy shows nowhere else."""
-    strategies = {(run.strategy, repr(sorted(run.strategy_options.items()))) for run, _ in group}
+    strategies = {
+        (run.strategy, repr(sorted(run.strategy_options.items())), str(run.settings.get("mesh"))) for run, _ in group
+    }
     return len(strategies) == len(group) > 1
 
 
 def _same_but_strategy(run: TrainingRun) -> tuple[object, ...]:
-    rest = {key: value for key, value in run.settings.items() if not key.startswith("strategy")}
+    rest, varied = (
+        {key: value for key, value in all_of.items() if not key.startswith(_OF_A_STRATEGY)}
+        for all_of in (run.settings, run.varied)
+    )
     return (
         run.source, run.group, run.model, run.dataset, run.precision, run.accumulation, run.world_size, run.global_batch,
-        run.device, run.backend, run.hardware, repr(sorted(rest.items())), repr(sorted(run.varied.items())),
+        run.device, run.backend, run.hardware, repr(sorted(rest.items())), repr(sorted(varied.items())),
     )  # fmt: skip
 
 
@@ -73,6 +82,8 @@ def _listed(names: Sequence[str]) -> str:
 def _finding(group: Sequence[tuple[TrainingRun, Measured]]) -> Finding:
     (fast, fast_step), (slow, slow_step) = group[0], group[-1]
     gain = format_percent(slow_step.value / fast_step.value - 1)
+    assert None not in (fast_step.low, fast_step.high, slow_step.low, slow_step.high)
+    least, most = (slow_step.low or 0) / (fast_step.high or 1) - 1, (slow_step.high or 0) / (fast_step.low or 1) - 1
     tied = [run.label for run, step in group[1:] if not _apart(fast_step, step)]
     return Finding(
         severity="info",
@@ -81,6 +92,7 @@ def _finding(group: Sequence[tuple[TrainingRun, Measured]]) -> Finding:
         else f"{fast.label} is {gain} faster than {slow.label}",
         evidence=(
             f"step: {', '.join(f'{run.label} {format_duration(step.value)}' for run, step in group[:6])}",
+            f"gain by the 95% intervals: {format_percent(least)} to {format_percent(most)}",
             *((f"not significantly slower than the fastest: {', '.join(tied)}",) if tied else ()),
         ),
         confidence="measured: the 95% intervals do not overlap",

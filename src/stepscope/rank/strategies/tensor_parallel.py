@@ -1,12 +1,13 @@
-"""torch's ``parallelize_module`` by the workload's plan."""
+"""torch's ``parallelize_module`` by the workload's plan, and ``fully_shard`` over the replicas."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -21,7 +22,9 @@ from torch.optim import Optimizer
 
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.strategies._common import PlainSession, Session
+from stepscope.rank.strategies._sharded import ShardedSession
 from stepscope.records.plan import ModelFacts, ParallelPlan
+from stepscope.strategies import ShardedOptions
 from stepscope.strategies.tensor_parallel import TensorParallelOptions
 
 
@@ -51,19 +54,44 @@ def styles(plan: ParallelPlan, options: TensorParallelOptions) -> dict[str, Para
     return found
 
 
+class NeverEmpty(nn.Module):
+    """The module for a rank whose share of a micro-step may have no samples: torch divides empty activations in other ways,
+    with other collectives, so one sample of zeros stands in and its outputs are dropped."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Any:
+        return self.module(x) if len(x) else self.module(x.new_zeros(1, *x.shape[1:]))[:0]
+
+
 class TensorParallelSession(PlainSession):
     """Ranks of one group train on the same samples, so that gradients are complete without a sum over them."""
 
-    def __init__(self, module: nn.Module, mesh: Mesh, options: TensorParallelOptions, plan: ParallelPlan) -> None:
-        parallelize_module(module, mesh.device_mesh()["tp"], styles(plan, options))
+    def __init__(self, module: nn.Module, mesh: Mesh, options: TensorParallelOptions, facts: ModelFacts) -> None:
+        assert facts.tensor_parallel is not None
+        over = mesh.device_mesh()
+        # A divided layer's output is a view, which this train loop never changes in place.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+        parallelize_module(module, over["tp"], styles(facts.tensor_parallel, options))
+        self.replica = (
+            ShardedSession(module, mesh, over["dp"], ShardedOptions(), facts.blocks)
+            if mesh.data_size > 1
+            else PlainSession(module)
+        )
         super().__init__(module)
+        self.trainable = NeverEmpty(module) if mesh.data_size > 1 else module
+        self.loss_factor = self.replica.loss_factor
         self.options = options
 
     @contextmanager
     def micro_step(self, *, last: bool) -> Iterator[None]:
-        del last
-        with loss_parallel() if self.options.loss_parallel else nullcontext():
+        with loss_parallel() if self.options.loss_parallel else nullcontext(), self.replica.micro_step(last=last):
             yield
+
+    def full_parameters(self) -> dict[str, Tensor]:
+        return self.replica.full_parameters()
 
     def finish(self) -> None:
         """Sum the gradients of norms that saw a share of the positions: an optimizer would do so at each use of them."""
@@ -85,5 +113,4 @@ def open(  # noqa: A001
 ) -> Session:
     """Divide ``module`` as ``facts`` say."""
     assert facts is not None
-    assert facts.tensor_parallel is not None
-    return TensorParallelSession(module, mesh, options, facts.tensor_parallel)
+    return TensorParallelSession(module, mesh, options, facts)

@@ -76,6 +76,8 @@ def _squared_error(output: Tensor, target: Tensor) -> Tensor:
 
 
 def _sequence_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    if not len(target):  # torch cannot flatten scores of no sample that are divided over ranks
+        return _cross_entropy(output.transpose(1, 2), target)
     return _cross_entropy(output.flatten(0, 1), target.flatten()) / target.shape[1]
 
 
