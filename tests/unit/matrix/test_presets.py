@@ -25,7 +25,7 @@ NODE = Machine(num_gpus=8, usable_cores=96, gloo=True, nccl=True, compute_capabi
 NAMES = (
     "accumulation", "ag-news", "ag-news-optimized", "bucket-size", "demo", "imdb", "mnist", "overlap",
     "overlap-emulated", "pipeline-microbatches", "precision",
-    "quick", "shallowspeed", "strong-scaling", "weak-scaling",
+    "quick", "shallowspeed", "strong-scaling", "tp-vs-dp", "weak-scaling",
 )  # fmt: skip
 
 

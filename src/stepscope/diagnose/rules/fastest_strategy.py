@@ -32,9 +32,8 @@ from stepscope.records.finding import Finding, Skipped
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.results.evidence import NEEDS, Evidence
 
-
 _OF_A_STRATEGY = ("strategy", "mesh", "micro_batch")
-"""Settings that belong to a strategy: how it arranges the ranks, and how many samples of the global batch each then takes."""
+"""Settings that belong to a strategy: how it arranges the ranks, and each one's share of the global batch."""
 
 
 def check(evidence: Evidence) -> Said:
@@ -45,7 +44,8 @@ def check(evidence: Evidence) -> Said:
     groups = [sorted(group, key=lambda each: each[1].value) for group in alike.values() if _several(group)]
     if not groups:
         return Skipped(reason="no two runs differ in the strategy alone", command=NEEDS["cells"][1])
-    found = [_finding(group) for group in groups if _apart(group[0][1], group[-1][1])]
+    batches = {group[0][0].global_batch for group in groups}
+    found = [_finding(group, several=len(batches) > 1) for group in groups if _apart(group[0][1], group[-1][1])]
     if found:
         return tuple(found)
     names = [run.label for run, _ in groups[0]]
@@ -79,7 +79,8 @@ def _listed(names: Sequence[str]) -> str:
     return in_words(names) if len(names) <= 4 else f"{len(names)} strategies"
 
 
-def _finding(group: Sequence[tuple[TrainingRun, Measured]]) -> Finding:
+def _finding(group: Sequence[tuple[TrainingRun, Measured]], *, several: bool) -> Finding:
+    """several: groups of other global batches are judged as well."""
     (fast, fast_step), (slow, slow_step) = group[0], group[-1]
     gain = format_percent(slow_step.value / fast_step.value - 1)
     assert None not in (fast_step.low, fast_step.high, slow_step.low, slow_step.high)
@@ -87,9 +88,12 @@ def _finding(group: Sequence[tuple[TrainingRun, Measured]]) -> Finding:
     tied = [run.label for run, step in group[1:] if not _apart(fast_step, step)]
     return Finding(
         severity="info",
-        title=f"{fast.strategy} is {gain} faster than {slow.strategy} on {counted(fast.world_size or 0, 'rank')}"
-        if fast.strategy != slow.strategy
-        else f"{fast.label} is {gain} faster than {slow.label}",
+        title=(
+            f"{fast.strategy} is {gain} faster than {slow.strategy} on {counted(fast.world_size or 0, 'rank')}"
+            if fast.strategy != slow.strategy
+            else f"{fast.label} is {gain} faster than {slow.label}"
+        )
+        + (f", global batch {fast.global_batch}" if several else ""),
         evidence=(
             f"step: {', '.join(f'{run.label} {format_duration(step.value)}' for run, step in group[:6])}",
             f"gain by the 95% intervals: {format_percent(least)} to {format_percent(most)}",

@@ -58,5 +58,12 @@ def test_a_mesh_and_the_micro_batch_that_it_implies_belong_to_the_strategy() -> 
     assert found.title == "tp mesh=dp2xtp2 is 50% faster than tp mesh=tp4"
 
 
+def test_groups_of_several_batches_are_told_apart() -> None:
+    runs = [of(f"{s}{n}", ms, s, global_batch=n) for n in (4, 32) for s, ms in (("ddp", 10), ("naive", 15))]
+    assert [f.title for f in RULE.check(evidence(*runs))] == [
+        f"ddp is 50% faster than naive on 2 ranks, global batch {n}" for n in (4, 32)
+    ]
+
+
 def test_twins_that_nothing_shown_tells_apart_are_not_compared() -> None:
     assert isinstance(RULE.check(evidence(of("a", 10, "ddp"), of("b", 50, "ddp"))), Skipped)
