@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.errors import DataError
 from stepscope.predict.published.as_layout import Asked, as_asked
 from stepscope.predict.published.conventions import recomputed
 from stepscope.predict.published.grade import document, met
@@ -60,7 +59,7 @@ def folder(place: Path, *rows: dict[str, Any]) -> Path:
 
 
 def asked_of(place: Path, **row: Any) -> Asked | str:
-    (found,) = read_training_rows(folder(place, {"tokens_per_s_per_gpu": 1000, **row}))
+    (found,) = read_training_rows(folder(place, {"tokens_per_s_per_gpu": 1000, **row}))[0]
     return as_asked(found)
 
 
@@ -93,22 +92,23 @@ def test_a_row_becomes_model_cluster_and_layout(tmp_path: Path) -> None:
 
 def test_speed_comes_from_the_step_time_and_a_gpt_from_its_printed_dimensions(tmp_path: Path) -> None:
     row = {"model_key": "", "model": "GPT-1B", "params": 1.269e9, "hidden": 2048, "vocab": "30k", "step_time_s": 2}
-    (found,) = read_training_rows(folder(tmp_path, row))
+    (found,) = read_training_rows(folder(tmp_path, row))[0]
     assert found.tokens_per_s == 64 * 2048 / 2 / 8
     assert found.shape is not None
     assert (found.shape.layers, found.shape.vocab, found.shape.heads) == (24, 30000, 16)
 
 
 def test_latent_attention_shared_experts_and_dense_layers_are_read_from_the_models_words(tmp_path: Path) -> None:
-    (row,) = read_training_rows(folder(tmp_path, {"model_key": "latent"}))
+    (row,) = read_training_rows(folder(tmp_path, {"model_key": "latent"}))[0]
     assert row.shape is not None
     assert row.shape.latent is not None
     assert (row.shape.head_dim, row.shape.latent.q_rank, row.shape.shared, row.shape.dense_layers) == (48, 256, 1, 1)
 
 
-def test_a_number_that_is_none_is_told_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"mine\.csv, line 2"):
-        read_training_rows(folder(tmp_path, {"seq_len": "long"}))
+def test_a_value_that_is_not_a_number_leaves_its_row_out(tmp_path: Path) -> None:
+    rows, unread = read_training_rows(folder(tmp_path, {"seq_len": "long"}, {}))
+    assert [row.row_id for row in rows] == ["mine-0002"]
+    assert unread == ["mine.csv, line 2: a value that is not a number (could not convert string to float: 'long')"]
 
 
 NMM = 16 * (4 * 2048**2 + 3 * 2048 * 8192) + 32000 * 2048
@@ -122,13 +122,13 @@ CONVENTIONS = [
 @pytest.mark.parametrize(("convention", "flop"), CONVENTIONS)
 def test_a_convention_is_recomputed_from_the_dimensions(convention: str, flop: float, tmp_path: Path) -> None:
     printed = {"flops_convention": convention, "tokens_per_s_per_gpu": 1e4, "mfu_pct": 30, "peak_tflops_assumed": 989}
-    (row,) = read_training_rows(folder(tmp_path, printed))
+    (row,) = read_training_rows(folder(tmp_path, printed))[0]
     assert recomputed(row) == pytest.approx((flop * 1e4, 0.3 * 989e12))
 
 
 def test_a_convention_nobody_knows_is_said(tmp_path: Path) -> None:
     row = {"flops_convention": "guessed", "tokens_per_s_per_gpu": 1, "tflops_per_gpu": 1}
-    (found,) = read_training_rows(folder(tmp_path, row))
+    (found,) = read_training_rows(folder(tmp_path, row))[0]
     assert recomputed(found) == "unknown convention: guessed"
 
 

@@ -28,6 +28,9 @@ _RACK = 2.0
 """The same for an NVLink domain larger than a node: one table."""
 _AMD_NETWORK = 2.0
 """The same for RCCL between nodes: its small messages were seen at 0.2 of the measured time."""
+_BETWEEN, _KNEE = 1.4, (0.1, 0.9)
+"""Between nodes, where latency and transfer both count, families of networks that no table here has were slower than
+predicted more often than those here: wider upwards."""
 _SELDOM = ("all_to_all", "gather", "scatter", "send_recv", "broadcast", "reduce_scatter")
 _NODE = 8
 
@@ -38,7 +41,8 @@ def interval(op: str, where: Place, chosen: Candidate, *, extra_us: float) -> tu
     share = latency / (latency + chosen.transfer_us)
     low, high = _at(share)
     wide = widening(op, where)
-    return math.exp(math.log(low) * wide), math.exp(math.log(high) * wide)
+    slower = _BETWEEN if where.domains > 1 and _KNEE[0] < share < _KNEE[1] else 1.0
+    return math.exp(math.log(low) * wide), math.exp(math.log(high) * wide * slower)
 
 
 def widening(op: str, where: Place) -> float:

@@ -32,6 +32,19 @@ _ROWS: Mapping[str, str] = {
 """Numbers of rows by source: a bit each, lowest first, as a hexadecimal number."""
 
 
+_COLLECTIVES = (
+    "amd-mi300x-1n", "amd-mi325x", "aws-p4de-2n", "aws-p5-1n", "coreweave-64", "coreweave-gb200-72", "cscs-gh200-2n",
+    "gcp-a3mega-allgather", "liplus-a100-sendrecv", "mleng-a100-1n", "mleng-b200-1n", "mleng-h200-16g",
+    "mleng-mi300x", "mleng-nvls-h200", "nebius-h100-16", "oci-a100-2n", "oci-h100-2n", "superbench-a100-allgather",
+    "superbench-a100-allreduce", "superbench-a100-reduce",
+)  # fmt: skip
+"""Tables that the model of collectives was settled with."""
+
+
+def fitted_on_collectives(source: str) -> bool:
+    return source in _COLLECTIVES
+
+
 def fitted_on(row: TrainingRow) -> bool:
     """Whether the constants have seen this row."""
     number = _number(row)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
 from pathlib import Path
 
+from stepscope.core.errors import UsageError
 from stepscope.predict.published.as_layout import Asked, as_asked
 from stepscope.predict.published.rows import TrainingRow, read_training_rows
 from stepscope.predict.step import fitted
@@ -26,12 +27,21 @@ class Material:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.rows = read_training_rows(folder)
+        self.rows, self.unread = read_training_rows(folder)
         self._steps: dict[str, StepPrediction] = {}
 
     @cached_property
     def questions(self) -> list[tuple[TrainingRow, Asked | str]]:
-        return [(row, as_asked(row)) for row in self.rows]
+        return [(row, self._priced(as_asked(row))) for row in self.rows]
+
+    def _priced(self, asked: Asked | str) -> Asked | str:
+        """``asked``, or why the step model refuses it."""
+        if isinstance(asked, Asked):
+            try:
+                self.step(asked)
+            except UsageError as error:
+                return error.what
+        return asked
 
     @cached_property
     def asked(self) -> list[Asked]:
@@ -41,7 +51,8 @@ class Material:
     @cached_property
     def unasked(self) -> Counter[str]:
         """Why the others cannot, rows that ran and printed a speed only."""
-        return Counter(why for row, why in self.questions if isinstance(why, str) and row.tokens_per_s)
+        texts = [why for row, why in self.questions if isinstance(why, str) and row.tokens_per_s]
+        return Counter((*self.unread, *texts))
 
     @cached_property
     def timed(self) -> list[Asked]:

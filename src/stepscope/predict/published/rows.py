@@ -76,16 +76,17 @@ def is_training_table(columns: Iterable[str]) -> bool:
     return set(columns) >= _NEEDED
 
 
-def read_training_rows(folder: Path) -> list[TrainingRow]:
-    """Every row of every table of training runs in ``folder``; other tables are left alone.
+def read_training_rows(folder: Path) -> tuple[list[TrainingRow], list[str]]:
+    """Every row of every table of training runs in ``folder``, and a text for each row with a value that is not a number.
 
-    Raises DataError for a folder that is not there and a number that is none.
+    Other tables are left alone. Raises DataError for a folder that is not there and files that cannot be read.
     """
     require_there(folder)
     tables = {file: _read(file) for file in sorted(folder.glob("*.csv"))}
     models = next((rows for file, rows in tables.items() if file.name == "models.csv"), [])
     shapes = {row["model_key"]: shape for row in models if (shape := _published_shape(row)) is not None}
     found: list[TrainingRow] = []
+    unread: list[str] = []
     for file, rows in tables.items():
         if not rows or not is_training_table(rows[0]):
             continue
@@ -93,8 +94,8 @@ def read_training_rows(folder: Path) -> list[TrainingRow]:
             try:
                 found.append(_row(row, shapes))
             except ValueError as error:
-                raise DataError(f"{file}, line {line}: a value that is not a number", why=str(error)) from error
-    return found
+                unread.append(f"{file.name}, line {line}: a value that is not a number ({error})")
+    return found, unread
 
 
 def _read(file: Path) -> list[dict[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stepscope.predict.collectives.measured import read_measured_tables
 from stepscope.predict.collectives.measured_rows import Given
 from stepscope.predict.collectives.validate import SIZE_CLASSES, validate
+from stepscope.predict.published.fitted import fitted_on_collectives
 from stepscope.predict.published.grade import Answer, Bar, Graded, Question
 from stepscope.predict.published.material import Material
 
@@ -25,7 +26,7 @@ def ask(material: Material) -> Answer:
                 measured=one.row.time_ns,
                 error=abs(one.relative_error),
                 covered=float(one.covered),
-                fitted=True,
+                fitted=fitted_on_collectives(one.row.source),
             )
             for one in found
         )
