@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from hypothesis import settings
 from tests import examples, fake_runs
 
 settings.load_profile(examples.SHORT)
+gc.disable()  # until all tests are collected: none of what that makes is ever garbage
 
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     # A shell's background job ignores Ctrl-C, and nohup's a hang-up, and hands that down: tests that send one would wait.
@@ -36,6 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest first: at the end of a parallel run, short tests fill what is left on every core."""
     slow = {"e2e": 0, "dist": 1, "property": 2}
     items.sort(key=lambda item: slow.get(item.path.relative_to(HERE).parts[0], 3))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 from tests.torch_forks import ForkedPopen, shared_server
 
-from stepscope.environment.collect import collect
 from stepscope.results.bench_document import bench_rows
 from stepscope.results.runs import read_runs
 
@@ -48,7 +47,11 @@ def torch_facts() -> Path:
     """A cache folder with what torch says of itself: asked once, not by every command (it takes seconds)."""
     folder = Path(tempfile.mkdtemp(prefix="stepscope-facts-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    collect(remember=True, environ={**os.environ, "XDG_CACHE_HOME": str(folder)})
+    script = folder / "ask.py"
+    script.write_text("from stepscope.environment.collect import collect\ncollect(remember=True)\n")
+    environ = {**os.environ, "XDG_CACHE_HOME": str(folder)}
+    assert ForkedPopen([sys.executable, str(script)], server=shared_server(), env=environ).wait() == 0
+    script.unlink()
     return folder
 
 
@@ -125,6 +128,7 @@ class Cli:
             "axes: {strategy: [naive]}\n"
             f"{text}\n"
             f"measure: {json.dumps(settings)}\n"
+            "launch: {threads_per_rank: 1}\n"  # threads of a rank on its own wait actively, for long on a busy machine
         )
         return name
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.torch_forks import ForkedPopen, shared_server
 
 import stepscope
 from stepscope.cli.app import PANELS
@@ -19,19 +20,18 @@ SCRIPT = "from stepscope.cli.main import main; main()"
 
 
 def started(*words: str, **environ: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *words],
-        capture_output=True,
-        text=True,
-        check=False,
+    process = ForkedPopen(
+        [sys.executable, *words], server=shared_server(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "COLUMNS": "100", **environ},
-    )
-    assert "Traceback" not in done.stderr
-    return done.stdout
+    )  # fmt: skip
+    out, err = process.communicate(timeout=60)
+    assert "Traceback" not in err
+    return out
 
 
 def test_the_package_runs_as_a_module() -> None:
-    assert started("-m", "stepscope", "--version") == f"stepscope {stepscope.__version__}\n"
+    done = subprocess.run([sys.executable, "-m", "stepscope", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"stepscope {stepscope.__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,13 @@ def test_the_package_runs_as_a_module() -> None:
 def test_shells_complete_commands_and_options(line: str, found: set[str]) -> None:
     words = line.split()
     asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1), "_TYPER_COMPLETE_ARGS": line}
-    bash = started("-c", SCRIPT, _STEPSCOPE_COMPLETE="complete_bash", **asked)
+    bash = started("-m", "stepscope", _STEPSCOPE_COMPLETE="complete_bash", **asked)
     assert set(bash.split()) == found
-    zsh = started("-c", SCRIPT, _STEPSCOPE_COMPLETE="complete_zsh", **asked)
+    zsh = started("-m", "stepscope", _STEPSCOPE_COMPLETE="complete_zsh", **asked)
     assert all(f'"{each}"' in zsh for each in found)
-    fish = started("-c", SCRIPT, _STEPSCOPE_COMPLETE="complete_fish", _TYPER_COMPLETE_FISH_ACTION="get-args", **asked)
+    fish = started(
+        "-m", "stepscope", _STEPSCOPE_COMPLETE="complete_fish", _TYPER_COMPLETE_FISH_ACTION="get-args", **asked
+    )
     assert {row.partition("\t")[0] for row in fish.splitlines() if row.startswith(("-", "t", "c"))} >= found
 
 

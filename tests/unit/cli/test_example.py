@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.torch_forks import ForkedPopen, shared_server
 
 from stepscope.cli.console import err, out
 from stepscope.cli.main import main
@@ -38,12 +39,29 @@ def fresh_consoles() -> Iterator[None]:
     err.cache_clear()
 
 
+WITHOUT_TORCH = """
+import sys
+from stepscope.cli.main import main
+try:
+    main(["example", "jobs"])
+except SystemExit as stop:
+    assert not stop.code
+assert "torch" not in sys.modules and "numpy" not in sys.modules
+"""
+
+
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The jobs that the command writes, and what it prints."""
     folder = tmp_path_factory.mktemp("examples")
-    for name, example in EXAMPLES.items():
-        example.write(folder / name)
-    return folder
+    line = [sys.executable, "-c", WITHOUT_TORCH]
+    done = subprocess.run(line, cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
+    return folder / "jobs", done.stdout
+
+
+@pytest.fixture(scope="module")
+def jobs(written: tuple[Path, str]) -> Path:
+    return written[0]
 
 
 def _run(*words: str) -> None:
@@ -73,9 +91,9 @@ def test_trace_names_the_planted_cause_first(name: str, jobs: Path, capsys: pyte
 
 @pytest.mark.parametrize("name", ["straggler", "hang"])
 def test_a_report_names_the_planted_cause_first(name: str, jobs: Path, tmp_path: Path) -> None:
-    code = "import sys; from stepscope.cli.main import main; main(sys.argv[1:])"
     words = ["report", str(jobs / name), "-o", str(tmp_path), "--html", "--csv"]
-    subprocess.run([sys.executable, "-c", code, *words], check=True, stdout=subprocess.DEVNULL)
+    line = [sys.executable, "-m", "stepscope", *words]
+    assert ForkedPopen(line, server=shared_server(), stdout=subprocess.DEVNULL).wait(timeout=100) == 0
     with (tmp_path / "findings.csv").open() as file:
         assert next(csv.DictReader(file))["rule"] == FIRST[name][0]
     page = re.sub(r"<(script|style).*?</\1>", "", (tmp_path / "report.html").read_text(), flags=re.DOTALL)
@@ -101,15 +119,17 @@ def test_the_overlap_of_ddp_is_what_the_pair_differs_by(jobs: Path, capsys: pyte
     assert exposed["ddp"] < 0.06
 
 
-def test_the_command_writes_every_job_and_prints_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _run("example", str(tmp_path / "jobs"))
-    printed = capsys.readouterr().out
+def test_the_command_writes_every_job_without_torch_and_prints_commands(
+    written: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, printed = written
     for name, example in EXAMPLES.items():
-        assert (tmp_path / "jobs" / name).is_dir()
+        assert (folder / name).is_dir()
         assert f"{name}: {example.planted}" in printed
-    assert f"$ stepscope diagnose {tmp_path}/jobs/naive" in printed
+    assert "$ stepscope diagnose jobs/naive" in printed
+    monkeypatch.chdir(folder.parent)
     with pytest.raises(SystemExit) as stop:
-        main(["example", str(tmp_path / "jobs")])
+        main(["example", "jobs"])
     assert stop.value.code == 2
     assert "already exists" in capsys.readouterr().err
 
@@ -118,12 +138,3 @@ def test_the_same_files_are_written_each_time(jobs: Path, tmp_path: Path) -> Non
     EXAMPLES["straggler"].write(tmp_path / "again")
     for path in (tmp_path / "again").iterdir():
         assert path.read_bytes() == (jobs / "straggler" / path.name).read_bytes()
-
-
-def test_writing_examples_needs_no_torch(tmp_path: Path) -> None:
-    code = (
-        "import sys\nfrom stepscope.cli.main import main\n"
-        f"try: main(['example', {str(tmp_path / 'jobs')!r}])\nexcept SystemExit as stop: assert not stop.code\n"
-        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
