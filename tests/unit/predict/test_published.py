@@ -105,6 +105,15 @@ def test_latent_attention_shared_experts_and_dense_layers_are_read_from_the_mode
     assert (row.shape.head_dim, row.shape.latent.q_rank, row.shape.shared, row.shape.dense_layers) == (48, 256, 1, 1)
 
 
+def test_a_model_that_the_folder_does_not_describe_is_looked_up_by_name(tmp_path: Path) -> None:
+    place = folder(tmp_path, {"model_key": "llama3-8b"}, {"model_key": "llama3-8c"})
+    (place / "models.csv").unlink()
+    known, other = read_training_rows(place)[0]
+    assert known.shape is not None
+    assert (known.shape.layers, known.shape.kv_heads) == (32, 8)
+    assert other.shape is None
+
+
 def test_a_value_that_is_not_a_number_leaves_its_row_out(tmp_path: Path) -> None:
     rows, unread = read_training_rows(folder(tmp_path, {"seq_len": "long"}, {}))
     assert [row.row_id for row in rows] == ["mine-0002"]

@@ -11,10 +11,12 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
-from stepscope.core.errors import DataError
+from stepscope.core.errors import DataError, UsageError
 from stepscope.predict.step.model import LatentAttention, ModelShape
+from stepscope.predict.step.named_models import find_model
 from stepscope.store.files import require_there
 
 _NEEDED = {"source", "row_id", "accelerator", "n_gpus", "model", "tokens_per_s_per_gpu", "step_time_s"}
@@ -177,6 +179,15 @@ def _published_shape(row: Mapping[str, str]) -> ModelShape | None:
     )  # fmt: skip
 
 
+@cache
+def _named(key: str) -> ModelShape | None:
+    """A model that stepscope knows, where the folder has no models.csv."""
+    try:
+        return find_model(key) if key else None
+    except UsageError:
+        return None
+
+
 def _after(pattern: str, text: str) -> int:
     found = re.search(pattern, text)
     return int(found[1]) if found else 0
@@ -184,7 +195,8 @@ def _after(pattern: str, text: str) -> int:
 
 def _shape(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> ModelShape | None:
     """The named model's; a row's own number of layers counts (a proxy). A GPT from its printed dimensions alone."""
-    layers, known = _whole(row, "layers"), shapes.get((row.get("model_key") or "").strip())
+    layers, key = _whole(row, "layers"), (row.get("model_key") or "").strip()
+    known = shapes.get(key) or _named(key)
     if known is not None:
         return replace(known, layers=layers) if layers else known
     hidden, vocab, name = _whole(row, "hidden"), _whole(row, "vocab"), (row.get("model") or "").strip()

@@ -65,7 +65,7 @@ REACH: dict[str, tuple[float, float]] = {
 """Factors on a predicted speed that give its 80% interval, by what is known: quantiles of
 rows that nothing was fitted on."""
 
-WIDER_PER_DOUBLING = 0.25
+WIDER_PER_DOUBLING = 0.5
 """Variance that each doubling of GPUs away from the calibrating run adds, of the interval's own."""
 
 MEMORY_LIMIT = 0.95
