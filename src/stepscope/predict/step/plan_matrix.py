@@ -24,6 +24,7 @@ def cell_of(layout: Layout) -> tuple[str, str]:
     if extra == ["tp"]:
         found = "tensor_parallel" if layout.zero == 3 or layout.dp == 1 else ""
         how += f", mesh: {{dp: {layout.dp}, tp: {layout.tp}}}"
+        how += ", strategy_options: {sequence_parallel: true}" if layout.sequence_parallel else ""
     elif extra == ["pp"]:
         found = "pipeline" if layout.zero == 0 or layout.dp == 1 else ""
         options = f"schedule: {layout.schedule}, micro_batches: {m}, chunks: {layout.vpp}"
@@ -34,6 +35,8 @@ def cell_of(layout: Layout) -> tuple[str, str]:
     else:
         found = ("ddp", "zero1", "", "fsdp2")[layout.zero] if layout.dp > 1 else "single"
     if found in REGISTRY.names():
+        if extra and layout.dp > 1 and "dp" not in REGISTRY.load(found).dimensions:
+            return "", f"{found} has no data parallelism beside it"
         return f"strategy: {found}, world_size: {layout.gpus}, {how}", ""
     what = " with ".join([*extra, f"zero={layout.zero}"])
     return "", f"this version has no strategy {found}" if found else f"bench has no {what}"

@@ -97,5 +97,8 @@ def test_the_matrix_has_what_bench_can_run_and_says_what_it_cannot() -> None:
     assert document.value["include"][0]["accumulation"] == 2
     assert "bench has no strategy with tp and pp" in text
     assert cell_of(Layout(cp=2))[0] == ""
+    assert "chunks: 2" in cell_of(Layout(pp=2, vpp=2, schedule="interleaved", global_batch=4))[0]
+    assert "dp_shard: 2" in cell_of(Layout(dp=8, zero=3, shard_group=2, global_batch=8))[0]
+    assert "strategy: tensor_parallel" in cell_of(Layout(tp=4))[0]
     with pytest.raises(UsageError, match="can run none"):
         matrix_yaml(MODEL, layouts[:1])

@@ -84,6 +84,23 @@ def test_messages_travel_as_the_pipeline_says() -> None:
     assert priced(layout)["send_recv"] == theirs["send"] == theirs["recv"]
 
 
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_activations_travel_as_tensor_parallelism_says(sequence_parallel: bool) -> None:
+    layout = Layout(
+        tp=WORLD,
+        precision="fp32",
+        micro_batch=MICRO,
+        global_batch=MICRO,
+        seq_len=SEQ,
+        sequence_parallel=sequence_parallel,
+    )
+    theirs = declared("tensor_parallel", options={"sequence_parallel": sequence_parallel}, tp=WORLD)
+    mine = priced(layout)
+    assert mine
+    for op, size in mine.items():
+        assert size == pytest.approx(theirs[op], rel=0.08), op  # besides: embedding, output, gradients of norms
+
+
 def test_what_has_no_strategy_has_a_plan() -> None:
     moe = ModelShape(
         name="moe", layers=2, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn=256, gated=True, vocab=64, tied=False,
