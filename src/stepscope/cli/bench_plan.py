@@ -20,6 +20,7 @@ from stepscope.matrix.resolved import matrix_yaml
 from stepscope.matrix.run_place import default_run_dir
 from stepscope.matrix.session import Outlook, Plan, outlook
 from stepscope.records import codec
+from stepscope.records.plan import MemoryPlan
 from stepscope.results.labels import cell_labels, status_label
 from stepscope.store.layout import RunLayout
 
@@ -82,6 +83,7 @@ def print_plan(plan: Plan, options: Bench) -> int:
                     "spec": codec.to_builtins(cell.spec),
                     "num_parameters": None if cell.facts is None else cell.facts.num_parameters,
                     "comm_plan": codec.to_builtins(cell.comm_plan),
+                    "memory_plan": None if cell.memory_plan is None else codec.to_builtins(cell.memory_plan),
                     "unsupported": cell.unsupported,
                     "skipped": cell.skipped,
                     "kept": ahead.kept[cell.spec.cell_id].status if cell.spec.cell_id in ahead.kept else None,
@@ -97,6 +99,7 @@ def print_plan(plan: Plan, options: Bench) -> int:
 
     table = Table(box=None, pad_edge=False)
     for title, justify in (("cell", "left"), ("params", "right"), ("collectives", "right"), ("sent/step", "right"),
+                           ("memory/rank", "right"),
                            ("at most", "right"), ("", "left")):  # fmt: skip
         table.add_column(title, justify=justify, no_wrap=title not in ("cell", ""), overflow="fold")  # type: ignore[arg-type]
     labels = cell_labels([cell.spec for cell in plan.cells])
@@ -108,10 +111,14 @@ def print_plan(plan: Plan, options: Bench) -> int:
             "-" if cell.facts is None else format_count(cell.facts.num_parameters),
             str(len(cell.comm_plan)),
             format_bytes(sent) if sent else "-",
+            "-" if cell.memory_plan is None else _held(cell.memory_plan),
             format_duration(durations[cell_id]) if cell_id in durations else "-",
             _remark(cell, ahead),
         )
     print_block(out(), table)
+    for cell, label in zip(plan.cells, labels, strict=True):
+        if cell.memory_plan and len({(op.phase, op.op) for op in cell.comm_plan}) > 1:
+            out().print(f"\n{label.text}\n  {_sent(cell)}\n  {_kinds(cell.memory_plan)}", markup=False, soft_wrap=True)
     time = ""
     if durations:
         bound = "at most " if expected.upper_bound else "about "
@@ -125,6 +132,38 @@ def print_plan(plan: Plan, options: Bench) -> int:
         soft_wrap=True,
     )
     return 0
+
+
+def _held(plan: MemoryPlan) -> str:
+    """All of it; ``> 2.39 MB`` where activations are not known."""
+    if plan.activations is None:
+        return f"> {format_bytes(plan.total_bytes)}"
+    return format_bytes(plan.total_bytes + sum(plan.activations.values()))
+
+
+def _sent(cell: PlannedCell) -> str:
+    """``forward 5 all_gather 4.25 MB (blocking), backward ...``: the collectives of a step by phase."""
+    calls: dict[tuple[str, str, str, bool], list[int]] = {}
+    for op in cell.comm_plan:
+        calls.setdefault((op.phase, op.op, op.group, op.blocking), []).append(op.size_bytes)
+    return ", ".join(
+        f"{phase} {len(sizes)} {name}{'' if group == 'dp' else f' on {group}'} {format_bytes(sum(sizes))}"
+        f"{' (blocking)' if blocking else ''}"
+        for (phase, name, group, blocking), sizes in calls.items()
+    )
+
+
+def _kinds(plan: MemoryPlan) -> str:
+    kinds = {
+        "parameters": plan.parameter_bytes,
+        "gradients": plan.gradient_bytes,
+        "optimizer": plan.optimizer_bytes,
+        "buffers": plan.communication_bytes,
+        "activations": None if plan.activations is None else sum(plan.activations.values()),
+    }
+    return "a rank holds " + ", ".join(
+        f"{kind} {'unknown' if n is None else format_bytes(n)}" for kind, n in kinds.items()
+    )
 
 
 def _beside(folder: Path | None) -> str:

@@ -28,6 +28,7 @@ from stepscope.records.finding import Diagnosis
 from stepscope.records.training import TrainingRun
 from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
+from stepscope.report.views.held import build as held_tables
 from stepscope.report.views.pipeline import build as pipeline_tables
 from stepscope.report.views.runs import of_cells
 from stepscope.results.bench_document import bench_document
@@ -146,7 +147,7 @@ def _print(
     for said in conclusions(pipelines(evidence.cells)):
         console.print(said, markup=False, soft_wrap=True)
     console.print(terminal.render(of_cells(runs), width=console.width), soft_wrap=True)
-    for table in pipeline_tables(evidence.cells):
+    for table in (*pipeline_tables(evidence.cells), *held_tables(evidence.cells)):
         console.print()
         console.print(terminal.render(table, width=console.width), soft_wrap=True)
     print_headlines(layout.root, diagnosis)

@@ -8,9 +8,10 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from stepscope.config.options import OptionsModel
-from stepscope.records.cell import LossName, OptimizerName, Precision
+from stepscope.records.cell import Checkpointing, LossName, OptimizerName, Precision
 
 PRECISIONS: tuple[str, ...] = get_args(Precision)
+CHECKPOINTING: tuple[str, ...] = get_args(Checkpointing)
 OPTIMIZERS: tuple[str, ...] = get_args(OptimizerName)
 LOSSES: tuple[str, ...] = get_args(LossName)
 
@@ -30,6 +31,7 @@ class CellSettings(OptionsModel):
     accumulation: int = Field(default=1, ge=1, description="a whole number of micro-steps, at least 1")
     global_batch: int | None = Field(default=None, ge=1, description="a whole number of samples, at least 1")
     micro_batch: int | None = Field(default=None, ge=1, description="a whole number of samples, at least 1")
+    activation_checkpointing: Checkpointing = Field(default="none", description="one of " + ", ".join(CHECKPOINTING))
     optimizer: OptimizerName = Field(default="sgd", description="one of " + ", ".join(OPTIMIZERS))
     lr: float = Field(default=0.01, ge=0, allow_inf_nan=False, description="a number of at least 0")
     momentum: float = Field(default=0.0, ge=0, lt=1, description="a number from 0 to below 1")

@@ -15,12 +15,16 @@ SETTINGS = (
 """Fields of a cell that a result row has no column for, or (steps, epochs) fills with what really ran."""
 
 
+CHECKPOINTING = "activation_checkpointing"
+
+
 def settings_of(cell: CellSpec) -> dict[str, Any]:
     """Keys as a matrix file writes them (``lr``, ``dataset_options.samples``, ``env.NCCL_ALGO``) and their values."""
     return {
         **{f"dataset_options.{name}": value for name, value in cell.dataset_options.items()},
         **{name: getattr(cell, name) for name in SETTINGS},
         **({"mesh": mesh.text(cell.mesh)} if cell.mesh else {}),
+        **({CHECKPOINTING: cell.activation_checkpointing} if cell.activation_checkpointing != "none" else {}),
         **{f"env.{name}": value for name, value in cell.env.items()},
     }
 

@@ -19,10 +19,10 @@ from stepscope.matrix import networks
 from stepscope.matrix.catalog import CATALOG, Catalog
 from stepscope.matrix.identity import named
 from stepscope.matrix.machine import Backend, Device, Machine, choose_device
-from stepscope.predict.specs import setting_of
+from stepscope.predict.specs import memory_plan, setting_of
 from stepscope.records import mesh
 from stepscope.records.cell import CellSpec
-from stepscope.records.plan import CommOp, MeasuredModel, ModelFacts, Setting
+from stepscope.records.plan import CommOp, MeasuredModel, MemoryPlan, ModelFacts, Setting
 from stepscope.strategies import Strategy
 
 ModelOf = Callable[[CellDraft], MeasuredModel | None]
@@ -42,7 +42,7 @@ CAP = "bucket_cap_mb"
 class PlannedCell:
     """A cell and what is known about it before it runs.
 
-    facts, comm_plan: the model, and the collectives of one optimizer step that its strategy declares (none when
+    facts, comm_plan, memory_plan: the model, the collectives and the memory of a step that its strategy declares (none when
         unsupported).
     unsupported: why it cannot run here. skipped: why it need not run (it realises the same buckets as another cell).
     """
@@ -50,6 +50,7 @@ class PlannedCell:
     spec: CellSpec
     facts: ModelFacts | None
     comm_plan: tuple[CommOp, ...]
+    memory_plan: MemoryPlan | None = None
     unsupported: str | None = None
     skipped: str | None = None
 
@@ -140,6 +141,7 @@ def resolve(
             env=dict(draft.env),
             network=networks.canonical(s.network),
             mesh=mesh.canonical(s.mesh or {}),
+            activation_checkpointing=s.activation_checkpointing,
             facts=None if model is None else model.facts,
         )
     )
@@ -163,7 +165,8 @@ def _plan(spec: CellSpec, draft: CellDraft, matrix: Matrix, machine: Machine, ca
         or _refused_by_strategy(spec, strategy, facts, setting, draft.strategy_options)
     )
     plan = strategy.comm_plan(facts, setting, draft.strategy_options) if reason is None else ()
-    return PlannedCell(spec=spec, facts=facts, comm_plan=plan, unsupported=reason)
+    memory = memory_plan(strategy, facts, setting, draft.strategy_options) if reason is None else None
+    return PlannedCell(spec=spec, facts=facts, comm_plan=plan, memory_plan=memory, unsupported=reason)
 
 
 def _refused_by_machine(spec: CellSpec, machine: Machine, *, oversubscribe: bool) -> str | None:
@@ -208,6 +211,11 @@ def _refused_by_strategy(
         return f"{spec.strategy} has no mesh dimension {strange[0]}: it takes {takes}"
     if spec.epochs is not None and not strategy.evaluates:
         return f"{spec.strategy} cannot evaluate the test set after an epoch: give steps in place of epochs"
+    mode = spec.activation_checkpointing
+    if mode not in ("none", *facts.activations):
+        return f"activation_checkpointing {mode} is not available for {spec.workload}: gpt has it"
+    if mode != "none" and spec.mesh.keys() & {"tp", "pp"}:
+        return f"activation_checkpointing is not combined with {spec.strategy}: use none"
     return strategy.requires(facts, setting, options)
 
 

@@ -23,6 +23,8 @@ def identity(spec: Cell) -> dict[str, Any]:
     for added in ("facts", "mesh"):  # ids from before there were such fields stay
         if not document.get(added, True):
             document.pop(added)
+    if document.get("activation_checkpointing") == "none":
+        document.pop("activation_checkpointing")
     return document
 
 

@@ -5,14 +5,14 @@ The keystone: the planner prices it, the rank half checks it against what was se
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepscope.config.options import OptionsModel
 from stepscope.config.precision import parameter_dtype
 from stepscope.datasets import REGISTRY as DATASETS
 from stepscope.datasets import Dataset
 from stepscope.records.cell import CellSpec
-from stepscope.records.plan import CommOp, InputNeeds, ModelFacts, Setting
+from stepscope.records.plan import CommOp, InputNeeds, MemoryPlan, ModelFacts, Setting
 from stepscope.strategies import REGISTRY as STRATEGIES
 from stepscope.strategies import Strategy
 from stepscope.workloads import REGISTRY as WORKLOADS
@@ -41,6 +41,10 @@ class Specs:
         return self.comm_plan if plan is None else plan(self.facts, self.setting, self.strategy_options, rank)
 
     @property
+    def memory_plan(self) -> MemoryPlan:
+        return memory_plan(self.strategy, self.facts, self.setting, self.strategy_options)
+
+    @property
     def replicated(self) -> bool:
         """Whether all that ranks exchange is gradients between whole replicas: each can then also step alone."""
         return all(op.op == "all_reduce" and op.phase in ("backward", "after_backward") for op in self.comm_plan)
@@ -49,6 +53,16 @@ class Specs:
     def comm_bytes_per_step(self) -> int:
         """Payload that one rank passes to collectives in one optimizer step, bytes."""
         return sum(op.size_bytes for op in self.comm_plan)
+
+
+def memory_plan(strategy: Strategy, facts: ModelFacts, setting: Setting, options: OptionsModel) -> MemoryPlan:
+    """Bytes of the rank that holds most; activations where the workload has a formula and each rank a whole model."""
+    plan = strategy.memory_plan(facts, setting, options)
+    kept = facts.activations.get(setting.activation_checkpointing)
+    divided = setting.size("tp") * setting.size("pp") > 1
+    if plan.activations is not None or kept is None or divided or setting.precision.startswith("amp_"):
+        return plan
+    return replace(plan, activations={kind: n * setting.micro_batch for kind, n in kept.items()})
 
 
 def setting_of(cell: CellSpec, *, warmup_steps: int | None = None) -> Setting:
@@ -64,6 +78,7 @@ def setting_of(cell: CellSpec, *, warmup_steps: int | None = None) -> Setting:
         accumulation=cell.accumulation,
         micro_batch=cell.micro_batch,
         warmup_steps=warmup_steps,
+        activation_checkpointing=cell.activation_checkpointing,
         clip=cell.clip is not None,
     )
 

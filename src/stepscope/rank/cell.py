@@ -17,12 +17,14 @@ from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.words import counted
 from stepscope.datasets import Prepared
 from stepscope.datasets.batches import Options as BatchOptions
-from stepscope.instrument import memory
+from stepscope.instrument.accounting import ACTIVATIONS, TensorAccount
+from stepscope.instrument.memory import PeakTracker
 from stepscope.instrument.regions import Regions
 from stepscope.instrument.timer import GradientReadiness, step_timer
 from stepscope.predict.specs import Specs, specs_of
 from stepscope.rank import flight, plancheck, profiling
 from stepscope.rank.backward import backward_profile
+from stepscope.rank.checkpointing import recompute
 from stepscope.rank.checksum import parameter_checksum
 from stepscope.rank.context import RankContext
 from stepscope.rank.evaluate import correct_answers
@@ -50,7 +52,7 @@ class _Subject:
     """Everything built for one round of a cell."""
 
     prepared: Prepared
-    tracker: memory.PeakTracker
+    tracker: PeakTracker
     specs: Specs
     task: Task
     session: Session
@@ -58,6 +60,7 @@ class _Subject:
     loader: Loader | MadeBatches
     readiness: GradientReadiness | None
     numerics: Numerics
+    recomputed: list[nn.Module]
 
 
 def run_cell(cell: CellSpec, context: RankContext, *, round_index: int) -> None:
@@ -67,7 +70,7 @@ def run_cell(cell: CellSpec, context: RankContext, *, round_index: int) -> None:
     context.pulse.enter("data")
     device = context.mesh.device
     reset(device, seed=cell.seed, threads=context.group.threads_per_rank, cudnn_benchmark=cell.cudnn_benchmark)
-    tracker = memory.PeakTracker(device)
+    tracker = PeakTracker(device)
     tracker.start()
     specs = specs_of(cell, warmup_steps=context.group.measure.warmup_steps)
     prepared = _data(cell, context, specs)
@@ -113,9 +116,7 @@ def _data(cell: CellSpec, context: RankContext, specs: Specs) -> Prepared:
     return prepared
 
 
-def _build(
-    cell: CellSpec, context: RankContext, specs: Specs, prepared: Prepared, tracker: memory.PeakTracker
-) -> _Subject:
+def _build(cell: CellSpec, context: RankContext, specs: Specs, prepared: Prepared, tracker: PeakTracker) -> _Subject:
     device, mesh = context.mesh.device, context.mesh
     task = MODULES.load(cell.workload)(specs.model, specs.needs, cell.loss)
     numerics = Numerics(cell.precision, device)
@@ -123,6 +124,10 @@ def _build(
     _assert_as_specified(module, specs.facts)
     if cell.facts and mesh.world_size > 1:
         _same_on_all_ranks(module)  # whatever the user's function drew its first values from
+    recomputed = []
+    if cell.activation_checkpointing != "none":
+        recomputed = [module.get_submodule(path) for path in specs.facts.blocks]
+        recompute(recomputed, cell.activation_checkpointing)
     timer = step_timer(device)
     hooked = specs.strategy.collective and not specs.strategy.sharded  # a sharded parameter has no gradient of its own
     readiness = GradientReadiness(module, timer) if hooked else None
@@ -163,6 +168,7 @@ def _build(
         loader=loader,
         readiness=readiness,
         numerics=numerics,
+        recomputed=recomputed,
     )
 
 
@@ -333,6 +339,7 @@ def _conclude(
     plan = subject.specs.plan_of_rank(context.mesh.rank)
     observed = plancheck.observe(one_step, context.mesh)
     check = plancheck.check(plan, observed, backend=cell.backend, messages=subject.session.messages)
+    memory = {} if subject.session.scheduled is not None else _account(cell, subject, windows)
     flight.assert_same_calls(context.control)
     trace: str | None = None
     if context.group.measure.profile:
@@ -364,10 +371,23 @@ def _conclude(
         parameter_checksum=checksum,
         model_part=subject.session.model_part,
         plan_check=check,
+        memory=memory,
         trace_file=trace,
         backward=backward,
         pipeline=pipeline,
     )
+
+
+def _account(cell: CellSpec, subject: _Subject, windows: Iterator[tuple[Window, Iterator[Batch]]]) -> dict[str, int]:
+    """Bytes of this rank's tensors by kind, in one full step of its own."""
+    session, training = subject.session, subject.training
+    account = TensorAccount(subject.task.module, session.parameters, training.optimizer, recomputed=subject.recomputed)
+    window, batches = next(each for each in windows if each[0].full)
+    with account.step():
+        training.step(window, batches, Regions(enabled=False))
+    if cell.activation_checkpointing == "selective":
+        del account.sizes[ACTIVATIONS]  # torch keeps what it does not recompute where nobody can look
+    return account.sizes
 
 
 def _steps_until_typical(subject: _Subject) -> int:

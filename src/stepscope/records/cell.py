@@ -15,6 +15,7 @@ Options = Mapping[str, Scalar | list[Scalar]]
 
 Precision = Literal["fp32", "tf32", "amp_bf16", "amp_fp16", "bf16"]
 OptimizerName = Literal["sgd", "adam", "adamw", "own"]
+Checkpointing = Literal["none", "selective", "full"]
 LossName = Literal["ce", "mse", "own"]
 
 
@@ -62,6 +63,7 @@ class CellSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
     mesh: Mapping[str, int] = field(default_factory=dict)
+    activation_checkpointing: Checkpointing = "none"
     facts: ModelFacts | None = None
 
 

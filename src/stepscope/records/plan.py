@@ -77,6 +77,8 @@ class ModelFacts:
     ready_order: indices into ``parameters`` in the order in which backward makes their gradients ready.
     ready_order_autocast: the same under autocast, which puts each weight before its bias; None: not known.
     forward_flops_per_sample: 2 FLOP per multiply-add; training = 3 x forward.
+    activations: bytes a sample that autograd keeps from the forward pass by kind, for each mode of recomputation that saves
+        something (``none``: all of it); empty where the workload has no formula. recomputed_flops_per_sample: by mode.
     pieces: in the order of use, together the whole model; empty: it cannot be cut into stages.
     optimizer_bytes: state that the optimizer of a user's model keeps on one rank, measured; None: torch's optimizers.
     tensor_parallel: None where the workload declares none.
@@ -86,6 +88,8 @@ class ModelFacts:
     ready_order: tuple[int, ...]
     forward_flops_per_sample: int
     ready_order_autocast: tuple[int, ...] | None = None
+    activations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    recomputed_flops_per_sample: Mapping[str, int] = field(default_factory=dict)
     pieces: tuple[PieceFact, ...] = ()
     optimizer_bytes: int | None = None
     tensor_parallel: ParallelPlan | None = None
@@ -141,13 +145,15 @@ class CommOp:
 class MemoryPlan:
     """Bytes that one rank holds for the training state and, at the end of a forward pass, for the backward pass.
 
-    activations: by kind; None where the workload has no formula.
+    gathered_bytes: of the communication's, whole parameters of a sharded model from the end of the forward pass to backward.
+    activations: by kind; None where there is no formula.
     """
 
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     communication_bytes: int
+    gathered_bytes: int = 0
     activations: Mapping[str, int] | None = None
 
     @property
@@ -170,6 +176,7 @@ class Setting:
     accumulation: int = 1
     micro_batch: int = 1  # samples of a data shard in a micro-step: activations travel in some strategies
     warmup_steps: int | None = None  # None: found by measurement
+    activation_checkpointing: str = "none"
     clip: bool = False  # whether the gradients' norm is clipped
 
     def size(self, dimension: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
@@ -105,6 +106,7 @@ class RankSummary:
     trace_file: str | None = None
     backward: BackwardProfile | None = None
     pipeline: PipelineProfile | None = None
+    memory: Mapping[str, int] = field(default_factory=dict)  # bytes by kind, tensor by tensor, in one step
     model_part: int = 0  # ranks with the same one ended with the same parameters
 
 

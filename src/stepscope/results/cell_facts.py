@@ -61,9 +61,9 @@ class Exposed:
 
 
 def exposed(cell: CellResult) -> Exposed | None:
-    """Exposed communication of a cell, waiting for the last rank apart; None without common steps."""
+    """Exposed communication of a cell, waiting for the last rank apart; None where it was not measured."""
     steps = common_steps(cell.samples, cell.spec.world_size).full
-    if not steps:
+    if not steps or cell.samples[0].header.comm_source == "none":
         return None
     ranks = [[sample.exposed_comm_ns for sample in each] for each in steps.values()]
     return Exposed(

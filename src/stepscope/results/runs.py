@@ -180,7 +180,7 @@ def _group(run: TrainingRun, model: str) -> str:
 
 def _facts(run: TrainingRun, cell: CellResult) -> TrainingRun:
     """What the ranks said about the machine, the model and the data, ahead of the spec's word."""
-    run = replace(run, phases=_phases(cell), epochs=_epochs(cell))
+    run = replace(run, phases=None if _source(cell) == "none" else _phases(cell), epochs=_epochs(cell))
     if not cell.summaries:
         return run
     first = cell.summaries[0]

@@ -174,12 +174,15 @@ def memory_plan(facts: ModelFacts, setting: Setting, options: ShardedOptions, *,
     """
     mine = {p.name: shard_numel(p, shards) * DTYPE_BYTES[p.dtype] for p in facts.parameters}
     states = sum(mine.values())
-    whole = [shards * sum(mine[p.name] for p in unit.parameters) for unit in units(facts, options)]
+    every = units(facts, options)
+    whole = [shards * sum(mine[p.name] for p in unit.parameters) for unit in every]
+    kept = options.reshard_after_forward is False
     return MemoryPlan(
         parameter_bytes=states,
         gradient_bytes=states if setting.accumulation == 1 else states + facts.gradient_bytes,
         optimizer_bytes=optimizer_bytes(facts, setting, states),
         communication_bytes=sum(whole) if options.reshard_after_forward is False else _largest(whole, facts, options),
+        gathered_bytes=sum(w for w, unit in zip(whole, every, strict=True) if unit.root or kept),
     )
 
 

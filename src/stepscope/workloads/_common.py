@@ -6,7 +6,8 @@ shapes of the parameters, the order in which backward makes them ready and the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -16,7 +17,15 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from stepscope.config.options import OptionsModel
-from stepscope.records.plan import CutModule, InputNeeds, ModelFacts, ParallelPlan, ParameterFact, PieceFact
+from stepscope.records.plan import (
+    DTYPE_BYTES,
+    CutModule,
+    InputNeeds,
+    ModelFacts,
+    ParallelPlan,
+    ParameterFact,
+    PieceFact,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +119,16 @@ def model_facts(
     heads: int | None = None,
     split_at: str | None = None,
     pieces: Iterable[PieceFact] = (),
+    kept: Mapping[str, Mapping[str, int]] | None = None,
+    scores: int = 0,
+    recomputed: Mapping[str, int] | None = None,
 ) -> ModelFacts:
     """Facts of a model that uses ``layers`` one after the other.
 
     extra_flops: forward FLOP per sample of matrix products without parameters (attention). heads, split_at: of
     :class:`ParallelPlan`. pieces: it can be cut into.
+    kept: mode of recomputation -> kind -> elements per sample that autograd keeps, beside the ``scores`` of the loss,
+    in float32 at least. recomputed: mode -> forward FLOP per sample that are done again.
     """
     parameters: list[ParameterFact] = []
     ready: list[int] = []
@@ -131,6 +145,7 @@ def model_facts(
         if layer.cut is not None:
             name = layer.parameters[0][0].removesuffix(".weight")
             cuts.append(CutModule(name=name, style=layer.cut, positions=layer.positions))
+    size = DTYPE_BYTES[dtype]
     return ModelFacts(
         parameters=tuple(parameters),
         ready_order=tuple(ready),
@@ -138,6 +153,11 @@ def model_facts(
         forward_flops_per_sample=flops,
         tensor_parallel=ParallelPlan(modules=tuple(cuts), heads=heads, split_at=split_at) if cuts else None,
         pieces=tuple(pieces),
+        activations={
+            mode: {kind: n * size for kind, n in kinds.items()} | {"scores": scores * max(4, size)}
+            for mode, kinds in (kept or {}).items()
+        },
+        recomputed_flops_per_sample=recomputed or {},
     )
 
 
@@ -202,7 +222,47 @@ def transformer_facts(options: TransformerOptions, head: Layer, *, dtype: str, c
         heads=options.n_heads,
         split_at="blocks.0" if everywhere else None,
         pieces=pieces if everywhere else (),
+        kept=_kept(options) if causal else None,
+        scores=options.vocab_size * positions,
+        recomputed=_recomputed(options, block_flops=sum(layer.flops for layer in layers[2:7]) + attention),
     )
+
+
+def _kept(options: TransformerOptions) -> dict[str, dict[str, int]]:
+    """What autograd keeps of a decoder with GELU, elements per sample, by mode of recomputation and kind.
+
+    A norm keeps its input and two statistics a position, attention its three inputs and a sum for each head and position
+    (its output is the input of the next layer). ``full`` keeps the inputs of blocks, ``selective`` also what the matrix
+    products and attention gave.
+    """
+    width, hidden, positions = options.d_model, options.feedforward, options.max_seq_len
+    block = {
+        "none": {
+            "inputs of norms": 2 * (width + 2),
+            "inputs of linear layers": 3 * width + hidden,
+            "attention": 3 * width + options.n_heads,
+            "activation functions": hidden,
+        },
+        "selective": {
+            "inputs of blocks": width,
+            "outputs of matrix products": 5 * width + hidden,
+            "attention": width + options.n_heads,
+        },
+        "full": {"inputs of blocks": width},
+    }
+    ends = Counter({"inputs of norms": (width + 2) * positions, "inputs of linear layers": width * positions})
+    blocks = options.num_layers * positions
+    return {
+        mode: dict(ends + Counter({kind: n * blocks for kind, n in kinds.items()})) for mode, kinds in block.items()
+    }
+
+
+def _recomputed(options: TransformerOptions, *, block_flops: int) -> dict[str, int]:
+    """Forward FLOP per sample that are done again: none that are counted in the selective mode.
+
+    block_flops: of a block without its last layer: torch stops as soon as it has what backward needs.
+    """
+    return {"selective": 0, "full": options.num_layers * block_flops}
 
 
 def attention_flops(*, num_layers: int, d_model: int, seq_len: int, causal: bool) -> int:

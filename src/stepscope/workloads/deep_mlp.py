@@ -28,7 +28,9 @@ def facts(options: Options, data: InputNeeds, dtype: str) -> ModelFacts:  # noqa
         linear(f"layers.{i}", options.width, options.width, bias=options.bias, cut=cut)
         for i, cut in enumerate(in_pairs(options.depth))
     ]
-    return model_facts(layers, dtype=dtype, pieces=[piece([layer], options.width, autocast=True) for layer in layers])
+    pieces = [piece([layer], options.width, autocast=True) for layer in layers]
+    kept = {"none": {"inputs of linear layers": options.depth * options.width}}
+    return model_facts(layers, dtype=dtype, pieces=pieces, kept=kept, scores=options.width)
 
 
 def label(options: Options) -> str:

@@ -68,7 +68,8 @@ def facts(options: Options, data: InputNeeds, dtype: str) -> ModelFacts:
         for i, ((inputs, outputs), cut) in enumerate(zip(pairwise(sizes), in_pairs(len(sizes) - 1), strict=True))
     ]
     pieces = [piece([layer], outputs, autocast=True) for layer, outputs in zip(layers, sizes[1:], strict=True)]
-    return model_facts(layers, dtype=dtype, pieces=pieces)
+    kept = {"none": {"inputs of linear layers": sum(sizes[:-1])}}
+    return model_facts(layers, dtype=dtype, pieces=pieces, kept=kept, scores=sizes[-1])
 
 
 def label(options: Options) -> str:

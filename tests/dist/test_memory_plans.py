@@ -1,0 +1,108 @@
+"""What each rank holds, counted tensor by tensor, is what strategy and workload planned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from stepscope.instrument.accounting import TensorAccount
+from stepscope.predict.specs import memory_plan
+from stepscope.rank.checkpointing import recompute
+from stepscope.rank.mesh import Mesh
+from stepscope.rank.plancheck import check, observe
+from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
+from stepscope.rank.workloads import REGISTRY as MODULES
+from stepscope.records.plan import InputNeeds, MemoryPlan, Setting
+from stepscope.records.samples import PlanCheck
+from stepscope.strategies import REGISTRY as STRATEGIES
+from stepscope.workloads import REGISTRY as WORKLOADS
+
+GPT = {"d_model": 32, "n_heads": 2, "num_layers": 3, "max_seq_len": 8, "vocab_size": 64}
+SAMPLES = 3
+STATES, ACTIVATIONS = 0.02, 0.10
+
+CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("ddp", {}, "none"),
+    ("zero1", {}, "none"),
+    ("zero1", {"parameters_as_bucket_view": True}, "none"),
+    ("fsdp2", {}, "none"),
+    ("fsdp2", {"reshard_after_forward": False}, "none"),
+    ("fsdp2", {"blocks_per_unit": 2}, "full"),
+    ("fsdp2", {}, "selective"),
+    ("ddp", {}, "full"),
+)
+
+
+def hold(
+    mesh: Mesh, key: str, variant: dict[str, Any], mode: Any
+) -> tuple[dict[str, int], MemoryPlan, PlanCheck, torch.Tensor]:
+    family, spec = WORKLOADS.load("gpt"), STRATEGIES.load(key)
+    needs = InputNeeds(kind="lm", seq_len=GPT["max_seq_len"], vocab_size=GPT["vocab_size"])
+    model, options = family.options(**GPT), spec.options(**variant)
+    facts = family.facts(model, needs, "float32")
+    setting = Setting(
+        device="cpu", backend="gloo", world_size=mesh.world_size, precision="fp32", optimizer="adam",
+        micro_batch=SAMPLES, activation_checkpointing=mode,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    task = MODULES.load("gpt")(model, needs, "ce")
+    blocks = [task.module.get_submodule(path) for path in facts.blocks]
+    if mode != "none":
+        recompute(blocks, mode)
+    session = IMPLEMENTATIONS.load(key)(task.module, mesh, options, facts)
+    optimizer = session.optimizer(torch.optim.Adam, lr=1e-3)
+    x = torch.randint(64, (SAMPLES, 8), generator=torch.Generator().manual_seed(1))
+
+    def step() -> None:
+        with session.micro_step(last=True):
+            (task.loss_sum(session.trainable(x), x) / SAMPLES / mesh.world_size * session.loss_factor).backward()
+        session.finish()
+        optimizer.step()
+
+    for _ in range(2):  # as many for all: their gradients are compared
+        step()
+        session.zero_grad()
+    verdict = check(spec.comm_plan(facts, setting, options), observe(step, mesh))
+    gradients = torch.cat([g.flatten() for _, g in sorted(session.full_gradients().items())])
+    session.zero_grad()
+    account = TensorAccount(task.module, session.parameters, optimizer, recomputed=blocks if mode != "none" else ())
+    with account.step():
+        step()
+    session.close()
+    return account.sizes, memory_plan(spec, facts, setting, options), verdict, gradients
+
+
+def hold_all(mesh: Mesh) -> list[Any]:
+    return [hold(mesh, *case) for case in CASES]
+
+
+@pytest.fixture(scope="module")
+def seen(pools: Any) -> list[list[Any]]:
+    return pools(2).run(hold_all)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda i: f"{CASES[i][0]}-{CASES[i][1]}-{CASES[i][2]}")
+def test_what_a_rank_holds_is_planned(seen: list[list[Any]], number: int) -> None:
+    ranks = [rank[number] for rank in seen]
+    sizes = {kind: max(rank[0].get(kind, 0) for rank in ranks) for kind in ranks[0][0]}
+    plan: MemoryPlan = ranks[0][1]
+    for kind, planned in (
+        ("parameters", plan.parameter_bytes),
+        ("gradients", plan.gradient_bytes),
+        ("optimizer", plan.optimizer_bytes),
+        ("gathered", plan.gathered_bytes),
+    ):
+        assert sizes[kind] == pytest.approx(planned, rel=STATES), kind
+    assert plan.activations is not None
+    if CASES[number][2] != "selective":  # torch keeps what it does not recompute where nobody can look
+        assert sizes["activations"] == pytest.approx(sum(plan.activations.values()), rel=ACTIVATIONS)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda i: f"{CASES[i][0]}-{CASES[i][1]}-{CASES[i][2]}")
+def test_recomputation_changes_neither_collectives_nor_gradients(seen: list[list[Any]], number: int) -> None:
+    for rank in seen:
+        _, _, verdict, gradients = rank[number]
+        assert verdict.observed == verdict.expected
+        assert torch.allclose(gradients, rank[0][3], rtol=1e-4, atol=1e-6)
