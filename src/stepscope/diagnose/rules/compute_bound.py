@@ -42,7 +42,7 @@ def _look(job: TraceEvidence) -> Said:
     ranks = read_in_full(job.summary)
     if not ranks:
         return unread(job.summary, "no rank has measurable events")
-    share = median(_share(p) for p in ranks)
+    share, used = median(_share(p) for p in ranks), _used(ranks)
     if share < _MOSTLY.value:
         return f"computation takes {format_percent(share)} of the time, limit {format_percent(_MOSTLY.value)}"
     return Finding(
@@ -50,10 +50,15 @@ def _look(job: TraceEvidence) -> Said:
         title=f"compute-bound: computation takes {format_percent(share)} of the time"
         + (" (median rank)" if len(ranks) > 1 else "")
         + "",
-        evidence=(_rest(ranks), *_used(ranks)),
+        evidence=(_rest(ranks), *used),
         confidence="measured" if on_device(job.summary) else "measured from operators on CPUs",
         advice=(
             Advice(
+                text="list the kernels with most time",
+                command=trace_command(job, "--show utilisation,kernels"),
+            )
+            if used
+            else Advice(
                 text="MFU shows how efficient the computation is: give the model's FLOP per step and rank",
                 command=trace_command(job, "--show utilisation,kernels --flop FLOP"),
             ),

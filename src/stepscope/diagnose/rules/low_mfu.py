@@ -102,10 +102,10 @@ def _look(job: TraceEvidence) -> Said:
         return Skipped(reason="a utilisation above 1 is an error: see impossible-figures")
     points = sorted(_points(job.summary, [p for p, _ in known], u, share), key=lambda point: -point.share)
     told = [point for point in points if point.share >= _WORTH.value]
-    stake = max(0.0, 1 - share / _LOW.value)
+    stake = min(1 - share / _LOW.value, sum(point.share for point in told))
     return Finding(
         severity=severity_of(stake),
-        title=f"{name} is {format_percent(share)} of the {u.dtype} peak"
+        title=f"{name} is {format_percent(share, digits=None if share >= 0.01 else 2)} of the {u.dtype} peak"
         + (f": most goes to {told[0].said}" if told else ""),
         evidence=(_figures(u, name), *(f"{format_percent(point.share)} of the time: {point.said}" for point in told)),
         stake_fraction=stake,
