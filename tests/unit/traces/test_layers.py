@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.sharded_jobs import folder_of, fsdp, tensor, traces_of
@@ -24,12 +25,16 @@ def layers(job: Job, folder: Path) -> DividedLayers:
     return found
 
 
-def with_plan(job: Job, folder: Path, modules: list[str]) -> TraceSummary:
+def with_plan(job: Job, folder: Path, modules: list[str], *more: dict[str, Any], unnamed: bool = False) -> TraceSummary:
     """The job with the plan in its traces: an all-reduce of each module in both passes."""
     op = {"op": "all_reduce", "numel": job.plan.elements, "dtype": "float32", "group": "tp"}
-    plan = [{**op, "module": module} for module in (*modules, *reversed(modules))]
+    plan = [{**op, "module": module} for module in (*modules, *reversed(modules))] + list(more)
     for file in folder_of(job, folder).iterdir():
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"stepscope.communication_plan": plan}))
+        trace = json.loads(file.read_text()) | {"stepscope.communication_plan": plan}
+        for event in trace["traceEvents"] if unnamed else ():
+            for name in [n for n in event.get("args", {}) if n.startswith("Process Group")]:
+                del event["args"][name]
+        file.write_text(json.dumps(trace))
     return analyse_job(folder, wanted=Wanted())
 
 
@@ -55,6 +60,17 @@ def test_the_plan_names_the_layers_and_the_table_sums_them(tmp_path: Path) -> No
     ]
     assert table.footnotes[0].startswith("groups of 2 ranks; figures per step")
     assert "all layers together 4" in table.footnotes[1]
+
+
+def test_where_groups_are_not_recorded_the_plan_tells_them_apart(tmp_path: Path) -> None:
+    """As on gloo: the gradients' all-reduce of the data-parallel group is as large, and the plan lists it last."""
+    modules = ["tokens", "blocks.0.attention_out", "blocks.0.feedforward_out"]
+    other = {"op": "all_reduce", "numel": 1 << 18, "dtype": "float32", "group": "dp", "module": ""}
+    summary = with_plan(tensor(layers=3, kind="mesh_tp"), tmp_path / "job", modules, other, unnamed=True)
+    layers = summary.ranks[0].layers
+    assert layers is not None
+    assert [c.layer for c in layers.calls[:6]] == ["tokens", "blocks.0", "blocks.0", "blocks.0", "blocks.0", "tokens"]
+    assert len(layers.calls) == 6 * 3
 
 
 def test_a_plan_that_does_not_fit_names_nothing(tmp_path: Path) -> None:
