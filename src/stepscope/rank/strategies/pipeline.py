@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 
+from stepscope.core.errors import UsageError
 from stepscope.instrument.timer import BACKWARD, FORWARD, WAIT
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import ObservedOp
@@ -245,5 +247,7 @@ class PipelineSession(FlatSession):
 
 
 def open(module: nn.Module, mesh: Mesh, options: PipelineOptions, facts: ModelFacts | None = None) -> Session:  # noqa: A001, ARG001
-    """Keep this rank's stages of ``module``."""
+    """Keep this rank's stages of ``module``. UsageError where torch's schedules are older than those this was made for."""
+    if "return_outputs" not in inspect.signature(ScheduleGPipe.step).parameters:
+        raise UsageError(f"torch {torch.__version__} has other pipeline schedules", fix="use torch 2.13 or later")
     return PipelineSession(module, mesh, options)
