@@ -36,7 +36,7 @@ NOT_OURS = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest first: at the end of a parallel run, short tests fill what is left on every core."""
-    slow = {"e2e": 0, "dist": 1, "property": 2}
+    slow = {"e2e": 0, "docs": 0, "dist": 1, "property": 2}
     items.sort(key=lambda item: slow.get(item.path.relative_to(HERE).parts[0], 3))
 
 
