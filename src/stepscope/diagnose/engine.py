@@ -101,11 +101,12 @@ def page_of(rule: Rule) -> str:
     return (importlib.import_module(rule.module).__doc__ or "").strip()
 
 
-def _order(finding: Finding) -> tuple[bool, int, float, int, bool]:
-    """Good news last; the rest by priority, stake, severity and certainty. A problem without a stake stands with large
-    ones."""
+def _order(finding: Finding) -> tuple[bool, int, float, int, bool, bool]:
+    """Good news last; the rest by priority, stake, severity and certainty, of equals one with a subject first. A problem
+    without a stake stands with large ones."""
     stake = finding.stake_fraction
     if stake is None:
         stake = NO_MATTER_OF_TIME if finding.severity == "problem" else 0.0
     sure = finding.confidence.startswith("certain")
-    return finding.severity == "info", _PRIORITY.index(finding.priority), -stake, _SEVERITY[finding.severity], not sure
+    kind, grave = _PRIORITY.index(finding.priority), _SEVERITY[finding.severity]
+    return finding.severity == "info", kind, -round(stake, 3), grave, not sure, finding.subject is None
