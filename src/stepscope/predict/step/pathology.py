@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from stepscope.core.units import format_percent
 from stepscope.predict.step.step import StepPrediction
 
-Cause = Literal["sync per micro-batch", "launch-bound", "TP across nodes", "bubble", "exposed gradients"]
+SYNC, ACROSS, LAUNCHES = "sync per micro-batch", "TP across nodes", "launch-bound"
+
+MUCH_SLOWER = 0.5
+"""Speed over that of a better layout below which ``cause_of`` names a cause."""
 
 LAUNCH, BUBBLE, GRADIENTS, TENSOR = 0.1, 0.2, 0.25, 0.2
 """Shares of the step from which on a part is worth a warning."""
@@ -18,7 +20,7 @@ LAUNCH, BUBBLE, GRADIENTS, TENSOR = 0.1, 0.2, 0.25, 0.2
 class Warned:
     """cause; share: of the step; advice: what to change."""
 
-    cause: Cause
+    cause: str
     share: float
     advice: str
 
@@ -31,17 +33,33 @@ def warnings_of(prediction: StepPrediction) -> tuple[Warned, ...]:
     layout, budget, step = prediction.layout, prediction.budget, prediction.step_s
     found: list[Warned] = []
 
-    def warn(cause: Cause, seconds: float, least: float, advice: str) -> None:
+    def warn(cause: str, seconds: float, least: float, advice: str) -> None:
         if seconds >= least * step:
             found.append(Warned(cause=cause, share=seconds / step, advice=advice))
 
     if layout.syncs_each and layout.zero < 2 and layout.micro_batches > 1:
-        warn("sync per micro-batch", budget.dp, 0.05, "reduce gradients once a step (no_sync, or zero=1)")
+        warn(SYNC, budget.dp, 0.05, "reduce gradients once a step (no_sync, or zero=1)")
     else:
         warn("exposed gradients", budget.dp, GRADIENTS, "a larger batch per rank, or fewer data-parallel ranks")
-    warn("launch-bound", budget.launch, LAUNCH, "a larger micro-batch, less tensor parallelism, or CUDA graphs")
+    warn(LAUNCHES, budget.launch, LAUNCH, "a larger micro-batch, less tensor parallelism, or CUDA graphs")
     if layout.tp > prediction.cluster.domain:
-        warn("TP across nodes", budget.tp, TENSOR, f"keep tp at {prediction.cluster.domain} or below")
+        warn(ACROSS, budget.tp, TENSOR, f"keep tp at {prediction.cluster.domain} or below")
     advice = "more micro-batches, interleaving (vpp), or fewer stages"
     warn("bubble", budget.bubble, BUBBLE, advice)
     return tuple(sorted(found, key=lambda w: -w.share))
+
+
+def cause_of(prediction: StepPrediction, better: StepPrediction) -> str | None:
+    """What takes most time of a token above ``better``'s, in the words of the warnings, else the part of the step;
+    None: the layout is not much slower than ``better``."""
+    if prediction.tokens_per_s_per_gpu >= MUCH_SLOWER * better.tokens_per_s_per_gpu:
+        return None
+    layout = prediction.layout
+    each, other = (1 / p.layout.tokens_per_step * p.layout.gpus for p in (prediction, better))
+    more = {name: value * each - better.budget.parts[name] * other for name, value in prediction.budget.parts.items()}
+    part = max(more, key=lambda name: more[name])
+    if part == "dp" and layout.sync_each:
+        return SYNC
+    if part == "tp" and layout.tp > prediction.cluster.domain:
+        return ACROSS
+    return {"launch": LAUNCHES, "compute": LAUNCHES, "tp": "TP traffic", "dp": "gradient traffic"}.get(part, part)

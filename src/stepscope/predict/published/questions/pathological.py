@@ -6,7 +6,7 @@ from stepscope.predict.published.as_layout import Asked
 from stepscope.predict.published.fitted import fitted_on
 from stepscope.predict.published.grade import Answer, Bar, Graded, Question
 from stepscope.predict.published.material import Material
-from stepscope.predict.step.causes import cause_of
+from stepscope.predict.step.pathology import cause_of
 
 SYNC, LAUNCH, TP, BUBBLE = "sync per micro-batch", "launch-bound", "TP across nodes", "bubble"
 
