@@ -33,12 +33,8 @@ from stepscope.workloads import REGISTRY as WORKLOADS
 
 NEEDS = InputNeeds(kind="features", num_features=12, num_classes=4)
 LAYERS = [48, 32, 24]
-VARIANTS = [
-    (key, dict(variant))
-    for key in SPECS.names()
-    if SPECS.load(key).collective
-    for variant in SPECS.load(key).variants
-]
+REPLICATED = ("naive", "interleaved", "bucketed", "ddp")
+VARIANTS = [(key, dict(variant)) for key in REPLICATED for variant in SPECS.load(key).variants]
 
 
 def cell_of(mesh: Mesh, key: str, options: dict[str, Any], precision: str, accumulation: int) -> CellSpec:
@@ -139,7 +135,7 @@ def test_ready_times_are_complete_and_increasing_and_nothing_travels(
         assert took_s < 1.5  # a budget of 0.9 s; the rest is patience with a shared machine
 
 
-@pytest.mark.parametrize("key", ["naive", "interleaved", "bucketed", "ddp"])
+@pytest.mark.parametrize("key", REPLICATED)
 def test_with_accumulation_the_last_micro_step_is_profiled(pools: Any, key: str) -> None:
     for profile, travelled, _, _, _ in pools(2).run(profiled, key, {}, "fp32", 3):
         check_complete(profile, accumulation=3)

@@ -98,8 +98,8 @@ def print_plan(plan: Plan, options: Bench) -> int:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for title, justify in (("cell", "left"), ("params", "right"), ("collectives", "right"), ("sent/step", "right"),
-                           ("memory/rank", "right"),
+    for title, justify in (("cell", "left"), ("params", "right"), ("calls", "right"), ("sent/step", "right"),
+                           ("memory", "right"),
                            ("at most", "right"), ("", "left")):  # fmt: skip
         table.add_column(title, justify=justify, no_wrap=title not in ("cell", ""), overflow="fold")  # type: ignore[arg-type]
     labels = cell_labels([cell.spec for cell in plan.cells])

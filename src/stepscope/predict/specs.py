@@ -47,7 +47,9 @@ class Specs:
     @property
     def replicated(self) -> bool:
         """Whether all that ranks exchange is gradients between whole replicas: each can then also step alone."""
-        return all(op.op == "all_reduce" and op.phase in ("backward", "after_backward") for op in self.comm_plan)
+        return not self.strategy.sharded and all(
+            op.op == "all_reduce" and op.phase in ("backward", "after_backward") for op in self.comm_plan
+        )
 
     @property
     def comm_bytes_per_step(self) -> int:
