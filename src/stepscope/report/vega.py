@@ -134,11 +134,12 @@ def by_series(names: Sequence[str], colors: Sequence[str] = COLORS, *, width: in
 
 
 def shape_by_series(names: Sequence[str]) -> Spec:
-    """Marker by ``series``; its legend joins that of the colours."""
+    """Marker by ``series``; its legend joins that of the colours, and where those begin again it is another marker."""
+    shapes = [SHAPES[(n + n // len(COLORS)) % len(SHAPES)] for n in range(len(names))]
     return {
         "field": "series",
         "type": "nominal",
-        "scale": {"domain": list(names), "range": [SHAPES[n % len(SHAPES)] for n in range(len(names))]},
+        "scale": {"domain": list(names), "range": shapes},
         "legend": None if len(names) < 2 else {"title": None},
     }
 

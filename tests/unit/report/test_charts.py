@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,27 @@ from typing import Any
 import pytest
 from tests import comm_rows, training_records
 from tests.comm_rows import MIB, SIZES, collective, pairs, row, sweep
+from tests.pipelines import MS, pipeline_cell
+from tests.unit.report.test_machine_tables import recorded
 from tests.unit.results.test_history import runs as nightly_runs
 
 from stepscope.core.errors import UsageError
+from stepscope.predict.pipeline import StageTime
+from stepscope.predict.published.grade import Answer, Question, graded
+from stepscope.records.pipeline import PipelineLayout
 from stepscope.report import vega
 from stepscope.report.figures import draw_charts
 from stepscope.report.render import picture
 from stepscope.report.vega import size_tick
 from stepscope.report.views import REGISTRY
+from stepscope.report.views.predicted_scaling import ScaleCurve, ScalePoint
+from stepscope.results.evidence import CellEvidence
 from stepscope.results.history import history
 
 UNIT = re.compile(
-    r"\((µs|ms|s|GB/s|bytes.*|MiB|GiB|rank|host, rank|x|%( of [^)]*)?|(1000 )?samples/s|epochs/h)\)$"
-    r"|^(ranks|run, oldest first|epoch|step|step after warm-up|efficiency|training loss of a sample)$"  # pure numbers
+    r"\((µs|ms|s|GB/s|bytes.*|MiB|GiB|rank|host, rank|x|%( of [^)]*)?|(1000 )?samples/s|tokens/s( per GPU)?|epochs/h)\)$"
+    r"|^(ranks?|GPUs|micro-batches of a step|run, oldest first|epoch|step|step after warm-up)$"  # pure numbers
+    r"|^(efficiency|training loss of a sample)$"
 )
 
 
@@ -41,7 +50,49 @@ def records() -> dict[str, object]:
     hosts = ("a", "a", "b", "b")
     messages = pairs(4, slow_egress={1: 4.0}, noise=random.Random(0), rank_hosts=hosts)
     measured = {"rows": [*two, *four, *messages], "calibration": comm_rows.calibration(*fits)}
-    return {**measured, **training_records.everything(), "history": history(nightly_runs())}
+    trained = training_records.everything()
+    runs = tuple(replace(run, mfu=0.1 + 0.05 * n) for n, run in enumerate(trained["runs"]))
+    return {
+        **measured,
+        **trained,
+        "runs": runs,
+        "cells": (*trained["cells"], *pipelined()),
+        "history": history(nightly_runs()),
+        "memory": (recorded(),),
+        "published": graded_speeds(),
+        "scale_curves": (scale_curve(),),
+    }
+
+
+def pipelined() -> Iterator[CellEvidence]:
+    """A pipeline of two ranks, two schedules and more and more micro-batches."""
+    even = [StageTime(forward_ns=10 * MS, backward_ns=20 * MS)] * 2
+    for schedule in ("gpipe", "zero_bubble"):
+        for micro_batches in (2, 4, 8):
+            layout = PipelineLayout(schedule=schedule, ranks=2, micro_batches=micro_batches)
+            yield pipeline_cell(layout, even, (4, 4))
+
+
+def graded_speeds(sources: int = 9) -> tuple[tuple[Question, Answer], ...]:
+    """Two runs of each source, predicted 10% too fast and 5% too slow."""
+    rows = tuple(
+        graded(f"measured-by-laboratory-{n}", f"{n}-{factor}", factor * 100.0 * 1.5**n, 100.0 * 1.5**n)
+        for n in range(sources)
+        for factor in (1.1, 0.95)
+    )
+    answer = Answer(rows=rows)
+    return ((Question(key="zero-shot", title="Speed", unit="tokens/s", ask=lambda _: answer, bars=()), answer),)
+
+
+def scale_curve() -> ScaleCurve:
+    """8 to 512 GPUs, each eightfold 15% less than eight times as fast; two are measured."""
+    predicted = [
+        ScalePoint(gpus=8 * 8**n, value=v, low=0.9 * v, high=1.1 * v) for n, v in enumerate((1e5, 6.8e5, 4.6e6))
+    ]
+    measured = [replace(point, value=1.05 * point.value, measured=True) for point in predicted[:2]]
+    return ScaleCurve(
+        key="small", title="small on 8 GPUs and more", unit="tokens/s", points=(*predicted, *measured), knee=64
+    )
 
 
 CHARTS = tuple(key for key in REGISTRY.names() if REGISTRY.load(key).figures is not None)
@@ -214,6 +265,17 @@ def test_more_sweeps_than_colours_are_several_charts() -> None:
         "all_reduce, cpu/gloo (1 of 2)",
         "all_reduce, cpu/gloo (2 of 2)",
     ]
+
+
+def test_sources_beyond_the_colours_are_told_apart_and_their_names_are_whole() -> None:
+    chart, (datum,) = prepared("published", {"published": graded_speeds(25)})
+    look = chart.chart(datum)["layer"][1]["encoding"]
+    assert len(set(zip(*(look[channel]["scale"]["range"] for channel in ("color", "shape")), strict=True))) == 25
+    legend = look["color"]["legend"]
+    assert look["shape"]["scale"]["domain"] == look["color"]["scale"]["domain"]
+    widest = max(len(name) for name in look["color"]["scale"]["domain"]) * vega.WIDE
+    assert widest <= legend["labelLimit"]
+    assert legend["columns"] * (widest + 12) <= vega.COLUMN - 60  # what axes leave of a column
 
 
 def test_a_fit_of_other_settings_is_not_drawn() -> None:

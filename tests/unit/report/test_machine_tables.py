@@ -43,8 +43,9 @@ def test_a_snapshots_peak_stands_in_bytes() -> None:
     ] == 2 << 30
 
 
-def test_kinds_at_the_peak_add_up_in_the_table_and_are_areas_in_the_chart() -> None:
-    snapshot = MemorySnapshot(
+def recorded() -> MemorySnapshot:
+    """A history of three kinds, whose peak is in its middle."""
+    return MemorySnapshot(
         path="a/memory.pickle", device=0, segments=2, segment_bytes=9 << 20, allocated_bytes=4 << 20, active_bytes=4 << 20,
         inactive_split_bytes=0, largest_free_bytes=0, events=9, peak_requested_bytes=8 << 20, requested_bytes=3 << 20,
         kinds=(("parameters", 2 << 20), ("gradients", 1 << 20)),
@@ -56,6 +57,10 @@ def test_kinds_at_the_peak_add_up_in_the_table_and_are_areas_in_the_chart() -> N
             bytes_by_kind=(("parameters", (2 << 20,) * 3), ("gradients", (0, 0, 1 << 20)), ("activations", (0, 6 << 20, 0))),
         ),
     )  # fmt: skip
+
+
+def test_kinds_at_the_peak_add_up_in_the_table_and_are_areas_in_the_chart() -> None:
+    snapshot = recorded()
     rows = [[value.raw for value in row.values[1:]] for row in memory_kinds.build((snapshot,)).rows]
     assert rows == [
         ["parameters", 2 << 20, 0.25, 2 << 20],

@@ -9,6 +9,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import listed
 from stepscope.records.memory_snapshot import KINDS, UNKNOWN, MemorySnapshot
+from stepscope.report.names import file_part
 from stepscope.report.table import Column, Table, binary_size, percent, tabled
 from stepscope.report.vega import COLORS, FAINT, PAGE, Spec, by_series, chart, layer, number_axis, sig
 from stepscope.report.views._common import Figures, View
@@ -93,7 +94,7 @@ def prepare(memory: Sequence[MemorySnapshot]) -> tuple[OverTime, ...]:
         if over.times_ns is not None and over.times_ns[-1] > 0:
             scale, unit = (1e9, "s") if over.times_ns[-1] >= 10e9 else (1e6, "ms")
             at, axis = tuple(time / scale for time in over.times_ns), f"time ({unit})"
-        stem = f"{Path(each.path).stem}-{each.device}"
+        stem = file_part(f"{Path(each.path).stem}-{each.device}")
         charts.append(OverTime(key=stem, title=each.name, memory=each, at=at, axis=axis))
     return tuple(charts)
 
@@ -112,6 +113,7 @@ def area_chart(data: OverTime) -> Spec:
             {"x": sig(x), "from": sig(low / scale), "to": sig(high / scale), "series": kind}
             for x, low, high in zip(data.at, below, above, strict=True)
         ]
+        values[0]["said"] = f"{kind}: at most {format_bytes_binary(max(sizes))}"
         areas.append(values)
         below = above
     kinds = [kind for kind, _ in over.bytes_by_kind]

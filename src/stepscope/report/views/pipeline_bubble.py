@@ -11,7 +11,18 @@ from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.pipeline import PipelineLayout
 from stepscope.records.training import Measured
-from stepscope.report.vega import COLUMN, Spec, by_series, chart, doubling_axis, layer, number_axis, sig, whiskers
+from stepscope.report.vega import (
+    COLUMN,
+    Spec,
+    by_series,
+    chart,
+    doubling_axis,
+    layer,
+    number_axis,
+    shape_by_series,
+    sig,
+    whiskers,
+)
 from stepscope.report.views._common import Figures, View
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.pipeline_profile import pipelines
@@ -57,7 +68,7 @@ def prepare(cells: Sequence[CellEvidence]) -> tuple[Curves, ...]:
 def draw(data: Curves) -> Spec:
     """Points with intervals; lines: the formula."""
     names = [curve.name for curve in data.curves]
-    hue = by_series(names)
+    look = {"color": by_series(names), "shape": shape_by_series(names)}
     counts = sorted({layout.micro_batches for curve in data.curves for layout, _ in curve.points})
     lines, points, ranges = [], [], []
     for curve in data.curves:
@@ -78,9 +89,9 @@ def draw(data: Curves) -> Spec:
     return chart(
         data.title,
         [
-            layer("line", lines, {"color": hue}, strokeWidth=1),
+            layer("line", lines, {"color": look["color"]}, strokeWidth=1),
             *whiskers(ranges),
-            layer("point", points, {"color": hue}, filled=True, size=28, opacity=1),
+            layer("point", points, look, filled=True, size=28, opacity=1),
         ],
         width=COLUMN,
         height=150,

@@ -52,7 +52,9 @@ def draw(data: ScaleCurve) -> Spec:
     if data.knee is not None and gpus[0] <= data.knee <= gpus[-1]:
         edge = {"y": {"value": 0}, "y2": {"value": "height"}}
         layers.append(layer("rule", [{"x": data.knee}], edge, color=INK, strokeDash=[2, 2], strokeWidth=0.9))
-    layers.append(layer("line", [{"x": p.gpus, "y": sig(p.value)} for p in predicted], along, color=COLORS[0]))
+    layers.append(
+        layer("line", [{"x": p.gpus, "y": sig(p.value)} for p in predicted], along, color=COLORS[0], strokeWidth=1.2)
+    )
     for measured, color in ((False, COLORS[0]), (True, INK)):
         rows = [
             {"x": p.gpus, "y": sig(p.value), "said": f"{p.gpus} GPUs: {p.value:,.4g} {data.unit}"}
@@ -60,7 +62,7 @@ def draw(data: ScaleCurve) -> Spec:
             if p.measured is measured
         ]
         if rows:
-            layers.append(layer("point", rows, along, color=color, filled=True, size=22))
+            layers.append(layer("point", rows, along, color=color, filled=True, size=22, opacity=1))
     room = (gpus[0] / 1.15, gpus[-1] * 1.15)
     return chart(
         data.title,
@@ -68,7 +70,7 @@ def draw(data: ScaleCurve) -> Spec:
         width=COLUMN,
         height=150,
         x=doubling_axis("x", "GPUs", gpus, room),
-        y=log_axis("y", data.unit, values),
+        y=log_axis("y", f"speed ({data.unit})", values),
     )
 
 
@@ -79,8 +81,8 @@ def caption(data: ScaleCurve) -> str:
     knee = "" if data.knee is None else f" Vertical line: the knee, {data.knee} GPUs."
     measured = " Black points: measured." if any(p.measured for p in points) else ""
     return (
-        f"Predicted {data.unit} over GPUs with its 80% interval; dashed: proportional to the GPUs. {last.gpus} GPUs reach "
-        f"{share:.0%} of {first.gpus} GPUs' speed per GPU.{knee}{measured}"
+        f"Predicted speed ({data.unit}) over GPUs with its 80% interval; dashed: proportional to the GPUs. {last.gpus} GPUs "
+        f"reach {share:.0%} of {first.gpus} GPUs' speed per GPU.{knee}{measured}"
     )
 
 

@@ -9,13 +9,15 @@ from typing import Any
 from stepscope.core.words import counted
 from stepscope.predict.published.grade import Answer, Question, figures, met, summary
 from stepscope.report.table import Column, Format, Table, Value, percent, said, tabled, whole
-from stepscope.report.vega import COLORS, COLUMN, FAINT, Spec, by_series, chart, layer, log_axis, sig
+from stepscope.report.vega import COLUMN, FAINT, Spec, by_series, chart, layer, log_axis, shape_by_series, sig
 from stepscope.report.views._common import Figures, View
 
 Asked = tuple[Question, Answer]
 
 _SHARE = Format("{:.1%}".format)
 _DRAWN = "zero-shot"
+_PLOT = COLUMN - 60
+"""Height of the plot: with it, it is about square."""
 
 
 def verdict(asked: Sequence[Asked]) -> str:
@@ -145,19 +147,18 @@ def draw(data: SpeedChart) -> Spec:
     every = [value for _, *pair in data.points for value in pair]
     ends = [sig(min(every) / 1.2), sig(max(every) * 1.2)]
     same = [{"measured": end, "predicted": end} for end in ends]
-    hue = by_series(names, tuple(COLORS[i % len(COLORS)] for i in range(len(names))))
-    hue["legend"] = {"title": None, "columns": 2}
+    told = {"color": by_series(names, width=_PLOT), "shape": shape_by_series(names)}
     along = {"y": {"field": "predicted", "type": "quantitative"}}
     return chart(
         data.title,
         [
             layer("line", same, along, color=FAINT, strokeWidth=0.9),
-            layer("point", rows, {**along, "color": hue}, filled=True, size=10, opacity=0.7),
+            layer("point", rows, {**along, **told}, filled=True, size=10, opacity=0.7),
         ],
-        width=COLUMN - 60,
-        height=COLUMN - 60,
-        x=log_axis("measured", "measured tokens/s per GPU", ends),
-        y=log_axis("predicted", "predicted tokens/s per GPU", ends),
+        width=COLUMN,
+        height=_PLOT,
+        x=log_axis("measured", "measured speed (tokens/s per GPU)", ends),
+        y=log_axis("predicted", "predicted speed (tokens/s per GPU)", ends),
     )
 
 
