@@ -54,7 +54,8 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
             findings += outcome
     told = []
     for finding in findings:
-        cause = next((f for f in findings if f.rule in causes[finding.rule] and _same_time(f, finding)), None)
+        known = (f for f in findings if f.rule in causes[finding.rule] and _same_time(f, finding))
+        cause = max(known, key=lambda f: f.stake_fraction or 0.0, default=None)
         if cause is None:
             told.append(finding)
         else:

@@ -93,14 +93,23 @@ def duplicated(run: TrainingRun, base: TrainingRun) -> bool:
 
 
 def scaling_of(run: TrainingRun, base: TrainingRun) -> Scaling | None:
-    """As the run says; else ``strong`` for the same global batch, ``weak`` for the same batch a rank and micro-step."""
+    """As the run says; else ``strong`` for the same global batch, ``weak`` for the same batch a rank and micro-step.
+
+    None where the global batch has not grown with the ranks, either: some of them divide the model."""
     if run.scaling is not None:
         return run.scaling
     if run.global_batch is not None and run.global_batch == base.global_batch:
         return "strong"
     if run.micro_batch is not None and run.micro_batch == base.micro_batch:
-        return "weak" if run.accumulation == base.accumulation else None
+        return "weak" if run.accumulation == base.accumulation and _grown(run, base) else None
     return None
+
+
+def _grown(run: TrainingRun, base: TrainingRun) -> bool:
+    """Whether the global batch is larger by as much as there are more ranks, as far as both are known."""
+    if not (run.global_batch and base.global_batch and run.world_size and base.world_size):
+        return True
+    return run.global_batch * base.world_size == base.global_batch * run.world_size
 
 
 def same_data(run: TrainingRun, base: TrainingRun) -> bool:

@@ -13,12 +13,12 @@ from stepscope.config.varied import settings_of, varied_settings
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
 from stepscope.predict.specs import specs_of
-from stepscope.records import codec
+from stepscope.records import codec, mesh
 from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult
 from stepscope.records.run import CellStatus
 from stepscope.records.samples import PHASES, EpochResult
-from stepscope.records.training import Epoch, Measured, PhaseTimes, TrainingRun
+from stepscope.records.training import Epoch, Measured, PhaseTimes, Scaling, TrainingRun
 from stepscope.results.figures import epoch_time
 from stepscope.results.labels import cell_labels
 from stepscope.results.mfu import mfu
@@ -154,7 +154,7 @@ def planned_run(spec: CellSpec, plan: Planned | Unavailable | None = None) -> Tr
         accumulation=spec.accumulation,
         micro_batch=spec.micro_batch,
         global_batch=spec.global_batch,
-        scaling="strong" if spec.batch_rule == "global_batch" else "weak",
+        scaling=_scaling(spec),
         device=spec.device,
         backend=spec.backend,
         num_parameters=plan.num_parameters if isinstance(plan, Planned) else None,
@@ -169,6 +169,15 @@ def planned_run(spec: CellSpec, plan: Planned | Unavailable | None = None) -> Tr
         strategy_options=spec.strategy_options,
         epochs_asked=spec.epochs,
     )
+
+
+def _scaling(spec: CellSpec) -> Scaling | None:
+    """What is kept as ranks are added. Ranks that divide the model leave the global batch as it is; None: ranks of both
+    kinds, where the batches of the run and its baseline decide."""
+    shards = mesh.size(spec.mesh, spec.world_size, "dp")
+    if spec.batch_rule == "micro_batch" and shards == spec.world_size:
+        return "weak"
+    return "strong" if spec.batch_rule == "global_batch" or shards == 1 else None
 
 
 def _group(run: TrainingRun, model: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.records.training import Epoch, Measured, ScalingRow, TrainingRun
+from stepscope.records.training import Epoch, Measured, Scaling, ScalingRow, TrainingRun
 from stepscope.results.data_use import duplicated, same_data, scaling_of
 from stepscope.results.figures import best_accuracy, epochs_mixed, steady_epochs, steady_times
 from stepscope.results.learning import target_times
@@ -102,12 +102,20 @@ def with_baselines(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
     """
     one_rank = [run for run in runs if run.world_size == 1]
     bases = {run.run_id: base.run_id for run in runs if (base := find_baseline(run, one_rank)) is not None}
-    named = set(bases.values())
-    with_ids = [
-        replace(run, baseline_id=bases.get(run.run_id, run.run_id if run.run_id in named else None)) for run in runs
-    ]
+    kinds: dict[str, set[Scaling | None]] = {}
+    for run in runs:
+        if run.run_id in bases:
+            kinds.setdefault(bases[run.run_id], set()).add(run.scaling)
+    with_ids = [_based(run, bases.get(run.run_id), kinds.get(run.run_id, set())) for run in runs]
     by_id = {run.run_id: run for run in with_ids}
     return tuple(_noted(run, by_id.get(run.baseline_id or "")) for run in with_ids)
+
+
+def _based(run: TrainingRun, base_id: str | None, kinds: set[Scaling | None]) -> TrainingRun:
+    """``kinds``: of the runs measured against this one, which alone says neither: it is of their kind, where that is one."""
+    if not kinds or base_id is not None:
+        return replace(run, baseline_id=base_id)
+    return replace(run, baseline_id=run.run_id, scaling=next(iter(kinds)) if len(kinds) == 1 else run.scaling)
 
 
 def _noted(run: TrainingRun, base: TrainingRun | None) -> TrainingRun:
@@ -161,7 +169,7 @@ def _comparable(run: TrainingRun, other: TrainingRun) -> bool:
         return False  # one run folder is of one machine
     if run.scaling == "strong":
         return not _differ(other.global_batch, run.global_batch)
-    return run.scaling != "weak" or not _differ(other.micro_batch, run.micro_batch)
+    return not (ours or run.scaling == "weak") or not _differ(other.micro_batch, run.micro_batch)
 
 
 def _same_settings(run: TrainingRun, other: TrainingRun) -> bool:

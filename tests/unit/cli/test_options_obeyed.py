@@ -15,6 +15,7 @@ from tests.trace_builder import build, write_job
 
 from stepscope.cli.command import _fields, spelled
 from stepscope.cli.commands import REGISTRY
+from stepscope.cli.commands.profile import Profile
 from stepscope.cli.main import main
 from stepscope.environment.collect import collect
 from stepscope.records import codec
@@ -277,8 +278,8 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
 
         wait = poll
 
-    def show(layout: object, number: int, state: object, *, tensorboard: Path | None) -> bool:  # noqa: ARG001
-        seen.append(tensorboard)
+    def show(layout: object, number: int, state: object, options: Profile) -> bool:  # noqa: ARG001
+        seen.extend((options.tensorboard, options.memory))
         return True
 
     for name, stand_in in (

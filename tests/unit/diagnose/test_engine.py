@@ -47,6 +47,12 @@ def test_a_symptom_is_not_told_again_where_its_cause_has_as_much_at_stake(at_sta
     assert [q.rule for q in said.quiet] == [name for name in ("symptom",) if name not in shown]
 
 
+def test_of_several_causes_the_largest_is_named() -> None:
+    symptom = replace(rule("symptom", stake=0.3, priority="performance"), explained_by=("a", "b", "c"))
+    causes = [rule(name, stake=stake, priority="performance") for name, stake in (("a", 0.3), ("b", 0.5), ("c", 0.4))]
+    assert diagnose(evidence(), rules=(symptom, *causes)).quiet[0].looked_at == "symptom: b names the cause"
+
+
 def accurate(run_id: str, ranks: int, best: float, speed: float) -> TrainingRun:
     timed = epochs(seconds=[12.0 / speed] * 3, accuracy=[best - 0.2, best - 0.1, best])
     return run(run_id, ranks=ranks, dataset="imdb", epochs=timed)

@@ -17,8 +17,9 @@ SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
 
 RULES = {
     "clock-skew", "compute-bound", "data-loading", "exposed-communication", "exposed-memcpy", "exposed-tail-bucket",
-    "fp32-matmul", "host-sync", "launch-bound", "memory-bandwidth-bound", "naive-synchronisation", "no-communication",
-    "no-tensor-cores", "plan-broken", "python-overhead", "small-kernels", "straggler",
+    "fp32-matmul", "host-sync", "launch-bound", "low-mfu", "memory-bandwidth-bound", "naive-synchronisation",
+    "no-communication", "no-tensor-cores", "plan-broken", "python-overhead", "small-kernels", "straggler",
+    "tensor-parallel-slow-link",
 }  # fmt: skip
 
 ON_REAL_TRACES: dict[str, set[str]] = {

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stepscope.records.run import CellStatus
-from stepscope.results.runs import build_runs
+from stepscope.results.runs import build_runs, planned_run
+from stepscope.results.scaling import with_baselines
 from stepscope.stats.scaling import rate
 from stepscope.store.layout import RunLayout
 
@@ -81,3 +83,21 @@ def test_a_failed_cell_has_no_speedup_but_keeps_its_baseline(fakes: Any, tmp_pat
 def test_a_speedup_that_cannot_be_is_not_rated_and_the_likely_error_is_named() -> None:
     assert rate(2.2, world_size=2) is None
     assert rate(2.08, world_size=2) == "excellent"
+
+
+def test_ranks_that_divide_the_model_leave_the_global_batch_as_it_is(fakes: Any, tmp_path: Path) -> None:
+    rule = {"batch_rule": "micro_batch", "micro_batch": 64}
+    one = fakes.single("one", global_batch=64, **rule)
+    stages = fakes.spec("two", global_batch=64, strategy="pipeline", mesh={"pp": 2}, **rule)
+    both = fakes.spec("four", global_batch=128, strategy="pipeline", mesh={"pp": 2, "dp": 2}, world_size=4, **rule)
+    _, two, four = _rows(fakes, tmp_path, (one, 40 * MS), (stages, 25 * MS), (both, 25 * MS))
+    assert (two.scaling, two.speedup) == ("strong", pytest.approx(1.6))
+    assert (four.scaling, four.baseline_cell_id, four.speedup) == (None, "one", pytest.approx(3.2))
+
+
+@pytest.mark.parametrize(("mesh", "batch", "kind"), [({"pp": 2}, 64, "strong"), ({}, 128, "weak")])
+def test_a_baseline_is_of_the_kind_of_what_is_measured_against_it(mesh: Any, batch: int, kind: str, fakes: Any) -> None:
+    rule = {"batch_rule": "micro_batch", "micro_batch": 64}
+    cells = (fakes.single("one", global_batch=64, **rule), fakes.spec("two", global_batch=batch, mesh=mesh, **rule))
+    runs = with_baselines([replace(planned_run(cell), group="g", status="ok") for cell in cells])
+    assert [(run.scaling, run.baseline_id) for run in runs] == [(kind, "one"), (kind, "one")]

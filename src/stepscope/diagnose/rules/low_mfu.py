@@ -16,7 +16,8 @@ Known problems
 --------------
 A model bound by memory (inference, small batches, embeddings) cannot reach it: then the largest point is work other
 than matrix products. The rule is quiet without FLOP or peak: CPUs have no peak, compiled code records no shapes.
-The other rules weigh each point for itself; this one only puts them in order.
+The other rules weigh each point for itself; this one only puts them in order. Its stake is the largest point, at most
+what 30% needs; where another rule has as much at stake, that rule names the cause, and this one is quiet.
 
 References
 ----------
@@ -102,7 +103,7 @@ def _look(job: TraceEvidence) -> Said:
         return Skipped(reason="a utilisation above 1 is an error: see impossible-figures")
     points = sorted(_points(job.summary, [p for p, _ in known], u, share), key=lambda point: -point.share)
     told = [point for point in points if point.share >= _WORTH.value]
-    stake = min(1 - share / _LOW.value, sum(point.share for point in told))
+    stake = min(1 - share / _LOW.value, told[0].share if told else 0.0)
     return Finding(
         severity=severity_of(stake),
         title=f"{name} is {format_percent(share, digits=None if share >= 0.01 else 2)} of the {u.dtype} peak"
@@ -218,4 +219,8 @@ RULE = Rule(
     look_at_job=_look,
     protocol=2,
     thresholds={"low": _LOW, "listed": _WORTH},
-)
+    explained_by=(
+        "data-loading", "exposed-communication", "exposed-memcpy", "fp32-matmul", "host-sync", "launch-bound", "long-gap",
+        "memory-bandwidth-bound", "no-tensor-cores", "python-overhead", "queued-idle", "small-kernels", "straggler",
+    ),
+)  # fmt: skip

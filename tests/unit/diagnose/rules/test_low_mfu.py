@@ -56,6 +56,15 @@ def test_it_heads_the_findings_whose_reasons_it_orders() -> None:
     ]
 
 
+def test_it_gives_way_to_the_rule_that_names_its_largest_reason() -> None:
+    evidence = with_idle(job(0.003, (TENSOR, 5), (OTHER, 5)), host_late=0.5)
+    said = diagnose(evidence, rules=(launch_bound.RULE, RULE))
+    assert [finding.rule for finding in said.findings] == ["launch-bound"]
+    assert [each.looked_at for each in said.quiet] == [
+        "MFU is 0.30% of the bf16 peak: most goes to launch gaps: launch-bound names the cause"
+    ]
+
+
 @pytest.mark.parametrize(("mfu", "fires"), [(0.299, True), (0.3, False)])
 def test_three_tenths_decide(mfu: float, fires: bool) -> None:
     if fires:
