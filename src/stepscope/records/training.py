@@ -73,7 +73,8 @@ class TrainingRun:
     threads_per_rank: compute threads that a rank really had. comm_source: ``hook`` or ``trace``, of ``exposed_comm_ns``;
         ``none``: not measured.
     model_flop: of an optimizer step over all ranks, 3 x forward (METRICS: Utilisation). mfu: of the median step, against the
-        dense peak of the precision, or as the source states it; None where FLOP or peak are unknown.
+        dense peak of the precision, or as the source states it; None where FLOP or peak are unknown. hfu: the same with what
+        activation checkpointing computes again.
     memory: peak bytes a rank by kind (parameters, gradients, optimizer, activations, buffers, slack), as far as known.
     hardware: device's name, with host or machine where runs of several are compared. settings: everything else that is known
     of how it was run, plain values. missing: what the source leaves open and the user may state, with why it matters
@@ -115,6 +116,7 @@ class TrainingRun:
     samples_seen_per_rank: tuple[int, ...] | None = None
     model_flop: float | None = None
     mfu: float | None = None
+    hfu: float | None = None
     peak_memory_bytes: int | None = None
     memory: Mapping[str, int] = field(default_factory=dict)
     steps_per_epoch: int | None = None

@@ -124,6 +124,7 @@ FIGURES = (
     _both("notes", tuple[str, ...]),
     _both("model_flop", float | None),
     _both("mfu", float | None),
+    _both("hfu", float | None),
 )
 """In the order of their columns, as docs/reference/formats.md pins it for stepscope.bench/1."""
 

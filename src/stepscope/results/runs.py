@@ -32,12 +32,14 @@ from stepscope.store.reader import read_bytes, read_cell, read_cells, read_if_th
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """num_parameters: trainable elements of the model. comm_bytes_per_step: payload of one rank's optimizer
-    step. train_flop_per_sample: forward and backward, 3 x forward.
+    step. train_flop_per_sample: forward and backward, 3 x forward. recomputed_flop_per_sample: what activation checkpointing
+    computes again; None: unknown.
     """
 
     num_parameters: int
     comm_bytes_per_step: int
     train_flop_per_sample: int | None = None
+    recomputed_flop_per_sample: int | None = 0
 
 
 def plan_of(spec: CellSpec) -> Planned | Unavailable:
@@ -55,6 +57,9 @@ def plan_of(spec: CellSpec) -> Planned | Unavailable:
         num_parameters=specs.facts.num_parameters,
         comm_bytes_per_step=specs.comm_bytes_per_step,
         train_flop_per_sample=specs.facts.train_flops_per_sample or None,
+        recomputed_flop_per_sample=0
+        if spec.activation_checkpointing == "none"
+        else specs.facts.recomputed_flops_per_sample.get(spec.activation_checkpointing),
     )
 
 
@@ -236,7 +241,8 @@ def _figures(run: TrainingRun, cell: CellResult, plan: Planned | Unavailable | N
         train_loss=measured.mean_loss(common.timed),
     )
     used = mfu(run)
-    run = replace(run, mfu=None if isinstance(used, Unavailable) else used)
+    if not isinstance(used, Unavailable):
+        run = replace(run, mfu=used, hfu=hfu_of(used, plan))
     if spec.epochs is None:
         run = _estimated_epoch(run)
     else:
@@ -257,6 +263,13 @@ def _figures(run: TrainingRun, cell: CellResult, plan: Planned | Unavailable | N
 def _model_flop(spec: CellSpec, plan: Planned | Unavailable | None) -> float | None:
     known = plan.train_flop_per_sample if isinstance(plan, Planned) else None
     return None if known is None else float(known * spec.global_batch)
+
+
+def hfu_of(mfu: float, plan: Planned | Unavailable | None) -> float | None:
+    """With the FLOP that activation checkpointing computes again."""
+    if not isinstance(plan, Planned) or not plan.train_flop_per_sample or plan.recomputed_flop_per_sample is None:
+        return None
+    return mfu * (1 + plan.recomputed_flop_per_sample / plan.train_flop_per_sample)
 
 
 def _source(cell: CellResult) -> str | None:

@@ -12,6 +12,7 @@ from stepscope.records.training import Measured, TrainingRun
 from stepscope.report.views import mfu as view
 from stepscope.report.views import runs
 from stepscope.results.mfu import mfu
+from stepscope.results.runs import Planned, hfu_of
 
 PEAK = 989.4e12  # H100 SXM, bf16, dense
 
@@ -49,6 +50,20 @@ def test_the_table_names_the_convention_and_the_chart_shows_runs_that_differ() -
     (chart,) = view.prepare(known)
     assert [row.text for row in chart.rows] == ["50%", "25%"]
     assert view.prepare(known[:1]) == ()
+
+
+def test_hfu_is_shown_where_checkpointing_computes_again() -> None:
+    made = [on_h100("a", 1.0, mfu=0.5, hfu=0.5), on_h100("b", 1.0, mfu=0.45, hfu=0.6)]
+    for known, shown in ((made, ["50%", "60%"]), (made[:1], ["–"])):
+        table = runs.build(known)
+        at = [column.key for column in table.columns].index("hfu")
+        assert [row.values[at].text for row in table.rows] == shown
+
+
+def test_the_hfu_of_a_checkpointed_cell_counts_the_second_forward_pass() -> None:
+    plan = Planned(num_parameters=1, comm_bytes_per_step=0, train_flop_per_sample=300, recomputed_flop_per_sample=100)
+    assert hfu_of(0.3, plan) == pytest.approx(0.4)
+    assert hfu_of(0.3, replace(plan, recomputed_flop_per_sample=None)) is None
 
 
 def test_a_gpu_without_a_known_peak_says_why() -> None:

@@ -42,14 +42,14 @@ MAX_NAMED = 3
 
 CELLS = (
     "model", "dataset", "num_parameters", "device", "strategy", "world_size", "precision", "accumulation", "global_batch",
-    "epoch_ns", "step_ns", "exposed_comm_ns", "comm_bytes", "samples_per_s", "speedup", "efficiency", "mfu", "best_accuracy",
-    "peak_memory_bytes",
+    "epoch_ns", "step_ns", "exposed_comm_ns", "comm_bytes", "samples_per_s", "speedup", "efficiency", "mfu", "hfu",
+    "best_accuracy", "peak_memory_bytes",
 )  # fmt: skip
 """What ``bench`` prints of the cells of one run folder."""
 
 PAPER = (
     "group", "label", "world_size", "global_batch", "epochs", "epoch_ns", "step_ns", "samples_per_s", "exposed_fraction",
-    "speedup", "efficiency", "mfu", "train_loss", "best_accuracy", "peak_memory_bytes",
+    "speedup", "efficiency", "mfu", "hfu", "train_loss", "best_accuracy", "peak_memory_bytes",
 )  # fmt: skip
 """What of runs of any source a page of paper holds."""
 
@@ -98,6 +98,7 @@ def build(
 def _columns(runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_epochs: int) -> tuple[Column, ...]:
     estimated = [run.epoch_estimated for run in runs if run.epoch_ns is not None]
     mixed = not all(estimated)
+    recomputes = _recomputes(runs)
 
     def epoch(run: TrainingRun) -> Value:
         return measured(
@@ -133,6 +134,7 @@ def _columns(runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_e
             short_title="eff", drop=7,
         ),
         Column("mfu", "MFU", lambda run: run.mfu, percent, drop=2),
+        Column("hfu", "HFU", lambda run: run.hfu if recomputes else None, percent, drop=1),
         Column("train_loss", "train loss", train_loss, figure, short_title="loss", drop=4),
         Column("best_accuracy", "best accuracy", best_accuracy, Format("{:.4f}".format), short_title="acc'y", drop=5),
         Column(
@@ -225,6 +227,10 @@ def _epoch_footnotes(runs: Sequence[TrainingRun], drop_epochs: int) -> list[str]
     return notes
 
 
+def _recomputes(runs: Sequence[TrainingRun]) -> bool:
+    return any(run.hfu is not None and run.hfu != run.mfu for run in runs)
+
+
 def _mfu_footnotes(runs: Sequence[TrainingRun]) -> list[str]:
     """The convention; of GPUs why it is unknown. CPUs have no peak to compare with."""
     why = {found.reason for run in runs if run.device == "cuda" and run.model_flop is not None
@@ -232,6 +238,7 @@ def _mfu_footnotes(runs: Sequence[TrainingRun]) -> list[str]:
     stated = any(run.mfu is not None and run.model_flop is None for run in runs)
     counted = any(run.mfu is not None and run.model_flop is not None for run in runs)
     notes = [f"MFU: {CONVENTION}."] if counted else []
+    notes += ["HFU: the same with the FLOP that activation checkpointing computes again."] if _recomputes(runs) else []
     return [
         *notes,
         *(["MFU: as the source states it."] if stated else []),
