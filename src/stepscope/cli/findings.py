@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.console import err, out
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.headlines import SHOWN, all_clear, counts, headline, remainder
+from stepscope.diagnose.headlines import all_clear, counts, headline, remainder, shown
 from stepscope.records.finding import Diagnosis, Finding
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def print_read(evidence: Evidence, *, most: int | None, rest: str = "--all") -> 
 
 def print_headlines(run: Path, diagnosis: Diagnosis) -> None:
     """What the rules find in a run folder, a line each, and the command that explains them."""
-    for finding in diagnosis.findings[:SHOWN]:
+    for finding in shown(diagnosis):
         _hanging("• ", headline(finding), _STYLES.get(finding.severity, "bold"))
     if diagnosis.findings:
         command = f"stepscope diagnose {shlex.quote(str(run))}"

@@ -10,6 +10,9 @@ from stepscope.records.finding import Diagnosis, Finding
 
 SHOWN = 4
 
+ANSWERS = "fastest-strategy"
+"""The rule that answers what runs side by side were measured for: its findings are shown although they cost nothing."""
+
 
 def headline(finding: Finding) -> str:
     """The finding's title, with what it is about where the title does not say so."""
@@ -36,7 +39,13 @@ def counts(findings: Iterable[Finding]) -> str:
     return ", ".join(counted(found[key], word) for key, word in words if found[key])
 
 
+def shown(diagnosis: Diagnosis) -> tuple[Finding, ...]:
+    """The first ones, and what the comparison says, however far down."""
+    first, rest = diagnosis.findings[:SHOWN], diagnosis.findings[SHOWN:]
+    return (*first, *[finding for finding in rest if finding.rule == ANSWERS][:SHOWN])
+
+
 def remainder(diagnosis: Diagnosis) -> str:
     """``2 more findings; `` where not all are shown, else nothing."""
-    more = len(diagnosis.findings) - SHOWN
+    more = len(diagnosis.findings) - len(shown(diagnosis))
     return f"{counted(more, 'more finding')}; " if more > 0 else ""

@@ -6,7 +6,7 @@ import pytest
 from tests.evidence import epochs, evidence, rate, run
 
 from stepscope.diagnose.engine import all_rules, believable, diagnose
-from stepscope.diagnose.headlines import all_clear
+from stepscope.diagnose.headlines import all_clear, remainder, shown
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Diagnosis, Finding, Priority, Quiet, Skipped
 from stepscope.records.training import TrainingRun
@@ -108,3 +108,11 @@ def test_all_clear_only_where_rules_looked_at_everything() -> None:
     assert "stands out" not in str(all_clear(some, complete=False))
     problem = diagnose(evidence(), rules=(rule("half", stake=0.5, priority="performance"),))
     assert all_clear(problem, complete=True) is None
+
+
+def test_what_the_comparison_says_is_shown_however_far_down() -> None:
+    rules = [rule(f"r{n}", stake=0.5, priority="performance") for n in range(5)]
+    answer = rule("fastest-strategy", stake=None, priority="performance", severity="info")
+    said = diagnose(evidence(), rules=(*rules, answer))
+    assert [f.rule for f in shown(said)] == ["r0", "r1", "r2", "r3", "fastest-strategy"]
+    assert remainder(said) == "1 more finding; "
