@@ -95,3 +95,8 @@ def install_signals() -> None:
 
     signal.signal(signal.SIGTERM, terminate)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def leave_undisturbed() -> None:
+    """From now on SIGTERM does not interrupt the main thread, which is on its way out; ``way_out`` still hears it."""
+    signal.signal(signal.SIGTERM, lambda *_: None)

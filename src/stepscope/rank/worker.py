@@ -91,6 +91,7 @@ def _run(group: GroupSpec, place: startup.RankPlace) -> int:
         context.control.farewell()
         dist.destroy_process_group()
     except BaseException as error:  # noqa: BLE001 - process boundary: whatever it was, this rank says so
+        startup.leave_undisturbed()  # torchrun's SIGTERM for a dead peer comes while this rank still writes its calls
         record = failure.describe(error, pulse)
         sys.stderr.write(record.traceback if record.kind != "usage" else f"error: {error}\n")
         sys.stderr.flush()

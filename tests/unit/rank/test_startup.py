@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import torch
 
 from stepscope.core.errors import MissingError, UsageError
-from stepscope.rank.startup import RankPlace, pick_device, read_place
+from stepscope.rank.failure import Terminated
+from stepscope.rank.startup import RankPlace, install_signals, leave_undisturbed, pick_device, read_place
 
 
 def test_torchruns_variables_are_read() -> None:
@@ -45,3 +48,16 @@ def test_a_rank_without_a_gpu_names_the_variable_or_the_launcher(
     with pytest.raises(MissingError, match="rank 5: GPU 2 does not exist") as caught:
         pick_device("cuda", RankPlace(rank=5, local_rank=2, world_size=6), environ)
     assert words in str(caught.value)
+
+
+def test_sigterm_interrupts_a_rank_until_it_is_on_its_way_out() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        install_signals()
+        with pytest.raises(Terminated):
+            signal.raise_signal(signal.SIGTERM)
+        leave_undisturbed()
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -57,7 +57,7 @@ def test_a_sharded_cell_computes_as_the_whole_model_beside_it_does() -> None:
 
 
 def test_groups_within_the_job_are_refused() -> None:
-    cell = made("h", strategy="hsdp", world_size=4, global_batch=128, mesh={"replicate": 2, "shard": 2}).result
+    cell = made("h", strategy="hsdp", world_size=4, global_batch=128, mesh={"dp_replicate": 2, "dp_shard": 2}).result
     with pytest.raises(UsageError, match="communicates in groups"):
         job_of_cell(cell, [cell])
 
