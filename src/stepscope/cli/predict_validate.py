@@ -36,7 +36,9 @@ def run(options: Predict, path: Path) -> int:
     if not asked or any(path.glob("collectives_*.csv")):
         rows, skipped = read_measured_tables(path, given)
     if not rows and not asked:
-        raise DataError(f"nothing to compare in {path}", why="; ".join(skipped) or "no CSV of runs or collectives there")
+        raise DataError(
+            f"nothing to compare in {path}", why="; ".join(skipped) or "no CSV of runs or collectives there"
+        )
     report = validate(rows, skipped=skipped) if rows else None
     if options.chart is not None:
         _draw(asked, options.chart)
