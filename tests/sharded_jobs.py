@@ -29,6 +29,7 @@ BYTES_PER_NS = 100
 LATENCY_NS = 40_000
 ITEM = 4
 OPERATOR = Operator(name="aten::mm", kernel="ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn")
+COPY_OUT = Operator(name="fsdp::split_with_sizes_copy", kernel="split_with_sizes_copy_out_contiguous_no_cast_kernel")
 
 
 def transfer_ns(elements: int) -> int:
@@ -41,6 +42,7 @@ class Sharding:
 
     prefetch False: every gather waits for the computation; late_units: those at these places of a pass do. keep: the
     backward pass gathers nothing again. whole: the blocks are part of the root. annotated: as FSDP2 names its units.
+    copy_out_ns: kernels that copy a gathered unit on the stream that computes; offload_ns: its copy from host memory.
     """
 
     elements: int = 16 << 20
@@ -51,6 +53,8 @@ class Sharding:
     whole: bool = False
     annotated: bool = True
     group: str = "dp"
+    copy_out_ns: int = 0
+    offload_ns: int = 0
 
 
 def fsdp(*, units: int = 6, **options: Any) -> Job:
@@ -66,6 +70,7 @@ def fsdp(*, units: int = 6, **options: Any) -> Job:
 def _fsdp(machine: Machine, plan: Plan, late: int, *, sharding: Sharding) -> Waiting:
     def called(op: str, unit: str, *, early: bool = False) -> Any:
         begin, size = machine.host, sharding.elements if unit else sharding.root
+        machine.copy(sharding.offload_ns if unit and op == "all_gather" else 0)
         number = yield from machine.collective(
             op, sharding.group, elements=size, transfer_ns=transfer_ns(size), early=early
         )
@@ -84,6 +89,11 @@ def _fsdp(machine: Machine, plan: Plan, late: int, *, sharding: Sharding) -> Wai
         for place, unit in enumerate(order):
             if gathers:
                 yield from machine.wait(sharding.group, gathered)
+            if gathers and sharding.copy_out_ns:
+                begin = machine.host
+                machine.compute(COPY_OUT, sharding.copy_out_ns)
+                if sharding.annotated:
+                    machine.annotate(f"FSDP::all_gather_copy_out ({unit})", begin)
             following = order[place + 1] if gathers and place < plan.layers - 1 else ""
             ahead = sharding.prefetch and place + 1 not in sharding.late_units
             if following and ahead:

@@ -23,7 +23,8 @@ from stepscope.traces.rank_pass import FOR_FINDINGS, Wanted
 RULES = [
     REGISTRY.load(key)
     for key in (
-        "fsdp_no_prefetch", "fsdp_small_units", "fsdp_regathers", "fsdp_root_unit", "pipeline_imbalance", "expert_skew",
+        "fsdp_no_prefetch", "fsdp_small_units", "fsdp_regathers", "fsdp_root_unit", "fsdp_wait_on_copy",
+        "pipeline_imbalance", "expert_skew",
     )
 ]  # fmt: skip
 CLEAN = 50
@@ -44,7 +45,8 @@ def clean(seed: int) -> Job:
     forward = round(transfer_ns(elements) * random.uniform(1.4, 3))
     return fsdp(
         units=random.randrange(8, 12), elements=elements, root=elements // random.randrange(4, 30), forward_ns=forward,
-        backward_ns=2 * forward, annotated=random.random() < 0.7, keep=random.random() < 0.3, **some,
+        backward_ns=2 * forward, annotated=random.random() < 0.7, keep=random.random() < 0.3,
+        copy_out_ns=forward // 30, **some,
     )  # fmt: skip
 
 
@@ -61,7 +63,15 @@ def test_none_fires_on_clean_jobs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
-    "rule", ["fsdp-no-prefetch", "fsdp-small-units", "fsdp-regathers", "pipeline-imbalance", "expert-skew"]
+    "rule",
+    [
+        "fsdp-no-prefetch",
+        "fsdp-small-units",
+        "fsdp-regathers",
+        "fsdp-wait-on-copy",
+        "pipeline-imbalance",
+        "expert-skew",
+    ],
 )
 def test_a_planted_fault_is_named(tmp_path: Path, rule: str, seed: int) -> None:
     random = Random(f"{rule} {seed}")
@@ -77,6 +87,14 @@ def test_a_planted_fault_is_named(tmp_path: Path, rule: str, seed: int) -> None:
             units=random.randrange(10, 30), elements=1 << 18, forward_ns=30_000, backward_ns=60_000, **some
         ),
         "fsdp-regathers": lambda: fsdp(elements=large, forward_ns=moved // 2, backward_ns=moved, **some),
+        "fsdp-wait-on-copy": lambda: fsdp(
+            elements=large,
+            forward_ns=2 * moved,
+            backward_ns=4 * moved,
+            annotated=bool(seed % 2),
+            **{("copy_out_ns", "offload_ns")[seed % 2]: moved},
+            **some,
+        ),
         "pipeline-imbalance": lambda: pipeline(slow={rank: random.uniform(1.4, 2.0)}, **some),
         "expert-skew": lambda: experts(hot={rank: random.uniform(1.6, 3.0)}, **some),
     }[rule]()

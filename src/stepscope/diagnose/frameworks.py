@@ -65,6 +65,22 @@ OPTIONS: dict[str, dict[str, str]] = {
         "fsdp1": "an auto_wrap_policy that also wraps embeddings and the head",
         "accelerate": "fsdp_transformer_layer_cls_to_wrap with the classes of embeddings and head",
     },
+    "less copying": {
+        "fsdp2": "MixedPrecisionPolicy(param_dtype=torch.bfloat16) halves the gathered bytes; reshard_after_forward=False "
+        "copies out once a step; a shard_placement_fn other than Shard(0) copies again",
+        "accelerate": "mixed_precision: bf16; fsdp_reshard_after_forward: false",
+        "transformers": 'bf16=True; fsdp_config={"reshard_after_forward": false}',
+        "torchtitan": 'training.mixed_precision_param = "bfloat16"; parallelism.fsdp_reshard_after_forward = "never"',
+    },
+    "no offload": {
+        "fsdp2": "fully_shard without offload_policy=CPUOffloadPolicy() where memory has room",
+        "fsdp1": "FullyShardedDataParallel without cpu_offload=CPUOffload(offload_params=True) where memory has room",
+        "transformers": 'fsdp without "offload"; fsdp_config={"offload_params": false}',
+        "accelerate": "fsdp_offload_params: false",
+        "lightning": "FSDPStrategy(cpu_offload=False)",
+        "deepspeed": "zero_optimization without offload_param; offload_optimizer alone moves less",
+        "torchtitan": "training.enable_cpu_offload = false",
+    },
     "bucket size": {
         "ddp": "DistributedDataParallel(bucket_cap_mb=...)",
         "transformers": "ddp_bucket_cap_mb",

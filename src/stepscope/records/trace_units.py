@@ -35,6 +35,17 @@ class UnitCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnitCopies:
+    """Copies of one kind that sharding makes around its collectives. longest_ns: start and end of the longest."""
+
+    kind: str
+    calls: int
+    busy_ns: int
+    exposed_ns: int
+    longest_ns: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedUnits:
     """A rank's units. wrapper: fsdp1 | fsdp2 | deepspeed | unknown. named_by: annotation | order.
 
@@ -49,6 +60,7 @@ class ShardedUnits:
     calls: tuple[UnitCall, ...]
     reserved_bytes: int | None
     capacity_bytes: int | None
+    copies: tuple[UnitCopies, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

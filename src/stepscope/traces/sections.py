@@ -140,9 +140,12 @@ def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted
         rows = bucket_rows(trace, activity, launches, result.communication.collectives)
         result = replace(result, buckets=rows)
     if "units" in asked and result.communication is not None:
+        from stepscope.traces.unit_copies import unit_copies
         from stepscope.traces.units import sharded_units
 
         units = sharded_units(trace, activity, shared.phases, result.communication.collectives)
+        if units is not None and units.source == "device":
+            units = replace(units, copies=unit_copies(trace.events, activity, launches, shared.windows))
         result = replace(result, units=units)
     if "layers" in asked and result.communication is not None:
         from stepscope.traces.layers import divided_layers

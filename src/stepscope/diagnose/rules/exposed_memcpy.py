@@ -119,5 +119,6 @@ RULE = Rule(
     needs=("traces",),
     look_at_job=_look,
     protocol=4,
+    explained_by=("fsdp-wait-on-copy",),
     thresholds={"warning": _WORTH, "problem": Threshold(value=GRAVE, unit="share of the window", source=GRAVE_SOURCE)},
 )
