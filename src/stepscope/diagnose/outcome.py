@@ -49,14 +49,17 @@ def together(said: Iterable[Said]) -> Outcome:
     return Quiet(looked_at="; ".join(quiet)) if quiet else outcomes[0]
 
 
-def each_job(jobs: Sequence[TraceEvidence], look: Callable[[TraceEvidence], Said]) -> Outcome:
+def each_job(jobs: Sequence[TraceEvidence], look: Callable[[TraceEvidence], Said], *, told: Outcome = ()) -> Outcome:
     """``look`` on every traced job: all findings, else what was quiet, else why none could be looked at.
+
+    told: what the rule found already; the jobs that these findings are of are left out.
 
     With several jobs a finding's subject says which. Of more than ``JOBS_NAMED`` jobs with findings the one with most at
     stake speaks for all.
     """
-    outcomes = [(job.name, outcome_of(look(job))) for job in jobs]
-    several = len(outcomes) > 1
+    known = {finding.job for finding in told} if isinstance(told, tuple) else set()
+    outcomes = [(job.name, outcome_of(look(job))) for job in jobs if job.name not in known]
+    several = len(jobs) > 1
     found = [(name, outcome) for name, outcome in outcomes if isinstance(outcome, tuple)]
     if found:
         shown = found if len(found) <= JOBS_NAMED else [_worst(found)]
@@ -70,7 +73,9 @@ def each_job(jobs: Sequence[TraceEvidence], look: Callable[[TraceEvidence], Said
         said = [f"{name}: {o.looked_at}" if several else o.looked_at for name, o in quiet[:JOBS_NAMED]]
         more = [f"and {len(quiet) - JOBS_NAMED} more jobs"] if quiet[JOBS_NAMED:] else []
         return Quiet(looked_at="; ".join([*said, *more]))
-    return next(o for _, o in outcomes if isinstance(o, Skipped))
+    return next(
+        (o for _, o in outcomes if isinstance(o, Skipped)), Skipped(reason="every traced job was timed as well")
+    )
 
 
 def folded(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stepscope.diagnose.outcome import Outcome, Said, each_job, folded, named, outcome_of
+from stepscope.diagnose.outcome import Outcome, Said, each_job, folded, named, outcome_of, together
 
 if TYPE_CHECKING:
     from stepscope.results.evidence import Evidence, TraceEvidence
@@ -30,7 +30,9 @@ class Rule:
     the command of ``evidence.NEEDS``. any_of: attributes of which at least one must be there (a rule that reads steps as
     well as traces). protocol: the step of the investigation (1 to 5, ``diagnose/protocol.py``) it serves.
     look, or look_at_job for one traced job after the other: pure. A finding or several (never none), a text with the number
-    that decided where there is nothing to say, or Skipped for data that ``needs`` cannot name.
+    that decided where there is nothing to say, or Skipped for data that ``needs`` cannot name. A symptom that shows in
+    traces and elsewhere has both: ``look`` is asked where something of ``any_of`` beside traces is there, and a traced job
+    that its findings name (``Finding.job``) is not asked again.
     explained_by: rules that name the cause of this symptom: where one of them finds as much at stake in the same job, the
     symptom is not told again. folded: from the fifth finding on a line each. good_news: it fires for what is well, so
     that its silence is no praise.
@@ -50,12 +52,13 @@ class Rule:
 
     def check(self, evidence: Evidence) -> Outcome:
         """What the rule says of evidence that has what it needs."""
-        if self.look_at_job is not None:
-            outcome = each_job(evidence.traces, self.look_at_job)
-        else:
-            assert self.look is not None
-            outcome = outcome_of(self.look(evidence))
-        outcome = named(self.name, outcome)
+        said: list[Outcome] = []
+        elsewhere = any(getattr(evidence, name) for name in self.any_of if name != "traces")
+        if self.look is not None and (self.look_at_job is None or elsewhere):
+            said.append(outcome_of(self.look(evidence)))
+        if self.look_at_job is not None and evidence.traces:
+            said.append(each_job(evidence.traces, self.look_at_job, told=said[0] if said else ()))
+        outcome = named(self.name, together(said))
         return folded(outcome) if self.folded and isinstance(outcome, tuple) else outcome
 
     @property

@@ -101,3 +101,9 @@ def measured(each: TimedCell) -> str:
     if each.step.low is not None:
         return "measured"
     return f"likely: based on {counted(each.step.n or 0, 'timed step')}, too few for an interval"
+
+
+def traced(evidence: Evidence, each: TimedCell) -> str | None:
+    """The name of its traces, where it was profiled: what a finding on it is about."""
+    job = evidence.trace_of(each.cell.cell_id)
+    return None if job is None else job.name

@@ -115,6 +115,10 @@ class Evidence:
         """Notes, then remarks."""
         return (*self.notes, *self.remarks)
 
+    def trace_of(self, cell_id: str) -> TraceEvidence | None:
+        """The traces of a cell, where it was profiled."""
+        return next((job for job in self.traces if job.cell_id == cell_id), None)
+
     @property
     def unread(self) -> int:
         """Files of named folders that were not read."""

@@ -1,41 +1,114 @@
-"""The device computes nearly all the time: good news.
+"""Computation takes nearly all the time: good news.
 
 What
 ----
-Computation over the window, overlapping streams counted once; median over ranks. From 80% on, communication, waiting,
-idle time and copies together take less than a fifth.
+Steps of `bench` on several ranks: forward, backward and optimizer as a share of the step on the slowest rank, with
+little exposed communication and little waiting for data; one finding per model, about the cell with the most ranks.
+Traces: computation over the window, overlapping streams counted once; median over ranks. From 80% on, communication,
+waiting, idle time and copies together take less than a fifth.
 
 Why
 ---
-Further gains are in the kernels themselves (precision, fusion, recomputation) or in more ranks.
+Further gains are in the computation itself (precision, fused or compiled kernels, recomputation, a better batch) or in
+more ranks.
 
 Known problems
 --------------
 A busy device is not an efficient one: MFU shows how efficient the computation is. On CPU jobs operators count as
-computation, including their internal waits.
+computation, including their internal waits. Backward computation that shares cores or memory bandwidth with
+communication takes longer than alone; all of it counts as computation.
 
 References
 ----------
-METRICS, A step (one-line verdict), Utilisation; document 004, Reading the analysis ("Good! System is well-utilized").
+METRICS, A step (one-line verdict: "compute-bound is good news and says so"), Utilisation; document 004, Reading the
+analysis ("Good! System is well-utilized").
 """
 
 from __future__ import annotations
 
 from statistics import median
 
-from stepscope.core.units import format_percent
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.diagnose.commands import again
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import on_device, read_in_full, trace_command, unread
-from stepscope.records.finding import Advice, Finding
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_summary import RankPass
-from stepscope.results.evidence import TraceEvidence
+from stepscope.results.cell_facts import TimedCell, by_model, measured, timed_cells, traced
+from stepscope.results.evidence import Evidence, TraceEvidence
 
-_MOSTLY = Threshold(
+MIN_COMPUTE = Threshold(value=0.90, unit="share of the step", source="the complement of 10% for communication and data")
+MAX_OTHER = Threshold(
+    value=0.05, unit="share of the step, each of communication and data", source="both together are at most 10%"
+)
+MOSTLY = Threshold(
     value=0.8,
     unit="share of the window",
     source="the rest could give a speed-up of at most 1.25; METRICS rates 0.8 good",
 )
+
+
+def check(evidence: Evidence) -> Said:
+    # Where a strategy communicates inside the passes, they are not computation alone.
+    cells = [each for each in timed_cells(evidence, least_ranks=2) if each.cell.run.exposed_comm_ns is not None]
+    if not cells:
+        return Skipped(
+            reason="no finished cell on several ranks has step times", command="stepscope bench --preset strong-scaling"
+        )
+    good = [each for each in cells if _is_bound(each)]
+    if not good:
+        best = max(cells, key=_of_step)
+        return (
+            f"{best.name}: {format_percent(_of_step(best))} of the step is computation, limit "
+            f"{format_percent(MIN_COMPUTE.value)}; "
+            f"exposed communication {format_percent(best.share('exposed_comm'))}, limit {format_percent(MAX_OTHER.value)}"
+        )
+    groups = by_model(good)
+    return tuple(_of_cell(evidence, max(group, key=lambda e: (e.world_size, _of_step(e)))) for group in groups)
+
+
+def _of_step(each: TimedCell) -> float:
+    return each.share("forward") + each.share("backward_compute") + each.share("optimizer")
+
+
+def _is_bound(each: TimedCell) -> bool:
+    return (
+        _of_step(each) >= MIN_COMPUTE.value
+        and each.share("exposed_comm") <= MAX_OTHER.value
+        and each.share("data_wait") <= MAX_OTHER.value
+    )
+
+
+def _of_cell(evidence: Evidence, cell: TimedCell) -> Finding:
+    phases = cell.phases
+    run = cell.cell.run
+    said = [
+        f"{run.label}: forward {format_duration(phases.forward_ns)}, backward "
+        f"{format_duration(phases.backward_compute_ns)}, optimizer {format_duration(phases.optimizer_ns)} of "
+        f"{format_duration(cell.step_ns)}",
+        f"exposed communication {format_percent(cell.share('exposed_comm'))}, waiting for data "
+        f"{format_percent(cell.share('data_wait'))}",
+    ]
+    row = next((each for each in evidence.scaling if each.run_id == run.run_id), None)
+    if row is not None and row.rating is not None:
+        said.append(f"efficiency {format_percent(row.efficiency)}, {row.rating}")
+    return Finding(
+        severity="info",
+        title=f"compute-bound: {format_percent(min(1.0, _of_step(cell)))} of the step is computation on "
+        f"{counted(cell.world_size, 'rank')}",
+        evidence=tuple(said),
+        confidence=measured(cell),
+        advice=(
+            Advice(
+                text="speed up the computation (lower precision, compiled or fused kernels), or add ranks",
+                command=again(evidence, cell.cell, ("world_size", [cell.world_size, 2 * cell.world_size])),
+            ),
+        ),
+        subject=cell.name,
+        job=traced(evidence, cell),
+    )
 
 
 def _look(job: TraceEvidence) -> Said:
@@ -43,13 +116,12 @@ def _look(job: TraceEvidence) -> Said:
     if not ranks:
         return unread(job.summary, "no rank has measurable events")
     share, used = median(_share(p) for p in ranks), _used(ranks)
-    if share < _MOSTLY.value:
-        return f"computation takes {format_percent(share)} of the time, limit {format_percent(_MOSTLY.value)}"
+    if share < MOSTLY.value:
+        return f"computation takes {format_percent(share)} of the time, limit {format_percent(MOSTLY.value)}"
     return Finding(
         severity="info",
         title=f"compute-bound: computation takes {format_percent(share)} of the time"
-        + (" (median rank)" if len(ranks) > 1 else "")
-        + "",
+        + (" (median rank)" if len(ranks) > 1 else ""),
         evidence=(_rest(ranks), *used),
         confidence="measured" if on_device(job.summary) else "measured from operators on CPUs",
         advice=(
@@ -92,10 +164,11 @@ def _used(ranks: list[RankPass]) -> tuple[str, ...]:
 
 RULE = Rule(
     name="compute-bound",
-    symptom="the device computes nearly all the time (good news)",
-    needs=("traces",),
+    symptom="computation takes nearly all the time (good news)",
+    any_of=("cells", "traces"),
+    look=check,
     look_at_job=_look,
     good_news=True,
     protocol=2,
-    thresholds={"computation": _MOSTLY},
+    thresholds={"compute": MIN_COMPUTE, "other": MAX_OTHER, "in a trace": MOSTLY},
 )

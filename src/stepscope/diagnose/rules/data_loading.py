@@ -1,9 +1,11 @@
-"""The device, or on a CPU job every operator, waits while the host loads data.
+"""Computation stops while data are loaded.
 
 What
 ----
-Idle time of the device (on CPU jobs: time without operators) that falls mostly into the data loader's annotation, over
-the window; mean over ranks.
+Steps of `bench`: the share of the step from its start until the batch is on the device (`data_wait`), slowest rank,
+median over steps; the advice follows from the settings: no workers, workers that restart each epoch, pageable copies to
+a GPU. Traces: idle time of the device (on CPU jobs: time without operators) that falls mostly into the data loader's
+annotation, over the window; mean over ranks.
 
 Why
 ---
@@ -11,34 +13,107 @@ Late data stops the rank and, in the next collective, all others. More worker pr
 
 Known problems
 --------------
-Only marked loading counts (`enumerate(DataLoader)`, `stepscope.data`); a loop that reads by hand appears as
-`launch-bound` or `python-overhead`. Loading that overlaps device work, or operators of another thread, costs nothing
-and does not count. On CPU jobs operators inside the annotation (collation, augmentation) count as loading.
+Synthetic data and cached arrays do not represent a real input pipeline. Loading that overlaps device work costs nothing
+and does not count. In traces only marked loading counts (`enumerate(DataLoader)`, `stepscope.data`); a loop that reads
+by hand appears as `launch-bound` or `python-overhead`. On CPU jobs operators inside the annotation (collation,
+augmentation) count as loading, those of another thread do not.
 
 References
 ----------
-torch.utils.data.DataLoader: num_workers, persistent_workers, pin_memory, prefetch_factor. `input-bound` asks the same
-of the steps that `stepscope bench` times.
+torch.utils.data.DataLoader: num_workers, persistent_workers, pin_memory, prefetch_factor; PyTorch performance tuning guide.
 """
 
 from __future__ import annotations
 
-from stepscope.core.units import format_percent
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.diagnose.cell_shares import over_share
+from stepscope.diagnose.commands import again
 from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.outcome import Said
-from stepscope.diagnose.rule import Rule
-from stepscope.diagnose.trace_facts import (
-    SHARES,
-    WORTH,
-    Part,
-    idle_share,
-    read_in_full,
-    severity_of,
-    trace_command,
-    unread,
-)
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.trace_facts import SHARES, WORTH, Part, idle_share, read_in_full, trace_command, unread
 from stepscope.records.finding import Advice, Finding
-from stepscope.results.evidence import TraceEvidence
+from stepscope.results.cell_facts import TimedCell, measured, others, traced
+from stepscope.results.evidence import Evidence, TraceEvidence
+
+MIN_SHARE = Threshold(
+    value=0.10, unit="share of the step", source="as for communication: removing less gains less than 11% of speed"
+)
+PROBLEM = Threshold(value=0.30, unit="share of the step", source="without it the job runs 1.4 times as fast")
+
+
+def check(evidence: Evidence) -> Said:
+    return over_share(evidence, "data_wait", MIN_SHARE.value, _of_cells, spent="of the step waits for data")
+
+
+def _of_cells(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
+    cell = ranked[0]
+    share = cell.share("data_wait")
+    spec = cell.cell.result.spec
+    said = [
+        f"{format_duration(cell.phases.data_wait_ns)} of {format_duration(cell.step_ns)} pass before the batch arrives",
+        f"num_workers {spec.num_workers}, persistent_workers {_on(spec.persistent_workers)}, "
+        f"pin_memory {_on(spec.pin_memory)}",
+    ]
+    return Finding(
+        severity="problem" if share > PROBLEM.value else "warning",
+        title=f"{format_percent(share)} of the step waits for data",
+        evidence=(*said, *others(ranked, lambda each: f"({format_percent(each.share('data_wait'))})")),
+        stake_fraction=share,
+        confidence=measured(cell),
+        advice=_advice(evidence, cell),
+        subject=cell.name,
+        job=traced(evidence, cell),
+    )
+
+
+def _advice(evidence: Evidence, cell: TimedCell) -> tuple[Advice, ...]:
+    spec, environment = cell.cell.result.spec, evidence.environment
+    cores = None if environment is None else environment.usable_cores
+    busy = spec.world_size * (cell.cell.run.threads_per_rank or 1)
+    advice = []
+    if spec.num_workers == 0:
+        warning = ""
+        if cores is not None and busy + spec.world_size > cores:
+            warning = f" (workers need cores: {counted(busy, 'compute thread')} on {counted(cores, 'core')} already)"
+        advice.append(
+            Advice(
+                text=f"load batches in advance in worker processes{warning}",
+                command=again(evidence, cell.cell, ("num_workers", [0, 1, 2])),
+            )
+        )
+    else:
+        more = 2 * spec.num_workers
+        if cores is None or busy + spec.world_size * more <= cores:
+            advice.append(
+                Advice(
+                    text=f"use {more} workers instead of {spec.num_workers}",
+                    command=again(evidence, cell.cell, ("num_workers", [spec.num_workers, more])),
+                )
+            )
+        if not spec.persistent_workers:
+            advice.append(
+                Advice(
+                    text="keep workers alive between epochs",
+                    command=again(evidence, cell.cell, ("persistent_workers", True)),
+                )
+            )
+    if spec.device == "cuda" and not spec.pin_memory:
+        advice.append(
+            Advice(
+                text="copy from pinned memory without waiting: pin_memory, non_blocking=True",
+                command=again(evidence, cell.cell, ("pin_memory", True)),
+            )
+        )
+    advice.append(
+        Advice(text="make a batch cheaper: decode and tokenise in advance, store arrays, read from a local disk")
+    )
+    return tuple(advice)
+
+
+def _on(value: bool) -> str:
+    return "on" if value else "off"
 
 
 def _look(job: TraceEvidence) -> Said:
@@ -50,12 +125,10 @@ def _look(job: TraceEvidence) -> Said:
     idles = "no operator runs" if on_cpu else "the device idles"
     if part.share < WORTH:
         return f"{idles} {part} while the host loads data, limit {format_percent(WORTH)}"
-    return Finding(
-        severity=severity_of(part.share),
-        title=f"{idles} {part} of the time while the host loads data",
-        evidence=part.spread or ("idle time inside the data loader's annotation",),
-        stake_fraction=part.share,
-        confidence="measured from launches and their kernels" if not on_cpu else "measured from operators",
+    return part.finding(
+        f"{idles} {part} of the time while the host loads data",
+        () if part.spread else ("idle time inside the data loader's annotation",),
+        confidence="measured from operators" if on_cpu else "measured from launches and their kernels",
         advice=(
             Advice(
                 text="use more DataLoader workers, persistent_workers=True, pin_memory=True, prefetch_factor",
@@ -69,9 +142,10 @@ def _look(job: TraceEvidence) -> Said:
 
 RULE = Rule(
     name="data-loading",
-    symptom="computation stops while the host loads data",
-    needs=("traces",),
+    symptom="computation stops while data are loaded",
+    any_of=("cells", "traces"),
+    look=check,
     look_at_job=_look,
     protocol=2,
-    thresholds=SHARES,
+    thresholds={"step": MIN_SHARE, "problem of a step": PROBLEM, **SHARES},
 )

@@ -87,7 +87,7 @@ def _look_inside(evidence: Evidence, pair: Pair) -> Advice:
     cell = cell_of(evidence, pair.run)
     if cell is None:
         return Advice(text="find where the step time goes: record a few steps with torch.profiler on all ranks")
-    traced = next((job for job in evidence.traces if job.cell_id == cell.cell_id), None)
+    traced = evidence.trace_of(cell.cell_id)
     if traced is not None:
         return Advice(
             text="find where the step time goes: traces of this run are available",

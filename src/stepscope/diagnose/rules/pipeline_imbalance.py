@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.outcome import Said, each_job, together
+from stepscope.diagnose.outcome import Said, together
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import read_in_full, severity_of, trace_command, unread, window_ns
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -53,15 +53,10 @@ _SHOWN = 8
 
 
 def _check(evidence: Evidence) -> Said:
-    """What reads cells is imported where there are some: `trace` starts without it."""
-    said: list[Said] = []
-    if evidence.cells:
-        from stepscope.results.pipeline_profile import pipelines
+    from stepscope.results.pipeline_profile import pipelines  # `trace` starts without what reads cells
 
-        said += [_of_cell(cell, found) for cell, found in pipelines(evidence.cells)]
-    if evidence.traces:
-        said.append(each_job(evidence.traces, _look))
-    return together(said) if said else Skipped(reason="no pipeline among the cells, and no trace")
+    found = [_of_cell(cell, measured) for cell, measured in pipelines(evidence.cells)]
+    return together(found) if found else Skipped(reason="no pipeline among the cells")
 
 
 def _of_cell(cell: CellEvidence, found: MeasuredPipeline) -> Said:
@@ -193,6 +188,7 @@ RULE = Rule(
     symptom="one pipeline stage computes longer than the others",
     any_of=("cells", "traces"),
     look=_check,
+    look_at_job=_look,
     folded=True,
     protocol=2,
     thresholds={"slow": _SLOW, "of the window": _WORTH},

@@ -125,7 +125,7 @@ def _finding(series: _Series, law: ScalingLaw) -> Finding:
         stake_fraction=lost,
         confidence=f"likely: {law.sizes} sizes, {_interval(law.serial_interval)}; the law does not identify the part",
         advice=(
-            Advice(text="identify the part: communication-bound, poor-overlap, input-bound and a trace name it"),
+            Advice(text="identify the part: communication-bound, poor-overlap, data-loading and a trace name it"),
             Advice(
                 text="check with weak scaling whether more work per step outweighs it",
                 command="stepscope bench --preset weak-scaling",

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.bench_evidence import bench, made
 from tests.trace_evidence import found, generated, quiet, skipped, traced, with_parts
 
 from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.rules.compute_bound import RULE
 from stepscope.diagnose.rules.exposed_communication import RULE as EXPOSED
+from stepscope.records.finding import Quiet, Skipped
+from stepscope.records.training import Measured
 from stepscope.traces.job import analyse_job
 from stepscope.traces.rank_pass import Wanted
 
@@ -54,3 +57,28 @@ def test_device_events_alone_are_not_enough(tmp_path: Path) -> None:
     generated(tmp_path, world=2)
     partly = analyse_job(tmp_path / "job", wanted=Wanted(sections=frozenset({"budget"})))
     assert "--show budget" in skipped(RULE, traced(partly))
+
+
+def test_a_step_that_computes_is_good_news() -> None:
+    one = made("one", strategy="single", world_size=1, known={"samples_per_s": Measured(value=100.0)})
+    two = made("c", known={"baseline_id": "one", "samples_per_s": Measured(value=186.0)})
+    (found,) = RULE.check(bench(one, two))
+    assert found.severity == "info"
+    assert found.stake_fraction is None
+    assert "of the step is computation on 2 ranks" in found.title
+    assert "efficiency 93%, excellent" in found.evidence
+
+
+def test_a_step_that_communicates_is_none() -> None:
+    outcome = RULE.check(bench(made("c", comm_ms=40)))
+    assert isinstance(outcome, Quiet)
+    assert "exposed communication" in outcome.looked_at
+
+
+@pytest.mark.parametrize(("comm_ms", "fires"), [(4.5, True), (6.0, False)])
+def test_five_per_cent_of_communication_is_the_most(comm_ms: float, fires: bool) -> None:
+    assert isinstance(RULE.check(bench(made("c", comm_ms=comm_ms, jitter=0))), tuple) is fires
+
+
+def test_one_rank_is_not_asked() -> None:
+    assert isinstance(RULE.check(bench(made("c", strategy="single", world_size=1))), Skipped)
