@@ -183,7 +183,7 @@ def test_a_run_with_traces_is_diagnosed_from_both(shared_cli: Cli, measured: tup
     assert document["scaling"]
     skipped = {each["rule"] for each in document["skipped"]}
     assert "exposed-communication" not in skipped
-    assert "slow-rank" not in skipped or document["findings"]
+    assert "straggler" not in skipped or document["findings"]
 
 
 def test_a_runs_report_lies_in_its_folder(shared_cli: Cli, measured: tuple[Done, Path]) -> None:

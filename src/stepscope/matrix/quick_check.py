@@ -204,7 +204,7 @@ def _verdicts(
     if ranks == 1:
         yield _verdict("ranks", skipped("one rank: no other rank to compare with"))
     else:
-        yield from _by_rule("slow_rank", "ranks", evidence, _ranks_message(times))
+        yield from _by_rule("straggler", "ranks", evidence, _ranks_message(times))
     if collective is not None:
         yield _steady(collective)
     yield from _by_rule("oversubscription", "threads", evidence, None)
@@ -220,7 +220,7 @@ def _by_rule(key: str, title: str, evidence: Evidence, good: str | None) -> Iter
         for finding in outcome:
             advice = finding.advice[0] if finding.advice else None
             # Too many threads are a way to run, which was chosen; a slow rank is a fault of the machine.
-            broken = finding.severity == "problem" and key == "slow_rank"
+            broken = finding.severity == "problem" and key == "straggler"
             status = Status.FAIL if broken else Status.WARN
             fix = None if advice is None else advice.text
             yield _verdict(title, Outcome(status=status, message=finding.title, fix=fix))

@@ -3,7 +3,7 @@
 What
 ----
 Exposed communication is the time from the last local gradient to all gradients usable, on the last rank of each step,
-which does not wait (`slow-rank` reports waiting). The rule judges its share of the step and how much of it is
+which does not wait (`straggler` reports waiting). The rule judges its share of the step and how much of it is
 avoidable: the bucket timeline prices the cell's own buckets (backward profile, measured collectives) and gives the
 minimum exposed time. Without measured collectives, a `naive` cell of the same work in the run provides the bound: its
 blocking all-reduces are the communication, and at most the length of the backward pass can hide.
