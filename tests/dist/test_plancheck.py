@@ -8,8 +8,9 @@ import torch
 import torch.distributed as dist
 
 from stepscope.core.errors import Unavailable
+from stepscope.instrument import regions
 from stepscope.rank.mesh import Mesh
-from stepscope.rank.plancheck import ObservedOp, check, observe
+from stepscope.rank.plancheck import ObservedOp, Phases, check, observe
 from stepscope.records.plan import CommOp
 
 
@@ -112,3 +113,33 @@ def test_what_was_not_observed_is_no_match_and_says_why() -> None:
     verdict = check((), Unavailable("no recorder"))
     assert not verdict.matches
     assert verdict.unavailable == "no recorder"
+
+
+def in_regions(mesh: Mesh) -> tuple[ObservedOp, ...] | Unavailable:
+    phases = Phases()
+
+    def run() -> None:
+        with phases(regions.FORWARD):
+            dist.all_reduce(torch.ones(2))
+        with phases(regions.BACKWARD):
+            work = dist.all_reduce(torch.ones(3), async_op=True)
+        with phases(regions.COMMUNICATION):
+            work.wait()
+        dist.all_reduce(torch.ones(4))
+        with phases(regions.OPTIMIZER):
+            dist.broadcast(torch.ones(5), src=0)
+
+    return observe(run, mesh, phases=phases)
+
+
+def test_a_call_belongs_to_the_phase_that_made_it(pools: Any) -> None:
+    for observed in pools(2).run(in_regions):
+        assert [(op.numel, op.phase) for op in observed] == [(2, "forward"), (3, "backward"), (4, ""), (5, "optimizer")]
+
+
+def test_another_phase_is_another_op_where_phases_were_observed() -> None:
+    early, late = (ObservedOp(op="all_reduce", numel=8, dtype="float32", phase=p) for p in ("backward", "after_backward"))
+    assert check((planned(8),), (early,)).matches
+    verdict = check((planned(8),), (late,))
+    assert not verdict.matches
+    assert verdict.observed == ("all_reduce float32[8] in after_backward",)

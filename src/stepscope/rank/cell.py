@@ -335,9 +335,10 @@ def _conclude(
     for _ in range(summary.warmup_steps + summary.timed_steps, _steps_until_typical(subject)):
         subject.training.step(*next(windows), plain)
     window, batches = next(windows)
-    one_step = partial(subject.training.step, window, batches, plain)
+    phases = plancheck.Phases()
+    one_step = partial(subject.training.step, window, batches, phases)
     plan = subject.specs.plan_of_rank(context.mesh.rank)
-    observed = plancheck.observe(one_step, context.mesh)
+    observed = plancheck.observe(one_step, context.mesh, phases=phases)
     check = plancheck.check(plan, observed, backend=cell.backend, messages=subject.session.messages)
     memory = {} if subject.session.scheduled is not None else _account(cell, subject, windows)
     flight.assert_same_calls(context.control)

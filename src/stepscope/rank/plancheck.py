@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,8 @@ from torch._C import _distributed_c10d as c10d
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import counted
+from stepscope.instrument import regions
+from stepscope.instrument.regions import Regions
 from stepscope.rank.mesh import Mesh
 from stepscope.records.flight import DTYPES, OPS
 from stepscope.records.plan import CommOp
@@ -26,22 +29,53 @@ from stepscope.records.samples import PlanCheck
 
 SOURCE = "flight recorder"
 _MESSAGES = ("send", "recv")
+_PHASE = {
+    regions.FORWARD: "forward",
+    regions.LOSS: "forward",
+    regions.BACKWARD: "backward",
+    regions.COMMUNICATION: "after_backward",
+    regions.OPTIMIZER: "optimizer",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedOp:
-    """One collective as recorded: its name as in plans, elements and dtype of the whole buffer, mesh dimension."""
+    """One collective as recorded: its name as in plans, elements and dtype of the whole buffer, mesh dimension.
+
+    phase: as in plans; empty: not told.
+    """
 
     op: str
     numel: int
     dtype: str
     group: str = "dp"
+    phase: str = ""
 
 
-def observe(run: Callable[[], object], mesh: Mesh | None = None) -> tuple[ObservedOp, ...] | Unavailable:
+class Phases(Regions):
+    """Regions of a step that note which calls the recorder got in each of them."""
+
+    def __init__(self) -> None:
+        super().__init__(enabled=False)
+        self._found: list[tuple[int, int, str]] = []
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        before = _last_id()
+        yield
+        self._found.append((before, _last_id(), _PHASE.get(name, "")))
+
+    def of(self, record_id: int) -> str:
+        return next((phase for before, last, phase in self._found if before < record_id <= last), "")
+
+
+def observe(
+    run: Callable[[], object], mesh: Mesh | None = None, *, phases: Phases | None = None
+) -> tuple[ObservedOp, ...] | Unavailable:
     """Collectives that ``run`` launches, in launch order, without sends and receives: gloo's recorder has none.
 
-    mesh: names the groups (None: all ranks are data parallel); one that is not of the mesh keeps torch's name.
+    mesh: names the groups (None: all ranks are data parallel); one that is not of the mesh is named by its size.
+    phases: the regions that ``run`` goes through, to name each call's phase.
     ``run`` is called exactly once whatever the recorder does. All ranks must call this together.
     """
     if not dist.is_initialized():
@@ -59,7 +93,8 @@ def observe(run: Callable[[], object], mesh: Mesh | None = None) -> tuple[Observ
         )
     names = {dist.group.WORLD.group_name: "dp"} if mesh is None else mesh.group_names()  # type: ignore[union-attr]
     sizes = {name: mesh.size(dimension) if mesh else dist.get_world_size() for name, dimension in names.items()}
-    return tuple(_observed(e, names, sizes) for e in entries if e["record_id"] > mark and not e["is_p2p"])
+    found = [e for e in entries if e["record_id"] > mark and not e["is_p2p"]]
+    return tuple(_observed(e, names, sizes, "" if phases is None else phases.of(e["record_id"])) for e in found)
 
 
 def check(
@@ -69,16 +104,18 @@ def check(
     backend: str = "gloo",
     messages: Sequence[ObservedOp] = (),
 ) -> PlanCheck:
-    """Whether op, elements, dtype and group of what was observed, and their order in each group, are those of ``plan``.
+    """Whether op, elements, dtype and group of what was observed, and their order in each group, are those of ``plan``;
+    the phases, too, where they were observed.
 
     messages: sends and receives as the strategy saw them; they come first, and a schedule may choose their order.
     """
     recorded = sorted((_as_recorded(op, backend) for op in plan if op.op not in _MESSAGES), key=_group)
     planned = sorted(_text(op) for op in plan if op.op in _MESSAGES)
-    expected = (*planned, *(_text(op) for op in recorded))
+    phased = not isinstance(observed, Unavailable) and any(op.phase for op in observed)
+    expected = (*planned, *(_text(op, phased=phased) for op in recorded))
     if isinstance(observed, Unavailable):
         return PlanCheck(matches=False, expected=expected, observed=(), source=SOURCE, unavailable=observed.reason)
-    seen = (*sorted(_text(op) for op in messages), *(_text(op) for op in sorted(observed, key=_group)))
+    seen = (*sorted(_text(op) for op in messages), *(_text(op, phased=phased) for op in sorted(observed, key=_group)))
     return PlanCheck(matches=seen == expected, expected=expected, observed=seen, source=SOURCE)
 
 
@@ -91,8 +128,9 @@ def _group(op: CommOp | ObservedOp) -> str:
     return op.group
 
 
-def _text(op: CommOp | ObservedOp) -> str:
-    return f"{op.op} {op.dtype}[{op.numel}]" + ("" if op.group == "dp" else f" on {op.group}")
+def _text(op: CommOp | ObservedOp, *, phased: bool = False) -> str:
+    group = "" if op.group == "dp" else f" on {op.group}"
+    return f"{op.op} {op.dtype}[{op.numel}]{group}" + (f" in {op.phase or 'no phase'}" if phased else "")
 
 
 def _leave_mark() -> int | Unavailable:
@@ -123,7 +161,11 @@ def _entries() -> list[dict[str, Any]]:
     return sorted(entries, key=lambda e: e["record_id"])
 
 
-def _observed(entry: dict[str, Any], groups: Mapping[str, str], sizes: Mapping[str, int]) -> ObservedOp:
+def _last_id() -> int:
+    return max((int(e["record_id"]) for e in _entries()), default=-1) if dist.is_initialized() else -1
+
+
+def _observed(entry: dict[str, Any], groups: Mapping[str, str], sizes: Mapping[str, int], phase: str) -> ObservedOp:
     name = entry["profiling_name"].partition(":")[2].partition(" ")[0]  # "send 0->1" on NCCL
     op = OPS.get(name, name)
     dtypes = {DTYPES.get(d, d) for d in entry["input_dtypes"]}
@@ -136,6 +178,7 @@ def _observed(entry: dict[str, Any], groups: Mapping[str, str], sizes: Mapping[s
         numel=numel * sizes[group] if by_inputs and op == "all_gather" else numel,
         dtype="+".join(sorted(dtypes)),
         group=groups.get(group) or _unnamed(group),
+        phase=phase,
     )
 
 

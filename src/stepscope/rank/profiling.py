@@ -49,6 +49,7 @@ def profile_steps(
         "host": context.pulse.host,
         "strategy": cell.strategy,
         "cell_id": cell.cell_id,
+        "mesh": dict(cell.mesh),
         "communication_plan": codec.to_builtins(plan),
     }
     context.control.barrier()

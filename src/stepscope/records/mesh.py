@@ -55,6 +55,19 @@ def coordinates(mesh: Mapping[str, int], world_size: int, rank: int) -> dict[str
     return dict(reversed(found.items()))
 
 
+def members(mesh: Mapping[str, int], world_size: int, rank: int, dimension: str) -> tuple[int, ...] | None:
+    """The ranks of ``rank``'s group along ``dimension`` (as in :func:`size`); None for a group of no dimension."""
+    if dimension.endswith(" ranks"):
+        return None
+    varied = {"dp": DATA, WORLD: tuple(DIMENSIONS)}.get(dimension, (dimension,))
+    places = [coordinates(mesh, world_size, other) for other in range(world_size)]
+    return tuple(
+        other
+        for other, place in enumerate(places)
+        if all(at == places[rank][name] for name, at in place.items() if name not in varied)
+    )
+
+
 def text(mesh: Mapping[str, int]) -> str:
     """``dp2xtp2``; empty for the default."""
     return "x".join(f"{name}{n}" for name, n in mesh.items())

@@ -2,8 +2,8 @@
 
 What
 ----
-Compares the collectives of every whole step, by operation and bytes, with the ``comm_plan`` that ``bench --profile``
-writes into the trace, and checks that they were launched inside the backward pass if the plan says so.
+Compares the collectives of every whole step with the ``comm_plan`` that ``bench --profile`` writes into the trace: by
+operation, bytes, phase of the step and group of ranks, as far as the trace tells it (gloo names no groups).
 
 Why
 ---
@@ -51,7 +51,7 @@ def _look(job: TraceEvidence) -> Said:
         severity="problem",
         title=f"strategy {first.strategy!r} deviates from its communication plan on {counted(len(broken), 'rank')}",
         evidence=tuple(f"rank {first.rank}: {text}" for text in first.differences[:4]),
-        confidence="certain: collectives counted by operation and bytes",
+        confidence="certain: collectives counted by operation, bytes and phase",
         advice=(
             Advice(
                 text="correct the strategy's comm_plan or its implementation; predictions from the plan are also wrong",
