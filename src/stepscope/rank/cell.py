@@ -330,7 +330,7 @@ def _conclude(
     """After the last timed step: replica checksum, the plan check, the profiled steps, those without reductions."""
     context.pulse.enter("verify")
     checksum = parameter_checksum(subject.session.full_parameters().values())
-    windows = subject.loader.endless(start=cell.epochs or 0)
+    windows = (each for each in subject.loader.endless(start=cell.epochs or 0) if each[0].full)  # as planned
     plain = Regions(enabled=False)
     for _ in range(summary.warmup_steps + summary.timed_steps, _steps_until_typical(subject)):
         subject.training.step(*next(windows), plain)
@@ -383,7 +383,7 @@ def _account(cell: CellSpec, subject: _Subject, windows: Iterator[tuple[Window, 
     """Bytes of this rank's tensors by kind, in one full step of its own."""
     session, training = subject.session, subject.training
     account = TensorAccount(subject.task.module, session.parameters, training.optimizer, recomputed=subject.recomputed)
-    window, batches = next(each for each in windows if each[0].full)
+    window, batches = next(windows)
     with account.step():
         training.step(window, batches, Regions(enabled=False))
     if cell.activation_checkpointing == "selective":

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from stepscope.core.words import counted, listed
+from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult
+from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.training import Measured, PhaseTimes
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.stats.measured import common_steps
 from stepscope.stats.order import median
+
+NEAR_CAPACITY = 0.90
+"""Peak / capacity from which on a cell nearly runs out: torch does not count the CUDA context and NCCL buffers, 0.5 to 1
+GB a rank, 1 to 6% of 16 to 80 GB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,3 +115,44 @@ def traced(evidence: Evidence, each: TimedCell) -> str | None:
     """The name of its traces, where it was profiled: what a finding on it is about."""
     job = evidence.trace_of(each.cell.cell_id)
     return None if job is None else job.name
+
+
+def capacity_of(cell: CellEvidence, environment: EnvironmentRecord | None) -> int | None:
+    """Bytes that the cell's ranks may take: of one device, or of the host for all ranks on it; None: unknown."""
+    if environment is None:
+        return None
+    if cell.spec.device == "cpu":
+        return environment.memory_bytes
+    devices = () if environment.torch is None else environment.torch.device_memory_bytes
+    known = devices or tuple(g.memory_bytes for g in environment.gpus if g.memory_bytes is not None)
+    return min(known, default=None)
+
+
+def memory_share(cell: CellEvidence, environment: EnvironmentRecord | None, *, more_bytes: int = 0) -> float | None:
+    """Share of the capacity in use at the peak, with ``more_bytes`` more on each rank; None: not known."""
+    capacity, peak = capacity_of(cell, environment), cell.run.peak_memory_bytes
+    if not capacity or peak is None or cell.run.status != "ok":
+        return None
+    hosts = Counter(s.host for s in cell.result.summaries)
+    ranks = max(hosts.values(), default=1) if cell.spec.device == "cpu" else 1
+    return ranks * (peak + more_bytes) / capacity
+
+
+def differing(one: CellSpec, other: CellSpec) -> set[str]:
+    """Settings in which two cells differ."""
+    names = (f.name for f in fields(CellSpec) if f.name != "cell_id")
+    return {name for name in names if getattr(one, name) != getattr(other, name)}
+
+
+def same_but(evidence: Evidence, cell: CellEvidence, **changes: Any) -> CellEvidence | None:
+    """The finished cell that differs from ``cell`` in these settings alone."""
+    found = (c for c in evidence.cells if c.run.status == "ok" and differing(c.spec, cell.spec) <= changes.keys())
+    return next((c for c in found if all(getattr(c.spec, k) == v for k, v in changes.items())), None)
+
+
+def times_faster(one: CellEvidence, other: CellEvidence) -> float | None:
+    """Step time of ``other`` over that of ``one``; None unless the intervals say that ``one`` is faster."""
+    fast, slow = one.run.step_ns, other.run.step_ns
+    if fast is None or slow is None or fast.high is None or slow.low is None or fast.high >= slow.low:
+        return None
+    return slow.value / fast.value

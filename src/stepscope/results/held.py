@@ -41,17 +41,18 @@ class Held:
         return None if self.plan.activations is None else sum(self.plan.activations.values())
 
 
+def held_by(cell: CellEvidence) -> Held | None:
+    """None where not all ranks counted their tensors."""
+    ranks = [summary.memory for summary in cell.result.summaries]
+    if cell.run.status != "ok" or not ranks or not all(ranks):
+        return None
+    sizes = {kind: max(rank.get(kind, 0) for rank in ranks) for kind in KINDS if all(kind in rank for rank in ranks)}
+    return Held(cell=cell, sizes=sizes, plan=specs_of(cell.spec).memory_plan)
+
+
 def held(cells: Sequence[CellEvidence]) -> tuple[Held, ...]:
     """Cells whose ranks counted their tensors, where they do not all hold the same; else nothing is to be told."""
-    found = []
-    for cell in cells:
-        ranks = [summary.memory for summary in cell.result.summaries]
-        if cell.run.status != "ok" or not ranks or not all(ranks):
-            continue
-        sizes = {
-            kind: max(rank.get(kind, 0) for rank in ranks) for kind in KINDS if all(kind in rank for rank in ranks)
-        }
-        found.append(Held(cell=cell, sizes=sizes, plan=specs_of(cell.spec).memory_plan))
+    found = [each for cell in cells if (each := held_by(cell)) is not None]
     alike: dict[tuple[object, ...], set[tuple[int, ...]]] = defaultdict(set)
     for each in found:
         alike[_group(each)].add(tuple(each.sizes.values()))

@@ -4,9 +4,19 @@ One file per strategy; the implementation lies under ``rank/strategies`` with th
 """
 
 from stepscope.core.registry import Registry
-from stepscope.strategies._common import MIB, NoOptions, Strategy, assign_buckets, bucket_bytes
+from stepscope.strategies._common import MIB, NoOptions, Strategy, assign_buckets, bucket_bytes, memory
 from stepscope.strategies._sharded import NARROW, ShardedOptions
 
-__all__ = ["MIB", "NARROW", "REGISTRY", "NoOptions", "ShardedOptions", "Strategy", "assign_buckets", "bucket_bytes"]
+__all__ = [
+    "MIB",
+    "NARROW",
+    "REGISTRY",
+    "NoOptions",
+    "ShardedOptions",
+    "Strategy",
+    "assign_buckets",
+    "bucket_bytes",
+    "memory",
+]
 
 REGISTRY: Registry[Strategy] = Registry("stepscope.strategies", "STRATEGY", "strategy")

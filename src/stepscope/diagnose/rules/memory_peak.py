@@ -24,8 +24,6 @@ Memory Cost, 2016 (recomputation: 4/3 of the FLOP).
 
 from __future__ import annotations
 
-from collections import Counter
-
 from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
@@ -33,13 +31,13 @@ from stepscope.diagnose.commands import again
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.predict.specs import specs_of
-from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.results.cell_facts import NEAR_CAPACITY, capacity_of, memory_share
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.scaling import shards
 
 NEAR = Threshold(
-    value=0.90,
+    value=NEAR_CAPACITY,
     unit="peak / capacity",
     source="torch does not count the CUDA context and NCCL buffers, 0.5 to 1 GB a rank: 1 to 6% of 16 to 80 GB",
 )
@@ -52,7 +50,9 @@ def check(evidence: Evidence) -> Said:
     for cell in out:
         groups.setdefault(cell.run.group, []).append(cell)
     found = [_ran_out(evidence, group) for group in groups.values()]
-    shares = [(cell, share) for cell in evidence.cells if (share := _share(cell, evidence.environment)) is not None]
+    shares = [
+        (cell, share) for cell in evidence.cells if (share := memory_share(cell, evidence.environment)) is not None
+    ]
     near = [(cell, share) for cell, share in shares if share > NEAR.value]
     if near:
         found.append(_near(evidence, *max(near, key=lambda each: each[1]), count=len(near)))
@@ -67,31 +67,11 @@ def check(evidence: Evidence) -> Said:
     )
 
 
-def _capacity(cell: CellEvidence, environment: EnvironmentRecord | None) -> int | None:
-    """Bytes that the cell's ranks may take: of one device, or of the host for all ranks on it; None: unknown."""
-    if environment is None:
-        return None
-    if cell.spec.device == "cpu":
-        return environment.memory_bytes
-    devices = () if environment.torch is None else environment.torch.device_memory_bytes
-    known = devices or tuple(g.memory_bytes for g in environment.gpus if g.memory_bytes is not None)
-    return min(known, default=None)
-
-
-def _share(cell: CellEvidence, environment: EnvironmentRecord | None) -> float | None:
-    capacity, peak = _capacity(cell, environment), cell.run.peak_memory_bytes
-    if not capacity or peak is None or cell.run.status != "ok":
-        return None
-    hosts = Counter(s.host for s in cell.result.summaries)
-    ranks = max(hosts.values(), default=1) if cell.spec.device == "cpu" else 1
-    return ranks * peak / capacity
-
-
 def _ran_out(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
     cell = min(cells, key=lambda c: (c.spec.micro_batch, c.run.num_parameters or 0))
     what = "host" if cell.run.status == "host_oom" else "GPU"
     said = [f"{cell.run.label}, micro-batch {cell.spec.micro_batch}: {cell.run.error or 'no message'}"]
-    capacity, state = _capacity(cell, evidence.environment), _state_bytes(cell)
+    capacity, state = capacity_of(cell, evidence.environment), _state_bytes(cell)
     if state is not None:
         of = "" if capacity is None else f" of {format_bytes_binary(capacity)}"
         said.append(f"parameters, gradients and optimizer alone: {format_bytes_binary(state)}{of} a rank")
@@ -117,7 +97,7 @@ def _ran_out(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
 
 
 def _near(evidence: Evidence, cell: CellEvidence, share: float, *, count: int) -> Finding:
-    capacity, state = _capacity(cell, evidence.environment), _state_bytes(cell)
+    capacity, state = capacity_of(cell, evidence.environment), _state_bytes(cell)
     peak = format_bytes_binary(cell.run.peak_memory_bytes or 0)
     said = [f"{cell.run.label}: {peak} a rank at the peak, of {format_bytes_binary(capacity or 0)}"]
     if cell.spec.device == "cpu" and cell.spec.world_size > 1:

@@ -3,7 +3,7 @@
 What
 ----
 Compares the collectives of every whole step with the ``comm_plan`` that ``bench --profile`` writes into the trace: by
-operation, bytes, phase of the step and group of ranks, as far as the trace tells it (gloo names no groups).
+operation, bytes, phase of the step and group of ranks, as far as the trace shows it (gloo names no groups).
 
 Why
 ---

@@ -1,0 +1,121 @@
+"""Activations are computed twice though there is memory to keep them.
+
+What
+----
+Cells with activation checkpointing whose peak would stay below 80% of the capacity with all activations kept: the planned
+activations of the mode ``none`` (or counted ones of the same cell without checkpointing) against those that are kept.
+
+Why
+---
+Full checkpointing runs the forward pass a second time, up to a third more FLOP: MFU falls while HFU does not.
+
+Known problems
+--------------
+Quiet where the kept activations would not fit, whatever the time. Longer sequences or a larger micro-batch, which the saved
+memory may be meant for, change the answer. The allocator's fragments grow with the peak.
+
+References
+----------
+METRICS, Memory; Utilisation. Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016. Korthikanti et al., Reducing
+Activation Recomputation in Large Transformer Models, MLSys 2023.
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_bytes_binary, format_percent
+from stepscope.diagnose.commands import again
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.predict.specs import specs_of
+from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.results.cell_facts import memory_share, same_but, times_faster
+from stepscope.results.evidence import CellEvidence, Evidence
+from stepscope.results.held import held_by
+
+ROOM = Threshold(
+    value=0.80,
+    unit="peak / capacity",
+    source="memory-peak warns from 90% on; 10% more for fragments and other libraries",
+)
+
+
+def check(evidence: Evidence) -> Said:
+    cells = [c for c in evidence.cells if c.run.status == "ok" and c.spec.activation_checkpointing != "none"]
+    if not cells:
+        return Skipped(reason="no cell recomputes activations", command="stepscope bench --preset checkpointing")
+    judged = [(cell, *known) for cell in cells if (known := _peak_with_all(evidence, cell)) is not None]
+    if not judged:
+        return Skipped(reason="no memory peak, no capacity, or no plan of the activations is known")
+    found = [
+        finding
+        for cell, more, share in judged
+        if share <= ROOM.value and (finding := _finding(evidence, cell, more, share))
+    ]
+    if found:
+        return found
+    cell, _, share = max(judged, key=lambda each: each[2])
+    return (
+        f"{cell.run.label}: all activations kept, {format_percent(share)} of the memory would be in use, limit "
+        f"{format_percent(ROOM.value)}, or they cost no time"
+    )
+
+
+def _peak_with_all(evidence: Evidence, cell: CellEvidence) -> tuple[int, float] | None:
+    """Bytes that keeping all activations adds to a rank, and the share of the capacity that would be in use."""
+    kept, mode = specs_of(cell.spec).facts.activations, cell.spec.activation_checkpointing
+    plain = same_but(evidence, cell, activation_checkpointing="none")
+    both = [each and held_by(each) for each in (plain, cell)]
+    counted = [each.sizes.get("activations") if each else None for each in both]
+    if counted[0] is not None and counted[1] is not None:
+        more = counted[0] - counted[1]
+    elif "none" in kept and mode in kept:
+        more = cell.spec.micro_batch * (sum(kept["none"].values()) - sum(kept[mode].values()))
+    else:
+        return None
+    share = memory_share(cell, evidence.environment, more_bytes=more)
+    return None if share is None else (more, share)
+
+
+def _finding(evidence: Evidence, cell: CellEvidence, more: int, share: float) -> Finding | None:
+    facts, mode = specs_of(cell.spec).facts, cell.spec.activation_checkpointing
+    again_flops = facts.recomputed_flops_per_sample.get(mode, 0)
+    plain = same_but(evidence, cell, activation_checkpointing="none")
+    gain = None if plain is None else times_faster(plain, cell)
+    if gain is None and (plain is not None or not again_flops):
+        return None  # measured, and it costs no time for certain; or nothing says that it costs any
+    stake = again_flops / (facts.train_flops_per_sample + again_flops) if gain is None else 1 - 1 / gain
+    paid = (
+        f"{format_percent(stake)} of the FLOP are computed again"
+        if gain is None
+        else f"a step takes {gain:.2f}x as long as without, and the intervals do not overlap"
+    )
+    return Finding(
+        severity="warning",
+        title=f"{mode} activation checkpointing, though {format_percent(1 - share)} of the memory would be free without",
+        evidence=(
+            f"all activations kept: {format_bytes_binary(max(more, 0))} more a rank, {format_percent(share)} of the "
+            "capacity in use at the peak",
+            paid,
+        ),
+        stake_fraction=stake,
+        confidence="measured" if gain is not None else "from planned FLOP: the step without was not measured",
+        advice=(
+            Advice(
+                text="keep all activations",
+                command=again(evidence, cell, ("activation_checkpointing", "none")),
+            ),
+            Advice(text="or use the memory: a larger micro-batch, a longer sequence"),
+        ),
+        subject=f"{cell.run.group}: {cell.run.label}",
+    )
+
+
+RULE = Rule(
+    name="checkpointing-without-need",
+    symptom="activations are recomputed though memory is free",
+    needs=("cells",),
+    look=check,
+    folded=True,
+    protocol=3,
+    thresholds={"room": ROOM},
+)

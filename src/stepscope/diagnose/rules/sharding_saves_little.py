@@ -1,0 +1,124 @@
+"""Sharding costs communication and saves little memory: what it divides is small against activations.
+
+What
+----
+Cells whose strategy divides training state over data-parallel ranks (ZeRO-1, FSDP2, HSDP): what a rank holds, counted
+tensor by tensor, against the same with whole parameters, gradients and optimizer state. Fires when a rank saves less than
+10% and pays for it: the same cell under DDP is surely times_faster, or where there is none, more bytes travel.
+
+Why
+---
+ZeRO and FSDP divide parameters, gradients and optimizer state. Activations stay as they are: with a small model, plain SGD
+or a large batch, the extra gathers and broadcasts buy nothing.
+
+Known problems
+--------------
+Quiet where the whole state would not fit into the device: there the little that it saves decides. A longer sequence or a
+larger model changes the answer. Tensor and pipeline parallelism divide activations, too, and are not judged.
+
+References
+----------
+METRICS, Memory. Rajbhandari et al., ZeRO, SC20 (section 5: bytes by stage). docs/howto/which-sharding.md.
+"""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_bytes, format_percent
+from stepscope.diagnose.commands import again
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.predict.specs import specs_of
+from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.results.cell_facts import NEAR_CAPACITY, memory_share, same_but, times_faster
+from stepscope.results.evidence import Evidence
+from stepscope.results.held import Held, held_by
+from stepscope.strategies import memory
+
+LITTLE = Threshold(
+    value=0.10,
+    unit="share of what a rank would hold unsharded",
+    source="memory-peak keeps 10% of the capacity free: a smaller saving decides no fit",
+)
+SHARDED = ("zero1", "fsdp2", "hsdp")
+
+
+def check(evidence: Evidence) -> Said:
+    known = [each for cell in evidence.cells if cell.spec.strategy in SHARDED and (each := held_by(cell))]
+    judged = [(each, saved) for each in known if (saved := _saved(each)) is not None]
+    if not judged:
+        return Skipped(reason="no sharded cell counted its tensors", command="stepscope bench --preset zero-stages")
+    found = [
+        finding
+        for each, saved in judged
+        if saved < LITTLE.value and not _needed(evidence, each) and (finding := _finding(evidence, each, saved))
+    ]
+    if found:
+        return found
+    each, saved = min(judged, key=lambda pair: pair[1])
+    return f"{each.cell.run.label}: a rank saves {format_percent(saved)}, or what it saves is free or needed"
+
+
+def _whole(each: Held) -> int:
+    """Bytes of the state that a rank would hold unsharded."""
+    specs = specs_of(each.cell.spec)
+    return memory(specs.facts, specs.setting).total_bytes
+
+
+def _saved(each: Held) -> float | None:
+    if each.total is None:
+        return None
+    whole = _whole(each) + each.sizes["activations"]
+    return 1 - each.total / whole
+
+
+def _needed(evidence: Evidence, each: Held) -> bool:
+    """Whether the whole state would come near the capacity."""
+    more = _whole(each) + each.sizes["activations"] - (each.total or 0)
+    share = memory_share(each.cell, evidence.environment, more_bytes=more)
+    return share is not None and share > NEAR_CAPACITY
+
+
+def _finding(evidence: Evidence, each: Held, saved: float) -> Finding | None:
+    cell, specs = each.cell, specs_of(each.cell.spec)
+    plain = same_but(evidence, cell, strategy="ddp", strategy_options={}, mesh={})
+    gain = None if plain is None else times_faster(plain, cell)
+    if plain is not None and gain is None:
+        return None  # measured, and it costs no time for certain
+    replica = specs.facts.gradient_bytes
+    paid = (
+        f"it sends {format_bytes(specs.comm_bytes_per_step)} a step, ddp {format_bytes(replica)}"
+        if gain is None
+        else f"a step takes {gain:.2f}x as long as with ddp, and the intervals do not overlap"
+    )
+    return Finding(
+        severity="warning",
+        title=f"{cell.spec.strategy} saves {format_percent(max(saved, 0.0))} of a rank's memory",
+        evidence=(
+            f"parameters, gradients and optimizer: {format_bytes(each.states)} a rank in place of "
+            f"{format_bytes(_whole(each))}; activations stay {format_bytes(each.sizes['activations'])}",
+            paid,
+        ),
+        stake_fraction=None if gain is None else 1 - 1 / gain,
+        confidence="measured"
+        if gain is not None
+        else "from counted tensors and planned bytes; the time was not compared",
+        advice=(
+            Advice(
+                text="keep the whole model on each rank: ddp",
+                command=again(evidence, cell, ("strategy", "ddp"), *((("mesh", {}),) if cell.spec.mesh else ())),
+            ),
+            Advice(text="where memory is short, recompute activations: they are what is large here"),
+        ),
+        subject=f"{cell.run.group}: {cell.run.label}",
+    )
+
+
+RULE = Rule(
+    name="sharding-saves-little",
+    symptom="sharding saves little memory for its communication",
+    needs=("cells",),
+    look=check,
+    folded=True,
+    protocol=3,
+    thresholds={"little": LITTLE},
+)
