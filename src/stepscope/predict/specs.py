@@ -86,7 +86,10 @@ def setting_of(cell: CellSpec, *, warmup_steps: int | None = None) -> Setting:
 
 
 def specs_of(cell: CellSpec, *, warmup_steps: int | None = None) -> Specs:
-    """The spec of a resolved cell. Raises UsageError for unknown names, pydantic's ValidationError for options."""
+    """The spec of a resolved cell; one that its strategy refuses plans nothing.
+
+    Raises UsageError for unknown names, pydantic's ValidationError for options.
+    """
     workload, dataset = WORKLOADS.load(cell.workload), DATASETS.load(cell.dataset)
     strategy = STRATEGIES.load(cell.strategy)
     model = workload.options.model_validate(dict(cell.model))
@@ -95,7 +98,7 @@ def specs_of(cell: CellSpec, *, warmup_steps: int | None = None) -> Specs:
     needs = dataset.resolve(dataset_options, workload.needs(model))
     facts = cell.facts or workload.facts(model, needs, parameter_dtype(cell.precision))
     setting = setting_of(cell, warmup_steps=warmup_steps)
-    alone = cell.world_size > 1 and not strategy.collective
+    refused = bool(cell.mesh.keys() - strategy.dimensions) or strategy.requires(facts, setting, strategy_options)
     return Specs(
         model=model,
         dataset=dataset,
@@ -105,5 +108,5 @@ def specs_of(cell: CellSpec, *, warmup_steps: int | None = None) -> Specs:
         needs=needs,
         facts=facts,
         setting=setting,
-        comm_plan=() if alone else strategy.comm_plan(facts, setting, strategy_options),
+        comm_plan=() if refused else strategy.comm_plan(facts, setting, strategy_options),
     )

@@ -330,7 +330,8 @@ def _conclude(
     """After the last timed step: replica checksum, the plan check, the profiled steps, those without reductions."""
     context.pulse.enter("verify")
     checksum = parameter_checksum(subject.session.full_parameters().values())
-    windows = (each for each in subject.loader.endless(start=cell.epochs or 0) if each[0].full)  # as planned
+    endless: Iterator[tuple[Window, Iterator[Batch]]] = subject.loader.endless(start=cell.epochs or 0)
+    windows = (each for each in endless if each[0].full)  # the plans are those of full ones
     plain = Regions(enabled=False)
     for _ in range(summary.warmup_steps + summary.timed_steps, _steps_until_typical(subject)):
         subject.training.step(*next(windows), plain)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests import fake_runs
 
+from stepscope.predict.specs import specs_of
 from stepscope.records.plan import InputNeeds, ModelFacts, Setting
 from stepscope.strategies.pipeline import STRATEGY, PipelineOptions
 from stepscope.workloads import REGISTRY as WORKLOADS
@@ -96,3 +98,9 @@ def test_memory_is_of_the_rank_with_most_parameters_and_of_what_it_receives() ->
     plan = STRATEGY.memory_plan(MLP, setting(), PipelineOptions(split=[1, 3]))
     assert plan.parameter_bytes == 4 * sum(p.numel for p in MLP.parameters[2:])
     assert plan.communication_bytes == 4 * (2 * 12) * 4
+
+
+def test_a_cell_that_is_refused_plans_nothing() -> None:
+    """`bench` shows it beside the others: that it is refused is known there, and why."""
+    cell = fake_runs.spec("x", strategy="pipeline", world_size=4, mesh={"pp": 4}, micro_batch=32)  # 3 layers
+    assert specs_of(cell).comm_plan == ()
