@@ -19,7 +19,7 @@ _WORDS = re.compile(r"Copy(Host|Device)To(Host|Device)")
 
 
 def copy_kind(name: str) -> tuple[str, str | None]:
-    """Direction and host memory (pinned, pageable or None) from a copy's name, as CUPTI and ROCm spell them."""
+    """Direction and host memory (pinned, pageable, unified or None) from a copy's name, as CUPTI and ROCm spell them."""
     if found := _DIRECTION.search(name):
         kind = found[1]
     elif words := _WORDS.search(name):
@@ -28,7 +28,7 @@ def copy_kind(name: str) -> tuple[str, str | None]:
         kind = "memset"
     else:
         kind = "other"
-    memory = "pageable" if "Pageable" in name else "pinned" if "Pinned" in name else None
+    memory = next((word.lower() for word in ("Pageable", "Pinned", "Unified") if word in name), None)
     return kind, memory
 
 

@@ -28,6 +28,18 @@ def test_a_paste_is_recognised_and_kept_as_it_is(tmp_path: Path, before: str) ->
     assert topology.socket_crossing_pairs() == (("GPU0", "GPU1"),)
 
 
+def test_a_matrix_in_a_folder_is_read_and_of_several_the_first(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(MATRIX)
+    assert load_evidence([tmp_path]).topology is not None
+    (tmp_path / "b.txt").write_text(MATRIX)
+    found = load_evidence([tmp_path])
+    assert found.topology is not None
+    assert [each.left_out for each in found.files_found] == [
+        None,
+        "b.txt: one job has one link matrix, and a.txt is read",
+    ]
+
+
 @pytest.mark.parametrize("text", ["", "GPU0 is busy\n", "the legend says NV# and SYS\n", "GPU0 OK OK\n"])
 def test_other_text_about_gpus_is_not_one(tmp_path: Path, text: str) -> None:
     path = tmp_path / "notes.txt"

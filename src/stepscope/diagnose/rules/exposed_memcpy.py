@@ -96,7 +96,9 @@ def _row(kind: str, memory: str | None, rows: list[CopyRow]) -> str:
 
 def _advice(kind: str, memory: str | None) -> Advice:
     """What helps against the kind of copy with most exposed time; pinning only where host memory is copied to the device."""
-    if kind == "DtoH":
+    if memory == "unified":
+        text = "the driver moves pages of managed memory on demand: prefetch them before the kernels (cudaMemPrefetchAsync)"
+    elif kind == "DtoH":
         text = "read results less often: .item(), .cpu() and logging copy to the host and wait"
     elif kind == "DtoD":
         text = "avoid copies within the device: .clone(), .contiguous(), torch.cat; use views instead"

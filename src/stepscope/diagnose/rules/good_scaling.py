@@ -69,9 +69,10 @@ def _finding(group: list[Pair]) -> Finding:
         evidence.append(
             f"this is per epoch; to validation accuracy {slower[0].accuracy:.2f} the speed-up is {slower[0].speedup:.2f}x"
         )
+    of = "" if best.base.world_size == 1 else f" against {best.base_ranks}"
     return Finding(
         severity="info",
-        title=f"{row.rating} scaling: {row.speedup:.2f}x on {best.ranks}, {_efficiency(best)} efficiency",
+        title=f"{row.rating} scaling: {row.speedup:.2f}x on {best.ranks}{of}, {_efficiency(best)} efficiency",
         evidence=tuple(evidence),
         confidence="measured" + ("" if row.low is not None else ", without an interval"),
         subject=best.name,

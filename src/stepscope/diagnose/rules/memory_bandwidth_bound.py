@@ -26,6 +26,9 @@ Roofline, 2009. Document 004, "Memory bandwidth limited?".
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
+
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
@@ -42,6 +45,7 @@ from stepscope.diagnose.trace_facts import (
     window_ns,
 )
 from stepscope.records.finding import Advice, Finding
+from stepscope.records.trace_rules import KernelMix
 from stepscope.results.evidence import TraceEvidence
 from stepscope.traces.kernel_kinds import BANDWIDTH, MATRIX
 
@@ -50,6 +54,18 @@ _DOMINATES = Threshold(
     unit="share of all compute kernel time",
     source="Ivanov et al., MLSys 2021, table 1: 39% of BERT in PyTorch, where fusing gained 1.19 to 1.30",
 )
+
+
+_CONVOLUTION = re.compile(r"conv|fprop|dgrad|wgrad|cudnn|miopen|nchw|batch_?norm|bn_[fb]w|im2col|pool", re.IGNORECASE)
+_HALF = re.compile(r"b?float16|bf16|fp16|half", re.IGNORECASE)
+
+
+def _fewer_bytes(mixes: Sequence[KernelMix], largest: str) -> Iterator[Advice]:
+    """What halves the bytes: not where the largest kernel has 16 bits already; a layout only where something convolves."""
+    if any(_CONVOLUTION.search(kind.largest) for mix in mixes for kind in mix.kinds):
+        yield Advice(text="use channels_last for convolutions")
+    if not _HALF.search(largest):
+        yield Advice(text="use bf16 activations, which halve the bytes of fp32")
 
 
 def _look(job: TraceEvidence) -> Said:
@@ -85,7 +101,7 @@ def _look(job: TraceEvidence) -> Said:
                 text="fuse these kernels: torch.compile, fused optimizers (fused=True), fused norms and attention",
                 command=trace_command(job, "--show sequences,kernels"),
             ),
-            Advice(text="use channels_last for convolutions, and bf16 activations, which halve the bytes"),
+            *_fewer_bytes([mix for _, mix in ranks], largest.largest),
         ),
     )
 

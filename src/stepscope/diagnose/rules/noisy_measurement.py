@@ -69,6 +69,8 @@ class _Noisy:
     run: TrainingRun
     said: str
     worse: float
+    short: bool
+    """It has too few samples, and what there are do not vary too much."""
 
 
 def check(evidence: Evidence) -> Said:
@@ -118,7 +120,8 @@ def _noisy(evidence: Evidence, run: TrainingRun) -> _Noisy | None:
         said.append(drift)
     if not said:
         return None
-    return _Noisy(run=run, said="; ".join(said), worse=reach or 0.0)
+    wide = drift is not None or (reach is not None and reach > MAX_REACH.value)
+    return _Noisy(run=run, said="; ".join(said), worse=reach or 0.0, short=not wide)
 
 
 def _drifts(cell: CellEvidence | None) -> bool:
@@ -127,6 +130,11 @@ def _drifts(cell: CellEvidence | None) -> bool:
         return True
     rounds = slowest(common_steps(cell.result.samples, cell.spec.world_size).full, "step_ns").values()
     return any(abs(drift_fraction(steps)) >= MIN_DRIFT.value for steps in rounds)
+
+
+def _fault(noisy: list[_Noisy]) -> str:
+    short = {each.short for each in noisy}
+    return "too short or too noisy" if len(short) > 1 else "too short" if short == {True} else "too noisy"
 
 
 def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
@@ -140,7 +148,7 @@ def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
         command += " --set measure.budget_s=120 --set measure.rounds=3"
     return Finding(
         severity="warning",
-        title=f"{len(noisy)} of {timed} {plural(timed, 'run')} {'is' if alone else 'are'} too noisy for conclusions",
+        title=f"{len(noisy)} of {timed} {plural(timed, 'run')} {'is' if alone else 'are'} {_fault(noisy)} for conclusions",
         evidence=tuple(shown),
         confidence="measured",
         advice=(

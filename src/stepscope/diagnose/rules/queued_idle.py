@@ -25,6 +25,7 @@ runtime event.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.outcome import Said
@@ -96,13 +97,18 @@ def _unlinked(job: TraceEvidence, part: Part) -> Iterator[Finding]:
         f"the device idles {part} of the time; the cause is unknown because the trace lacks the launches after the gaps",
         ("work launched before the capture began, or runtime calls that were not recorded",),
         confidence="measured; the cause is unknown",
-        advice=(
-            Advice(
-                text="record the CPU too (ProfilerActivity.CPU and CUDA), with schedule(wait=1, warmup=1, active=3)",
-                command=trace_command(job, "--show launches,idle"),
-            ),
-        ),
+        advice=(Advice(text=_RECORD[_by_nsys(job)], command=trace_command(job, "--show launches,idle")),),
     )
+
+
+_RECORD = {
+    False: "record the CPU too (ProfilerActivity.CPU and CUDA), with schedule(wait=1, warmup=1, active=3)",
+    True: "record the runtime calls and what the host does: nsys profile --trace=cuda,nvtx,osrt",
+}
+
+
+def _by_nsys(job: TraceEvidence) -> bool:
+    return all(Path(p.facts.file).suffix in (".sqlite", ".sqlite3", ".db", ".nsys-rep") for p in job.summary.ranks)
 
 
 def _scattered(job: TraceEvidence, total: Part, causes: dict[str, Part]) -> Finding:

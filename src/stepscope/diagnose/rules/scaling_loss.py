@@ -60,11 +60,13 @@ def check(evidence: Evidence) -> Said:
 
 
 def _said_elsewhere(budget: ScalingBudget) -> bool:
-    """Whether good-scaling or negative-scaling says all there is to say: timed runs without parts."""
+    """Whether good-scaling, impossible-figures or negative-scaling says all there is to say: timed runs without parts."""
     first = budget.readings[0]
-    if budget.traced or len(budget.readings) > 1 or first.rating is None:
+    if budget.traced or len(budget.readings) > 1:
         return False
-    return first.efficiency > GOOD_FROM.value or (first.rating == "negative" and not first.parts)
+    if first.efficiency > GOOD_FROM.value:
+        return True
+    return first.rating == "negative" and not first.parts
 
 
 def _finding(evidence: Evidence, budget: ScalingBudget) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from math import floor, log10
 
 from stepscope.core.errors import DataError
 from stepscope.records.comm import CommRow
@@ -77,7 +78,7 @@ def reading_of(source: str, rows: Sequence[StatedRate], possible: Sequence[Readi
     def misfit(row: StatedRate, reading: Reading) -> float:
         factor = BUS_FACTORS[row.op](row.world_size) if reading.bus else 1.0
         expected = row.size * reading.size_scale / (row.time * time_unit_s) * factor / reading.rate_scale
-        allowed = max(_EXACT, time_digit / 2 / row.time + rate_digit / 2 / row.rate)
+        allowed = max(_EXACT, _digit(row.time, time_digit) / 2 / row.time + rate_digit / 2 / row.rate)
         return abs(expected - row.rate) / row.rate / allowed
 
     worst = {reading: max((misfit(row, reading), row.where) for row in rows) for reading in possible}
@@ -131,6 +132,11 @@ def comm_row(
         busbw_bytes_per_s=None if algbw is None else algbw * BUS_FACTORS[op](world_size),
         link_peak_bytes_per_s=None, link_fraction=None, correct=None, notes=notes,
     )  # fmt: skip
+
+
+def _digit(value: float, column: float) -> float:
+    """The last digit of one value: tools that print four significant digits write 55.44, then 124.0."""
+    return max(column, 10.0 ** (floor(log10(value)) - 3))
 
 
 def _last_digit(values: Sequence[float]) -> float:

@@ -72,6 +72,8 @@ SIZES = {
 """Memory: torch and nvidia-smi print MiB and GiB and call them MB and GB."""
 FIGURES = ("step_ns", "steps_per_s", "samples_per_s", "epoch_ns", "peak_memory")
 """Roles that make a table worth reading."""
+CONFIGURED = ("world_size", "strategy", "micro_batch", "global_batch", "batch_size", "epoch")
+"""Roles that only a run has, not a device or a model."""
 RESULTS = ("train_loss", "validation_loss", "train_accuracy", "validation_accuracy")
 KEYS = (
     "world_size",

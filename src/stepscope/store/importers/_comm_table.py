@@ -31,14 +31,19 @@ def comm_rows_of(table: TextTable, columns: Columns) -> tuple[tuple[CommRow, ...
         )
     lines = lines_of(table, columns)
     even = [line for line in lines if "uneven" not in (cell.lower() for cell in line.row.cells)]
-    left_out = len(lines) - len(even)
-    note = f"{table.source.name}: {counted(left_out, 'row')} of uneven splits left out: their size is not what a rank sends"
-    return tuple(_rows(table, even)), (note,) if left_out else ()
+    timed = [line for line in even if line.cell("time_ns") or line.cell("status").lower() not in _DONE] or even
+    notes = []
+    if uneven := len(lines) - len(even):
+        notes.append(f"{counted(uneven, 'row')} of uneven splits left out: their size is not what a rank sends")
+    if untimed := len(even) - len(timed):
+        notes.append(f"{counted(untimed, 'row')} without a time left out")
+    return tuple(_rows(table, timed)), tuple(f"{table.source.name}: {note}" for note in notes)
 
 
 def _rows(table: TextTable, lines: Sequence[Line]) -> Iterator[CommRow]:
     finished = [line for line in lines if line.cell("status").lower() in _DONE]
-    reading = _reading(table, finished) if finished and finished[0].columns.has("bandwidth") else None
+    rated = [line for line in finished if line.columns.has("bandwidth") and line.amount("bandwidth")]  # 0.00: rounded
+    reading = _reading(table, rated) if rated else None
     seen: dict[tuple[str, int, int | None, str], Line] = {}
     for line in lines:
         op, ranks, dtype = _op(line), line.count("world_size"), line.cell("precision")

@@ -60,15 +60,20 @@ def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataE
     figures = {role: table.names[at] for role, (at, _) in columns.by_role.items() if role in (*FIGURES, "time_ns")}
     times = [table.names[i] for i in columns.unclear if meanings_of(table.names[i])[0].role == "time_ns"]
     figures |= {"time_ns": times[0]} if times else {}
-    free = [table.names[i] for i in (*columns.unclear, *columns.others) if table.names[i]]
-    lacks, example = "no column is a time or a throughput", f"{free[-1] if free else 'NAME'}=samples_per_s"
+    free = [
+        table.names[i]
+        for i in (*columns.unclear, *columns.others)
+        if table.names[i] and any(number(row.cells[i]) for row in table.rows)
+    ]
+    name = free[0] if len(free) == 1 else "NAME"
+    lacks, example = "no column is a time or a throughput", f"{name}=samples_per_s"
     if columns.has("size") and columns.has("time_ns"):
         lacks, example = "no column names the collective", f"{_naming_an_op(table) or 'NAME'}=op"
     elif "time_ns" in figures:
         lacks = f"{figures['time_ns']!r} may be the time of a step, of an epoch or of a whole run"
         example = f"{figures['time_ns']}=epoch_time_s"
-    elif figures:
-        lacks, example = "no column identifies a run", f"{free[0] if free else 'NAME'}=world_size"
+    elif figures.keys() - {"peak_memory"}:
+        lacks, example = "no column identifies a run", f"{name}=world_size"
     state = f"state what a column is: --columns {example} (or {KNOWN}; of collectives op, size_bytes and time_us)"
     wide = len([i for i in columns.others if all(number(row.cells[i]) for row in table.rows)]) >= _WIDE
     return DataError(

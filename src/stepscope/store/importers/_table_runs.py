@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
@@ -52,7 +52,8 @@ _FINISHED = (
 _BROKEN_OFF = ("running", "killed", "interrupted", "cancelled", "canceled", "preempted", "stopped")
 _NO_MEMORY = re.compile(r"\b(?:oom|out.?of.?memory|cuda out)\b", re.I)
 _NO_GROUP = re.compile(
-    r"(?:^|_)(?:notes?|comments?|remarks?|description|timestamp|command|path|file|url|fingerprint|hash|sha\d*)$"
+    r"(?:^|_)(?:notes?|comments?|remarks?|description|timestamp|command|path|file|url|fingerprint|hash|sha\d*|"
+    r"row_?id|uuid|index|row)$"
 )
 _AN_ID = re.compile(r"[0-9a-f]{12,}|\d{4}-\d\d-\d\d[T ]\d\d:.*|.{41,}|.*[/\\].*", re.I)
 _SOME = 3
@@ -79,7 +80,9 @@ class _Kinds:
     hardware: bool
 
     def texts(self, line: Line) -> tuple[str, ...]:
-        return tuple(of(line, name) for name in self.names)
+        """What a split of the model is, with its column's name: ``tp 4``."""
+        found = [(name, of(line, name)) for name in self.names]
+        return tuple(f"{name} {text}" if text and plain(name) in SPLIT else text for name, text in found)
 
 
 def _kinds_of(lines: Sequence[Line]) -> _Kinds:
@@ -101,7 +104,20 @@ def _kinds_of(lines: Sequence[Line]) -> _Kinds:
         and not (len(set(found)) == len(lines) and any(_AN_ID.fullmatch(text) for text in found))
         and len(set(zip(strategies, found, strict=True))) > len(set(strategies))
     )
-    return _Kinds(names, len({line.cell("hardware") for line in lines}) > 1)
+    return _Kinds((*names, *_splits(lines)), len({line.cell("hardware") for line in lines}) > 1)
+
+
+def _splits(lines: Sequence[Line]) -> Iterator[str]:
+    """Columns of how the model is split, where jobs on as many ranks differ in them: other work for each rank."""
+    names = dict.fromkeys(
+        name for line in lines for name in line.columns.names if SPLIT.get(plain(name), "data") != "data"
+    )
+    for name in names:
+        values: dict[str, set[str]] = {}
+        for line in lines:
+            values.setdefault(line.cell("world_size"), set()).add(of(line, name))
+        if any(len(each - {""}) > 1 for each in values.values()):
+            yield name
 
 
 def _by_run(lines: Sequence[Line], kinds: _Kinds) -> list[list[Line]]:
@@ -281,15 +297,19 @@ def _batch(
     micro, accumulation = line.count("micro_batch"), line.count("accumulation")
     if batch is None and world_size == 1 and accumulation in (None, 1):
         batch = micro or line.count("batch_size")
-    if batch is not None and micro is not None and world_size is not None and line.columns.has("global_batch"):
-        ranks = micro * world_size * (accumulation or 1)
+    replicas = _replicas(line, world_size)
+    if batch is not None and micro is not None and replicas is not None and line.columns.has("global_batch"):
+        ranks = micro * replicas * (accumulation or 1)
         if batch != ranks and (accumulation is not None or batch % ranks):
-            raise line.wrong("global_batch", f"{line.name('micro_batch')} x {line.name('world_size')} = {ranks}")
+            copies = line.name("world_size") if replicas == world_size else f"{replicas} data-parallel ranks"
+            of = "" if accumulation is None else f" x {line.name('accumulation')}"
+            whole = "a multiple of " if accumulation is None else ""
+            raise line.wrong("global_batch", f"{whole}{line.name('micro_batch')} x {copies}{of} = {ranks}")
     per_item = sequence if unit == "tokens" else 1
     if step_ns is None or rate is None or per_item is None:
         return batch, sequence
-    if batch is None and micro is not None and world_size is not None:
-        batch = micro * world_size * (accumulation or 1)
+    if batch is None and micro is not None and replicas is not None:
+        batch = micro * replicas * (accumulation or 1)
         agrees = abs(rate * step_ns / 1e9 / (batch * per_item) - 1) <= _ROUNDED
         if not agrees and accumulation is None:
             return None, sequence
@@ -303,6 +323,30 @@ def _batch(
             tolerance=_ROUNDED,
         )
     return batch, sequence
+
+
+SPLIT = {
+    name: axis
+    for axis in ("data", "tensor", "pipeline", "context", "expert", "sequence", "model")
+    for name in (f"{axis[0]}p", f"{axis[0]}p_size", f"{axis}_parallel", f"{axis}_parallel_size", f"n_{axis[0]}p")
+}
+"""Columns of how many ways a job is split."""
+_OF_MODEL = re.compile(r"(?:^|[^a-z])(?:tp|pp|cp|ep|3d|2d|4d|5d|megatron|tensor|pipe(?:line)?|hybrid)(?![a-z])", re.I)
+
+
+def _replicas(line: Line, world_size: int | None) -> int | None:
+    """Ranks that get samples of their own; None where the model is split over an unknown number of them."""
+    ways: dict[str, int] = {}
+    for name, cell in zip(line.columns.names, line.row.cells, strict=True):
+        axis, found = SPLIT.get(plain(name)), number(cell)
+        if axis is not None and found is not None and found[0] >= 1 and not found[1]:
+            ways[axis] = int(found[0])
+    if "data" in ways or world_size is None:
+        return ways.get("data")
+    split = ways.get("tensor", 1) * ways.get("pipeline", 1) * ways.get("context", 1) * ways.get("model", 1)
+    if split == 1 and _OF_MODEL.search(line.cell("strategy")):
+        return None
+    return world_size // split if world_size % split == 0 else None
 
 
 def _epochs(members: Sequence[Line]) -> tuple[Epoch, ...]:

@@ -6,15 +6,26 @@ Columns are recognised by the names and units that people give them (``_columns`
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.records.comm import CommRow
-from stepscope.records.imported import Imported, Stated
+from stepscope.records.imported import Imported, LeftOut, Stated
 from stepscope.store.files import is_about
 from stepscope.store.importer import Candidate, Importer
-from stepscope.store.importers._columns import FIGURES, KEYS, RESULTS, Columns, columns_of, meanings_of
+from stepscope.store.importers._columns import (
+    CONFIGURED,
+    FIGURES,
+    KEYS,
+    NAMES,
+    RESULTS,
+    Columns,
+    columns_of,
+    meanings_of,
+    plain,
+)
 from stepscope.store.importers._comm_table import comm_rows_of
 from stepscope.store.importers._folders import LOOKED_AT, holds_traces, read_each
 from stepscope.store.importers._table_lines import Line, lines_of
@@ -26,6 +37,8 @@ from stepscope.store.stated import with_stated
 SUFFIXES = (".csv", ".tsv", ".md", ".markdown", ".json", ".jsonl", ".ndjson")
 MOST_JSON_BYTES = 4 << 20
 """A larger JSON document is not looked at to find out whether it holds records."""
+
+RATES = NAMES["samples_per_s"].split()
 
 _FOREIGN_JSON = re.compile(r'"(?:traceEvents|ph|schemaVersion|deviceProperties|schema)"\s*:')
 _KEY = re.compile(r'"([^"\\]{1,60})"\s*:')
@@ -69,8 +82,22 @@ def _knows(candidate: Candidate) -> bool:
         return False
 
 
+def by_unit(table: TextTable) -> Iterator[tuple[TextTable, Mapping[str, str]]]:
+    """(rows of one unit, what their rate is called): a column ``throughput`` whose unit stands in a column of its own."""
+    rates = [name for name in table.names if plain(name) in RATES]
+    units = [at for at, name in enumerate(table.names) if plain(name) in ("unit", "units", "throughput_unit")]
+    if len(rates) != 1 or len(units) != 1:
+        yield table, {}
+        return
+    for unit in dict.fromkeys(row.cells[units[0]] for row in table.rows):
+        rows = tuple(row for row in table.rows if row.cells[units[0]] == unit)
+        yield replace(table, rows=rows), {rates[0]: f"throughput ({unit})"} if unit else {}
+
+
 def _has_figures(columns: Columns) -> bool:
-    figures = columns.has(*FIGURES) or (columns.has("time_ns") and columns.has("epoch", "op"))
+    """A row of memory alone is of a run where it says which: ``mem_gb`` beside a name is what a device has."""
+    figures = columns.has(*FIGURES[:-1]) or (columns.has("time_ns") and columns.has("epoch", "op"))
+    figures |= columns.has("peak_memory") and columns.has(*CONFIGURED)
     return (figures or (columns.has("epoch") and columns.has(*RESULTS))) and columns.has(*KEYS)
 
 
@@ -83,34 +110,64 @@ def _read(source: Candidate) -> Imported:
         return _knows(candidate) if known else _is_table(candidate) and not is_about(each.path)
 
     parts, left_out = read_each(source, look, read_tables, suffixes=SUFFIXES)
-    notes: tuple[str, ...] = ()
-    tables = [(table, columns_of(table.names, stated.columns)) for part in parts for table in part]
+    every = [each for part in parts for table in part for each in by_unit(table)]
+    tables = [(table, columns_of(table.names, stated.columns | rates)) for table, rates in every]
     require_stated_columns(path, [table for table, _ in tables], stated)
     useful = [(table, columns) for table, columns in tables if _has_figures(columns)]
     if not useful:
         raise unreadable(path, tables)
-    comm: list[CommRow] = []
-    for table, columns in useful:
-        if columns.has("op"):
-            rows, dropped = comm_rows_of(table, columns)
-            comm += rows
-            notes = (*notes, *dropped)
-    lines = [line for table, columns in useful if not columns.has("op") for line in lines_of(table, columns)]
-    if not lines and not comm:
-        raise DataError(f"{path}: no rows under the header", fix="pass the file of a run with results")
-    return replace(_imported(path, lines, comm, useful, notes, stated), left_out=left_out)
+    found = _Rows()
+    damaged: list[DataError] = []
+    for file in dict.fromkeys(table.source for table, _ in useful):
+        try:
+            found.add([each for each in useful if each[0].source == file])
+        except DataError as error:
+            if not source.is_folder:
+                raise
+            damaged.append(error)
+            left_out = (
+                *left_out,
+                LeftOut(path=str(file), reason=f"{error.what}: {error.why}" if error.why else error.what),
+            )
+    if not found.lines and not found.comm:
+        raise (
+            damaged[0]
+            if damaged
+            else DataError(f"{path}: no rows under the header", fix="pass the file of a run with results")
+        )
+    return replace(_imported(path, found, stated), left_out=left_out)
 
 
-def _imported(
-    path: Path,
-    lines: list[Line],
-    comm: list[CommRow],
-    useful: list[tuple[TextTable, Columns]],
-    notes: tuple[str, ...],
-    stated: Stated,
-) -> Imported:
-    runs = runs_of(lines)
-    notes = (*notes, *(note for table, _ in useful for note in table.notes))
+@dataclass(slots=True)
+class _Rows:
+    """What the tables of the readable files hold."""
+
+    tables: list[tuple[TextTable, Columns]] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    comm: list[CommRow] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+
+    def add(self, tables: list[tuple[TextTable, Columns]]) -> None:
+        """All tables of one file. Raises DataError, and takes nothing, where one of its rows cannot be read."""
+        rows: list[CommRow] = []
+        notes: tuple[str, ...] = ()
+        for table, columns in tables:
+            if columns.has("op"):
+                more, dropped = comm_rows_of(table, columns)
+                rows += more
+                notes += dropped
+        lines = [line for table, columns in tables if not columns.has("op") for line in lines_of(table, columns)]
+        runs_of(lines)
+        self.tables += tables
+        self.lines += lines
+        self.comm += rows
+        self.notes += notes
+
+
+def _imported(path: Path, found: _Rows, stated: Stated) -> Imported:
+    runs = runs_of(found.lines)
+    useful = found.tables
+    notes = (*found.notes, *(note for table, _ in useful for note in table.notes))
     unclear = [f"{table.source.name}: {why}" for table, columns in useful for why in columns.unclear.values()]
     memory = any(columns.has("peak_memory") for _, columns in useful)
     hardware = sorted({run.hardware for run in runs if run.hardware})
@@ -120,7 +177,7 @@ def _imported(
         format="table",
         path=str(path),
         runs=with_stated(runs, stated),
-        comm_rows=tuple(comm),
+        comm_rows=tuple(found.comm),
         hardware=", ".join(hardware) if 0 < len(hardware) < 4 else None,
         notes=(*dict.fromkeys(unclear), *notes),
         remarks=(_AS_GIB,) if memory else (),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from stepscope.core.errors import DataError
-from stepscope.records.imported import Imported
+from stepscope.records.imported import Imported, LeftOut
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.reader import read_bytes
 
@@ -22,7 +22,8 @@ def _recognises(candidate: Candidate) -> bool:
 
 
 def _import(source: Candidate) -> Imported:
-    path = source.path
+    """The matrix of the one file; of several in a folder the first, and a line for each other."""
+    path, *others = source.files
     data = read_bytes(path)
     if len(data) > MAX_BYTES:
         raise DataError(
@@ -30,7 +31,14 @@ def _import(source: Candidate) -> Imported:
             why=f"{len(data)} bytes; a matrix has a few thousand",
             fix="cut out the output of nvidia-smi topo -m",
         )
-    return Imported(format="topology", path=str(path), topology=data.decode("utf-8", errors="replace"))
+    return Imported(
+        format="topology",
+        path=str(path),
+        topology=data.decode("utf-8", errors="replace"),
+        left_out=tuple(
+            LeftOut(path=str(each), reason=f"one job has one link matrix, and {path.name} is read") for each in others
+        ),
+    )
 
 
 IMPORTER = Importer(title="nvidia-smi topo -m", recognises=_recognises, read_files=_import, rank=80)

@@ -31,6 +31,13 @@ def test_pinned_copies_are_told_to_run_beside_the_work(tmp_path: Path) -> None:
     assert "non_blocking" in finding.advice[0].text
 
 
+def test_pages_that_the_driver_moves_are_no_copies_of_a_loader() -> None:
+    finding = found(RULE, by_hand(*kernels(("Memcpy DtoH (Unified)", 300), (WORK, 700))))
+    assert "(unified memory)" in finding.title
+    assert "cudaMemPrefetchAsync" in finding.advice[0].text
+    assert not any(".item()" in advice.text for advice in finding.advice)
+
+
 def test_few_copies_are_quiet(tmp_path: Path) -> None:
     assert "limit 5.0%" in quiet(RULE, generated(tmp_path, world=2))
 

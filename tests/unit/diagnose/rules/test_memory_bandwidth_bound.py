@@ -22,6 +22,21 @@ def test_elementwise_work_and_norms_that_dominate_fire() -> None:
     assert any(ADD[:40] in line for line in finding.evidence)
 
 
+@pytest.mark.parametrize(
+    ("largest", "said", "unsaid"),
+    [
+        (NORM, "bf16", "channels_last"),
+        (ADD.replace("float", "c10::BFloat16"), "fuse", "bf16 activations"),
+        ("void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>", "channels_last", "sparse"),
+    ],
+)
+def test_advice_is_for_the_kernels_that_run(largest: str, said: str, unsaid: str) -> None:
+    finding = found(RULE, by_hand(*kernels((largest, 600), (PRODUCT, 400))))
+    text = " ".join(advice.text for advice in finding.advice)
+    assert said in text
+    assert unsaid not in text
+
+
 def test_products_that_dominate_are_quiet() -> None:
     assert "limits 40% and 10%" in quiet(RULE, by_hand(*kernels((ADD, 100), (PRODUCT, 900))))
 

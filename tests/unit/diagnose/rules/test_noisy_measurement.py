@@ -20,7 +20,7 @@ def test_few_wide_and_drifting_runs_are_listed_worst_first() -> None:
             run("fine", step_ns=step(10)),
         )
     )
-    assert found.title == "3 of 4 runs are too noisy for conclusions"
+    assert found.title == "3 of 4 runs are too short or too noisy for conclusions"
     assert found.evidence[0] == "toy: wide on 1 ranks: interval ±12%"
     assert "toy: few on 1 ranks: 4 steps timed, 10 are needed" in found.evidence
     assert any(line.endswith(DRIFT) for line in found.evidence)

@@ -455,10 +455,75 @@ class TestRefusals:
         write(tmp_path / "a.csv", "gpus,samples/s\n1,10\n")
         write(tmp_path / "b.csv", "gpus,samples/s\n1,ten 1\n")
         write(tmp_path / "c.csv", "gpus,samples/s\n1,10,3\n")
+        found = read(tmp_path, key=KEY)
+        assert len(found.runs) == 1
+        assert any("b.csv:2" in note and "'ten 1'" in note for note in found.notes)
+        assert any("c.csv:2" in note for note in found.notes)
+        (tmp_path / "a.csv").unlink()
+        (tmp_path / "c.csv").unlink()
         with pytest.raises(DataError, match=r"b\.csv:2"):
             read_foreign(tmp_path)
-        (tmp_path / "b.csv").unlink()
-        assert any("c.csv:2" in note for note in read(tmp_path, key=KEY).notes)
+
+
+class TestModelsThatAreSplit:
+    """Ranks that share a model get the same samples: the global batch is that of the copies of the model."""
+
+    HEAD = "gpus,dp,tp,pp,micro_batch,grad_accum,global_batch,step_time_s\n"
+
+    @pytest.mark.parametrize(
+        ("row", "expected"),
+        [
+            ("256,4,4,16,1,4,16,2.0", None),
+            ("256,,4,16,1,4,16,2.0", None),
+            ("256,,,,1,4,1024,2.0", None),
+            ("80,1,8,10,1,,2048,2.0", None),
+            ("256,4,4,16,1,4,1024,2.0", "micro_batch x 4 data-parallel ranks x grad_accum = 16"),
+            ("6,,,,4,,32,2.0", "a multiple of micro_batch x gpus = 24"),
+        ],
+    )
+    def test_the_batch_is_checked_against_the_copies(self, tmp_path: Path, row: str, expected: str | None) -> None:
+        text = f"{self.HEAD}{row}\n"
+        if expected is not None:
+            assert expected in refusal(tmp_path, text)
+            return
+        (run,) = runs_of(tmp_path, text).values()
+        assert run.global_batch == int(row.split(",")[6])
+
+    def test_a_strategy_that_splits_the_model_by_unknown_ways_is_not_checked(self, tmp_path: Path) -> None:
+        text = "gpus,strategy,micro_batch,global_batch,step_time_s\n8,{},3,8,2.0\n"
+        assert runs_of(tmp_path, text.format("TP+PP"))
+        assert "a multiple of micro_batch x gpus = 24" in refusal(tmp_path, text.format("fsdp"))
+
+    def test_other_splits_on_as_many_ranks_are_no_baselines_of_each_other(self, tmp_path: Path) -> None:
+        text = "gpus,tp,pp,tokens_per_s\n8,8,1,100\n8,1,8,900\n16,8,1,190\n16,1,8,1000\n"
+        rows = {row.run_id: row.speedup for row in scaling_rows(tuple(runs_of(tmp_path, text).values()))}
+        assert sorted(value for value in rows.values() if value != 1) == [pytest.approx(10 / 9), pytest.approx(1.9)]
+
+
+class TestUnitsInAColumnOfTheirOwn:
+    def test_a_throughput_is_of_the_unit_beside_it(self, tmp_path: Path) -> None:
+        text = "gpus,model,throughput,unit\n1,bert,317,sequences/s\n8,bert,2500,sequences/s\n1,llama,9e3,tokens/s\n"
+        found = [(run.unit, rate(run)) for run in runs_of(tmp_path, text).values()]
+        assert found == [("sequences", 317), ("sequences", 2500), ("tokens", 9000)]
+
+    def test_a_list_of_devices_is_no_table_of_runs(self, tmp_path: Path) -> None:
+        text = "accelerator,name,mem_gb,fp16_tflops\nA100,A100-SXM4-80GB,80,312\nMI250X,MI250X,128,383\n"
+        assert "no column is a time or a throughput" in refusal(tmp_path, text)
+
+
+class TestCollectivesAsToolsPrintThem:
+    HEAD = "op,world_size,size_bytes,time_us,busbw_gbps\n"
+
+    def test_a_bandwidth_that_rounds_to_zero_and_times_of_four_digits(self, tmp_path: Path) -> None:
+        rows = "all_reduce,8,8,164.3,0.00\nall_reduce,8,4194304,55.44,132.41\nall_reduce,8,16777216,124.0,236.82\n"
+        found = read(write(tmp_path / "t.csv", self.HEAD + rows), key=KEY).comm_rows
+        assert [row.time_ns_mean for row in found] == [pytest.approx(us * 1e3) for us in (164.3, 55.44, 124.0)]
+
+    def test_rows_without_a_time_are_left_out_and_counted(self, tmp_path: Path) -> None:
+        rows = "all_reduce,8,4194304,55.44,132.41\nall_reduce,8,8388608,,174.16\n"
+        found = read(write(tmp_path / "t.csv", self.HEAD + rows), key=KEY)
+        assert len(found.comm_rows) == 1
+        assert any("1 row without a time left out" in note for note in found.notes)
 
 
 class TestRepeats:
