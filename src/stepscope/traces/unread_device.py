@@ -9,7 +9,7 @@ import numpy as np
 from stepscope.core.words import counted
 from stepscope.traces.events import Category, Events, TraceMeta
 
-_LAUNCH = re.compile(r"launch.?(cooperative.?)?kernel|enqueueKernel|cuLaunch", re.IGNORECASE)
+_LAUNCH = re.compile(r"launch|enqueue|submit|execute", re.IGNORECASE)
 
 
 def unread_device(events: Events, meta: TraceMeta) -> str | None:

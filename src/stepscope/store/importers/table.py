@@ -6,7 +6,7 @@ Columns are recognised by the names and units that people give them (``_columns`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -82,7 +82,7 @@ def _knows(candidate: Candidate) -> bool:
         return False
 
 
-def by_unit(table: TextTable) -> Iterator[tuple[TextTable, Mapping[str, str]]]:
+def by_unit(table: TextTable) -> Iterator[tuple[TextTable, dict[str, str]]]:
     """(rows of one unit, what their rate is called): a column ``throughput`` whose unit stands in a column of its own."""
     rates = [name for name in table.names if plain(name) in RATES]
     units = [at for at, name in enumerate(table.names) if plain(name) in ("unit", "units", "throughput_unit")]
@@ -111,7 +111,7 @@ def _read(source: Candidate) -> Imported:
 
     parts, left_out = read_each(source, look, read_tables, suffixes=SUFFIXES)
     every = [each for part in parts for table in part for each in by_unit(table)]
-    tables = [(table, columns_of(table.names, stated.columns | rates)) for table, rates in every]
+    tables = [(table, columns_of(table.names, {**stated.columns, **rates})) for table, rates in every]
     require_stated_columns(path, [table for table, _ in tables], stated)
     useful = [(table, columns) for table, columns in tables if _has_figures(columns)]
     if not useful:
