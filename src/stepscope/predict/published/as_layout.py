@@ -40,6 +40,9 @@ _STACKS: Mapping[str, str] = {
     "megatron-lm": "megatron-2021", "bigscience": "megatron-2021", "torchtitan": "fsdp2", "torchao": "fsdp2",
 }  # fmt: skip
 
+_MEGATRON_WORDS = re.compile(r"megatron|nemo|primus", re.IGNORECASE)
+"""In the source's name or the row's notes, where the name says nothing else: Megatron-LM of today."""
+
 _ZERO = ((r"(zero|stage)[ _]?(\d)", None), (r"fsdp|full_shard|hsdp", 3), (r"distopt", 1))
 
 
@@ -99,7 +102,7 @@ def as_layout(row: TrainingRow) -> Layout | str:
     if micro is None or (batch is None and row.grad_accum is None):
         return "batch not stated"
     batch = batch or micro * dp * (row.grad_accum or 1)
-    habits = next((dict(habit) for name, habit in _HABITS.items() if row.source.startswith(name)), {})
+    habits = _habits(row)
     if zero is not None:
         habits["zero"] = zero
     layout = Layout(
@@ -117,6 +120,13 @@ def as_layout(row: TrainingRow) -> Layout | str:
     if row.source.startswith("nanotron") and layout.pp > 1 and layout.zero == 0 and layout.dp > 1:
         layout = replace(layout, sync_each=True)  # its pipeline engine leaves DDP's hooks on for every micro-batch
     return layout
+
+
+def _habits(row: TrainingRow) -> dict[str, Any]:
+    of_source = next((habit for name, habit in _HABITS.items() if row.source.startswith(name)), None)
+    if of_source is None:
+        of_source = _MEGATRON if _MEGATRON_WORDS.search(f"{row.source} {row.notes}") else {}
+    return dict(of_source)
 
 
 def precision_of(row: TrainingRow) -> str | None:

@@ -29,7 +29,8 @@ class StepCalibration:
     the collective model's rate reached under a training step; overlap_slowdown: computation's time beside
     communication, factor. optimizer_share: of the memory's rate, in the optimizer. step_us: fixed time of a step.
     spread_per_doubling: time lost to the slowest GPU for each doubling above 8 GPUs, share. factor: on the whole step.
-    activation_factor, fragmentation: factors on memory; gradient_factor: gradients with the buffers they travel in;
+    fragmentation: factor on what moves; gradient_factor: gradients with the buffers they travel in; gathered_ahead:
+    inputs of tensor-parallel layers that the host gathers ahead of the device;
     base_bytes: context, libraries, buffers. log_sigma: standard deviation of log(measured / predicted); reach:
     factors on a speed that give its 80% interval instead, reach_from: GPUs it was measured on. range: what it was fitted
     on (see Range). name: of the fit.
@@ -59,8 +60,8 @@ class StepCalibration:
     step_us: float = 5000.0
     spread_per_doubling: float = 0.008
     factor: float = 1.0
-    activation_factor: float = 1.0
     gradient_factor: float = 1.0
+    gathered_ahead: float = 0.0
     fragmentation: float = 1.06
     base_bytes: float = 1.5e9
     log_sigma: float = 0.35

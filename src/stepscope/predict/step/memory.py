@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.predict.step.calibration import StepCalibration
+from stepscope.predict.step.cluster import Cluster
 from stepscope.predict.step.data_parallel import held
 from stepscope.predict.step.layout import Layout
 from stepscope.predict.step.model import ModelShape
@@ -13,8 +14,9 @@ from stepscope.predict.step.stages import Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMemory:
-    """Bytes of one rank at its peak. gathered: layers that FSDP holds whole for a while; logits: output and its loss;
-    base: context, libraries, communication buffers; slack: allocator's fragmentation."""
+    """Bytes of one rank at its peak. gathered: whole for a while: layers of FSDP, inputs of tensor parallelism that the host
+    launched ahead; logits: output and its loss; base: context, libraries, communication buffers; slack: allocator's
+    fragmentation."""
 
     params: float
     gradients: float
@@ -40,8 +42,16 @@ class StepMemory:
         return self.params + self.gradients + self.optimizer
 
 
+LOGIT_BYTES = 9.0
+"""Of an element of the output: as computed, in FP32, and most of its gradient; fitted."""
+AHEAD_LIMIT = 0.8
+"""Share of a GPU's memory up to which the host runs ahead: where the allocator runs short, it waits for the device."""
+AHEAD_PIPELINE_GPUS, AHEAD_PIPELINE_TP = 128, 16
+"""Pipelines of more GPUs, or wider tensor parallelism in them, wait for the host."""
+
+
 def stage_memory(
-    model: ModelShape, layout: Layout, stage: Stage, index: int, calibration: StepCalibration
+    model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, index: int, calibration: StepCalibration
 ) -> StepMemory:
     """Of stage ``index`` (0: first)."""
     have = held(model, layout, stage)
@@ -57,14 +67,15 @@ def stage_memory(
     activations = _in_flight(layout, index) * stage.layers * layer_activations(model, layout)
     if layout.recompute in ("full", "half"):
         activations += layer_activations(model, layout, everything=True)
-    activations *= calibration.activation_factor
     logits = 0.0
     if stage.last:
-        logits = layout.micro_batch * layout.seq_len / layout.cp * model.vocab / layout.tp * 12.0
+        logits = layout.micro_batch * layout.seq_len / layout.cp * model.vocab / layout.tp * LOGIT_BYTES
     params = (shared if layout.zero == 3 else n) * param_bytes
     whole = layout.zero < 2 or not (layout.syncs_each or layout.micro_batches == 1)
     gradients = (n if whole else shared) * gradient_bytes
     optimizer = (shared if layout.zero >= 1 else n) * optimizer_bytes
+    rest = params + gradients + optimizer + gathered + activations + logits
+    gathered += _ahead(model, layout, calibration, AHEAD_LIMIT * cluster.gpu.memory_bytes - rest)
     moving = gathered + activations + logits
     return StepMemory(
         params=params,
@@ -76,6 +87,20 @@ def stage_memory(
         base=calibration.base_bytes,
         slack=(calibration.fragmentation - 1) * moving,
     )
+
+
+def _ahead(model: ModelShape, layout: Layout, c: StepCalibration, room: float) -> float:
+    """Gathered inputs of tensor parallelism that live until the device is done with them, where the code leaves them to
+    the allocator and the host is that far ahead. Receiving from another stage waits: that leaves them to warm-up."""
+    if layout.tp == 1 or not layout.sequence_parallel:
+        return 0.0
+    share = 1.0
+    if layout.pp > 1:
+        waits = layout.gpus > AHEAD_PIPELINE_GPUS or layout.tp > AHEAD_PIPELINE_TP
+        share = 0.0 if waits else 1 - 2 / layout.pp
+    tokens = layout.micro_batch * layout.seq_len / layout.cp
+    want = share * c.gathered_ahead * tokens * model.hidden * layout.element_bytes
+    return want if want <= room else max(0.0, room) / 2
 
 
 def layer_activations(model: ModelShape, layout: Layout, *, everything: bool = False) -> float:

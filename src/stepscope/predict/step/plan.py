@@ -143,7 +143,7 @@ def _least_fits(
     smallest = layout if "recompute" in pinned else replace(layout, recompute="full")
     stages = stages_of(model, cluster, smallest, c)
     return all(
-        stage_memory(model, smallest, stage, index, c).total <= MEMORY_LIMIT * cluster.gpu.memory_bytes
+        stage_memory(model, cluster, smallest, stage, index, c).total <= MEMORY_LIMIT * cluster.gpu.memory_bytes
         for index, stage in enumerate(stages)
     )
 

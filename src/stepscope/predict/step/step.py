@@ -112,7 +112,7 @@ def predict_step(
     check(model, cluster, layout)
     c = calibration or StepCalibration()
     stages = stages_of(model, cluster, layout, c)
-    memories = [stage_memory(model, layout, stage, index, c) for index, stage in enumerate(stages)]
+    memories = [stage_memory(model, cluster, layout, stage, index, c) for index, stage in enumerate(stages)]
     fullest = max(range(len(stages)), key=lambda index: memories[index].total)
     budget = _budget(model, cluster, layout, stages, c, simulated=simulated)
     missing = _extrapolated(model, cluster, c)

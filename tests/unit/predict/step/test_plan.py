@@ -52,7 +52,8 @@ def test_what_is_fixed_stays() -> None:
 
 
 def test_the_obvious_layouts_lose_for_a_reason() -> None:
-    reasons = {a.name: a.why for a in plan(find_model("llama3-70b"), CLUSTER, BASE).alternatives}
+    many = Cluster.of("h100-sxm", 32)
+    reasons = {a.name: a.why for a in plan(find_model("llama3-70b"), many, BASE).alternatives}
     assert reasons["DDP"].startswith("does not fit even with mbs=1")
     assert plan(MODEL, CLUSTER, BASE).alternatives[-1].why.split()[1] == "slower"
 

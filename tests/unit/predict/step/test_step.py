@@ -65,6 +65,20 @@ def test_activations_are_those_of_the_paper() -> None:
         assert found / (2048 * 12288 * 96) == pytest.approx(12 + 24 / tp, rel=0.03)
 
 
+def test_inputs_gathered_ahead_of_the_device_are_held_until_memory_runs_short() -> None:
+    def gathered(**given: Any) -> float:
+        layout = Layout(**{"tp": 8, "seq_len": 4096, **given})
+        cluster = Cluster.of("h100-sxm", layout.gpus, network="infiniband-ndr")
+        return predict_step(MODEL, cluster, layout, StepCalibration(gathered_ahead=42)).memory.gathered
+
+    whole = 4096 * MODEL.hidden * 2
+    assert gathered() == pytest.approx(42 * whole)
+    assert gathered(pp=2, global_batch=8) == 0  # receiving waits for the device
+    assert gathered(pp=4, global_batch=8) == pytest.approx(21 * whole)
+    assert gathered(sequence_parallel=False) == 0
+    assert gathered(micro_batch=16, global_batch=16) < 42 * 16 * whole
+
+
 def test_pipeline_bubble_is_the_formula_where_stages_are_equal() -> None:
     deep = replace(find_model("gpt-175b"), vocab=8)
     cluster = Cluster.of("h100-sxm", 8, network="infiniband-ndr")
