@@ -11,7 +11,7 @@ import math
 import statistics
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -45,8 +45,13 @@ Stacks = dict[str, dict[str, float]]
 
 
 class Fit:
-    def __init__(self, rows: Sequence[Asked]) -> None:
-        self.rows = rows
+    """simulated: pipelines pass by pass. codes: those whose own constants are fitted; None: all."""
+
+    def __init__(
+        self, rows: Sequence[Asked], *, simulated: bool = True, codes: Collection[str | None] | None = None
+    ) -> None:
+        self.rows, self.simulated = rows, simulated
+        self.of_stacks = [(code, name) for code, name in OF_STACKS if codes is None or code in codes]
         counts = Counter(self._kind(asked) for asked in rows)
         self.weights = [counts[self._kind(asked)] ** -0.5 for asked in rows]
 
@@ -55,7 +60,7 @@ class Fit:
         return f"{asked.stack or asked.row.source}{' moe' if asked.model.experts else ''}"
 
     def loss(self, c: StepCalibration, stacks: Stacks) -> float:
-        off = (abs(math.log(ratio(asked, c, stacks))) for asked in self.rows)
+        off = (abs(math.log(ratio(asked, c, stacks, simulated=self.simulated))) for asked in self.rows)
         return sum(w * min(x, OUTLIER) for w, x in zip(self.weights, off, strict=True)) / sum(self.weights)
 
     def descend(self, c: StepCalibration, stacks: Stacks, *, rounds: int = 4) -> tuple[StepCalibration, Stacks]:
@@ -63,7 +68,7 @@ class Fit:
         for _ in range(rounds):
             for stack, name in ((None, n) for n in (*FACTORS, *SHARES)):
                 best, c, stacks = self._along(best, c, stacks, stack, name, step)
-            for stack, name in OF_STACKS:
+            for stack, name in self.of_stacks:
                 best, c, stacks = self._along(best, c, stacks, stack, name, 1 + (step - 1) / 2)
             step = 1 + (step - 1) * 0.6
             print(f"# {best:.4f}", file=sys.stderr)
@@ -98,9 +103,10 @@ def moved(name: str, value: float, step: float, *, up: bool, stack: bool) -> flo
     return min(max(value * (step if up else 1 / step), low), high)
 
 
-def ratio(asked: Asked, c: StepCalibration, stacks: Stacks) -> float:
+def ratio(asked: Asked, c: StepCalibration, stacks: Stacks, *, simulated: bool = True) -> float:
     own = replace(c, **dict(stacks.get(asked.stack or "", {})))  # type: ignore[arg-type]
-    return predict_step(asked.model, asked.cluster, asked.layout, own).tokens_per_s_per_gpu / speed(asked)
+    found = predict_step(asked.model, asked.cluster, asked.layout, own, simulated=simulated)
+    return found.tokens_per_s_per_gpu / speed(asked)
 
 
 def family_factors(rows: Sequence[Asked], material: Material) -> dict[str, float]:

@@ -61,11 +61,11 @@ def _ranks(options: Predict) -> int | None:
 
 
 def _published(path: Path) -> list[tuple[Question, Answer]]:
-    """Every question's answer; nothing where the folder has no table of training runs."""
+    """Every question's answer; nothing where the folder has no table in the published layout."""
     if not path.is_dir():
         return []
     material = Material(path)
-    return [(question, question.ask(material)) for question in QUESTIONS] if material.rows else []
+    return [(question, question.ask(material)) for question in QUESTIONS] if material.tables else []
 
 
 def _fields(report: ValidationReport | None, asked: list[tuple[Question, Answer]]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from stepscope.core.errors import UsageError
+from stepscope.core.errors import Unavailable, UsageError
 from stepscope.hardware import Accelerator, find
 from stepscope.predict.collectives.fabrics import Fabric, read_fabric
 from stepscope.predict.collectives.measured_rows import SkipRowError, gpu_key
@@ -22,28 +22,31 @@ from stepscope.predict.step.layout import Layout, errors
 from stepscope.predict.step.model import ModelShape
 
 _MEGATRON: Mapping[str, Any] = {"zero": 1, "reduce_bytes": 2}
+_BEFORE_FLASH: Mapping[str, Any] = {
+    "sequence_parallel": False, "flash": False, "overlap": False, "reduce_bytes": 2,
+}  # fmt: skip
 _HABITS: Mapping[str, Mapping[str, Any]] = {
     "nanotron": {"zero": 0, "balance": "cost", "grad_bytes": 4, "reduce_bytes": 4, "overlap": False},
-    "llm-foundry": {"zero": 3, "reduce_bytes": 2, "sequence_parallel": False},
-    "dgxc": _MEGATRON,
-    "megatron-bridge": _MEGATRON,
-    "megatron-lm": {"sequence_parallel": False, "flash": False, "overlap": False, "reduce_bytes": 2},
-    "bigscience": {"sequence_parallel": False, "flash": False, "overlap": False, "reduce_bytes": 2},
-    "internevo": {"reduce_bytes": 2, "sequence_parallel": False},
-    "torchtitan": {"zero": 3, "reduce_bytes": 4},
-    "torchao": {"zero": 3, "reduce_bytes": 4},
+    "composer": {"zero": 3, "reduce_bytes": 2, "sequence_parallel": False},
+    "megatron": _MEGATRON,
+    "megatron-2021": _BEFORE_FLASH,
+    "fsdp2": {"zero": 3, "reduce_bytes": 4},
+    "ddp": {"flash": False, "sequence_parallel": False, "reduce_bytes": 2},
 }
-"""By the beginning of the source's name: what its code does where the table is silent."""
+"""By the code that ran: what it does where the table is silent."""
+_UNKNOWN: Mapping[str, Any] = {"reduce_bytes": 2}
+"""Gradients travel in the dtype of computation."""
 
-_STACKS: Mapping[str, str] = {
+_OF_SOURCE: Mapping[str, str] = {
     "nanotron": "nanotron", "llm-foundry": "composer", "dgxc": "megatron", "megatron-bridge": "megatron",
-    "megatron-lm": "megatron-2021", "bigscience": "megatron-2021", "torchtitan": "fsdp2", "torchao": "fsdp2",
+    "torchtitan": "fsdp2", "torchao": "fsdp2",
 }  # fmt: skip
-
-_MEGATRON_WORDS = re.compile(r"megatron|nemo|primus", re.IGNORECASE)
-"""In the source's name or the row's notes, where the name says nothing else: Megatron-LM of today."""
+"""The code of sources, by a part of their names; of others the row's own columns tell it (``_code``)."""
 
 _ZERO = ((r"(zero|stage)[ _]?(\d)", None), (r"fsdp|full_shard|hsdp", 3), (r"distopt", 1))
+_BEFORE_H100 = re.compile(r"[VA][18]00", re.IGNORECASE)
+_MEGATRON_WORDS = re.compile(r"megatron|nemo|primus", re.IGNORECASE)
+"""In the source's name or the row's notes, where the name says nothing else: Megatron-LM of today."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +63,16 @@ class Asked:
         """The code that ran the step."""
         if "tokendrop" in self.row.model:  # experts of fixed capacity: no waiting for how many tokens each gets
             return "megatron tokendrop"
-        return next((name for start, name in _STACKS.items() if self.row.source.startswith(start)), None)
+        return _code(self.row)
 
     @property
     def gpu(self) -> str:
         return self.cluster.gpu.key
+
+    @property
+    def padded(self) -> bool:
+        """Its tokens count padding, whose share is not stated."""
+        return self.stack == "ddp"
 
 
 def as_asked(row: TrainingRow) -> Asked | str:
@@ -81,9 +89,18 @@ def as_asked(row: TrainingRow) -> Asked | str:
         return layout
     cluster = Cluster(gpu=gpu, gpus=row.n_gpus, gpus_per_node=row.gpus_per_node, network=_network(row.network, gpu.key))
     wrong = errors(row.shape, cluster, layout)
+    if not wrong and _above_the_peak(row, row.shape, gpu, layout):
+        return "a speed above the GPU's peak"
     if wrong:
         return f"the source's layout cannot be: {re.sub(r'[0-9]+', 'N', wrong[0])}"
     return Asked(row=row, model=row.shape, cluster=cluster, layout=layout)
+
+
+def _above_the_peak(row: TrainingRow, model: ModelShape, gpu: Accelerator, layout: Layout) -> bool:
+    peak = gpu.peak(layout.precision)
+    if isinstance(peak, Unavailable) or row.tokens_per_s is None:
+        return False
+    return model.flop_per_token(layout.seq_len, "no attention") * row.tokens_per_s > peak
 
 
 def as_layout(row: TrainingRow) -> Layout | str:
@@ -102,7 +119,8 @@ def as_layout(row: TrainingRow) -> Layout | str:
     if micro is None or (batch is None and row.grad_accum is None):
         return "batch not stated"
     batch = batch or micro * dp * (row.grad_accum or 1)
-    habits = _habits(row)
+    code = _code(row)
+    habits = dict(_HABITS.get(code or "", _UNKNOWN))
     if zero is not None:
         habits["zero"] = zero
     layout = Layout(
@@ -115,18 +133,30 @@ def as_layout(row: TrainingRow) -> Layout | str:
         layout = replace(layout, shard_group=int(group[1]))
     if "hsdp" in row.sharding.lower() and row.gpus_per_node:
         layout = replace(layout, shard_group=row.gpus_per_node)
-    if row.source.startswith("nanotron") and layout.zero == 0:
+    if code == "nanotron" and layout.zero == 0:
         layout = replace(layout, overlap=True)  # DDP's hooks; its ZeRO-1 reduces after the backward pass
-    if row.source.startswith("nanotron") and layout.pp > 1 and layout.zero == 0 and layout.dp > 1:
+    if code == "nanotron" and layout.pp > 1 and layout.zero == 0 and layout.dp > 1:
         layout = replace(layout, sync_each=True)  # its pipeline engine leaves DDP's hooks on for every micro-batch
     return layout
 
 
-def _habits(row: TrainingRow) -> dict[str, Any]:
-    of_source = next((habit for name, habit in _HABITS.items() if row.source.startswith(name)), None)
-    if of_source is None:
-        of_source = _MEGATRON if _MEGATRON_WORDS.search(f"{row.source} {row.notes}") else {}
-    return dict(of_source)
+def _code(row: TrainingRow) -> str | None:
+    """Of what ran the row, as the source's name, the sharding's words, or precision and recomputation tell it."""
+    known = next((code for name, code in _OF_SOURCE.items() if name in row.source.lower()), None)
+    if known:
+        return known
+    words = f"{row.source} {row.notes}"
+    if row.sharding == "fsdp2":
+        return "fsdp2"
+    if row.sharding == "ddp":
+        return "ddp"
+    if "FULL_SHARD/" in row.sharding:
+        return "composer"
+    if _BEFORE_H100.match(row.accelerator) and "fp16" in row.precision.lower() and row.recompute.startswith("full"):
+        return "megatron-2021"
+    if row.source.startswith("megatron-lm") and _BEFORE_H100.match(row.accelerator):
+        return "megatron-2021"
+    return "megatron" if _MEGATRON_WORDS.search(words) else None
 
 
 def precision_of(row: TrainingRow) -> str | None:

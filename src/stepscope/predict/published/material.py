@@ -19,6 +19,10 @@ SWEEP = 10
 avoided. Only rows within ``NEAR`` of the best speed are graded as predictions, all of them as diagnoses."""
 NEAR = 0.5
 
+PADDED = "share of padding not stated"
+"""Why a row of a data-parallel job only tells how it scales: how much of its tokens is computed, nobody says."""
+
+_LINE = re.compile(r", line \d+| \(.*\)$")
 _RELEASE = re.compile(r"tags (\S+?);|(\d\d\.\d\d(?:\.\d+)?) NeMo Container")
 
 
@@ -29,6 +33,11 @@ class Material:
         self.folder = folder
         self.rows, self.unread = read_training_rows(folder)
         self._steps: dict[str, StepPrediction] = {}
+
+    @property
+    def tables(self) -> bool:
+        """Whether the folder has any table in the published layout."""
+        return bool(self.rows or self.unread or list(self.folder.glob("collectives_*.csv")))
 
     @cached_property
     def questions(self) -> list[tuple[TrainingRow, Asked | str]]:
@@ -52,7 +61,8 @@ class Material:
     def unasked(self) -> Counter[str]:
         """Why the others cannot, rows that ran and printed a speed only."""
         texts = [why for row, why in self.questions if isinstance(why, str) and row.tokens_per_s]
-        return Counter((*self.unread, *texts))
+        unread = [_LINE.sub("", text) for text in self.unread]
+        return Counter((*unread, *texts))
 
     @cached_property
     def timed(self) -> list[Asked]:
@@ -60,7 +70,8 @@ class Material:
 
     @cached_property
     def sweeps(self) -> dict[Hashable, list[Asked]]:
-        return {key: found for key, found in grouped(self.timed, sweep_of).items() if len(found) >= SWEEP}
+        stated = [asked for asked in self.timed if not asked.padded]
+        return {key: found for key, found in grouped(stated, sweep_of).items() if len(found) >= SWEEP}
 
     @cached_property
     def best(self) -> dict[Hashable, float]:
@@ -71,6 +82,17 @@ class Material:
     def near(self) -> list[Asked]:
         """Timed rows without the slow ones of sweeps."""
         return [asked for asked in self.timed if not self.slow(asked)]
+
+    @cached_property
+    def whole(self) -> list[Asked]:
+        """Of those the ones whose speed alone can be predicted."""
+        return [asked for asked in self.near if not asked.padded]
+
+    @cached_property
+    def not_whole(self) -> Counter[str]:
+        """Why rows cannot be predicted, or not from their configuration alone."""
+        found = self.unasked + Counter({PADDED: len(self.near) - len(self.whole)})
+        return Counter({reason: n for reason, n in found.items() if n})
 
     def slow(self, asked: Asked) -> bool:
         return speed(asked) < NEAR * self.best.get(sweep_of(asked), 0.0)

@@ -20,7 +20,11 @@ from stepscope.predict.step.named_models import find_model
 from stepscope.store.files import require_there
 
 _NEEDED = {"source", "row_id", "accelerator", "n_gpus", "model", "tokens_per_s_per_gpu", "step_time_s"}
-_UNIT = {"GB": 1e9, "GiB": 2.0**30, "MiB": 2.0**20, "MB": 1e6, "": 1e9}
+_DATA_PARALLEL = {"source", "row_id", "accelerator", "n_gpus", "model", "batch_per_gpu", "throughput", "unit"}
+_UNIT = {"gb": 1e9, "gib": 2.0**30, "mib": 2.0**20, "mb": 1e6, "": 1e9}
+_MOST_LAYERS = 10_000
+_NEAR_PARAMS = 0.1
+"""Further off, the printed dimensions are not those of a dense model of so many parameters."""
 _LATENT = re.compile(r"MLA \(q_lora (\d+), kv_lora (\d+), qk (\d+)\+(\d+), v (\d+)\)")
 
 
@@ -74,37 +78,68 @@ class TrainingRow:
         return "oom" in self.status or "crash" in self.status
 
 
-def is_training_table(columns: Iterable[str]) -> bool:
-    return set(columns) >= _NEEDED
-
-
 def read_training_rows(folder: Path) -> tuple[list[TrainingRow], list[str]]:
-    """Every row of every table of training runs in ``folder``, and a text for each row with a value that is not a number.
+    """Every row of every table of training runs in ``folder``, and a text for each row that cannot be read.
 
-    Other tables are left alone. Raises DataError for a folder that is not there and files that cannot be read.
+    Tables of data-parallel jobs (their own columns) are read too, others left alone. Raises DataError for a folder that
+    is not there and files that cannot be opened.
     """
     require_there(folder)
     tables = {file: _read(file) for file in sorted(folder.glob("*.csv"))}
-    models = next((rows for file, rows in tables.items() if file.name == "models.csv"), [])
-    shapes = {row["model_key"]: shape for row in models if (shape := _published_shape(row)) is not None}
+    shapes = _shapes(next((rows for file, rows in tables.items() if file.name == "models.csv"), []))
     found: list[TrainingRow] = []
     unread: list[str] = []
     for file, rows in tables.items():
-        if not rows or not is_training_table(rows[0]):
+        columns = set(rows[0]) if rows else set()
+        if not (columns >= _NEEDED or columns >= _DATA_PARALLEL):
             continue
         for line, row in enumerate(rows, start=2):
             try:
-                found.append(_row(row, shapes))
+                found.append(_row(row if columns >= _NEEDED else _data_parallel(row), shapes))
             except ValueError as error:
                 unread.append(f"{file.name}, line {line}: a value that is not a number ({error})")
+            except UsageError as error:
+                unread.append(error.what)
     return found, unread
+
+
+def _shapes(models: Iterable[Mapping[str, str]]) -> dict[str, ModelShape]:
+    """By key; without those that models.csv does not describe in numbers."""
+    found: dict[str, ModelShape] = {}
+    for row in models:
+        try:
+            shape = _published_shape(row)
+        except ValueError:
+            continue
+        if shape is not None:
+            found[shape.name] = shape
+    return found
+
+
+def _data_parallel(row: Mapping[str, str]) -> dict[str, str]:
+    """A row of replicas alone in the columns of the other tables. throughput: of the whole job."""
+    n_gpus, seq_len, per_gpu = (_number(row, column) for column in ("n_gpus", "seq_len", "batch_per_gpu"))
+    unit = row.get("unit") or ""
+    if unit not in ("sequences/s", "tokens/s"):
+        raise UsageError(f"throughput in {unit or 'no unit'}: not a model of tokens")
+    speed, each = _number(row, "throughput"), seq_len if unit == "sequences/s" else 1.0
+    if each is None:
+        raise UsageError("sequence length not stated")
+    accumulated = _number(row, "grad_accum") or 1.0
+    found = {
+        **row, "dp": row["n_gpus"], "tp": "1", "pp": "1", "sharding": "ddp", "micro_batch": row["batch_per_gpu"] or "",
+        "tokens_per_s_per_gpu": f"{speed * each / n_gpus}" if speed and each and n_gpus else "",
+    }  # fmt: skip
+    if per_gpu and n_gpus:
+        found["global_batch"] = f"{per_gpu * accumulated * n_gpus}"
+    return found
 
 
 def _read(file: Path) -> list[dict[str, str]]:
     try:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
+        with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
             return list(csv.DictReader(lines))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, csv.Error) as error:
         raise DataError(f"cannot read {file}", why=str(error)) from error
 
 
@@ -115,6 +150,11 @@ def _number(row: Mapping[str, str], column: str) -> float | None:
         return None
     value = float(text[:-1]) * 1000 if text.endswith("k") else float(text)
     return value if math.isfinite(value) else None
+
+
+def _above_zero(row: Mapping[str, str], column: str) -> float | None:
+    value = _number(row, column)
+    return value if value and value > 0 else None
 
 
 def _whole(row: Mapping[str, str], column: str) -> int | None:
@@ -134,14 +174,16 @@ def _row(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> TrainingRo
         value = _number(row, column)
         return None if value is None else value * 1e12
 
-    n_gpus, seq_len, batch = _whole(row, "n_gpus") or 1, _whole(row, "seq_len"), _whole(row, "global_batch")
-    speed, step = _number(row, "tokens_per_s_per_gpu"), _number(row, "step_time_s")
-    total = _number(row, "tokens_per_s_total")
+    n_gpus, seq_len, batch = _whole(row, "n_gpus"), _whole(row, "seq_len"), _whole(row, "global_batch")
+    if n_gpus is None or n_gpus < 1:
+        raise UsageError("number of GPUs not stated")
+    speed, step = _above_zero(row, "tokens_per_s_per_gpu"), _above_zero(row, "step_time_s")
+    total = _above_zero(row, "tokens_per_s_total")
     if speed is None and total is not None:
         speed = total / n_gpus
     if speed is None and step and seq_len and batch:
         speed = batch * seq_len / step / n_gpus
-    memory = _number(row, "peak_mem_gb")
+    memory, unit = _above_zero(row, "peak_mem_gb"), _UNIT.get(text("mem_unit").lower())
     return TrainingRow(
         source=text("source"), row_id=text("row_id"), hardware=text("hardware"), accelerator=text("accelerator"),
         network=text("inter_node"), n_gpus=n_gpus, gpus_per_node=_whole(row, "gpus_per_node"), model=text("model"),
@@ -152,7 +194,7 @@ def _row(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> TrainingRo
         recompute=text("activation_ckpt"), compiled=text("compile"), tokens_per_s=speed,
         flop_rate=tera("tflops_per_gpu"), mfu=share("mfu_pct"), hfu=share("hfu_pct"),
         convention=text("flops_convention"), peak=tera("peak_tflops_assumed"),
-        memory_bytes=None if memory is None else memory * _UNIT.get(text("mem_unit"), 1e9), status=text("status"),
+        memory_bytes=None if memory is None or unit is None else memory * unit, status=text("status"),
         flags=text("flags"), notes=text("notes"),
     )  # fmt: skip
 
@@ -161,7 +203,9 @@ def _published_shape(row: Mapping[str, str]) -> ModelShape | None:
     """From models.csv; None where a dimension is missing."""
     layers, hidden, heads = _whole(row, "layers"), _whole(row, "hidden"), _whole(row, "heads")
     ffn, vocab = _whole(row, "ffn"), _whole(row, "vocab")
-    if not (layers and hidden and heads and ffn and vocab):
+    if not (layers and hidden and heads and ffn and vocab) or min(layers, hidden, heads, ffn, vocab) < 1:
+        return None
+    if layers > _MOST_LAYERS:
         return None
     attention, notes = row.get("attention", ""), row.get("notes", "")
     found, experts = _LATENT.search(attention), _whole(row, "n_experts") or 0
@@ -194,23 +238,36 @@ def _after(pattern: str, text: str) -> int:
 
 
 def _shape(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> ModelShape | None:
-    """The named model's; a row's own number of layers counts (a proxy). A GPT from its printed dimensions alone."""
+    """The named model's; a row's own number of layers counts (a proxy). Else from the dimensions that the row prints."""
     layers, key = _whole(row, "layers"), (row.get("model_key") or "").strip()
+    if layers is not None and not 0 < layers <= _MOST_LAYERS:
+        return None
     known = shapes.get(key) or _named(key)
     if known is not None:
         return replace(known, layers=layers) if layers else known
     hidden, vocab, name = _whole(row, "hidden"), _whole(row, "vocab"), (row.get("model") or "").strip()
-    if not hidden or not vocab or not name.upper().startswith("GPT"):
+    if not hidden or not vocab or min(hidden, vocab) < 1:
         return None
-    layers = layers or _layers_of(_number(row, "params"), hidden, vocab, _whole(row, "pp") or 1)
-    if not layers:
+    params, heads, ffn = _above_zero(row, "params"), _whole(row, "heads"), _whole(row, "ffn")
+    gpt = name.upper().startswith("GPT")
+    if gpt:
+        layers = layers or _layers_of(params, hidden, vocab, _whole(row, "pp") or 1)
+        heads, ffn = heads or max(1, hidden // 128), ffn or 4 * hidden
+    if not (layers and heads and ffn) or min(heads, ffn) < 1:
         return None
-    heads = _whole(row, "heads") or max(1, hidden // 128)
-    return ModelShape(
+    shape = ModelShape(
         name=name, layers=layers, hidden=hidden, heads=heads, kv_heads=_whole(row, "kv_heads") or heads,
-        head_dim=max(1, hidden // heads), ffn=_whole(row, "ffn") or 4 * hidden, gated=False, vocab=vocab, tied=True,
-        source="the row's own dimensions; MLP of 4 x hidden, tied embedding",
+        head_dim=max(1, hidden // heads), ffn=ffn, gated=not gpt, vocab=vocab, tied=gpt,
+        source="the row's own dimensions; a GPT: MLP of two matrices, tied embedding",
     )  # fmt: skip
+    return shape if gpt or not params else _nearest(shape, params)
+
+
+def _nearest(shape: ModelShape, params: float) -> ModelShape | None:
+    """With two or three matrices an MLP and one or two embeddings, as comes nearest to ``params``; None: none is near."""
+    offered = [replace(shape, gated=gated, tied=tied) for gated in (True, False) for tied in (False, True)]
+    best = min(offered, key=lambda one: abs(one.params - params))
+    return best if abs(best.params / params - 1) <= _NEAR_PARAMS else None
 
 
 def _layers_of(params: float | None, hidden: int, vocab: int, pp: int) -> int | None:

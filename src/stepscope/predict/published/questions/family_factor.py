@@ -11,8 +11,8 @@ from stepscope.predict.step.fitted import FAMILY_FACTOR, gpu_family
 
 
 def ask(material: Material) -> Answer:
-    rows, skipped = [], Counter(material.unasked)
-    for asked in material.near:
+    rows, skipped = [], Counter(material.not_whole)
+    for asked in material.whole:
         factor = FAMILY_FACTOR.get(gpu_family(asked.gpu))
         if factor is None:
             skipped[f"no development row of {gpu_family(asked.gpu)}"] += 1

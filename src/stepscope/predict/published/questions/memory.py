@@ -13,6 +13,9 @@ from stepscope.predict.step.fitted import MEMORY_LIMIT
 ALLOCATED = ("nanotron", "torchtitan", "torchao")
 """Sources that print what torch's allocator counts; others print what the device has in use."""
 
+MOST_MEMORY = 1.3
+"""Of the memory of the accelerator that a row is said to have run on: some tables name another variant's key."""
+
 
 def ask(material: Material) -> Answer:
     rows, skipped = [], Counter[str]()
@@ -21,6 +24,9 @@ def ask(material: Material) -> Answer:
             continue
         if isinstance(asked, str):
             skipped[asked] += 1
+            continue
+        if row.memory_bytes > MOST_MEMORY * asked.cluster.gpu.memory_bytes:
+            skipped["a peak above the GPU's memory"] += 1
             continue
         rows.append(graded(row.source, row.row_id, peak(material, asked), row.memory_bytes, fitted=fitted_on(row)))
     return Answer(rows=tuple(rows), skipped=skipped, extra=out_of_memory(material, skipped))

@@ -17,13 +17,13 @@ def family(asked: Asked) -> Hashable:
 
 
 def ask(material: Material) -> Answer:
-    rows, skipped = [], Counter(material.unasked)
-    dense = [asked for asked in material.near if not asked.model.experts]
+    rows, skipped = [], Counter(material.not_whole)
+    dense = [asked for asked in material.whole if not asked.model.experts]
     for found in grouped(dense, family).values():
         graded = list(in_turn(material, found, "new-layout", apart=True))
         rows += graded
         skipped["no other layout of its model, GPU and number of GPUs"] += len(found) - len(graded)
-    skipped["mixture of experts: a question of its own"] += len(material.near) - len(dense)
+    skipped["mixture of experts: a question of its own"] += len(material.whole) - len(dense)
     return Answer(rows=tuple(rows), skipped=skipped)
 
 
