@@ -16,7 +16,7 @@ from stepscope.instrument.regions import Regions
 from stepscope.instrument.timer import GradientReadiness, NoTimer
 from stepscope.predict.timeline import slowest_of, step_timeline
 from stepscope.predict.transport import transport_of
-from stepscope.rank.backward import MOST_STEPS, backward_profile
+from stepscope.rank.backward import MOST_STEPS, TOGETHER, backward_profile
 from stepscope.rank.loading import Loader
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import ObservedOp, observe
@@ -148,6 +148,56 @@ def test_the_order_is_the_one_that_plans_use(pools: Any, precision: str) -> None
     order = planned.ready_order_autocast or planned.ready_order
     for profile, *_ in pools(2).run(profiled, "ddp", {}, precision):
         assert [r.name for r in profile.ready] == [planned.parameters[i].name for i in order]
+
+
+LATE_S = 0.03
+
+
+def profiled_together(mesh: Mesh, key: str) -> tuple[BackwardProfile, int]:
+    """The profile of a strategy that cannot compute without its collectives, each of which is waited for ``LATE_S`` longer,
+    and the time that all its steps took without that, ns."""
+    cell = cell_of(mesh, key, {}, "fp32", 1)
+    family, spec = WORKLOADS.load("mlp"), SPECS.load(key)
+    numerics = Numerics("fp32", mesh.device)
+    task = MODULES.load("mlp")(family.options(layers=LAYERS), NEEDS, "ce")
+    session = IMPLEMENTATIONS.load(key)(numerics.prepare(task.module), mesh, spec.options(), facts())
+    training = Training(cell, task, session, numerics, NoTimer(), None)
+    rng = np.random.default_rng(0)
+    split = Split(x=rng.standard_normal((64, 12), dtype=np.float32), y=rng.integers(0, 4, 64))
+    sampling = Sampling(num_samples=64, world_size=mesh.world_size, micro_batch=4, accumulation=1, seed=1)
+    spent: list[int] = []
+    wait = torch.distributed.Work.wait
+
+    def late(*args: Any) -> Any:
+        began = time.perf_counter_ns()
+        time.sleep(LATE_S)
+        spent.append(time.perf_counter_ns() - began)
+        return wait(*args)
+
+    torch.distributed.Work.wait = late  # type: ignore[method-assign]
+    began = time.perf_counter_ns()
+    try:
+        with Loader(split, sampling, rank=mesh.rank, device=mesh.device) as loader:
+            found = backward_profile(
+                cell, task, session, numerics, loader.endless(), device=mesh.device, optimizer=training.optimizer,
+                sharded=spec.sharded, together=True,
+            )  # fmt: skip
+    finally:
+        torch.distributed.Work.wait = wait  # type: ignore[method-assign]
+    took = time.perf_counter_ns() - began
+    session.close()
+    numerics.close()
+    assert len(spent) >= 4 * TOGETHER
+    return found, took - sum(spent)
+
+
+@pytest.mark.parametrize("key", ["fsdp2", "zero1"])
+def test_where_something_must_travel_waiting_is_left_out(pools: Any, key: str) -> None:
+    """More than 100 ms of waiting in each step, none of which is computation."""
+    for profile, rest_ns in pools(2).run(profiled_together, key):
+        assert profile.steps == TOGETHER - 1
+        assert 3 * profile.step_ns < rest_ns  # of six steps three or more are as long as the median
+        assert bool(profile.unused) == (key == "fsdp2")
 
 
 def test_a_single_rank_is_profiled_too_and_a_timeline_can_be_made_of_it(pools: Any) -> None:

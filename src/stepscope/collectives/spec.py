@@ -16,13 +16,20 @@ REDUCE_OPS = ("sum", "avg", "max", "min", "product")
 class Cost:
     """Cost of one algorithm in the alpha-beta model, t = steps x alpha + wire_bytes / beta.
 
-    steps(n): messages one after the other on the critical path. wire_factor(n): bytes through the busiest link in one
-    direction / S. source: where the two come from.
+    steps(n): messages one after the other on the critical path. wire_factor(n): bytes on the critical path / S. source:
+    where the two come from. link_factor(n): bytes through the busiest link in one direction / S; None: the same, so that
+    two calls at once take as long as one after the other.
     """
 
     steps: Callable[[int], int]
     wire_factor: Callable[[int], float]
     source: str
+    link_factor: Callable[[int], float] | None = None
+
+    def link_share(self, n: int) -> float:
+        """Share of the busiest link's rate that a call takes on its way, 0 to 1."""
+        wire = self.wire_factor(n)
+        return 1.0 if self.link_factor is None or not wire else min(1.0, self.link_factor(n) / wire)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +61,7 @@ class Collective:
         return asked_bytes // unit * unit
 
     def wire_bytes(self, size_bytes: int, *, world_size: int, algorithm: str) -> float:
-        """Bytes through the busiest link in one direction."""
+        """Bytes on the critical path, one after the other."""
         return size_bytes * self.cost(algorithm).wire_factor(world_size)
 
     def steps(self, *, world_size: int, algorithm: str) -> int:

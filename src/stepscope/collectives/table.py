@@ -200,6 +200,7 @@ _COLLECTIVES = (
             "gloo": Cost(
                 steps=_gloo_broadcast_steps,
                 wire_factor=_gloo_broadcast,
+                link_factor=lambda n: float(math.ceil(math.log2(n))),  # the root's, to its children
                 source="a binomial tree in which a rank sends to all its children at once, so that they share its link; "
                 f"{_MEASURED}: 1.00 S at n = 2, 3.00 S at n = 4",
             ),

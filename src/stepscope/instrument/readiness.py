@@ -21,10 +21,10 @@ class ReadinessTimer:
     not for timed ones. On GPU the times are those of the compute stream, so ``offsets`` waits for the device.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device) -> None:
-        self._inner = step_timer(device)
+    def __init__(self, module: nn.Module, device: torch.device, *, now: Callable[[], int] = perf_counter_ns) -> None:
+        self._inner = step_timer(device, now=now)
         self.clock: ClockName = self._inner.clock
-        self._stamp: Callable[[], Any] = _cuda_stamp if self.clock == "cuda_event" else perf_counter_ns
+        self._stamp: Callable[[], Any] = _cuda_stamp if self.clock == "cuda_event" else now
         self._begin: Any = None
         self._end: Any = None
         self._ready: dict[str, Any] = {}

@@ -189,8 +189,9 @@ class NoTimer:
         return _Known(StepTimes(0, 0, 0, 0, 0, 0, 0))
 
 
-def step_timer(device: torch.device) -> StepTimer:
-    return CudaStepTimer() if device.type == "cuda" else CpuStepTimer()
+def step_timer(device: torch.device, *, now: Callable[[], int] = perf_counter_ns) -> StepTimer:
+    """now: the clock of CPU steps."""
+    return CudaStepTimer() if device.type == "cuda" else CpuStepTimer(now)
 
 
 class GradientReadiness:

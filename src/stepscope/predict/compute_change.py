@@ -46,6 +46,12 @@ def compute_change(job: MeasuredJob, what: WhatIf, *, batch: float) -> Change:
     tail = payload = 1.0
     if what.gpu is not None or what.precision is not None:
         (low, usual, high), tail = _hardware(job, what, assumptions)
+    if what.precision is not None and job.divided:
+        raise UsageError(
+            f"--what-if precision: {job.name} sends activations",
+            why="which of them take another type is not in its plan",
+            fix="ask for another GPU, link or batch, or measure it in that precision",
+        )
     if what.precision is not None and what.precision not in (*MIXED, "fp8"):
         payload = ITEM_BYTES[what.precision] / ITEM_BYTES[job.dtype or "fp32"]
     if batch != 1:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_size
 from stepscope.predict.overlap import Job, run
-from stepscope.predict.transport import STARTUP_BYTES, Transport
+from stepscope.predict.pipeline import PipelineTimeline, StageTime, simulate
+from stepscope.predict.transport import STARTUP_BYTES, Transport, link_share
+from stepscope.records import mesh as meshes
+from stepscope.records.pipeline import PipelineLayout
 
-CommTime = Callable[[str, int], float]
-"""Time of one collective alone, ns, from its op and S."""
+CommTime = Callable[[str, int, int], float]
+"""Time of one collective alone, ns, from its op, S and ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCall:
-    """One collective of the step. ready_ns, needed_ns: progress. time_ns: its transfer as measured; None: of a plan."""
+    """One collective of the step. ready_ns, needed_ns: progress. time_ns: its transfer as measured; None: of a plan.
+
+    group: the mesh dimension whose ranks make it. activations: it carries those, which grow with the batch of a rank.
+    """
 
     op: str
     size_bytes: int
@@ -25,6 +31,47 @@ class JobCall:
     needed_ns: float
     time_ns: float | None = None
     blocking: bool = False
+    group: str = meshes.WORLD
+    activations: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPipeline:
+    """The schedule of a job with stages; ``times`` without messages, of one micro-batch.
+
+    messages: by stage, bytes of a micro-batch's output for the next stage and of its gradient for the one before, 0 where
+    none is sent. reductions: sizes, by rank along the pipeline, that its replicas add up when its schedule is through.
+    rounds: schedules in a step (accumulation).
+    """
+
+    layout: PipelineLayout
+    times: tuple[StageTime, ...]
+    messages: tuple[tuple[int, int], ...]
+    reductions: tuple[tuple[int, ...], ...]
+    rounds: int = 1
+
+    def scaled(self, factor: float) -> JobPipeline:
+        """With computation ``factor`` times as long."""
+        times = tuple(
+            replace(
+                each,
+                forward_ns=each.forward_ns * factor,
+                backward_ns=each.backward_ns * factor,
+                weight_ns=None if each.weight_ns is None else each.weight_ns * factor,
+            )
+            for each in self.times
+        )
+        return replace(self, times=times)
+
+    def simulated(
+        self, message_ns: Callable[[int], float] = lambda _: 0.0, *, half_duplex: bool = False
+    ) -> PipelineTimeline:
+        """One schedule with messages of these times."""
+        times = [
+            replace(each, send_ns=message_ns(ahead) if ahead else 0.0, send_back_ns=message_ns(back) if back else 0.0)
+            for each, (ahead, back) in zip(self.times, self.messages, strict=True)
+        ]
+        return simulate(self.layout, times, half_duplex=half_duplex)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +92,7 @@ class MeasuredJob:
     gpu: key of the hardware table; None: no GPU, or an unknown one. nodes: None: not told. products: share of computation
     that multiplies matrices; None: not told. dtype: what it multiplies in. gradients: what DDP's buckets hold, empty where
     buckets cannot be made anew. points: (ranks, step) of the same job where it was measured, this one included.
+    mesh: how its ranks are arranged (records/mesh.py). pipeline: of a job with stages, whose calls are in it alone.
     """
 
     name: str
@@ -72,7 +120,23 @@ class MeasuredJob:
     network: str | None = None
     gradients: tuple[Gradient, ...] = ()
     points: tuple[tuple[int, float], ...] = ()
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    pipeline: JobPipeline | None = None
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def fixed_ranks(self) -> int:
+        """Ranks of one replica, which stays as it is: a job has a multiple of them."""
+        return self.ranks // self.replicas
+
+    @property
+    def replicas(self) -> int:
+        return meshes.size(self.mesh, self.ranks, meshes.grows(self.mesh))
+
+    def group_size(self, group: str, ranks: int) -> int:
+        """Ranks that call a collective of ``group`` when the job has ``ranks``."""
+        shape = {**self.mesh, meshes.grows(self.mesh): ranks // self.fixed_ranks} if self.mesh else {}
+        return meshes.size(shape, ranks, group)
 
     @property
     def idle_ns(self) -> float:
@@ -81,6 +145,11 @@ class MeasuredJob:
     @property
     def comm_bytes(self) -> int:
         return sum(call.size_bytes for call in self.calls)
+
+    @property
+    def divided(self) -> bool:
+        """Whether ranks share a replica's work: stages or tensor-parallel groups, which send activations."""
+        return self.pipeline is not None or any(call.activations for call in self.calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,28 +161,57 @@ class Replayed:
     comm_ns: float
 
 
-def replayed(job: MeasuredJob, comm_time: CommTime, *, perfect: bool = False) -> Replayed:
-    """The step with every collective at its price. perfect: nothing waits before the end, and all that can hide does."""
-    times = [comm_time(call.op, call.size_bytes) for call in job.calls]
+def replayed(job: MeasuredJob, comm_time: CommTime, *, ranks: int | None = None, perfect: bool = False) -> Replayed:
+    """The step with every collective at its price. ranks: None: as measured. perfect: nothing waits before the end, and all
+    that can hide does."""
+    world = ranks or job.ranks
+    if job.pipeline is not None:
+        return _with_stages(job, job.pipeline, comm_time, world, perfect=perfect)
+    groups = [job.group_size(call.group, world) for call in job.calls]
+    times = [comm_time(call.op, call.size_bytes, group) for call, group in zip(job.calls, groups, strict=True)]
     total = sum(times)
     if perfect:
         step = max(job.length_ns, total)
         return Replayed(step_ns=step, exposed_ns=step - job.length_ns, comm_ns=total)
     jobs = []
-    for call, alone in zip(job.calls, times, strict=True):
-        latency = min(alone, comm_time(call.op, min(STARTUP_BYTES, call.size_bytes)))
+    for call, group, alone in zip(job.calls, groups, times, strict=True):
+        latency = min(alone, comm_time(call.op, min(STARTUP_BYTES, call.size_bytes), group))
+        ready, needed = (min(at, job.length_ns) for at in (call.ready_ns, call.needed_ns))
         jobs.append(
             Job(
-                ready=min(call.ready_ns, job.length_ns),
-                needed=min(call.needed_ns, job.length_ns),
+                ready=ready,
+                needed=needed,
                 blocking=call.blocking,
                 latency=latency,
                 wire=alone - latency,
-                stall=latency if job.transport.startup_stalls else 0.0,
+                link=link_share(call.op, group, backend=job.backend),
+                stall=latency if job.transport.startup_stalls and needed > ready else 0.0,
             )
         )
     waited = run(jobs, job.length_ns, job.transport)
     step = max([job.length_ns + waited, *(each.end for each in jobs)])  # collectives may slow computation, too
+    return Replayed(step_ns=step, exposed_ns=step - job.length_ns, comm_ns=total)
+
+
+def _with_stages(
+    job: MeasuredJob, pipeline: JobPipeline, comm_time: CommTime, world: int, *, perfect: bool
+) -> Replayed:
+    """The schedule is simulated with its messages; when a rank is through with it, its replicas add up their gradients."""
+    replicas, layout = job.group_size("dp", world), pipeline.layout
+
+    def message(size_bytes: int) -> float:
+        return comm_time("send_recv", size_bytes, 2) if size_bytes else 0.0
+
+    line = pipeline.simulated(message, half_duplex=job.backend == "gloo")
+    alone = pipeline.simulated().step_ns
+    reducing = [sum(comm_time("all_reduce", size, replicas) for size in sizes) for sizes in pipeline.reductions]
+    sent = [0.0] * layout.ranks
+    for rank, (ahead, back) in zip(layout.rank_of_stage, pipeline.messages, strict=True):
+        sent[rank] += layout.micro_batches * pipeline.rounds * (message(ahead) + message(back))
+    total = max(out + more for out, more in zip(sent, reducing, strict=True))
+    end = max(ends[-1] + more for ends, more in zip(line.ends_ns, reducing, strict=True))
+    waited = (pipeline.rounds - 1) * (line.step_ns - alone) + end - alone
+    step = max(job.length_ns, total) if perfect else job.length_ns + waited
     return Replayed(step_ns=step, exposed_ns=step - job.length_ns, comm_ns=total)
 
 
@@ -126,7 +224,28 @@ def stretched(job: MeasuredJob, *, body: float, tail: float) -> MeasuredJob:
 
     calls = tuple(replace(c, ready_ns=at(c.ready_ns), needed_ns=at(c.needed_ns)) for c in job.calls)
     gradients = tuple(replace(g, ready_ns=at(g.ready_ns)) for g in job.gradients)
-    return replace(job, length_ns=at(job.length_ns), tail_ns=job.tail_ns * tail, calls=calls, gradients=gradients)
+    pipeline = None if job.pipeline is None else job.pipeline.scaled(body)
+    return replace(
+        job,
+        length_ns=at(job.length_ns),
+        tail_ns=job.tail_ns * tail,
+        calls=calls,
+        gradients=gradients,
+        pipeline=pipeline,
+    )
+
+
+def sending(job: MeasuredJob, *, gradients: float, activations: float) -> MeasuredJob:
+    """``job`` with so many times the bytes in what it sends of either kind."""
+    calls = tuple(
+        replace(c, size_bytes=round(c.size_bytes * (activations if c.activations else gradients))) for c in job.calls
+    )
+    pipeline = job.pipeline and replace(
+        job.pipeline,
+        messages=tuple((round(a * activations), round(b * activations)) for a, b in job.pipeline.messages),
+        reductions=tuple(tuple(round(n * gradients) for n in sizes) for sizes in job.pipeline.reductions),
+    )
+    return replace(job, calls=calls, pipeline=pipeline)
 
 
 def rebucketed(job: MeasuredJob, bucket_bytes: int) -> MeasuredJob:

@@ -20,14 +20,16 @@ _DUST_NS = 1e-3
 class Job:
     """One collective on its way. ready, needed: progress, ns. latency, wire: what is left of its time alone, ns.
 
-    blocking: launched only when nothing else is on its way, and computation waits for it from ``ready`` on. stall: how long
-    starting it stops computation. The rest is filled in as time passes.
+    link: share of the link's rate that it takes alone (:meth:`stepscope.collectives.Cost.link_share`). blocking: launched
+    only when nothing else is on its way, and computation waits for it from ``ready`` on. stall: how long starting it stops
+    computation. The rest is filled in as time passes.
     """
 
     ready: float
     needed: float
     latency: float
     wire: float
+    link: float = 1.0
     blocking: bool = False
     stall: float = 0.0
     ready_at: float = 0.0
@@ -77,7 +79,7 @@ def run(jobs: Sequence[Job], compute_ns: float, transport: Transport) -> float:
         stalled = computing and stall > 0
         compute_rate = (1 / transport.compute_slowdown if active else 1.0) if computing and not stalled else 0.0
         comm_rate = 1 / transport.comm_slowdown if computing else 1.0
-        wire_rate = comm_rate / max(sum(job.latency == 0 for job in active), 1)
+        wire_rate = comm_rate / max(sum(job.link for job in active if job.latency == 0), 1.0)
         steps = [job.latency / comm_rate if job.latency else job.wire / wire_rate for job in active]
         if stalled:
             steps.append(stall)

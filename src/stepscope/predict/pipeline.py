@@ -1,7 +1,8 @@
 """When every rank of a pipeline computes what, from the times of its stages and of the messages between them.
 
 Each rank works through its order (:mod:`stepscope.predict.pipeline_orders`); a forward waits for the stage before, a
-backward for the stage after. Messages travel beside computation, one at a time between two ranks in one direction.
+backward for the stage after. Messages travel beside computation, one at a time between two ranks in one direction;
+where the two directions take turns, one at a time.
 """
 
 from __future__ import annotations
@@ -90,9 +91,12 @@ class PipelineTimeline:
         )
 
 
-def simulate(layout: PipelineLayout, times: Sequence[StageTime]) -> PipelineTimeline:
-    """One step. times: of every stage, or one for all of them. Raises UsageError where the layout has no such schedule."""
-    steps = _steps(layout)
+def simulate(layout: PipelineLayout, times: Sequence[StageTime], *, half_duplex: bool = False) -> PipelineTimeline:
+    """One step. times: of every stage, or one for all of them. half_duplex: messages between two ranks take turns (gloo).
+
+    Raises UsageError where the layout has no such schedule.
+    """
+    steps = _steps(layout, half_duplex)
     stages, m = layout.stages, layout.micro_batches
     of = list(times) * (stages if len(times) == 1 else 1)
     if len(of) != stages:
@@ -142,7 +146,7 @@ def simulate(layout: PipelineLayout, times: Sequence[StageTime]) -> PipelineTime
 
 
 @lru_cache(maxsize=8)
-def _steps(layout: PipelineLayout) -> tuple[list[tuple[int, int, int, int, int, int]], ...]:
+def _steps(layout: PipelineLayout, half_duplex: bool) -> tuple[list[tuple[int, int, int, int, int, int]], ...]:
     """Every rank's actions as places in the tables of ``simulate``; -1: none.
 
     What it needs and gives: (forward: stage, backward: all stages + stage) x micro-batches + micro-batch. Its computation:
@@ -164,7 +168,8 @@ def _steps(layout: PipelineLayout) -> tuple[list[tuple[int, int, int, int, int, 
             return needs, computation, -1, -1, -1, -1
         other = rank_of[to]
         gives = needs + (to - stage) * m
-        return needs, computation, gives, other, message, -1 if other == rank else rank * p + other
+        ends = sorted((rank, other)) if half_duplex else (rank, other)
+        return needs, computation, gives, other, message, -1 if other == rank else ends[0] * p + ends[1]
 
     return tuple([step(rank, action) for action in order] for rank, order in enumerate(pipeline_orders(layout)))
 

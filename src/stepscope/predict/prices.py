@@ -64,7 +64,8 @@ def calibrated_prices(calibration: Calibration, *, backend: str | None, network:
 
     @cache
     def of(op: str, size_bytes: int, ranks: int) -> Price:
-        return _price(time_of(calibration, op, size_bytes, ranks, asked=asked))
+        one_way = replace(asked, pattern="uni") if op == "send_recv" else asked
+        return _price(time_of(calibration, op, size_bytes, ranks, asked=one_way))
 
     worlds = in_words(sorted({fit.world_size for fit in calibration.fits}))
     return Prices(
@@ -82,6 +83,12 @@ def own_prices(job: MeasuredJob, links: Links, *, gpu: str | None = None) -> Pri
     another GPU or link) comes from the tables alone. Without transfers, they are what makes the replay take the measured
     step. gpu: of the question; None: the job's. Raises UsageError where neither the job nor tables say anything.
     """
+    if job.fixed_ranks > 1:
+        raise UsageError(
+            f"{job.name}: its collectives are among parts of its ranks",
+            why="which links those use is not in a run, so neither the tables nor the step can price them",
+            fix="stepscope comm -o COMM, stepscope calibrate COMM, then --calib COMM/calib.json",
+        )
     where = gpu or job.gpu
     table = None if where is None else _table(job, where, links)
     if job.ranks == 1:
@@ -258,7 +265,7 @@ def _fitted(job: MeasuredJob, table: Callable[[str, int, int], Predicted] | None
         return size_bytes * cost.wire_factor(job.ranks)  # 1 ns a byte
 
     def step(factor: float) -> float:
-        return replayed(job, lambda op, size: factor * shape(op, size)).step_ns
+        return replayed(job, lambda op, size, _: factor * shape(op, size)).step_ns
 
     if step(0.0) >= job.step_ns * 0.98:
         raise _nothing(job, why="the step hides all its communication, so it does not show how fast it was")

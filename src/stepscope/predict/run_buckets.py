@@ -8,7 +8,7 @@ from stepscope.core.errors import DataError, UsageError
 from stepscope.predict.calibrated import Asked, time_of
 from stepscope.predict.specs import specs_of
 from stepscope.predict.timeline import CANDIDATES_MB, CommTime, best_bucket, slowest_of, step_timeline
-from stepscope.predict.transport import Transport, transport_of
+from stepscope.predict.transport import Transport, link_share, transport_of
 from stepscope.records.backward import BackwardProfile
 from stepscope.records.calibration import Calibration
 from stepscope.records.cell import CellSpec
@@ -62,6 +62,7 @@ def own_timeline(cell: CellResult, calibration: Calibration, *, transport: Trans
         specs_of(spec).comm_plan,
         _comm_time(spec, calibration),
         transport=transport or transport_of(spec.backend),
+        link=lambda op: link_share(op, spec.world_size, backend=spec.backend),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import takewhile
 from statistics import NormalDist
 
@@ -12,9 +11,10 @@ from stepscope.core.errors import UsageError
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.predict.compute_change import Change, compute_change
-from stepscope.predict.job import MeasuredJob, Replayed, rebucketed, replayed, stretched
+from stepscope.predict.job import MeasuredJob, Replayed, rebucketed, replayed, sending, stretched
 from stepscope.predict.prices import Z80, Prices
 from stepscope.predict.what_if import WhatIf
+from stepscope.records import mesh as meshes
 from stepscope.records.scale_prediction import MeasuredPoint, ScaledStep, ScalePrediction
 from stepscope.records.training import Scaling
 
@@ -41,14 +41,14 @@ def predict_scale(
 ) -> ScalePrediction:
     """The job on each number of ranks. prices: of the question; measured: of the links that the job used, to replay its
     own step with (None: the same). Raises UsageError for a change that the job does not allow."""
-    if not job.calls:
+    if not job.calls and job.pipeline is None:
         raise UsageError(
             f"{job.name}: its step calls no collective",
             why="what it would send to other ranks is not in it, only that each rank would compute as long",
             fix="measure it under DDP or FSDP on 2 ranks; `stepscope predict --model` needs no measurement",
         )
     what, own = what or WhatIf(), measured or prices
-    checked = replayed(job, lambda op, size: own.of(op, size, job.ranks).time_ns)
+    checked = replayed(job, lambda *call: own.of(*call).time_ns)
     ladder = sorted({*gpus, *_doublings(job.ranks, max(gpus))})
     found = {ranks: _step(job, ranks, prices, checked=checked, what=what, scaling=scaling) for ranks in ladder}
     upward = [ranks for ranks in ladder if ranks >= job.ranks]
@@ -109,10 +109,8 @@ def _step(
     batch = (what.batch or 1.0) * (job.ranks / ranks if scaling == "strong" else 1.0)
     change = compute_change(job, what, batch=batch)
     changed = job if what.bucket_bytes is None else rebucketed(job, what.bucket_bytes)
-    if change.payload != 1:
-        changed = replace(
-            changed, calls=tuple(replace(c, size_bytes=round(c.size_bytes * change.payload)) for c in changed.calls)
-        )
+    if change.payload != 1 or (batch != 1 and job.divided):
+        changed = sending(changed, gradients=change.payload, activations=change.payload * batch)
     lag = job.spread_ns * (largest_of(ranks) - largest_of(job.ranks)) + 0.0  # no -0
     low, usual, high = (_length(job, change, body) for body in change.body)
     grown = lag * usual / job.length_ns
@@ -122,7 +120,7 @@ def _step(
     perfect = what.overlap == "perfect"
 
     def at(name: str) -> Replayed:
-        return replayed(moved, lambda op, size: getattr(prices.of(op, size, ranks), name), perfect=perfect)
+        return replayed(moved, lambda *call: getattr(prices.of(*call), name), ranks=ranks, perfect=perfect)
 
     middle = at("time_ns")
     # What the replay of the measured step lacks, or has too much, is neither computation nor its collectives.
@@ -180,6 +178,17 @@ def _straggling_doubt(job: MeasuredJob, grown: float) -> float:
 
 def _always(job: MeasuredJob, gpus: Sequence[int]) -> tuple[str, ...]:
     found = []
+    if job.fixed_ranks > 1 and max(gpus) != job.ranks:
+        shape = meshes.text({name: n for name, n in job.mesh.items() if name != meshes.grows(job.mesh)})
+        found.append(
+            f"more ranks are more replicas of {shape}, which stays as it is; on one replica alone what sharding over "
+            "several would copy was not measured"
+        )
+    if job.pipeline is not None:
+        found.append(
+            f"compute holds the bubble of the {job.pipeline.layout.schedule} schedule with messages that cost nothing; what "
+            "they add to it is in exposed"
+        )
     if max(gpus) != job.ranks:
         found.append(
             "every rank computes and loads as measured: storage that all ranks share, and other jobs on the network, are "
@@ -195,7 +204,15 @@ def _always(job: MeasuredJob, gpus: Sequence[int]) -> tuple[str, ...]:
 
 
 def check_gpus(gpus: Sequence[int], job: MeasuredJob, *, scaling: Scaling) -> None:
-    """Raises UsageError where a global batch cannot be shared by so many ranks."""
+    """Raises UsageError where so many ranks are no whole replicas, or cannot share a global batch."""
+    unit = job.fixed_ranks
+    if odd := [n for n in gpus if n % unit]:
+        shape = meshes.text({name: n for name, n in job.mesh.items() if name != meshes.grows(job.mesh)})
+        raise UsageError(
+            f"{odd[0]} ranks are no multiple of {unit}",
+            why=f"a replica of {job.name} is {shape}, which stays as it was measured",
+            fix=f"ask for {max(1, odd[0] // unit) * unit} or {(odd[0] // unit + 1) * unit}",
+        )
     if scaling == "strong" and job.global_batch is not None:
         over = [n for n in gpus if n > job.global_batch]
         if over:

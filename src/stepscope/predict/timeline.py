@@ -8,7 +8,7 @@ What is left after the end of the backward pass is exposed. Pure: times of colle
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.predict.overlap import Job, run
@@ -63,32 +63,39 @@ def slowest_of(profiles: Sequence[BackwardProfile]) -> BackwardProfile:
 
 
 def step_timeline(
-    profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime, *, transport: Transport
+    profile: BackwardProfile,
+    plan: Sequence[CommOp],
+    comm_time: CommTime,
+    *,
+    transport: Transport,
+    link: Callable[[str], float] = lambda _: 1.0,
 ) -> Timeline:
     """The timeline of one step of a strategy whose collectives are ``plan``, in launch order.
 
-    What each waits for and what waits for it: :func:`stepscope.predict.plan_timing.timings`. A strategy's own copies and
-    casts are not in the model. Raises DataError for a gradient that the profile does not know.
+    What each waits for and what waits for it: :func:`stepscope.predict.plan_timing.timings`. link: share of the link's rate
+    that a call of an op takes alone. A strategy's own copies and casts are not in the model. Raises DataError for a
+    gradient that the profile does not know.
     """
-    jobs = _jobs(profile, plan, comm_time, stalls=transport.startup_stalls)
+    jobs = _jobs(profile, plan, comm_time, link, stalls=transport.startup_stalls)
     marks = [_mark(profile.before_ns), _mark(profile.before_ns + profile.backward_ns)]
     run([*jobs, *marks], float(profile.step_ns), transport)
     begin, end = (mark.ready_at for mark in marks)
-    taken = [
-        (op.phase, job.start, job.end - job.start if job.blocking else 0.0) for op, job in zip(plan, jobs, strict=True)
-    ]
-    inside = sum(time for phase, start, time in taken if phase == "backward" and start < end)
-    following = sum(time for phase, _, time in taken if phase == "optimizer")
+    inside = sum(
+        job.end - job.start
+        for op, job in zip(plan, jobs, strict=True)
+        if job.blocking and op.phase == "backward" and job.start < end
+    )
     ahead = begin - profile.before_ns
     backward = round(end - begin - inside)
     buckets = tuple(_span(i, op, job, begin, backward) for i, (op, job) in enumerate(zip(plan, jobs, strict=True)))
+    following = _covered([bucket for op, bucket in zip(plan, buckets, strict=True) if op.phase == "optimizer"])
     tail = max((b.end_ns for op, b in zip(plan, buckets, strict=True) if "backward" in op.phase), default=0)
     return Timeline(
         before_ns=round(begin),
         backward_ns=backward,
         backward_alone_ns=profile.backward_ns,
         exposed_ns=max(round(inside), tail - backward, 0),
-        after_ns=profile.after_ns + round(following),
+        after_ns=profile.after_ns + following,
         waits_ns=round(ahead + following),
         comm_ns=_covered(buckets),
         buckets=buckets,
@@ -153,7 +160,9 @@ def best_bucket(
     )
 
 
-def _jobs(profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime, *, stalls: bool) -> list[Job]:
+def _jobs(
+    profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime, link: Callable[[str], float], *, stalls: bool
+) -> list[Job]:
     per_byte = {op: _wire_ns_per_byte(op, plan, comm_time) for op in {each.op for each in plan}}
     jobs: list[Job] = []
     for op, timing in zip(plan, timings(profile, plan), strict=True):
@@ -167,7 +176,8 @@ def _jobs(profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime,
                 blocking=timing.blocking,
                 latency=alone - wire,
                 wire=wire,
-                stall=0.0 if timing.blocking else min(stall, alone),
+                link=link(op.op),
+                stall=min(stall, alone) if timing.needed_ns > timing.ready_ns else 0.0,
             )
         )
     return jobs
@@ -205,7 +215,7 @@ def _span(index: int, op: CommOp, job: Job, begin: float, backward_ns: int) -> B
     )
 
 
-def _covered(buckets: Sequence[BucketSpan]) -> int:
+def _covered(buckets: Iterable[BucketSpan]) -> int:
     """Time in which at least one of them runs."""
     covered, reach = 0, 0
     for bucket in sorted(buckets, key=lambda b: b.start_ns):

@@ -6,8 +6,10 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
+from stepscope.predict.calibration import algorithm_of
 from stepscope.records.comm import CommRow
 
 LANES = {"gloo": 2, "nccl": 1}
@@ -27,8 +29,8 @@ STARTUP_BYTES = 4 << 10
 class Transport:
     """How collectives run beside each other and beside the backward pass.
 
-    lanes: how many run at once, in launch order. They share the wire: what of a collective is wire time takes as many
-    times longer as there are others on it, the rest does not.
+    lanes: how many run at once, in launch order. They share the link: what of a collective is wire time takes as many
+    times longer as all of them together ask of its rate, the rest does not.
     compute_slowdown: duration of computation while a collective runs / alone; comm_slowdown: of a collective while the
     backward pass runs / alone. 1 or more.
     startup_stalls: starting a collective is work of the cores that compute, and stops computation for as long as the
@@ -51,6 +53,12 @@ def transport_of(backend: str) -> Transport:
         return Transport(lanes=LANES[backend])
     except KeyError:
         raise UsageError(unknown("backend", backend, LANES)) from None
+
+
+def link_share(op: str, ranks: int, *, backend: str) -> float:
+    """Share of the busiest link's rate that one call takes, 0 to 1: what is left, another call may take at the same time."""
+    spec = COLLECTIVES.load(op)
+    return spec.cost(algorithm_of(spec, backend=backend, pattern=None)).link_share(ranks)
 
 
 def measured_transport(backend: str, rows: Iterable[CommRow], *, op: str = "all_reduce") -> Transport:

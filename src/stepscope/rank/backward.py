@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter_ns
 
 import torch
@@ -23,6 +23,7 @@ from stepscope.rank.precision import Numerics
 from stepscope.rank.sampling import Window
 from stepscope.rank.strategies import PlainSession, Session
 from stepscope.rank.training import Training
+from stepscope.rank.waits import without_waits
 from stepscope.rank.workloads import Task
 from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.cell import CellSpec
@@ -30,6 +31,10 @@ from stepscope.records.cell import CellSpec
 MOST_STEPS = 15
 BUDGET_NS = 2_000_000_000
 """No further step is begun when the longest one so far would not end within it; one step is always made."""
+
+
+TOGETHER = 6
+"""Steps of ranks that wait for each other: as many on each."""
 
 
 class WithoutReductions(PlainSession):
@@ -63,28 +68,36 @@ def backward_profile(
     *,
     device: torch.device,
     optimizer: torch.optim.Optimizer,
+    sharded: bool = False,
+    together: bool = False,
 ) -> BackwardProfile:
     """Profile of at most ``MOST_STEPS`` whole steps; each rank decides for itself, as nothing travels.
 
+    together: something travels (sharded models cannot compute without, zero1 sends parameters): all ranks make
+    ``TOGETHER`` steps, by a clock that stands still while they wait. sharded: gradients have no time of their own.
     windows: without end, at least one in an epoch is full.
     """
-    timer = ReadinessTimer(task.module, device)
-    quiet = Training(cell, task, WithoutReductions(session), numerics, timer, None, optimizer=optimizer)
-    plain = Regions(enabled=False)
-    seen: list[tuple[StepTimes, dict[str, int], int]] = []
-    began, longest = perf_counter_ns(), 0
-    try:
-        for window, batches in windows:
-            if not window.full:
-                continue
-            before = perf_counter_ns()
-            if seen and (len(seen) == MOST_STEPS or before - began + longest > BUDGET_NS):
-                break
-            times = quiet.step(window, batches, plain).pending.times()
-            seen.append((times, *timer.offsets()))
-            longest = max(longest, perf_counter_ns() - before)
-    finally:
-        timer.close()
+    with without_waits() if together else nullcontext(perf_counter_ns) as now:
+        timer = ReadinessTimer(torch.nn.Module() if sharded else task.module, device, now=now)
+        alone = session if sharded else WithoutReductions(session)
+        quiet = Training(cell, task, alone, numerics, timer, None, optimizer=optimizer)
+        plain = Regions(enabled=False)
+        seen: list[tuple[StepTimes, dict[str, int], int]] = []
+        began, longest = perf_counter_ns(), 0
+        try:
+            for window, batches in windows:
+                if not window.full:
+                    continue
+                before = perf_counter_ns()
+                if len(seen) == (TOGETHER if together else MOST_STEPS):
+                    break
+                if seen and not together and before - began + longest > BUDGET_NS:
+                    break
+                times = quiet.step(window, batches, plain).pending.times()
+                seen.append((times, *timer.offsets()))
+                longest = max(longest, perf_counter_ns() - before)
+        finally:
+            timer.close()
     # The first one wakes ranks that have just waited for each other; it stays only where there is hardly another.
     seen = seen[1:] if len(seen) > 3 else seen
     names = [name for name, p in task.module.named_parameters() if p.requires_grad]

@@ -352,7 +352,8 @@ def _conclude(
     if subject.readiness is not None:
         subject.readiness.armed = False
     backward = None
-    if subject.specs.replicated:
+    alone = subject.specs.replicated
+    if alone or (context.mesh.device.type == "cpu" and subject.session.scheduled is None):
         backward = backward_profile(
             cell,
             subject.task,
@@ -361,6 +362,8 @@ def _conclude(
             windows,
             device=context.mesh.device,
             optimizer=subject.training.optimizer,
+            sharded=subject.specs.strategy.sharded,
+            together=not alone,
         )
     pipeline = None
     if subject.session.scheduled is not None:

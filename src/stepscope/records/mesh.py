@@ -47,6 +47,11 @@ def size(mesh: Mapping[str, int], world_size: int, dimension: str) -> int:
     return mesh.get(dimension, 1)
 
 
+def grows(mesh: Mapping[str, int]) -> str:
+    """The dimension along which a job gets more ranks: replicas, each of which stays as it is."""
+    return "dp_replicate" if mesh.keys() & {"dp_replicate", "dp_shard"} else "dp"
+
+
 def coordinates(mesh: Mapping[str, int], world_size: int, rank: int) -> dict[str, int]:
     """Where ``rank`` lies along each dimension of ``full(mesh)``."""
     found = {}

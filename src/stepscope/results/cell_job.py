@@ -5,58 +5,49 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from stepscope.config.network import hosts_of
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.hardware import find
-from stepscope.predict.job import Gradient, JobCall, MeasuredJob
+from stepscope.predict.job import Gradient, JobCall, JobPipeline, MeasuredJob
 from stepscope.predict.plan_timing import timings
 from stepscope.predict.run_buckets import profile_of, same_work
-from stepscope.predict.specs import specs_of
+from stepscope.predict.specs import Specs, specs_of
 from stepscope.predict.transport import Transport, transport_of
+from stepscope.records import mesh as meshes
 from stepscope.records.backward import BackwardProfile
+from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult
+from stepscope.records.samples import StepSample
+from stepscope.results.pipeline_profile import measured_pipeline
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.stats.order import deviation_within, median
+from stepscope.strategies.pipeline import PipelineOptions, message_bytes
 
 
 def job_of_cell(cell: CellResult, others: Sequence[CellResult], *, transport: Transport | None = None) -> MeasuredJob:
     """The job of a finished cell of `bench`; others: cells of its run, for what was measured of it on other ranks.
 
-    Raises UsageError for a strategy without collectives, DataError for a cell without steps or profile.
+    Raises UsageError for a strategy without collectives and for groups that share an emulated host's link, DataError for a
+    cell without steps or profile.
     """
     spec = cell.spec
     steps = common_steps(cell.samples, spec.world_size).full
     if not steps:
         raise DataError(f"cell {spec.cell_id} has no timed steps", fix="run it again, or name another with --cell")
-    # One rank sends nothing; what it would send stands in the plan of two.
-    specs = specs_of(spec if spec.world_size > 1 else replace(spec, world_size=2))
+    specs = specs_of(_replicated(spec))
     if not specs.strategy.collective:
         raise UsageError(
             f"{spec.strategy} sends nothing, on any number of ranks",
-            fix="name a cell of ddp or another data-parallel strategy with --cell",
+            fix="name a cell of ddp or another strategy of several ranks with --cell",
         )
-    apart = sorted({op.group for op in specs.comm_plan} - {"dp", "world"})
-    if apart:
-        raise UsageError(
-            f"{spec.strategy} communicates in groups ({', '.join(apart)}): not predicted from a run yet",
-            why="which of them grow as ranks are added is a decision that the run does not hold",
-            fix="name a cell whose collectives are among all ranks: naive, ddp, zero1, fsdp2",
-        )
-    profile, notes = _profile(cell, others)
-    calls = tuple(
-        JobCall(op=op.op, size_bytes=op.size_bytes, ready_ns=t.ready_ns, needed_ns=t.needed_ns, blocking=t.blocking)
-        for op, t in zip(specs.comm_plan, timings(profile, specs.comm_plan), strict=True)
-    )
-    ready = {each.name: profile.before_ns + min(each.ready_ns, profile.backward_ns) for each in profile.ready}
-    order = sorted(ready.items(), key=lambda item: item[1])
-    sizes = {parameter.name: parameter.size_bytes for parameter in specs.facts.parameters}
+    _require_own_links(spec)
     names = {summary.device_name for summary in cell.summaries}
     entry = find(names.pop()) if spec.device == "cuda" and len(names) == 1 else Unavailable("no GPU")
-    own = [[float(s.step_ns - s.exposed_comm_ns) for s in ranks] for ranks in steps.values()]
-    spread, values, of = deviation_within(own)
+    spread, values, of = _spread(spec, steps.values())
     times = [value for each in slowest(steps, "step_ns").values() for value in each]
-    return MeasuredJob(
+    common = MeasuredJob(
         name=f"{spec.strategy} on {counted(spec.world_size, 'rank')} (cell {spec.cell_id})",
         source="run",
         ranks=spec.world_size,
@@ -66,24 +57,118 @@ def job_of_cell(cell: CellResult, others: Sequence[CellResult], *, transport: Tr
         device="CPU" if spec.device == "cpu" else cell.summaries[0].device_name,
         gpu=None if isinstance(entry, Unavailable) else entry.key,
         step_ns=median(times),
-        length_ns=profile.step_ns,
-        compute_ns=profile.step_ns - profile.data_wait_ns,
+        length_ns=0.0,
+        compute_ns=0.0,
         copies_ns=0.0,
-        input_ns=profile.data_wait_ns,
-        tail_ns=profile.after_ns,
+        input_ns=0.0,
+        tail_ns=0.0,
         spread_ns=spread,
         spread_from=values,
         spread_of=of,
         transport=transport or transport_of(spec.backend),
-        calls=calls,
+        calls=(),
         dtype={"amp_bf16": "bf16", "amp_fp16": "fp16"}.get(spec.precision, spec.precision),
         global_batch=spec.global_batch,
         network=spec.network,
+        points=_points(cell, others),
+        mesh=spec.mesh,
+    )
+    return _staged(cell, common, specs) if spec.strategy == "pipeline" else _planned(cell, others, common, specs)
+
+
+def _replicated(spec: CellSpec) -> CellSpec:
+    """``spec`` on two replicas, where it has one: what those send to each other stands in their plan alone."""
+    if spec.world_size > 1 and meshes.size(spec.mesh, spec.world_size, "dp") > 1:
+        return spec
+    mesh = meshes.canonical({**spec.mesh, "dp": 2}) if spec.mesh else {}
+    return replace(spec, world_size=2 * spec.world_size, mesh=mesh)
+
+
+def _require_own_links(spec: CellSpec) -> None:
+    hosts = hosts_of(spec.network, spec.world_size)
+    if spec.mesh and hosts is not None and hosts < spec.world_size:
+        raise UsageError(
+            f"{spec.strategy} on {meshes.text(spec.mesh)} with several ranks on a host of network {spec.network}",
+            why="some of its groups stay within a host, others share its one link: not in the model",
+            fix="measure it with a host for each rank: --emulate-network without a number of hosts",
+        )
+
+
+def _spread(spec: CellSpec, steps: Iterable[Sequence[StepSample]]) -> tuple[float, int, str]:
+    """Between ranks that do the same work: stages of a pipeline do not."""
+    stages = meshes.size(spec.mesh, spec.world_size, "pp")
+    stage = [meshes.coordinates(spec.mesh, spec.world_size, rank).get("pp", 0) for rank in range(spec.world_size)]
+    own = [
+        [float(s.step_ns - s.exposed_comm_ns) for s, at in zip(ranks, stage, strict=True) if at == each]
+        for ranks in steps
+        for each in range(stages)
+    ]
+    return deviation_within(own)
+
+
+def _planned(cell: CellResult, others: Sequence[CellResult], common: MeasuredJob, specs: Specs) -> MeasuredJob:
+    profile, notes = _profile(cell, others)
+    calls = tuple(
+        JobCall(
+            op=op.op,
+            size_bytes=op.size_bytes,
+            ready_ns=t.ready_ns,
+            needed_ns=t.needed_ns,
+            blocking=t.blocking,
+            group=op.group,
+            activations=bool(op.module) and not op.members,
+        )
+        for op, t in zip(specs.comm_plan, timings(profile, specs.comm_plan), strict=True)
+    )
+    ready = {each.name: profile.before_ns + min(each.ready_ns, profile.backward_ns) for each in profile.ready}
+    order = sorted(ready.items(), key=lambda item: item[1])
+    sizes = {parameter.name: parameter.size_bytes for parameter in specs.facts.parameters}
+    return replace(
+        common,
+        length_ns=profile.step_ns,
+        compute_ns=profile.step_ns - profile.data_wait_ns,
+        input_ns=profile.data_wait_ns,
+        tail_ns=profile.after_ns,
+        calls=calls,
         gradients=tuple(Gradient(ready_ns=float(at), size_bytes=sizes[name]) for name, at in order)
         if "bucket_cap_mb" in specs.strategy.options.model_fields
         else (),
-        points=_points(cell, others),
         notes=notes,
+    )
+
+
+def _staged(cell: CellResult, common: MeasuredJob, specs: Specs) -> MeasuredJob:
+    """A pipeline: its stages as they computed, and what of the step is neither theirs nor communication."""
+    spec, found = cell.spec, measured_pipeline(cell)
+    if found is None:
+        raise DataError(f"cell {spec.cell_id} has no pipeline profile", fix="run it again with this version")
+    assert isinstance(specs.strategy_options, PipelineOptions)
+    plans = [
+        specs.plan_of_rank(at * specs.setting.world_size // found.layout.ranks) for at in range(found.layout.ranks)
+    ]
+    pipeline = JobPipeline(
+        layout=found.layout,
+        times=tuple(replace(each, send_ns=0.0, send_back_ns=0.0) for each in found.times),
+        messages=message_bytes(specs.facts, specs.setting, specs.strategy_options),
+        reductions=tuple(tuple(op.size_bytes for op in plan if op.op == "all_reduce") for plan in plans),
+        rounds=spec.accumulation,
+    )
+    steps = common_steps(cell.samples, spec.world_size).full
+
+    def usual(*phases: str) -> float:
+        """Of the rank that it takes longest."""
+        columns = zip(*steps.values(), strict=True)
+        return max(median([float(sum(getattr(s, phase) for phase in phases)) for s in column]) for column in columns)
+
+    data, after = usual("data_wait_ns"), usual("optimizer_ns", "other_ns")
+    schedules = pipeline.rounds * pipeline.simulated().step_ns
+    return replace(
+        common,
+        length_ns=data + schedules + after,
+        compute_ns=schedules + after,
+        input_ns=data,
+        tail_ns=after,
+        pipeline=pipeline,
     )
 
 
@@ -149,7 +234,8 @@ def _listing(cells: Iterable[CellResult]) -> str:
 
 def _but_for_ranks(cell: CellResult) -> str:
     spec = cell.spec
-    return repr((spec.workload, dict(spec.model), spec.strategy, dict(spec.strategy_options), spec.precision,
+    fixed = {name: n for name, n in spec.mesh.items() if name != meshes.grows(spec.mesh)}
+    return repr((spec.workload, dict(spec.model), spec.strategy, dict(spec.strategy_options), fixed, spec.precision,
                  spec.accumulation, spec.network, spec.batch_rule,
                  spec.micro_batch if spec.batch_rule == "micro_batch" else spec.global_batch))  # fmt: skip
 

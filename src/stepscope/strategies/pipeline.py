@@ -112,14 +112,28 @@ def _messages(facts: ModelFacts, setting: Setting, options: PipelineOptions, alo
         sender, receiver = rank_of[stage], rank_of[stage + 1]
         if sender == receiver:
             continue
-        last = pieces[stage][-1]
-        numel = setting.micro_batch // options.micro_batches * last.output_numel
-        dtype = "bfloat16" if last.autocast and setting.precision == "amp_bf16" else facts.parameters[0].dtype
+        numel, dtype = _message(facts, setting, options, pieces[stage][-1])
         ends = {sender: ("send", "recv"), receiver: ("recv", "send")}.get(along, ())
         for op, phase in zip(ends, ("forward", "backward"), strict=False):
             message = CommOp(op=op, numel=numel, dtype=dtype, phase=phase, group=DIMENSION, blocking=op == "recv")
             found += [message] * options.micro_batches
     return found
+
+
+def _message(facts: ModelFacts, setting: Setting, options: PipelineOptions, last: PieceFact) -> tuple[int, str]:
+    """Elements and type of what a stage that ends with ``last`` hands on for one micro-batch."""
+    numel = setting.micro_batch // options.micro_batches * last.output_numel
+    return numel, "bfloat16" if last.autocast and setting.precision == "amp_bf16" else facts.parameters[0].dtype
+
+
+def message_bytes(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> tuple[tuple[int, int], ...]:
+    """By stage: its output for the stage after, its input's gradient for the one before, of one micro-batch; 0: not sent."""
+    layout = layout_of(setting, options)
+    rank_of, found = layout.rank_of_stage, list[int]()
+    for stage, own in enumerate(stage_pieces(facts, layout, options.split)[:-1]):
+        numel, dtype = _message(facts, setting, options, own[-1])
+        found.append(0 if rank_of[stage] == rank_of[stage + 1] else numel * DTYPE_BYTES[dtype])
+    return tuple(zip([*found, 0], [0, *found], strict=True))
 
 
 def _plan_of_rank(facts: ModelFacts, setting: Setting, options: PipelineOptions, rank: int) -> tuple[CommOp, ...]:

@@ -36,7 +36,8 @@ def _parts(facts: ModelFacts, ranks: int) -> list[list[ParameterFact]]:
 def _broadcast(parameters: list[ParameterFact], dtype: str) -> CommOp:
     numel = sum(p.numel for p in parameters) or 1  # an empty part is sent as one element
     names = tuple(p.name for p in parameters)
-    return CommOp(op="broadcast", numel=numel, dtype=dtype, phase="optimizer", members=names, blocking=True)
+    # All are called before the first one is waited for (ZeroRedundancyOptimizer._sync_params, torch 2.13).
+    return CommOp(op="broadcast", numel=numel, dtype=dtype, phase="optimizer", members=names)
 
 
 def _requires(facts: ModelFacts, setting: Setting, options: Zero1Options) -> str | None:

@@ -100,6 +100,9 @@ def test_gloo_broadcast_shares_the_link_of_a_rank_among_its_children(n: int) -> 
     hops, time = play.gloo_broadcast_hops(n)
     assert steps("broadcast", "gloo", n) == hops == math.floor(math.log2(n))
     assert factor("broadcast", "gloo", n) == float(time)
+    children = math.ceil(math.log2(n))  # of the root, whose link is the busiest: the rest of the time others send
+    share = REGISTRY.load("broadcast").cost("gloo").link_share(n)
+    assert share == pytest.approx(children / float(time) if n > 1 else 1)
 
 
 @pytest.mark.parametrize("n", [1, *range(3, 10)])

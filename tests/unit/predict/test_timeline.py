@@ -85,6 +85,21 @@ def test_two_lanes_share_the_wire() -> None:
     assert [b.end_ns for b in one.buckets] == [30 * MS, 60 * MS]
 
 
+def test_calls_that_leave_some_of_the_link_free_share_it() -> None:
+    half = step_timeline(profile(0, 0), [op("a"), op("b")], wire(30), transport=TWO_LANES, link=lambda _: 0.5)
+    assert [b.end_ns for b in half.buckets] == [30 * MS, 30 * MS]
+    most = step_timeline(profile(0, 0), [op("a"), op("b")], wire(30), transport=TWO_LANES, link=lambda _: 0.75)
+    assert [b.end_ns for b in most.buckets] == [45 * MS, 45 * MS]
+
+
+def test_broadcasts_that_are_called_together_overlap_each_other() -> None:
+    plan = [sharded("broadcast", "optimizer", name, blocking=False) for name in "abcd"]
+    line = step_timeline(profile(20, 40), plan, wire(7), transport=TWO_LANES, link=lambda _: 0.5)
+    assert line.after_ns == (5 + 2 * 7) * MS
+    assert line.waits_ns == 2 * 7 * MS
+    assert line.step_ns == (20 + 40 + 5 + 2 * 7) * MS
+
+
 def test_two_lanes_hide_each_others_latency() -> None:
     both = [
         op("a", kib=1),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests import fake_runs
 from tests.bench_evidence import Made, made, profile
@@ -9,8 +11,14 @@ from tests.calibration_rows import MACHINE, sweep
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.predict.calibration import calibrate
-from stepscope.predict.prices import calibrated_prices
-from stepscope.predict.scale import predict_scale
+from stepscope.predict.job import replayed, sending
+from stepscope.predict.pipeline import StageTime, simulate
+from stepscope.predict.prices import Links, Price, Prices, calibrated_prices, own_prices
+from stepscope.predict.scale import check_gpus, predict_scale
+from stepscope.predict.what_if import WhatIf
+from stepscope.records.cell_result import CellResult
+from stepscope.records.mesh import coordinates
+from stepscope.records.pipeline import PipelineLayout, PipelineProfile
 from stepscope.results.cell_job import choose_cell, job_of_cell
 
 MS = 1_000_000
@@ -56,9 +64,103 @@ def test_a_sharded_cell_computes_as_the_whole_model_beside_it_does() -> None:
         job_of_cell(sharded, [sharded])
 
 
-def test_groups_within_the_job_are_refused() -> None:
-    cell = made("h", strategy="hsdp", world_size=4, global_batch=128, mesh={"dp_replicate": 2, "dp_shard": 2}).result
-    with pytest.raises(UsageError, match="communicates in groups"):
+HYBRID: dict[str, object] = {"strategy": "hsdp", "world_size": 4, "mesh": {"dp_replicate": 2, "dp_shard": 2}}
+TENSOR: dict[str, object] = {
+    "strategy": "tensor_parallel",
+    "workload": "gpt",
+    "model": {"num_layers": 2, "d_model": 64},
+}
+STAGES: dict[str, object] = {
+    "strategy": "pipeline", "workload": "deep_mlp", "model": {"depth": 8, "width": 256}, "loss": "mse",
+    "strategy_options": {"schedule": "gpipe", "micro_batches": 4},
+}  # fmt: skip
+
+
+def costing(**ms: float) -> Prices:
+    """Each op its time, whatever it carries; groups of one send nothing. all_reduce grows with the ranks."""
+
+    def of(op: str, _: int, ranks: int) -> Price:
+        time = 0.0 if ranks < 2 else ms[op] * MS * (ranks - 1 if op == "all_reduce" else 1)
+        return Price(time_ns=time, low_ns=time, high_ns=time)
+
+    return Prices(source="paper", of=of)
+
+
+def test_shards_stay_and_their_replicas_grow() -> None:
+    cell = a_cell("h", **HYBRID, global_batch=128).result
+    job = job_of_cell(cell, [cell])
+    groups = {call.op: call.group for call in job.calls}
+    assert groups == {"all_gather": "dp_shard", "reduce_scatter": "dp_shard", "all_reduce": "dp_replicate"}
+    assert [job.group_size(group, 8) for group in ("dp_shard", "dp_replicate")] == [2, 4]
+    prices = costing(all_gather=2, reduce_scatter=3, all_reduce=1)
+    four, eight = predict_scale(job, [4, 8], prices).steps
+    reductions = sum(call.op == "all_reduce" for call in job.calls)
+    assert eight.comm_ns - four.comm_ns == reductions * 2 * MS  # 4 replicas for 2; shards gather as before
+    assert eight.exposed_ns == eight.comm_ns  # CPU ranks overlap nothing
+    with pytest.raises(UsageError, match="6 ranks are no multiple of 4") as refused:
+        check_gpus([6], replace(job, mesh={"dp_replicate": 1, "dp_shard": 4}), scaling="weak")
+    assert refused.value.fix == "ask for 4 or 8"
+
+
+def test_a_tensor_parallel_job_keeps_its_groups_and_gets_replicas_that_shard() -> None:
+    cell = a_cell("t", **TENSOR, mesh={"tp": 2}, micro_batch=32, global_batch=32).result
+    job = job_of_cell(cell, [cell])
+    tp = [call for call in job.calls if call.group == "tp"]
+    assert {call.group for call in job.calls} == {"tp", "dp"}
+    assert all(call.activations and call.blocking for call in tp)
+    prices = costing(all_gather=1, reduce_scatter=1, all_reduce=2)
+    two, four = predict_scale(job, [2, 4], prices).steps
+    assert two.exposed_ns == 2 * MS * sum(call.op == "all_reduce" for call in tp) + 1 * MS * sum(
+        call.op == "all_gather" for call in tp
+    )
+    assert four.exposed_ns - two.exposed_ns == 1 * MS * (len(job.calls) - len(tp))
+    assert any("replicas of tp2" in text for text in predict_scale(job, [4], prices).assumptions)
+    sizes = [sending(job, gradients=1, activations=0.5).calls[at].size_bytes for at in (0, -1)]
+    assert sizes == [tp[0].size_bytes // 2, job.calls[-1].size_bytes]
+    with pytest.raises(UsageError, match="among parts of its ranks"):
+        own_prices(job, Links())
+
+
+def a_pipeline(**spec: object) -> CellResult:
+    """Stages that take 10 ms forward and 20 ms backward, of a step that loads 1 ms and updates 6."""
+    cell = a_cell("p", **STAGES, **{"mesh": {"pp": 2}, "micro_batch": 8, "global_batch": 8} | spec)
+    layout = PipelineLayout(schedule="gpipe", ranks=2, micro_batches=4)
+    spans = simulate(layout, [StageTime(forward_ns=10 * MS, backward_ns=20 * MS)]).spans()
+    summaries = tuple(
+        replace(
+            summary,
+            backward=None,
+            model_part=at,
+            pipeline=PipelineProfile(
+                layout=layout, split=(5, 4), synced_ns=0, steps=(tuple(s for s in spans if s.rank == at),)
+            ),
+        )
+        for summary in cell.result.summaries
+        for at in [coordinates(cell.result.spec.mesh, cell.result.spec.world_size, summary.rank)["pp"]]
+    )
+    return replace(cell.result, summaries=summaries)
+
+
+def test_a_pipeline_is_its_simulated_schedule_with_priced_messages_and_the_rest_of_its_step() -> None:
+    cell = a_pipeline()
+    job = job_of_cell(cell, [cell])
+    assert job.length_ns == pytest.approx((1 + (4 + 1) * 30 + 6) * MS)  # (m + p - 1) (forward + backward)
+    free = costing(send_recv=0, all_reduce=0)
+    assert replayed(job, lambda *call: free.of(*call).time_ns).exposed_ns == 0
+    prices = costing(send_recv=2, all_reduce=7)
+    two, four = predict_scale(job, [2, 4], prices).steps
+    assert two.exposed_ns == pytest.approx(2 * 2 * MS)  # one message ahead, one back, that nothing hides
+    assert four.exposed_ns - two.exposed_ns == pytest.approx(7 * MS)  # two replicas add up their gradients
+    assert job.pipeline is not None
+    assert [len(sizes) for sizes in job.pipeline.reductions] == [1, 1]
+    assert job.pipeline.messages == ((2 * 256 * 4, 0), (0, 2 * 256 * 4))
+    twice = predict_scale(job, [2], prices, what=WhatIf(batch=2)).steps[0]
+    assert twice.compute_ns == pytest.approx(150 * 1.95 * MS + 6 * MS)
+
+
+def test_ranks_that_share_an_emulated_host_are_refused() -> None:
+    cell = a_pipeline(world_size=4, mesh={"pp": 2, "dp": 2}, global_batch=16, network="1gbit:2")
+    with pytest.raises(UsageError, match="several ranks on a host of network 1gbit:2"):
         job_of_cell(cell, [cell])
 
 

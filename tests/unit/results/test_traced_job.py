@@ -50,7 +50,7 @@ def test_a_sharded_job_on_a_network_that_it_did_not_run_on(
     fast, slow = (sharded(tmp_path / str(r), monkeypatch, r, prefetch=prefetch) for r in (200, 15))
     assert slow.step_ns > 1.5 * fast.step_ns
     for job, other, rate in ((fast, slow, 15), (slow, fast, 200)):
-        found = replayed(job, lambda _, size, rate=rate: LATENCY_NS + size / rate)  # type: ignore[misc]
+        found = replayed(job, lambda _, size, __, rate=rate: LATENCY_NS + size / rate)  # type: ignore[misc]
         assert found.step_ns == pytest.approx(other.step_ns, rel=0.01)
 
 
