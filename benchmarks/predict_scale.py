@@ -36,7 +36,7 @@ SLEEPING = """workload: "python:sleeping:build"
   micro_batch: 4"""
 
 CUT = """workload: gpt
-  model: {d_model: 256, n_heads: 4, num_layers: 4, max_seq_len: 64, vocab_size: 1024}
+  model: {d_model: 128, n_heads: 4, num_layers: 4, max_seq_len: 64, vocab_size: 1024}
   dataset: synthetic
   dataset_options: {samples: 2048}
   micro_batch: 16"""

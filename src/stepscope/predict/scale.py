@@ -209,7 +209,7 @@ def check_gpus(gpus: Sequence[int], job: MeasuredJob, *, scaling: Scaling) -> No
     if odd := [n for n in gpus if n % unit]:
         shape = meshes.text({name: n for name, n in job.mesh.items() if name != meshes.grows(job.mesh)})
         raise UsageError(
-            f"{odd[0]} ranks are no multiple of {unit}",
+            f"{odd[0]} ranks is not a multiple of {unit}",
             why=f"a replica of {job.name} is {shape}, which stays as it was measured",
             fix=f"ask for {max(1, odd[0] // unit) * unit} or {(odd[0] // unit + 1) * unit}",
         )

@@ -97,7 +97,7 @@ def test_shards_stay_and_their_replicas_grow() -> None:
     reductions = sum(call.op == "all_reduce" for call in job.calls)
     assert eight.comm_ns - four.comm_ns == reductions * 2 * MS  # 4 replicas for 2; shards gather as before
     assert eight.exposed_ns == eight.comm_ns  # CPU ranks overlap nothing
-    with pytest.raises(UsageError, match="6 ranks are no multiple of 4") as refused:
+    with pytest.raises(UsageError, match="6 ranks is not a multiple of 4") as refused:
         check_gpus([6], replace(job, mesh={"dp_replicate": 1, "dp_shard": 4}), scaling="weak")
     assert refused.value.fix == "ask for 4 or 8"
 
