@@ -32,6 +32,8 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("fsdp2", {"blocks_per_unit": 2}, "full"),
     ("fsdp2", {}, "selective"),
     ("ddp", {}, "full"),
+    ("tensor_parallel", {}, "none"),
+    ("tensor_parallel", {"sequence_parallel": True, "loss_parallel": True}, "none"),
 )
 
 
@@ -40,10 +42,11 @@ def hold(
 ) -> tuple[dict[str, int], MemoryPlan, PlanCheck, torch.Tensor]:
     family, spec = WORKLOADS.load("gpt"), STRATEGIES.load(key)
     needs = InputNeeds(kind="lm", seq_len=GPT["max_seq_len"], vocab_size=GPT["vocab_size"])
+    mesh = mesh.shaped({"tp": 2} if key == "tensor_parallel" else {})
     model, options = family.options(**GPT), spec.options(**variant)
     facts = family.facts(model, needs, "float32")
     setting = Setting(
-        device="cpu", backend="gloo", world_size=mesh.world_size, precision="fp32", optimizer="adam",
+        device="cpu", backend="gloo", world_size=mesh.world_size, mesh=mesh.shape, precision="fp32", optimizer="adam",
         micro_batch=SAMPLES, activation_checkpointing=mode,
     )  # fmt: skip
     torch.manual_seed(0)
@@ -57,7 +60,7 @@ def hold(
 
     def step() -> None:
         with session.micro_step(last=True):
-            (task.loss_sum(session.trainable(x), x) / SAMPLES / mesh.world_size * session.loss_factor).backward()
+            (task.loss_sum(session.trainable(x), x) / SAMPLES / mesh.data_size * session.loss_factor).backward()
         session.finish()
         optimizer.step()
 

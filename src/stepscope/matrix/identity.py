@@ -25,6 +25,8 @@ def identity(spec: Cell) -> dict[str, Any]:
             document.pop(added)
     if document.get("activation_checkpointing") == "none":
         document.pop("activation_checkpointing")
+    if document.get("model", {}).get("tied") is False:
+        document["model"] = {name: value for name, value in document["model"].items() if name != "tied"}
     return document
 
 

@@ -34,12 +34,13 @@ class CutModule:
 
     style: ``column`` (outputs divided), ``row`` (inputs divided, outputs summed), ``table`` (rows of a look-up table
     divided, outputs summed), ``head`` (column whose outputs are scores), ``norm`` (whole; with sequence parallelism
-    applied to a share of the positions).
+    applied to a share of the positions). tied: the parameter of another module that is its weight.
     """
 
     name: str
     style: str
     positions: int
+    tied: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,19 +49,21 @@ class ParallelPlan:
 
     modules: in the order of use. heads: attention heads, dealt out whole; None: no attention.
     split_at: the module at whose input positions may be divided over the group; None: they may not be.
+    divided_activations: bytes a sample of each kind of ``ModelFacts.activations`` (mode ``none``) that are divided.
     """
 
     modules: tuple[CutModule, ...]
     heads: int | None = None
     split_at: str | None = None
+    divided_activations: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceFact:
     """A part of a model that can be a pipeline stage by itself.
 
-    parameters: names. output_numel: elements that it hands to the next piece, per sample. autocast: whether they are in
-    autocast's dtype under autocast.
+    parameters: names; a tied one is in each piece that uses it. output_numel: elements that it hands to the next piece, per
+    sample. autocast: whether they are in autocast's dtype under autocast.
     """
 
     parameters: tuple[str, ...]

@@ -6,6 +6,7 @@ step, when its schedule is through.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import accumulate, pairwise
 from typing import Literal
 
@@ -73,6 +74,11 @@ def _requires(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> 
         if setting.precision == "amp_fp16"
         else None,
     ]
+    shared = [name for name, uses in Counter(n for p in facts.pieces for n in p.parameters).items() if uses > 1]
+    if shared:
+        found.append(
+            f"{shared[0]} is tied: the first and the last stage would each have it, and torch's stages share no parameter"
+        )
     if not facts.pieces:
         found.append("this workload cannot be cut into stages: choose gpt, mlp or deep_mlp")
     elif blocks < stages:

@@ -87,7 +87,7 @@ def _sized(facts: ModelFacts, plan: ParallelPlan) -> Iterator[tuple[CutModule, i
     """Each module with the width of its inputs and outputs; of a table, its rows and their width."""
     shapes = {p.name: p.shape or () for p in facts.parameters}
     for module in plan.modules:
-        shape = shapes[f"{module.name}.weight"]
+        shape = shapes[module.tied or f"{module.name}.weight"]
         inputs, outputs = shape if module.style == "table" else (shape[-1], shape[0])
         yield module, inputs, outputs
 
@@ -185,11 +185,29 @@ def _by_unit(backward: list[CommOp], norms: list[CommOp], blocks: Sequence[str])
 
 
 def _memory_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> MemoryPlan:
-    del options
     mine, shards = share(facts, setting.size("tp")), setting.size("dp")
-    return (
+    plan = (
         memory(mine, setting) if shards == 1 else _sharded.memory_plan(mine, setting, ShardedOptions(), shards=shards)
     )
+    return replace(plan, activations=_activations(facts, setting, options))
+
+
+def _activations(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> dict[str, int] | None:
+    """Kinds that are divided, and those of a share of the positions or scores, over ``tp``; the rest is whole."""
+    kept, tp = facts.activations.get(setting.activation_checkpointing), setting.size("tp")
+    if (
+        facts.tensor_parallel is None
+        or not kept
+        or setting.activation_checkpointing != "none"
+        or setting.precision.startswith("amp_")
+    ):
+        return None
+    divided = dict(facts.tensor_parallel.divided_activations)
+    if options.sequence_parallel:
+        divided["inputs of norms"] = kept["inputs of norms"]
+    if options.loss_parallel:
+        divided["scores"] = kept["scores"]
+    return {kind: setting.micro_batch * (n - divided.get(kind, 0) * (tp - 1) // tp) for kind, n in kept.items()}
 
 
 STRATEGY = Strategy(

@@ -51,34 +51,55 @@ class Workload:
 class Layer:
     """The parameters of one layer, and what it costs.
 
-    parameters: (name, shape) in registration order.
+    name: of its module. parameters: (name, shape) in registration order.
     ready, ready_autocast: positions in ``parameters`` in the order in which backward makes the gradients ready.
     flops: forward FLOP per sample, 2 per multiply-add of its matrix products; additions of biases, activations,
         norms and table look-ups are not counted.
     positions: vectors per sample that it is applied to.
     cut: how tensor parallelism divides it (styles of :class:`CutModule`); None: not at all.
+    tied: the parameter of another layer that it uses as its weight.
     """
 
+    name: str
     parameters: tuple[tuple[str, tuple[int, ...]], ...]
     ready: tuple[int, ...]
     ready_autocast: tuple[int, ...]
     flops: int = 0
     positions: int = 1
     cut: str | None = None
+    tied: str | None = None
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Names of its parameters, its own and the tied one."""
+        return (*(name for name, _ in self.parameters), *((self.tied,) if self.tied else ()))
 
 
 def linear(
-    name: str, inputs: int, outputs: int, *, bias: bool = True, positions: int = 1, cut: str | None = None
+    name: str,
+    inputs: int,
+    outputs: int,
+    *,
+    bias: bool = True,
+    positions: int = 1,
+    cut: str | None = None,
+    tied: str | None = None,
 ) -> Layer:
-    """``nn.Linear`` applied to ``positions`` vectors per sample."""
+    """``nn.Linear`` applied to ``positions`` vectors per sample. tied: without a bias, and with another's weight."""
+    flops = 2 * inputs * outputs * positions
+    if tied is not None:
+        return Layer(
+            name=name, parameters=(), ready=(), ready_autocast=(), flops=flops, positions=positions, cut=cut, tied=tied
+        )
     weight = (f"{name}.weight", (outputs, inputs))
     # Addmm hands the bias its gradient at once and the weight through one more node, its transpose. Under autocast
     # both pass a cast first, and the weight's is the later one on the tape, so backward reaches it earlier.
     return Layer(
+        name=name,
         parameters=(weight, (f"{name}.bias", (outputs,))) if bias else (weight,),
         ready=(1, 0) if bias else (0,),
         ready_autocast=(0, 1) if bias else (0,),
-        flops=2 * inputs * outputs * positions,
+        flops=flops,
         positions=positions,
         cut=cut,
     )
@@ -87,13 +108,13 @@ def linear(
 def norm(name: str, width: int, *, positions: int = 1, cut: str | None = None) -> Layer:
     """``nn.LayerNorm`` over ``width`` values."""
     parameters = ((f"{name}.weight", (width,)), (f"{name}.bias", (width,)))
-    return Layer(parameters=parameters, ready=(0, 1), ready_autocast=(0, 1), positions=positions, cut=cut)
+    return Layer(name=name, parameters=parameters, ready=(0, 1), ready_autocast=(0, 1), positions=positions, cut=cut)
 
 
 def table(name: str, rows: int, width: int, *, positions: int = 1, cut: str | None = None) -> Layer:
     """``nn.Embedding``: a look-up table of ``rows`` vectors."""
     parameters = ((f"{name}.weight", (rows, width)),)
-    return Layer(parameters=parameters, ready=(0,), ready_autocast=(0,), positions=positions, cut=cut)
+    return Layer(name=name, parameters=parameters, ready=(0,), ready_autocast=(0,), positions=positions, cut=cut)
 
 
 def in_pairs(layers: int) -> list[str | None]:
@@ -104,7 +125,7 @@ def in_pairs(layers: int) -> list[str | None]:
 def piece(layers: Sequence[Layer], output_numel: int, *, extra_flops: int = 0, autocast: bool = False) -> PieceFact:
     """``layers`` as a part of a model that can be a pipeline stage."""
     return PieceFact(
-        parameters=tuple(name for layer in layers for name, _ in layer.parameters),
+        parameters=tuple(name for layer in layers for name in layer.uses),
         output_numel=output_numel,
         forward_flops_per_sample=sum(layer.flops for layer in layers) + extra_flops,
         autocast=autocast,
@@ -122,13 +143,15 @@ def model_facts(
     kept: Mapping[str, Mapping[str, int]] | None = None,
     scores: int = 0,
     recomputed: Mapping[str, int] | None = None,
+    divided: Mapping[str, int] | None = None,
 ) -> ModelFacts:
     """Facts of a model that uses ``layers`` one after the other.
 
     extra_flops: forward FLOP per sample of matrix products without parameters (attention). heads, split_at: of
     :class:`ParallelPlan`. pieces: it can be cut into.
     kept: mode of recomputation -> kind -> elements per sample that autograd keeps, beside the ``scores`` of the loss,
-    in float32 at least. recomputed: mode -> forward FLOP per sample that are done again.
+    in float32 at least. recomputed: mode -> forward FLOP per sample that are done again. divided: elements per sample of
+    each kind that tensor parallelism divides.
     """
     parameters: list[ParameterFact] = []
     ready: list[int] = []
@@ -143,15 +166,21 @@ def model_facts(
         ready_autocast[:0] = [first + i for i in layer.ready_autocast]
         flops += layer.flops
         if layer.cut is not None:
-            name = layer.parameters[0][0].removesuffix(".weight")
-            cuts.append(CutModule(name=name, style=layer.cut, positions=layer.positions))
+            cuts.append(CutModule(name=layer.name, style=layer.cut, positions=layer.positions, tied=layer.tied))
     size = DTYPE_BYTES[dtype]
     return ModelFacts(
         parameters=tuple(parameters),
         ready_order=tuple(ready),
         ready_order_autocast=tuple(ready_autocast),
         forward_flops_per_sample=flops,
-        tensor_parallel=ParallelPlan(modules=tuple(cuts), heads=heads, split_at=split_at) if cuts else None,
+        tensor_parallel=ParallelPlan(
+            modules=tuple(cuts),
+            heads=heads,
+            split_at=split_at,
+            divided_activations={kind: n * size for kind, n in (divided or {}).items()},
+        )
+        if cuts
+        else None,
         pieces=tuple(pieces),
         activations={
             mode: {kind: n * size for kind, n in kinds.items()} | {"scores": scores * max(4, size)}
@@ -223,6 +252,7 @@ def transformer_facts(options: TransformerOptions, head: Layer, *, dtype: str, c
         split_at="blocks.0" if everywhere else None,
         pieces=pieces if everywhere else (),
         kept=_kept(options) if causal else None,
+        divided=_divided(options) if causal else None,
         scores=options.vocab_size * positions,
         recomputed=_recomputed(options, block_flops=sum(layer.flops for layer in layers[2:7]) + attention),
     )
@@ -254,6 +284,17 @@ def _kept(options: TransformerOptions) -> dict[str, dict[str, int]]:
     blocks = options.num_layers * positions
     return {
         mode: dict(ends + Counter({kind: n * blocks for kind, n in kinds.items()})) for mode, kinds in block.items()
+    }
+
+
+def _divided(options: TransformerOptions) -> dict[str, int]:
+    """What a rank of a tensor-parallel group keeps its share of: the heads, the hidden layer, and what goes into the layers
+    whose inputs are divided. Elements per sample."""
+    width, hidden, all_positions = options.d_model, options.feedforward, options.num_layers * options.max_seq_len
+    return {
+        "inputs of linear layers": (width + hidden) * all_positions,
+        "attention": (3 * width + options.n_heads) * all_positions,
+        "activation functions": hidden * all_positions,
     }
 
 

@@ -30,7 +30,8 @@ def facts(options: Options, data: InputNeeds, dtype: str) -> ModelFacts:  # noqa
     ]
     pieces = [piece([layer], options.width, autocast=True) for layer in layers]
     kept = {"none": {"inputs of linear layers": options.depth * options.width}}
-    return model_facts(layers, dtype=dtype, pieces=pieces, kept=kept, scores=options.width)
+    divided = {"inputs of linear layers": options.depth // 2 * options.width}
+    return model_facts(layers, dtype=dtype, pieces=pieces, kept=kept, scores=options.width, divided=divided)
 
 
 def label(options: Options) -> str:

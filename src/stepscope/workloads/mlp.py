@@ -69,7 +69,8 @@ def facts(options: Options, data: InputNeeds, dtype: str) -> ModelFacts:
     ]
     pieces = [piece([layer], outputs, autocast=True) for layer, outputs in zip(layers, sizes[1:], strict=True)]
     kept = {"none": {"inputs of linear layers": sum(sizes[:-1])}}
-    return model_facts(layers, dtype=dtype, pieces=pieces, kept=kept, scores=sizes[-1])
+    divided = {"inputs of linear layers": sum(sizes[1 : len(layers) : 2])}
+    return model_facts(layers, dtype=dtype, pieces=pieces, kept=kept, scores=sizes[-1], divided=divided)
 
 
 def label(options: Options) -> str:

@@ -75,6 +75,9 @@ class TensorParallelSession(PlainSession):
         # A divided layer's output is a view, which this train loop never changes in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         parallelize_module(module, over["tp"], styles(facts.tensor_parallel, options))
+        for tied in (each for each in facts.tensor_parallel.modules if each.tied is not None):
+            # torch divides each use of a weight by itself: both are divided by rows, and become one again
+            module.get_submodule(tied.name).weight = module.get_parameter(str(tied.tied))
         self.replica = (
             ShardedSession(module, mesh, over["dp"], ShardedOptions(), facts.blocks)
             if mesh.data_size > 1

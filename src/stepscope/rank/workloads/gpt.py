@@ -11,10 +11,12 @@ from stepscope.workloads.gpt import Options
 
 
 class Gpt(Transformer):
-    """Token ids [n, s] -> scores of the next token [n, s, vocab_size]; the head has its own weights."""
+    """Token ids [n, s] -> scores of the next token [n, s, vocab_size]."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options, outputs=options.vocab_size, activation=F.gelu, causal=True, head_bias=False)
+        if options.tied:
+            self.head.weight = self.tokens.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.head(self.encode(tokens))  # type: ignore[no-any-return]
