@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -109,3 +110,48 @@ def test_recomputation_changes_neither_collectives_nor_gradients(seen: list[list
         _, _, verdict, gradients = rank[number]
         assert verdict.observed == verdict.expected
         assert torch.allclose(gradients, rank[0][3], rtol=1e-4, atol=1e-6)
+
+
+def hold_stages(mesh: Mesh, variant: dict[str, Any]) -> tuple[dict[str, int], MemoryPlan]:
+    mesh = mesh.shaped({"pp": 2})
+    family, spec = WORKLOADS.load("gpt"), STRATEGIES.load("pipeline")
+    needs = InputNeeds(kind="lm", seq_len=GPT["max_seq_len"], vocab_size=GPT["vocab_size"])
+    model, options = family.options(**GPT), spec.options(micro_batches=4, **variant)
+    facts = family.facts(model, needs, "float32")
+    setting = Setting(
+        device="cpu", backend="gloo", world_size=2, mesh=mesh.shape, precision="fp32", optimizer="adam", micro_batch=8
+    )
+    assert spec.requires(facts, setting, options) is None
+    task = MODULES.load("gpt")(model, needs, "ce")
+    session = IMPLEMENTATIONS.load("pipeline")(task.module, mesh, options, facts)
+    optimizer = session.optimizer(torch.optim.Adam, lr=1e-3)
+    x = torch.randint(64, (8, 8), generator=torch.Generator().manual_seed(1))
+
+    def step() -> None:
+        assert session.scheduled is not None
+        session.scheduled(x, x, task.loss_sum, 1 / 8, nullcontext, lambda _: None)
+        session.finish()
+        optimizer.step()
+
+    step()
+    session.zero_grad()
+    account = TensorAccount(task.module, session.parameters, optimizer)
+    with account.step():
+        step()
+    session.close()
+    return account.sizes, memory_plan(spec, facts, setting, options)
+
+
+@pytest.mark.parametrize("variant", [{"schedule": "gpipe"}, {"schedule": "1f1b"}, {"split": [1, 2]}], ids=str)
+def test_what_the_ranks_of_a_pipeline_hold_is_planned(pools: Any, variant: dict[str, Any]) -> None:
+    ranks = pools(2).run(hold_stages, variant)
+    plan: MemoryPlan = ranks[0][1]
+    sizes = {kind: max(rank[0][kind] for rank in ranks) for kind in ranks[0][0]}
+    planned = {
+        "parameters": plan.parameter_bytes,
+        "gradients": plan.gradient_bytes,
+        "optimizer": plan.optimizer_bytes,
+    }
+    assert {kind: sizes[kind] for kind in planned} == pytest.approx(planned, rel=STATES)
+    assert plan.activations is not None
+    assert sizes["activations"] == pytest.approx(sum(plan.activations.values()), rel=ACTIVATIONS)

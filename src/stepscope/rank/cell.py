@@ -341,7 +341,7 @@ def _conclude(
     plan = subject.specs.plan_of_rank(context.mesh.rank)
     observed = plancheck.observe(one_step, context.mesh, phases=phases)
     check = plancheck.check(plan, observed, backend=cell.backend, messages=subject.session.messages)
-    memory = {} if subject.session.scheduled is not None else _account(cell, subject, windows)
+    memory = _account(cell, subject, windows)
     flight.assert_same_calls(context.control)
     trace: str | None = None
     if context.group.measure.profile:

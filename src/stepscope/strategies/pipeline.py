@@ -7,6 +7,7 @@ step, when its schedule is through.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Literal
 
@@ -168,7 +169,27 @@ def _memory_plan(facts: ModelFacts, setting: Setting, options: PipelineOptions) 
         op.numel * DTYPE_BYTES[op.dtype] for op in _messages(facts, setting, options, along) if op.op == "recv"
     )
     largest = ModelFacts(parameters=tuple(of_rank[along]), ready_order=(), forward_flops_per_sample=0)
-    return memory(largest, setting, communication_bytes=received)
+    plan = memory(largest, setting, communication_bytes=received)
+    return replace(plan, activations=_activations(facts, setting, options))
+
+
+def _activations(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> dict[str, int] | None:
+    """Of the rank that keeps most: what its stage keeps of a micro-batch, times those whose backward pass is still to come
+    when the first one begins: all of them in GPipe, in 1F1B one for this and each later stage."""
+    layout = layout_of(setting, options)
+    if options.schedule not in ("gpipe", "1f1b") or setting.precision.startswith("amp_"):
+        return None
+    if setting.activation_checkpointing != "none" or not all(p.activations for p in facts.pieces):
+        return None
+    samples, stages = setting.micro_batch // options.micro_batches, stage_pieces(facts, layout, options.split)
+    of_stage = []
+    for stage, own in enumerate(stages):
+        flying = (
+            options.micro_batches if options.schedule == "gpipe" else min(options.micro_batches, len(stages) - stage)
+        )
+        kept = sum((Counter(p.activations) for p in own), Counter[str]())
+        of_stage.append({kind: n * samples * flying for kind, n in kept.items()})
+    return max(of_stage, key=lambda kinds: sum(kinds.values()))
 
 
 STRATEGY = Strategy(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from math import prod
@@ -122,13 +122,21 @@ def in_pairs(layers: int) -> list[str | None]:
     return ["column", "row"] * (layers // 2) + [None] * (layers % 2)
 
 
-def piece(layers: Sequence[Layer], output_numel: int, *, extra_flops: int = 0, autocast: bool = False) -> PieceFact:
-    """``layers`` as a part of a model that can be a pipeline stage."""
+def piece(
+    layers: Sequence[Layer],
+    output_numel: int,
+    *,
+    kept: Mapping[str, int],
+    extra_flops: int = 0,
+    autocast: bool = False,
+) -> PieceFact:
+    """``layers`` as a part of a model that can be a pipeline stage. kept: elements a sample that autograd keeps."""
     return PieceFact(
         parameters=tuple(name for layer in layers for name in layer.uses),
         output_numel=output_numel,
         forward_flops_per_sample=sum(layer.flops for layer in layers) + extra_flops,
         autocast=autocast,
+        activations=kept,
     )
 
 
@@ -148,7 +156,7 @@ def model_facts(
     """Facts of a model that uses ``layers`` one after the other.
 
     extra_flops: forward FLOP per sample of matrix products without parameters (attention). heads, split_at: of
-    :class:`ParallelPlan`. pieces: it can be cut into.
+    :class:`ParallelPlan`. pieces: it can be cut into, elements in place of bytes of activations, without the scores.
     kept: mode of recomputation -> kind -> elements per sample that autograd keeps, beside the ``scores`` of the loss,
     in float32 at least. recomputed: mode -> forward FLOP per sample that are done again. divided: elements per sample of
     each kind that tensor parallelism divides.
@@ -168,6 +176,9 @@ def model_facts(
         if layer.cut is not None:
             cuts.append(CutModule(name=layer.name, style=layer.cut, positions=layer.positions, tied=layer.tied))
     size = DTYPE_BYTES[dtype]
+    parts = [replace(p, activations={kind: n * size for kind, n in p.activations.items()}) for p in pieces]
+    if parts:
+        parts[-1] = replace(parts[-1], activations={**parts[-1].activations, "scores": scores * max(4, size)})
     return ModelFacts(
         parameters=tuple(parameters),
         ready_order=tuple(ready),
@@ -181,7 +192,7 @@ def model_facts(
         )
         if cuts
         else None,
-        pieces=tuple(pieces),
+        pieces=tuple(parts),
         activations={
             mode: {kind: n * size for kind, n in kinds.items()} | {"scores": scores * max(4, size)}
             for mode, kinds in (kept or {}).items()
@@ -241,8 +252,15 @@ def transformer_facts(options: TransformerOptions, head: Layer, *, dtype: str, c
     layers += [normed("norm"), head]
     borders[-1] = len(layers)
     attention = attention_flops(num_layers=1, d_model=width, seq_len=positions, causal=causal)
+    kept, ends = _kept(options, "none"), _kept_at_the_end(options)
     pieces = [
-        piece(layers[start:end], positions * width, extra_flops=attention) for start, end in pairwise([0, *borders])
+        piece(
+            layers[start:end],
+            positions * width,
+            kept=kept if end < len(layers) else kept + ends,
+            extra_flops=attention,
+        )
+        for start, end in pairwise([0, *borders])
     ]
     return model_facts(
         layers,
@@ -251,22 +269,25 @@ def transformer_facts(options: TransformerOptions, head: Layer, *, dtype: str, c
         heads=options.n_heads,
         split_at="blocks.0" if everywhere else None,
         pieces=pieces if everywhere else (),
-        kept=_kept(options) if causal else None,
+        kept={mode: _times(_kept(options, mode), options.num_layers) + ends for mode in MODES} if causal else None,
         divided=_divided(options) if causal else None,
         scores=options.vocab_size * positions,
         recomputed=_recomputed(options, block_flops=sum(layer.flops for layer in layers[2:7]) + attention),
     )
 
 
-def _kept(options: TransformerOptions) -> dict[str, dict[str, int]]:
-    """What autograd keeps of a decoder with GELU, elements per sample, by mode of recomputation and kind.
+MODES = ("none", "selective", "full")
+
+
+def _kept(options: TransformerOptions, mode: str) -> Counter[str]:
+    """What autograd keeps of a block with GELU, elements per sample, by kind, with this mode of recomputation.
 
     A norm keeps its input and two statistics a position, attention its three inputs and a sum for each head and position
     (its output is the input of the next layer). ``full`` keeps the inputs of blocks, ``selective`` also what the matrix
     products and attention gave.
     """
-    width, hidden, positions = options.d_model, options.feedforward, options.max_seq_len
-    block = {
+    width, hidden = options.d_model, options.feedforward
+    kinds = {
         "none": {
             "inputs of norms": 2 * (width + 2),
             "inputs of linear layers": 3 * width + hidden,
@@ -280,11 +301,17 @@ def _kept(options: TransformerOptions) -> dict[str, dict[str, int]]:
         },
         "full": {"inputs of blocks": width},
     }
-    ends = Counter({"inputs of norms": (width + 2) * positions, "inputs of linear layers": width * positions})
-    blocks = options.num_layers * positions
-    return {
-        mode: dict(ends + Counter({kind: n * blocks for kind, n in kinds.items()})) for mode, kinds in block.items()
-    }
+    return _times(Counter(kinds[mode]), options.max_seq_len)
+
+
+def _kept_at_the_end(options: TransformerOptions) -> Counter[str]:
+    """The same of the last norm and the head."""
+    width = options.d_model
+    return _times(Counter({"inputs of norms": width + 2, "inputs of linear layers": width}), options.max_seq_len)
+
+
+def _times(kinds: Counter[str], factor: int) -> Counter[str]:
+    return Counter({kind: n * factor for kind, n in kinds.items()})
 
 
 def _divided(options: TransformerOptions) -> dict[str, int]:

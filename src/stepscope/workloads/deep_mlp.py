@@ -28,7 +28,10 @@ def facts(options: Options, data: InputNeeds, dtype: str) -> ModelFacts:  # noqa
         linear(f"layers.{i}", options.width, options.width, bias=options.bias, cut=cut)
         for i, cut in enumerate(in_pairs(options.depth))
     ]
-    pieces = [piece([layer], options.width, autocast=True) for layer in layers]
+    pieces = [
+        piece([layer], options.width, kept={"inputs of linear layers": options.width}, autocast=True)
+        for layer in layers
+    ]
     kept = {"none": {"inputs of linear layers": options.depth * options.width}}
     divided = {"inputs of linear layers": options.depth // 2 * options.width}
     return model_facts(layers, dtype=dtype, pieces=pieces, kept=kept, scores=options.width, divided=divided)

@@ -67,7 +67,10 @@ def facts(options: Options, data: InputNeeds, dtype: str) -> ModelFacts:
         linear(f"layers.{i}", inputs, outputs, cut=cut)
         for i, ((inputs, outputs), cut) in enumerate(zip(pairwise(sizes), in_pairs(len(sizes) - 1), strict=True))
     ]
-    pieces = [piece([layer], outputs, autocast=True) for layer, outputs in zip(layers, sizes[1:], strict=True)]
+    pieces = [
+        piece([layer], outputs, kept={"inputs of linear layers": inputs}, autocast=True)
+        for layer, (inputs, outputs) in zip(layers, pairwise(sizes), strict=True)
+    ]
     kept = {"none": {"inputs of linear layers": sum(sizes[:-1])}}
     divided = {"inputs of linear layers": sum(sizes[1 : len(layers) : 2])}
     return model_facts(layers, dtype=dtype, pieces=pieces, kept=kept, scores=sizes[-1], divided=divided)
