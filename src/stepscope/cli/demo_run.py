@@ -34,8 +34,7 @@ def run(options: Demo) -> int:
         ops="all_reduce,all_gather", sizes="1K:4M:8", ranks="2", budget="1s", output=folder / "comm"
     )  # from what latency decides to what bandwidth decides
     swept = run_comm(seconds_long, printed=False)
-    paths = (folder,) if swept == ExitCode.ALL_CELLS_FAILED else (folder, folder / "comm")
     if not json:
         out().print()
-    reported = run_report(Report(paths=paths, output=folder / "report", title="stepscope demo", json=json))
+    reported = run_report(Report(paths=(folder,), output=folder / "report", title="stepscope demo", json=json))
     return trained or swept or reported

@@ -26,7 +26,7 @@ from stepscope.records.training import TrainingRun
 from stepscope.results.comm_rows import read_comm_rows
 from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence, derived
 from stepscope.results.job_folder import Readers, read_folder
-from stepscope.results.joining import as_given
+from stepscope.results.joining import as_given, join
 from stepscope.results.runs import folder_runs, read_runs
 from stepscope.store.calibration import read_calibration
 from stepscope.store.files import require_there
@@ -97,6 +97,8 @@ def load_sources(
     read = partial(_read_traces, spans=spans, on_trace=on_trace)
     groups: dict[Path, list[Path]] = {}
     for path in paths:
+        if path.parent in paths and RunLayout(path).run.is_file() and RunLayout(path.parent).run.is_file():
+            continue  # it comes with the run that it lies in
         together = len(paths) > 1 and _is_trace_file(path)
         groups.setdefault(path.parent if together else path, []).append(path)
     found = []
@@ -151,7 +153,7 @@ def load_source(
     read = partial(_read_traces, spans=spans, on_trace=on_trace)
     require_there(path)
     if RunLayout(path).run.is_file():
-        return _run_folder(path, cell=cell, read=read if traces else None)
+        return _with_inner_runs(path, _run_folder(path, cell=cell, read=read if traces else None), read, traces=traces)
     if path.is_dir():
         again = partial(load_source, stated=stated, cell=cell, traces=traces, spans=spans, on_trace=on_trace)
         job = partial(_read_captures, spans=spans, on_trace=on_trace)
@@ -246,6 +248,19 @@ def _run_folder(path: Path, *, cell: str | None, read: ReadTraces | None) -> Evi
         flight=tuple(finding for each, _ in results for finding in _flight(layout, each)),
         notes=tuple(notes),
     )
+
+
+def _with_inner_runs(path: Path, outer: Evidence, read: ReadTraces, *, traces: bool) -> Evidence:
+    """``outer`` joined with the run folders directly in it, such as the sweep of collectives of `stepscope demo`."""
+    parts, notes = [outer], []
+    for inner in sorted(file.parent for file in path.glob("*/run.json")):
+        try:
+            parts.append(_run_folder(inner, cell=None, read=read if traces else None))
+        except DataError as error:
+            notes.append(f"{inner}: left out: {error.why or error.what}")
+    names = [path.name, *(part.sources[0].path.name for part in parts[1:])]
+    whole = join(parts, names=names)
+    return replace(whole, notes=(*whole.notes, *notes)) if notes else whole
 
 
 def _name(cell: CellEvidence) -> str:

@@ -80,6 +80,18 @@ def test_a_folder_of_run_folders_is_read_as_they_are(tmp_path: Path) -> None:
     assert "name a run folder" in (refused(tmp_path / "nothing").fix or "")
 
 
+def test_a_run_folder_is_read_with_the_runs_in_it_once(tmp_path: Path) -> None:
+    outer = run_folder(tmp_path / "run").root
+    inner = run_folder(outer / "second").root
+    broken = run_folder(outer / "broken", results=b"").root
+    for found in (load(outer), load_evidence([outer, inner])):
+        assert sorted(run.run_id for run in found.runs) == sorted(
+            f"{of}/{c}" for of in ("run", "second") for c in CELLS
+        )
+        assert [source.path for source in found.sources] == [outer, inner]
+        assert any(note.startswith(f"{broken}: left out: ") for note in found.notes)
+
+
 def test_paths_that_cannot_be_looked_at_are_refused(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -4,7 +4,7 @@ What
 ----
 Impossible: MFU above 1; exposed communication longer than the step; a throughput that contradicts its own step time and
 global batch by half or more; accuracies outside 0 to 1; times of 0 or less. Suspicious: an efficiency above 1.05
-(super-linear speed-up). Each finding names the usual error.
+(super-linear speed-up), unless the speed-up's interval reaches linear. Each finding names the usual error.
 
 Why
 ---
@@ -59,19 +59,27 @@ def check(evidence: Evidence) -> Said:
     finished = [run for run in evidence.runs if run.status == "ok"]
     found = pairs(evidence)
     findings = [
-        *_too_fast(evidence, (pair for pair in found if pair.row.efficiency > MAX_EFFICIENCY.value)),
+        *_too_fast(evidence, (pair for pair in found if _superlinear(pair))),
         *_utilisation(evidence),
         *(finding for run in finished for finding in _of_run(run)),
     ]
     if findings:
         return findings
-    best = max((pair.row.efficiency for pair in found), default=None)
+    best = max(found, key=lambda pair: pair.row.efficiency, default=None)
     looked = counted(len(finished), "run") if finished else "utilisation in traces"
-    return looked + (
-        ""
-        if best is None
-        else f", highest efficiency {format_percent(best)}, limit {format_percent(MAX_EFFICIENCY.value)}"
-    )
+    if best is None:
+        return looked
+    limit = format_percent(MAX_EFFICIENCY.value)
+    looked += f", highest efficiency {format_percent(best.row.efficiency)}, limit {limit}"
+    if best.row.efficiency > MAX_EFFICIENCY.value:
+        looked += f"; not established: {best.speedup_text} includes {best.relative:g}x"
+    return looked
+
+
+def _superlinear(pair: Pair) -> bool:
+    """Whether a speed-up is above linear by more than caches give, and its interval, if there is one, above linear too."""
+    row = pair.row
+    return row.efficiency > MAX_EFFICIENCY.value and (row.low is None or row.low > pair.relative)
 
 
 def _too_fast(evidence: Evidence, found: Iterable[Pair]) -> Iterator[Finding]:

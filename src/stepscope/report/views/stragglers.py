@@ -100,7 +100,7 @@ def chart(data: StragglerChart) -> Spec:
             "gradientLength": 140,
             "gradientThickness": 6,
             "tickCount": 4,
-            "format": "+~g",
+            "format": "+~r",
         },
     }
     span = {"x": {"field": "from", "type": "quantitative"}, "x2": {"field": "to"}, "color": hue}

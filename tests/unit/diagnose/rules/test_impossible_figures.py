@@ -134,3 +134,17 @@ def test_it_names_the_runs_that_nothing_else_may_rate() -> None:
     assert (found.priority, found.wrong_runs) == ("wrong", ("a",))
     (found,) = RULE.check(evidence(run("x", epochs=epochs(seconds=[1.0], accuracy=[78.3]))))
     assert (found.confidence, found.wrong_runs) == ("certain: an accuracy is between 0 and 1", ("x",))
+
+
+def test_an_interval_that_reaches_linear_establishes_no_super_linear_gain() -> None:
+    """A noisy baseline: 3.9x on 2 ranks may be linear."""
+
+    def outcome(spread: float) -> object:
+        base = run("a", samples_per_s=rate(100, spread=spread))
+        return RULE.check(evidence(base, run("b", ranks=2, samples_per_s=rate(390, spread=spread))))
+
+    noisy = outcome(0.5)
+    assert isinstance(noisy, Quiet)
+    assert "highest efficiency 195%" in noisy.looked_at
+    assert "not established: 3.90x (95% interval" in noisy.looked_at
+    assert isinstance(outcome(0.05), tuple)
