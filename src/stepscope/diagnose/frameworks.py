@@ -65,6 +65,13 @@ OPTIONS: dict[str, dict[str, str]] = {
         "fsdp1": "an auto_wrap_policy that also wraps embeddings and the head",
         "accelerate": "fsdp_transformer_layer_cls_to_wrap with the classes of embeddings and head",
     },
+    "wrap blocks": {
+        "fsdp2": "fully_shard(block) for every block before fully_shard(model)",
+        "fsdp1": "an auto_wrap_policy that wraps every block: transformer_auto_wrap_policy",
+        "transformers": 'fsdp="full_shard auto_wrap" with fsdp_config={"transformer_layer_cls_to_wrap": [...]}',
+        "accelerate": "fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP",
+        "lightning": "FSDPStrategy(auto_wrap_policy={Block})",
+    },
     "less copying": {
         "fsdp2": "MixedPrecisionPolicy(param_dtype=torch.bfloat16) halves the gathered bytes; reshard_after_forward=False "
         "copies out once a step; a shard_placement_fn other than Shard(0) copies again",

@@ -105,6 +105,11 @@ def device_name(summary: TraceSummary) -> str | None:
     return next((p.facts.device_name for p in summary.ranks if p.facts.device_name), None)
 
 
+def is_amd_device(summary: TraceSummary) -> bool:
+    """Whether the traces name a device of AMD: nvidia-smi is none of its tools."""
+    return any(word in (device_name(summary) or "") for word in ("AMD", "Instinct", "Radeon"))
+
+
 def waiting_share(summary: TraceSummary) -> float | None:
     """Waiting / all time in collectives that could be split; None when none could."""
     instances = summary.collectives.instances if summary.collectives else ()

@@ -86,7 +86,8 @@ class IdleCause:
     device first; ``data``: because the host was loading data; ``launch_latency``: launched, not yet started,
     the device idle; ``kernel_gap``: queued in time, gap of at most 10 us; ``dependency``: queued in time, longer
     gap; ``unknown``: the launch was not recorded. On CPU jobs: ``data`` and ``outside_operators``. ``long_gap``: of any
-    cause, as in ``LongGap``, and in no other row.
+    cause, as in ``LongGap``, and in no other row. call: the host's call with most of a ``sync``'s or ``host_late``'s time:
+    the one that waited, the one that launched late.
     """
 
     rank: int
@@ -94,6 +95,7 @@ class IdleCause:
     idle_ns: int
     gap_count: int
     largest_ns: int
+    call: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

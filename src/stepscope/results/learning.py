@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from stepscope.records.training import TargetTime, TrainingRun
-from stepscope.results.figures import best_accuracy
+from stepscope.results.figures import best_accuracy, setting
 from stepscope.stats.order import mad
 
 _ROUND, _FINE = (
@@ -107,3 +107,11 @@ def accuracy_noise(run: TrainingRun) -> float | None:
 def epochs_to_loss(run: TrainingRun, loss: float) -> int | None:
     """Epochs until the training loss is first at or below ``loss``; None: it never is."""
     return next((at + 1 for at, value in sorted(losses(run).items()) if value <= loss), None)
+
+
+def lossy(run: TrainingRun) -> bool:
+    """Whether gradients are rounded or compressed on the way: its curve need not be that of exact ones."""
+    hook = run.strategy_options.get("hook") or setting(run.settings, "hook")
+    return (hook is not None and hook != "none") or any(
+        word in (run.strategy or "").lower() for word in ("hook=", "fp16", "bf16", "powersgd")
+    )

@@ -33,11 +33,17 @@ _ON_CPU = {"host_late": "outside_operators"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleGaps:
-    """Every gap in the window's busy time, and the ns of each by cause: arrays of shape (gaps,)."""
+    """Every gap in the window's busy time, and the ns of each by cause: arrays of shape (gaps,).
+
+    calls: index into ``names`` of the host's call that a gap of ``sync`` or ``host_late`` ends with or waits in; NONE for
+    others.
+    """
 
     holes: Spans
     by_cause: dict[str, Ints]
     window: tuple[int, int] = (0, 0)
+    calls: Ints | None = None
+    names: tuple[str, ...] = ()
 
 
 def idle_causes(gaps: IdleGaps, *, rank: int, source: str) -> tuple[IdleCause, ...]:
@@ -49,7 +55,9 @@ def idle_causes(gaps: IdleGaps, *, rank: int, source: str) -> tuple[IdleCause, .
     """
     named = _ON_CPU if source == "cpu_spans" else {}
     return tuple(
-        _cause(rank, named.get(cause, cause), values) for cause, values in gaps.by_cause.items() if values.any()
+        _cause(rank, named.get(cause, cause), values, _main_call(gaps, cause, values))
+        for cause, values in gaps.by_cause.items()
+        if values.any()
     )
 
 
@@ -70,7 +78,7 @@ def idle_gaps(events: Events, activity: Activity, launches: Launches, phases: di
     late = known & (launched > starts)
     late_ns = np.where(late, launched - starts, 0)
     amount = {cause: np.zeros(len(starts), dtype=np.int64) for cause in IDLE_CAUSES}
-    why = _why_late(events, phases["data"], starts, launched, late)
+    why, waited = _why_late(events, phases["data"], starts, launched, late)
     for cause in ("sync", "data", "host_late"):
         mine = why == IDLE_CAUSES.index(cause)
         amount[cause][mine] = late_ns[mine]
@@ -80,25 +88,33 @@ def idle_gaps(events: Events, activity: Activity, launches: Launches, phases: di
     amount["kernel_gap"][queued & short] = (ends - starts)[queued & short]
     amount["dependency"][queued & ~short] = (ends - starts)[queued & ~short]
     amount["unknown"][~known] = (ends - starts)[~known]
-    return IdleGaps(holes=holes, by_cause=amount, window=window)
+    calls = np.where(why == IDLE_CAUSES.index("sync"), waited, np.where(late, events.name[call], NONE))
+    return IdleGaps(holes=holes, by_cause=amount, window=window, calls=calls, names=events.names)
 
 
-def _why_late(events: Events, loading: Spans, starts: Ints, launched: Ints, late: NDArray[np.bool_]) -> Ints:
+def _why_late(
+    events: Events, loading: Spans, starts: Ints, launched: Ints, late: NDArray[np.bool_]
+) -> tuple[Ints, Ints]:
     """For each late gap: sync when the host was still waiting for the device at its start, data when most of the
-    way to the launch was data loading, host_late otherwise. Index into IDLE_CAUSES; NONE for gaps that are not late."""
+    way to the launch was data loading, host_late otherwise. Index into IDLE_CAUSES; NONE for gaps that are not late.
+    Then the name of the call that waited, NONE for gaps of other causes."""
     result = np.full(len(starts), NONE, dtype=np.int64)
     result[late] = IDLE_CAUSES.index("host_late")
     runtime = np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
     waits = runtime & events.named(_SYNC.match)
     waiting = spans.union(events.ts_ns[waits], events.end_ns[waits])
+    names = np.full(len(starts), NONE, dtype=np.int64)
     # The call that waited begins before the gap does and returns inside it.
     at = np.searchsorted(waiting.starts, starts, side="right") - 1
     if len(waiting):
         held = (at >= 0) & (waiting.ends[np.maximum(at, 0)] > starts)
         result[late & held] = IDLE_CAUSES.index("sync")
+        order = np.argsort(events.ts_ns[waits], kind="stable")
+        last = np.searchsorted(events.ts_ns[waits][order], starts, side="right") - 1
+        names[late & held] = events.name[waits][order][np.maximum(last, 0)][late & held]
     in_data = spans.measure_within(loading, starts, np.maximum(launched, starts))
     result[late & (2 * in_data > launched - starts)] = IDLE_CAUSES.index("data")
-    return result
+    return result, names
 
 
 def _on_cpu(holes: Spans, loading: Spans) -> dict[str, Ints]:
@@ -106,11 +122,22 @@ def _on_cpu(holes: Spans, loading: Spans) -> dict[str, Ints]:
     return {"data": in_data, "host_late": holes.ends - holes.starts - in_data}
 
 
-def _cause(rank: int, cause: str, values: NDArray[np.int64]) -> IdleCause:
+def _main_call(gaps: IdleGaps, cause: str, values: Ints) -> str | None:
+    """The host's call with most of this cause's time; None for causes without one."""
+    if gaps.calls is None or cause not in ("sync", "host_late"):
+        return None
+    known = gaps.calls != NONE
+    if not (values * known).any():
+        return None
+    return gaps.names[int(np.bincount(gaps.calls[known], weights=values[known]).argmax())]
+
+
+def _cause(rank: int, cause: str, values: NDArray[np.int64], call: str | None) -> IdleCause:
     return IdleCause(
         rank=rank,
         cause=cause,
         idle_ns=int(values.sum()),
         gap_count=int((values > 0).sum()),
         largest_ns=int(values.max()),
+        call=call,
     )

@@ -15,7 +15,8 @@ whole cache, and the next step has to fill it again.
 Known problems
 --------------
 The history is a ring (`max_entries`). If it is short, its second half may still be the first step, in which the pool
-grows as it should; record steps after the first two. Ever new sequence lengths also keep growing the pool.
+grows as it should; record steps after the first two. Ever new sequence lengths also keep growing the pool. Where a
+request failed, retries come before it: then memory is short, and no call of empty_cache() is blamed.
 
 References
 ----------
@@ -25,6 +26,7 @@ Understanding GPU memory 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from stepscope.core.units import format_bytes_binary, format_percent
@@ -73,6 +75,7 @@ def _finding(memory: MemorySnapshot) -> Finding:
     said += [f"{format_bytes_binary(each.size_bytes)} held at {each.where}" for each in memory.peak_holders[:3]]
     if memory.history_complete:
         said.append("the history begins with an empty pool: it includes part of the first step")
+    full = memory.oom_events > 0
     title = (
         f"the allocator emptied its cache {counted(memory.late_retries, 'time')} in steady state"
         if memory.late_retries
@@ -82,24 +85,38 @@ def _finding(memory: MemorySnapshot) -> Finding:
         severity="problem" if memory.late_retries else "warning",
         title=title,
         evidence=tuple(said),
-        confidence="measured; a retry looks like a call of empty_cache() in the history"
-        if memory.late_retries
-        else "likely: valid if the recording starts after the first steps",
-        advice=(
-            Advice(text="remove torch.cuda.empty_cache() from the loop")
-            if memory.late_retries
-            else Advice(
-                text="if memory grows in every step, tensors are kept: log loss.item(), not loss; detach stored tensors"
-            ),
-            Advice(
-                text="let segments grow in place, so that differing sizes fit",
-                command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-            ),
-            Advice(text="make sizes repeat: pad sequences to few lengths, drop the odd last batch"),
-            Advice(text="free memory: use a smaller micro-batch with accumulation; the global batch stays the same"),
-        ),
+        confidence=_confidence(memory, full=full),
+        advice=tuple(_advice(memory, full=full)),
         subject=name,
     )
+
+
+def _confidence(memory: MemorySnapshot, *, full: bool) -> str:
+    if not memory.late_retries:
+        return "likely: valid if the recording starts after the first steps"
+    if full:
+        return f"measured; {counted(memory.oom_events, 'request')} failed beside it: the memory is full"
+    return "measured; a retry looks like a call of empty_cache() in the history"
+
+
+def _advice(memory: MemorySnapshot, *, full: bool) -> Iterator[Advice]:
+    smaller = Advice(text="free memory: use a smaller micro-batch with accumulation; the global batch stays the same")
+    if full:
+        yield smaller
+    elif memory.late_retries:
+        yield Advice(text="remove torch.cuda.empty_cache() from the loop")
+    else:
+        yield Advice(
+            text="if memory grows in every step, tensors are kept: log loss.item(), not loss; detach stored tensors"
+        )
+    if not memory.expandable_segments:
+        yield Advice(
+            text="let segments grow in place, so that differing sizes fit",
+            command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        )
+    yield Advice(text="make sizes repeat: pad sequences to few lengths, drop the odd last batch")
+    if not full:
+        yield smaller
 
 
 RULE = Rule(

@@ -35,6 +35,9 @@ MIN_DROP = Threshold(
     unit="1 - busbw at the largest size / best busbw",
     source="5 times the half-width of the interval that a measurement aims at (2%)",
 )
+_BUCKETED = ("all_reduce", "reduce_scatter", "all_gather")
+"""Operations whose messages are buckets or units, whose size is an option."""
+
 LEAST_SIZES = Threshold(value=3, unit="sizes of a sweep", source="of two sizes, one is always lower")
 
 
@@ -54,7 +57,7 @@ def check(evidence: Evidence) -> Said:
     drop, name, best, last = found[0]
     return (
         f"{name}: {format_percent(drop)} lower at {format_size(size_of(last))} than at "
-        f"{format_size(size_of(best))}, limit {format_percent(MIN_DROP.value)}beyond noise"
+        f"{format_size(size_of(best))}, limit {format_percent(MIN_DROP.value)} beyond noise"
     )
 
 
@@ -90,7 +93,12 @@ def _finding(drop: float, name: str, best: CommRow, last: CommRow) -> Finding:
         confidence="measured; the cause is unknown",
         advice=(
             Advice(
-                text="find the size where busbw drops, and keep buckets below it",
+                text="find the size where busbw drops"
+                + (
+                    ", and keep buckets below it"
+                    if last.op in _BUCKETED
+                    else ": larger messages in pieces may be faster"
+                ),
                 command=f"stepscope comm --ops {last.op} --sizes {sizes}",
             ),
         ),

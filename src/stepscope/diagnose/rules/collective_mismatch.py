@@ -61,7 +61,8 @@ def _finding(each: FlightFinding) -> Finding:
         severity="problem",
         title=f"{who} called {place} of {group} {_DIFFERENCE[each.kind]}",
         evidence=tuple(said),
-        confidence="certain: both calls are recorded",
+        confidence="certain: both calls are recorded"
+        + ("; as many ranks made either call, so that either may be the wrong one" if _even(each) else ""),
         advice=(
             Advice(text=_where(each.kind)),
             Advice(
@@ -72,6 +73,11 @@ def _finding(each: FlightFinding) -> Finding:
         subject=who,
         priority="wrong",
     )
+
+
+def _even(each: FlightFinding) -> bool:
+    """Whether the other side has no more ranks: then it is named by convention alone."""
+    return len(set(each.called) - set(each.ranks)) <= len(each.ranks)
 
 
 def _where(kind: Kind) -> str:

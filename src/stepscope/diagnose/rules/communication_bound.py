@@ -48,6 +48,7 @@ from stepscope.results.comm_costs import CommCosts, comm_costs
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import PER_EPOCH, exposed_fraction, setting
 from stepscope.results.pairs import Pair, cell_of, name_of, pairs
+from stepscope.results.scaling import shards
 
 MAX_EXPOSED = Threshold(value=0.20, unit="share of the step", source="METRICS, Scaling: efficiency is good above 0.80")
 MAX_EFFICIENCY = Threshold(
@@ -56,6 +57,11 @@ MAX_EFFICIENCY = Threshold(
     source="METRICS, Scaling: poor scaling below; above, other losses may dominate",
 )
 SMALL_BATCH = Threshold(value=32, unit="samples per rank and micro-step", source="document 002: 32 to 128 per GPU")
+MANY_TOKENS = Threshold(
+    value=32 * 512,
+    unit="tokens per rank and micro-step",
+    source="the limits of batch and sequence: as much work as both",
+)
 SHORT_SEQUENCE = Threshold(
     value=512, unit="tokens", source="document 002: 128 tokens did not scale; 512 were assumed to"
 )
@@ -286,7 +292,9 @@ def _gradient_bytes(run: TrainingRun) -> int | None:
 def _causes(evidence: Evidence, run: TrainingRun, latency: float | None) -> tuple[tuple[str, str], ...]:
     """(what is too small, the fact that says so), strongest first; empty: nothing known is small."""
     found = []
-    if run.micro_batch is not None and run.micro_batch < SMALL_BATCH.value:
+    length = _sequence(evidence, run)
+    enough = run.micro_batch is not None and length is not None and run.micro_batch * length >= MANY_TOKENS.value
+    if run.micro_batch is not None and run.micro_batch < SMALL_BATCH.value and not enough:
         found.append(("batch too small", f"{counted(run.micro_batch, 'sample')} per rank and micro-step is small"))
     gradients = run.comm_bytes_per_step or _gradient_bytes(run)
     if latency is not None:
@@ -294,8 +302,7 @@ def _causes(evidence: Evidence, run: TrainingRun, latency: float | None) -> tupl
             found.append(("model too small", f"{format_percent(latency)} of its all-reduce is latency"))
     elif gradients is not None and gradients < SMALL_GRADIENTS.value:
         found.append(("model too small", f"its gradients are {format_size(gradients)}, mostly latency"))
-    length = _sequence(evidence, run)
-    if length is not None and length < SHORT_SEQUENCE.value:
+    if length is not None and length < SHORT_SEQUENCE.value and not enough:
         found.append(("sequence too short", f"sequences of {length} tokens are short"))
     return tuple(found)
 
@@ -388,7 +395,7 @@ def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
             )
         ]
     if run.precision not in ("bf16", "fp16") and not any(cause == "model too small" for cause, _ in cost.causes):
-        advice.append(Advice(text="halve the bytes: a bf16 communication hook on DDP (AMP alone does not cut them)"))
+        advice.append(_fewer_bytes(run))
     advice.append(Advice(text="use fewer ranks: a job that does not scale is cheaper on the ranks that it fills"))
     if not cost.measured:
         advice.insert(
@@ -396,6 +403,17 @@ def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
             Advice(text="measure the communication first", command=None if cell is None else profiled(evidence, cell)),
         )
     return tuple(advice)
+
+
+def _fewer_bytes(run: TrainingRun) -> Advice:
+    """Hooks are DDP's; what is sharded sends its parameters too."""
+    if shards(run.strategy):
+        return Advice(
+            text="halve the bytes: gather and reduce in bf16 (mixed precision of the wrapper; AMP alone does not)"
+        )
+    if any(name in (run.strategy or "") for name in ("tensor", "pipeline")):
+        return Advice(text="halve the bytes: send activations in bf16; keep these groups inside a host")
+    return Advice(text="halve the bytes: a bf16 communication hook on DDP (AMP alone does not cut them)")
 
 
 RULE = Rule(
@@ -409,6 +427,7 @@ RULE = Rule(
         "exposed": MAX_EXPOSED,
         "efficiency": MAX_EFFICIENCY,
         "batch": SMALL_BATCH,
+        "tokens": MANY_TOKENS,
         "sequence": SHORT_SEQUENCE,
         "gradients": SMALL_GRADIENTS,
         "latency": LATENCY_SHARE,

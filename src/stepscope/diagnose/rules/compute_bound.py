@@ -16,7 +16,8 @@ Known problems
 --------------
 A busy device is not an efficient one: MFU shows how efficient the computation is. On CPU jobs operators count as
 computation, including their internal waits. Backward computation that shares cores or memory bandwidth with
-communication takes longer than alone; all of it counts as computation.
+communication takes longer than alone; all of it counts as computation. A cell whose efficiency is poor does not count:
+its computation grew with the ranks.
 
 References
 ----------
@@ -57,7 +58,14 @@ def check(evidence: Evidence) -> Said:
         return Skipped(
             reason="no finished cell on several ranks has step times", command="stepscope bench --preset strong-scaling"
         )
-    good = [each for each in cells if _is_bound(each)]
+    bound = [each for each in cells if _is_bound(each)]
+    slowed = [each for each in bound if _rating(evidence, each) in ("poor", "negative")]
+    good = [each for each in bound if each not in slowed]
+    if slowed and not good:
+        return (
+            f"{slowed[0].name}: {format_percent(min(1.0, _of_step(slowed[0])))} of the step is computation, which grew with "
+            f"the ranks: scaling is {_rating(evidence, slowed[0])}"
+        )
     if not good:
         best = max(cells, key=_of_step)
         return (
@@ -71,6 +79,10 @@ def check(evidence: Evidence) -> Said:
 
 def _of_step(each: TimedCell) -> float:
     return each.share("forward") + each.share("backward_compute") + each.share("optimizer")
+
+
+def _rating(evidence: Evidence, each: TimedCell) -> str | None:
+    return next((row.rating for row in evidence.scaling if row.run_id == each.cell.run.run_id), None)
 
 
 def _is_bound(each: TimedCell) -> bool:

@@ -26,7 +26,7 @@ torch.utils.data.DataLoader: num_workers, persistent_workers, pin_memory, prefet
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.core.words import counted
+from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.cell_shares import over_share
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.frameworks import in_words_of, used_in
@@ -106,10 +106,11 @@ def _advice(evidence: Evidence, cell: TimedCell) -> tuple[Advice, ...]:
                 command=again(evidence, cell.cell, ("pin_memory", True)),
             )
         )
-    advice.append(
-        Advice(text="make a batch cheaper: decode and tokenise in advance, store arrays, read from a local disk")
-    )
-    return tuple(advice)
+    if spec.dataset == "synthetic":
+        text = "synthetic batches are made in memory: check the copy to the device and what else runs on these cores"
+    else:
+        text = "make a batch cheaper: decode and tokenise in advance, store arrays, read from a local disk"
+    return (*advice, Advice(text=text))
 
 
 def _on(value: bool) -> str:
@@ -129,14 +130,25 @@ def _look(job: TraceEvidence) -> Said:
         f"{idles} {part} of the time while the host loads data",
         () if part.spread else ("idle time inside the data loader's annotation",),
         confidence="measured from operators" if on_cpu else "measured from launches and their kernels",
-        advice=(
-            Advice(
-                text="use more DataLoader workers, persistent_workers=True, pin_memory=True, prefetch_factor",
-                command=trace_command(job, "--show phases,idle"),
-            ),
-            *in_words_of("loader workers", used_in(job.summary)),
-            Advice(text="decode and augment in advance, or on the device"),
+        advice=_of_loader(job, [p.facts.rank for p in ranks if idle_share(p, "data") >= WORTH], len(ranks)),
+    )
+
+
+def _of_loader(job: TraceEvidence, waiting: list[int], ranks: int) -> tuple[Advice, ...]:
+    """Where few ranks wait the loader is fast enough, and something is wrong on those."""
+    look = trace_command(job, "--show phases,idle")
+    if 2 * len(waiting) <= ranks and ranks > 1:
+        who = f"{plural(len(waiting), 'rank')} {in_words(waiting)}"
+        text = (
+            f"only {who} of {ranks} wait{'s' * (len(waiting) == 1)}: check storage, cores and share of the data there"
+        )
+        return (Advice(text=text, command=look),)
+    return (
+        Advice(
+            text="use more DataLoader workers, persistent_workers=True, pin_memory=True, prefetch_factor", command=look
         ),
+        *in_words_of("loader workers", used_in(job.summary)),
+        Advice(text="decode and augment in advance, or on the device"),
     )
 
 

@@ -45,6 +45,10 @@ _WORTH = Threshold(
     value=0.05, unit="share of the steps", source="stepscope's choice, 2026-11: a smaller cap takes one argument"
 )
 
+SMALL = Threshold(
+    value=1 << 20, unit="bytes", source="8 A100 and 8 H100, nccl-tests logs: half of an all-reduce of 1 MiB is latency"
+)
+
 Step = dict[int, list[BucketRow]]
 """The buckets of one step by index, one row per rank."""
 
@@ -85,7 +89,15 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
         ),
         *in_words_of("bucket size", used_in(job.summary) - {"ddp"}),
     ]
-    if members is not None and len(members) == 1:
+    if sizes and max(sizes) < SMALL.value:
+        evidence.append("it is small: its time is latency, or it queues behind the buckets before it")
+        advice = [
+            Advice(
+                text="a smaller cap does not help; use larger buckets, so that fewer of them queue, or accumulation",
+                command=trace_command(job, "--show buckets,overlap"),
+            )
+        ]
+    elif members is not None and len(members) == 1:
         evidence.append(f"the bucket is one gradient of shape {members[0]}: DDP does not split a parameter")
         advice = [
             Advice(
@@ -129,5 +141,5 @@ RULE = Rule(
     needs=("traces",),
     look_at_job=_look,
     protocol=3,
-    thresholds={"of exposed": _HALF, "of the step": _WORTH},
+    thresholds={"of exposed": _HALF, "of the step": _WORTH, "small": SMALL},
 )

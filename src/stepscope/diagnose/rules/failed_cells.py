@@ -97,7 +97,9 @@ def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
     folder = evidence.cells[0].run.source
     advice = [
         Advice(
-            text="rerun with the same folder: finished cells are kept, failed cells run again",
+            text="rerun with the same folder: finished cells are kept, failed cells run again"
+            if stopped
+            else "fix the cause above, then rerun with the same folder: finished cells are kept, failed cells run again",
             command=f"{again(evidence, cells[0])} -o {shlex.quote(folder)}",
         )
     ]

@@ -31,6 +31,7 @@ from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Finding, Skipped
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.results.evidence import NEEDS, Evidence
+from stepscope.results.learning import lossy
 
 _OF_A_STRATEGY = ("strategy", "mesh", "micro_batch")
 """Settings that belong to a strategy: how it arranges the ranks, and each one's share of the global batch."""
@@ -99,9 +100,19 @@ def _finding(group: Sequence[tuple[TrainingRun, Measured]], *, several: bool) ->
             f"gain by the 95% intervals: {format_percent(least)} to {format_percent(most)}",
             *((f"not significantly slower than the fastest: {', '.join(tied)}",) if tied else ()),
         ),
-        confidence="measured: the 95% intervals do not overlap",
+        confidence="measured: the 95% intervals do not overlap" + _limits(fast, slow),
         subject=fast.group,
     )
+
+
+def _limits(fast: TrainingRun, slow: TrainingRun) -> str:
+    """What the order does not say."""
+    said = ""
+    if lossy(fast) and not lossy(slow):
+        said += "; the fastest rounds or compresses gradients and trains a little differently: check the loss"
+    if fast.device == "cpu":
+        said += "; CPU ranks communicate with the cores that compute: on GPUs the order may differ"
+    return said
 
 
 RULE = Rule(

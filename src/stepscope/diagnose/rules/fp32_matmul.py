@@ -23,6 +23,8 @@ PyTorch, CUDA semantics, TensorFloat-32 on Ampere devices; NVIDIA A100 whitepape
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule
@@ -40,8 +42,10 @@ from stepscope.diagnose.trace_facts import (
 )
 from stepscope.hardware.matrix_units import has_tf32, peak_ratio
 from stepscope.records.finding import Advice, Skipped
+from stepscope.records.trace_rules import KernelMix
 from stepscope.results.evidence import TraceEvidence
-from stepscope.traces.kernel_kinds import MATRIX, MATRIX_FP32
+from stepscope.traces.kernel_dtypes import kernel_dtype
+from stepscope.traces.kernel_kinds import MATRIX, MATRIX_FP32, MATRIX_TENSOR
 
 
 def _look(job: TraceEvidence) -> Said:
@@ -57,7 +61,7 @@ def _look(job: TraceEvidence) -> Said:
     if tf32 is None:
         return Skipped(reason="unknown whether the device has TF32: neither its name nor its kernels show it")
     if not tf32:
-        return f"{device}has no TF32"
+        return f"{device or 'the device'} has no TF32"
     ratio = peak_ratio(device, "fp32", "tf32")
     products = sum(kinds_ns(mix, *MATRIX) for _, mix in ranks)
     largest = max(fp32, key=lambda kind: kind.largest_ns)
@@ -75,10 +79,19 @@ def _look(job: TraceEvidence) -> Said:
                 text="allow TF32 for FP32 products before the first step",
                 command="torch.set_float32_matmul_precision('high'); torch.backends.cudnn.allow_tf32 = True",
             ),
-            Advice(text="or use bf16 autocast, which also halves the size and traffic of activations"),
+            Advice(text="the other products run in 16 bits: find what leaves autocast and stays in FP32")
+            if _mostly_half([mix for _, mix in ranks])
+            else Advice(text="or use bf16 autocast, which also halves the size and traffic of activations"),
             Advice(text="list the kernels", command=trace_command(job, "--show kernels,operators")),
         ),
     )
+
+
+def _mostly_half(mixes: Sequence[KernelMix]) -> bool:
+    """Whether the job's other products are of a 16-bit type already."""
+    tensor = [kind for mix in mixes for kind in mix.kinds if kind.kind == MATRIX_TENSOR]
+    half = [kind for kind in tensor if kernel_dtype(kind.largest) in ("bf16", "fp16")]
+    return bool(half) and len(half) == len(tensor)
 
 
 RULE = Rule(

@@ -27,9 +27,10 @@ from __future__ import annotations
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.diagnose.trace_facts import severity_of
+from stepscope.diagnose.trace_facts import WORTH as LAUNCHES
+from stepscope.diagnose.trace_facts import Part, idle_share, on_device, severity_of
 from stepscope.diagnose.unit_facts import WORTH, advice, confidence, exposed_ns, matched, steps_ns, units_of, where
-from stepscope.records.finding import Finding, Skipped
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_units import UnitCall
 from stepscope.results.evidence import TraceEvidence
 
@@ -60,6 +61,8 @@ def _look(job: TraceEvidence) -> Said:
         )
     topics = [f"{phase} prefetch" for phase in fires]
     rank, at_ns = where(sharded, [m for m in judged if not any(c.early for c in m)])
+    late_host = Part([idle_share(p, "host_late", "launch_latency") for p in on_device(job.summary)] or [0.0])
+    host = late_host.share >= LAUNCHES
     return Finding(
         severity=severity_of(share),
         title=f"units are gathered without prefetch: {format_percent(share)} of the step is exposed all-gather that "
@@ -70,13 +73,33 @@ def _look(job: TraceEvidence) -> Said:
                 f"{phase}: {format_duration(ns)} could be hidden, of {format_duration(whole)}"
                 for phase, (_, _, ns) in fires.items()
             ),
+            *(
+                (f"the device idles {late_host} because launches are late, those of gathers among them",)
+                if host
+                else ()
+            ),
         ),
         stake_fraction=share,
         ranks=(rank,),
         at_ns=at_ns,
-        confidence=confidence(sharded, "prefetch needs memory for two units at once"),
-        advice=tuple(dict.fromkeys(each for topic in topics for each in advice(job, sharded, topic))),
+        confidence=confidence(
+            sharded,
+            "gathers may be late only because the host launches late"
+            if host
+            else "prefetch needs memory for two units at once",
+        ),
+        advice=(
+            *(
+                (Advice(text="first let the host launch in time (launch-bound): implicit prefetch then works"),)
+                if host
+                else ()
+            ),
+            *dict.fromkeys(each for topic in topics for each in advice(job, sharded, topic)),
+        ),
     )
+
+
+_LAUNCH_FIRST = Advice(text="first let the host launch in time (launch-bound): implicit prefetch then works")
 
 
 def _hideable(mine: list[UnitCall]) -> int:

@@ -75,7 +75,7 @@ def _look(job: TraceEvidence) -> Said:
         ranks=(rank,),
         at_ns=at_ns,
         confidence=confidence(sharded, "inner units still expose their first gather and their last reduction"),
-        advice=advice(job, sharded, "split root"),
+        advice=advice(job, sharded, "wrap blocks" if alone else "split root"),
     )
 
 

@@ -3,7 +3,8 @@
 What
 ----
 Idle time of the device that began while the host was in a call that returns only when the device has caught up
-(`cudaStreamSynchronize`, a blocking copy, `cudaFree`), over the window; mean over ranks.
+(`cudaStreamSynchronize`, a blocking copy, `cudaFree`), over the window; mean over ranks. The call with most of that time
+decides the advice: the allocator, an explicit synchronisation, or a value that is read.
 
 Why
 ---
@@ -22,12 +23,20 @@ PyTorch performance tuning guide, Avoid unnecessary CPU-GPU synchronization; `to
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Sequence
+
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import SHARES, WORTH, Part, idle_share, on_device, trace_command, unread
 from stepscope.records.finding import Advice
+from stepscope.records.trace_budget import IdleCause
 from stepscope.results.evidence import TraceEvidence
+
+_ALLOCATES = re.compile(r"Malloc|Free|HostAlloc", re.IGNORECASE)
+_EXPLICIT = re.compile(r"(Device|Ctx)Synchronize")
 
 
 def _look(job: TraceEvidence) -> Said:
@@ -38,22 +47,50 @@ def _look(job: TraceEvidence) -> Said:
     if part.share < WORTH:
         return f"the device idles {part} after the host waited for it, limit {format_percent(WORTH)}"
     gaps = [i for p in ranks for i in p.idle if i.cause == "sync"]
+    call = _most(gaps)
     count, longest = sum(i.gap_count for i in gaps), max(i.largest_ns for i in gaps)
     return part.finding(
         f"the device idles {part} of the time after the host waited for it",
         (
             f"{count:,} gaps after such waits on {len(ranks)} rank{'s' * (len(ranks) > 1)}, "
-            f"the longest {format_duration(longest)}",
+            f"the longest {format_duration(longest)}" + (f"; mostly in {call}" if call else ""),
         ),
         confidence="measured from launches and their kernels",
-        advice=(
+        advice=_advice(job, call),
+    )
+
+
+def _most(gaps: Sequence[IdleCause]) -> str | None:
+    """The call with most of the waiting; None where no trace names one."""
+    spent: Counter[str] = Counter()
+    for gap in gaps:
+        spent[gap.call or ""] += gap.idle_ns
+    return max(spent, key=lambda call: spent[call], default="") or None
+
+
+def _advice(job: TraceEvidence, call: str | None) -> tuple[Advice, ...]:
+    look = trace_command(job, "--show idle,operators --sort host_self")
+    if call is not None and _ALLOCATES.search(call):
+        return (
             Advice(
-                text="look for .item(), .cpu(), print(loss) and blocking copies inside the step; "
-                'torch.cuda.set_sync_debug_mode("warn") names the lines',
-                command=trace_command(job, "--show idle,operators --sort host_self"),
+                text="the allocator asks the driver inside the step: remove torch.cuda.empty_cache(), make sizes repeat, or "
+                "let segments grow in place",
+                command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             ),
-            Advice(text="keep losses on the device and read them only every N steps"),
+            Advice(text="see when it does", command=trace_command(job, "--show idle,memory")),
+        )
+    if call is not None and _EXPLICIT.search(call):
+        return (
+            Advice(text="remove torch.cuda.synchronize() and timers that call it from the step", command=look),
+            Advice(text="time steps with torch.cuda.Event, and read them only every N steps"),
+        )
+    return (
+        Advice(
+            text="look for .item(), .cpu(), print(loss) and blocking copies inside the step; "
+            'torch.cuda.set_sync_debug_mode("warn") names the lines',
+            command=look,
         ),
+        Advice(text="keep losses on the device and read them only every N steps"),
     )
 
 

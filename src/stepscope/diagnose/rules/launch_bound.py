@@ -25,6 +25,8 @@ PyTorch performance tuning guide; A. Gray, Getting Started with CUDA Graphs, NVI
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stepscope.core.units import format_percent
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule
@@ -39,6 +41,7 @@ from stepscope.diagnose.trace_facts import (
     unread,
 )
 from stepscope.records.finding import Advice
+from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
 _SAID = {"host_late": "not yet launched", "launch_latency": "launched, not yet started"}
@@ -60,13 +63,28 @@ def _look(job: TraceEvidence) -> Said:
         f"launch-bound: the device idles {part} of the time because the host launches work too late",
         (split,),
         confidence="measured from launches and their kernels; the profiler itself slows launches",
-        advice=(
+        advice=_advice(job, ranks),
+    )
+
+
+def _advice(job: TraceEvidence, ranks: Sequence[RankPass]) -> tuple[Advice, ...]:
+    look = trace_command(job, "--show launches,idle,sequences")
+    late = [i for p in ranks for i in p.idle if i.cause == "host_late"]
+    graphs = sum(i.idle_ns for i in late if i.call is not None and "GraphLaunch" in i.call)
+    if graphs > sum(i.idle_ns for i in late) / 2:
+        return (
             Advice(
-                text="use fewer, larger kernels: a larger micro-batch, fused optimizers (fused=True), torch.compile",
-                command=trace_command(job, "--show launches,idle,sequences"),
+                text="CUDA graphs run already: find what the host does between them, and put it into the graphs",
+                command=look,
             ),
-            Advice(text='if shapes are constant, use CUDA graphs: torch.compile(model, mode="reduce-overhead")'),
+            Advice(text="use a larger micro-batch, which makes every graph longer"),
+        )
+    return (
+        Advice(
+            text="use fewer, larger kernels: a larger micro-batch, fused optimizers (fused=True), torch.compile",
+            command=look,
         ),
+        Advice(text='if shapes are constant, use CUDA graphs: torch.compile(model, mode="reduce-overhead")'),
     )
 
 

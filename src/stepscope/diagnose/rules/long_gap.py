@@ -22,6 +22,8 @@ torch.distributed.checkpoint.async_save (PyTorch documentation, Distributed Chec
 
 from __future__ import annotations
 
+import re
+
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.outcome import Said
@@ -42,6 +44,9 @@ from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
 SHOWN = 4
+_SAVES = re.compile(r"save|checkpoint|ckpt", re.IGNORECASE)
+_EVALUATES = re.compile(r"eval|valid|test_step|generate", re.IGNORECASE)
+_LOADS = re.compile(r"DataLoader|dataloader|load_batch")
 
 _HOST = {
     "data": "the host was loading data",
@@ -81,9 +86,26 @@ def _look(job: TraceEvidence) -> Said:
                 text="check the host in the gap: a checkpoint, an evaluation, logging, a stalled file system",
                 command=trace_command(job, "--show idle,annotations"),
             ),
-            Advice(
-                text="write checkpoints asynchronously (torch.distributed.checkpoint.async_save), evaluate less often"
-            ),
+            *_known(max(mine, key=lambda gap: gap.gap_ns)),
+        ),
+    )
+
+
+def _known(gap: LongGap) -> tuple[Advice, ...]:
+    """What helps, where the trace says what the host did."""
+    name = gap.host_in or ""
+    if gap.cause == "data" or _LOADS.search(name):
+        return (Advice(text="the loader stalls: check storage, the start of its workers, and persistent_workers=True"),)
+    if _SAVES.search(name):
+        return (Advice(text="write checkpoints asynchronously: torch.distributed.checkpoint.async_save"),)
+    if _EVALUATES.search(name):
+        return (Advice(text="evaluate less often, or in a job of its own"),)
+    if name or gap.cause in ("dependency", "unknown"):
+        return ()
+    return (
+        Advice(
+            text="if it is a checkpoint, write it asynchronously (torch.distributed.checkpoint.async_save); if it is "
+            "an evaluation, make it rarer"
         ),
     )
 

@@ -38,7 +38,7 @@ from stepscope.records.training import TrainingRun
 from stepscope.results.data_use import SEEN_TOO_OFTEN, times_seen
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import learning_rate, setting
-from stepscope.results.learning import losses
+from stepscope.results.learning import losses, lossy
 from stepscope.results.pairs import name_of
 
 MAX_APART = Threshold(
@@ -92,7 +92,7 @@ def _alike(runs: Iterable[TrainingRun]) -> dict[object, list[TrainingRun]]:
     """Runs that must learn alike, by everything that decides what is learned."""
     alike: dict[object, list[TrainingRun]] = {}
     for run in runs:
-        if run.global_batch is None or 0 not in losses(run) or _lossy(run):
+        if run.global_batch is None or 0 not in losses(run) or lossy(run):
             continue
         if run.settings.get("duplicate_epochs") or (times_seen(run) or 0) >= SEEN_TOO_OFTEN:
             continue
@@ -102,14 +102,6 @@ def _alike(runs: Iterable[TrainingRun]) -> dict[object, list[TrainingRun]]:
         )  # fmt: skip
         alike.setdefault(key, []).append(run)
     return {key: members for key, members in alike.items() if len(members) > 1}
-
-
-def _lossy(run: TrainingRun) -> bool:
-    """Whether gradients are rounded or compressed on the way; their curves need not coincide."""
-    hook = setting(run.settings, "hook")
-    return (hook is not None and hook != "none") or any(
-        word in (run.strategy or "").lower() for word in ("hook=", "fp16", "bf16", "powersgd")
-    )
 
 
 def _apart(members: list[TrainingRun]) -> list[_Apart]:

@@ -149,7 +149,7 @@ def _remedies(evidence: Evidence, cell: CellEvidence, state: int | None, capacit
                 command=again(evidence, cell, ("precision", "bf16")),
             )
         )
-    if not too_large:
+    if not too_large and spec.activation_checkpointing != "full":
         found.append(Advice(text="recompute activations in the backward pass, for about a third more computation"))
     if spec.world_size > 1 and not shards(spec.strategy):
         found.append(

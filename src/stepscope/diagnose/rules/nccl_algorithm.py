@@ -58,14 +58,14 @@ def check(evidence: Evidence) -> Said:
         worst = max(with_default, key=lambda w: w.over_default or 1.0)
         return (
             f"{counted(len(with_default), 'size')}: the default takes at most {worst.over_default or 1.0:.2f}x the "
-            f"time of the fastest, limit {MIN_GAIN.value}xbeyond noise"
+            f"time of the fastest, limit {MIN_GAIN.value}x beyond noise"
         )
     groups: dict[tuple[str, str, str], list[Winner]] = {}
     for winner in beaten:
         row = winner.row
         groups.setdefault((op_label(row), ranks_label(row), env_label(row.env)), []).append(winner)
     ranked = sorted(groups.items(), key=lambda item: -max(w.over_default or 1.0 for w in item[1]))
-    return tuple(_finding(*key, some, evidence) for key, some in ranked)
+    return tuple(_finding(*key, some, evidence, _losing(key, swept)) for key, some in ranked)
 
 
 def _is_nccl(winner: Winner) -> bool:
@@ -81,7 +81,21 @@ def _beaten(winner: Winner) -> bool:
     )
 
 
-def _finding(op: str, ranks: str, env: str, some: list[Winner], evidence: Evidence) -> Finding:
+def _losing(key: tuple[str, str, str], swept: list[Winner]) -> list[tuple[int, float]]:
+    """(size, time / the default's) where the same setting is slower than the default beyond noise, largest size first."""
+    found = []
+    for winner in swept:
+        default = winner.default
+        for row in winner.settings if default is not None and default.time_ns_median else ():
+            mine = (op_label(row), ranks_label(row), env_label(row.env)) == key and row.time_ns_median
+            if mine and default is not None and (row.time_ns_low or 0) > (default.time_ns_high or row.time_ns_low or 0):
+                found.append((size_of(row), (row.time_ns_median or 0) / (default.time_ns_median or 1)))
+    return sorted((each for each in found if each[1] >= MIN_GAIN.value), reverse=True)
+
+
+def _finding(
+    op: str, ranks: str, env: str, some: list[Winner], evidence: Evidence, losing: list[tuple[int, float]]
+) -> Finding:
     best = max(some, key=lambda w: w.over_default or 1.0)
     ratio = best.over_default or 1.0
     size = size_of(best.row)
@@ -91,6 +105,9 @@ def _finding(op: str, ranks: str, env: str, some: list[Winner], evidence: Eviden
     ]
     if len(some) > _SHOWN:
         said.append(f"{len(some) - _SHOWN} more sizes")
+    if losing:
+        slower = ", ".join(f"{format_size(size)} {over:.2f}x" for size, over in losing[:_SHOWN])
+        said.append(f"the same setting is slower than the default at {slower}")
     if chosen := _choice(evidence, best.row.op, size):
         said.append(f"NCCL's own choice at {format_size(size)}: {chosen.algorithm}, {chosen.protocol}")
     return Finding(
@@ -99,8 +116,16 @@ def _finding(op: str, ranks: str, env: str, some: list[Winner], evidence: Eviden
         evidence=tuple(said),
         confidence="measured without concurrent computation: 95% intervals of the medians do not overlap",
         advice=(
-            Advice(text="try it in the training job; its sizes and overlap decide", command=f"export {env}"),
-            Advice(text="if only some sizes gain, use a tuner plugin (NCCL_TUNER_PLUGIN) instead of the variable"),
+            *(
+                ()
+                if losing
+                else (Advice(text="try it in the training job; its sizes and overlap decide", command=f"export {env}"),)
+            ),
+            Advice(
+                text="the variable applies to every size: use a tuner plugin (NCCL_TUNER_PLUGIN) for the sizes that gain"
+                if losing
+                else "if only some sizes gain, use a tuner plugin (NCCL_TUNER_PLUGIN) instead of the variable"
+            ),
             Advice(text="show NCCL's choice at each size", command=f"{_SWEEP} --nccl-debug TUNING"),
         ),
         subject=f"{op} on {ranks}",

@@ -56,6 +56,13 @@ def check(evidence: Evidence) -> Said:
     return "; ".join(said)
 
 
+def _prevents(name: str, value: str) -> bool:
+    """Whether a setting keeps P2P from links of one host; levels from PXB on allow it."""
+    if name == "NCCL_P2P_DISABLE":
+        return value not in ("0", "")
+    return name == "NCCL_P2P_LEVEL" and value.upper() in ("LOC", "NVL", "PIX", "0", "1")
+
+
 def _late(communicator: NcclCommunicator) -> tuple[int, ...]:
     """Ranks without a complete initialisation, where others have one."""
     late = tuple(rank.rank for rank in communicator.ranks if not rank.initialised)
@@ -67,7 +74,7 @@ def _through_memory(
 ) -> Finding:
     shown = ", ".join(f"{link.source} to {link.destination}" for link in links[:_SHOWN])
     more = f" and {len(links) - _SHOWN} more" if len(links) > _SHOWN else ""
-    switched = [f"{name}={value}" for name, value in log.settings if name in ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")]
+    switched = [f"{name}={value}" for name, value in log.settings if _prevents(name, value)]
     said = [f"via SHM: rank {shown}{more}; {format_percent(len(links) / len(communicator.links))} of all links"]
     said += [f"set in the environment: {', '.join(switched)}"] if switched else []
     nvlinked = topology is not None and len(topology.fast_pairs()) == len(topology.gpu_pairs()) > 0

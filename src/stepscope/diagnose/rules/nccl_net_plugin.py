@@ -105,6 +105,7 @@ def _rdma(evidence: Evidence, log: NcclDebug) -> tuple[str, ...]:
 
 def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator) -> Finding:
     rdma = _rdma(evidence, log)
+    plain = not rdma and _only_ethernet(evidence, communicator)
     links = sum(link.transport == "NET/Socket" for link in communicator.links)
     switched = [f"{name}={value}" for name, value in log.settings if _OFF.get(name) == value]
     said = [f"{counted(links, 'link')} via NET/Socket" if links else "NCCL says: Using network Socket"]
@@ -113,22 +114,42 @@ def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator
     said.append(
         f"RDMA devices there: {', '.join(rdma[:4])}"
         if rdma
+        else f"the network interfaces of {plain} are recorded, and none of them is RDMA: sockets are right there"
+        if plain
         else "no RDMA device is recorded: run `stepscope doctor` on a node of the job"
     )
     hosts = counted(_hosts(communicator), "host")
     stake = _stake(evidence, communicator)
     if stake is not None:
         said.append(f"{format_percent(stake)} of the traced step is exposed transfer")
-    grave = rdma or switched or (stake or 0.0) >= GRAVE
+    grave = not plain and (rdma or switched or (stake or 0.0) >= GRAVE)
     return Finding(
-        severity="problem" if grave else "warning",
+        severity="problem" if grave else "info" if plain else "warning",
         stake_fraction=stake,
         title=f"NCCL goes over TCP sockets between {hosts}" + (" although RDMA devices are present" if rdma else ""),
         evidence=tuple(said),
-        confidence="certain: NCCL's own log" + ("" if rdma else "; whether a faster network exists is unknown"),
-        advice=_advice(switched, rdma),
+        confidence="certain: NCCL's own log"
+        + ("" if rdma or plain else "; whether a faster network exists is unknown"),
+        advice=_ETHERNET if plain else _advice(switched, rdma),
         subject=f"communicator of {communicator.nranks} ranks" if communicator.nranks else None,
     )
+
+
+_ETHERNET = (
+    Advice(
+        text="send less over it: accumulate gradients (no_sync), compress them, keep tensor and sharded groups in a host"
+    ),
+    Advice(text="more sockets may fill it", command="export NCCL_NSOCKS_PERTHREAD=4 NCCL_SOCKET_NTHREADS=2"),
+)
+
+
+def _only_ethernet(evidence: Evidence, communicator: NcclCommunicator) -> str | None:
+    """The host of the job whose interfaces are recorded without one for RDMA; None: unknown."""
+    machine = evidence.environment
+    if machine is None or not machine.nics or any(nic.rdma for nic in machine.nics):
+        return None
+    hosts = {rank.host for rank in communicator.ranks}
+    return machine.host if machine.host in hosts else None
 
 
 def _stake(evidence: Evidence, communicator: NcclCommunicator) -> float | None:

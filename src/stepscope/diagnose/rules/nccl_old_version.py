@@ -29,6 +29,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.nccl_debug import NcclCommunicator
 from stepscope.results.evidence import Evidence
 
 Version = tuple[int, int, int]
@@ -36,7 +37,9 @@ Version = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bug:
-    """first: the first version known to have it, before: the first without it. gpus: limited to; empty: all."""
+    """first: the first version known to have it, before: the first without it. gpus: limited to; empty: all. several: it
+    needs several hosts. sure: fires only where the GPU is known to be one of ``gpus``; else also where none is named.
+    """
 
     first: Version
     before: Version
@@ -45,6 +48,8 @@ class _Bug:
     workaround: str | None
     source: str
     gpus: tuple[str, ...] = ()
+    several: bool = False
+    sure: bool = False
 
 
 BUGS = (
@@ -56,17 +61,18 @@ BUGS = (
     _Bug(
         first=(2, 10, 3), before=(2, 10, 4), what="all_gather gives wrong data when an NVLink is down",
         when="V100 and A100 machines with NVSwitch, on several hosts", workaround="export NCCL_PROTO=^LL128",
-        source="NVIDIA nccl issue 596",
+        source="NVIDIA nccl issue 596", gpus=("V100", "A100", "A800"), several=True,
     ),
     _Bug(
         first=(2, 18, 1), before=(2, 18, 2), what="all_reduce can give wrong data (LL128 is not safe there)",
         when="H100 machines where a network card shares its PCIe switch with one GPU, on several hosts",
         workaround="export NCCL_PROTO=^LL128", source="NCCL release notes 2.18.1, known issues",
+        gpus=("H100", "H800", "H200"), several=True,
     ),
     _Bug(
         first=(2, 0, 0), before=(2, 29, 3), what="collectives can hang without any error",
         when="ARM hosts (GH200, GB200), NCCL built with gcc before 10", workaround=None,
-        source="NCCL release notes 2.29.3", gpus=("GH200", "GB200", "GB300"),
+        source="NCCL release notes 2.29.3", gpus=("GH200", "GB200", "GB300"), sure=True,
     ),
 )  # fmt: skip
 
@@ -82,15 +88,26 @@ def check(evidence: Evidence) -> Said:
     if not versions:
         return Skipped(reason="no NCCL version was recorded", command="export NCCL_DEBUG=VERSION")
     hardware = " ".join([*evidence.hardware, *(torch.device_names if torch is not None else ())])
-    found = [
-        _finding(bug, text)
-        for version, text in sorted(versions.items())
-        for bug in BUGS
-        if bug.first <= version < bug.before and (not bug.gpus or any(name in hardware for name in bug.gpus))
-    ]
+    listed = [(b, text) for version, text in sorted(versions.items()) for b in BUGS if b.first <= version < b.before]
+    found = [_finding(bug, text) for bug, text in listed if _concerns(bug, hardware, evidence)]
     if found:
         return tuple(found)
+    if elsewhere := [text for bug, text in listed if not bug.sure]:
+        return f"{', '.join(dict.fromkeys(elsewhere))}: its listed bugs concern other GPUs, or jobs on several hosts"
     return f"{', '.join(versions.values())}: none of {counted(len(BUGS), 'listed bug')} affects it"
+
+
+def _concerns(bug: _Bug, hardware: str, evidence: Evidence) -> bool:
+    """Whether nothing that is known of the machine rules the bug out."""
+    if bug.several and evidence.nccl and all(_hosts(c) == 1 for log in evidence.nccl for c in log.communicators):
+        return not any(log.communicators for log in evidence.nccl)
+    if not bug.gpus or (not hardware and not bug.sure):
+        return True
+    return any(name in hardware for name in bug.gpus)
+
+
+def _hosts(communicator: NcclCommunicator) -> int:
+    return communicator.nodes or len({rank.host for rank in communicator.ranks})
 
 
 def _parsed(text: str) -> Version | None:

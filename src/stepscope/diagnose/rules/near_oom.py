@@ -47,6 +47,7 @@ from stepscope.records.memory_snapshot import (
 )
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
+from stepscope.results.figures import setting
 from stepscope.results.scaling import shards
 
 MOST_SHARE = Threshold(
@@ -292,13 +293,20 @@ def _remedies(run: TrainingRun | None, *, host: bool, kinds: Mapping[str, float]
     if replicated and holds(OPTIMIZER):
         n = f" from 12 to {12 / ranks:.1f} bytes a parameter" if ranks else ""
         advice.append(Advice(text=f"same traffic: shard the optimizer state (ZeRO-1); with Adam it shrinks{n}"))
-    if holds(ACTIVATION):
+    if holds(ACTIVATION) and not _recomputes(run):
         advice.append(Advice(text=f"costs {_RECOMPUTE}: recompute activations in the backward pass"))
     if replicated and holds(PARAMETER, GRADIENT):
         advice.append(Advice(text="50% more traffic: shard parameters too (FSDP, ZeRO-3)"))
     if not host and holds(OPTIMIZER, ACTIVATION):
         advice.append(Advice(text="highest cost: move optimizer state or activations to the host"))
     return tuple(advice)
+
+
+def _recomputes(run: TrainingRun | None) -> bool:
+    """Whether the run's settings say that it recomputes activations already."""
+    names = ("activation_checkpointing", "gradient_checkpointing", "checkpoint_activations", "recompute_granularity")
+    value = None if run is None else setting(run.settings, *names)
+    return value is not None and str(value).lower() not in ("false", "none", "no", "0", "selective", "")
 
 
 RULE = Rule(

@@ -23,7 +23,7 @@ METRICS, Scaling: speed-up < 1 is negative scaling.
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.commands import profiled
+from stepscope.diagnose.commands import profiled, remeasured
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import trace_command
@@ -63,12 +63,17 @@ def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
     elif (exposed := exposed_fraction(run)) is not None:
         said.append(f"{format_percent(exposed)} of the step is exposed communication")
     unsure = row.high is not None and row.high >= MIN_SPEEDUP.value
+    others = _other_work(worst)
+    if others:
+        said.append(f"the two also differ in {others}: the ratio is not that of the ranks alone")
     return Finding(
-        severity="warning" if unsure else "problem",
+        severity="warning" if unsure or others else "problem",
         title=f"{worst.ranks} are {'not faster' if unsure else 'slower'} than {worst.base_ranks}: {row.speedup:.2f}x",
         evidence=tuple(said),
-        stake_fraction=None if copies else 1 - row.efficiency,
-        confidence="likely: the interval of the speed-up contains 1; no gain in any case"
+        stake_fraction=None if copies or others else 1 - row.efficiency,
+        confidence="likely: more than the number of ranks differs"
+        if others
+        else "likely: the interval of the speed-up contains 1; no gain in any case"
         if unsure
         else "measured" + ("" if row.high is not None else ", without an interval"),
         advice=_advice(evidence, worst, copies=copies),
@@ -76,9 +81,22 @@ def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
     )
 
 
+def _other_work(pair: Pair) -> str:
+    """``hardware (NVIDIA A100 against Tesla V100)``: what both state, and what makes any ratio possible."""
+    known = ((name, getattr(pair.run, name), getattr(pair.base, name)) for name in ("hardware", "device", "precision"))
+    return ", ".join(f"{name} ({mine} against {base})" for name, mine, base in known if mine and base and mine != base)
+
+
 def _advice(evidence: Evidence, pair: Pair, *, copies: bool) -> tuple[Advice, ...]:
     if copies:
         return (Advice(text="first give each rank its own share of the data: see duplicated-data"),)
+    if _other_work(pair):
+        return (
+            Advice(
+                text=f"measure {pair.base.label} and {pair.run.label} on the same machine and in the same precision first",
+                command=remeasured(evidence, pair.base, pair.run),
+            ),
+        )
     return (Advice(text=f"run it on {pair.base_ranks} until the cause is found"), _look_inside(evidence, pair))
 
 

@@ -45,12 +45,21 @@ def _look(job: TraceEvidence) -> Said:
     if silent < len(ranks):
         usual = format_duration(median(parts.comm_ns for parts in known))
         return f"{usual} of communication on the median of {counted(len(known), 'rank')}"
+    stated = job.summary.world_size is not None
     return Finding(
-        severity="warning",
-        title=f"no communication in the trace of a job of {counted(world, 'rank')}",
-        evidence=(f"{counted(silent, 'trace')} without a single communication event",),
-        confidence="measured; communication of a library that is not recognised counts as computation",
+        severity="warning" if stated else "info",
+        title=f"no communication in the trace of a job of {counted(world, 'rank')}"
+        if stated
+        else f"no communication in {counted(world, 'trace')}",
+        evidence=(
+            f"{counted(silent, 'trace')} without a single communication event",
+            *(() if stated else ("no trace says how many ranks its job has: these may be jobs of one rank",)),
+        ),
+        confidence="measured; communication of a library that is not recognised counts as computation"
+        if stated
+        else "likely: whether the traces are of one job is not recorded",
         advice=(
+            *(() if stated else (Advice(text="if each is a job of its own, diagnose them one by one"),)),
             Advice(
                 text="check that the capture covers the optimizer step with gradient synchronisation on (not no_sync)"
             ),

@@ -23,6 +23,8 @@ Mixed Precision; document 004's checklist, "Tensor Cores used?" and "Mixed preci
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
@@ -40,7 +42,9 @@ from stepscope.diagnose.trace_facts import (
 )
 from stepscope.hardware.matrix_units import has_matrix_units, has_tf32, peak_ratio
 from stepscope.records.finding import Advice, Skipped
+from stepscope.records.trace_rules import KernelMix
 from stepscope.results.evidence import TraceEvidence
+from stepscope.traces.kernel_dtypes import kernel_dtype
 from stepscope.traces.kernel_kinds import MATRIX, MATRIX_FP32, MATRIX_TENSOR, MATRIX_UNKNOWN
 
 _NONE = Threshold(
@@ -69,6 +73,8 @@ def _look(job: TraceEvidence) -> Said:
         return Skipped(reason="unknown whether the device has tensor cores: neither its name nor its kernels show it")
     if not there:
         return f"{device} has no tensor cores"
+    if double := _double([mix for _, mix in ranks]):
+        return f"the products are FP64 ({cut(double)}): lower precision would be other mathematics"
     if kinds[MATRIX_FP32] >= 0.5 and has_tf32(device, names):
         return "FP32 products without TF32: see fp32-matmul"
     ratio = peak_ratio(device, "fp32", "fp16")
@@ -91,6 +97,13 @@ def _look(job: TraceEvidence) -> Said:
             Advice(text="list the kernels", command=trace_command(job, "--show kernels,operators")),
         ),
     )
+
+
+def _double(mixes: Sequence[KernelMix]) -> str | None:
+    """The largest product's kernel, where it computes in FP64."""
+    products = [kind for mix in mixes for kind in mix.kinds if kind.kind in MATRIX]
+    largest = max(products, key=lambda kind: kind.largest_ns)
+    return largest.largest if kernel_dtype(largest.largest) == "fp64" else None
 
 
 RULE = Rule(

@@ -38,6 +38,9 @@ from stepscope.results.evidence import NEEDS, Evidence
 MAX_REACH = Threshold(
     value=0.10, unit="interval's reach / median", source="5 times the half-width that a measurement aims at (2%)"
 )
+GLOO_THREADS = 4
+"""Of a rank: main, gloo_tcp_loop and two pt_gloo_runloop threads, torch 2.13 (counted, 2026-11)."""
+
 MEAN_OVER_MEDIAN = Threshold(
     value=2.0, unit="mean / median", source="gloo, 1 KiB, 2 ranks on 2 cores: 4.0 SCHED_OTHER, to 1.4 SCHED_BATCH"
 )
@@ -61,12 +64,22 @@ def check(evidence: Evidence) -> Said:
     if long := [each for each in tails if each[0] >= MEAN_OVER_MEDIAN.value]:
         ratio, worst = max(long, key=lambda each: each[0])
         found.append(_tails(len(long), len(shown), ratio, name(worst)))
-    if ordinary := [row for row in shown if row.backend == "gloo" and row.scheduler_policy == "SCHED_OTHER"]:
+    if ordinary := [
+        row
+        for row in shown
+        if row.backend == "gloo" and row.scheduler_policy == "SCHED_OTHER" and _shares_cores(evidence, row)
+    ]:
         found.append(_policy(ordinary))
     if found:
         return tuple(found)
     reach, worst = max(wide, key=lambda each: each[0], default=(0.0, shown[0]))
     return f"widest interval ±{format_percent(reach)} ({name(worst)}), limit ±{format_percent(MAX_REACH.value)}"
+
+
+def _shares_cores(evidence: Evidence, row: CommRow) -> bool:
+    """Whether gloo's threads of a host's ranks have fewer cores than they are; True where the cores are unknown."""
+    machine = evidence.environment
+    return machine is None or -(-row.world_size // (row.hosts or 1)) * GLOO_THREADS > machine.usable_cores
 
 
 def _noisy(count: int, total: int, reach: float, worst: str, command: str | None) -> Finding:

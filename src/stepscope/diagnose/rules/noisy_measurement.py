@@ -152,7 +152,12 @@ def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
         evidence=tuple(shown),
         confidence="measured",
         advice=(
-            Advice(text="measure longer, in several rounds, without other load on the machine", command=command),
+            Advice(
+                text="measure longer: the runs are short, whatever the machine does"
+                if _fault(noisy) == "too short"
+                else "measure longer, in several rounds, without other load on the machine",
+                command=command,
+            ),
             Advice(text="ignore differences smaller than the intervals; compare shows the larger ones"),
         ),
         subject=name_of(worst.run) if alone else None,

@@ -57,7 +57,12 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     advice = [
         Advice(
             text="update less often: accumulate gradients over several micro-steps (the global batch grows with it)",
-            command=again(evidence, cell.cell, ("accumulation", 2 * spec.accumulation)),
+            command=again(
+                evidence,
+                cell.cell,
+                ("accumulation", 2 * spec.accumulation),
+                *((("global_batch", 2 * spec.global_batch),) if spec.batch_rule == "global_batch" else ()),
+            ),
         )
     ]
     if spec.device == "cuda":

@@ -4,8 +4,8 @@ What
 ----
 Compares ranks per host x compute threads per rank (as each rank reported them) with the cores that the job may use
 (affinity and cgroup included). DataLoader workers count as one thread each. On GPUs also: more ranks on a host than
-GPUs. A separate finding covers gloo, whose three extra threads per rank preempt the thread that holds the lock under
-the default scheduling policy.
+GPUs; more threads than cores are a note there, since the threads of such ranks mostly sleep. A separate finding covers
+gloo, whose three extra threads per rank preempt the thread that holds the lock under the default scheduling policy.
 
 Why
 ---
@@ -129,6 +129,15 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
                 text=f"run at most {counted(cores, 'rank')} on this machine: more ranks only cost scheduling time",
                 command=again(evidence, worst.cell, ("world_size", [min(2, cores), cores] if cores > 2 else [cores])),
             )
+        )
+    if worst.cell.spec.device == "cuda" and worst.ranks + worst.workers <= cores:
+        return Finding(
+            severity="info",
+            title=f"{worst.wanted} threads may share {counted(cores, 'core')}",
+            evidence=tuple(said),
+            confidence="likely harmless: intra-op threads of ranks on GPUs sleep unless operators run on the CPU",
+            advice=tuple(advice),
+            subject=f"{worst.cell.run.group}: {worst.cell.run.label}",
         )
     return Finding(
         severity="problem" if worst.ranks * worst.threads > cores else "warning",

@@ -123,7 +123,20 @@ def _look(job: TraceEvidence) -> Said:
         ranks=tuple(p.facts.rank for p in stages[slowest]),
         confidence="measured; what even stages would return at most",
         advice=(
-            Advice(text="move layers from this stage to the others; embedding, head and loss count as layers"),
+            *(
+                (
+                    Advice(
+                        text="check its device first (clocks, other processes): it runs no more kernels than the others"
+                    ),
+                )
+                if _as_many(stages, slowest)
+                else ()
+            ),
+            Advice(
+                text="if its layers are larger, move some to the others; embedding, head and loss count as layers"
+                if _as_many(stages, slowest)
+                else "move layers from this stage to the others; embedding, head and loss count as layers"
+            ),
             *in_words_of("balance stages", used_in(job.summary)),
             Advice(
                 text="compare its kernels with another stage's",
@@ -145,12 +158,24 @@ def _bubble(each: RankPass) -> float:
     return (min(messages, each.budget.parts.exposed_comm_ns) + each.budget.parts.idle_ns) / window_ns(each)
 
 
-def _cause(stages: list[list[RankPass]], slowest: int) -> tuple[str, ...]:
-    """Whether the stage runs more kernels, or longer ones; nothing where no kernel was recorded."""
+def _more_kernels(stages: list[list[RankPass]], slowest: int) -> float | None:
+    """How many times the kernels of the other stages the slowest runs; None where no kernel was recorded."""
     calls = [[p.mix.calls for p in stage if p.mix is not None] for stage in stages]
     if not all(calls):
+        return None
+    return median(calls[slowest]) / max(1.0, median(n for i, mine in enumerate(calls) for n in mine if i != slowest))
+
+
+def _as_many(stages: list[list[RankPass]], slowest: int) -> bool:
+    ratio = _more_kernels(stages, slowest)
+    return ratio is not None and ratio < _SLOW.value
+
+
+def _cause(stages: list[list[RankPass]], slowest: int) -> tuple[str, ...]:
+    """Whether the stage runs more kernels, or longer ones; nothing where no kernel was recorded."""
+    ratio = _more_kernels(stages, slowest)
+    if ratio is None:
         return ()
-    ratio = median(calls[slowest]) / max(1.0, median(n for i, mine in enumerate(calls) for n in mine if i != slowest))
     if ratio >= _SLOW.value:
         return (f"it runs {ratio:.1f} times as many kernels: it holds more layers",)
     return ("it runs as many kernels, which take longer: larger layers, or a slower device",)

@@ -39,6 +39,7 @@ from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.cell_facts import TimedCell, by_model, exposed, measured, others, timed_cells
 from stepscope.results.comm_costs import CommCosts, comm_costs, command_for
 from stepscope.results.evidence import Evidence
+from stepscope.results.scaling import shards
 
 MIN_EXPOSED = Threshold(
     value=0.10,
@@ -168,10 +169,7 @@ def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findi
     if known:
         title += f"; better overlap could recover {format_percent(worst.avoidable)}"
     advice = [
-        Advice(
-            text="try other bucket sizes: smaller buckets start earlier",
-            command=again(evidence, cell.cell, ("strategy_options.bucket_cap_mb", [1, 2, 4, 8, 16, 25])),
-        ),
+        *_buckets(evidence, cell),
         Advice(
             text="inspect the step: find the bucket that starts late and what the host does meanwhile",
             command=profiled(evidence, cell.cell),
@@ -196,9 +194,29 @@ def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findi
     )
 
 
+def _buckets(evidence: Evidence, cell: TimedCell) -> tuple[Advice, ...]:
+    """Other sizes of what travels at once, in the option that the strategy has."""
+    spec = cell.cell.spec
+    if "bucket_cap_mb" in specs_of(spec).strategy.options.model_fields:
+        return (
+            Advice(
+                text="try other bucket sizes: smaller buckets start earlier",
+                command=again(evidence, cell.cell, ("strategy_options.bucket_cap_mb", [1, 2, 4, 8, 16, 25])),
+            ),
+        )
+    if shards(spec.strategy):
+        text = "try other units: each gather and reduction travels beside the computation of the next"
+        return (Advice(text=text, command="stepscope bench --preset fsdp-unit-size"),)
+    return ()
+
+
 def _confidence(worst: _Judged) -> str:
     if worst.cell.step.low is None:
         return measured(worst.cell)
+    if worst.bound_ns is not None and worst.cell.cell.spec.backend == "gloo":
+        return (
+            "likely: the bound is a model; CPU ranks communicate with the cores that compute, where overlap gains less"
+        )
     if worst.bound_ns is not None:
         return "likely: the bound is a model of the step"
     return f"likely: how much could be hidden is unknown {worst.basis}"

@@ -25,6 +25,7 @@ et al., Measuring the Effects of Data Parallelism, JMLR 20, 2019. METRICS, Scali
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from stepscope.core.units import format_duration
@@ -97,19 +98,36 @@ def _finding(evidence: Evidence, pair: Pair, found: Quality) -> Finding:
         confidence=f"likely: {found.lost / found.noise:.1f} times the noise between epochs, one run each"
         if found.noise
         else "likely: one run each",
-        advice=(
-            Advice(
-                text="keep the global batch when adding ranks (strong scaling): same updates, same curve",
-                command=_same_batch(evidence, pair),
-            ),
-            Advice(
-                text=f"or scale the learning rate with the global batch (x {pair.relative:g}) with a few epochs of "
-                "warm-up, and judge by the time to the accuracy"
-            ),
-        ),
+        advice=_advice(evidence, pair),
         subject=pair.name,
         priority="wrong",
         wrong_runs=(pair.run.run_id,) if found.is_other_work else (),
+    )
+
+
+def _advice(evidence: Evidence, pair: Pair) -> tuple[Advice, ...]:
+    run, base = pair.run, pair.base
+    if run.global_batch is not None and run.global_batch == base.global_batch:
+        return (
+            Advice(
+                text="batch and updates are the baseline's: compare the mathematics (samplers, set_epoch, division by "
+                "ranks; math-differs)"
+            ),
+            Advice(text="repeat both with other seeds: one run each may differ by chance"),
+        )
+    factor = run.global_batch / base.global_batch if run.global_batch and base.global_batch else pair.relative
+    scaled = (learning_rate(run) or 0) > 1.5 * (learning_rate(base) or math.inf)
+    return (
+        Advice(
+            text="keep the global batch when adding ranks (strong scaling): same updates, same curve",
+            command=_same_batch(evidence, pair),
+        ),
+        Advice(
+            text="the learning rate is scaled already: use more epochs of warm-up, and judge by the time to the accuracy"
+            if scaled
+            else f"or scale the learning rate with the global batch (x {factor:g}) with a few epochs of "
+            "warm-up, and judge by the time to the accuracy"
+        ),
     )
 
 

@@ -36,6 +36,7 @@ from stepscope.diagnose.trace_facts import (
     WORTH,
     Part,
     idle_share,
+    is_amd_device,
     mostly_short_kernels,
     on_device,
     trace_command,
@@ -45,6 +46,7 @@ from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
+_PROCESSES = "nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv"
 _OTHER_CAUSES = ("sync", "data", "host_late", "launch_latency", "long_gap")
 
 
@@ -84,7 +86,7 @@ def _between(job: TraceEvidence, ranks: list[RankPass], part: Part, causes: tupl
             ),
             Advice(
                 text="check whether another process computes on the same device",
-                command="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
+                command="rocm-smi --showpids" if is_amd_device(job.summary) else _PROCESSES,
             ),
         ),
     )

@@ -14,8 +14,8 @@ With a serial fraction of 5% no number of ranks reaches 20x, and from 21 ranks o
 Known problems
 --------------
 "Serial" is everything that does not shrink: data loading, optimizer, launch costs, exposed communication. The laws give
-the amount, not the cause. Weak scaling hides the serial part behind added work and is not fitted. Any law fits fewer
-than 4 sizes.
+the amount, not the cause. CPU ranks beyond the cores of the machine take turns and are not fitted. Weak scaling hides the
+serial part behind added work and is not fitted. Any law fits fewer than 4 sizes.
 
 References
 ----------
@@ -66,7 +66,15 @@ def check(evidence: Evidence) -> Said:
     ]
     if not found:
         return Skipped(reason="no strong scaling: weak scaling hides the part that does not shrink", command=_COMMAND)
-    fitted = [(series, fit_amdahl(series.points)) for series in _series(found)]
+    within = [pair for pair in found if not _beyond_cores(evidence, pair)]
+    if within != found and len({pair.row.world_size for pair in within}) + 1 < MIN_SIZES:
+        cores = evidence.environment.usable_cores if evidence.environment is not None else 0
+        return Skipped(
+            reason=f"ranks beyond the machine's {counted(cores, 'core')} share them, which no law describes, and the fewer "
+            f"sizes without them are less than {MIN_SIZES}",
+            command=_COMMAND,
+        )
+    fitted = [(series, fit_amdahl(series.points)) for series in _series(within)]
     laws = [(series, law) for series, law in fitted if not isinstance(law, Unavailable)]
     if not laws:
         most = max(len({p.world_size for p in series.points}) for series, _ in fitted)
@@ -83,6 +91,12 @@ def check(evidence: Evidence) -> Said:
         f"{format_percent(law.efficiency(series.most))}"
         f" of ideal on {series.most} ranks; limit {format_percent(MAX_LOST.value)}"
     )
+
+
+def _beyond_cores(evidence: Evidence, pair: Pair) -> bool:
+    """Whether a run on CPUs of this one machine has more ranks than cores: they take turns."""
+    machine = evidence.environment
+    return machine is not None and pair.run.device == "cpu" and pair.row.world_size > machine.usable_cores
 
 
 def _series(found: list[Pair]) -> list[_Series]:

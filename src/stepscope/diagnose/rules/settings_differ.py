@@ -12,8 +12,8 @@ adds an unknown effect.
 
 Known problems
 --------------
-Settings that a source does not record cannot be compared. Some differences are intended (a learning rate scaled with
-the ranks): the reader judges them.
+Settings that a source does not record cannot be compared. A learning rate scaled with the global batch, or with its root,
+is intended and no difference; the reader judges others.
 
 References
 ----------
@@ -34,6 +34,7 @@ from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
+from stepscope.results.figures import learning_rate
 from stepscope.results.pairs import Pair, cell_of, pairs
 
 _FACTS = (
@@ -61,11 +62,22 @@ def _differing(pair: Pair) -> dict[str, tuple[Any, Any]]:
     """Name -> (the run's value, the baseline's), for what both state and must not differ."""
     mine, theirs = _told(pair.run), _told(pair.base)
     grows = {"dataset_size"} if pair.row.scaling == "weak" else set()
+    if _rate_follows_batch(pair):
+        grows |= {"lr", "learning_rate"}
     return {
         name: (value, theirs[name])
         for name, value in mine.items()
-        if name in theirs and not _same(value, theirs[name]) and name not in grows
+        if name in theirs and not _same(value, theirs[name]) and name.rpartition(".")[2] not in grows
     }
+
+
+def _rate_follows_batch(pair: Pair) -> bool:
+    """Whether the learning rate is scaled with the global batch, or with its root: the usual rules of weak scaling."""
+    rates, batches = [learning_rate(r) for r in (pair.run, pair.base)], [r.global_batch for r in (pair.run, pair.base)]
+    if not all(rates) or not all(batches):
+        return False
+    rate, batch = (rates[0] or 0) / (rates[1] or 1), (batches[0] or 0) / (batches[1] or 1)
+    return batch != 1 and any(math.isclose(rate, batch**power, rel_tol=0.01) for power in (1, 0.5))
 
 
 def _told(run: TrainingRun) -> dict[str, Any]:

@@ -12,8 +12,8 @@ launching, whatever the GPU can do.
 
 Known problems
 --------------
-Short kernels that run under long ones on another stream cost nothing but count. The stake is their current time, which
-fusing does not remove completely.
+Of short kernels that run under long ones on another stream only what no long kernel covers counts. The stake is their
+current time, which fusing does not remove completely.
 
 References
 ----------
@@ -71,7 +71,9 @@ def _look(job: TraceEvidence) -> Said:
 
 
 def _share(each: RankPass, mix: KernelMix) -> float:
-    return min(1.0, mix.short_ns / window_ns(each) + idle_share(each, "kernel_gap"))
+    computing = each.budget.parts.compute_ns if each.budget is not None else mix.short_ns
+    alone = max(0, min(mix.short_ns, computing - (mix.total_ns - mix.short_ns)))
+    return min(1.0, alone / window_ns(each) + idle_share(each, "kernel_gap"))
 
 
 def _per_step(ranks: list[tuple[RankPass, KernelMix]]) -> tuple[str, ...]:

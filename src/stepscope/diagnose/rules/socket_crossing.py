@@ -13,8 +13,8 @@ through host memory. A ring over all GPUs of two sockets crosses at least twice 
 
 Known problems
 --------------
-The matrix does not show which GPUs the job uses; a job on the GPUs of one socket does not cross. GPUs with NVLink
-between all of them never use that path to each other.
+The matrix does not show which GPUs the job uses; where CUDA_VISIBLE_DEVICES is recorded, only those are judged. GPUs
+with NVLink between all of them never use that path to each other.
 
 References
 ----------
@@ -45,11 +45,12 @@ def check(evidence: Evidence) -> Said:
         return Skipped(reason=reason, command=command)
     if len(topology.gpus) < 2:
         return "one GPU: nothing crosses"
-    across = topology.socket_crossing_pairs()
+    visible = _visible(evidence, topology)
+    across = tuple(p for p in topology.socket_crossing_pairs() if visible is None or set(p) <= visible)
     found = []
     if len(across) > MOST_PAIRS.value:
         found.append(_pairs(topology, across, _transports(evidence)))
-    far = _far_from_nics(topology)
+    far = tuple(name for name in _far_from_nics(topology) if visible is None or name in visible)
     if far:
         found.append(_nics(topology, far))
     if found:
@@ -57,7 +58,17 @@ def check(evidence: Evidence) -> Said:
     pairs = topology.gpu_pairs()
     unknown = len(topology.unknown_pairs())
     more = f"; {counted(unknown, 'pair')} not readable" if unknown else ""
+    if visible is not None and topology.socket_crossing_pairs():
+        return f"the job uses {', '.join(sorted(visible))} (CUDA_VISIBLE_DEVICES), which do not cross sockets{more}"
     return f"0 of {counted(len(pairs), 'GPU pair')} cross sockets (SYS){more}"
+
+
+def _visible(evidence: Evidence, topology: Topology) -> set[str] | None:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves to the job, by its indices; None where it is not set, or has no indices."""
+    said = evidence.environment.variables.get("CUDA_VISIBLE_DEVICES") if evidence.environment is not None else None
+    indices = said.split(",") if said else []
+    names = {f"GPU{index.strip()}" for index in indices}
+    return names if names and names <= {gpu.name for gpu in topology.gpus} else None
 
 
 def _sides(topology: Topology, across: tuple[tuple[str, str], ...]) -> list[tuple[str, ...]]:

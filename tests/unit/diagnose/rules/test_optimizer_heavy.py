@@ -13,7 +13,9 @@ def test_a_long_update_fires_and_says_what_sharding_would_save() -> None:
     assert found.stake_fraction == pytest.approx(50 / 145, abs=0.02)
     assert "adamw over 1.34M parameters" in found.evidence[0] or "adamw over 1.35M parameters" in found.evidence[0]
     assert any("each rank updates 1/4, up to 26% of the step" in a.text for a in found.advice)
-    assert found.advice[0].command == "stepscope bench MATRIX.yaml --set base.accumulation=2"
+    assert found.advice[0].command == (
+        "stepscope bench MATRIX.yaml --set base.accumulation=2 --set base.global_batch=128"
+    ), "the global batch is fixed: without it the micro-batches would halve"
 
 
 def test_a_short_update_is_quiet() -> None:
