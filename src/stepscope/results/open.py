@@ -117,10 +117,10 @@ def load_sources(
 
 def _is_trace_file(path: Path) -> bool:
     from stepscope.store.foreign import detect
-    from stepscope.traces.load import is_trace
+    from stepscope.traces.load import why_no_trace
 
     try:
-        return path.is_file() and detect(path) is None and is_trace(path, None)
+        return path.is_file() and detect(path) is None and why_no_trace(path, None) is None
     except (DataError, OSError, ValueError):
         return False  # whoever reads it says why
 
@@ -172,16 +172,16 @@ def load_source(
 def _traced(path: Path, read: ReadTraces) -> Evidence:
     """What no importer knows is a trace, or nothing that is read here."""
     from stepscope.store.files import head_of
-    from stepscope.traces.load import is_trace
+    from stepscope.traces.load import why_no_trace
 
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty", fix="write it again, or leave it out")
-    if not is_trace(path, None):
+    if (why := why_no_trace(path, None)) is not None:
         raise DataError(
             f"{path}: not a format that stepscope reads",
             why="it contains only zero bytes"
             if not head_of(path, 4096).strip(b"\0")
-            else "it is not a trace of torch.profiler or nsys, and no importer recognises it",
+            else f"no importer recognises it, and it is no trace of torch.profiler or nsys: {why}",
             fix=f"{_AS_TABLE}; docs/reference/importers.md lists the formats",
         )
     summary = read(path)

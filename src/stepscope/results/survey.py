@@ -188,7 +188,8 @@ def _walk(root: Path, found: Survey) -> Iterator[Path]:
 
 def _kind_of(path: Path, stated: Stated) -> tuple[str | None, str]:
     """(kind, why it has none)."""
-    from stepscope.traces.load import is_trace
+    from stepscope.traces.envelope import MERGED
+    from stepscope.traces.load import why_no_trace
 
     try:
         size = path.stat().st_size
@@ -206,7 +207,8 @@ def _kind_of(path: Path, stated: Stated) -> tuple[str | None, str]:
     if known is not None:
         return known[0], ""
     try:
-        return (TRACE, "") if is_trace(path, HEADER_LIMIT) else (None, _UNKNOWN)
+        why = why_no_trace(path, HEADER_LIMIT)
+        return (TRACE, "") if why is None else (None, f"merged timelines: {why}" if why == MERGED else _UNKNOWN)
     except DataError as error:
         return None, f"{path.name}: {error.why or error.line}"
     except (OSError, ValueError):

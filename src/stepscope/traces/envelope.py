@@ -36,6 +36,12 @@ _TRIES = 64
 _NEVER = 1 << 62
 
 
+MERGED_KEY = "stepscope.merged"
+"""In the header of a file that `trace --merge` wrote."""
+
+MERGED = "stepscope merged it from several ranks' traces; read those"
+
+
 class NotATrace(Exception):  # noqa: N818 - an answer, not a failure
     """The file is JSON or text without trace events."""
 
@@ -45,7 +51,8 @@ class EventStream:
 
     After iteration ``header`` holds everything beside the events, ``notes`` what was repaired or is missing.
     ``kineto`` tells the profiler's own layout. ``offset`` is where the current block starts in the text.
-    Raises NotATrace when no events array begins within ``header_limit`` bytes, DataError for what cannot be read.
+    Raises NotATrace when no events array begins within ``header_limit`` bytes and for a merged timeline, DataError for
+    what cannot be read.
     """
 
     def __init__(self, source: ByteSource, *, header_limit: int | None = None) -> None:
@@ -108,6 +115,8 @@ class EventStream:
                 before = size - len(end) - len(chunk)
                 self._head_text = text[: before + found.start()]
                 self.offset += before + found.end() + passed
+                if f'"{MERGED_KEY}"'.encode() in self._head_text:
+                    raise NotATrace(MERGED)
                 return text[before + found.end() :]
             end = (end + chunk)[-256:]
             if size > self._limit:

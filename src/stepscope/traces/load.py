@@ -118,7 +118,7 @@ def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanc
             else:
                 builder.add(block, offset=stream.offset + skipped)
     except NotATrace as error:
-        raise _not_a_trace(path) from error
+        raise _not_a_trace(path, str(error)) from error
     meta = meta_from(stream.header, thread_names=builder.thread_names, window_ns=builder.profiler_window_ns)
     if unread := unread_categories(builder.foreign, builder.process_labels):
         meta = replace(meta, unread=unread)
@@ -171,12 +171,13 @@ def trace_files(paths: Iterable[str | Path]) -> tuple[list[Path], list[Note]]:
     found: list[Path] = []
     notes: list[Note] = []
     for file in files:
-        if is_trace(file, None if file in named else FOLDER_HEADER_LIMIT):
+        why = why_no_trace(file, None if file in named else FOLDER_HEADER_LIMIT)
+        if why is None:
             found.append(file)
         elif file in named:
-            raise _not_a_trace(file)
+            raise _not_a_trace(file, why)
         else:
-            notes.append(Note(kind="skipped", text=f"{file.name}: not a trace"))
+            notes.append(Note(kind="skipped", text=f"{file.name}: not a trace: {why}"))
     if not found:
         from stepscope.traces.recipe import how_to_record
 
@@ -199,24 +200,24 @@ def _is_sqlite(path: Path) -> bool:
         return False  # whoever reads it next says why
 
 
-def _not_a_trace(path: Path) -> DataError:
+def _not_a_trace(path: Path, why: str) -> DataError:
     return DataError(
         f"{path}: not a PyTorch profiler trace",
-        why='it has no "traceEvents" list',
+        why=why,
         fix="name files written by torch.profiler's export_chrome_trace, or an nsys SQLite export",
     )
 
 
-def is_trace(path: Path, header_limit: int | None) -> bool:
-    """Whether a file holds trace events, by its beginning alone. Raises DataError for one that cannot be read."""
+def why_no_trace(path: Path, header_limit: int | None) -> str | None:
+    """Why a file is no trace of a rank, by its beginning alone; None: it is one. Raises DataError where it is unreadable."""
     if path.suffix == REPORT or _is_sqlite(path):
-        return True
+        return None
     stream = EventStream(ByteSource(path, chunk_bytes=PEEK_BYTES), header_limit=header_limit)
     try:
         next(iter(stream), None)
-    except NotATrace:
-        return False
-    return True
+    except NotATrace as error:
+        return str(error)
+    return None
 
 
 def rank_of(trace: RankTrace, stated: Mapping[str, int], *, alone: bool) -> tuple[int, tuple[Note, ...]]:

@@ -17,7 +17,7 @@ from stepscope.records.trace_merge import MergedRank, MergedTrace
 from stepscope.store.writer import make_dir, write_error
 from stepscope.traces.alignment import corrected
 from stepscope.traces.decimals import from_texts
-from stepscope.traces.envelope import EventStream, NotATrace
+from stepscope.traces.envelope import MERGED_KEY, EventStream, NotATrace
 from stepscope.traces.repair import repaired
 from stepscope.traces.source import ByteSource
 
@@ -246,7 +246,7 @@ def _header(ranks: list[int], clocks: ClockAlignment | None) -> bytes:
         "offsets_ns": {str(f.rank): f.offset_ns for f in clocks.fits if f.status == "corrected"} if clocks else {},
     }
     return (
-        b'{\n  "schemaVersion": 1,\n  "displayTimeUnit": "ms",\n  "stepscope.merged": '
+        f'{{\n  "schemaVersion": 1,\n  "displayTimeUnit": "ms",\n  "{MERGED_KEY}": '.encode()
         + msgspec.json.encode(merged)
         + b',\n  "traceEvents": ['
     )

@@ -212,8 +212,11 @@ def test_a_folder_of_mixed_things_gives_its_traces_and_says_what_was_skipped(job
     (tmp_path / "folder.json").mkdir()
     loaded = load_traces(tmp_path)
     assert [r.rank for r in loaded.ranks] == [0, 1]
-    names = ["list.json", "nothing.json.gz", "numbers.json", "results.json", "text.json"]
-    assert [n.text for n in loaded.notes] == [f"{name}: not a trace" for name in names]
+    arrays, others = ["list.json", "numbers.json"], ["nothing.json.gz", "results.json", "text.json"]
+    reasons = dict.fromkeys(others, 'no "traceEvents" in it') | dict.fromkeys(
+        arrays, "an array of other values than events"
+    )
+    assert [n.text for n in loaded.notes] == [f"{name}: not a trace: {reasons[name]}" for name in sorted(reasons)]
     assert {n.kind for n in loaded.notes} == {"skipped"}
 
 

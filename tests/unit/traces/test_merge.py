@@ -13,7 +13,10 @@ import pytest
 from tests.trace_builder import Clock, build, write_job
 
 from stepscope.core.errors import DataError, UsageError
+from stepscope.results.open import load_evidence
 from stepscope.traces.collectives import rank_communication
+from stepscope.traces.envelope import MERGED, MERGED_KEY
+from stepscope.traces.events import Events
 from stepscope.traces.load import load_traces
 from stepscope.traces.merge import PIDS_PER_RANK, merge_traces
 from stepscope.traces.waiting import job_collectives
@@ -26,6 +29,14 @@ def _read(path: Path) -> dict[str, Any]:
     with gzip.open(path) as file:
         merged: dict[str, Any] = json.load(file)
     return merged
+
+
+def _events(path: Path) -> Events:
+    """The merged events, as a file without the mark that refuses it."""
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    copy = path.with_name("unmarked.json")
+    copy.write_bytes(text.replace(MERGED_KEY.encode(), b"other", 1))
+    return load_traces(copy).ranks[0].events
 
 
 def _ids(merged: dict[str, Any]) -> Iterator[tuple[str, Any, int]]:
@@ -44,6 +55,20 @@ def _no_id_is_shared(merged: dict[str, Any]) -> int:
         owners[kind, value].add(rank)
     assert all(len(ranks) == 1 for ranks in owners.values())
     return len(owners)
+
+
+def test_a_merged_timeline_is_no_rank_of_the_job(tmp_path: Path) -> None:
+    folder = write_job(build(world=2, steps=2), tmp_path / "job")
+    merge_traces({t.rank: t.path for t in load_traces(folder).ranks}, folder / "all.json.gz")
+    loaded = load_traces(folder)
+    assert [r.rank for r in loaded.ranks] == [0, 1]
+    assert [n.text for n in loaded.notes] == [f"all.json.gz: not a trace: {MERGED}"]
+    with pytest.raises(DataError, match="not a PyTorch profiler trace") as refused:
+        load_traces(folder / "all.json.gz")
+    assert refused.value.why == MERGED
+    found = load_evidence([folder])
+    assert [len(trace.summary.ranks) for trace in found.traces] == [2]
+    assert [each.left_out for each in found.files_found if each.left_out] == [MERGED]
 
 
 @pytest.mark.parametrize("layout", ["kineto", "compact", "indented"])
@@ -65,7 +90,7 @@ def test_every_event_keeps_its_text_and_its_rank(tmp_path: Path) -> None:
     folder = write_job(build(world=2, steps=2, late={1: 100_000}), tmp_path / "job")
     files = {t.rank: t.path for t in load_traces(folder).ranks}
     merge_traces(files, tmp_path / "all.json")
-    merged = load_traces(tmp_path / "all.json").ranks[0].events
+    merged = _events(tmp_path / "all.json")
     pids = [int(pid) for pid, _ in merged.threads]
     for trace in load_traces(folder).ranks:
         mine = [i for i in range(len(merged)) if pids[int(merged.thread[i])] // PIDS_PER_RANK == trace.rank]
@@ -94,7 +119,7 @@ def test_clocks_are_moved_to_the_nanosecond(tmp_path: Path, generation: str, clo
     found = job_collectives([rank_communication(t) for t in traces])
     assert found.clocks.fits[1].status == "corrected"
     merge_traces({t.rank: t.path for t in traces}, tmp_path / "all.json.gz", clocks=found.clocks)
-    merged = load_traces(tmp_path / "all.json.gz").ranks[0].events
+    merged = _events(tmp_path / "all.json.gz")
     ends: dict[int, list[int]] = defaultdict(list)
     for i in range(len(merged)):
         if merged.is_device[i] and "AllReduce" in merged.name_of(i):
