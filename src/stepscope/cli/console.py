@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import re
@@ -132,8 +133,26 @@ def _checked(stream: TextIO | None, descriptor: int, failed: Callable[[OSError],
     if stream is None:  # closed by whoever started this process
         stream = open(os.devnull, "w")  # noqa: SIM115, PTH123 - lives as long as the process
     if isinstance(stream, TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
-        stream.reconfigure(errors="replace")  # a question mark for what the terminal cannot show
+        codecs.register_error("stepscope", _plainer)
+        stream.reconfigure(errors="stepscope")
     return cast(TextIO, _Checked(stream, descriptor, failed))
+
+
+_PLAINER = str.maketrans(
+    {
+        "•": "*", "·": "-", "→": ">", "–": "-", "—": "-", "─": "-", "━": "-", "│": "|", "┃": "|", "±": "+", "×": "x",
+        "…": ".", "’": "'", "‘": "'", "“": '"', "”": '"', "µ": "u", "μ": "u", "█": "#", "≥": ">", "≤": "<",
+    }
+)  # fmt: skip
+"""One character for one, so that columns stay where they are."""
+
+
+def _plainer(error: UnicodeError) -> tuple[str, int]:
+    """What a terminal without UTF-8 (LC_ALL=POSIX) shows for a character that it does not have."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_PLAINER)
+    return text.encode("ascii", "replace").decode("ascii"), error.end
 
 
 class _Checked:

@@ -72,7 +72,7 @@ def _show(what: str, found: Plan, notes: list[str]) -> None:
     console = out()
 
     def say(text: str, style: str = "") -> None:
-        console.print(text, style=style, soft_wrap=True, markup=False, highlight=False)
+        console.print(text, style=style, markup=False, highlight=False)
 
     looked = f"{counted(found.priced, 'layout')} priced, {counted(found.dropped, 'family')} dropped unpriced".replace(
         "familys", "families"
@@ -84,7 +84,8 @@ def _show(what: str, found: Plan, notes: list[str]) -> None:
     best = found.best[0]
     say(f"best layout: {layout_text(best.layout)}", "bold")
     say(predicted_step.verdict(best))
-    say(predicted_step.bound(best))
+    for line in predicted_step.bound(best):
+        say(line)
     say("")
     console.print(terminal.render(planned.build_plan(found), width=console.width), soft_wrap=True)
     if found.alternatives:

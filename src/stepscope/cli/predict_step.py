@@ -111,7 +111,7 @@ def _show(
     console = out()
 
     def say(text: str, style: str = "") -> None:
-        console.print(text, style=style, soft_wrap=True, markup=False, highlight=False)
+        console.print(text, style=style, markup=False, highlight=False)
 
     def table(built: Any) -> None:
         say("")
@@ -128,7 +128,8 @@ def _show(
         say(f"efficiency {share} of {base.layout.gpus} GPUs; {bent}")
         table(predicted_step.build_scaling(predictions))
         say("")
-    say(predicted_step.bound(last))
+    for line in predicted_step.bound(last):
+        say(line)
     table(predicted_step.build_budget(last))
     if options.memory or not last.fits:
         table(predicted_step.build_memory(last))

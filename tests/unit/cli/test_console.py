@@ -41,10 +41,12 @@ def test_bytes_of_a_name_that_are_no_utf8_become_replacement_characters() -> Non
     assert visible("x\udcff\tok\n") == "x\N{REPLACEMENT CHARACTER}\tok\n"
 
 
-def test_a_terminal_that_knows_ascii_alone_gets_question_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_that_knows_ascii_alone_gets_its_nearest_signs_and_else_question_marks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     with checked_streams():
-        sys.stdout.write("• 3 µs\n")
+        sys.stdout.write("• 3 µs → 界\n")
         sys.stdout.flush()
-    assert raw.getvalue() == b"? 3 ?s\n"
+    assert raw.getvalue() == b"* 3 us > ?\n"

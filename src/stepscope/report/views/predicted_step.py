@@ -111,24 +111,29 @@ def build_remedies(remedies: Sequence[Remedy]) -> Table:
 
 
 def verdict(p: StepPrediction) -> str:
-    """Speed, its interval and what it is bound by, in a sentence."""
+    """Whether it fits, speed and its interval, in a sentence."""
     low, high = format_duration(p.low_s * 1e9), format_duration(p.high_s * 1e9)
+    what = f"{p.model.name} on {p.layout.gpus} x {p.cluster.gpu.name}"
+    if not p.fits:
+        what += f" does not fit, {_used(p)} per GPU; if it did"
     return (
-        f"{p.model.name} on {p.layout.gpus} x {p.cluster.gpu.name}: {p.tokens_per_s:,.0f} tokens/s, "
-        f"{p.tokens_per_s_per_gpu:,.0f} per GPU; step {format_duration(p.step_s * 1e9)} (80%: {low} to {high})"
+        f"{what}: {p.tokens_per_s:,.0f} tokens/s, {p.tokens_per_s_per_gpu:,.0f} per GPU; "
+        f"step {format_duration(p.step_s * 1e9)} (80%: {low} to {high})"
     )
 
 
-def bound(p: StepPrediction) -> str:
-    """The dominant part, utilisation and whether it fits."""
-    share = p.budget.parts[p.dominant] / p.step_s
-    what = "computation" if p.dominant == "compute" else PART[p.dominant]
-    used = f"{format_bytes(p.memory.total)} of {format_bytes(p.cluster.gpu.memory_bytes)}"
+def bound(p: StepPrediction) -> tuple[str, ...]:
+    """Lines: computation and the largest part beside it; utilisation; memory where it fits."""
+    parts = sorted(p.budget.parts, key=lambda name: -p.budget.parts[name])
+    first, *others = ("compute", *(name for name in parts if name != "compute"))
+    told = [f"{PART[name]} {p.budget.parts[name] / p.step_s:.0%}" for name in (first, *others[:2])]
     mfu = ", ".join(f"{value:.1%} {name}" for name, value in p.mfu.items())
-    return (
-        f"{what} {'takes' if p.dominant == 'compute' else 'costs most:'} {share:.0%} of the step; "
-        f"MFU {mfu}; hardware {p.hfu:.1%}; {'fits' if p.fits else 'does not fit'}: {used}"
-    )
+    fits = (f"memory {_used(p)} per GPU: fits",) if p.fits else ()
+    return (f"of the step: {'; '.join(told)}", f"MFU {mfu}; hardware {p.hfu:.1%}", *fits)
+
+
+def _used(p: StepPrediction) -> str:
+    return f"{format_bytes(p.memory.total)} of {format_bytes(p.cluster.gpu.memory_bytes)}"
 
 
 VIEW = View(key="predicted_step", title="Predicted steps", needs=("predictions",), table=build_scaling)
