@@ -12,6 +12,7 @@ from tests.wrong_advice import Case, case
 from stepscope.records.scaling_budget import ScalingBudget, ScalingReading
 from stepscope.records.training import Epoch, Measured, TrainingRun
 from stepscope.results.evidence import Evidence
+from stepscope.results.open import load_evidence
 
 BASE_LOSS = [0.60, 0.32, 0.26, 0.21, 0.15]
 FAST_LOSS = [0.47, 0.15, 0.07, 0.04, 0.03]
@@ -259,4 +260,26 @@ def activations_that_are_recomputed_already(_: Path) -> Case:
         wrong=evidence(run("a", **full, settings={"recompute_granularity": "full"})),
         advice="recompute activations in the backward pass",
         instead="low cost: halve the micro-batch",
+    )
+
+
+@case("step_time_change")
+def a_slow_drift_has_no_beginning(folder: Path) -> Case:
+    """A run that is 30% slower at its end than at its beginning: from one step on, or a little with every step."""
+
+    def logged(name: str, times_ms: list[float]) -> Evidence:
+        lines = [
+            f" iteration {i:8d}/     900 | consumed samples: {i:12d} | elapsed time per iteration (ms): {ms:.2f} | "
+            "global batch size:    64 | lm loss: 1.5E+00 |\n"
+            for i, ms in enumerate(times_ms, 1)
+        ]
+        path = folder / f"{name}.log"
+        path.write_text("".join(lines))
+        return load_evidence([path])
+
+    return Case(
+        right=logged("step", [1000.0 + i % 3 for i in range(50)] + [1300.0 + i % 3 for i in range(50)]),
+        wrong=logged("drift", [1000.0 + 3 * i for i in range(100)]),
+        advice="look at what began with step 51",
+        instead="the logged steps stay on one level",
     )

@@ -57,6 +57,21 @@ class PhaseTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepChange:
+    """From one step on a run's steps take longer, or less long. step: the first of them, as its log numbers it.
+
+    ratio: step time after / before, medians. before_ns, after_ns: None where only rates were logged. share: of all logged
+    steps, those after.
+    """
+
+    step: int
+    ratio: float
+    share: float
+    before_ns: float | None = None
+    after_ns: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
     """One training run on one number of ranks. Unknown is None, never a guess.
 
@@ -78,7 +93,8 @@ class TrainingRun:
     memory: peak bytes a rank by kind (parameters, gradients, optimizer, activations, buffers, slack), as far as known.
     hardware: device's name, with host or machine where runs of several are compared. settings: everything else that is known
     of how it was run, plain values. missing: what the source leaves open and the user may state, with why it matters
-    (``world_size``: ``the configuration says DDP and not on how many ranks``).
+    (``world_size``: ``the configuration says DDP and not on how many ranks``). step_change: where its steps changed their
+    level, of logs that time each.
     """
 
     run_id: str
@@ -131,6 +147,7 @@ class TrainingRun:
     comm_source: str | None = None
     notes: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+    step_change: StepChange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

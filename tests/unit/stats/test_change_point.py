@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stepscope.core.errors import Unavailable
-from stepscope.stats.change_point import change_point
+from stepscope.stats.change_point import change_point, level_change
 
 
 def test_a_planted_change_is_found_where_it_is() -> None:
@@ -39,3 +39,28 @@ def test_noise_alone_is_called_a_change_in_one_of_twenty(size: int) -> None:
     rng = np.random.default_rng(7)
     found = [change_point(rng.normal(10, 0.3, size)) for _ in range(100)]
     assert sum(not isinstance(each, Unavailable) and each.significant for each in found) <= 11
+
+
+@pytest.mark.parametrize("at", [10, 19, 150, 290])
+def test_a_long_series_changes_where_it_was_planted(at: int) -> None:
+    rng = np.random.default_rng(at)
+    values = np.where(np.arange(300) < at, 100.0, 118.0) + rng.normal(0, 1.0, 300)
+    values[[3, 200]] = 900.0  # single pauses are no level
+    found = level_change(values)
+    assert found is not None
+    assert (found.at, round(found.before), round(found.after)) == (at, 100, 118)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.linspace(100, 130, 300),  # a drift begins nowhere
+        np.where(np.arange(300) < 295, 100.0, 118.0),  # five steps are a pause
+        np.where(np.arange(300) < 150, 100.0, 104.0),  # 4%
+        np.tile([100.0, 130.0], 150),  # two levels in turn
+        [100.0] * 10 + [118.0] * 10,  # too few to know a level
+    ],
+    ids=["drift", "pause", "small", "in turn", "few"],
+)
+def test_what_is_no_change_of_level(values: np.ndarray) -> None:
+    assert level_change(values + 0.0 * np.arange(len(values))) is None

@@ -46,7 +46,8 @@ MOST_WAITING = Threshold(
 
 def check(evidence: Evidence) -> Said:
     if not evidence.flight and evidence.watchdog:
-        return _of_log(evidence.watchdog)
+        worlds = {run.world_size for run in evidence.runs}
+        return _of_log(evidence.watchdog, world=worlds.pop() if len(worlds) == 1 else None)
     if not evidence.flight:
         if any(source.format == "flight_recorder" for source in evidence.sources):
             return "flight recorders of all ranks: no rank waits for a call of another rank"
@@ -113,12 +114,12 @@ def _calls(watchdog: Iterable[WatchdogTimeout]) -> dict[tuple[int, str], str]:
     return found
 
 
-def _of_log(watchdog: tuple[WatchdogTimeout, ...]) -> Finding:
-    """What the job's log alone supports: who waited, not who was missing."""
+def _of_log(watchdog: tuple[WatchdogTimeout, ...], *, world: int | None) -> Finding:
+    """What the job's log alone supports: who waited, not who was missing. world: ranks of the job, where its log says."""
     first, *others = _calls(watchdog).values()
     known = {each.rank for each in watchdog if each.rank is not None}
     complete = all(each.rank is not None for each in watchdog)
-    silent = sorted(set(range(max(known, default=0))) - known) if complete else []
+    silent = sorted(set(range(world or max(known, default=0))) - known) if complete else []
     said = others[:_MOST_CALLS]
     if silent:
         said.append(

@@ -65,7 +65,7 @@ def build(history: History | None) -> Table:
         footnotes = (
             f"{counted(len(history.runs), 'run')} from {_named(history, 0)} to {_named(history, len(history.runs) - 1)};"
             f" all cells together (median of step / the cell's median): {common.text}",
-            "change: the split with the largest rank sum, permutation test"
+            "change: the split with the least squares; p by a permutation test of rank sums"
             + (
                 f"; p of a cell times {len(history.cells)} cells"
                 if len(history.cells) > 1 and history.common.since is None

@@ -18,8 +18,9 @@ _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _RANK = re.compile(rb"^\s*(?:\[(?:rank|default|Rank )?(\d{1,7})\]:?|(\d{1,7}):)\s?")
 _STOPPED = re.compile(rb"received SIGTERM|CANCELLED AT|DUE TO (?:TIME LIMIT|PREEMPTION)")
 _NO_MEMORY = re.compile(rb"CUDA out of memory|OutOfMemoryError")
+_TIMED_OUT = b"Watchdog caught collective operation timeout"
 _TRACEBACK = b"Traceback (most recent call last)"
-_MARKS = (b"SIGTERM", b"CANCELLED", b"DUE TO", b"emory", b"Traceback")
+_MARKS = (b"SIGTERM", b"CANCELLED", b"DUE TO", b"emory", b"Traceback", b"Watchdog caught")
 """A line that none of these is in says nothing of how the job ended."""
 
 
@@ -56,6 +57,7 @@ class Ending:
     stopped: str | None = None
     out_of_memory: bool = False
     failed: bool = False
+    timed_out: bool = False
 
     def read(self, line: bytes) -> None:
         """Take in one line; mostly it says nothing."""
@@ -66,6 +68,8 @@ class Ending:
             return
         if self.stopped is None and _STOPPED.search(line):
             self.stopped = line.decode("utf-8", errors="replace").strip()[:200]
+        elif _TIMED_OUT in line:
+            self.timed_out = True
         elif _NO_MEMORY.search(line):
             self.out_of_memory = True
         elif _TRACEBACK in line:
@@ -77,6 +81,8 @@ class Ending:
             return "oom", f"out of memory {done}"
         if self.stopped is not None:
             return "interrupted", f"{done}: {self.stopped}"
+        if self.timed_out and not complete:
+            return "timeout", f"a collective ran into its timeout {done}"
         if self.failed and not complete:
             return "error", f"a traceback {done}"
         return "ok", None

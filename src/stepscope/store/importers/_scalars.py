@@ -10,10 +10,10 @@ from statistics import median
 from typing import Any
 
 from stepscope.core.words import counted
-from stepscope.records.training import Epoch, Measured, TrainingRun
+from stepscope.records.training import Epoch, Measured, StepChange, TrainingRun
 from stepscope.store.importers._columns import Meaning, meanings_of
 from stepscope.store.importers._epoch_order import MOST_EPOCHS
-from stepscope.store.importers._training import label
+from stepscope.store.importers._training import label, step_change
 
 _PARENTS = ("train", "training", "perf", "performance", "metrics", "throughput", "charts", "time", "speed")
 """Groups whose name says nothing of what a figure is: ``perf/tokens_per_s`` is ``tokens_per_s``."""
@@ -105,6 +105,7 @@ def run_of(scalars: Scalars) -> TrainingRun:
         "peak_memory_bytes": round(max(series["peak_memory"])) if series.get("peak_memory") else None,
     }
     made |= {key: value for key, value in known.items() if value is not None}
+    made["step_change"] = _changed(scalars.points, chosen, meanings)
     if made["world_size"] is None:
         made["missing"] = {"world_size": NO_RANKS}
     return TrainingRun(
@@ -115,6 +116,21 @@ def run_of(scalars: Scalars) -> TrainingRun:
         notes=tuple(dict.fromkeys(notes)),
         **made,
     )
+
+
+def _changed(
+    points: Sequence[Point], chosen: Mapping[str, str], meanings: Mapping[str, Meaning | None]
+) -> StepChange | None:
+    """Where steps change their level, of what says most of their time: its figure, or a rate."""
+    for role in _RATES:
+        name = chosen.get(role, "")
+        known = [(p.step, p.values[name]) for p in points if name in p.values]
+        known = [(step, value) for step, value in known if math.isfinite(value) and value > 0]
+        if known:
+            scale = (meanings[name] or Meaning(role)).scale or 1.0
+            times = [value * scale if role == "step_ns" else 1e9 / (value * scale) for _, value in known]
+            return step_change([step for step, _ in known], times, timed=role != "samples_per_s")
+    return None
 
 
 def _steady(values: Sequence[float]) -> Measured | None:

@@ -13,6 +13,7 @@ from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.run import Status
 from stepscope.records.training import Epoch, Measured, TrainingRun
+from stepscope.stats.change_point import MIN_RUNS
 from stepscope.stats.order import mean_interval
 from stepscope.store.importers._columns import REPEATS, plain
 from stepscope.store.importers._table_lines import (
@@ -55,6 +56,10 @@ _NO_GROUP = re.compile(
     r"(?:^|_)(?:notes?|comments?|remarks?|description|timestamp|command|path|file|url|fingerprint|hash|sha\d*|"
     r"row_?id|uuid|index|row)$"
 )
+_A_NAME = re.compile(r"(?:^|_)(?:commit|hash|sha\d*|revision|build|job_?id)$")
+"""Columns whose digits name something: 0000012 is no 12, 1e5 no 100000."""
+_WHEN = re.compile(r"(?:^|_)(?:date|day|night|timestamp)$")
+_A_DATE = re.compile(r"\d{4}-\d\d-\d\d.*|\d{8}")
 _AN_ID = re.compile(r"[0-9a-f]{12,}|\d{4}-\d\d-\d\d[T ]\d\d:.*|.{41,}|.*[/\\].*", re.I)
 _SOME = 3
 _SETTINGS = 60
@@ -74,10 +79,18 @@ def runs_of(lines: Sequence[Line]) -> tuple[TrainingRun, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Kinds:
-    """What tells kinds of runs apart, which are not compared. names: columns of unknown meaning. hardware: it varies."""
+    """What tells kinds of runs apart, which are not compared. names: columns of unknown meaning. hardware: it varies.
+
+    when: the column that says on which day a run was made, where runs are of several.
+    """
 
     names: tuple[str, ...]
     hardware: bool
+    when: str | None = None
+
+    def day(self, line: Line) -> str:
+        """The day of a row, as it is written; empty where rows are of one day."""
+        return "" if self.when is None else of(line, self.when)
 
     def texts(self, line: Line) -> tuple[str, ...]:
         """What a split of the model is, with its column's name: ``tp 4``."""
@@ -104,7 +117,22 @@ def _kinds_of(lines: Sequence[Line]) -> _Kinds:
         and not (len(set(found)) == len(lines) and any(_AN_ID.fullmatch(text) for text in found))
         and len(set(zip(strategies, found, strict=True))) > len(set(strategies))
     )
-    return _Kinds((*names, *_splits(lines)), len({line.cell("hardware") for line in lines}) > 1)
+    found_kinds = _Kinds((*names, *_splits(lines)), len({line.cell("hardware") for line in lines}) > 1)
+    return _nightly(lines, found_kinds) or found_kinds
+
+
+def _nightly(lines: Sequence[Line], kinds: _Kinds) -> _Kinds | None:
+    """The same without the day, and what names the code, where runs of one kind are of many days: a history of that kind."""
+    days = (name for name in kinds.names if _WHEN.search(plain(name)))
+    when = next((name for name in days if all(_A_DATE.fullmatch(of(line, name)) for line in lines)), None)
+    if when is None:
+        return None
+    rest = tuple(name for name in kinds.names if name != when and not _A_NAME.search(plain(name)))
+    found = _Kinds(rest, kinds.hardware, when)
+    of_kind: dict[tuple[str, ...], set[str]] = {}
+    for line in lines:
+        of_kind.setdefault(_identity(line, found)[:-1], set()).add(found.day(line))
+    return found if max(map(len, of_kind.values())) >= MIN_RUNS else None
 
 
 def _splits(lines: Sequence[Line]) -> Iterator[str]:
@@ -154,7 +182,7 @@ def _identity(line: Line, kinds: _Kinds) -> tuple[str, ...]:
         "batch_size",
         "world_size",
     )
-    return (*(line.cell(role) for role in roles), *kinds.texts(line))
+    return (*(line.cell(role) for role in roles), *kinds.texts(line), kinds.day(line))
 
 
 def _run(members: Sequence[Line], kinds: _Kinds) -> TrainingRun:
@@ -179,7 +207,7 @@ def _run(members: Sequence[Line], kinds: _Kinds) -> TrainingRun:
     hardware = hardware if hardware is not None and is_word(hardware) else None
     return TrainingRun(
         run_id=_run_id(line, kinds),
-        label=label(strategy, world_size, *([f"{micro} a rank"] if micro else [])),
+        label=label(strategy, world_size, *([f"{micro} a rank"] if micro else []), *filter(None, [kinds.day(line)])),
         group=_group(line, kinds, sequence),
         source=line.row.where,
         status=status,
@@ -441,6 +469,7 @@ def _run_id(line: Line, kinds: _Kinds) -> str:
             parts.append(f"{prefix}{line.cell(role)}")
         if role == "hardware":
             parts += [of(line, name) for name in kinds.names if _varies(line.table, name)]
+    parts += [kinds.day(line)] if kinds.day(line) else []
     return f"{stem}-{slug(*parts)}" if slug(*parts) else stem
 
 
@@ -469,7 +498,8 @@ def _settings(line: Line, sequence: int | None) -> dict[str, Any]:
     for index in line.columns.others:
         text = line.row.cells[index]
         if text and len(text) <= _TEXT and len(found) < _SETTINGS and text.lower() not in NOT_FINITE:
-            found.setdefault(line.columns.names[index], plain_value(text))
+            name = line.columns.names[index]
+            found.setdefault(name, text if _A_NAME.search(plain(name)) else plain_value(text))
     return found
 
 

@@ -9,8 +9,10 @@ from dataclasses import replace
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.imported import Imported, LeftOut
-from stepscope.records.training import Measured, Scaling, TrainingRun
+from stepscope.records.training import Measured, Scaling, StepChange, TrainingRun
+from stepscope.stats.change_point import LEAST_POINTS, level_change
 from stepscope.store.importer import Candidate
+from stepscope.store.importers._watchdog import timeouts_beside
 from stepscope.store.stated import with_stated
 
 MS = 1e6
@@ -34,6 +36,7 @@ def imported_runs(
         format=format,
         path=str(source.path),
         runs=with_stated(known, source.stated),
+        watchdog=timeouts_beside(source, left_out),
         hardware=", ".join(hardware) or None,
         notes=tuple(notes),
         left_out=tuple(left_out),
@@ -122,3 +125,17 @@ def _baselines(runs: Iterable[TrainingRun]) -> Mapping[tuple[str, str | None], s
         if len(first) == 1 and len(members) > 1:
             found[key] = first[0].run_id
     return found
+
+
+def step_change(steps: Sequence[int], times_ns: Sequence[float], *, timed: bool = True) -> StepChange | None:
+    """Where the steps of a log change their level; the first is left out (warm-up). timed: else times are relative."""
+    found = level_change(times_ns[1:]) if len(times_ns) > LEAST_POINTS else None
+    if found is None:
+        return None
+    return StepChange(
+        step=steps[1 + found.at],
+        ratio=found.after / found.before,
+        share=1 - (1 + found.at) / len(times_ns),
+        before_ns=found.before if timed else None,
+        after_ns=found.after if timed else None,
+    )

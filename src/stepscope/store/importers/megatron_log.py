@@ -15,7 +15,8 @@ from stepscope.store.files import head_of
 from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
 from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of
-from stepscope.store.importers._training import MIB, MS, label, with_unique_ids
+from stepscope.store.importers._training import MIB, MS, label, step_change, with_unique_ids
+from stepscope.store.importers._watchdog import timeouts_beside
 from stepscope.store.stated import with_stated
 
 _HEAD = 1 << 20
@@ -51,7 +52,8 @@ _NO_WORLD = (
 
 @dataclass(kw_only=True)
 class _Job:
-    """What one job of a log printed so far. elapsed_ms: one value a line, mean over the iterations since the last.
+    """What one job of a log printed so far. elapsed_ms: one value a line, mean over the iterations since the last; numbers:
+    the iteration of each.
 
     world_size, data, tensor, pipeline: of its line `using world size`; None: the log has none. Before version 2 that line
     and the lines of iterations name fewer figures, and ``batch_size`` is that of one data-parallel rank.
@@ -64,6 +66,7 @@ class _Job:
     pipeline: int = 1
     arguments: dict[str, str] = field(default_factory=dict)
     elapsed_ms: array[float] = field(default_factory=lambda: array("d"))
+    numbers: array[int] = field(default_factory=lambda: array("q"))
     batches: set[int] = field(default_factory=set)
     iteration: int = 0
     iterations: int = 0
@@ -101,6 +104,7 @@ def _read(source: Candidate) -> Imported:
         path=str(source.path),
         runs=with_stated(_with_scaling(runs), source.stated),
         hardware=", ".join(hardware) or None,
+        watchdog=timeouts_beside(source, left_out),
         remarks=(_NO_COMPARISON,) if several else (),
         left_out=left_out,
     )
@@ -214,6 +218,7 @@ def _iteration(job: _Job, path: Path, number: int, line: bytes) -> None:
             why="expected a number above 0",
         )
     job.elapsed_ms.append(time_ms)
+    job.numbers.append(int(at[1]))
     job.batches |= {int(batch[1])} if batch is not None else set()
     job.iteration, job.iterations = int(at[1]), int(at[2] or 0)
     job.skipped += _counted(_SKIPPED, line)
@@ -280,6 +285,7 @@ def _run(path: Path, job: _Job, gpu: str | None, *, alone: bool) -> TrainingRun:
             **({} if sequence is None else {"sequence_length": sequence}),
         },
         notes=_notes(job, interval),
+        step_change=None if len(job.batches) > 1 else step_change(job.numbers, [ms * MS for ms in job.elapsed_ms]),
         missing={} if job.world_size is not None else {"world_size": _NO_WORLD},
     )
 

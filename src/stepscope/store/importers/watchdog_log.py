@@ -1,77 +1,24 @@
-"""Output of a job in which torch's NCCL watchdog reports collectives that ran into their timeout.
-
-The lines are those of ``ProcessGroupNCCL::WorkNCCL::checkTimeout`` (torch 2.0 to 2.9): the global rank stands in the prefix
-``[rank5]:``, which torch writes since 2.2; ``[Rank 5]`` behind the file name is the rank within the group.
-"""
+"""Output of a job in which torch's NCCL watchdog reports collectives that ran into their timeout."""
 
 from __future__ import annotations
-
-import re
-from collections.abc import Iterator
-from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.records.flight import WatchdogTimeout
 from stepscope.records.imported import Imported, LeftOut
 from stepscope.store.importer import OTHER_KIND, Candidate, Importer
-from stepscope.store.importers._log_lines import SUFFIXES, lines_of
-
-MARK = b"caught collective operation timeout"
-END_BYTES = 1 << 20
-"""At the end of a log: the watchdog ends the job, and what follows are stacks of each rank."""
-
-_TIMEOUT = re.compile(
-    rb"\[Rank (?P<member>\d{1,7})\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<sequence>\d{1,18}), "
-    rb"OpType=(?P<op>\w{1,60})(?:, NumelIn=(?P<numel>\d{1,18}), NumelOut=\d{1,18})?, Timeout\(ms\)=(?P<timeout>\d{1,15})\)"
-)
-_GLOBAL = re.compile(rb"\[rank(\d{1,7})\]:")
-_OPS = {
-    "ALLREDUCE": "all_reduce", "ALLREDUCE_COALESCED": "all_reduce", "ALLGATHER": "all_gather",
-    "_ALLGATHER_BASE": "all_gather", "REDUCE_SCATTER": "reduce_scatter", "_REDUCE_SCATTER_BASE": "reduce_scatter",
-    "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all",
-}  # fmt: skip
+from stepscope.store.importers._log_lines import SUFFIXES
+from stepscope.store.importers._watchdog import reports, timeouts
 
 
 def _recognises(candidate: Candidate) -> bool:
-    return not candidate.is_folder and candidate.path.suffix in SUFFIXES and _reports(candidate)
-
-
-def _reports(candidate: Candidate) -> bool:
-    """Whether a timeout stands at the beginning or the end of the file."""
-    if MARK in candidate.head:
-        return True
-    try:
-        with candidate.path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - END_BYTES))
-            return MARK in file.read(END_BYTES)
-    except OSError:
-        return False
-
-
-def _timeouts(path: Path) -> Iterator[WatchdogTimeout]:
-    for _, line in lines_of(path):
-        if MARK not in line:
-            continue
-        for found in _TIMEOUT.finditer(line):
-            known = _GLOBAL.findall(line, 0, found.start())
-            op = found["op"].decode()
-            yield WatchdogTimeout(
-                rank=int(known[-1]) if known else None,
-                member=int(found["member"]),
-                sequence=int(found["sequence"]),
-                op=_OPS.get(op, op.strip("_").lower()),
-                elements=None if found["numel"] is None else int(found["numel"]),
-                timeout_ms=int(found["timeout"]),
-                source=str(path),
-            )
+    return not candidate.is_folder and candidate.path.suffix in SUFFIXES and reports(candidate)
 
 
 def _read(source: Candidate) -> Imported:
     found: dict[WatchdogTimeout, None] = {}
     left_out = []
     for path in source.files:
-        mine = dict.fromkeys(_timeouts(path))
+        mine = dict.fromkeys(timeouts(path))
         found |= mine
         if not mine:
             left_out.append(LeftOut(path=str(path), reason=OTHER_KIND))

@@ -63,3 +63,16 @@ def test_a_log_without_a_timeout_is_left_out(tmp_path: Path) -> None:
     evidence = load_evidence([tmp_path])
     assert len(evidence.watchdog) == 1
     assert evidence.unread == 1
+
+
+def test_timeouts_inside_the_log_of_a_framework_are_read_with_its_run(tmp_path: Path) -> None:
+    """Of 8 ranks, as the log says, the last one is silent: no rank above it shows that there is one."""
+    head = "using world size: 8, data-parallel size: 8, tensor-model-parallel size: 1, pipeline-model-parallel size: 1"
+    step = " iteration {0:8d}/ 100 | elapsed time per iteration (ms): 100.0 | global batch size: 8 | lm loss: 1.5E+00 |"
+    steps = [step.format(number) for number in range(1, 6)]
+    evidence = load_evidence([log(tmp_path, head, *steps, *(timeout(rank) for rank in range(7)))])
+    (run,) = evidence.runs
+    assert (run.status, run.error) == ("timeout", "a collective ran into its timeout after iteration 5 of 100")
+    (found,) = diagnose(evidence).findings
+    assert found.title.startswith("ranks 0, 1, 2, 3, 4, 5 and 6 timed out in collective 24")
+    assert found.evidence[0].startswith("the log has no timeout of rank 7: look there first")

@@ -1,0 +1,205 @@
+"""From one step, one night or one run on, steps take longer.
+
+What
+----
+Three kinds of series. The steps of one run, where its log times each (Megatron, torchtitan, TensorBoard, W&B, tables by
+step): the place where two levels meet, at least 10 logged steps on each side of it, medians 5% apart, the middle halves of
+the sides disjoint, and neither side drifting by half of the change. Runs of the same cell in several run folders, and rows
+of a table that differ in their day alone: at least 6 runs, p < 0.05 by permutation of rank sums, medians 5% apart. The
+place is the split with the least squares about two levels.
+
+Why
+---
+A mean over both levels describes neither. What happened at that step, or between those two nights, is the cause.
+
+Known problems
+--------------
+One change is looked for: of several the largest is named. Runs whose batch or sequence length changes on the way change
+their step for that reason; where a log states the batch, they are not judged. A slow drift has no beginning and is
+`noisy-measurement`'s.
+
+References
+----------
+Pettitt, A non-parametric approach to the change-point problem, Applied Statistics 28, 1979. METRICS, Comparing two runs.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+from stepscope.core.errors import Unavailable
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Finding, Severity, Skipped
+from stepscope.records.training import StepChange, TrainingRun
+from stepscope.results.days import Nights, nights
+from stepscope.results.evidence import Evidence
+from stepscope.results.history import CellHistory, History, history
+from stepscope.results.pairs import name_of
+from stepscope.stats.change_point import LEAST_CHANGE, LEAST_SIDE, MIN_RUNS, SIGNIFICANT, ChangePoint
+
+CHANGE = Threshold(
+    value=LEAST_CHANGE,
+    unit="of the step time before",
+    source="medians of runs on quiet machines differ by 2%, with a margin",
+)
+GRAVE = Threshold(value=0.2, unit="of the step time before", source="as for a fifth of the step elsewhere")
+
+
+def check(evidence: Evidence) -> Said:
+    steps = [(run, run.step_change) for run in evidence.runs if run.step_change is not None]
+    over_runs = history(evidence)
+    days = nights(evidence.runs)
+    found = [
+        *(_of_steps(run, change) for run, change in steps if change.ratio >= 1 + CHANGE.value),
+        *(() if over_runs is None else _of_history(over_runs)),
+        *(_of_days(each) for each in days if each.since is not None and each.change.after > each.change.before),
+    ]
+    if found:
+        return found
+    faster = [f"{name_of(run)}: {_steps(change)}" for run, change in steps]
+    if faster:
+        return "; ".join(faster[:3])
+    looked = len(days) + (0 if over_runs is None else len(over_runs.cells))
+    if looked:
+        return f"runs over time in {counted(looked, 'group')}: none became slower"
+    if any(_logged(run) for run in evidence.runs):
+        return "the logged steps stay on one level"
+    return Skipped(reason=f"no run logs its steps, and no {MIN_RUNS} runs of one kind are of different days")
+
+
+def _logged(run: TrainingRun) -> bool:
+    """Whether a run's log has so many steps that a change would have been found."""
+    counts = [each.n for each in (run.step_ns, run.samples_per_s) if each is not None and each.n is not None]
+    return max(counts, default=0) >= 3 * LEAST_SIDE and not run.epochs
+
+
+def _severity(ratio: float) -> Severity:
+    return "problem" if ratio >= 1 + GRAVE.value else "warning"
+
+
+def _steps(change: StepChange) -> str:
+    sign = "+" if change.ratio >= 1 else "-"
+    return f"step time {sign}{format_percent(abs(change.ratio - 1))} from step {change.step} on"
+
+
+def _of_steps(run: TrainingRun, change: StepChange) -> Finding:
+    if change.before_ns is not None and change.after_ns is not None:
+        levels = (
+            f"{format_duration(change.before_ns)} before, {format_duration(change.after_ns)} from step {change.step} on"
+        )
+    else:
+        levels = f"the logged rate is 1/{change.ratio:.2f} of the one before"
+    return Finding(
+        severity=_severity(change.ratio),
+        title=_steps(change),
+        evidence=(
+            f"medians: {levels}; {format_percent(change.share)} of the logged steps come after",
+            "each side stays on its level",
+        ),
+        stake_fraction=min(1.0, change.share * (1 - 1 / change.ratio)),
+        confidence="measured; the log does not state what changed",
+        advice=(
+            Advice(text=f"look at what began with step {change.step}: other jobs on the hosts, throttled clocks, other "
+                        "data, a checkpoint or an evaluation that never ended"),
+            Advice(text="the medians over the whole run mix two levels: compare runs by the steps of one"),
+        ),
+        subject=name_of(run),
+    )  # fmt: skip
+
+
+def _of_history(found: History) -> Iterator[Finding]:
+    """All cells together where they changed together, else each cell that did."""
+    each = [cell for cell in found.cells if cell.since is not None]
+    together = [found.common] if found.common.since is not None else each
+    for cell in together:
+        if not isinstance(cell.change, Unavailable) and cell.since and _slower(cell.change):
+            yield _over_runs(found, cell, cell.change, cell.since)
+
+
+def _slower(change: ChangePoint) -> bool:
+    return change.after / change.before - 1 >= CHANGE.value
+
+
+def _over_runs(found: History, cell: CellHistory, change: ChangePoint, since: int) -> Finding:
+    before, after = found.runs[since - 1], found.runs[since]
+    who = f"all {len(found.cells)} cells" if cell.run is None else name_of(cell.run)
+    ratio = change.after / change.before
+    return Finding(
+        severity=_severity(ratio),
+        title=f"step time +{format_percent(ratio - 1)} since {after.name} ({after.created[:10]})",
+        evidence=(
+            f"{who}: {counted(since, 'run')} before, {len(found.runs) - since} from there; p = {change.p_value:.2g}",
+            *_now(found, cell),
+        ),
+        stake_fraction=1 - 1 / ratio,
+        confidence="measured; what changed between the two runs is not recorded as a cause",
+        advice=(
+            Advice(
+                text=f"compare the last run before with the first after: {before.name} and {after.name}",
+                command=shlex.join(["stepscope", "compare", before.path, after.path]),
+            ),
+        ),
+        subject=who,
+    )
+
+
+def _now(found: History, cell: CellHistory) -> tuple[str, ...]:
+    """The step before and after, of one cell; the cell that lost most, of all."""
+    cells = found.cells if cell.run is None else (cell,)
+    shown = [(c.run, [s for s in c.step_ns if s is not None]) for c in cells if c.run is not None]
+    ranked = sorted(shown, key=lambda each: -each[1][-1] / each[1][0])[:3]
+    return tuple(
+        f"{name_of(run)}: {format_duration(steps[0])} in the first run, {format_duration(steps[-1])} in the last"
+        for run, steps in ranked
+    )
+
+
+def _of_days(found: Nights) -> Finding:
+    since = found.since or 0
+    change, first = found.change, found.runs[since]
+    ratio = change.after / change.before
+    name = re.sub(rf",? *{re.escape(found.days[since])}", "", name_of(first))
+    return Finding(
+        severity=_severity(ratio),
+        title=f"step time +{format_percent(ratio - 1)} since {found.days[since]}",
+        evidence=(
+            f"{counted(len(found.runs), 'run')} from {found.days[0]} to {found.days[-1]}: {since} before, "
+            f"{len(found.runs) - since} from there; p = {change.p_value:.2g}",
+            *((f"{_listed(found.runs[since - 1])} before, {_listed(first)} from there",) if _listed(first) else ()),
+        ),
+        stake_fraction=1 - 1 / ratio,
+        confidence=f"measured, one figure per run; by chance in less than {format_percent(SIGNIFICANT)} of such series",
+        advice=(
+            Advice(
+                text=f"compare what ran on {found.days[since - 1]} and {found.days[since]}: code, packages, hosts, data"
+            ),
+        ),
+        subject=name,
+    )
+
+
+def _listed(run: TrainingRun) -> str:
+    """What names the code of a run (commit, version), as its row states it."""
+    names = ("commit", "sha", "revision", "build", "version")
+    return ", ".join(f"{key} {value}" for key, value in run.settings.items() if key.lower() in names)
+
+
+RULE = Rule(
+    name="step-time-change",
+    symptom="from one step, night or run on, steps take longer",
+    needs=("runs",),
+    look=check,
+    folded=True,
+    protocol=1,
+    thresholds={
+        "change": CHANGE,
+        "grave": GRAVE,
+        "steps": Threshold(value=LEAST_SIDE, unit="logged steps on each side", source="fewer are a pause"),
+        "p": Threshold(value=SIGNIFICANT, unit="probability", source="as for histories in reports"),
+    },
+)
