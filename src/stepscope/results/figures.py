@@ -40,8 +40,11 @@ def steady_times(run: TrainingRun, drop_epochs: int = 1) -> tuple[float, ...]:
 def epoch_time(run: TrainingRun, drop_epochs: int = 1) -> Measured | None:
     """Time of one epoch (ns): the median over the steady epochs; without any, what the source says or steps make it.
 
-    Interval: 95% of the median, from six epochs on; of fewer their range, of one none.
+    Interval: 95% of the median, from six epochs on; of fewer their range, of one none. None where two trainings wrote one
+    file at the same time: a median over both is of neither.
     """
+    if written_by_several(run):
+        return None
     times = steady_times(run, drop_epochs)
     if not times:
         return run.epoch_ns
@@ -80,8 +83,16 @@ def epochs_mixed(run: TrainingRun) -> bool:
     return bool(run.settings.get("duplicate_epochs")) or any(after <= before for before, after in pairwise(numbers))
 
 
+def written_by_several(run: TrainingRun) -> bool:
+    """Whether rows of several trainings alternate in one file: no row says whose it is."""
+    return run.settings.get("epoch_series_alternate") is True
+
+
 def best_accuracy(run: TrainingRun, *, epochs: int | None = None) -> float | None:
-    """Best validation accuracy of the first ``epochs`` epochs (None: all); where no epoch has one, that of the end."""
+    """Best validation accuracy of the first ``epochs`` epochs (None: all); where no epoch has one, that of the end. None
+    where two trainings wrote one file at the same time."""
+    if written_by_several(run):
+        return None
     wanted = sorted(run.epochs, key=lambda e: e.number)[:epochs]
     known = [e.validation_accuracy for e in wanted if e.validation_accuracy is not None]
     return max(known) if known else run.test_accuracy if epochs is None else None

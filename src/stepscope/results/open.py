@@ -181,7 +181,7 @@ def _traced(path: Path, read: ReadTraces) -> Evidence:
             f"{path}: not a format that stepscope reads",
             why="it contains only zero bytes"
             if not head_of(path, 4096).strip(b"\0")
-            else f"no importer recognises it, and it is no trace of torch.profiler or nsys: {why}",
+            else f"no importer recognises it, and it is not a trace of torch.profiler or nsys: {why}",
             fix=f"{_AS_TABLE}; docs/reference/importers.md lists the formats",
         )
     summary = read(path)

@@ -31,6 +31,7 @@ from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
+from stepscope.results.figures import written_by_several
 from stepscope.results.pairs import name_of
 
 
@@ -57,6 +58,8 @@ def _finding(run: TrainingRun) -> Finding | None:
         said.append(f"written more than once: epoch {shown}")
     if backwards:
         said.append(f"epoch {backwards[0][1]} follows epoch {backwards[0][0]}" + _times(len(backwards)))
+    if written_by_several(run):
+        said.append("no row states whose it is: tables leave out the time of an epoch and the best accuracy")
     cause, fix = _cause(run, counts, backwards)
     what = f"{counted(len(doubled), 'epoch')} twice" if doubled else "epochs that go backwards"
     return Finding(

@@ -36,7 +36,7 @@ class EpochOrder:
         if self.alternating:
             return (
                 f"{twice} and rows of {self.series} series alternate: {self.series} jobs wrote this file at the same time; "
-                "all rows are kept"
+                "no row states whose it is, so that time of an epoch and best accuracy are left out"
             )
         return f"{twice}: the job was restarted and continued this file; all rows are kept"
 

@@ -31,6 +31,8 @@ from stepscope.store.stated import with_stated
 
 FILE = "metrics.csv"
 _TABLES = (".csv", ".tsv")
+_ROWS = 200
+"""Lines that are looked at for a column that names runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +49,9 @@ class _Experiment:
 
 def _recognises(candidate: Candidate) -> bool:
     if candidate.is_folder:
-        return any(file.name.lower() == FILE for file in candidate.files)
+        return any(file.name.lower() == FILE and not _names_its_runs(Candidate(file)) for file in candidate.files)
     if candidate.path.name.lower() == FILE:
-        return True
+        return not _names_its_runs(candidate)
     return (
         candidate.path.suffix.lower() in _TABLES and is_epoch_table(candidate.text) and not _of_several_runs(candidate)
     )
@@ -60,6 +62,21 @@ def _of_several_runs(candidate: Candidate) -> bool:
     return any(
         columns_of(names, candidate.stated.columns).has("world_size", "strategy", "model", "hardware", "run")
         for names in headers(candidate.path.suffix.lower(), candidate.text)
+    )
+
+
+def _names_its_runs(candidate: Candidate) -> bool:
+    """Whether a column says which of several runs a row is of: a table of runs, whatever the file is called."""
+    if candidate.path.name.lower() != FILE or not _of_several_runs(candidate):
+        return False
+    separator = "\t" if "\t" in candidate.text.partition("\n")[0] else ","
+    head, *rows = ([cell.strip() for cell in line.split(separator)] for line in candidate.text.splitlines()[:_ROWS])
+    columns = columns_of(head, candidate.stated.columns)
+    return any(
+        len({row[at] for row in rows if len(row) == len(head)}) > 1
+        for role in ("world_size", "run")
+        if role in columns.by_role
+        for at, _ in (columns.by_role[role],)
     )
 
 

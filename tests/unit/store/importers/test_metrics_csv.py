@@ -11,7 +11,9 @@ from tests.evidence import evidence
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import TrainingRun
+from stepscope.results.figures import best_accuracy, epoch_time
 from stepscope.results.missing import require_stated
+from stepscope.results.open import load_evidence
 from stepscope.store.foreign import detect, read_foreign
 from stepscope.store.importers._experiment_names import name_facts, readable_dataset
 
@@ -363,3 +365,25 @@ class TestRealResults:
             require_stated(evidence(*imported.runs))
         assert "--world-size exp021=RANKS,exp044=RANKS" in str(caught.value)
         assert "exp003" not in str(caught.value)
+
+
+def test_a_column_that_names_runs_separates_two_writers(tmp_path: Path) -> None:
+    rows = "".join(f"{1 + 3 * (e % 2)},{e // 2 + 1},{2 - e / 20},{20 + e % 2}\n" for e in range(12))
+    path = tmp_path / "metrics.csv"
+    path.write_text("world_size,epoch,train_loss,epoch_time_s\n" + rows)
+    runs = load_evidence([path], stated=Stated(scaling="strong")).runs
+    assert [(run.world_size, [e.number for e in run.epochs]) for run in runs] == [
+        (n, [1, 2, 3, 4, 5, 6]) for n in (1, 4)
+    ]
+
+
+def test_rows_of_two_jobs_that_nothing_names_have_no_time_of_an_epoch(tmp_path: Path) -> None:
+    """A median of 20 and 40 s is of neither job; a restart is the same job, and keeps it."""
+    at_once, restarted = (1, 2, 1, 3, 2, 4, 3, 4), (1, 2, 3, 4, 3, 4, 5, 6)
+    for numbers, known in ((at_once, False), (restarted, True)):
+        path = tmp_path / "metrics.csv"
+        rows = "".join(f"{n},0.5,0.{70 + n},{20 + 20 * (i % 2)}\n" for i, n in enumerate(numbers))
+        path.write_text("epoch,train_loss,val_accuracy,epoch_time_s\n" + rows)
+        (run,) = load_evidence([path]).runs
+        assert (epoch_time(run) is not None) is known
+        assert (best_accuracy(run) is not None) is known
