@@ -39,15 +39,14 @@ def compare_rounds(
     *,
     a_again: Sequence[Samples] | None = None,
     rng: np.random.Generator,
-    confidence: float = 0.95,
 ) -> Comparison:
     """Ratio of medians of A to B from rounds that took turns (A, B, A, B, ...), with the A/A spread beside
     it.
 
     a_again: A measured a second time in every round (the same code, the same number of rounds).
     """
-    ratio = _paired_ratio(a, b, rng, confidence)
-    aa = None if a_again is None else _paired_ratio(a, a_again, rng, confidence)
+    ratio = _paired_ratio(a, b, rng)
+    aa = None if a_again is None else _paired_ratio(a, a_again, rng)
     return Comparison(
         ratio=ratio,
         aa=aa,
@@ -57,9 +56,7 @@ def compare_rounds(
     )
 
 
-def _paired_ratio(
-    top: Sequence[Samples], bottom: Sequence[Samples], rng: np.random.Generator, confidence: float
-) -> Ratio:
+def _paired_ratio(top: Sequence[Samples], bottom: Sequence[Samples], rng: np.random.Generator) -> Ratio:
     if len(top) != len(bottom) or not top:
         raise StepscopeError(f"rounds do not pair up: {len(top)} against {len(bottom)}")
     above, below = _round_medians(top), _round_medians(bottom)
@@ -69,10 +66,10 @@ def _paired_ratio(
     ratio = math.exp(float(np.median(logs)))
     if logs.size < MIN_REPLICATES:
         return Ratio(ratio=ratio, low=None, high=None)
-    interval = median_interval(logs, confidence=confidence, independent=True)
+    interval = median_interval(logs, independent=True)
     if interval is None:
         index = rng.integers(0, logs.size, size=(RESAMPLES, logs.size))
-        interval = percentile_interval(np.median(logs[index], axis=1), confidence=confidence)
+        interval = percentile_interval(np.median(logs[index], axis=1))
     return Ratio(ratio=ratio, low=math.exp(interval.low), high=math.exp(interval.high))
 
 

@@ -75,10 +75,39 @@ def test_trace_opens_its_file_before_it_loads_what_shows_the_answer(tmp_path: Pa
     loaded = set(json.loads(done.stdout.splitlines()[-1]))
     assert "numpy" in loaded
     late = ("typer", "pydantic", "rich", "jinja2", "yaml", "scipy", "numpy.ma", "numpy.random", "importlib.metadata",
-            "multiprocessing", "concurrent.futures", "stepscope.traces.sections", "stepscope.records.run",
+            "multiprocessing", "concurrent.futures", "difflib", "shlex", "statistics", "stepscope.traces.sections",
+            "stepscope.traces.operators", "stepscope.records.run", "stepscope.results", "stepscope.hardware",
             "stepscope.report.views", "stepscope.cli.commands.bench")  # fmt: skip
     assert loaded.isdisjoint(late), loaded.intersection(late)
-    assert sum(name.startswith("stepscope") for name in loaded) <= 50
+    assert sum(name.startswith("stepscope") for name in loaded) <= 45
+
+
+def test_the_budget_is_shown_with_little_loaded(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    kernel = {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "gemm",
+        "pid": 0,
+        "tid": 7,
+        "ts": 1.5,
+        "dur": 2.5,
+        "args": {"stream": 7},
+    }
+    trace.write_text(json.dumps({"traceEvents": [kernel]}, indent=2))
+    words = ["trace", str(trace), "--show", "budget,overlap"]
+    script = (
+        f"from stepscope.cli.main import main\ntry:\n    main({words!r})\nexcept SystemExit as stop:\n"
+        "    assert not stop.code, stop.code\n"
+        "import sys, json\nprint(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert "stepscope.report.views.trace_budget" in loaded
+    needless = ("typer", "pydantic", "jinja2", "yaml", "scipy", "difflib", "shlex", "stepscope.hardware",
+                "stepscope.traces.sections", "stepscope.traces.waiting", "stepscope.diagnose.rules")  # fmt: skip
+    assert loaded.isdisjoint(needless), loaded.intersection(needless)
+    assert sum(name.startswith("stepscope") for name in loaded) <= 66
 
 
 def test_no_module_of_the_offline_half_loads_torch() -> None:

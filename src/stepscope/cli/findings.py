@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -74,6 +73,8 @@ def print_headlines(run: Path, diagnosis: Diagnosis) -> None:
     for finding in shown(diagnosis):
         _hanging("• ", headline(finding), _STYLES.get(finding.severity, "bold"))
     if diagnosis.findings:
+        import shlex
+
         command = f"stepscope diagnose {shlex.quote(str(run))}"
         out().print(f"{remainder(diagnosis)}evidence and advice: {command}", style="dim", markup=False, soft_wrap=True)
 

@@ -146,12 +146,13 @@ SHOWN_IN = {
 
 def _sections(options: Trace) -> tuple[str, ...]:
     """The sections to show: those named, or the usual ones and those that an option is about."""
-    from stepscope.traces.operators import SORTS
-
     sections = trace_sections.chosen(options.show.split(","))
     asked = {name: SHOWN_IN[name] for name in given(options) if name in SHOWN_IN}
-    if options.sort not in SORTS:
-        raise UsageError(unknown("order of --sort", options.sort, SORTS))
+    if "sort" in asked:
+        from stepscope.traces.operators import SORTS
+
+        if options.sort not in SORTS:
+            raise UsageError(unknown("order of --sort", options.sort, SORTS))
     for name, section in asked.items():
         if options.show and section not in sections:
             raise UsageError(f"--show without {section!r} does not go with {spelled(type(options), name)}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """The known name closest to ``word``, or None when nothing is close."""
+    import difflib  # with a mistake only: every start would pay for it
+
     close = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
     return close[0] if close else None
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.outcome import Outcome, Said, each_job, folded, named, outcome_of, together
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import re
+from functools import cache
 
 from stepscope.core.errors import Unavailable
 from stepscope.hardware import amd, nvidia_datacenter, nvidia_workstation
@@ -24,6 +24,7 @@ _SLICE = re.compile(r"\bMIG\s+\d+[cg]\.")
 _VGPU = re.compile(r"^GRID\b|-\d+[ABCQ]$|\bvGPU\b", re.IGNORECASE)
 
 
+@cache
 def find(gpu_name: str) -> Accelerator | Unavailable:
     """The accelerator that torch or NVML calls ``gpu_name`` (or whose key or table name it is).
 
@@ -109,7 +110,9 @@ def _near(name: str) -> tuple[Accelerator, ...]:
 
 
 def _ratio(a: str, b: str) -> float:
-    return difflib.SequenceMatcher(None, a, b).ratio()
+    from difflib import SequenceMatcher
+
+    return SequenceMatcher(None, a, b).ratio()
 
 
 def _with_digits(words: list[str]) -> list[str]:

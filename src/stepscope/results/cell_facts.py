@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted, listed
 from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult

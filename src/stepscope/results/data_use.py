@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
 
+from stepscope.core.dataclass import dataclass
 from stepscope.records.training import Scaling, TrainingRun
 from stepscope.results.figures import learning_rate
 from stepscope.results.learning import epochs_to_loss, losses

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.environment.topology import Topology

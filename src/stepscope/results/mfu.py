@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from stepscope.core.errors import Unavailable
-from stepscope.hardware.lookup import find
-from stepscope.records.training import TrainingRun
+
+if TYPE_CHECKING:
+    from stepscope.records.training import TrainingRun
 
 CONVENTION = "model FLOP (3 x forward, 2 a multiply-add) / (step time x ranks x dense peak of the type in use)"
 
@@ -20,6 +23,8 @@ def mfu(run: TrainingRun) -> float | Unavailable:
         return Unavailable("the model's FLOP, the ranks or the step time are unknown")
     if run.hardware is None:
         return Unavailable("the device has no name")
+    from stepscope.hardware.lookup import find
+
     found = find(run.hardware)
     if isinstance(found, Unavailable):
         return Unavailable(f"peak unknown: {found.reason}")

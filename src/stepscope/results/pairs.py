@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.data_use import duplicated

@@ -7,13 +7,13 @@ part delays the one of the next step). Time past the entry is the same on every 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import dataclass
 from stepscope.records.cell_result import CellResult
 from stepscope.records.samples import StepSample
 from stepscope.stats.excess import LEAST_STEPS, MIN_EXCESS, chronic_excess, lower_bound

@@ -8,9 +8,11 @@ follows; a block with one that is written otherwise is to be decoded in full.
 from __future__ import annotations
 
 import re
+from functools import cache
 from operator import itemgetter
 
 
+@cache
 def _pattern(colon: bytes, comma: bytes) -> re.Pattern[bytes]:
     text = (
         rb'"cat":"(kernel|gpu_mem[a-z]*|Kernel|Mem[a-z]*|concurrent_kernel|user_annotation)"'
@@ -20,8 +22,8 @@ def _pattern(colon: bytes, comma: bytes) -> re.Pattern[bytes]:
     return re.compile(text)
 
 
-_KINETO = _pattern(rb": ", rb",\s+")  # a longer literal beginning is found faster
-_ANY_LAYOUT = _pattern(rb"\s*:\s*", rb"\s*,\s*")
+_KINETO = rb": ", rb",\s+"  # a longer literal beginning is found faster
+_ANY_LAYOUT = rb"\s*:\s*", rb"\s*,\s*"
 _READ = frozenset((b"kernel", b"gpu_memcpy", b"gpu_memset", b"Kernel", b"Memcpy", b"Memset", b"user_annotation"))
 
 Row = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
@@ -33,7 +35,7 @@ def device_rows(block: bytes, *, kineto: bool = True) -> list[Row] | None:
 
     kineto: the profiler's own layout, its spaces included.
     """
-    rows: list[Row] = (_KINETO if kineto else _ANY_LAYOUT).findall(block)
+    rows: list[Row] = _pattern(*(_KINETO if kineto else _ANY_LAYOUT)).findall(block)
     if not _READ.issuperset(map(itemgetter(0), rows)):
         return None
     if not all(map(itemgetter(5), rows)):

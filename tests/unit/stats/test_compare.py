@@ -88,6 +88,14 @@ def test_three_rounds_give_a_ratio_but_no_interval() -> None:
     assert result.aa_spread_fraction is None
 
 
+def test_five_rounds_give_an_interval_within_what_was_seen() -> None:
+    a = [[2.0], [2.2], [1.8], [2.1], [1.9]]
+    result = compare_rounds(a, [[1.0]] * 5, rng=np.random.default_rng(0))
+    assert result.ratio.low is not None
+    assert result.ratio.high is not None
+    assert 1.8 <= result.ratio.low < 2.0 < result.ratio.high <= 2.2
+
+
 def test_rounds_that_do_not_pair_up_are_refused() -> None:
     with pytest.raises(StepscopeError):
         compare_rounds([[1.0]], [[1.0], [1.0]], rng=np.random.default_rng(0))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rich.cells import cell_len
 
+from stepscope.core.dataclass import dataclass
 from stepscope.report.table import Column, Table
 
 GAP = 2

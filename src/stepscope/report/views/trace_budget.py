@@ -16,7 +16,6 @@ from stepscope.report.views._common import Figures, View
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, stacks_chart
 from stepscope.report.views._trace import many_note, parts_columns, rank_column, standing_out
 from stepscope.results.mfu import CONVENTION
-from stepscope.traces.waiting import exposed_waiting
 
 if TYPE_CHECKING:
     from stepscope.results.evidence import TraceEvidence
@@ -33,6 +32,8 @@ KINDS = (
 
 def prepare(traces: Sequence[TraceEvidence]) -> tuple[Stacks, ...]:
     """One chart a trace: shares of each rank's window; of many ranks those that compute least."""
+    from stepscope.traces.waiting import exposed_waiting
+
     charts: list[Stacks] = []
     keys: list[str] = []
     for trace in traces:
