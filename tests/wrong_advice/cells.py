@@ -158,7 +158,7 @@ def a_cell_that_failed_fails_again(_: Path) -> Case:
     )
 
 
-@case("memory_peak")
+@case("near_oom")
 def activations_that_are_recomputed_already(_: Path) -> Case:
     gpu = GpuFact(
         index=0, name="a GPU", uuid=None, memory_bytes=16 * GIB, compute_capability="8.0", driver_version=None

@@ -120,10 +120,15 @@ def traced(evidence: Evidence, each: TimedCell) -> str | None:
 
 def capacity_of(cell: CellEvidence, environment: EnvironmentRecord | None) -> int | None:
     """Bytes that the cell's ranks may take: of one device, or of the host for all ranks on it; None: unknown."""
+    if environment is not None and cell.spec.device == "cpu":
+        return environment.memory_bytes
+    return device_capacity(environment)
+
+
+def device_capacity(environment: EnvironmentRecord | None) -> int | None:
+    """Bytes of the smallest device of the machine, as its driver reports them; None: unknown."""
     if environment is None:
         return None
-    if cell.spec.device == "cpu":
-        return environment.memory_bytes
     devices = () if environment.torch is None else environment.torch.device_memory_bytes
     known = devices or tuple(g.memory_bytes for g in environment.gpus if g.memory_bytes is not None)
     return min(known, default=None)

@@ -35,7 +35,7 @@ from stepscope.results.held import held_by
 ROOM = Threshold(
     value=0.80,
     unit="peak / capacity",
-    source="memory-peak warns from 90% on; 10% more for fragments and other libraries",
+    source="near-oom warns from 90% on; 10% more for fragments and other libraries",
 )
 
 

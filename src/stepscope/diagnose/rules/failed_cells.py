@@ -3,7 +3,7 @@
 What
 ----
 Groups cells that failed by how they ended, each with the first failing rank and its reason; lists separately the cells
-that cannot run here or need not. `memory-peak` reports those that ran out of memory. For `comm`: sweeps of a collective
+that cannot run here or need not. `near-oom` reports those that ran out of memory. For `comm`: sweeps of a collective
 that did not finish.
 
 Why

@@ -1,11 +1,12 @@
-"""The peak is close to the device's capacity: a longer sequence or more fragmentation ends the job.
+"""A job ran out of memory, or its peak is close to the capacity: a longer sequence or more fragmentation ends it.
 
 What
 ----
-Compares the peak bytes of a run, and the peak reserved bytes of a memory snapshot, with the capacity of the device,
-never with the allocator's pool; reports runs that ran out of memory. `memory-peak` judges cells of `stepscope bench`,
-whose plan it knows. Remedies are ordered by cost; of a snapshot, those are left out that free a kind of memory which
-holds next to nothing.
+Runs and failed requests of a memory snapshot that ran out of memory, one finding a model, with what fits beside them; and
+the peak bytes of a run, or reserved bytes of a snapshot, close to the capacity: of the device (never of the allocator's
+pool), on CPUs of the host for all its ranks together. Of cells of `stepscope bench` the strategy's plan says what the
+training state alone takes. Remedies are ordered by cost; of a snapshot, those are left out that free a kind of memory
+which holds next to nothing.
 
 Why
 ---
@@ -14,27 +15,32 @@ context, NCCL's buffers and fragments, which torch's peak does not include.
 
 Known problems
 --------------
-The accelerator table has the marketed capacity; the driver's is a few per cent larger or smaller. Without the device's
-name the rule is quiet.
+The accelerator table has the marketed capacity; the driver's is a few per cent larger or smaller. The plan of a cell
+leaves out most activations, which depend on the micro-batch and the sequence length.
 
 References
 ----------
-docs/reference/metrics.md, Memory; Rajbhandari et al., ZeRO, SC 2020 (what sharding saves and costs); Chen et al.,
-Training deep nets with sublinear memory cost, 2016 (recomputation); PyTorch documentation, CUDA semantics.
+docs/reference/metrics.md, Memory; Rajbhandari et al., ZeRO, SC 2020 (bytes per parameter; what sharding saves and
+costs); Chen et al., Training deep nets with sublinear memory cost, 2016 (recomputation); PyTorch documentation, CUDA
+semantics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 
-from stepscope.core.errors import Unavailable
+from stepscope.core.dataclass import dataclass
+from stepscope.core.errors import StepscopeError, Unavailable
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted, listed
+from stepscope.diagnose.commands import again
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.hardware import find
-from stepscope.records.finding import Advice, Finding, Severity, Skipped
+from stepscope.predict.specs import specs_of
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.memory_snapshot import (
     ACTIVATION,
     GRADIENT,
@@ -46,70 +52,195 @@ from stepscope.records.memory_snapshot import (
     MemorySnapshot,
 )
 from stepscope.records.training import TrainingRun
-from stepscope.results.evidence import Evidence
+from stepscope.results.cell_facts import NEAR_CAPACITY, capacity_of, device_capacity, memory_share
+from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.figures import setting
+from stepscope.results.pairs import cell_of
 from stepscope.results.scaling import shards
 
 MOST_SHARE = Threshold(
-    value=0.90,
-    unit="of the device's capacity",
-    source="CUDA context and NCCL buffers take 1 to 3 GB beside the pool, 2 to 8% of 40 and 80 GB devices, and "
+    value=NEAR_CAPACITY,
+    unit="of the capacity",
+    source="CUDA context and NCCL buffers take 0.5 to 3 GB beside the pool, 2 to 8% of 40 and 80 GB devices, and "
     "fragments take more",
 )
 WORTH_FREEING = Threshold(
     value=0.1, unit="of the peak", source="sparing all of a kind that holds less makes no room for a larger request"
 )
-_RECOMPUTE = "about a third more computation (4/3)"
+_OUT = ("oom", "host_oom")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """A run or snapshot, and what its remedies depend on.
+
+    capacity: bytes that its ranks may take, and who says so. kinds: shares of what is held, where a snapshot knows them.
+    host: the memory is the host's.
+    """
+
+    name: str
+    capacity: tuple[int, str] | None
+    run: TrainingRun | None = None
+    cell: CellEvidence | None = None
+    kinds: Mapping[str, float] | None = None
+    host: bool = False
+
+    def holds(self, *kinds: str) -> bool:
+        return not self.kinds or sum(self.kinds.get(kind, 0.0) for kind in (*kinds, UNKNOWN)) >= WORTH_FREEING.value
+
+    @cached_property
+    def state_bytes(self) -> int | None:
+        """What one rank holds beside activations, by the plan of a cell's strategy."""
+        if self.cell is None:
+            return None
+        try:
+            specs = specs_of(self.cell.result.spec)
+        except (StepscopeError, ValueError):
+            return None
+        return specs.strategy.memory_plan(specs.facts, specs.setting, specs.strategy_options).total_bytes
+
+    @property
+    def too_large(self) -> bool:
+        """Whether the state alone does not fit: what frees activations does not help."""
+        return self.state_bytes is not None and self.capacity is not None and self.state_bytes > self.capacity[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Full:
-    """peak over capacity of one run or snapshot. source: where the capacity is from."""
+class _Peak:
+    """The peak of one rank, and the share of the capacity that all ranks beside it take."""
 
-    name: str
+    job: _Job
     peak_bytes: int
     capacity_bytes: int
     source: str
-    run: TrainingRun | None
-
-    @property
-    def share(self) -> float:
-        return self.peak_bytes / self.capacity_bytes
+    share: float
 
 
 def check(evidence: Evidence) -> Said:
-    runs = _foreign(evidence)
-    failed = [run for run in runs if run.status in ("oom", "host_oom")]
-    known = [*_runs(runs), *_snapshots(evidence)]
-    near = sorted((each for each in known if each.share >= MOST_SHARE.value), key=lambda each: -each.share)
-    found = [*(_failed(evidence, run) for run in failed)]
-    found += [_near(near[0], near[1:])] if near else []
-    found += _failed_requests(evidence)
+    jobs = [_job(evidence, run) for run in evidence.runs]
+    found = [*_failed(evidence, jobs), *_failed_requests(evidence)]
+    known = sorted([*_runs(evidence, jobs), *_snapshots(evidence)], key=lambda each: -each.share)
+    near = [each for each in known if each.share >= MOST_SHARE.value]
+    if near:
+        found.append(_near(evidence, near[0], near[1:]))
     if found:
         return tuple(found)
     if known:
-        worst = max(known, key=lambda each: each.share)
+        most = known[0]
         return (
-            f"{worst.name}: {format_percent(worst.share)} of {format_bytes_binary(worst.capacity_bytes)}, limit "
+            f"{most.job.name}: {format_percent(most.share)} of {format_bytes_binary(most.capacity_bytes)}, limit "
             f"{format_percent(MOST_SHARE.value)}"
         )
-    return Skipped(
-        reason="no run or snapshot has both a peak and a device of known capacity"
-        + ("; memory-peak judges cells of bench" if evidence.cells else "")
+    return Skipped(reason="no run or snapshot has both a peak and a device or host of known capacity")
+
+
+def _job(evidence: Evidence, run: TrainingRun) -> _Job:
+    cell = cell_of(evidence, run)
+    if cell is None:
+        capacity = _of_name(run.hardware)
+    else:
+        known = capacity_of(cell, evidence.environment)
+        capacity = None if known is None else (known, "the host" if cell.spec.device == "cpu" else "the driver")
+    return _Job(
+        name=f"{run.group}: {run.label}",
+        capacity=capacity,
+        run=run,
+        cell=cell,
+        host=run.device == "cpu" or run.status == "host_oom",
     )
 
 
-def _failed_requests(evidence: Evidence) -> Iterable[Finding]:
+def _of_name(name: str | None) -> tuple[int, str] | None:
+    found = find(name) if name else Unavailable("no name")
+    return None if isinstance(found, Unavailable) else (found.memory_bytes, f"marketed size of {found.name}")
+
+
+def _runs(evidence: Evidence, jobs: Iterable[_Job]) -> Iterator[_Peak]:
+    for job in jobs:
+        peak = job.run.peak_memory_bytes if job.run is not None and job.run.status == "ok" else None
+        if peak is None or job.capacity is None:
+            continue
+        capacity, source = job.capacity
+        share = None if job.cell is None else memory_share(job.cell, evidence.environment)
+        share = peak / capacity if share is None else share
+        yield _Peak(job=job, peak_bytes=peak, capacity_bytes=capacity, source=source, share=share)
+
+
+def _snapshots(evidence: Evidence) -> Iterator[_Peak]:
+    for memory in evidence.memory:
+        job = _snapshot(evidence, memory)
+        if job.capacity is None or memory.oom_events:
+            continue
+        capacity, source = job.capacity
+        peak = memory.segment_bytes if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes
+        yield _Peak(job=job, peak_bytes=peak, capacity_bytes=capacity, source=source, share=peak / capacity)
+
+
+def _snapshot(evidence: Evidence, memory: MemorySnapshot) -> _Job:
+    """Capacity: stated by a failed request; of the machine's devices; of the name that the source states."""
+    step = "" if memory.step is None else f", after {counted(memory.step, 'step')}"
+    driver = device_capacity(evidence.environment)
+    if memory.capacity_bytes is not None:
+        capacity: tuple[int, str] | None = memory.capacity_bytes, "stated by the failed request"
+    elif driver is not None:
+        capacity = driver, "the driver"
+    else:
+        capacity = _of_name(evidence.hardware[0]) if len(evidence.hardware) == 1 else None
+    return _Job(name=f"{memory.name}{step}", capacity=capacity)
+
+
+def _failed(evidence: Evidence, jobs: Sequence[_Job]) -> Iterator[Finding]:
+    """One finding a model, of the run that needs least."""
+    groups: dict[str, list[tuple[_Job, TrainingRun]]] = {}
+    for job in jobs:
+        if job.run is not None and job.run.status in _OUT:
+            groups.setdefault(job.run.group, []).append((job, job.run))
+    for group in groups.values():
+        job, run = min(group, key=lambda each: (each[1].micro_batch or 0, each[1].num_parameters or 0))
+        said = [f"{_with_batch(run)}: {run.error or 'ended out of memory'}"]
+        if job.state_bytes is not None:
+            of = f" of {format_bytes_binary(job.capacity[0])}" if job.capacity is not None else ""
+            said.append(f"parameters, gradients and optimizer alone: {format_bytes_binary(job.state_bytes)}{of} a rank")
+        elif job.capacity is not None:
+            said.append(f"capacity {format_bytes_binary(job.capacity[0])} ({job.capacity[1]})")
+        if group[1:]:
+            said.append(f"{len(group)} runs of this model ran out of memory; this run needs the least")
+        fits = [each.run for each in jobs if each.run is not None and _fits(each.run, run)]
+        if fits:
+            largest = max(fits, key=lambda each: (each.micro_batch or 0, each.peak_memory_bytes or 0))
+            peak = largest.peak_memory_bytes
+            said.append(f"{_with_batch(largest)} fits" + (f", peak {format_bytes_binary(peak)}" if peak else ""))
+        yield Finding(
+            severity="problem",
+            title=f"out of {'host' if job.host else 'GPU'} memory: {counted(len(group), 'run')} of {run.group}",
+            evidence=tuple(said),
+            confidence="certain: the run failed",
+            priority="failure",
+            advice=_remedies(evidence, job),
+            subject=job.name,
+        )
+
+
+def _fits(each: TrainingRun, failed: TrainingRun) -> bool:
+    return each.group == failed.group and each.world_size == failed.world_size and each.status == "ok"
+
+
+def _with_batch(run: TrainingRun) -> str:
+    return run.label if run.micro_batch is None else f"{run.label}, micro-batch {run.micro_batch}"
+
+
+def _failed_requests(evidence: Evidence) -> Iterator[Finding]:
     """One finding for the ranks of a job, of the fullest one: the others fail with it."""
     failed = [memory for memory in evidence.memory if memory.oom_events and memory.oom_request_bytes is not None]
     if not failed:
         return
     memory = max(failed, key=lambda each: each.allocated_bytes)
+    job, kinds = _snapshot(evidence, memory), _kinds(memory)
     free, wanted = memory.oom_driver_free_bytes, format_bytes_binary(memory.oom_request_bytes or 0)
     left = "" if free is None else f" with {format_bytes_binary(free)} left in the driver"
     capacity = f" of {format_bytes_binary(memory.capacity_bytes)}" if memory.capacity_bytes else ""
-    held = [f"{kind} {format_bytes_binary(size)} ({format_percent(share)})" for kind, size, share in _kinds(memory)]
-    others = [_name(each) for each in failed if each is not memory]
+    held = [f"{kind} {format_bytes_binary(size)} ({format_percent(share)})" for kind, size, share in kinds]
+    others = [_snapshot(evidence, each).name for each in failed if each is not memory]
     said = [
         f"reserved {format_bytes_binary(memory.segment_bytes)}{capacity}, in use "
         f"{format_bytes_binary(memory.allocated_bytes)}",
@@ -117,19 +248,15 @@ def _failed_requests(evidence: Evidence) -> Iterable[Finding]:
         *_largest(memory.peak_holders or memory.holders),
         *([f"out of memory too: {listed(others, at_most=4)}"] if others else []),
     ]
-    yield _finding(
-        f"{counted(memory.oom_events, 'request')} failed: {wanted} wanted{left}",
-        tuple(said),
-        "certain: recorded by the allocator",
-        None,
-        _name(memory),
-        kinds={kind: share for kind, _, share in _kinds(memory)},
+    yield Finding(
+        severity="problem",
+        title=f"{counted(memory.oom_events, 'request')} failed: {wanted} wanted{left}",
+        evidence=tuple(said),
+        confidence="certain: recorded by the allocator",
+        priority="failure",
+        advice=_remedies(evidence, replace(job, kinds={kind: share for kind, _, share in kinds})),
+        subject=job.name,
     )
-
-
-def _name(memory: MemorySnapshot) -> str:
-    step = "" if memory.step is None else f", after {counted(memory.step, 'step')}"
-    return f"{memory.name}{step}"
 
 
 def _kinds(memory: MemorySnapshot) -> list[tuple[str, int, float]]:
@@ -143,163 +270,81 @@ def _largest(holders: tuple[MemoryHolder, ...]) -> tuple[str, ...]:
     return tuple(f"{format_bytes_binary(h.size_bytes)} of {h.kind} held at {h.where}" for h in holders[:3])
 
 
-def _foreign(evidence: Evidence) -> list[TrainingRun]:
-    """Runs other than cells of bench: those are judged by memory-peak, which knows their plan."""
-    cells = {cell.run.run_id for cell in evidence.cells}
-    return [run for run in evidence.runs if run.run_id not in cells]
+def _near(evidence: Evidence, worst: _Peak, others: list[_Peak]) -> Finding:
+    job = worst.job
+    together = (
+        " for all ranks of the host" if job.host and job.run is not None and (job.run.world_size or 1) > 1 else ""
+    )
+    said = [
+        f"peak {format_bytes_binary(worst.peak_bytes)} a rank, of {format_bytes_binary(worst.capacity_bytes)}{together} "
+        f"({worst.source})"
+    ]
+    if job.state_bytes is not None:
+        said.append(f"parameters, gradients and optimizer alone: {format_bytes_binary(job.state_bytes)}")
+    said += [f"{each.job.name}: {format_percent(each.share)}" for each in others[:3]]
+    return Finding(
+        severity="warning",
+        title=f"{job.name}: the peak takes {format_percent(worst.share)} of the {'host' if job.host else 'device'}'s memory",
+        evidence=tuple(said),
+        confidence="measured" if "marketed" not in worst.source else "likely: the capacity is the marketed size",
+        advice=_remedies(evidence, job),
+        subject=job.name,
+    )
 
 
-def _runs(runs: list[TrainingRun]) -> list[_Full]:
-    found = []
-    for run in runs:
-        if run.status != "ok" or run.peak_memory_bytes is None:
-            continue
-        capacity = _of_name(run.hardware)
-        if capacity is None:
-            continue
-        size, source = capacity
-        found.append(
-            _Full(
-                name=f"{run.group}: {run.label}",
-                peak_bytes=run.peak_memory_bytes,
-                capacity_bytes=size,
-                source=source,
-                run=run,
+def _remedies(evidence: Evidence, job: _Job) -> tuple[Advice, ...]:
+    """Cheapest first; left out: what the run already does, and what frees a kind that holds next to nothing."""
+    run, cell = job.run, job.cell
+    advice = []
+    if cell is None:  # bench does so
+        first = "no cost: set gradients to None, keep no tensor for logging (loss.item())"
+        grow = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        advice.append(
+            Advice(text=f"{first}, fewer data workers with smaller queues")
+            if job.host
+            else Advice(text=f"{first}, segments that grow in place", command=grow)
+        )
+    batch = None if run is None else run.micro_batch
+    if (batch is None or batch > 1) and not job.too_large and job.holds(ACTIVATION, TEMPORARY):
+        half = "" if batch is None else f" ({batch // 2} instead of {batch})"
+        advice.append(
+            Advice(
+                text=f"low cost: halve the micro-batch{half} and double the accumulation, same global batch",
+                command=None if cell is None else again(evidence, cell, *_halved(cell)),
             )
         )
-    return found
-
-
-def _snapshots(evidence: Evidence) -> list[_Full]:
-    found = []
-    for memory in evidence.memory:
-        size, source = memory.capacity_bytes, "stated by the failed request"
-        if size is None:
-            known = _device_capacity(evidence)
-            if known is None:
-                continue
-            size, source = known
-        peak = memory.segment_bytes if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes
-        if not memory.oom_events:
-            found.append(_Full(name=_name(memory), peak_bytes=peak, capacity_bytes=size, source=source, run=None))
-    return found
-
-
-def _device_capacity(evidence: Evidence) -> tuple[int, str] | None:
-    """The smallest device of the machine, as the driver reports it; else by the name that the source states."""
-    torch = evidence.environment.torch if evidence.environment is not None else None
-    if torch is not None and torch.device_memory_bytes:
-        return min(torch.device_memory_bytes), "the driver"
-    gpus = evidence.environment.gpus if evidence.environment is not None else ()
-    sizes = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes]
-    if sizes:
-        return min(sizes), "the driver"
-    return _of_name(evidence.hardware[0]) if len(evidence.hardware) == 1 else None
-
-
-def _of_name(name: str | None) -> tuple[int, str] | None:
-    found = find(name) if name else Unavailable("no name")
-    return None if isinstance(found, Unavailable) else (found.memory_bytes, f"marketed size of {found.name}")
-
-
-def _near(worst: _Full, others: list[_Full]) -> Finding:
-    said = [
-        f"peak {format_bytes_binary(worst.peak_bytes)} of {format_bytes_binary(worst.capacity_bytes)} ({worst.source})"
-    ]
-    said += [f"{each.name}: {format_percent(each.share)}" for each in others[:3]]
-    return _finding(
-        f"{worst.name}: the peak takes {format_percent(worst.share)} of the device's memory",
-        tuple(said),
-        "measured" if "marketed" not in worst.source else "likely: the capacity is the marketed size",
-        worst.run,
-        worst.name,
-        severity="warning",
-    )
-
-
-def _failed(evidence: Evidence, run: TrainingRun) -> Finding:
-    capacity = _of_name(run.hardware)
-    said = [run.error or "ended out of memory"]
-    if capacity is not None:
-        said.append(f"capacity {format_bytes_binary(capacity[0])} ({capacity[1]})")
-    fits = [
-        other
-        for other in evidence.runs
-        if other.group == run.group
-        and other.status == "ok"
-        and other.peak_memory_bytes
-        and other.world_size == run.world_size
-    ]
-    if fits:
-        largest = max(fits, key=lambda r: r.peak_memory_bytes or 0)
-        said.append(f"{largest.label} fits, peak {format_bytes_binary(largest.peak_memory_bytes or 0)}")
-    where = "host" if run.status == "host_oom" else "device"
-    return _finding(
-        f"{run.group}: {run.label} ran out of {where} memory",
-        tuple(said),
-        "certain: the run failed",
-        run,
-        f"{run.group}: {run.label}",
-        host=run.device == "cpu" or run.status == "host_oom",
-    )
-
-
-def _finding(
-    title: str,
-    said: tuple[str, ...],
-    confidence: str,
-    run: TrainingRun | None,
-    subject: str,
-    *,
-    severity: Severity = "problem",
-    host: bool = False,
-    kinds: Mapping[str, float] | None = None,
-) -> Finding:
-    return Finding(
-        severity=severity,
-        title=title,
-        evidence=said,
-        confidence=confidence,
-        advice=_remedies(run, host=host, kinds=kinds or {}),
-        priority="failure" if severity == "problem" else "performance",
-        subject=subject,
-    )
-
-
-def _remedies(run: TrainingRun | None, *, host: bool, kinds: Mapping[str, float]) -> tuple[Advice, ...]:
-    """Cheapest first; what the run already does, and what frees a kind that holds next to nothing, is left out."""
-
-    def holds(*named: str) -> bool:
-        return not kinds or sum(kinds.get(kind, 0.0) for kind in (*named, UNKNOWN)) >= WORTH_FREEING.value
-
-    first = "no cost: set gradients to None, keep no tensor for logging (loss.item())"
-    advice = [
-        Advice(text=f"{first}, fewer data workers with smaller queues")
-        if host
-        else Advice(
-            text=f"{first}, segments that grow in place",
-            command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        )
-    ]
-    if (run is None or run.micro_batch is None or run.micro_batch > 1) and holds(ACTIVATION, TEMPORARY):
-        half = f" ({run.micro_batch // 2} instead of {run.micro_batch})" if run and run.micro_batch else ""
+    wide = run is None or run.precision in (None, "fp32", "tf32")
+    if wide and job.holds(ACTIVATION, TEMPORARY, PARAMETER, GRADIENT):
         advice.append(
-            Advice(text=f"low cost: halve the micro-batch{half} and double the accumulation, same global batch")
+            Advice(
+                text="use bf16 parameters and activations, which halves both (check the loss); autocast halves activations "
+                "only",
+                command=None if cell is None else again(evidence, cell, ("precision", "bf16")),
+            )
         )
-    if (run is None or run.precision in (None, "fp32", "tf32")) and holds(ACTIVATION, TEMPORARY):
-        advice.append(Advice(text="use bf16 autocast, which halves activations and often saves time"))
     ranks = run.world_size if run is not None else None
     replicated = (run is None or not shards(run.strategy)) and (ranks is None or ranks > 1)
-    if replicated and holds(OPTIMIZER):
+    if replicated and job.holds(OPTIMIZER):
         n = f" from 12 to {12 / ranks:.1f} bytes a parameter" if ranks else ""
         advice.append(Advice(text=f"same traffic: shard the optimizer state (ZeRO-1); with Adam it shrinks{n}"))
-    if holds(ACTIVATION) and not _recomputes(run):
-        advice.append(Advice(text=f"costs {_RECOMPUTE}: recompute activations in the backward pass"))
-    if replicated and holds(PARAMETER, GRADIENT):
+    if job.holds(ACTIVATION) and not job.too_large and not _recomputes(run):
+        advice.append(
+            Advice(text="costs about a third more computation (4/3): recompute activations in the backward pass")
+        )
+    if replicated and job.holds(PARAMETER, GRADIENT):
         advice.append(Advice(text="50% more traffic: shard parameters too (FSDP, ZeRO-3)"))
-    if not host and holds(OPTIMIZER, ACTIVATION):
+    if not job.host and cell is None and job.holds(OPTIMIZER, ACTIVATION):
         advice.append(Advice(text="highest cost: move optimizer state or activations to the host"))
+    if cell is not None:
+        advice.append(Advice(text=f"use a {'host' if job.host else 'device'} with more memory, or a smaller model"))
     return tuple(advice)
+
+
+def _halved(cell: CellEvidence) -> list[tuple[str, object]]:
+    """The settings that halve the micro-batch: of a fixed global batch the accumulation alone."""
+    spec = cell.spec
+    batch = [("micro_batch", spec.micro_batch // 2)] if spec.batch_rule == "micro_batch" else []
+    return [("accumulation", 2 * spec.accumulation), *batch]
 
 
 def _recomputes(run: TrainingRun | None) -> bool:
@@ -311,7 +356,7 @@ def _recomputes(run: TrainingRun | None) -> bool:
 
 RULE = Rule(
     name="near-oom",
-    symptom="the peak is close to the device's capacity, or above it",
+    symptom="memory ran out, or nearly did",
     needs=(),
     look=check,
     protocol=3,

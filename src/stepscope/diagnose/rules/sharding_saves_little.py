@@ -37,7 +37,7 @@ from stepscope.strategies import memory
 LITTLE = Threshold(
     value=0.10,
     unit="share of what a rank would hold unsharded",
-    source="memory-peak keeps 10% of the capacity free: a smaller saving decides no fit",
+    source="near-oom keeps 10% of the capacity free: a smaller saving decides no fit",
 )
 SHARDED = ("zero1", "fsdp2", "hsdp")
 

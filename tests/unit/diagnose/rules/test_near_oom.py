@@ -3,13 +3,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.bench_evidence import bench, environment, failed, made
 from tests.evidence import evidence, run
 from tests.memory_pickles import MIB, alloc, dump, event, live, segment
 
 from stepscope.diagnose.rules.near_oom import RULE
+from stepscope.records.environment import GpuFact
 from stepscope.records.finding import Quiet, Skipped
 from stepscope.results.open import load_evidence
 
+GIB = 2**30
+GPU = GpuFact(index=0, name="a GPU", uuid=None, memory_bytes=16 * GIB, compute_capability="8.0", driver_version=None)
+CUDA = {"device": "cuda", "backend": "nccl"}
 H100 = {"device": "cuda", "hardware": "NVIDIA H100 80GB HBM3", "precision": "fp32", "micro_batch": 16}
 
 
@@ -30,7 +35,7 @@ def test_remedies_that_do_not_apply_are_left_out() -> None:
     (found,) = RULE.check(evidence(run("a", ranks=1, peak_memory_bytes=76_000_000_000, **known)))
     texts = " ".join(advice.text for advice in found.advice)
     assert "micro-batch" not in texts
-    assert "autocast" not in texts
+    assert "bf16" not in texts
     assert "shard" not in texts
 
 
@@ -48,10 +53,11 @@ def test_a_run_that_failed_names_what_fits() -> None:
     failed = run("b", status="oom", error="CUDA out of memory. Tried to allocate 2.00 GiB", **H100)
     fits = run("a", peak_memory_bytes=40_000_000_000, **H100)
     (found,) = RULE.check(evidence(failed, fits))
-    assert found.title == "toy: b on 1 ranks ran out of device memory"
+    assert found.title == "out of GPU memory: 1 run of toy"
+    assert found.subject == "toy: b on 1 ranks"
     assert found.severity == "problem"
-    assert found.evidence[0].startswith("CUDA out of memory")
-    assert found.evidence[2] == "a on 1 ranks fits, peak 37.3 GiB"
+    assert found.evidence[0].startswith("b on 1 ranks, micro-batch 16: CUDA out of memory")
+    assert found.evidence[2] == "a on 1 ranks, micro-batch 16 fits, peak 37.3 GiB"
 
 
 def test_a_failed_request_in_a_snapshot_names_who_held_the_memory(tmp_path: Path) -> None:
@@ -99,3 +105,64 @@ def test_an_unknown_device_is_not_judged() -> None:
 
 def test_peaks_of_no_run_are_skipped() -> None:
     assert isinstance(RULE.check(evidence(run("a", **H100))), Skipped)
+
+
+def test_a_cell_out_of_memory_gets_remedies_in_order_of_cost() -> None:
+    evidence = bench(
+        made("fits", micro_batch=32, global_batch=64, known={"peak_memory_bytes": 9 * GIB}, **CUDA),
+        failed("out", "oom", "rank 0: CUDA out of memory", micro_batch=64, global_batch=128, **CUDA),
+        environment=environment(gpus=(GPU,)),
+    )
+    (found,) = RULE.check(evidence)
+    assert found.title == "out of GPU memory: 1 run of mlp small on synthetic, fp32"
+    text = " ".join(found.evidence)
+    assert "micro-batch 32 fits, peak 9.00 GiB" in text
+    assert "alone: " in text
+    assert "of 16.0 GiB a rank" in text
+    advice = [a.text for a in found.advice]
+    assert advice[0].startswith("low cost: halve the micro-batch (32 instead of 64) and double the accumulation")
+    assert [
+        word in text
+        for word, text in zip(("half", "bf16", "ZeRO-1", "recompute", "FSDP", "device"), advice, strict=True)
+    ]
+    assert found.advice[0].command == "stepscope bench MATRIX.yaml --set base.accumulation=2"
+
+
+def test_a_state_that_does_not_fit_is_not_told_to_shrink_its_batch() -> None:
+    small = GpuFact(index=0, name="a GPU", uuid=None, memory_bytes=2**20, compute_capability=None, driver_version=None)
+    evidence = bench(failed("out", "oom", "rank 0: CUDA out of memory", **CUDA), environment=environment(gpus=(small,)))
+    (found,) = RULE.check(evidence)
+    assert not any("micro-batch" in a.text or "recompute" in a.text for a in found.advice)
+
+
+def test_a_low_peak_of_a_cell_is_quiet() -> None:
+    cell = made("c", known={"peak_memory_bytes": 4 * GIB}, **CUDA)
+    outcome = RULE.check(bench(cell, environment=environment(gpus=(GPU,))))
+    assert isinstance(outcome, Quiet)
+    assert ": 25% of 16.0 GiB" in outcome.looked_at
+
+
+@pytest.mark.parametrize(("peak_gib", "fires"), [(14.3, False), (14.5, True)])
+def test_nine_tenths_of_what_the_driver_reports_decide_for_a_cell(peak_gib: float, fires: bool) -> None:
+    cell = made("c", known={"peak_memory_bytes": int(peak_gib * GIB)}, **CUDA)
+    outcome = RULE.check(bench(cell, environment=environment(gpus=(GPU,))))
+    assert isinstance(outcome, tuple) is fires
+
+
+def test_cpu_ranks_of_one_host_share_its_memory() -> None:
+    cell = made("c", known={"peak_memory_bytes": 8 * GIB})  # twice that on 16 GiB
+    (found,) = RULE.check(bench(cell, environment=environment()))
+    assert "for all ranks of the host" in found.evidence[0]
+    assert "100%" in found.title
+
+
+def test_without_a_capacity_nothing_is_said() -> None:
+    assert isinstance(RULE.check(bench(made("c", known={"peak_memory_bytes": GIB}))), Skipped)
+
+
+def test_runs_of_one_model_that_ran_out_are_one_finding() -> None:
+    runs = [run(f"b{size}", status="oom", **H100 | {"micro_batch": size}) for size in (64, 16, 32)]
+    (found,) = RULE.check(evidence(*runs))
+    assert found.title == "out of GPU memory: 3 runs of toy"
+    assert found.evidence[0].startswith("b16 on 1 ranks, micro-batch 16: ")
+    assert "3 runs of this model ran out of memory; this run needs the least" in found.evidence
