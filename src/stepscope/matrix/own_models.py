@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from stepscope.config.matrix import CellDraft, Matrix
+from stepscope.core.child import ask
 from stepscope.core.errors import UsageError
 from stepscope.launch.torchrun import require_torch
 from stepscope.matrix.expand import ModelOf, error_of
@@ -71,32 +71,18 @@ def _measured(
         asking = ModelQuestions(workload=workload, device=device, questions=tuple(questions))
         with writing(asked):
             asked.write_bytes(codec.encode_document(codec.plain(asking)))
-        child = subprocess.Popen(
-            [sys.executable, "-m", "stepscope.rank", "--measure", str(asked), str(answers)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env=_environ(matrix.launch.env),
-            start_new_session=True,
-        )
-        with child:
-            try:
-                said, _ = child.communicate(timeout=timeout_s)
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)
-                raise UsageError(
-                    f"{workload} was not measured: building it and one step took more than {timeout_s:g} s",
-                    fix="raise measure.timeout_s",
-                ) from None
-            except BaseException:
-                os.killpg(child.pid, signal.SIGKILL)
-                raise
-        if child.returncode != 0 or not answers.exists():
-            last = [line for line in said.splitlines() if line.strip()][-1:]
+        command = [sys.executable, "-m", "stepscope.rank", "--measure", str(asked), str(answers)]
+        try:
+            told = ask(command, environ=_environ(matrix.launch.env), timeout_s=timeout_s)
+        except subprocess.TimeoutExpired:
             raise UsageError(
-                f"{workload} was not measured: the process that builds it ended with code {child.returncode}",
+                f"{workload} was not measured: building it and one step took more than {timeout_s:g} s",
+                fix="raise measure.timeout_s",
+            ) from None
+        if told.returncode != 0 or not answers.exists():
+            last = [line for line in (told.stdout + told.stderr).splitlines() if line.strip()][-1:]
+            raise UsageError(
+                f"{workload} was not measured: the process that builds it ended with code {told.returncode}",
                 why=last[0].strip() if last else None,
             )
         return codec.decode(read_bytes(answers), MeasuredModels, source=str(answers)).models

@@ -19,6 +19,7 @@ from stepscope.core.suggest import unknown
 from stepscope.predict.curve_families import FAMILIES, LINE, PIPELINED, PROTOCOLS, Family, gradient, most_probable
 from stepscope.predict.curve_shape import as_knots, curve_time_ns, isolated, knots_between, monotone
 from stepscope.predict.line_fit import checked, noise_per_size
+from stepscope.predict.predicted import Z80
 from stepscope.records.calibration import Curve
 
 Floats = NDArray[np.float64]
@@ -49,7 +50,6 @@ _FEW = (0.15, 0.03)
 _AMPLITUDES = (0.02, 0.05, 0.1, 0.2, 0.4)
 _NOISES = (0.005, 0.02)
 _MOST_SD = 2.3  # a factor of 10 either way: more says nothing
-_Z_80 = 1.2816
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ def fit_curve(
     if held_out is not None:
         sd = sd * _stretch(held_out)
     rising = monotone(grid, mean, points.x, predict(points.x)[0])
-    curve = as_knots(grid, rising, np.minimum(sd, _MOST_SD) * _Z_80, unit_ns=float(times[0]))
+    curve = as_knots(grid, rising, np.minimum(sd, _MOST_SD) * Z80, unit_ns=float(times[0]))
     fitted = np.array([curve_time_ns(curve, size) for size in sizes])
     error = np.abs(fitted / times - 1)
     return Curve(
@@ -165,7 +165,7 @@ def _stretch(held_out: _HeldOut) -> float:
     if n < MIN_SIZES_TO_CHOOSE - 2:
         return 1.0
     ordered = np.sort(held_out.scores)
-    return max(0.5, float(ordered[min(n, math.ceil(0.8 * (n + 1))) - 1]) / _Z_80)
+    return max(0.5, float(ordered[min(n, math.ceil(0.8 * (n + 1))) - 1]) / Z80)
 
 
 def _fitted(key: str, points: _Points, done: dict[str, Predictor]) -> Predictor:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+Z80 = 1.2816
+"""Half-width of an 80% interval in standard deviations."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:

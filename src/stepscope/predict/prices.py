@@ -18,14 +18,11 @@ from stepscope.predict.calibration import algorithm_of
 from stepscope.predict.collectives.choose import known_gpu, predict_collective
 from stepscope.predict.collectives.fabrics import Fabric
 from stepscope.predict.job import MeasuredJob, replayed
-from stepscope.predict.predicted import Predicted
+from stepscope.predict.predicted import Z80, Predicted
 from stepscope.records.calibration import Calibration
 
 FIT = 1.25
 """The job's transfers agree with the tables within this factor."""
-
-Z80 = 1.2816
-"""Half-width of an 80% interval in standard deviations."""
 
 
 @record(frozen=True, slots=True, kw_only=True)

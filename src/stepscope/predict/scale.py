@@ -12,7 +12,8 @@ from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.predict.compute_change import Change, compute_change
 from stepscope.predict.job import MeasuredJob, Replayed, rebucketed, replayed, sending, stretched
-from stepscope.predict.prices import Z80, Prices
+from stepscope.predict.predicted import Z80
+from stepscope.predict.prices import Prices
 from stepscope.predict.what_if import WhatIf
 from stepscope.records import mesh as meshes
 from stepscope.records.scale_prediction import MeasuredPoint, ScaledStep, ScalePrediction

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
 
+from stepscope.core.child import ask
 from stepscope.core.errors import Unavailable
 from stepscope.environment.probes._common import Facts, Probe, ProbeContext
 
@@ -16,32 +15,19 @@ def run(context: ProbeContext) -> Facts | Unavailable:
     program = shutil.which("nvidia-smi", path=context.environ.get("PATH"))
     if program is None:
         return Unavailable("nvidia-smi is not on PATH")
-    command = [program, "topo", "-m"]
+    environ = {**context.environ, "LC_ALL": "C"}
     try:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env={**context.environ, "LC_ALL": "C"},
-            start_new_session=True,
-        )
+        told = ask([program, "topo", "-m"], environ=environ, timeout_s=context.command_timeout_s)
     except OSError as error:
         return Unavailable(f"{program} cannot be started: {error.strerror}")
-    with child:
-        try:
-            out, problem = child.communicate(timeout=context.command_timeout_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            return Unavailable(f"`nvidia-smi topo -m` did not answer within {context.command_timeout_s:g} s")
-    if child.returncode != 0:
-        said = (problem.strip() or out.strip() or "no message").splitlines()[-1]
-        return Unavailable(f"`nvidia-smi topo -m` failed with exit code {child.returncode}: {said}")
-    if not out.strip():
+    except subprocess.TimeoutExpired:
+        return Unavailable(f"`nvidia-smi topo -m` did not answer within {context.command_timeout_s:g} s")
+    if told.returncode != 0:
+        said = (told.stderr.strip() or told.stdout.strip() or "no message").splitlines()[-1]
+        return Unavailable(f"`nvidia-smi topo -m` failed with exit code {told.returncode}: {said}")
+    if not told.stdout.strip():
         return Unavailable("`nvidia-smi topo -m` printed nothing")
-    return Facts(values={"topology": out})
+    return Facts(values={"topology": told.stdout})
 
 
 PROBE = Probe(summary="links between GPUs and NICs (nvidia-smi topo -m)", run=run)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
+from stepscope.core import child
 from stepscope.core.errors import DataError, Unavailable
 from stepscope.environment import torch_memory
 from stepscope.environment.probes._common import Facts, Probe, ProbeContext
@@ -33,27 +33,14 @@ def run(context: ProbeContext) -> Facts | Unavailable:
 def ask(command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float) -> TorchFact | Unavailable:
     """Run ``command`` and read the TorchFact from the last JSON line of its stdout."""
     try:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env=dict(environ),
-            start_new_session=True,
-        )
+        told = child.ask(command, environ=environ, timeout_s=timeout_s)
     except OSError as error:
         return Unavailable(f"{command[0]} cannot be started: {error.strerror}")
-    with child:
-        try:
-            out, problem = child.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            return Unavailable(f"importing torch and listing its devices took over {timeout_s:g} s and was stopped")
-    if child.returncode != 0:
-        return Unavailable(_failure(child.returncode, problem))
-    lines = [line for line in out.splitlines() if line.startswith("{")]
+    except subprocess.TimeoutExpired:
+        return Unavailable(f"importing torch and listing its devices took over {timeout_s:g} s and was stopped")
+    if told.returncode != 0:
+        return Unavailable(_failure(told.returncode, told.stderr))
+    lines = [line for line in told.stdout.splitlines() if line.startswith("{")]
     if not lines:
         return Unavailable("the torch probe exited without a result")
     try:

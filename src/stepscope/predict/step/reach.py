@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 
+from stepscope.predict.predicted import Z80
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.fitted import WIDER_PER_DOUBLING
-
-Z80 = 1.2816
-"""Standard deviations from the median to the ends of an 80% interval."""
 
 
 def reach_at(calibration: StepCalibration, gpus: int) -> tuple[float, float]:

@@ -6,14 +6,18 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepscope.core.units import format_percent
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.table import Column, Tone, Value, duration, judged, percent, unknown, whole, with_share
 
+if TYPE_CHECKING:
+    from stepscope.records.trace_units import LayerCall, UnitCall
+
 T = TypeVar("T")
+C = TypeVar("C", "LayerCall", "UnitCall")
 
 MANY = 16
 """From more ranks than this on, tables of one row a rank show those that stand out first."""
@@ -84,6 +88,20 @@ def middle(rows: Iterable[Any], field: str) -> float | None:
     """Median of a field over the rows of one thing on several ranks; None where it is known of none."""
     known = [value for row in rows if (value := getattr(row, field)) is not None]
     return statistics.median(known) if known else None
+
+
+def median_a_step(mine: Iterable[tuple[int, C]], of: Callable[[C], int | None]) -> float | None:
+    """Sum over the calls of a step, median over ranks and steps; None where no call has it. mine: (rank, call)."""
+    sums: dict[tuple[int, int | None], int] = defaultdict(int)
+    for rank, call in mine:
+        if (value := of(call)) is not None:
+            sums[rank, call.step] += value
+    return statistics.median(sums.values()) if sums else None
+
+
+def exposed_a_step(mine: Iterable[tuple[int, C]], step_ns: int) -> Value:
+    """Exposed time a step, and its share of ``step_ns``."""
+    return timed(median_a_step(mine, lambda call: call.exposed_ns) or 0, step_ns, worry=(0.05, 0.15))
 
 
 def most(values: Mapping[int, float], ranks: Sequence[int]) -> Value:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from stepscope.core.units import format_percent
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_units import DividedLayers, LayerCall
-from stepscope.report.table import Column, Format, Table, Value, binary_size, duration, tabled
+from stepscope.report.table import Column, Format, Table, binary_size, duration, tabled
 from stepscope.report.views._common import View
-from stepscope.report.views._trace import gaps, timed
+from stepscope.report.views._trace import exposed_a_step, gaps, median_a_step
 
 NONE = "no tensor parallelism: no group reduces or gathers activations in the forward pass"
 
@@ -31,13 +31,10 @@ def build(summary: TraceSummary) -> Table:
             by_layer[call.layer or "unknown"].append((each.rank, call))
 
     def a_step(of: Callable[[LayerCall], int | None]) -> Callable[[Called], float | None]:
-        return lambda mine: _median_of(mine, of)
+        return lambda mine: median_a_step(mine, of)
 
     def spent(phase: str) -> Callable[[Called], float | None]:
         return a_step(lambda c: c.end_ns - c.start_ns if c.phase == phase else None)
-
-    def exposed(mine: Called) -> Value:
-        return timed(_median_of(mine, lambda c: c.exposed_ns) or 0, window, worry=(0.05, 0.15))
 
     return tabled(
         "layers",
@@ -48,7 +45,7 @@ def build(summary: TraceSummary) -> Table:
             Column("bytes", "bytes", a_step(lambda c: c.size_bytes), binary_size),
             Column("forward", "forward", spent("forward"), duration),
             Column("backward", "backward", spent("backward"), duration),
-            Column("exposed", "exposed", exposed, duration),
+            Column("exposed", "exposed", lambda mine: exposed_a_step(mine, window), duration),
         ),
         by_layer.values(),
         footnotes=_footnotes(divided, [c for mine in by_layer.values() for c in mine], window) if divided else (),
@@ -60,20 +57,11 @@ def _footnotes(divided: Sequence[DividedLayers], calls: Called, window: int) -> 
     sizes = sorted({d.group_size for d in divided if d.group_size})
     of = f"groups of {', '.join(map(str, sizes))} ranks" if sizes else "tensor-parallel groups"
     named = "" if all(d.named_by == "plan" for d in divided) else "; calls are numbered in order of the forward pass"
-    whole = (_median_of(calls, lambda c: c.exposed_ns) or 0) / max(window, 1)
+    whole = (median_a_step(calls, lambda c: c.exposed_ns) or 0) / max(window, 1)
     return (
         f"{of}{named}; figures per step, medians over ranks and steps, with waiting",
         f"exposed: under no computation, share of the step; all layers together {format_percent(whole)}",
     )
-
-
-def _median_of(mine: Called, of: Callable[[LayerCall], int | None]) -> float | None:
-    """Sum a step, median over ranks and steps; None where no call has it."""
-    sums: dict[tuple[int, int | None], int] = defaultdict(int)
-    for rank, call in mine:
-        if (value := of(call)) is not None:
-            sums[rank, call.step] += value
-    return statistics.median(sums.values()) if sums else None
 
 
 VIEW = View(key="trace_layers", title="Tensor-parallel layers", needs=("trace",), table=build)

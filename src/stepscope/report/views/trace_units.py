@@ -10,7 +10,7 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_units import ShardedUnits, UnitCall
 from stepscope.report.table import Column, Format, Table, Value, binary_size, duration, said, tabled, unknown
 from stepscope.report.views._common import View
-from stepscope.report.views._trace import gaps, timed
+from stepscope.report.views._trace import exposed_a_step, gaps, median_a_step
 
 NONE = "no sharded parameters: no group gathers in the forward pass and reduces and scatters in the backward pass alone"
 
@@ -32,12 +32,9 @@ def build(summary: TraceSummary) -> Table:
 
     def a_step(phase: str, op: str) -> Callable[[Sequence[tuple[int, UnitCall]]], float | None]:
         def spent(mine: Sequence[tuple[int, UnitCall]]) -> float | None:
-            return _median_of(mine, lambda c: c.end_ns - c.start_ns if (c.phase, c.op) == (phase, op) else None)
+            return median_a_step(mine, lambda c: c.end_ns - c.start_ns if (c.phase, c.op) == (phase, op) else None)
 
         return spent
-
-    def exposed(mine: Sequence[tuple[int, UnitCall]]) -> Value:
-        return timed(_median_of(mine, lambda c: c.exposed_ns) or 0, window, worry=(0.05, 0.15))
 
     return tabled(
         "units",
@@ -52,7 +49,7 @@ def build(summary: TraceSummary) -> Table:
             Column("backward", "backward gather", a_step("backward", "all_gather"), duration, short_title="bwd gather"),
             Column("reduce", "reduce-scatter", a_step("backward", "reduce_scatter"), duration, short_title="reduce"),
             Column("early", "prefetched", _early),
-            Column("exposed", "exposed", exposed, duration),
+            Column("exposed", "exposed", lambda mine: exposed_a_step(mine, window), duration),
         ),
         by_unit.values(),
         footnotes=(
@@ -71,15 +68,6 @@ def _heading(sharded: Sequence[ShardedUnits]) -> str:
     of = ", ".join(sorted({_WRAPPERS.get(u.wrapper, "sharded parameters") for u in sharded}))
     ordered = any(u.named_by == "order" for u in sharded)
     return f"units of {of}" + (", numbered in order of the forward pass" if ordered else "")
-
-
-def _median_of(mine: Sequence[tuple[int, UnitCall]], of: Callable[[UnitCall], int | None]) -> float | None:
-    """Sum a step, median over ranks and steps; None where no call has it."""
-    sums: dict[tuple[int, int | None], int] = defaultdict(int)
-    for rank, call in mine:
-        if (value := of(call)) is not None:
-            sums[rank, call.step] += value
-    return statistics.median(sums.values()) if sums else None
 
 
 def _calls(mine: Sequence[tuple[int, UnitCall]], steps: dict[int, int]) -> float:
