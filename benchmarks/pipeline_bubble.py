@@ -1,7 +1,8 @@
 """The bubble of a pipeline, measured and simulated: 2 and 4 stages that sleep for a fixed time, and 2 that compute (gloo).
 
-`python -m benchmarks.pipeline_bubble sleep` measures the sleeping ones alone. Where root allows it they run with
-SCHED_FIFO: they hardly use the processor, and other processes then do not delay their waking.
+Simulated: the sleeping ones with their fixed times, the computing ones with every computation as long as it took, both with
+median times of messages. `python -m benchmarks.pipeline_bubble sleep` measures the sleeping ones alone. Where root allows
+it they run with SCHED_FIFO: they hardly use the processor, and other processes then do not delay their waking.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def main(kinds: Collection[str] = ("sleep", "compute")) -> None:
                 worst[f"{ranks} ranks, {kind}"] = max(off, worst.get(f"{ranks} ranks, {kind}", 0.0))
                 print(
                     f"{ranks} ranks, {kind:7} {found['schedule']:11} {found['micro_batches']:2} micro-batches: measured "
-                    f"{found['measured']:6.1%}, simulated {found['simulated']:6.1%}, formula {found['formula']:6.1%}; "
-                    f"off by {off:.1f} points",
+                    f"{found['measured']:6.1%}, simulated {found['simulated']:6.1%} (median times: {found['even']:.1%}), "
+                    f"formula {found['formula']:6.1%}; off by {off:.1f} points",
                     flush=True,
                 )
     for where, off in worst.items():
@@ -89,7 +90,7 @@ def _rank(kind: str) -> None:
                     dist.all_gather_object(gathered, session.watch.spans)
                     steps.append(tuple(span for spans in gathered for span in spans))
             found = MeasuredPipeline(layout=layout, split=session.split, steps=tuple(steps), costs=(1.0,) * blocks)
-            times = found.times
+            simulated = found.simulated_bubble
             if kind == "sleep":
                 times = tuple(
                     StageTime(
@@ -100,10 +101,15 @@ def _rank(kind: str) -> None:
                         send_ns=seen.send_ns,
                         send_back_ns=seen.send_back_ns,
                     )
-                    for stage, seen in enumerate(times)
+                    for stage, seen in enumerate(found.times)
                 )
+                simulated = simulate(layout, times).bubble
             if rank == 0:
-                bubbles = {"measured": found.bubble.value, "simulated": simulate(layout, times).bubble}
+                bubbles = {
+                    "measured": found.bubble.value,
+                    "simulated": simulated,
+                    "even": simulate(layout, found.times).bubble,
+                }
                 told = {"schedule": schedule, "micro_batches": micro_batches, "formula": layout.bubble, **bubbles}
                 print(json.dumps(told), flush=True)
     dist.destroy_process_group()

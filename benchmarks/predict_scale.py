@@ -3,14 +3,14 @@ fewer. Emulated network, gloo, a host for each rank.
 
     python -m benchmarks.predict_scale [--network 1gbit] [--strategies ddp,zero1,...] [--keep FOLDER]
 
-Where a model allows it, computation takes a fixed time (layers that sleep), so that ranks do not share cores; tensor
-parallelism and pipelines cut a model of stepscope's own, which computes. ``stepscope comm`` on 2 ranks and ``calibrate`` say
-what collectives cost, ``bench`` measures; a prediction sees one cell and the calibration.
+Computation takes a fixed time (layers that sleep), so that ranks do not share cores. ``stepscope comm`` on 2 ranks and
+``calibrate`` say what collectives cost, ``bench`` measures; a prediction sees one cell and the calibration.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -27,6 +27,7 @@ from stepscope.results.cell_job import job_of_cell
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_cell, read_record, read_run
 
+MODELS = Path(__file__).parent / "models"
 BAR = 0.10
 WORLD = 4
 
@@ -35,11 +36,11 @@ SLEEPING = """workload: "python:sleeping:build"
   dataset: batches
   micro_batch: 4"""
 
-CUT = """workload: gpt
-  model: {d_model: 128, n_heads: 4, num_layers: 4, max_seq_len: 64, vocab_size: 1024}
+CUT = """workload: sleeping_stack
+  model: {depth: 8, width: 64, forward_ms: %s, backward_ms: %s}
   dataset: synthetic
-  dataset_options: {samples: 2048}
-  micro_batch: 16"""
+  dataset_options: {samples: 32768}
+  micro_batch: 4096"""
 
 MATRIX = """
 version: 1
@@ -58,14 +59,14 @@ REPLICAS = "  - {strategy: %s, axes: {world_size: [1, 2, 4]}}"
 MESHES = {
     "hsdp": (SLEEPING, ("{strategy: hsdp, world_size: 4, mesh: {dp_replicate: 2, dp_shard: 2}}",)),
     "tensor_parallel": (
-        CUT,
+        CUT % (10.0, 20.0),
         (
             "{strategy: tensor_parallel, world_size: 2, mesh: {tp: 2}}",
             "{strategy: tensor_parallel, world_size: 4, mesh: {dp: 2, tp: 2}}",
         ),
     ),
     "pipeline": (
-        CUT,
+        CUT % (2.5, 5.0),  # of each of 4 micro-batches
         (
             "{strategy: pipeline, world_size: 2, mesh: {pp: 2}}",
             "{strategy: pipeline, world_size: 4, mesh: {pp: 2, dp: 2}}",
@@ -82,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--keep", type=Path)
     asked = parser.parse_args([] if arguments is None else arguments)
+    sys.path.insert(0, str(MODELS))  # where their workload is registered
     heading(f"measured computation and priced operations, gloo ranks at {asked.network} (bar: within {BAR:.0%})")
     with nullcontext(asked.keep) if asked.keep else tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -113,8 +115,7 @@ def _trained(run: Path, network: str, matrix: str) -> list[CellResult]:
     file = run.with_suffix(".yaml")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(matrix)
-    models = str(Path(__file__).parent / "models")
-    stepscope("bench", str(file), "--emulate-network", network, "-o", str(run), env={"PYTHONPATH": models})
+    stepscope("bench", str(file), "--emulate-network", network, "-o", str(run), env={"PYTHONPATH": str(MODELS)})
     layout = RunLayout(run)
     return [read_cell(layout.cell(cell)) for cell in read_run(run).cells]
 
@@ -146,6 +147,4 @@ def _miss(error: float) -> str:
 
 
 if __name__ == "__main__":
-    import sys
-
     main(sys.argv[1:])

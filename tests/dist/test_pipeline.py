@@ -26,6 +26,7 @@ from stepscope.strategies.pipeline import STRATEGY, PipelineOptions
 from stepscope.workloads import REGISTRY as WORKLOADS
 
 EXACT = 1e-12
+CLIP = 0.01  # below the norm of the models' gradients
 MICRO_BATCH = 8  # of a data shard; the options cut it into 4
 MODELS: dict[str, tuple[dict[str, Any], InputNeeds]] = {
     "mlp": ({"layers": [12] * 5}, InputNeeds(kind="features", num_features=10, num_classes=4)),
@@ -85,7 +86,7 @@ def train(mesh: Mesh, workload: str, variant: dict[str, Any], shape: dict[str, i
     spec = WORKLOADS.load(workload)
     setting = Setting(
         device="cpu", backend="gloo", world_size=mesh.world_size, mesh=shape, precision="fp32", optimizer="sgd",
-        accumulation=accumulation, micro_batch=MICRO_BATCH,
+        accumulation=accumulation, micro_batch=MICRO_BATCH, clip=True,
     )  # fmt: skip
     assert STRATEGY.requires(facts(workload), setting, PipelineOptions(**variant)) is None, spec.key
     plan = STRATEGY.plan_of_rank(facts(workload), setting, PipelineOptions(**variant), mesh.rank)  # type: ignore[misc]
@@ -107,7 +108,9 @@ def train(mesh: Mesh, workload: str, variant: dict[str, Any], shape: dict[str, i
                 x, y = shards[mesh.data_rank]
                 found += session.scheduled(x, y, made.loss_sum, 1 / samples, nullcontext, lambda _: None)
             session.finish()
+            session.clip(CLIP)
 
+        torch.nn.utils.clip_grad_norm_(reference.module.parameters(), CLIP)
         observed = observe(step, mesh)
         full = all(len(x) == MICRO_BATCH for shards in window for x, _ in shards)
         if full and len(window) == accumulation:

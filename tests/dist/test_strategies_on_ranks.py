@@ -56,7 +56,7 @@ def train_steps(
                 loss = nn.functional.cross_entropy(output.float(), y, reduction="sum")
             numerics.backward(loss / total * session.loss_factor)
         session.finish()
-        numerics.step(optimizer, parameters=module.parameters(), clip=1.0)
+        numerics.step(optimizer, clip=lambda: session.clip(1.0))
         session.zero_grad()
         seen.append((flat_parameters(module), float(numerics._scaler.get_scale())))
     session.close()

@@ -32,6 +32,8 @@ MODELS: dict[str, tuple[dict[str, Any], InputNeeds]] = {
     "mlp": ({"layers": [24, 12, 18]}, InputNeeds(kind="features", num_features=10, num_classes=6)),
     "deep_mlp": ({"depth": 4, "width": 12}, InputNeeds(kind="features", num_features=12, num_classes=12)),
 }
+CLIP = 0.01
+"""Below the norm of the models' gradients."""
 EVEN = 3
 """Samples of a micro-step in a full window."""
 
@@ -115,10 +117,12 @@ def train(mesh: Mesh, workload: str, shape: dict[str, int], variant: dict[str, A
                     loss = task.loss_sum(task.forward(session.trainable, x), y) / total * session.loss_factor
                     loss.backward()
             session.finish()
+            session.clip(CLIP)
 
+        torch.nn.utils.clip_grad_norm_(plain.module.parameters(), CLIP)
         observed = observe(window, mesh)
         if even:
-            plan = STRATEGY.comm_plan(facts, setting(mesh.world_size, shape, accumulation), options)
+            plan = STRATEGY.comm_plan(facts, setting(mesh.world_size, shape, accumulation, clip=True), options)
             checked = check(plan, observed)
         found = session.full_gradients()
         expected = {n: p.grad for n, p in plain.module.named_parameters() if p.grad is not None}

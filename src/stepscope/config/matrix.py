@@ -234,7 +234,7 @@ class _CellCheck:
     def _mesh(self, plain: dict[str, Any]) -> None:
         """The number of ranks that a mesh says, where the cell leaves it open."""
         given = plain.get("mesh")
-        if not isinstance(given, dict):
+        if not isinstance(given, dict) or not given:
             return
         world_size = plain.get("world_size")
         if (reason := mesh.misfit(given, world_size if isinstance(world_size, int) else None)) is not None:

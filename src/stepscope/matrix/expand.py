@@ -6,6 +6,7 @@ Pure: nothing is started and nothing is written. The digest of the data comes fr
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +24,7 @@ from stepscope.predict.specs import memory_plan, setting_of
 from stepscope.records import mesh
 from stepscope.records.cell import CellSpec
 from stepscope.records.plan import CommOp, MeasuredModel, MemoryPlan, ModelFacts, Setting
-from stepscope.strategies import Strategy
+from stepscope.strategies import Strategy, all_of
 
 ModelOf = Callable[[CellDraft], MeasuredModel | None]
 """A draft to its model as measured; None where the workload's spec has its sizes."""
@@ -159,10 +160,11 @@ def _plan(spec: CellSpec, draft: CellDraft, matrix: Matrix, machine: Machine, ca
     )
     strategy = catalog.strategy(spec.strategy)
     setting = setting_of(spec, warmup_steps=matrix.measure.warmup_steps)
-    reason = (
-        _refused_by_machine(spec, machine, oversubscribe=matrix.launch.oversubscribe)
-        or _refused_by_precision(spec, facts, machine)
-        or _refused_by_strategy(spec, strategy, facts, setting, draft.strategy_options)
+    reason = all_of(
+        _refused_by_machine(spec, machine, oversubscribe=matrix.launch.oversubscribe),
+        _refused_by_precision(spec, facts, machine),
+        _refused_by_torch(spec, strategy, machine),
+        _refused_by_strategy(spec, strategy, facts, setting, draft.strategy_options),
     )
     plan = strategy.comm_plan(facts, setting, draft.strategy_options) if reason is None else ()
     memory = memory_plan(strategy, facts, setting, draft.strategy_options) if reason is None else None
@@ -201,6 +203,18 @@ def _refused_by_precision(spec: CellSpec, facts: ModelFacts, machine: Machine) -
     )
 
 
+def _refused_by_torch(spec: CellSpec, strategy: Strategy, machine: Machine) -> str | None:
+    here, needed = machine.torch_version, strategy.torch
+    if here is None or needed is None or _release(here) >= _release(needed):
+        return None
+    return f"{spec.strategy} needs torch {needed} or later, and torch {here} is installed"
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """(2, 13) of ``2.13.0+cpu``."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
 def _refused_by_strategy(
     spec: CellSpec, strategy: Strategy, facts: ModelFacts, setting: Setting, options: OptionsModel
 ) -> str | None:
@@ -209,14 +223,22 @@ def _refused_by_strategy(
     if strange := [name for name in spec.mesh if name not in strategy.dimensions]:
         takes = ", ".join(name for name in mesh.DIMENSIONS if name in strategy.dimensions)
         return f"{spec.strategy} has no mesh dimension {strange[0]}: it takes {takes}"
-    if spec.epochs is not None and not strategy.evaluates:
-        return f"{spec.strategy} cannot evaluate the test set after an epoch: give steps in place of epochs"
+    return all_of(
+        f"{spec.strategy} cannot evaluate the test set after an epoch: give steps in place of epochs"
+        if spec.epochs is not None and not strategy.evaluates
+        else None,
+        _refused_recomputation(spec, facts),
+        strategy.requires(facts, setting, options),
+    )
+
+
+def _refused_recomputation(spec: CellSpec, facts: ModelFacts) -> str | None:
     mode = spec.activation_checkpointing
     if mode not in ("none", *facts.activations):
         return f"activation_checkpointing {mode} is not available for {spec.workload}: gpt has it"
     if mode != "none" and spec.mesh.keys() & {"tp", "pp"}:
         return f"activation_checkpointing is not combined with {spec.strategy}: use none"
-    return strategy.requires(facts, setting, options)
+    return None
 
 
 def _buckets_once(cells: Iterable[PlannedCell]) -> tuple[PlannedCell, ...]:

@@ -20,6 +20,7 @@ class Machine:
     num_gpus: devices that torch can use; no_gpu_reason: why there are none, where that is known.
     usable_cores: after affinity and cgroup limits. gloo, nccl: whether torch was built with them; None = unknown.
     compute_capability: the lowest among the GPUs, such as ``8.0``; None = unknown.
+    torch_version: None = unknown.
     joined_world_size: set when a launcher has already started this many ranks and the command joins them as a worker.
     """
 
@@ -29,6 +30,7 @@ class Machine:
     nccl: bool | None = None
     compute_capability: str | None = None
     no_gpu_reason: str | None = None
+    torch_version: str | None = None
     joined_world_size: int | None = None
 
 
@@ -51,6 +53,7 @@ def machine_of(environment: EnvironmentRecord, *, joined_world_size: int | None 
         nccl=torch.nccl,
         compute_capability=_lowest(torch.device_capabilities) if usable else None,
         no_gpu_reason=None if usable else (torch.cuda_error or "torch sees no CUDA device"),
+        torch_version=torch.version,
         joined_world_size=joined_world_size,
     )
 

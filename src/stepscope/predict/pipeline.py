@@ -91,8 +91,15 @@ class PipelineTimeline:
         )
 
 
-def simulate(layout: PipelineLayout, times: Sequence[StageTime], *, half_duplex: bool = False) -> PipelineTimeline:
+def simulate(
+    layout: PipelineLayout,
+    times: Sequence[StageTime],
+    *,
+    half_duplex: bool = False,
+    took_ns: Sequence[Sequence[float]] | None = None,
+) -> PipelineTimeline:
     """One step. times: of every stage, or one for all of them. half_duplex: messages between two ranks take turns (gloo).
+    took_ns: time of every computation, by rank in the order of its actions, in place of its stage's.
 
     Raises UsageError where the layout has no such schedule.
     """
@@ -101,7 +108,8 @@ def simulate(layout: PipelineLayout, times: Sequence[StageTime], *, half_duplex:
     of = list(times) * (stages if len(times) == 1 else 1)
     if len(of) != stages:
         raise UsageError(f"a pipeline of {stages} stages needs the times of each, or of one for all, not {len(of)}")
-    durations = [each.of(kind) for kind in KINDS for each in of]
+    usual = [each.of(kind) for kind in KINDS for each in of]
+    durations = took_ns or [[usual[step[1]] for step in mine] for mine in steps]
     messages = [each.send_ns for each in of] + [each.send_back_ns for each in of]
     arrival = [-1.0] * (2 * stages * m)
     arrival[:m] = arrival[-m:] = [0.0] * m
@@ -116,7 +124,7 @@ def simulate(layout: PipelineLayout, times: Sequence[StageTime], *, half_duplex:
         mine, clock, begun, ended = steps[rank], now[rank], starts[rank], ends[rank]
         blocked_on[rank] = -1
         for at in range(len(ended), len(mine)):
-            needs, computation, gives, other, message, link = mine[at]
+            needs, _, gives, other, message, link = mine[at]
             if needs >= 0:
                 there = arrival[needs]
                 if there < 0:
@@ -125,7 +133,7 @@ def simulate(layout: PipelineLayout, times: Sequence[StageTime], *, half_duplex:
                 if there > clock:
                     clock = there
             begun.append(clock)
-            clock += durations[computation]
+            clock += durations[rank][at]
             ended.append(clock)
             if gives >= 0:
                 if link < 0:
@@ -141,7 +149,7 @@ def simulate(layout: PipelineLayout, times: Sequence[StageTime], *, half_duplex:
         layout=layout,
         starts_ns=starts,
         ends_ns=ends,
-        busy_ns=tuple(sum(durations[step[1]] for step in all_of) for all_of in steps),
+        busy_ns=tuple(sum(each) for each in durations),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -23,7 +23,7 @@ class Numerics:
         with numerics.autocast(): loss = ...        # forward pass of each micro-step
         numerics.backward(loss)
         session.finish()                            # every rank now has the same gradients
-        numerics.step(optimizer, parameters=..., clip=...)
+        numerics.step(optimizer, clip=...)
 
     ``step`` looks for overflow only there, after the reduction: all ranks see the same infinities, so they skip
     the step and lower the scale together.
@@ -59,13 +59,12 @@ class Numerics:
         self,
         optimizer: torch.optim.Optimizer,
         *,
-        parameters: Iterable[nn.Parameter],
-        clip: float | None = None,
+        clip: Callable[[], None] | None = None,
     ) -> None:
-        """Unscale, clip the gradients' norm to ``clip`` and update; after an overflow the update is left out."""
+        """Unscale, let ``clip`` scale the gradients down and update; after an overflow the update is left out."""
         self._scaler.unscale_(optimizer)
         if clip is not None:
-            nn.utils.clip_grad_norm_(parameters, clip)
+            clip()
         self._scaler.step(optimizer)
         self._scaler.update()
 

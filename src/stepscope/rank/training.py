@@ -64,6 +64,8 @@ class Training:
         own = task.optimizer if cell.optimizer == "own" else None
         self.optimizer = optimizer or (session.optimizer(own) if own else make_optimizer(cell, session))
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        norm = cell.clip
+        self._clip = None if norm is None else lambda: session.clip(norm)
         self._steps = 0
 
     def step(self, window: Window, batches: Iterator[Batch], regions: Regions) -> Stepped:
@@ -103,7 +105,7 @@ class Training:
             session.finish()
         timer.mark(COMMUNICATION if session.scheduled is None else WAIT)
         with regions(names.OPTIMIZER):
-            self._numerics.step(self.optimizer, clip=self._cell.clip, parameters=session.parameters)
+            self._numerics.step(self.optimizer, clip=self._clip)
             session.zero_grad()
         timer.mark(OPTIMIZER)
         self._steps += 1

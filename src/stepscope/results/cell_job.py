@@ -150,7 +150,7 @@ def _staged(cell: CellResult, common: MeasuredJob, specs: Specs) -> MeasuredJob:
         layout=found.layout,
         times=tuple(replace(each, send_ns=0.0, send_back_ns=0.0) for each in found.times),
         messages=message_bytes(specs.facts, specs.setting, specs.strategy_options),
-        reductions=tuple(tuple(op.size_bytes for op in plan if op.op == "all_reduce") for plan in plans),
+        reductions=tuple(tuple(op.size_bytes for op in plan if op.phase == "after_backward") for plan in plans),
         rounds=spec.accumulation,
     )
     steps = common_steps(cell.samples, spec.world_size).full

@@ -11,6 +11,7 @@ from statistics import fmean, median
 
 from stepscope.core.units import format_percent
 from stepscope.predict.pipeline import StageTime, balanced_split, simulate
+from stepscope.predict.pipeline_orders import pipeline_orders
 from stepscope.predict.specs import specs_of
 from stepscope.records.cell_result import CellResult
 from stepscope.records.pipeline import PipelineLayout, PipelineSpan
@@ -114,8 +115,16 @@ class MeasuredPipeline:
 
     @cached_property
     def simulated_bubble(self) -> float:
-        """Of the schedule with these times."""
-        return simulate(self.layout, self.times).bubble
+        """Of the schedule with every computation as long as it took, and these times of messages; median over steps.
+
+        What is measured beyond it lies between computations: messages that wait for their sender or share their link, and
+        what starting a computation takes.
+        """
+        return median(simulate(self.layout, self.times, took_ns=self._took(step)).bubble for step in self.steps)
+
+    def _took(self, step: Sequence[PipelineSpan]) -> list[list[float]]:
+        took = {(s.kind, s.stage, s.micro_batch): float(s.end_ns - s.start_ns) for s in step}
+        return [[took[action] for action in order] for order in pipeline_orders(self.layout)]
 
     @property
     def imbalance(self) -> float:

@@ -4,7 +4,7 @@ One file per strategy; the implementation lies under ``rank/strategies`` with th
 """
 
 from stepscope.core.registry import Registry
-from stepscope.strategies._common import MIB, NoOptions, Strategy, assign_buckets, bucket_bytes, memory
+from stepscope.strategies._common import MIB, NoOptions, Strategy, all_of, assign_buckets, bucket_bytes, memory
 from stepscope.strategies._sharded import NARROW, ShardedOptions
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "NoOptions",
     "ShardedOptions",
     "Strategy",
+    "all_of",
     "assign_buckets",
     "bucket_bytes",
     "memory",

@@ -34,6 +34,7 @@ class Strategy:
     min_warmup_steps(options): steps that must pass before a step is typical (bucket rebuild, PowerSGD start).
     dimensions: of a mesh that it can run on. evaluates: whether the model can be evaluated between epochs.
     plan_of_rank(facts, setting, options, rank): the comm_plan of one rank, where ranks differ; None: all are alike.
+    torch: its first release that has what the implementation calls; None: any that is supported.
     variants: option sets that together reach every path of the implementation; the conformance test runs each of them.
     """
 
@@ -50,7 +51,20 @@ class Strategy:
     plan_of_rank: Callable[[ModelFacts, Setting, Any, int], tuple[CommOp, ...]] | None = None
     sharded: bool = False  # no rank holds the whole model, also after the session is closed
     collective: bool = True  # False: runs on one rank only
+    torch: str | None = None
     variants: tuple[Mapping[str, Any], ...] = ({},)
+
+
+def all_of(*reasons: str | None) -> str | None:
+    """All reasons why something cannot run, in one line; None: it can."""
+    return "; ".join(reason for reason in reasons if reason) or None
+
+
+def norm_reduction(facts: ModelFacts, setting: Setting, *, group: str) -> tuple[CommOp, ...]:
+    """With ``clip``: the sum over ``group`` of each rank's squared norm of gradients, one value."""
+    dtype = "float64" if facts.parameters[0].dtype == "float64" else "float32"
+    op = CommOp(op="all_reduce", numel=1, dtype=dtype, phase="optimizer", group=group, blocking=True)
+    return (op,) if setting.clip else ()
 
 
 def bucket_bytes(bucket_cap_mb: float) -> int:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from stepscope.config.options import OptionsModel
 from stepscope.records.plan import DTYPE_BYTES, CommOp, MemoryPlan, ModelFacts, ParameterFact, Setting
-from stepscope.strategies._common import optimizer_bytes
+from stepscope.strategies._common import all_of, optimizer_bytes
 
 NARROW = {"bf16": "bfloat16", "fp32": "float32"}
 
@@ -74,21 +74,25 @@ def shard_numel(parameter: ParameterFact, shards: int) -> int:
 
 def requires(facts: ModelFacts, setting: Setting, options: ShardedOptions, *, shards: int) -> str | None:
     reshard = options.reshard_after_forward
-    if any(p.shape is None for p in facts.parameters):
-        return "the shards cannot be planned: the workload does not state the shapes of its parameters"
-    if options.cpu_offload and setting.device == "cpu":
-        return "cpu_offload moves shards from a GPU to the host: CPU ranks have them there already"
-    if not isinstance(reshard, bool) and not (1 < reshard < shards and shards % reshard == 0):
-        fits = [n for n in range(2, shards) if shards % n == 0]
-        return (
-            f"reshard_after_forward {reshard} must divide the {shards} shards and be smaller: use true, false"
-            f"{''.join(f', {n}' for n in fits)}"
-        )
-    if setting.precision == "amp_fp16":
-        return "amp_fp16 is not supported: the overflow check of its loss scale is not planned for shards; use amp_bf16"
-    if options.param_dtype != "none" and setting.precision != "fp32":
-        return f"param_dtype {options.param_dtype} is a precision of its own: set precision to fp32, not {setting.precision}"
-    return None
+    divides = isinstance(reshard, bool) or (1 < reshard < shards and shards % reshard == 0)
+    fits = "".join(f", {n}" for n in range(2, shards) if shards % n == 0)
+    return all_of(
+        "the shards cannot be planned: the workload does not state the shapes of its parameters"
+        if any(p.shape is None for p in facts.parameters)
+        else None,
+        "cpu_offload moves shards from a GPU to the host: CPU ranks have them there already"
+        if options.cpu_offload and setting.device == "cpu"
+        else None,
+        None
+        if divides
+        else f"reshard_after_forward {reshard} must divide the {shards} shards and be smaller: use true, false{fits}",
+        "amp_fp16 is not supported: the overflow check of its loss scale is not planned for shards; use amp_bf16"
+        if setting.precision == "amp_fp16"
+        else None,
+        f"param_dtype {options.param_dtype} is a precision of its own: set precision to fp32, not {setting.precision}"
+        if options.param_dtype != "none" and setting.precision != "fp32"
+        else None,
+    )
 
 
 def tolerance(options: ShardedOptions) -> float:

@@ -32,6 +32,7 @@ STRATEGY = Strategy(
     memory_plan=_memory_plan,
     tolerance=_sharded.tolerance,
     sharded=True,
+    torch="2.6",  # torch.distributed.fsdp.fully_shard
     variants=(
         {},
         {"reshard_after_forward": False},

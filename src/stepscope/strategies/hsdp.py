@@ -47,6 +47,7 @@ STRATEGY = Strategy(
     memory_plan=_memory_plan,
     tolerance=_sharded.tolerance,
     sharded=True,
+    torch="2.6",  # torch.distributed.fsdp.fully_shard
     dimensions=frozenset({"dp_replicate", "dp_shard"}),
     variants=({}, {"reshard_after_forward": False}),
 )

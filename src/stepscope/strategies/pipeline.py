@@ -18,7 +18,7 @@ from stepscope.core.words import counted
 from stepscope.records import mesh
 from stepscope.records.pipeline import PipelineLayout
 from stepscope.records.plan import DTYPE_BYTES, CommOp, MemoryPlan, ModelFacts, ParameterFact, PieceFact, Setting
-from stepscope.strategies._common import Strategy, all_reduce, by_dtype, memory
+from stepscope.strategies._common import Strategy, all_of, all_reduce, by_dtype, memory, norm_reduction
 
 DIMENSION = "pp"
 
@@ -68,9 +68,6 @@ def _requires(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> 
         f"that is a multiple of {options.micro_batches}"
         if samples % options.micro_batches
         else None,
-        "the norm of gradients is over all stages, and a rank has its own only: leave clip out"
-        if setting.clip
-        else None,
         "each stage would find another overflow of amp_fp16's scaled loss: use amp_bf16"
         if setting.precision == "amp_fp16"
         else None,
@@ -91,7 +88,7 @@ def _requires(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> 
             f"split {options.split} is not {counted(blocks, 'block')} over {stages_text}, with 1 or more in each: "
             f"{list(split_of(blocks, stages, None))} would be"
         )
-    return "; ".join(problem for problem in found if problem) or None
+    return all_of(*found)
 
 
 def stage_pieces(
@@ -152,7 +149,7 @@ def _plan_of_rank(facts: ModelFacts, setting: Setting, options: PipelineOptions,
         for group in by_dtype(_parameters(facts, setting, options, along))
         if setting.size("dp") > 1
     ]
-    return (*messages, *reductions)
+    return (*messages, *reductions, *norm_reduction(facts, setting, group=DIMENSION))
 
 
 def _comm_plan(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> tuple[CommOp, ...]:
@@ -203,6 +200,7 @@ STRATEGY = Strategy(
     dimensions=frozenset({DIMENSION, "dp"}),
     evaluates=False,
     sharded=True,
+    torch="2.13",  # whose schedules the session drives
     variants=(
         {},
         {"schedule": "gpipe"},

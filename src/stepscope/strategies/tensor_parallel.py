@@ -9,9 +9,10 @@ from itertools import groupby
 from math import gcd
 
 from stepscope.config.options import OptionsModel
+from stepscope.records.mesh import WORLD
 from stepscope.records.plan import CommOp, CutModule, MemoryPlan, ModelFacts, ParallelPlan, ParameterFact, Setting
 from stepscope.strategies import _sharded
-from stepscope.strategies._common import Strategy, memory
+from stepscope.strategies._common import Strategy, all_of, memory, norm_reduction
 from stepscope.strategies._sharded import ShardedOptions
 
 CUT_AT = {
@@ -39,21 +40,25 @@ class TensorParallelOptions(OptionsModel):
 
 def _requires(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> str | None:
     plan, tp = facts.tensor_parallel, setting.size("tp")
+    found = [
+        "tensor parallelism needs a mesh with 2 or more ranks in tp, such as mesh: {tp: 2}" if tp < 2 else None,
+        "each rank of a tensor-parallel group would find another overflow and scale its loss apart: use amp_bf16"
+        if setting.precision == "amp_fp16"
+        else None,
+    ]
     if plan is None:
-        return "the workload does not say which of its layers can be divided over ranks"
-    if tp < 2:
-        return "tensor parallelism needs a mesh with 2 or more ranks in tp, such as mesh: {tp: 2}"
-    if setting.precision == "amp_fp16":
-        return "each rank of a tensor-parallel group would find another overflow and scale its loss apart: use amp_bf16"
-    if setting.clip:
-        return "torch clips no mixture of whole and divided gradients: leave clip out"
-    if options.sequence_parallel and plan.split_at is None:
-        return (
-            "sequence_parallel needs a model that treats every position alike up to its scores, and this one does not"
-        )
-    if options.loss_parallel and not any(m.style == "head" for m in plan.modules):
-        return "loss_parallel needs a head whose scores are divided, and this model's is whole on every rank"
-    return _does_not_divide(facts, plan, tp, sequence=options.sequence_parallel)
+        found.append("the workload does not say which of its layers can be divided over ranks")
+        return all_of(*found)
+    return all_of(
+        *found,
+        "sequence_parallel needs a model that treats every position alike up to its scores, and this one does not"
+        if options.sequence_parallel and plan.split_at is None
+        else None,
+        "loss_parallel needs a head whose scores are divided, and this model's is whole on every rank"
+        if options.loss_parallel and not any(m.style == "head" for m in plan.modules)
+        else None,
+        _does_not_divide(facts, plan, tp, sequence=options.sequence_parallel) if tp > 1 else None,
+    )
 
 
 def _does_not_divide(facts: ModelFacts, plan: ParallelPlan, tp: int, *, sequence: bool) -> str | None:
@@ -147,12 +152,14 @@ def _comm_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptio
         forward += [op("all_reduce", 1, "forward", dtype)] * LOSS_REDUCTIONS
     shards = setting.size("dp")
     norms = list(_norms(facts, plan)) if sequence else []
+    clipped = norm_reduction(facts, setting, group=WORLD if shards > 1 else "tp")
     if shards == 1:
-        return (*((*forward, *reversed(backward)) * setting.accumulation), *norms)
+        return (*((*forward, *reversed(backward)) * setting.accumulation), *norms, *clipped)
     # fully_shard sums them over tp itself, before it reduces a unit over dp.
     last = _by_unit([*reversed(backward)], [replace(n, phase="backward") for n in norms], facts.blocks)
-    dp = _sharded.comm_plan(share(facts, setting.size("tp")), setting, ShardedOptions(), shards=shards, group="dp")
-    return (*((*forward, *reversed(backward)) * (setting.accumulation - 1)), *forward, *last, *dp)
+    unclipped = replace(setting, clip=False)
+    dp = _sharded.comm_plan(share(facts, setting.size("tp")), unclipped, ShardedOptions(), shards=shards, group="dp")
+    return (*((*forward, *reversed(backward)) * (setting.accumulation - 1)), *forward, *last, *dp, *clipped)
 
 
 def _norms(facts: ModelFacts, plan: ParallelPlan) -> Iterator[CommOp]:
@@ -219,6 +226,7 @@ STRATEGY = Strategy(
     memory_plan=_memory_plan,
     dimensions=frozenset({"dp", "tp"}),
     sharded=True,
+    torch="2.6",  # torch.distributed.fsdp.fully_shard
     variants=(
         {},
         {"sequence_parallel": True},

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from stepscope.config.options import OptionsModel
 from stepscope.records.plan import CommOp, MemoryPlan, ModelFacts, ParameterFact, Setting
-from stepscope.strategies._common import Strategy, all_reduce, ddp_buckets, memory, optimizer_bytes
+from stepscope.strategies._common import Strategy, all_of, all_reduce, ddp_buckets, memory, optimizer_bytes
 
 
 class Zero1Options(OptionsModel):
@@ -41,11 +41,14 @@ def _broadcast(parameters: list[ParameterFact], dtype: str) -> CommOp:
 
 
 def _requires(facts: ModelFacts, setting: Setting, options: Zero1Options) -> str | None:
-    if setting.optimizer == "own":
-        return "zero1 makes the optimizer itself from a class of torch's: use sgd, adam or adamw, not the model's own"
-    if options.parameters_as_bucket_view and len({p.dtype for p in facts.parameters}) > 1:
-        return "parameters_as_bucket_view needs parameters of one type"
-    return None
+    return all_of(
+        "zero1 makes the optimizer itself from a class of torch's: use sgd, adam or adamw, not the model's own"
+        if setting.optimizer == "own"
+        else None,
+        "parameters_as_bucket_view needs parameters of one type"
+        if options.parameters_as_bucket_view and len({p.dtype for p in facts.parameters}) > 1
+        else None,
+    )
 
 
 def _comm_plan(facts: ModelFacts, setting: Setting, options: Zero1Options) -> tuple[CommOp, ...]:

@@ -170,6 +170,24 @@ def test_precisions_that_the_device_lacks_are_unsupported(plan: Plan, gpus: Mach
     assert {c.spec.precision for c in old if not c.runnable} == {"tf32", "bf16"}
 
 
+@pytest.mark.parametrize(
+    ("here", "runs"), [("2.9.1+cpu", False), ("2.13.0+cu130", True), ("3.0.0", True), (None, True)]
+)
+def test_a_strategy_that_the_installed_torch_lacks_is_refused_with_the_release_that_has_it(
+    matrix: Read, cpu: Machine, catalog: Catalog, here: str | None, runs: bool
+) -> None:
+    newer = replace(catalog, strategy=lambda key: replace(catalog.strategy(key), torch="2.13"))
+    (cell,) = expand(
+        matrix(PAIR, "base.precision=tf32"),
+        machine=replace(cpu, torch_version=here),
+        digest_of=lambda *_: "d",
+        catalog=newer,
+    )
+    lacks = f"ddp needs torch 2.13 or later, and torch {here} is installed"
+    tf32 = "tf32 is an arithmetic mode of CUDA tensor cores; the cpu has none"
+    assert cell.unsupported == (tf32 if runs else f"{tf32}; {lacks}")
+
+
 def test_in_a_joined_world_only_its_size_runs(plan: Plan, gpus: Machine) -> None:
     joined = replace(gpus, joined_world_size=8)
     cells = plan("axes: {strategy: [ddp], world_size: [2, 8]}", machine=joined)
@@ -246,7 +264,7 @@ def test_a_mesh_gives_the_ranks_and_a_batch_is_of_its_data_shards(plan: Plan) ->
 
 
 def test_a_mesh_of_data_parallel_ranks_is_the_cell_without_one(plan: Plan) -> None:
-    same = plan("axes: {strategy: [ddp], world_size: [2], mesh: [{dp: 2}, null, {dp: 2, tp: 1}]}\n")
+    same = plan("axes: {strategy: [ddp], world_size: [2], mesh: [{dp: 2}, null, {}, {dp: 2, tp: 1}]}\n")
     assert [cell.spec.mesh for cell in same] == [{}]
     assert "mesh" not in identity(same[0].spec)
 

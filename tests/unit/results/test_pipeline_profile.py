@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stepscope.predict.pipeline import StageTime, balanced_split, simulate
+from stepscope.predict.pipeline_orders import pipeline_orders
 from stepscope.records.pipeline import PipelineLayout, PipelineSpan
 from stepscope.results.pipeline_profile import MeasuredPipeline
 
@@ -40,6 +41,28 @@ def test_parts_of_stages_sum_to_the_step_and_the_simulation_repeats_it(schedule:
     assert found.simulated_bubble == pytest.approx(line.bubble, abs=0.01)
     for stage, (seen, given) in enumerate(zip(found.times, times, strict=True)):
         assert (seen.forward_ns, seen.backward_ns) == pytest.approx((given.forward_ns, given.backward_ns)), stage
+
+
+def test_micro_batches_that_take_unequal_times_belong_to_the_simulated_bubble_and_gaps_between_them_do_not() -> None:
+    layout = PipelineLayout(schedule="1f1b", ranks=2, micro_batches=8)
+    usual = StageTime(forward_ns=10 * MS, backward_ns=20 * MS)
+    took = [
+        [usual.of(kind) * (1.6 if (number + rank) % 3 == 0 else 1.0) for number, (kind, _, _) in enumerate(order)]
+        for rank, order in enumerate(pipeline_orders(layout))
+    ]
+    line = simulate(layout, [usual], took_ns=took)
+    even = simulate(layout, [usual])
+    assert line.bubble > even.bubble + 0.05
+    found = MeasuredPipeline(layout=layout, split=(1, 1), steps=(line.spans(),) * 3, costs=(1.0, 1.0))
+    assert found.simulated_bubble == pytest.approx(line.bubble)
+    assert found.simulated_bubble == pytest.approx(found.bubble.value)
+
+    def slower(span: PipelineSpan) -> PipelineSpan:  # a rank that starts each computation late
+        late = 5 * MS * (1 + sum(s.rank == span.rank and s.start_ns < span.start_ns for s in line.spans()))
+        return replace(span, start_ns=span.start_ns + late, end_ns=span.end_ns + late)
+
+    delayed = replace(found, steps=(tuple(slower(span) for span in line.spans()),))
+    assert delayed.bubble.value > delayed.simulated_bubble + 0.05
 
 
 def test_waiting_is_idle_until_the_output_exists_then_receiving_and_a_rank_that_needs_nothing_sends() -> None:

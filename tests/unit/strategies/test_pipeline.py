@@ -43,7 +43,6 @@ MLP = facts("mlp", layers=[12, 12, 12])
         (MLP, setting(), {"split": [4, 0]}, "with 1 or more in each"),
         (MLP, setting(4), {"schedule": "interleaved"}, r"fewer than 8 stages \(4 ranks x 2 chunks\)"),
         (MLP, setting(mesh={}), {}, "it needs 2 ranks along pp or more"),
-        (MLP, setting(clip=True), {}, "leave clip out"),
         (MLP, setting(precision="amp_fp16"), {}, "use amp_bf16"),
         (facts("text_classifier"), setting(), {}, "this workload cannot be cut into stages: choose gpt, mlp or deep_mlp"),
         (facts("gpt", num_layers=1), setting(), {}, "the model has 1 block, fewer than 2 stages"),
@@ -59,7 +58,7 @@ def test_what_has_no_schedule_is_refused(model: ModelFacts, where: Setting, opti
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    reason = STRATEGY.requires(MLP, setting(8, micro_batch=3, clip=True), PipelineOptions())
+    reason = STRATEGY.requires(MLP, setting(8, micro_batch=3, precision="amp_fp16"), PipelineOptions())
     assert reason is not None
     assert reason.count(";") == 3, reason
 

@@ -42,7 +42,6 @@ def on(tp: int) -> Setting:
         (facts("text_classifier"), SETTING, SEQUENCE, "treats every position alike"),
         (facts("text_classifier"), SETTING, LOSS, "needs a head whose scores are divided"),
         (facts(), replace(SETTING, precision="amp_fp16"), {}, "use amp_bf16"),
-        (facts(), replace(SETTING, clip=True), {}, "leave clip out"),
     ],
 )
 def test_what_cannot_run_is_refused_with_what_would(
@@ -51,6 +50,13 @@ def test_what_cannot_run_is_refused_with_what_would(
     reason = STRATEGY.requires(model, setting, STRATEGY.options(**options))
     assert reason is not None
     assert says in reason
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    where = replace(on(3), precision="amp_fp16")
+    reason = STRATEGY.requires(facts("text_classifier"), where, STRATEGY.options(**SEQUENCE, **LOSS))
+    assert reason is not None
+    assert reason.count("; ") == 4, reason  # the last one names the tp that would fit behind another semicolon
 
 
 @pytest.mark.parametrize("options", STRATEGY.variants, ids=str)

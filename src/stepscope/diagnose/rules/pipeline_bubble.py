@@ -83,7 +83,7 @@ def _measured(name: str, cell: CellEvidence, found: MeasuredPipeline) -> Finding
         evidence=(
             f"measured {format_percent(bubble.value)}{around} with {layout.schedule}; equal stages and free messages would "
             f"give {layout.formula} = {format_percent(layout.bubble)}",
-            f"simulated with the measured times of stages and messages: {format_percent(found.simulated_bubble)}; waiting "
+            f"simulated with measured computations and messages: {format_percent(found.simulated_bubble)}; waiting "
             f"for messages is {format_percent(messages)}, the slowest stage takes {found.imbalance:.2f} times the mean",
         ),
         stake_fraction=bubble.value,

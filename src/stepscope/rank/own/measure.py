@@ -148,7 +148,7 @@ def _state_bytes(task: Task, numerics: Numerics, parameters: list[nn.Parameter])
         raise UsageError(
             f"optimizer(parameters) returned a {type(optimizer).__name__}", fix="return a torch.optim.Optimizer"
         )
-    numerics.step(optimizer, parameters=parameters)
+    numerics.step(optimizer)
     tensors = [t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor) and t.dim()]
     return sum(t.numel() * t.element_size() for t in tensors)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from math import prod
 from typing import Any, Protocol
 
 import torch
@@ -69,6 +70,10 @@ class Session(Protocol):
 
     def finish(self) -> None: ...
 
+    def clip(self, max_norm: float) -> None:
+        """Scale the gradients down to ``max_norm``, the norm of the whole model's, between ``finish`` and the optimizer."""
+        ...
+
     def zero_grad(self) -> None: ...
 
     def optimizer(self, kind: Callable[..., Optimizer], **options: Any) -> Optimizer:
@@ -109,6 +114,9 @@ class PlainSession:
     def finish(self) -> None:
         """Nothing to wait for: gradients are ready when backward returns."""
 
+    def clip(self, max_norm: float) -> None:
+        nn.utils.clip_grad_norm_(self.parameters, max_norm)
+
     def zero_grad(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
@@ -126,6 +134,33 @@ class PlainSession:
     def close(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
+
+
+def clip_over(
+    parameters: Sequence[nn.Parameter], max_norm: float, group: dist.ProcessGroup | None, *, ranks: int
+) -> None:
+    """Clip gradients that the ``ranks`` of ``group`` hold in parts: divided ones (DTensor), and whole ones on every rank.
+
+    Squares of what a rank holds are summed over the group; what several ranks hold counts once.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    local = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
+    wide = torch.float64 if parameters[0].dtype == torch.float64 else torch.float32
+    total = torch.zeros(1, dtype=wide, device=parameters[0].device)
+    for gradient, mine in zip(gradients, local, strict=True):
+        total += mine.to(wide).square().sum() * _parts(gradient) / ranks
+    dist.all_reduce(total, group=group)
+    factor = torch.clamp(max_norm / (total.sqrt() + 1e-6), max=1.0)  # as torch.nn.utils.clip_grad_norm_
+    for mine in local:
+        mine.mul_(factor.to(mine.dtype))
+
+
+def _parts(gradient: Tensor) -> int:
+    """Over how many ranks it is divided."""
+    if not isinstance(gradient, DTensor):
+        return 1
+    placed = zip(gradient.placements, gradient.device_mesh.shape, strict=True)
+    return prod(size for placement, size in placed if not placement.is_replicate())
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from stepscope.core.errors import UsageError
 from stepscope.instrument.timer import BACKWARD, FORWARD, WAIT
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import ObservedOp
-from stepscope.rank.strategies._common import FlatSession, PlainSession, Session, dtype_name
+from stepscope.rank.strategies._common import FlatSession, PlainSession, Session, clip_over, dtype_name
 from stepscope.rank.workloads import Cuttable, Piece
 from stepscope.records.pipeline import PipelineSpan
 from stepscope.records.plan import ModelFacts
@@ -235,6 +235,10 @@ class PipelineSession(FlatSession):
     def finish(self) -> None:
         self._stepped = True
         super().finish()
+
+    def clip(self, max_norm: float) -> None:
+        """Of all stages together: each rank has its own."""
+        clip_over(self.parameters, max_norm, self._mesh.group_of(DIMENSION), ranks=1)
 
     def zero_grad(self) -> None:
         (FlatSession if self.flats else PlainSession).zero_grad(self)

@@ -21,8 +21,9 @@ from torch.distributed.tensor.parallel import (
 from torch.optim import Optimizer
 
 from stepscope.rank.mesh import Mesh
-from stepscope.rank.strategies._common import PlainSession, Session
+from stepscope.rank.strategies._common import PlainSession, Session, clip_over
 from stepscope.rank.strategies._sharded import ShardedSession
+from stepscope.records.mesh import WORLD
 from stepscope.records.plan import ModelFacts, ParallelPlan
 from stepscope.strategies import ShardedOptions
 from stepscope.strategies.tensor_parallel import TensorParallelOptions
@@ -86,6 +87,7 @@ class TensorParallelSession(PlainSession):
         super().__init__(module)
         self.trainable = NeverEmpty(module) if mesh.data_size > 1 else module
         self.loss_factor = self.replica.loss_factor
+        self.mesh = mesh
         self.options = options
 
     @contextmanager
@@ -102,6 +104,12 @@ class TensorParallelSession(PlainSession):
             if isinstance(parameter.grad, DTensor):
                 assert isinstance(parameter, DTensor)
                 parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
+
+    def clip(self, max_norm: float) -> None:
+        """torch clips no mixture of whole and divided gradients."""
+        dp = self.mesh.data_size
+        group = self.mesh.group_of(WORLD if dp > 1 else "tp")
+        clip_over(self.parameters, max_norm, group, ranks=self.mesh.world_size)
 
     def optimizer(self, kind: Callable[..., Optimizer], **options: Any) -> Optimizer:
         """With a group for whole parameters and one for divided ones: torch's multi-tensor updates take no mixture."""

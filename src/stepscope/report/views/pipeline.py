@@ -75,7 +75,7 @@ def _overview(found: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
             *conclusions(found),
             "bubble: share of the ranks' time from the first to the last computation in which they compute nothing, median "
             "over steps with its 95% interval; formula: equal stages, free messages; simulated: the schedule with the times "
-            "that stages and messages took; slowest stage: its time over the mean",
+            "that its computations and messages took; slowest stage: its time over the mean",
         ),
     )
 
