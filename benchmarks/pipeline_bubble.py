@@ -1,7 +1,7 @@
 """The bubble of a pipeline, measured and simulated: 2 and 4 stages that sleep for a fixed time, and 2 that compute (gloo).
 
 Simulated: the sleeping ones with their fixed times, the computing ones with every computation as long as it took, both with
-median times of messages. `python -m benchmarks.pipeline_bubble sleep` measures the sleeping ones alone. Where root allows
+mean times of messages. `python -m benchmarks.pipeline_bubble sleep` measures the sleeping ones alone. Where root allows
 it they run with SCHED_FIFO: they hardly use the processor, and other processes then do not delay their waking.
 """
 
@@ -89,7 +89,9 @@ def _rank(kind: str) -> None:
                     gathered: list[Any] = [None] * ranks
                     dist.all_gather_object(gathered, session.watch.spans)
                     steps.append(tuple(span for spans in gathered for span in spans))
-            found = MeasuredPipeline(layout=layout, split=session.split, steps=tuple(steps), costs=(1.0,) * blocks)
+            found = MeasuredPipeline(
+                layout=layout, split=session.split, steps=tuple(steps), costs=(1.0,) * blocks, meeting=True
+            )
             simulated = found.simulated_bubble
             if kind == "sleep":
                 times = tuple(
@@ -103,12 +105,12 @@ def _rank(kind: str) -> None:
                     )
                     for stage, seen in enumerate(found.times)
                 )
-                simulated = simulate(layout, times).bubble
+                simulated = simulate(layout, times, meeting=True).bubble
             if rank == 0:
                 bubbles = {
                     "measured": found.bubble.value,
                     "simulated": simulated,
-                    "even": simulate(layout, found.times).bubble,
+                    "even": simulate(layout, found.times, meeting=True).bubble,
                 }
                 told = {"schedule": schedule, "micro_batches": micro_batches, "formula": layout.bubble, **bubbles}
                 print(json.dumps(told), flush=True)

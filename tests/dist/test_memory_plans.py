@@ -53,8 +53,7 @@ def hold(
     torch.manual_seed(0)
     task = MODULES.load("gpt")(model, needs, "ce")
     blocks = [task.module.get_submodule(path) for path in facts.blocks]
-    if mode != "none":
-        recompute(blocks, mode)
+    recomputed = None if mode == "none" else recompute(blocks, mode)
     session = IMPLEMENTATIONS.load(key)(task.module, mesh, options, facts)
     optimizer = session.optimizer(torch.optim.Adam, lr=1e-3)
     x = torch.randint(64, (SAMPLES, 8), generator=torch.Generator().manual_seed(1))
@@ -71,7 +70,7 @@ def hold(
     verdict = check(spec.comm_plan(facts, setting, options), observe(step, mesh))
     gradients = torch.cat([g.flatten() for _, g in sorted(session.full_gradients().items())])
     session.zero_grad()
-    account = TensorAccount(task.module, session.parameters, optimizer, recomputed=blocks if mode != "none" else ())
+    account = TensorAccount(task.module, session.parameters, optimizer, recomputed=recomputed)
     with account.step():
         step()
     session.close()
@@ -100,8 +99,7 @@ def test_what_a_rank_holds_is_planned(seen: list[list[Any]], number: int) -> Non
     ):
         assert sizes[kind] == pytest.approx(planned, rel=STATES), kind
     assert plan.activations is not None
-    if CASES[number][2] != "selective":  # torch keeps what it does not recompute where nobody can look
-        assert sizes["activations"] == pytest.approx(sum(plan.activations.values()), rel=ACTIVATIONS)
+    assert sizes["activations"] == pytest.approx(sum(plan.activations.values()), rel=ACTIVATIONS)
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda i: f"{CASES[i][0]}-{CASES[i][1]}-{CASES[i][2]}")

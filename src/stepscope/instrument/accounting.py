@@ -6,8 +6,9 @@ counted. Works on every device alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,11 +21,19 @@ PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, GATHERED = (
 """gathered: whole parameters of a sharded model that are there from the end of the forward pass to backward."""
 
 
+@dataclass
+class Recomputed:
+    """Blocks that run once more in the backward pass. tell: called with each result that they keep nevertheless."""
+
+    blocks: Sequence[nn.Module] = ()
+    tell: Callable[[Tensor], None] = lambda _: None
+
+
 class TensorAccount:
     """``with account.step(): ...`` around one optimizer step fills ``sizes``, bytes by kind.
 
     Gradients are counted as the optimizer finds them, activations and gathered parameters when backward begins: what
-    autograd keeps, and the inputs that a recomputed block keeps.
+    autograd keeps, and the inputs and results that a recomputed block keeps.
     """
 
     def __init__(
@@ -33,11 +42,11 @@ class TensorAccount:
         parameters: Iterable[nn.Parameter],
         optimizer: torch.optim.Optimizer,
         *,
-        recomputed: Iterable[nn.Module] = (),
+        recomputed: Recomputed | None = None,
     ) -> None:
         self._module = module
         self._parameters = list(parameters)
-        self._recomputed = list(recomputed)
+        self._recomputed = recomputed or Recomputed()
         self._optimizer = optimizer
         self.sizes: dict[str, int] = {}
 
@@ -52,9 +61,14 @@ class TensorAccount:
                 kept.append(storage)
             return tensor
 
-        def keep_inputs(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        def keep(tensor: Tensor) -> None:
             if ACTIVATIONS not in self.sizes:
-                kept.extend(_local(t).untyped_storage() for t in inputs if isinstance(t, Tensor))
+                kept.append(_local(tensor).untyped_storage())
+
+        def keep_inputs(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            for each in inputs:
+                if isinstance(each, Tensor):
+                    keep(each)
 
         def unpack(tensor: Tensor) -> Tensor:
             if ACTIVATIONS not in self.sizes:
@@ -67,12 +81,14 @@ class TensorAccount:
         def before_update(*_: Any) -> None:
             self.sizes[GRADIENTS] = _of(p.grad for p in self._parameters)
 
-        hooks = [m.register_forward_pre_hook(keep_inputs) for m in self._recomputed]
+        hooks = [m.register_forward_pre_hook(keep_inputs) for m in self._recomputed.blocks]
         hooks.append(self._optimizer.register_step_pre_hook(before_update))
+        tell, self._recomputed.tell = self._recomputed.tell, keep
         try:
             with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
                 yield
         finally:
+            self._recomputed.tell = tell
             for hook in hooks:
                 hook.remove()
         self.sizes[PARAMETERS] = _of(self._parameters)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
+from statistics import median
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import UsageError
@@ -37,41 +38,48 @@ class JobCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPipeline:
-    """The schedule of a job with stages; ``times`` without messages, of one micro-batch.
+    """The schedule of a job with stages.
 
-    messages: by stage, bytes of a micro-batch's output for the next stage and of its gradient for the one before, 0 where
-    none is sent. reductions: sizes, by rank along the pipeline, that its replicas add up when its schedule is through.
-    rounds: schedules in a step (accumulation).
+    took_ns: every computation of some steps, by rank in the order of its actions. messages: by stage, bytes of a
+    micro-batch's output for the next stage and of its gradient for the one before, 0 where none is sent. reductions: sizes,
+    by rank along the pipeline, that its replicas add up when its schedule is through. meeting: of
+    :func:`stepscope.predict.pipeline.simulate`. rounds: schedules in a step (accumulation).
     """
 
     layout: PipelineLayout
-    times: tuple[StageTime, ...]
+    took_ns: tuple[tuple[tuple[float, ...], ...], ...]
     messages: tuple[tuple[int, int], ...]
     reductions: tuple[tuple[int, ...], ...]
+    meeting: bool
     rounds: int = 1
 
     def scaled(self, factor: float) -> JobPipeline:
         """With computation ``factor`` times as long."""
-        times = tuple(
-            replace(
-                each,
-                forward_ns=each.forward_ns * factor,
-                backward_ns=each.backward_ns * factor,
-                weight_ns=None if each.weight_ns is None else each.weight_ns * factor,
-            )
-            for each in self.times
-        )
-        return replace(self, times=times)
+        took = tuple(tuple(tuple(ns * factor for ns in rank) for rank in step) for step in self.took_ns)
+        return replace(self, took_ns=took)
 
     def simulated(
         self, message_ns: Callable[[int], float] = lambda _: 0.0, *, half_duplex: bool = False
-    ) -> PipelineTimeline:
-        """One schedule with messages of these times."""
-        times = [
-            replace(each, send_ns=message_ns(ahead) if ahead else 0.0, send_back_ns=message_ns(back) if back else 0.0)
-            for each, (ahead, back) in zip(self.times, self.messages, strict=True)
+    ) -> list[PipelineTimeline]:
+        """Each step's schedule with messages of these times."""
+        sent = [
+            StageTime(
+                forward_ns=0.0,
+                backward_ns=0.0,
+                send_ns=message_ns(ahead) if ahead else 0.0,
+                send_back_ns=message_ns(back) if back else 0.0,
+            )
+            for ahead, back in self.messages
         ]
-        return simulate(self.layout, times, half_duplex=half_duplex)
+        return [
+            simulate(self.layout, sent, half_duplex=half_duplex, meeting=self.meeting, took_ns=took)
+            for took in self.took_ns
+        ]
+
+    @property
+    def alone_ns(self) -> float:
+        """A step's schedules with free messages, median over the steps."""
+        return self.rounds * median(line.step_ns for line in self.simulated())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,15 +210,15 @@ def _with_stages(
     def message(size_bytes: int) -> float:
         return comm_time("send_recv", size_bytes, 2) if size_bytes else 0.0
 
-    line = pipeline.simulated(message, half_duplex=job.backend == "gloo")
-    alone = pipeline.simulated().step_ns
+    lines = pipeline.simulated(message, half_duplex=job.backend == "gloo")
     reducing = [sum(comm_time("all_reduce", size, replicas) for size in sizes) for sizes in pipeline.reductions]
     sent = [0.0] * layout.ranks
     for rank, (ahead, back) in zip(layout.rank_of_stage, pipeline.messages, strict=True):
         sent[rank] += layout.micro_batches * pipeline.rounds * (message(ahead) + message(back))
     total = max(out + more for out, more in zip(sent, reducing, strict=True))
-    end = max(ends[-1] + more for ends, more in zip(line.ends_ns, reducing, strict=True))
-    waited = (pipeline.rounds - 1) * (line.step_ns - alone) + end - alone
+    ends = [max(ends[-1] + more for ends, more in zip(line.ends_ns, reducing, strict=True)) for line in lines]
+    whole = median((pipeline.rounds - 1) * line.step_ns + end for line, end in zip(lines, ends, strict=True))
+    waited = whole - pipeline.alone_ns
     step = max(job.length_ns, total) if perfect else job.length_ns + waited
     return Replayed(step_ns=step, exposed_ns=step - job.length_ns, comm_ns=total)
 

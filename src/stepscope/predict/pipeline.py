@@ -2,7 +2,7 @@
 
 Each rank works through its order (:mod:`stepscope.predict.pipeline_orders`); a forward waits for the stage before, a
 backward for the stage after. Messages travel beside computation, one at a time between two ranks in one direction;
-where the two directions take turns, one at a time.
+where the two directions take turns, one at a time; where ranks meet for them, none before its receiver is idle.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from stepscope.predict.pipeline_orders import Action, pipeline_orders
 from stepscope.records.pipeline import PipelineLayout, PipelineSpan
 
 KINDS = "FBIW"
+_Step = tuple[int, int, int, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +97,11 @@ def simulate(
     times: Sequence[StageTime],
     *,
     half_duplex: bool = False,
+    meeting: bool = False,
     took_ns: Sequence[Sequence[float]] | None = None,
 ) -> PipelineTimeline:
     """One step. times: of every stage, or one for all of them. half_duplex: messages between two ranks take turns (gloo).
+    meeting: a message starts when its receiver has nothing else to do (:func:`meets`).
     took_ns: time of every computation, by rank in the order of its actions, in place of its stage's.
 
     Raises UsageError where the layout has no such schedule.
@@ -124,19 +127,21 @@ def simulate(
         mine, clock, begun, ended = steps[rank], now[rank], starts[rank], ends[rank]
         blocked_on[rank] = -1
         for at in range(len(ended), len(mine)):
-            needs, _, gives, other, message, link = mine[at]
+            needs, _, gives, other, message, link, incoming, from_link = mine[at]
             if needs >= 0:
                 there = arrival[needs]
                 if there < 0:
                     blocked_on[rank] = needs
                     break
+                if meeting and from_link >= 0:
+                    there = link_free[from_link] = max(there, clock, link_free[from_link]) + messages[incoming]
                 if there > clock:
                     clock = there
             begun.append(clock)
             clock += durations[rank][at]
             ended.append(clock)
             if gives >= 0:
-                if link < 0:
+                if meeting or link < 0:
                     arrival[gives] = clock
                 else:
                     arrival[gives] = link_free[link] = max(clock, link_free[link]) + messages[message]
@@ -154,32 +159,41 @@ def simulate(
 
 
 @lru_cache(maxsize=8)
-def _steps(layout: PipelineLayout, half_duplex: bool) -> tuple[list[tuple[int, int, int, int, int, int]], ...]:
+def _steps(layout: PipelineLayout, half_duplex: bool) -> tuple[list[_Step], ...]:
     """Every rank's actions as places in the tables of ``simulate``; -1: none.
 
     What it needs and gives: (forward: stage, backward: all stages + stage) x micro-batches + micro-batch. Its computation:
-    kind x stages + stage. The rank that waits for it, its message and the link, which is none on the same rank.
+    kind x stages + stage. The rank that waits for it, its message and the link, which is none on the same rank; message and
+    link of what it needs.
     """
     stages, m, p, rank_of = layout.stages, layout.micro_batches, layout.ranks, layout.rank_of_stage
 
-    def step(rank: int, action: Action) -> tuple[int, int, int, int, int, int]:
+    def link(sender: int, receiver: int) -> int:
+        ends = sorted((sender, receiver)) if half_duplex else (sender, receiver)
+        return -1 if sender == receiver else ends[0] * p + ends[1]
+
+    def step(rank: int, action: Action) -> _Step:
         kind, stage, micro_batch = action
         computation = KINDS.index(kind) * stages + stage
-        needs, message, to = -1, -1, -1
-        if kind == "F":
-            message, to = stage, stage + 1 if stage + 1 < stages else -1
-        elif kind != "W":
-            message, to = stages + stage, stage - 1
-        if message >= 0:
-            needs = message * m + micro_batch
-        if to < 0:
-            return needs, computation, -1, -1, -1, -1
-        other = rank_of[to]
-        gives = needs + (to - stage) * m
-        ends = sorted((rank, other)) if half_duplex else (rank, other)
-        return needs, computation, gives, other, message, -1 if other == rank else ends[0] * p + ends[1]
+        if kind == "W":
+            return -1, computation, -1, -1, -1, -1, -1, -1
+        message, to, since = (stage, stage + 1, stage - 1) if kind == "F" else (stages + stage, stage - 1, stage + 1)
+        needs = message * m + micro_batch
+        source = (message + since - stage, link(rank_of[since], rank)) if 0 <= since < stages else (-1, -1)
+        if not 0 <= to < stages:
+            return needs, computation, -1, -1, -1, -1, *source
+        return needs, computation, needs + (to - stage) * m, rank_of[to], message, link(rank, rank_of[to]), *source
 
     return tuple([step(rank, action) for action in order] for rank, order in enumerate(pipeline_orders(layout)))
+
+
+def meets(layout: PipelineLayout, *, device: str) -> bool:
+    """Whether a message starts only when its receiver has nothing else to do.
+
+    torch's ScheduleGPipe and Schedule1F1B ask for it then, and wait (torch 2.13). On CPU ranks that holds for all schedules:
+    gloo's threads get a core when the rank waits (2 computing ranks on 2 cores, 2026-11).
+    """
+    return device == "cpu" or layout.schedule in ("gpipe", "1f1b")
 
 
 def balanced_split(costs: Sequence[float], stages: int) -> tuple[int, ...]:

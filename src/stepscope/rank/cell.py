@@ -17,7 +17,7 @@ from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.words import counted
 from stepscope.datasets import Prepared
 from stepscope.datasets.batches import Options as BatchOptions
-from stepscope.instrument.accounting import ACTIVATIONS, TensorAccount
+from stepscope.instrument.accounting import Recomputed, TensorAccount
 from stepscope.instrument.memory import PeakTracker
 from stepscope.instrument.regions import Regions
 from stepscope.instrument.timer import GradientReadiness, step_timer
@@ -60,7 +60,7 @@ class _Subject:
     loader: Loader | MadeBatches
     readiness: GradientReadiness | None
     numerics: Numerics
-    recomputed: list[nn.Module]
+    recomputed: Recomputed | None
 
 
 def run_cell(cell: CellSpec, context: RankContext, *, round_index: int) -> None:
@@ -124,10 +124,10 @@ def _build(cell: CellSpec, context: RankContext, specs: Specs, prepared: Prepare
     _assert_as_specified(module, specs.facts)
     if cell.facts and mesh.world_size > 1:
         _same_on_all_ranks(module)  # whatever the user's function drew its first values from
-    recomputed = []
+    recomputed = None
     if cell.activation_checkpointing != "none":
-        recomputed = [module.get_submodule(path) for path in specs.facts.blocks]
-        recompute(recomputed, cell.activation_checkpointing)
+        blocks = [module.get_submodule(path) for path in specs.facts.blocks]
+        recomputed = recompute(blocks, cell.activation_checkpointing)
     timer = step_timer(device)
     hooked = specs.strategy.collective and not specs.strategy.sharded  # a sharded parameter has no gradient of its own
     readiness = GradientReadiness(module, timer) if hooked else None
@@ -341,7 +341,7 @@ def _conclude(
     plan = subject.specs.plan_of_rank(context.mesh.rank)
     observed = plancheck.observe(one_step, context.mesh, phases=phases)
     check = plancheck.check(plan, observed, backend=cell.backend, messages=subject.session.messages)
-    memory = _account(cell, subject, windows)
+    memory = _account(subject, windows)
     flight.assert_same_calls(context.control)
     trace: str | None = None
     if context.group.measure.profile:
@@ -383,15 +383,13 @@ def _conclude(
     )
 
 
-def _account(cell: CellSpec, subject: _Subject, windows: Iterator[tuple[Window, Iterator[Batch]]]) -> dict[str, int]:
+def _account(subject: _Subject, windows: Iterator[tuple[Window, Iterator[Batch]]]) -> dict[str, int]:
     """Bytes of this rank's tensors by kind, in one full step of its own."""
     session, training = subject.session, subject.training
     account = TensorAccount(subject.task.module, session.parameters, training.optimizer, recomputed=subject.recomputed)
     window, batches = next(windows)
     with account.step():
         training.step(window, batches, Regions(enabled=False))
-    if cell.activation_checkpointing == "selective":
-        del account.sizes[ACTIVATIONS]  # torch keeps what it does not recompute where nobody can look
     return account.sizes
 
 

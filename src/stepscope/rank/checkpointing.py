@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from stepscope.instrument.accounting import Recomputed
 from stepscope.records.cell import Checkpointing
 
 _ATEN = torch.ops.aten
@@ -24,15 +25,24 @@ KEPT = {
 """Operations whose results the selective mode keeps: expensive to repeat (the choice of torchtitan)."""
 
 
-def recompute(blocks: Sequence[nn.Module], mode: Checkpointing) -> None:
+def recompute(blocks: Sequence[nn.Module], mode: Checkpointing) -> Recomputed:
     """Change the blocks' forward pass, for good; torch's own checkpointing, without reentrant autograd."""
+    found = Recomputed(blocks)
     for block in blocks:
         options: dict[str, Any] = {}
         if mode == "selective":
-            options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
+            options["context_fn"] = partial(create_selective_checkpoint_contexts, partial(_policy, found))
         block.forward = partial(checkpoint, block.forward, use_reentrant=False, **options)
+    return found
 
 
-def _policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    del context, args, kwargs
-    return CheckpointPolicy.MUST_SAVE if op in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+def _policy(recomputed: Recomputed, context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    del args, kwargs
+    if op not in KEPT:
+        return CheckpointPolicy.PREFER_RECOMPUTE
+    if not context.is_recompute:
+        given = context.op_output
+        for each in given if isinstance(given, tuple) else (given,):
+            if isinstance(each, Tensor):
+                recomputed.tell(each)
+    return CheckpointPolicy.MUST_SAVE

@@ -148,9 +148,10 @@ def _staged(cell: CellResult, common: MeasuredJob, specs: Specs) -> MeasuredJob:
     ]
     pipeline = JobPipeline(
         layout=found.layout,
-        times=tuple(replace(each, send_ns=0.0, send_back_ns=0.0) for each in found.times),
+        took_ns=found.took_ns,
         messages=message_bytes(specs.facts, specs.setting, specs.strategy_options),
         reductions=tuple(tuple(op.size_bytes for op in plan if op.phase == "after_backward") for plan in plans),
+        meeting=found.meeting,
         rounds=spec.accumulation,
     )
     steps = common_steps(cell.samples, spec.world_size).full
@@ -161,7 +162,7 @@ def _staged(cell: CellResult, common: MeasuredJob, specs: Specs) -> MeasuredJob:
         return max(median([float(sum(getattr(s, phase) for phase in phases)) for s in column]) for column in columns)
 
     data, after = usual("data_wait_ns"), usual("optimizer_ns", "other_ns")
-    schedules = pipeline.rounds * pipeline.simulated().step_ns
+    schedules = pipeline.alone_ns
     return replace(
         common,
         length_ns=data + schedules + after,

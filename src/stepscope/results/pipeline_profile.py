@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from statistics import fmean, median
 
 from stepscope.core.units import format_percent
-from stepscope.predict.pipeline import StageTime, balanced_split, simulate
+from stepscope.predict.pipeline import StageTime, balanced_split, meets, simulate
 from stepscope.predict.pipeline_orders import pipeline_orders
 from stepscope.predict.specs import specs_of
 from stepscope.records.cell_result import CellResult
@@ -47,13 +47,15 @@ class StageBudget:
 class MeasuredPipeline:
     """One pipeline of a cell (the first, where several ranks hold a stage).
 
-    steps: spans of all its ranks from the first one's start, by step; costs: of the model's pieces relative to each other.
+    steps: spans of all its ranks from the first one's start, by step; costs: of the model's pieces relative to each other;
+    meeting: of :func:`stepscope.predict.pipeline.simulate`.
     """
 
     layout: PipelineLayout
     split: tuple[int, ...]
     steps: tuple[tuple[PipelineSpan, ...], ...]
     costs: tuple[float, ...]
+    meeting: bool
 
     @cached_property
     def typical(self) -> tuple[PipelineSpan, ...]:
@@ -90,14 +92,17 @@ class MeasuredPipeline:
 
     @cached_property
     def times(self) -> tuple[StageTime, ...]:
-        """Median times of every stage for a micro-batch; a message takes what was seen where its receiver waited for it."""
+        """Median times of every stage for a micro-batch; mean times of messages whose receiver waited for them: from when
+        they existed, or where ranks meet for them from when it was idle."""
         took: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        sent: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         for step in self.steps:
             for span in step:
                 took[span.kind, span.stage].append(span.end_ns - span.start_ns)
-            for (kind, stage), values in _messages(step, self.layout).items():
-                took[f"message {kind}", stage] += values
+            for (kind, stage), values in _messages(step, self.layout, meeting=self.meeting).items():
+                sent[kind, stage] += values
         typical = {key: median(values) for key, values in took.items()}
+        message = {key: fmean(values) for key, values in sent.items()}
         found = []
         for stage in range(self.layout.stages):
             weight = typical.get(("W", stage))
@@ -107,8 +112,8 @@ class MeasuredPipeline:
                     forward_ns=typical["F", stage],
                     backward_ns=whole,
                     weight_ns=weight,
-                    send_ns=typical.get(("message F", stage), 0.0),
-                    send_back_ns=typical.get(("message B", stage), 0.0),
+                    send_ns=message.get(("F", stage), 0.0),
+                    send_back_ns=message.get(("B", stage), 0.0),
                 )
             )
         return tuple(found)
@@ -120,11 +125,15 @@ class MeasuredPipeline:
         What is measured beyond it lies between computations: messages that wait for their sender or share their link, and
         what starting a computation takes.
         """
-        return median(simulate(self.layout, self.times, took_ns=self._took(step)).bubble for step in self.steps)
+        lines = (simulate(self.layout, self.times, meeting=self.meeting, took_ns=took) for took in self.took_ns)
+        return median(line.bubble for line in lines)
 
-    def _took(self, step: Sequence[PipelineSpan]) -> list[list[float]]:
-        took = {(s.kind, s.stage, s.micro_batch): float(s.end_ns - s.start_ns) for s in step}
-        return [[took[action] for action in order] for order in pipeline_orders(self.layout)]
+    @property
+    def took_ns(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
+        """By step and rank: how long each computation took, in the order of the schedule."""
+        orders = pipeline_orders(self.layout)
+        found = ({(s.kind, s.stage, s.micro_batch): float(s.end_ns - s.start_ns) for s in step} for step in self.steps)
+        return tuple(tuple(tuple(took[action] for action in order) for order in orders) for took in found)
 
     @property
     def imbalance(self) -> float:
@@ -154,7 +163,8 @@ class MeasuredPipeline:
             )
             for each, factor in zip(self.times, scale, strict=True)
         ]
-        return split, simulate(self.layout, changed).step_ns / simulate(self.layout, self.times).step_ns
+        ours, theirs = (simulate(self.layout, times, meeting=self.meeting).step_ns for times in (changed, self.times))
+        return split, ours / theirs
 
 
 _SMALL = 0.10
@@ -201,11 +211,12 @@ def measured_pipeline(cell: CellResult) -> MeasuredPipeline | None:
     own = [s for s in cell.summaries if s.pipeline is not None and s.model_part not in _earlier(cell.summaries, s)]
     if len(own) != first.layout.ranks:
         return None
-    one_host = len({summary.host for summary in own}) == 1
+    # Hosts of an emulated network are this machine: one clock.
+    one_clock = cell.spec.network is not None or len({summary.host for summary in own}) == 1
     steps: list[list[PipelineSpan]] = [[] for _ in first.steps]
     for summary in own:
         assert summary.pipeline is not None
-        zero = 0 if one_host else summary.pipeline.synced_ns
+        zero = 0 if one_clock else summary.pipeline.synced_ns
         for mine, spans in zip(steps, summary.pipeline.steps, strict=True):
             mine += [
                 replace(s, rank=summary.model_part, start_ns=s.start_ns - zero, end_ns=s.end_ns - zero) for s in spans
@@ -220,6 +231,7 @@ def measured_pipeline(cell: CellResult) -> MeasuredPipeline | None:
             for step, start in zip(steps, begun, strict=True)
         ),
         costs=tuple(float(piece.forward_flops_per_sample) for piece in specs.facts.pieces),
+        meeting=meets(first.layout, device=cell.spec.device),
     )
 
 
@@ -253,14 +265,16 @@ def _by_rank(step: Sequence[PipelineSpan]) -> dict[int, list[PipelineSpan]]:
     return found
 
 
-def _messages(step: Sequence[PipelineSpan], layout: PipelineLayout) -> dict[tuple[str, int], list[int]]:
+def _messages(
+    step: Sequence[PipelineSpan], layout: PipelineLayout, *, meeting: bool
+) -> dict[tuple[str, int], list[int]]:
     """By kind and sending stage: how long those took whose receiver did nothing but wait."""
     made, found = _made(step), defaultdict[tuple[str, int], list[int]](list)
     for spans in _by_rank(step).values():
         for before, span in zip([0, *(span.end_ns for span in spans)], spans, strict=False):
             source = _needs(span, layout)
-            if source is not None and made[source] >= before:
-                found[source[0], source[1]].append(max(0, span.start_ns - made[source]))
+            if source is not None and (meeting or made[source] >= before):
+                found[source[0], source[1]].append(max(0, span.start_ns - max(made[source], before)))
     return found
 
 

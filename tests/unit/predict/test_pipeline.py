@@ -132,6 +132,14 @@ def test_a_slow_link_is_the_bottleneck_and_messages_of_one_direction_queue() -> 
     assert line.step_ns == 170 + 20 * 3 + 20
 
 
+def test_a_message_that_needs_an_idle_receiver_hides_behind_nothing() -> None:
+    of = [StageTime(forward_ns=10, backward_ns=20, send_ns=2, send_back_ns=2)]
+    line = simulate(layout("1f1b", 2, 3), of, meeting=True)
+    assert line.starts_ns == ([0, 10, 44, 64, 76, 108], [12, 22, 44, 54, 76, 86])
+    beside = simulate(layout("1f1b", 2, 3), of)
+    assert beside.starts_ns[1] == [12, 22, 42, 52, 76, 86], "the second one arrives while the rank computes"
+
+
 def test_1f1b_holds_no_more_activations_than_stages_follow_and_gpipe_holds_all() -> None:
     assert simulate(layout("1f1b", 4, 16), EVEN).peak_micro_batches == (4, 3, 2, 1)
     assert simulate(layout("gpipe", 4, 16), EVEN).peak_micro_batches == (16,) * 4

@@ -16,8 +16,8 @@ MS = 1_000_000
 
 def measured(layout: PipelineLayout, times: list[StageTime], split: tuple[int, ...]) -> MeasuredPipeline:
     """Three equal steps of the simulated schedule."""
-    spans = simulate(layout, times).spans()
-    return MeasuredPipeline(layout=layout, split=split, steps=(spans,) * 3, costs=(1.0,) * sum(split))
+    spans = simulate(layout, times, meeting=True).spans()
+    return MeasuredPipeline(layout=layout, split=split, steps=(spans,) * 3, costs=(1.0,) * sum(split), meeting=True)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_parts_of_stages_sum_to_the_step_and_the_simulation_repeats_it(schedule:
         for s in range(layout.stages)
     ]
     found = measured(layout, times, (1,) * layout.stages)
-    line = simulate(layout, times)
+    line = simulate(layout, times, meeting=True)
     assert found.step_ns == pytest.approx(line.step_ns)
     for rank in range(3):
         own = [stage for stage in found.stages if stage.rank == rank]
@@ -53,7 +53,7 @@ def test_micro_batches_that_take_unequal_times_belong_to_the_simulated_bubble_an
     line = simulate(layout, [usual], took_ns=took)
     even = simulate(layout, [usual])
     assert line.bubble > even.bubble + 0.05
-    found = MeasuredPipeline(layout=layout, split=(1, 1), steps=(line.spans(),) * 3, costs=(1.0, 1.0))
+    found = MeasuredPipeline(layout=layout, split=(1, 1), steps=(line.spans(),) * 3, costs=(1.0, 1.0), meeting=True)
     assert found.simulated_bubble == pytest.approx(line.bubble)
     assert found.simulated_bubble == pytest.approx(found.bubble.value)
 
@@ -75,7 +75,7 @@ def test_waiting_is_idle_until_the_output_exists_then_receiving_and_a_rank_that_
         span(0, "F", 0, 0, 10), span(0, "F", 1, 14, 24), span(1, "F", 0, 13, 23), span(1, "F", 1, 27, 37),
         span(1, "B", 0, 37, 57), span(1, "B", 1, 57, 77), span(0, "B", 0, 60, 80), span(0, "B", 1, 80, 100),
     )  # fmt: skip
-    first, last = MeasuredPipeline(layout=layout, split=(1, 1), steps=(step,), costs=(1.0, 1.0)).stages
+    first, last = MeasuredPipeline(layout=layout, split=(1, 1), steps=(step,), costs=(1.0, 1.0), meeting=True).stages
     assert (first.send_ns, first.receive_ns, first.idle_ns) == (4, 3, 57 - 24)
     assert (last.send_ns, last.receive_ns, last.idle_ns) == (0, 3 + 3, 10 + 1 + 23)
 
