@@ -110,17 +110,21 @@ def test_recomputation_changes_neither_collectives_nor_gradients(seen: list[list
         assert torch.allclose(gradients, rank[0][3], rtol=1e-4, atol=1e-6)
 
 
-def hold_stages(mesh: Mesh, variant: dict[str, Any]) -> tuple[dict[str, int], MemoryPlan]:
+def hold_stages(mesh: Mesh, variant: dict[str, Any], mode: Any) -> tuple[dict[str, int], MemoryPlan, torch.Tensor]:
     mesh = mesh.shaped({"pp": 2})
     family, spec = WORKLOADS.load("gpt"), STRATEGIES.load("pipeline")
     needs = InputNeeds(kind="lm", seq_len=GPT["max_seq_len"], vocab_size=GPT["vocab_size"])
     model, options = family.options(**GPT), spec.options(micro_batches=4, **variant)
     facts = family.facts(model, needs, "float32")
     setting = Setting(
-        device="cpu", backend="gloo", world_size=2, mesh=mesh.shape, precision="fp32", optimizer="adam", micro_batch=8
-    )
+        device="cpu", backend="gloo", world_size=2, mesh=mesh.shape, precision="fp32", optimizer="adam", micro_batch=8,
+        activation_checkpointing=mode,
+    )  # fmt: skip
     assert spec.requires(facts, setting, options) is None
+    torch.manual_seed(0)
     task = MODULES.load("gpt")(model, needs, "ce")
+    blocks = [task.module.get_submodule(path) for path in facts.blocks]
+    recomputed = None if mode == "none" else recompute(blocks, mode)
     session = IMPLEMENTATIONS.load("pipeline")(task.module, mesh, options, facts)
     optimizer = session.optimizer(torch.optim.Adam, lr=1e-3)
     x = torch.randint(64, (8, 8), generator=torch.Generator().manual_seed(1))
@@ -132,17 +136,31 @@ def hold_stages(mesh: Mesh, variant: dict[str, Any]) -> tuple[dict[str, int], Me
         optimizer.step()
 
     step()
+    gradients = torch.cat([g.flatten() for _, g in sorted(session.full_gradients().items())])
     session.zero_grad()
-    account = TensorAccount(task.module, session.parameters, optimizer)
+    account = TensorAccount(task.module, session.parameters, optimizer, recomputed=recomputed)
     with account.step():
         step()
     session.close()
-    return account.sizes, memory_plan(spec, facts, setting, options)
+    return account.sizes, memory_plan(spec, facts, setting, options), gradients
 
 
-@pytest.mark.parametrize("variant", [{"schedule": "gpipe"}, {"schedule": "1f1b"}, {"split": [1, 2]}], ids=str)
-def test_what_the_ranks_of_a_pipeline_hold_is_planned(pools: Any, variant: dict[str, Any]) -> None:
-    ranks = pools(2).run(hold_stages, variant)
+@pytest.mark.parametrize(
+    ("variant", "mode"),
+    [
+        ({"schedule": "gpipe"}, "none"),
+        ({"schedule": "1f1b"}, "none"),
+        ({"split": [1, 2]}, "none"),
+        ({"schedule": "gpipe"}, "full"),
+        ({"schedule": "1f1b"}, "selective"),
+    ],
+    ids=str,
+)
+def test_what_the_ranks_of_a_pipeline_hold_is_planned(pools: Any, variant: dict[str, Any], mode: str) -> None:
+    ranks = pools(2).run(hold_stages, variant, mode)
+    if mode != "none":
+        for rank, plain in zip(ranks, pools(2).run(hold_stages, variant, "none"), strict=True):
+            assert torch.allclose(rank[2], plain[2], rtol=1e-4, atol=1e-6)
     plan: MemoryPlan = ranks[0][1]
     sizes = {kind: max(rank[0][kind] for rank in ranks) for kind in ranks[0][0]}
     planned = {

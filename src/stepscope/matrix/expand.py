@@ -235,9 +235,14 @@ def _refused_by_strategy(
 def _refused_recomputation(spec: CellSpec, facts: ModelFacts) -> str | None:
     mode = spec.activation_checkpointing
     if mode not in ("none", *facts.activations):
-        return f"activation_checkpointing {mode} is not available for {spec.workload}: gpt has it"
-    if mode != "none" and spec.mesh.keys() & {"tp", "pp"}:
-        return f"activation_checkpointing is not combined with {spec.strategy}: use none"
+        return (
+            f"activation_checkpointing {mode} is not available for {spec.workload}, which does not say what it would keep: "
+            "gpt does"
+        )
+    if mode != "none" and "tp" in spec.mesh:
+        return (
+            "activation_checkpointing would repeat collectives of divided blocks that no plan lists: use none with tp"
+        )
     return None
 
 

@@ -63,15 +63,15 @@ class PieceFact:
     """A part of a model that can be a pipeline stage by itself.
 
     parameters: names; a tied one is in each piece that uses it. output_numel: elements that it hands to the next piece, per
-    sample. autocast: whether they are in autocast's dtype under autocast. activations: bytes a sample that autograd keeps,
-    by kind, without recomputation; together those of the model.
+    sample. autocast: whether they are in autocast's dtype under autocast. activations: as those of the model, of which they
+    are a part.
     """
 
     parameters: tuple[str, ...]
     output_numel: int
     forward_flops_per_sample: int
     autocast: bool = False
-    activations: Mapping[str, int] = field(default_factory=dict)
+    activations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,10 @@ class NoOptions(OptionsModel):
     """A strategy without options."""
 
 
+REGISTERED = "gpt, mlp and deep_mlp do, and a workload that you register can (docs/howto/my-own-model.md)"
+"""How a model says how it is divided."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """A strategy's spec.

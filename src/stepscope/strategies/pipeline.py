@@ -18,7 +18,7 @@ from stepscope.core.words import counted
 from stepscope.records import mesh
 from stepscope.records.pipeline import PipelineLayout
 from stepscope.records.plan import DTYPE_BYTES, CommOp, MemoryPlan, ModelFacts, ParameterFact, PieceFact, Setting
-from stepscope.strategies._common import Strategy, all_of, all_reduce, by_dtype, memory, norm_reduction
+from stepscope.strategies._common import REGISTERED, Strategy, all_of, all_reduce, by_dtype, memory, norm_reduction
 
 DIMENSION = "pp"
 
@@ -68,6 +68,10 @@ def _requires(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> 
         f"that is a multiple of {options.micro_batches}"
         if samples % options.micro_batches
         else None,
+        f"{options.schedule} asks for gradients of inputs and weights apart, and torch would run a block again for each: "
+        "use gpipe, 1f1b or interleaved with activation_checkpointing"
+        if setting.activation_checkpointing != "none" and options.schedule in ("zero_bubble", "zbv")
+        else None,
         "each stage would find another overflow of amp_fp16's scaled loss: use amp_bf16"
         if setting.precision == "amp_fp16"
         else None,
@@ -78,7 +82,7 @@ def _requires(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> 
             f"{shared[0]} is tied: the first and the last stage would each have it, and torch's stages share no parameter"
         )
     if not facts.pieces:
-        found.append("this workload cannot be cut into stages: choose gpt, mlp or deep_mlp")
+        found.append(f"this workload does not say where it can be cut into stages: {REGISTERED}")
     elif blocks < stages:
         found.append(f"the model has {counted(blocks, 'block')}, fewer than {stages_text}")
     elif options.split is not None and (
@@ -174,9 +178,10 @@ def _activations(facts: ModelFacts, setting: Setting, options: PipelineOptions) 
     """Of the rank that keeps most: what its stage keeps of a micro-batch, times those whose backward pass is still to come
     when the first one begins: all of them in GPipe, in 1F1B one for this and each later stage."""
     layout = layout_of(setting, options)
+    mode = setting.activation_checkpointing
     if options.schedule not in ("gpipe", "1f1b") or setting.precision.startswith("amp_"):
         return None
-    if setting.activation_checkpointing != "none" or not all(p.activations for p in facts.pieces):
+    if not all(p.activations.get(mode) for p in facts.pieces):
         return None
     samples, stages = setting.micro_batch // options.micro_batches, stage_pieces(facts, layout, options.split)
     of_stage = []
@@ -184,7 +189,7 @@ def _activations(facts: ModelFacts, setting: Setting, options: PipelineOptions) 
         flying = (
             options.micro_batches if options.schedule == "gpipe" else min(options.micro_batches, len(stages) - stage)
         )
-        kept = sum((Counter(p.activations) for p in own), Counter[str]())
+        kept = sum((Counter(p.activations[mode]) for p in own), Counter[str]())
         of_stage.append({kind: n * samples * flying for kind, n in kept.items()})
     return max(of_stage, key=lambda kinds: sum(kinds.values()))
 

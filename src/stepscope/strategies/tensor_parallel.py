@@ -12,7 +12,7 @@ from stepscope.config.options import OptionsModel
 from stepscope.records.mesh import WORLD
 from stepscope.records.plan import CommOp, CutModule, MemoryPlan, ModelFacts, ParallelPlan, ParameterFact, Setting
 from stepscope.strategies import _sharded
-from stepscope.strategies._common import Strategy, all_of, memory, norm_reduction
+from stepscope.strategies._common import REGISTERED, Strategy, all_of, memory, norm_reduction
 from stepscope.strategies._sharded import ShardedOptions
 
 CUT_AT = {
@@ -47,7 +47,7 @@ def _requires(facts: ModelFacts, setting: Setting, options: TensorParallelOption
         else None,
     ]
     if plan is None:
-        found.append("the workload does not say which of its layers can be divided over ranks")
+        found.append(f"the workload does not say which of its layers can be divided over ranks: {REGISTERED}")
         return all_of(*found)
     return all_of(
         *found,

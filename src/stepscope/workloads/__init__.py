@@ -4,9 +4,20 @@ One file per family; the implementation (the module) lies under ``rank/workloads
 ``python:MODULE:FUNCTION`` is a model of the user's.
 """
 
-from stepscope.workloads._common import TransformerOptions, Workload
+from stepscope.workloads._common import TransformerOptions, Workload, linear, model_facts, piece
 from stepscope.workloads._own import IMPLIED, PREFIX, Arguments, Workloads, own_names
 
-__all__ = ["IMPLIED", "PREFIX", "REGISTRY", "Arguments", "TransformerOptions", "Workload", "own_names"]
+__all__ = [
+    "IMPLIED",
+    "PREFIX",
+    "REGISTRY",
+    "Arguments",
+    "TransformerOptions",
+    "Workload",
+    "linear",
+    "model_facts",
+    "own_names",
+    "piece",
+]
 
 REGISTRY = Workloads("stepscope.workloads", "WORKLOAD", "workload")

@@ -126,11 +126,11 @@ def piece(
     layers: Sequence[Layer],
     output_numel: int,
     *,
-    kept: Mapping[str, int],
+    kept: Mapping[str, Mapping[str, int]],
     extra_flops: int = 0,
     autocast: bool = False,
 ) -> PieceFact:
-    """``layers`` as a part of a model that can be a pipeline stage. kept: elements a sample that autograd keeps."""
+    """``layers`` as a part of a model that can be a pipeline stage. kept: as of :func:`model_facts`, of this part."""
     return PieceFact(
         parameters=tuple(name for layer in layers for name in layer.uses),
         output_numel=output_numel,
@@ -176,9 +176,18 @@ def model_facts(
         if layer.cut is not None:
             cuts.append(CutModule(name=layer.name, style=layer.cut, positions=layer.positions, tied=layer.tied))
     size = DTYPE_BYTES[dtype]
-    parts = [replace(p, activations={kind: n * size for kind, n in p.activations.items()}) for p in pieces]
-    if parts:
-        parts[-1] = replace(parts[-1], activations={**parts[-1].activations, "scores": scores * max(4, size)})
+
+    def in_bytes(
+        kept: Mapping[str, Mapping[str, int]], end: Mapping[str, int] | None = None
+    ) -> dict[str, dict[str, int]]:
+        return {mode: {kind: n * size for kind, n in kinds.items()} | dict(end or {}) for mode, kinds in kept.items()}
+
+    last = {"scores": scores * max(4, size)}
+    whole = list(pieces)
+    parts = [
+        replace(p, activations=in_bytes(p.activations, last if number == len(whole) else None))
+        for number, p in enumerate(whole, 1)
+    ]
     return ModelFacts(
         parameters=tuple(parameters),
         ready_order=tuple(ready),
@@ -193,10 +202,7 @@ def model_facts(
         if cuts
         else None,
         pieces=tuple(parts),
-        activations={
-            mode: {kind: n * size for kind, n in kinds.items()} | {"scores": scores * max(4, size)}
-            for mode, kinds in (kept or {}).items()
-        },
+        activations=in_bytes(kept or {}, last),
         recomputed_flops_per_sample=recomputed or {},
     )
 
@@ -252,12 +258,12 @@ def transformer_facts(options: TransformerOptions, head: Layer, *, dtype: str, c
     layers += [normed("norm"), head]
     borders[-1] = len(layers)
     attention = attention_flops(num_layers=1, d_model=width, seq_len=positions, causal=causal)
-    kept, ends = _kept(options, "none"), _kept_at_the_end(options)
+    ends = _kept_at_the_end(options)
     pieces = [
         piece(
             layers[start:end],
             positions * width,
-            kept=kept if end < len(layers) else kept + ends,
+            kept={mode: _kept(options, mode) + (ends if end == len(layers) else Counter()) for mode in MODES},
             extra_flops=attention,
         )
         for start, end in pairwise([0, *borders])

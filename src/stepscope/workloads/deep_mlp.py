@@ -29,7 +29,7 @@ def facts(options: Options, data: InputNeeds, dtype: str) -> ModelFacts:  # noqa
         for i, cut in enumerate(in_pairs(options.depth))
     ]
     pieces = [
-        piece([layer], options.width, kept={"inputs of linear layers": options.width}, autocast=True)
+        piece([layer], options.width, kept={"none": {"inputs of linear layers": options.width}}, autocast=True)
         for layer in layers
     ]
     kept = {"none": {"inputs of linear layers": options.depth * options.width}}

@@ -68,7 +68,7 @@ def facts(options: Options, data: InputNeeds, dtype: str) -> ModelFacts:
         for i, ((inputs, outputs), cut) in enumerate(zip(pairwise(sizes), in_pairs(len(sizes) - 1), strict=True))
     ]
     pieces = [
-        piece([layer], outputs, kept={"inputs of linear layers": inputs}, autocast=True)
+        piece([layer], outputs, kept={"none": {"inputs of linear layers": inputs}}, autocast=True)
         for layer, (inputs, outputs) in zip(layers, pairwise(sizes), strict=True)
     ]
     kept = {"none": {"inputs of linear layers": sum(sizes[:-1])}}
