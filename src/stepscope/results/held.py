@@ -37,6 +37,11 @@ class Held:
         return self.plan.parameter_bytes + self.plan.gradient_bytes + self.plan.optimizer_bytes
 
     @property
+    def planned_buffers(self) -> int:
+        """Of communication, beside the parameters that are whole between the passes."""
+        return self.plan.communication_bytes - self.plan.gathered_bytes
+
+    @property
     def planned_activations(self) -> int | None:
         return None if self.plan.activations is None else sum(self.plan.activations.values())
 

@@ -11,6 +11,7 @@ from stepscope.report.table import Column, Table, Value
 from stepscope.report.trace_sections import table as trace_table
 from stepscope.report.views import (
     epochs,
+    held,
     memory_holders,
     memory_kinds,
     memory_snapshots,
@@ -99,7 +100,7 @@ def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]
     if lost.rows:
         found.append(shown(lost))
     found += [shown(table, fold=len(table.rows) > 200) for table in build_all(evidence.comm)]
-    found += [shown(table) for table in pipeline.build(evidence.cells)]
+    found += [shown(table) for table in (*held.build(evidence.cells), *pipeline.build(evidence.cells))]
     found += [shown(table) for table in machine_tables(evidence)]
     if any(run.epochs for run in evidence.runs):
         found.append(shown(epochs.build(evidence.runs), fold=True))

@@ -24,6 +24,7 @@ def build(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
             Column("world_size", "ranks", lambda h: h.cell.run.world_size, whole, role="identity"),
             *(_column(kind) for kind in KINDS),
             Column("total", "all", lambda h: h.total, size),
+            Column("buffers", "buffers", lambda h: h.planned_buffers, size, drop=1),
             Column("states_off", "states off plan", lambda h: _off(h.states, h.planned_states)),
             Column("activations_off", "act. off plan", _activations_off),
             Column("comm_bytes", "bytes/step", lambda h: h.cell.run.comm_bytes_per_step, size),
@@ -34,6 +35,7 @@ def build(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
             *conclusions(found),
             "tensors of the rank that holds most, counted in one step; gathered: whole parameters of a sharded model "
             "between forward and backward; activations: kept for the backward pass",
+            "buffers: what communication holds beside them, as planned: buckets, and units that are whole for a moment",
             "off plan: measured over planned, less 1; states: parameters, gradients and optimizer",
         ),
     )
