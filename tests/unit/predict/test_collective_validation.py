@@ -92,9 +92,23 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
         read_measured_table(file)
     with pytest.raises(DataError, match="cannot read"):
         read_measured_table(tmp_path / "absent.csv")
-    broken = write(tmp_path, "me,H100_SXM,8,1,8,,all_reduce,float,many,5,,,")
-    with pytest.raises(DataError, match="not a number"):
-        read_measured_table(broken)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("me,H100_SXM,8,1,8,,all_reduce,float,many,5,,,", "size_bytes: a value that is not a number"),
+        ("me,H100_SXM,8,1,8,,all_reduce,float,0,5,,,", "size_bytes is no whole number of 1 or more"),
+        ("me,H100_SXM,inf,1,8,,all_reduce,float,8,5,,,", "n_gpus: a value that is not a number"),
+        ("me,H100_SXM,8,1,8,,all_reduce,float,8,-5,,,", "time_us is below zero"),
+        ("me,H100_SXM,8,1,8,,all_reduce,float,8,0,,,", "neither a time nor a bandwidth"),
+        ("me,,8,1,8,,all_reduce,float,8,5,,,", "GPU not stated"),
+    ],
+)
+def test_an_odd_row_is_counted_and_the_others_read(line: str, why: str, tmp_path: Path) -> None:
+    table = read_measured_table(write(tmp_path, line, "me,H100_SXM,8,1,8,,all_reduce,float,8,5,,,"))
+    assert [row.time_ns for row in table.rows] == [5000.0]
+    assert table.skipped == (f"{why} (1)",)
 
 
 def test_a_log_of_nccl_tests_says_gpu_ranks_nodes_and_op(tmp_path: Path) -> None:

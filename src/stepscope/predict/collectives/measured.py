@@ -19,12 +19,14 @@ from stepscope.predict.collectives.measured_rows import (
     SkipRowError,
     gpu_key,
 )
+from stepscope.predict.table_cells import above_zero, whole
 from stepscope.records.imported import Stated
 from stepscope.store.files import require_there
 from stepscope.store.nccl_tests_facts import Facts, facts_of
 from stepscope.store.nccl_tests_log import LoggedRun, read_tables
 
 _TORCH = ("torch", "ml-engineering", "all_reduce_bench")
+NO_NUMBER = "a value that is not a number"
 _RING_ONLY = re.compile(r"NCCL_ALGO=Ring|NVLS_ENABLE=0|algo=Ring", re.IGNORECASE)
 
 
@@ -43,7 +45,7 @@ def read_measured_table(path: str | Path, given: Given | None = None) -> Measure
         return _read_log(file, given)
     rows = list(csv.DictReader(text.splitlines()))
     columns = set(rows[0]) if rows else set()
-    if {"collective", "size_bytes", "n_gpus"} <= columns:
+    if {"collective", "size_bytes"} <= columns:
         return _collect(file, rows, lambda row: _published(row, given))
     if {"num_workers", "size", "time_stats.all_reduce.median"} <= columns:
         return _collect(file, rows, lambda row: _vidur(row, file, given))
@@ -59,8 +61,7 @@ def read_measured_tables(path: Path, given: Given) -> tuple[list[MeasuredRow], l
     """Rows of a table, or of all tables of collectives in a folder, and why others were not read. Raises DataError."""
     require_there(path)
     files = [path] if path.is_file() else sorted(path.glob("collectives_*.csv"))
-    chosen = bool(files)
-    if not chosen:
+    if not files:
         files = sorted(file for file in path.iterdir() if file.suffix in (".csv", ".log", ".txt") and file.is_file())
     rows: list[MeasuredRow] = []
     skipped: list[str] = []
@@ -68,7 +69,7 @@ def read_measured_tables(path: Path, given: Given) -> tuple[list[MeasuredRow], l
         try:
             table = read_measured_table(file, given)
         except DataError as error:
-            if chosen:
+            if files == [path]:
                 raise
             skipped.append(error.what)
             continue
@@ -88,28 +89,33 @@ def _collect(
         except (SkipRowError, UsageError) as reason:
             text = reason.what if isinstance(reason, UsageError) else str(reason)
             skipped[text] = skipped.get(text, 0) + 1
-        except ValueError as error:
-            raise DataError(f"{file} has a value that is not a number", why=str(error)) from error
+        except (ValueError, OverflowError):
+            skipped[NO_NUMBER] = skipped.get(NO_NUMBER, 0) + 1
     return MeasuredTable(
         path=str(file), rows=tuple(found), skipped=tuple(f"{text} ({n})" for text, n in skipped.items())
     )
 
 
 def _published(row: Mapping[str, str], given: Given) -> MeasuredRow:
-    op = known_op(row["collective"])
-    gpu = gpu_key(given.gpu or row["accelerator"])
-    size = round(float(row["size_bytes"]))
-    per_node = _int(row.get("gpus_per_node")) or given.gpus_per_node
-    nodes = _int(row.get("nodes"))
-    n = _int(row.get("n_gpus")) or given.n_gpus
+    op = known_op(row.get("collective") or "")
+    name = given.gpu or row.get("accelerator")
+    if not name:
+        raise SkipRowError("GPU not stated")
+    gpu = gpu_key(name)
+    size = whole(row, "size_bytes")
+    if size is None:
+        raise SkipRowError("size not stated")
+    per_node = whole(row, "gpus_per_node") or given.gpus_per_node
+    nodes = whole(row, "nodes")
+    n = whole(row, "n_gpus") or given.n_gpus
     if n is None and nodes and per_node:
         n = nodes * per_node
     if n is None:
         raise SkipRowError("number of GPUs not stated")
     if per_node is None and nodes:
         per_node = -(-n // nodes)
-    words = f"{row.get('library', '')} {row.get('notes', '')}"
-    network = row.get("inter_node", "") or given.inter_node or ""
+    words = f"{row.get('library') or ''} {row.get('notes') or ''}"
+    network = row.get("inter_node") or given.inter_node or ""
     dtype = row.get("dtype") or "float32"
     dtype = PRINTED_TYPES.get(dtype, dtype)
     itemsize(dtype)
@@ -131,17 +137,15 @@ def _published(row: Mapping[str, str], given: Given) -> MeasuredRow:
 def _time_ns(row: Mapping[str, str], op: str, size: int, n: int) -> float:
     """Measured time; where only a rate is printed, the time it stands for."""
     for column in ("time_us", "time_inplace_us"):
-        if row.get(column):
-            return float(row[column]) * 1e3
+        time = above_zero(row, column)
+        if time:
+            return time * 1e3
     factor = collective(op).bus_factor(n)
     for column, scale in (("busbw_gbps", factor), ("algbw_gbps", 1.0)):
-        if row.get(column) and float(row[column]) > 0:
-            return size * scale / float(row[column])
+        rate = above_zero(row, column)
+        if rate:
+            return size * scale / rate
     raise SkipRowError("neither a time nor a bandwidth")
-
-
-def _int(text: str | None) -> int | None:
-    return int(float(text)) if text else None
 
 
 def _vidur(row: Mapping[str, str], file: Path, given: Given) -> MeasuredRow:

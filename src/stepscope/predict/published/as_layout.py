@@ -21,32 +21,33 @@ from stepscope.predict.step.cluster import Cluster
 from stepscope.predict.step.layout import Layout, errors
 from stepscope.predict.step.model import ModelShape
 
-_MEGATRON: Mapping[str, Any] = {"zero": 1, "reduce_bytes": 2}
-_BEFORE_FLASH: Mapping[str, Any] = {
-    "sequence_parallel": False, "flash": False, "overlap": False, "reduce_bytes": 2,
-}  # fmt: skip
 _HABITS: Mapping[str, Mapping[str, Any]] = {
     "nanotron": {"zero": 0, "balance": "cost", "grad_bytes": 4, "reduce_bytes": 4, "overlap": False},
     "composer": {"zero": 3, "reduce_bytes": 2, "sequence_parallel": False},
-    "megatron": _MEGATRON,
-    "megatron-2021": _BEFORE_FLASH,
+    "megatron-2021": {"sequence_parallel": False, "flash": False, "overlap": False, "reduce_bytes": 2, "zero": 0},
     "fsdp2": {"zero": 3, "reduce_bytes": 4},
-    "ddp": {"flash": False, "sequence_parallel": False, "reduce_bytes": 2},
+    "ddp": {"flash": False, "sequence_parallel": False, "reduce_bytes": 2, "zero": 0},
 }
 """By the code that ran: what it does where the table is silent."""
-_UNKNOWN: Mapping[str, Any] = {"reduce_bytes": 2}
-"""Gradients travel in the dtype of computation."""
+_USUAL: Mapping[str, Any] = {"zero": 1, "reduce_bytes": 2}
+"""Of all other code, Megatron-LM's today: optimizer states are shared, gradients travel in the dtype of computation."""
 
-_OF_SOURCE: Mapping[str, str] = {
-    "nanotron": "nanotron", "llm-foundry": "composer", "dgxc": "megatron", "megatron-bridge": "megatron",
-    "torchtitan": "fsdp2", "torchao": "fsdp2",
-}  # fmt: skip
-"""The code of sources, by a part of their names; of others the row's own columns tell it (``_code``)."""
+_CODES = (
+    ("nanotron", r"nanotron"),
+    ("fsdp2", r"torchtitan|torchao|fsdp2"),
+    ("composer", r"llm-?foundry|composer|FULL_SHARD/"),
+    ("megatron", r"megatron|nemo|primus|dgxc"),
+)
+"""Words of a row that name the code that ran."""
 
 _ZERO = ((r"(zero|stage)[ _]?(\d)", None), (r"fsdp|full_shard|hsdp", 3), (r"distopt", 1))
 _BEFORE_H100 = re.compile(r"[VA][18]00", re.IGNORECASE)
-_MEGATRON_WORDS = re.compile(r"megatron|nemo|primus", re.IGNORECASE)
-"""In the source's name or the row's notes, where the name says nothing else: Megatron-LM of today."""
+_POWER = re.compile(r"\b(\d{3,4}) ?W\b")
+_FULL_POWER = {"h100-sxm": 700.0, "h200-sxm": 700.0, "a100-sxm4-80gb": 400.0, "a100-sxm4-40gb": 400.0}
+"""W of the specification."""
+_CLOCK = 0.6
+"""Speed goes with power to about this exponent: H100 PCIe (350 W, 114 SMs) reaches 0.58 of SXM (700 W, 132) in large
+products (stas00/ml-engineering, MAMF)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +80,11 @@ def as_asked(row: TrainingRow) -> Asked | str:
     """The row as a question; a text says why it is none, in words that group well."""
     if row.shape is None:
         return "model dimensions not stated"
+    if not row.accelerator:
+        return "accelerator not stated"
     if "lora" in f"{row.model} {row.flags}".lower():
         return "LoRA: frozen weights are not modelled"
-    gpu = _gpu(row.accelerator)
+    gpu = _gpu(row.accelerator, row.hardware)
     if isinstance(gpu, str):
         return gpu
     layout = as_layout(row)
@@ -110,7 +113,7 @@ def as_layout(row: TrainingRow) -> Layout | str:
         return "sequence length not stated"
     if precision is None:
         return "precision not modelled" if row.precision else "precision not stated"
-    zero = _zero(row.sharding)
+    zero, code = _zero(row.sharding), _code(row)
     if row.tp is None and row.pp is None and zero != 3:
         return "layout not stated"
     tp, pp, cp = row.tp or 1, row.pp or 1, row.cp or 1
@@ -119,8 +122,7 @@ def as_layout(row: TrainingRow) -> Layout | str:
     if micro is None or (batch is None and row.grad_accum is None):
         return "batch not stated"
     batch = batch or micro * dp * (row.grad_accum or 1)
-    code = _code(row)
-    habits = dict(_HABITS.get(code or "", _UNKNOWN))
+    habits = dict(_HABITS.get(code or "", _USUAL))
     if zero is not None:
         habits["zero"] = zero
     layout = Layout(
@@ -141,22 +143,15 @@ def as_layout(row: TrainingRow) -> Layout | str:
 
 
 def _code(row: TrainingRow) -> str | None:
-    """Of what ran the row, as the source's name, the sharding's words, or precision and recomputation tell it."""
-    known = next((code for name, code in _OF_SOURCE.items() if name in row.source.lower()), None)
-    if known:
-        return known
-    words = f"{row.source} {row.notes}"
-    if row.sharding == "fsdp2":
-        return "fsdp2"
+    """Of what ran the row, as any of its words names it, or precision and recomputation tell it."""
     if row.sharding == "ddp":
         return "ddp"
-    if "FULL_SHARD/" in row.sharding:
-        return "composer"
-    if _BEFORE_H100.match(row.accelerator) and "fp16" in row.precision.lower() and row.recompute.startswith("full"):
+    old = _BEFORE_H100.match(row.accelerator) is not None
+    if old and "fp16" in row.precision.lower() and row.recompute.startswith("full"):
         return "megatron-2021"
-    if row.source.startswith("megatron-lm") and _BEFORE_H100.match(row.accelerator):
-        return "megatron-2021"
-    return "megatron" if _MEGATRON_WORDS.search(words) else None
+    words = f"{row.framework} {row.source} {row.sharding} {row.model_key} {row.flags} {row.notes}"
+    named = next((code for code, word in _CODES if re.search(word, words, re.IGNORECASE)), None)
+    return "megatron-2021" if named == "megatron" and old and "megatron-lm" in words.lower() else named
 
 
 def precision_of(row: TrainingRow) -> str | None:
@@ -187,12 +182,19 @@ def _recompute(text: str) -> Any:
 
 
 @cache
-def _gpu(accelerator: str) -> Accelerator | str:
+def _gpu(accelerator: str, hardware: str) -> Accelerator | str:
+    """Of the table; slower where the hardware's words state less power."""
     try:
         found = find(gpu_key(accelerator))
     except SkipRowError as reason:
         return str(reason)
-    return found if isinstance(found, Accelerator) else found.reason
+    if not isinstance(found, Accelerator):
+        return found.reason
+    power, full = _POWER.search(hardware), _FULL_POWER.get(found.key)
+    if not power or not full or float(power[1]) >= full:
+        return found
+    share = (float(power[1]) / full) ** _CLOCK
+    return replace(found, peak_flops_per_s={k: v * share for k, v in found.peak_flops_per_s.items()})
 
 
 @cache

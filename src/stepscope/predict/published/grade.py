@@ -130,7 +130,7 @@ def document(question: Question, answer: Answer) -> dict[str, Any]:
         "sources": [
             {"source": name, **summary(r for r in answer.rows if r.source == name)} for name in sorted(sources)
         ],
-        "skipped": [{"reason": reason, "rows": n} for reason, n in sorted(answer.skipped.items())],
+        "skipped": [{"reason": reason, "rows": n} for reason, n in sorted(answer.skipped.items()) if n],
     }
 
 

@@ -19,10 +19,10 @@ SWEEP = 10
 avoided. Only rows within ``NEAR`` of the best speed are graded as predictions, all of them as diagnoses."""
 NEAR = 0.5
 
+FAILED, NO_SPEED, SLOW = "did not run", "no speed printed", "slow half of a sweep: pathological asks about it"
 PADDED = "share of padding not stated"
 """Why a row of a data-parallel job only tells how it scales: how much of its tokens is computed, nobody says."""
 
-_LINE = re.compile(r", line \d+| \(.*\)$")
 _RELEASE = re.compile(r"tags (\S+?);|(\d\d\.\d\d(?:\.\d+)?) NeMo Container")
 
 
@@ -32,7 +32,7 @@ class Material:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.rows, self.unread = read_training_rows(folder)
-        self._steps: dict[str, StepPrediction] = {}
+        self._steps: dict[int, StepPrediction] = {}
 
     @property
     def tables(self) -> bool:
@@ -59,10 +59,16 @@ class Material:
 
     @cached_property
     def unasked(self) -> Counter[str]:
-        """Why the others cannot, rows that ran and printed a speed only."""
-        texts = [why for row, why in self.questions if isinstance(why, str) and row.tokens_per_s]
-        unread = [_LINE.sub("", text) for text in self.unread]
-        return Counter((*unread, *texts))
+        """Why the others are not ``timed``: with those every row of the folder."""
+        found = Counter(self.unread)
+        for row, asked in self.questions:
+            if row.failed:
+                found[FAILED] += 1
+            elif not row.tokens_per_s:
+                found[NO_SPEED] += 1
+            elif isinstance(asked, str):
+                found[asked] += 1
+        return found
 
     @cached_property
     def timed(self) -> list[Asked]:
@@ -84,6 +90,11 @@ class Material:
         return [asked for asked in self.timed if not self.slow(asked)]
 
     @cached_property
+    def not_near(self) -> Counter[str]:
+        """Why rows are not ``near``."""
+        return self.unasked + Counter({SLOW: len(self.timed) - len(self.near)})
+
+    @cached_property
     def whole(self) -> list[Asked]:
         """Of those the ones whose speed alone can be predicted."""
         return [asked for asked in self.near if not asked.padded]
@@ -91,15 +102,14 @@ class Material:
     @cached_property
     def not_whole(self) -> Counter[str]:
         """Why rows cannot be predicted, or not from their configuration alone."""
-        found = self.unasked + Counter({PADDED: len(self.near) - len(self.whole)})
-        return Counter({reason: n for reason, n in found.items() if n})
+        return self.not_near + Counter({PADDED: len(self.near) - len(self.whole)})
 
     def slow(self, asked: Asked) -> bool:
         return speed(asked) < NEAR * self.best.get(sweep_of(asked), 0.0)
 
     def step(self, asked: Asked) -> StepPrediction:
         """With the shipped constants."""
-        key = f"{asked.row.source} {asked.row.row_id}"
+        key = id(asked.row)
         if key not in self._steps:
             self._steps[key] = predict_step(asked.model, asked.cluster, asked.layout, fitted.of_stack(asked.stack))
         return self._steps[key]

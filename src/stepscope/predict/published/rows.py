@@ -7,7 +7,6 @@ A cell that a source leaves open stays ``None``; what must be assumed to predict
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -17,11 +16,15 @@ from pathlib import Path
 from stepscope.core.errors import DataError, UsageError
 from stepscope.predict.step.model import LatentAttention, ModelShape
 from stepscope.predict.step.named_models import find_model
+from stepscope.predict.table_cells import above_zero, number, whole
 from stepscope.store.files import require_there
 
-_NEEDED = {"source", "row_id", "accelerator", "n_gpus", "model", "tokens_per_s_per_gpu", "step_time_s"}
-_DATA_PARALLEL = {"source", "row_id", "accelerator", "n_gpus", "model", "batch_per_gpu", "throughput", "unit"}
-_UNIT = {"gb": 1e9, "gib": 2.0**30, "mib": 2.0**20, "mb": 1e6, "": 1e9}
+_ABOUT = {"accelerator", "hardware", "n_gpus", "model", "model_key"}
+_OF_COLLECTIVES = {"collective", "size_bytes", "busbw_gbps"}
+_PRICED = {"tokens_per_s_per_gpu", "tokens_per_s_total", "step_time_s"}
+"""How tables are told apart: one of runs has two columns of the first set, none of the second; with ``throughput`` in the
+place of the third it is of data-parallel jobs."""
+_UNIT = {"gb": 1e9, "gib": 2.0**30, "mib": 2.0**20, "mb": 1e6, "b": 1.0, "bytes": 1.0, "": 1e9}
 _MOST_LAYERS = 10_000
 _NEAR_PARAMS = 0.1
 """Further off, the printed dimensions are not those of a dense model of so many parameters."""
@@ -34,7 +37,8 @@ class TrainingRow:
 
     shape: the model's dimensions, None where the files do not have them. tokens_per_s: per GPU; derived from step time
     and global batch where only those are printed. flop_rate: FLOP/s per GPU; mfu, hfu: shares of ``peak`` (FLOP/s) as the
-    source computes them, in ``convention``. memory_bytes: peak of the fullest GPU. tp, pp, cp, ...: None: not stated.
+    source computes them, in ``convention``. memory_bytes: peak of the fullest GPU; memory_unit: as printed, of an unknown
+    unit alone. framework: the code that ran, where a column has it. tp, pp, cp, ...: None: not stated.
     """
 
     source: str
@@ -69,6 +73,8 @@ class TrainingRow:
     convention: str
     peak: float | None
     memory_bytes: float | None
+    memory_unit: str
+    framework: str
     status: str
     flags: str
     notes: str
@@ -79,7 +85,7 @@ class TrainingRow:
 
 
 def read_training_rows(folder: Path) -> tuple[list[TrainingRow], list[str]]:
-    """Every row of every table of training runs in ``folder``, and a text for each row that cannot be read.
+    """Every row of every table of training runs in ``folder``, and a reason for each row that cannot be read.
 
     Tables of data-parallel jobs (their own columns) are read too, others left alone. Raises DataError for a folder that
     is not there and files that cannot be opened.
@@ -91,13 +97,14 @@ def read_training_rows(folder: Path) -> tuple[list[TrainingRow], list[str]]:
     unread: list[str] = []
     for file, rows in tables.items():
         columns = set(rows[0]) if rows else set()
-        if not (columns >= _NEEDED or columns >= _DATA_PARALLEL):
+        if file.name == "accelerators.csv" or len(columns & _ABOUT) < 2 or columns & _OF_COLLECTIVES:
             continue
-        for line, row in enumerate(rows, start=2):
+        jobs = "throughput" in columns and not columns & _PRICED
+        for line, cells in enumerate(rows, start=2):
+            row = {**cells, "source": cells.get("source") or file.stem}
+            row["row_id"] = cells.get("row_id") or f"{file.stem}-line-{line}"
             try:
-                found.append(_row(row if columns >= _NEEDED else _data_parallel(row), shapes))
-            except ValueError as error:
-                unread.append(f"{file.name}, line {line}: a value that is not a number ({error})")
+                found.append(_row(_data_parallel(row) if jobs else row, shapes))
             except UsageError as error:
                 unread.append(error.what)
     return found, unread
@@ -109,7 +116,7 @@ def _shapes(models: Iterable[Mapping[str, str]]) -> dict[str, ModelShape]:
     for row in models:
         try:
             shape = _published_shape(row)
-        except ValueError:
+        except UsageError:
             continue
         if shape is not None:
             found[shape.name] = shape
@@ -118,16 +125,17 @@ def _shapes(models: Iterable[Mapping[str, str]]) -> dict[str, ModelShape]:
 
 def _data_parallel(row: Mapping[str, str]) -> dict[str, str]:
     """A row of replicas alone in the columns of the other tables. throughput: of the whole job."""
-    n_gpus, seq_len, per_gpu = (_number(row, column) for column in ("n_gpus", "seq_len", "batch_per_gpu"))
+    n_gpus, seq_len, per_gpu = (whole(row, column) for column in ("n_gpus", "seq_len", "batch_per_gpu"))
     unit = row.get("unit") or ""
     if unit not in ("sequences/s", "tokens/s"):
         raise UsageError(f"throughput in {unit or 'no unit'}: not a model of tokens")
-    speed, each = _number(row, "throughput"), seq_len if unit == "sequences/s" else 1.0
+    speed, each = above_zero(row, "throughput"), seq_len if unit == "sequences/s" else 1.0
     if each is None:
         raise UsageError("sequence length not stated")
-    accumulated = _number(row, "grad_accum") or 1.0
+    accumulated = whole(row, "grad_accum") or 1
     found = {
-        **row, "dp": row["n_gpus"], "tp": "1", "pp": "1", "sharding": "ddp", "micro_batch": row["batch_per_gpu"] or "",
+        **row, "dp": row.get("n_gpus", ""), "tp": "1", "pp": "1", "sharding": "ddp",
+        "micro_batch": row.get("batch_per_gpu", ""),
         "tokens_per_s_per_gpu": f"{speed * each / n_gpus}" if speed and each and n_gpus else "",
     }  # fmt: skip
     if per_gpu and n_gpus:
@@ -143,83 +151,66 @@ def _read(file: Path) -> list[dict[str, str]]:
         raise DataError(f"cannot read {file}", why=str(error)) from error
 
 
-def _number(row: Mapping[str, str], column: str) -> float | None:
-    """``250k`` is 250000, empty is None."""
-    text = (row.get(column) or "").strip().lower()
-    if not text:
-        return None
-    value = float(text[:-1]) * 1000 if text.endswith("k") else float(text)
-    return value if math.isfinite(value) else None
-
-
-def _above_zero(row: Mapping[str, str], column: str) -> float | None:
-    value = _number(row, column)
-    return value if value and value > 0 else None
-
-
-def _whole(row: Mapping[str, str], column: str) -> int | None:
-    value = _number(row, column)
-    return None if value is None else round(value)
-
-
 def _row(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> TrainingRow:
     def text(column: str) -> str:
         return (row.get(column) or "").strip()
 
     def share(column: str) -> float | None:
-        value = _number(row, column)
+        value = number(row, column)
         return None if value is None else value / 100
 
     def tera(column: str) -> float | None:
-        value = _number(row, column)
+        value = number(row, column)
         return None if value is None else value * 1e12
 
-    n_gpus, seq_len, batch = _whole(row, "n_gpus"), _whole(row, "seq_len"), _whole(row, "global_batch")
-    if n_gpus is None or n_gpus < 1:
+    n_gpus, seq_len, batch = whole(row, "n_gpus"), whole(row, "seq_len"), whole(row, "global_batch")
+    if n_gpus is None:
         raise UsageError("number of GPUs not stated")
-    speed, step = _above_zero(row, "tokens_per_s_per_gpu"), _above_zero(row, "step_time_s")
-    total = _above_zero(row, "tokens_per_s_total")
+    speed, step = above_zero(row, "tokens_per_s_per_gpu"), above_zero(row, "step_time_s")
+    total = above_zero(row, "tokens_per_s_total")
     if speed is None and total is not None:
         speed = total / n_gpus
     if speed is None and step and seq_len and batch:
         speed = batch * seq_len / step / n_gpus
-    memory, unit = _above_zero(row, "peak_mem_gb"), _UNIT.get(text("mem_unit").lower())
+    memory, unit = above_zero(row, "peak_mem_gb"), _UNIT.get(text("mem_unit").lower())
     return TrainingRow(
         source=text("source"), row_id=text("row_id"), hardware=text("hardware"), accelerator=text("accelerator"),
-        network=text("inter_node"), n_gpus=n_gpus, gpus_per_node=_whole(row, "gpus_per_node"), model=text("model"),
-        model_key=text("model_key"), shape=_shape(row, shapes), params=_number(row, "params"), seq_len=seq_len,
-        micro_batch=_whole(row, "micro_batch"), global_batch=batch, grad_accum=_whole(row, "grad_accum"),
-        precision=text("precision"), dp=_whole(row, "dp"), tp=_whole(row, "tp"), pp=_whole(row, "pp"),
-        cp=_whole(row, "cp"), ep=_whole(row, "ep"), vpp=_whole(row, "vpp"), sharding=text("sharding"),
+        network=text("inter_node"), n_gpus=n_gpus, gpus_per_node=whole(row, "gpus_per_node"), model=text("model"),
+        model_key=text("model_key"), shape=_shape(row, shapes), params=number(row, "params"), seq_len=seq_len,
+        micro_batch=whole(row, "micro_batch"), global_batch=batch, grad_accum=whole(row, "grad_accum"),
+        precision=text("precision"), dp=whole(row, "dp"), tp=whole(row, "tp"), pp=whole(row, "pp"),
+        cp=whole(row, "cp"), ep=whole(row, "ep"), vpp=whole(row, "vpp"), sharding=text("sharding"),
         recompute=text("activation_ckpt"), compiled=text("compile"), tokens_per_s=speed,
         flop_rate=tera("tflops_per_gpu"), mfu=share("mfu_pct"), hfu=share("hfu_pct"),
         convention=text("flops_convention"), peak=tera("peak_tflops_assumed"),
-        memory_bytes=None if memory is None or unit is None else memory * unit, status=text("status"),
-        flags=text("flags"), notes=text("notes"),
+        memory_bytes=None if memory is None or unit is None else memory * unit,
+        memory_unit=text("mem_unit") if memory is not None and unit is None else "",
+        framework=text("framework"), status=text("status"), flags=text("flags"), notes=text("notes"),
     )  # fmt: skip
 
 
 def _published_shape(row: Mapping[str, str]) -> ModelShape | None:
     """From models.csv; None where a dimension is missing."""
-    layers, hidden, heads = _whole(row, "layers"), _whole(row, "hidden"), _whole(row, "heads")
-    ffn, vocab = _whole(row, "ffn"), _whole(row, "vocab")
-    if not (layers and hidden and heads and ffn and vocab) or min(layers, hidden, heads, ffn, vocab) < 1:
+    layers, hidden, heads = whole(row, "layers"), whole(row, "hidden"), whole(row, "heads")
+    ffn, vocab = whole(row, "ffn"), whole(row, "vocab")
+    name = (row.get("model_key") or "").strip()
+    if not (name and layers and hidden and heads and ffn and vocab) or layers > _MOST_LAYERS or heads > hidden:
         return None
-    if layers > _MOST_LAYERS:
+    attention, notes = row.get("attention") or "", row.get("notes") or ""
+    found, experts = _LATENT.search(attention), whole(row, "n_experts", least=0) or 0
+    latent, head_dim = None, whole(row, "head_dim") or hidden // heads
+    if experts and not (whole(row, "experts_per_token", least=0) and whole(row, "moe_ffn", least=0)):
         return None
-    attention, notes = row.get("attention", ""), row.get("notes", "")
-    found, experts = _LATENT.search(attention), _whole(row, "n_experts") or 0
-    latent, head_dim = None, _whole(row, "head_dim") or hidden // heads
     if found:
         q, kv, nope, rope, value = (int(part) for part in found.groups())
         latent, head_dim = LatentAttention(q_rank=q, kv_rank=kv, rope_dim=rope, value_dim=value), nope + rope
     return ModelShape(
-        name=row["model_key"], layers=layers, hidden=hidden, heads=heads, kv_heads=_whole(row, "kv_heads") or heads,
+        name=name, layers=layers, hidden=hidden, heads=heads, kv_heads=whole(row, "kv_heads") or heads,
         head_dim=head_dim, ffn=ffn, gated=row.get("gated_mlp") == "1", vocab=vocab,
         tied=row.get("tied_embeddings") == "1", causal="bidirectional" not in attention,
-        window=_after(r"sliding window (\d+)", notes), experts=experts, top_k=_whole(row, "experts_per_token") or 0,
-        moe_ffn=_whole(row, "moe_ffn") or 0, shared=_after(r"(\d+) shared expert", notes),
-        dense_layers=_after(r"first (\d+) layers", notes), latent=latent, source=row.get("source", ""),
+        window=_after(r"sliding window (\d+)", notes), experts=experts, top_k=whole(row, "experts_per_token", least=0) or 0,
+        moe_ffn=whole(row, "moe_ffn", least=0) or 0, shared=_after(r"(\d+) shared expert", notes),
+        dense_layers=_after(r"first (\d+) layers", notes), latent=latent, source=row.get("source") or "",
     )  # fmt: skip
 
 
@@ -239,24 +230,25 @@ def _after(pattern: str, text: str) -> int:
 
 def _shape(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> ModelShape | None:
     """The named model's; a row's own number of layers counts (a proxy). Else from the dimensions that the row prints."""
-    layers, key = _whole(row, "layers"), (row.get("model_key") or "").strip()
-    if layers is not None and not 0 < layers <= _MOST_LAYERS:
+    layers, key = whole(row, "layers"), (row.get("model_key") or "").strip()
+    if layers is not None and layers > _MOST_LAYERS:
         return None
     known = shapes.get(key) or _named(key)
     if known is not None:
         return replace(known, layers=layers) if layers else known
-    hidden, vocab, name = _whole(row, "hidden"), _whole(row, "vocab"), (row.get("model") or "").strip()
-    if not hidden or not vocab or min(hidden, vocab) < 1:
-        return None
-    params, heads, ffn = _above_zero(row, "params"), _whole(row, "heads"), _whole(row, "ffn")
+    hidden, vocab, name = whole(row, "hidden"), whole(row, "vocab"), (row.get("model") or "").strip()
+    if not hidden or not vocab:
+        by_name = None if key else _named(name)
+        return replace(by_name, layers=layers) if by_name and layers else by_name
+    params, heads, ffn = above_zero(row, "params"), whole(row, "heads"), whole(row, "ffn")
     gpt = name.upper().startswith("GPT")
     if gpt:
-        layers = layers or _layers_of(params, hidden, vocab, _whole(row, "pp") or 1)
+        layers = layers or _layers_of(params, hidden, vocab, whole(row, "pp") or 1)
         heads, ffn = heads or max(1, hidden // 128), ffn or 4 * hidden
-    if not (layers and heads and ffn) or min(heads, ffn) < 1:
+    if not (layers and heads and ffn) or heads > hidden:
         return None
     shape = ModelShape(
-        name=name, layers=layers, hidden=hidden, heads=heads, kv_heads=_whole(row, "kv_heads") or heads,
+        name=name, layers=layers, hidden=hidden, heads=heads, kv_heads=whole(row, "kv_heads") or heads,
         head_dim=max(1, hidden // heads), ffn=ffn, gated=not gpt, vocab=vocab, tied=gpt,
         source="the row's own dimensions; a GPT: MLP of two matrices, tied embedding",
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from stepscope.report.views._common import Figures, View
 Asked = tuple[Question, Answer]
 
 _SHARE = Format("{:.1%}".format)
+_FEW = 3
 _DRAWN = "zero-shot"
 _PLOT = COLUMN - 60
 """Height of the plot: with it, it is about square."""
@@ -93,13 +94,20 @@ def build_sources(asked: Sequence[Asked]) -> Table:
             Column("coverage", "in 80% interval", lambda item: item[2]["coverage"], percent),
         ),
         found,
-        notes=tuple(
-            f"{question.key} leaves out {n}: {reason}"
-            for question, answer in asked
-            for reason, n in sorted(answer.skipped.items())
-            if n
-        ),
+        notes=tuple(_left_out(asked)),
     )
+
+
+def _left_out(asked: Sequence[Asked]) -> Iterator[str]:
+    """Each reason once, most rows first, with the questions that name it."""
+    found: dict[str, dict[str, int]] = {}
+    for question, answer in asked:
+        for reason, n in answer.skipped.items():
+            if n:
+                found.setdefault(reason, {})[question.key] = n
+    for reason, by_question in sorted(found.items(), key=lambda item: -max(item[1].values())):
+        keys = f"{len(by_question)} questions" if len(by_question) > _FEW else ", ".join(by_question)
+        yield f"{max(by_question.values())} left out by {keys}: {reason}"
 
 
 def build(asked: Sequence[Asked]) -> tuple[Table, ...]:

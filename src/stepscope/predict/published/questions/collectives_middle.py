@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 from stepscope.predict.collectives.measured import read_measured_tables
 from stepscope.predict.collectives.measured_rows import Given
 from stepscope.predict.collectives.validate import SIZE_CLASSES, validate
@@ -15,9 +18,15 @@ MIDDLE = SIZE_CLASSES[1][0]
 def ask(material: Material) -> Answer:
     if not list(material.folder.glob("collectives_*.csv")):
         return Answer(rows=())
-    rows, _ = read_measured_tables(material.folder, Given())
-    found = [one for one in validate(rows).compared if one.size_class == MIDDLE]
+    rows, unread = read_measured_tables(material.folder, Given())
+    compared = validate(rows).compared
+    found = [one for one in compared if one.size_class == MIDDLE]
+    skipped = Counter({"smaller or larger": len(compared) - len(found)})
+    for text in unread:
+        reason = re.fullmatch(r"\S+\.csv: (.*) \((\d+)\)", text)
+        skipped[reason[1] if reason else text] += int(reason[2]) if reason else 1
     return Answer(
+        skipped=+skipped,
         rows=tuple(
             Graded(
                 source=one.row.source,
@@ -29,7 +38,7 @@ def ask(material: Material) -> Answer:
                 fitted=fitted_on_collectives(one.row.source),
             )
             for one in found
-        )
+        ),
     )
 
 

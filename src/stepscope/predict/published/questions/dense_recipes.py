@@ -22,10 +22,13 @@ def recipe(asked: Asked) -> Hashable:
 
 def ask(material: Material) -> Answer:
     dense = [a for a in material.near if a.row.source.startswith(SOURCES) and not a.model.experts]
-    rows, skipped = [], Counter[str]()
+    rows, skipped = [], Counter(material.not_near)
+    skipped["not a dense recipe of NVIDIA's"] += len(material.near) - len(dense)
     for found in grouped(dense, recipe).values():
         small = [asked for asked in found if asked.layout.gpus <= MOST_CALIBRATING]
-        for asked in (a for a in found if a.layout.gpus >= LEAST_ASKED):
+        large = [asked for asked in found if asked.layout.gpus >= LEAST_ASKED]
+        skipped["fewer than 512 GPUs"] += len(found) - len(large)
+        for asked in large:
             alike = [s for s in small if same(s, asked)] or small
             if not alike:
                 skipped["no run of the recipe on 256 GPUs or fewer"] += 1

@@ -10,17 +10,20 @@ from stepscope.predict.published.grade import Answer, Bar, Question, graded
 from stepscope.predict.published.material import Material, grouped
 from stepscope.predict.step.fitted import MEMORY_LIMIT
 
-ALLOCATED = ("nanotron", "torchtitan", "torchao")
-"""Sources that print what torch's allocator counts; others print what the device has in use."""
+ALLOCATED = ("nanotron", "fsdp2")
+"""Code that prints what torch's allocator counts; of other code it is taken to be what the device has in use."""
 
 MOST_MEMORY = 1.3
 """Of the memory of the accelerator that a row is said to have run on: some tables name another variant's key."""
 
 
 def ask(material: Material) -> Answer:
-    rows, skipped = [], Counter[str]()
+    rows, skipped = [], Counter(material.unread)
     for row, asked in material.questions:
-        if row.memory_bytes is None or row.failed:
+        if row.failed:
+            continue
+        if row.memory_bytes is None:
+            skipped[f"a peak in {row.memory_unit}" if row.memory_unit else "no peak printed"] += 1
             continue
         if isinstance(asked, str):
             skipped[asked] += 1
@@ -35,7 +38,7 @@ def ask(material: Material) -> Answer:
 def peak(material: Material, asked: Asked) -> float:
     """Bytes of the kind that the source prints."""
     memory = material.step(asked).memory
-    return memory.allocated if asked.row.source.startswith(ALLOCATED) else memory.total
+    return memory.allocated if asked.stack in ALLOCATED else memory.total
 
 
 def out_of_memory(material: Material, skipped: Counter[str]) -> dict[str, float]:

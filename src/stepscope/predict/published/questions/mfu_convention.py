@@ -6,15 +6,16 @@ from collections import Counter
 
 from stepscope.predict.published.conventions import recomputed
 from stepscope.predict.published.grade import Answer, Bar, Question, graded
-from stepscope.predict.published.material import Material
+from stepscope.predict.published.material import FAILED, Material
 
 WITHIN = 0.01
 
 
 def ask(material: Material) -> Answer:
-    rows, skipped = [], Counter[str]()
+    rows, skipped = [], Counter(material.unread)
     for row in material.rows:
-        if row.failed or not row.convention:
+        if row.failed:
+            skipped[FAILED] += 1
             continue
         pair = recomputed(row)
         if isinstance(pair, str):

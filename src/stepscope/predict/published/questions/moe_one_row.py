@@ -18,8 +18,10 @@ def family(asked: Asked) -> Hashable:
 
 
 def ask(material: Material) -> Answer:
-    rows, skipped = [], Counter[str]()
-    for found in grouped([a for a in material.near if a.model.experts], family).values():
+    rows, skipped = [], Counter(material.not_near)
+    mixtures = [asked for asked in material.near if asked.model.experts]
+    skipped["dense"] += len(material.near) - len(mixtures)
+    for found in grouped(mixtures, family).values():
         graded = list(in_turn(material, found, "one-row", apart=False))
         rows += graded
         skipped["no other row of its model and GPU"] += len(found) - len(graded)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from stepscope.predict.published.as_layout import Asked
 from stepscope.predict.published.fitted import fitted_on
 from stepscope.predict.published.grade import Answer, Bar, Graded, Question
@@ -27,7 +29,8 @@ def true_causes(asked: Asked) -> set[str]:
 
 
 def ask(material: Material) -> Answer:
-    rows = []
+    rows, skipped = [], Counter(material.unasked)
+    skipped["not of a sweep"] += len(material.timed) - sum(len(sweep) for sweep in material.sweeps.values())
     flagged = right = wanted = 0
     for found in material.sweeps.values():
         best = max(found, key=material.speed)
@@ -36,6 +39,7 @@ def ask(material: Material) -> Answer:
             causes = true_causes(asked)
             cause = cause_of(material.step(asked), material.step(best))
             if slow and not causes:
+                skipped["slow, and nothing of its layout says why"] += 1
                 continue
             good = slow and cause in causes
             wanted, flagged, right = wanted + slow, flagged + (cause is not None), right + good
@@ -54,7 +58,7 @@ def ask(material: Material) -> Answer:
         extra["precision"] = right / flagged
     if wanted:
         extra["recall"] = right / wanted
-    return Answer(rows=tuple(rows), extra=extra)
+    return Answer(rows=tuple(rows), skipped=skipped, extra=extra)
 
 
 QUESTION = Question(

@@ -10,10 +10,12 @@ from stepscope.predict.published.material import Material, speed
 
 
 def ask(material: Material) -> Answer:
-    rows = []
+    rows, skipped = [], Counter(material.unasked)
+    skipped["not of a sweep"] += len(material.timed) - sum(len(sweep) for sweep in material.sweeps.values())
     for sweep in material.sweeps.values():
         batch = Counter(asked.layout.global_batch for asked in sweep).most_common(1)[0][0]
         found = [asked for asked in sweep if asked.layout.global_batch == batch]
+        skipped["another global batch than most of its sweep"] += len(sweep) - len(found)
         chosen = max(found, key=material.speed)
         best = max(speed(asked) for asked in found)
         rows.append(
@@ -26,7 +28,7 @@ def ask(material: Material) -> Answer:
                 fitted=fitted_on(chosen.row),
             )
         )
-    return Answer(rows=tuple(rows))
+    return Answer(rows=tuple(rows), skipped=skipped)
 
 
 QUESTION = Question(

@@ -22,7 +22,7 @@ def family(asked: Asked) -> Hashable:
 
 
 def ask(material: Material) -> Answer:
-    rows, skipped = [], Counter(material.unasked)
+    rows, skipped = [], Counter(material.not_near)
     for found in grouped(material.near, family).values():
         least = min(asked.layout.gpus for asked in found)
         small = [asked for asked in found if asked.layout.gpus == least]
