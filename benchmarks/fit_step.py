@@ -122,11 +122,11 @@ def reaches(material: Material) -> dict[str, tuple[float, float]]:
     found: dict[str, list[float]] = defaultdict(list)
     plain = _speed.judge
 
-    def recording(of: Material, asked: Asked, factor: float, kind: str, *, doublings: float = 0.0):  # type: ignore[no-untyped-def]
+    def recording(of: Material, asked: Asked, factor: float, kind: str, *, doublings: float = 0.0, **more: bool):  # type: ignore[no-untyped-def]
         if not fitted_on(asked.row):
             off = math.log(speed(asked) / (of.speed(asked) * factor))
             found[kind].append(off / math.sqrt(1 + fitted.WIDER_PER_DOUBLING * abs(doublings)))
-        return plain(of, asked, factor, kind, doublings=doublings)
+        return plain(of, asked, factor, kind, doublings=doublings, **more)
 
     for module in (questions.scale_out, questions.zero_shot, questions.family_factor, _speed):
         module.judge = recording  # type: ignore[attr-defined]

@@ -47,5 +47,5 @@ def whole(row: Mapping[str, str], column: str, *, least: int = 1) -> int | None:
     if value is None:
         return None
     if value != round(value) or not least <= value <= _MOST_WHOLE:
-        raise UsageError(f"{column} is no whole number of {least} or more", why=f"{value:g}")
+        raise UsageError(f"{column} is not a whole number of {least} or more", why=f"{value:g}")
     return round(value)

@@ -98,7 +98,7 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
     ("line", "why"),
     [
         ("me,H100_SXM,8,1,8,,all_reduce,float,many,5,,,", "size_bytes: a value that is not a number"),
-        ("me,H100_SXM,8,1,8,,all_reduce,float,0,5,,,", "size_bytes is no whole number of 1 or more"),
+        ("me,H100_SXM,8,1,8,,all_reduce,float,0,5,,,", "size_bytes is not a whole number of 1 or more"),
         ("me,H100_SXM,inf,1,8,,all_reduce,float,8,5,,,", "n_gpus: a value that is not a number"),
         ("me,H100_SXM,8,1,8,,all_reduce,float,8,-5,,,", "time_us is below zero"),
         ("me,H100_SXM,8,1,8,,all_reduce,float,8,0,,,", "neither a time nor a bandwidth"),

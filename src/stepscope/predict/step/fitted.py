@@ -61,9 +61,14 @@ REACH: dict[str, tuple[float, float]] = {
     "new-layout": (0.836, 1.196),
     "one-row moe": (0.799, 1.403),
     "scale-out": (0.971, 1.048),
+    "unseen": (0.75, 1.18),
+    "unseen moe": (0.63, 1.44),
 }
-"""Factors on a predicted speed that give its 80% interval, by what is known: quantiles of
-rows that nothing was fitted on."""
+"""Factors on a predicted speed that give its 80% interval, by what is known: quantiles of rows that nothing was fitted on;
+unseen: of sources that were left out of the fit, each in turn."""
+
+SEEN_CODES = frozenset({"nanotron", "composer", "fsdp2", "megatron", "megatron tokendrop", "megatron-2021"})
+"""Code that ran rows which the constants were fitted on, where a row names it."""
 
 WIDER_PER_DOUBLING = 0.5
 """Variance that each doubling of GPUs away from the calibrating run adds, of the interval's own."""

@@ -8,6 +8,9 @@ from stepscope.predict.predicted import Z80
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.fitted import WIDER_PER_DOUBLING
 
+EXTRAPOLATED = 1.5
+"""Widening of the interval's logarithm outside of what the calibration has seen."""
+
 
 def reach_at(calibration: StepCalibration, gpus: int) -> tuple[float, float]:
     """Factors on a speed that give its 80% interval; wider with each doubling of GPUs away from the nearest measurement."""

@@ -15,12 +15,9 @@ from stepscope.predict.step.layout import Layout, check
 from stepscope.predict.step.memory import StepMemory, stage_memory
 from stepscope.predict.step.model import CONVENTIONS, ModelShape
 from stepscope.predict.step.pipeline_time import pipeline_time
-from stepscope.predict.step.reach import reach_at
+from stepscope.predict.step.reach import EXTRAPOLATED, reach_at
 from stepscope.predict.step.stages import Stage, stages_of
 from stepscope.predict.step.traffic import Calls, step_calls
-
-EXTRAPOLATED = 1.5
-"""Widening of the interval's logarithm outside of what the calibration has seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from stepscope.predict.published.fitted import fitted_on
 from stepscope.predict.published.grade import Graded, graded
 from stepscope.predict.published.material import Material, speed
 from stepscope.predict.step import fitted
+from stepscope.predict.step.reach import EXTRAPOLATED
 
 
 def taught(material: Material, asked: Asked) -> float:
@@ -17,20 +18,28 @@ def taught(material: Material, asked: Asked) -> float:
     return speed(asked) / material.speed(asked)
 
 
-def judge(material: Material, asked: Asked, factor: float, kind: str, *, doublings: float = 0.0) -> Graded:
-    """One row with ``factor`` on its predicted speed. doublings: GPUs over those that calibrated, log2."""
+def judge(
+    material: Material, asked: Asked, factor: float, kind: str, *, doublings: float = 0.0, alone: bool = False
+) -> Graded:
+    """One row with ``factor`` on its predicted speed. doublings: GPUs over those that calibrated, log2. alone: no row of its
+    source calibrated, so that code and GPUs which nothing was fitted on have wider intervals."""
+    wide = 1.0
+    if alone:
+        known = fitted.gpu_family(asked.gpu) in fitted.FAMILY_FACTOR
+        kind = kind if known and asked.stack in fitted.SEEN_CODES else kind_of(asked, "unseen")
+        wide = 1.0 if known else EXTRAPOLATED
     return graded(
         asked.row.source, asked.row.row_id, material.speed(asked) * factor, speed(asked),
-        reach=reach(kind, doublings), fitted=fitted_on(asked.row),
+        reach=reach(kind, doublings, wide), fitted=fitted_on(asked.row),
     )  # fmt: skip
 
 
-def reach(kind: str, doublings: float = 0.0) -> tuple[float, float] | None:
+def reach(kind: str, doublings: float = 0.0, wide: float = 1.0) -> tuple[float, float] | None:
     """The 80% interval of the kind, wider with each doubling of GPUs away from what calibrated it."""
     if kind not in fitted.REACH:
         return None
     low, high = fitted.REACH[kind]
-    wide = math.sqrt(1 + fitted.WIDER_PER_DOUBLING * abs(doublings))
+    wide *= math.sqrt(1 + fitted.WIDER_PER_DOUBLING * abs(doublings))
     return low**wide, high**wide
 
 

@@ -17,7 +17,7 @@ def ask(material: Material) -> Answer:
         if factor is None:
             skipped[f"no development row of {gpu_family(asked.gpu)}"] += 1
         else:
-            rows.append(judge(material, asked, 1 / factor, kind_of(asked, "family")))
+            rows.append(judge(material, asked, 1 / factor, kind_of(asked, "family"), alone=True))
     return Answer(rows=tuple(rows), skipped=skipped)
 
 

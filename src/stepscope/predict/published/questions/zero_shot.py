@@ -8,7 +8,7 @@ from stepscope.predict.published.questions._speed import judge, kind_of
 
 
 def ask(material: Material) -> Answer:
-    rows = tuple(judge(material, asked, 1.0, kind_of(asked, "zero-shot")) for asked in material.whole)
+    rows = tuple(judge(material, asked, 1.0, kind_of(asked, "zero-shot"), alone=True) for asked in material.whole)
     return Answer(rows=rows, skipped=material.not_whole)
 
 
