@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.blocks import print_block
 from stepscope.cli.console import err, out, print_json
-from stepscope.core.errors import DataError
+from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import counted
 from stepscope.predict.calibration import calibrate, machine_of
+from stepscope.predict.published.measured_rows import fit_rows
+from stepscope.predict.step.measured_machine import fit_machine
 from stepscope.records import codec
-from stepscope.records.calibration import Machine
+from stepscope.records.calibration import Calibration, Machine
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.report.figures import draw_charts
 from stepscope.report.render import terminal
-from stepscope.report.views.calibration import build
+from stepscope.report.views.calibration import build, build_steps
 from stepscope.results.comm_rows import read_comm_rows
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_if_there
@@ -30,14 +33,19 @@ FILE = "calib.json"
 def run(options: Calibrate) -> int:
     """Write the calibration of a comm run and print it; returns the exit code. Raises StepscopeError."""
     run = options.run
+    if _is_table(run):
+        return _of_rows(options, run)
     if not run.is_dir():
         raise DataError(
             f"{run} is not a run folder",
             why="there is no such folder" if not run.exists() else "it is a file",
-            fix="pass the folder that `stepscope comm` printed",
+            fix="pass the folder that `stepscope comm` printed, or a csv of training runs; traces and runs of jobs scale by "
+            "themselves: stepscope predict --from",
         )
     rows = read_comm_rows(run)
     calibration = calibrate(rows, run=str(run), machine=_machine(run))
+    steps, unused = fit_machine(calibration)
+    calibration = replace(calibration, steps=steps, skipped=(*calibration.skipped, *unused))
     target = options.output or run / FILE
     data = codec.encode(calibration)
     write_bytes(target, data)
@@ -48,7 +56,36 @@ def run(options: Calibrate) -> int:
     else:
         console = out()
         print_block(console, terminal.render(build(calibration), width=console.width))
+        if steps:
+            print_block(console, terminal.render(build_steps(calibration), width=console.width))
     err().print(f"{counted(len(calibration.fits), 'fit')} in {target}", style="dim", soft_wrap=True)
+    return 0
+
+
+def _is_table(path: Path) -> bool:
+    """A csv, or a folder of them that is not a run."""
+    if path.is_dir():
+        return not RunLayout(path).run.exists() and any(path.glob("*.csv"))
+    return path.suffix == ".csv" and path.exists()
+
+
+def _of_rows(options: Calibrate, path: Path) -> int:
+    if options.charts:
+        raise UsageError("--charts needs a run of `stepscope comm`", why=f"{path} is a table of training runs")
+    steps, skipped = fit_rows(path)
+    nobody = Machine(
+        hosts=(), cpu_model=None, usable_cores=None, gpus=(), torch_version=None, backend_version=None
+    )  # fmt: skip
+    calibration = Calibration(run=str(path), machine=nobody, fits=(), steps=steps, skipped=skipped)
+    target = options.output or (path if path.is_dir() else path.parent) / FILE
+    data = codec.encode(calibration)
+    write_bytes(target, data)
+    if options.json:
+        print_json(data)
+    else:
+        console = out()
+        print_block(console, terminal.render(build_steps(calibration), width=console.width))
+    err().print(f"corrections of {counted(len(steps), 'GPU')} in {target}", style="dim", soft_wrap=True)
     return 0
 
 

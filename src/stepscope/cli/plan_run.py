@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.console import err, out, print_document
-from stepscope.cli.predict_step import as_json, cluster_of
+from stepscope.cli.predict_step import as_json, cluster_of, constants_of
 from stepscope.cli.predict_what_if import parse_gpus
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted
@@ -15,7 +15,6 @@ from stepscope.predict.step.layout_text import layout_text, parse_layout
 from stepscope.predict.step.model_file import model_of
 from stepscope.predict.step.pathology import warnings_of
 from stepscope.predict.step.plan import Plan, plan
-from stepscope.predict.step.shipped import shipped
 from stepscope.report.render import terminal
 from stepscope.report.views import planned, predicted_step
 
@@ -44,7 +43,7 @@ def run(options: Options) -> int:
         base = replace(base, global_batch=_usual_batch(base.seq_len, counts[0]))
         notes.append(f"gbs not given: {base.global_batch} sequences, {base.tokens_per_step:,} tokens per step")
     gpu = known_gpu(str(options.gpu))
-    found = plan(model, cluster_of(options, counts[0]), base, asked.given, shipped(gpu, model))
+    found = plan(model, cluster_of(options, counts[0]), base, asked.given, constants_of(options, model))
     if options.matrix is not None and found.best:
         from stepscope.predict.step.plan_matrix import matrix_yaml
         from stepscope.store.writer import write_bytes

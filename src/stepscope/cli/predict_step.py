@@ -23,17 +23,18 @@ from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.model_file import model_of
 from stepscope.predict.step.pathology import warnings_of
 from stepscope.predict.step.scaling import base_of, efficiency, knee
-from stepscope.predict.step.shipped import corrected, shipped
+from stepscope.predict.step.shipped import calibrated, corrected, shipped
 from stepscope.predict.step.step import StepPrediction, predict_step
 from stepscope.report.render import terminal
 from stepscope.report.views import predicted_step
+from stepscope.store.calibration import read_calibration
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.predict import Predict
 
 OBEYED = (
     "model", "layout", "gpu", "gpus", "gpus_per_node", "network", "adapters", "sharp", "memory", "measured", "what_if",
-    "chart", "json",
+    "calib", "chart", "json",
 )  # fmt: skip
 _EXAMPLE = "stepscope predict --model llama3-8b --gpu h100-sxm --gpus 8,64,512 --layout zero=3,mbs=2"
 
@@ -48,7 +49,7 @@ def run(options: Predict) -> int:
         raise UsageError(f"{missing} is missing", why="a named model needs GPUs to run on", fix=_EXAMPLE)
     asked = parse_layout(options.layout, shape)
     measured = _measured(options.measured)
-    calibration = shipped(known_gpu(options.gpu), shape)
+    calibration = constants_of(options, shape)
 
     def at(gpus: int) -> StepPrediction:
         return predict_step(shape, cluster_of(options, gpus), asked.on(gpus), calibration)
@@ -79,13 +80,21 @@ def _measured(texts: Sequence[str]) -> dict[int, float]:
     return found
 
 
+def constants_of(options: Any, shape: ModelShape) -> StepCalibration:
+    """Those that come with stepscope, corrected by --calib. Raises StepscopeError."""
+    gpu = known_gpu(options.gpu)
+    found = shipped(gpu, shape)
+    return found if options.calib is None else calibrated(found, read_calibration(options.calib), gpu)
+
+
 def cluster_of(options: Any, gpus: int) -> Cluster:
     """The machine that --gpu, --network, ... describe. Raises UsageError with did-you-mean."""
+    gpu = known_gpu(options.gpu)
     return Cluster(
-        gpu=known_gpu(options.gpu),
+        gpu=gpu,
         gpus=gpus,
         gpus_per_node=options.gpus_per_node,
-        network=None if options.network is None else find_fabric(options.network),
+        network=None if options.network is None else find_fabric(options.network, gpu_key=gpu.key),
         adapters_per_node=options.adapters,
         sharp=options.sharp,
     )

@@ -112,11 +112,42 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepPart:
+    """A factor on one constant of the step model that comes with stepscope (``name``: a field of StepCalibration).
+
+    samples: measurements it is the median of. error_before, error: their mean relative error without and with it;
+    left_out_error: of each with the median of the others, None where there is one.
+    """
+
+    name: str
+    value: float
+    samples: int
+    error_before: float
+    error: float
+    left_out_error: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFit:
+    """What was measured on one GPU (``accelerator``: its key). gpus: how many, ascending; none: no step was measured.
+
+    low, high: factors on a speed that give its 80% interval; None: parts alone say nothing of whole steps.
+    """
+
+    accelerator: str
+    gpus: tuple[int, ...]
+    parts: tuple[StepPart, ...]
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """One run's fits. run: the folder they come from."""
+    """One run's fits. run: the folder or table they come from. steps: corrections of the step model, one a GPU."""
 
     run: str
     machine: Machine
     fits: tuple[CollectiveFit, ...]
     matmul: tuple[MatmulRate, ...] = ()
+    steps: tuple[StepFit, ...] = ()
     skipped: tuple[str, ...] = ()

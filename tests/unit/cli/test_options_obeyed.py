@@ -71,7 +71,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "model": ["--model", "gpt-125m"], "gpu": ["--gpu", "a100-sxm4-80gb"], "gpus": ["--gpus", "32"],
         "layout": ["--layout", "tp=2"], "gpus_per_node": ["--gpus-per-node", "4"], "json": ["--json"],
         "network": ["--network", "ethernet-25g"], "adapters": ["--adapters", "1"], "sharp": ["--sharp"],
-        "matrix": ["--matrix", "OUT/matrix.yaml"],
+        "matrix": ["--matrix", "OUT/matrix.yaml"], "calib": ["--calib", "calib.json"],
     },
     "bench": {
         "preset": ["--preset", "imdb"], "list_": ["--list"], "show": ["--show"], "plan": ["--plan"],

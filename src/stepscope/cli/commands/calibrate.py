@@ -1,4 +1,4 @@
-"""``stepscope calibrate``: alpha, beta and curves of the collectives that ``stepscope comm`` measured."""
+"""``stepscope calibrate``: what collectives cost, and how far measured steps are from the step model's."""
 
 from __future__ import annotations
 
@@ -13,10 +13,18 @@ from stepscope.cli.command import Command, Options
 class Calibrate(Options):
     """Fit what collectives cost on this machine: latency, rate, and a curve where no straight line holds.
 
-    The result, calib.json, is what predictions of collectives and steps are made from.
+    Of a table of measured training runs (csv): what corrects the step model on that GPU. The result, calib.json, is what
+    predictions of collectives and steps are made from.
     """
 
-    run: Annotated[Path, typer.Argument(help="Run folder of `stepscope comm`.", metavar="RUN", show_default=False)]
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="Run folder of `stepscope comm`, or a table of training runs (csv).",
+            metavar="RUN|CSV",
+            show_default=False,
+        ),
+    ]
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Output file; default: RUN/calib.json.", metavar="FILE"),

@@ -36,6 +36,9 @@ class Plan(Options):
         int | None, Option(help="Network adapters per node; default: the usual number.", metavar="N", min=1)
     ] = None
     sharp: Annotated[bool, Option("--sharp", help="The switches reduce (SHARP).")] = False
+    calib: Annotated[
+        Path | None, Option(help="Correct the constants by this calibration of `stepscope calibrate`.", metavar="FILE")
+    ] = None
     matrix: Annotated[
         Path | None,
         Option(help="Write the matrix with which `stepscope bench` measures the first three.", metavar="FILE"),

@@ -91,7 +91,7 @@ class Predict(Options):
     dtype: Annotated[str | None, Option(help="fp32, bf16, ...", metavar="TYPE")] = None
     calib: Annotated[
         Path | None,
-        Option(help="Predict from this calibration, not from the specification.", metavar="FILE"),
+        Option(help="Predict from this calibration; with --model it corrects the constants.", metavar="FILE"),
     ] = None
     validate: Annotated[
         Path | None,

@@ -60,7 +60,7 @@ def predict_collective(
         known_gpu(gpu),
         n_gpus=n_gpus,
         gpus_per_node=gpus_per_node,
-        fabric=find_fabric(inter_node) if isinstance(inter_node, str) else inter_node,
+        fabric=find_fabric(inter_node, gpu_key=known_gpu(gpu).key) if isinstance(inter_node, str) else inter_node,
         adapters_per_node=adapters_per_node,
         sharp=sharp,
         caller=caller,

@@ -127,12 +127,21 @@ _MOST_GBIT = 800.0
 _NODE_RATE = re.compile(r"(\d{2,5})\s*gb(?:ps|it|/s)\s*(?:/|per )\s*(?:node|instance)", re.IGNORECASE)
 
 
-def find_fabric(key: str) -> Fabric:
-    """The network called ``key``. Unknown: UsageError with did-you-mean."""
-    try:
-        return _BY_KEY[key.lower()]
-    except KeyError:
-        raise UsageError(unknown("network", key, _BY_KEY), fix=f"--network takes {', '.join(_BY_KEY)}") from None
+_OTHER_NAMES = {"tcpx": "gpudirect-tcpx", "tcpxo": "gpudirect-tcpxo"}
+
+
+def find_fabric(key: str, *, gpu_key: str = "") -> Fabric:
+    """The network called ``key``, or described by several words with a rate (``8x 50GBps EFA v4``).
+
+    gpu_key: tells the generations of one name apart. Unknown: UsageError with did-you-mean.
+    """
+    name = _OTHER_NAMES.get(key.lower(), key.lower())
+    if name in _BY_KEY:
+        return _BY_KEY[name]
+    described = read_fabric(key, gpu_key=gpu_key) if " " in key.strip() and _RATE.search(key) else None
+    if described is None:
+        raise UsageError(unknown("network", key, _BY_KEY), fix=f"--network takes {', '.join(_BY_KEY)}")
+    return described
 
 
 def read_fabric(text: str, *, gpu_key: str) -> Fabric | None:

@@ -85,13 +85,15 @@ class TrainingRow:
 
 
 def read_training_rows(folder: Path) -> tuple[list[TrainingRow], list[str]]:
-    """Every row of every table of training runs in ``folder``, and a reason for each row that cannot be read.
+    """Every row of every table of training runs in ``folder``, or of one table with models.csv beside it, and a reason for
+    each row that cannot be read.
 
     Tables of data-parallel jobs (their own columns) are read too, others left alone. Raises DataError for a folder that
     is not there and files that cannot be opened.
     """
     require_there(folder)
-    tables = {file: _read(file) for file in sorted(folder.glob("*.csv"))}
+    files = sorted(folder.glob("*.csv")) if folder.is_dir() else [folder, *folder.parent.glob("models.csv")]
+    tables = {file: _read(file) for file in files}
     shapes = _shapes(next((rows for file, rows in tables.items() if file.name == "models.csv"), []))
     found: list[TrainingRow] = []
     unread: list[str] = []

@@ -25,6 +25,12 @@ _CHOICES: dict[str, tuple[str, tuple[str, ...]]] = {
     "optimizer": ("optimizer", ("adam", "sgd")),
     "sync": ("sync_each", ("step", "each")),
 }
+_NOT_MODELLED = {
+    "lora": "LoRA is not modelled: frozen weights have no gradients, and no published run grades that",
+    "fp4": "FP4 is not modelled: too few published runs grade it",
+    "nvfp4": "FP4 is not modelled: too few published runs grade it",
+    "mxfp4": "FP4 is not modelled: too few published runs grade it",
+}
 KEYS = (*_NUMBERS, "acc", *_SWITCHES, *_CHOICES)
 
 
@@ -51,6 +57,9 @@ def parse_layout(texts: tuple[str, ...], model: ModelShape) -> AskedLayout:
     given: dict[str, Any] = {}
     for part in (part.strip() for text in texts for part in text.split(",") if part.strip()):
         key, equals, value = (each.strip().lower() for each in part.partition("="))
+        for word in (key, value):
+            if word in _NOT_MODELLED:
+                raise UsageError(_NOT_MODELLED[word], fix="predict bf16 or fp8 of all weights")
         if key not in KEYS:
             raise UsageError(unknown("--layout key", key, KEYS), fix=f"keys: {', '.join(KEYS)}")
         if key in given:

@@ -12,6 +12,7 @@ from stepscope.predict.step.calibration import Range, StepCalibration
 from stepscope.predict.step.fitted import FAMILY_FACTOR, PUBLISHED, REACH, gpu_family
 from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.step import StepPrediction
+from stepscope.records.calibration import Calibration
 
 SEEN = Range(
     gpus=(8, 2048),
@@ -33,6 +34,29 @@ def shipped(gpu: Accelerator, model: ModelShape) -> StepCalibration:
         factor=FAMILY_FACTOR.get(gpu_family(gpu.key), 1.0),
         range=SEEN,
         reach=_reach("unseen", model),
+    )
+
+
+def calibrated(c: StepCalibration, measured: Calibration, gpu: Accelerator) -> StepCalibration:
+    """``c`` with what ``measured`` says of ``gpu``. Raises UsageError where that is nothing."""
+    fit = next((fit for fit in measured.steps if fit.accelerator == gpu.key), None)
+    if fit is None:
+        known = ", ".join(fit.accelerator for fit in measured.steps)
+        raise UsageError(
+            f"the calibration of {measured.run} has no steps on {gpu.key}",
+            why=f"it has those of {known}" if known else "it has collectives alone, of no GPU that is in the table",
+            fix="`stepscope calibrate ROWS.csv` makes one from measured runs",
+        )
+    changes = {part.name: getattr(c, part.name) * part.value for part in fit.parts}
+    seen = c.range and replace(c.range, accelerators=(*c.range.accelerators, gpu.key))
+    told = ", ".join(f"{part.name} x{part.value:.2f}" for part in fit.parts)
+    return replace(
+        c,
+        **changes,  # type: ignore[arg-type]
+        reach=c.reach if fit.low is None or fit.high is None else (fit.low, fit.high),
+        reach_from=fit.gpus,
+        range=seen if fit.gpus else c.range,
+        name=f"{c.name}, {told} from {measured.run}",
     )
 
 

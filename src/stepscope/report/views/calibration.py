@@ -11,7 +11,7 @@ from stepscope.core.words import counted
 from stepscope.predict.tcp import link_rate_bytes_per_s
 from stepscope.records.calibration import Calibration, CollectiveFit, Curve, Line
 from stepscope.report.names import file_part
-from stepscope.report.table import UNKNOWN, Column, Format, Table, Value, judged, tabled, unknown, whole
+from stepscope.report.table import UNKNOWN, Column, Format, Table, Value, judged, percent, tabled, unknown, whole
 from stepscope.report.vega import (
     COLORS,
     COLUMN,
@@ -174,6 +174,27 @@ def _key(fit: CollectiveFit) -> str:
 
 _WORRY = (0.15, 0.30)
 """Mean relative error from which on a fit is shown in yellow, and in red."""
+
+
+def build_steps(calibration: Calibration) -> Table:
+    """One row a GPU and part of the step model; why rows were left out stands in the notes."""
+    return tabled(
+        "step_calibration",
+        "Corrections of the step model",
+        (
+            Column("accelerator", "GPU", lambda item: item[0].accelerator, role="identity", lead=True),
+            Column("part", "constant", lambda item: item[1].name, role="identity", lead=True),
+            Column("value", "times", lambda item: item[1].value, Format("{:.3f}".format)),
+            Column("samples", "measurements", lambda item: item[1].samples, whole),
+            Column("error_before", "off before", lambda item: item[1].error_before, percent),
+            Column("error", "off with it", lambda item: item[1].error, percent),
+            Column("left_out_error", "off where left out", lambda item: item[1].left_out_error, percent),
+            Column("low", "80% interval from", lambda item: item[0].low, Format("{:.2f}x".format), drop=2),
+            Column("high", "to", lambda item: item[0].high, Format("{:.2f}x".format), drop=2),
+        ),
+        [(fit, part) for fit in calibration.steps for part in fit.parts],
+        notes=calibration.skipped if not calibration.fits else (),
+    )
 
 
 def build(calibration: Calibration) -> Table:
