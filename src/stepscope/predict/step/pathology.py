@@ -50,16 +50,16 @@ def warnings_of(prediction: StepPrediction) -> tuple[Warned, ...]:
 
 
 def cause_of(prediction: StepPrediction, better: StepPrediction) -> str | None:
-    """What takes most time of a token above ``better``'s, in the words of the warnings, else the part of the step;
-    None: the layout is not much slower than ``better``."""
+    """What takes most time of a token above ``better``'s, in the words of the warnings, else the part of the step; a mistake
+    that is worth a warning and costs nothing to correct comes first. None: the layout is not much slower than ``better``."""
     if prediction.tokens_per_s_per_gpu >= MUCH_SLOWER * better.tokens_per_s_per_gpu:
         return None
+    if any(warned.cause == SYNC for warned in warnings_of(prediction)):
+        return SYNC
     layout = prediction.layout
     each, other = (1 / p.layout.tokens_per_step * p.layout.gpus for p in (prediction, better))
     more = {name: value * each - better.budget.parts[name] * other for name, value in prediction.budget.parts.items()}
     part = max(more, key=lambda name: more[name])
-    if part == "dp" and layout.sync_each:
-        return SYNC
     if part == "tp" and layout.tp > prediction.cluster.domain:
         return ACROSS
     return {"launch": LAUNCHES, "compute": LAUNCHES, "tp": "TP traffic", "dp": "gradient traffic"}.get(part, part)

@@ -13,6 +13,7 @@ from stepscope.predict.step.fitted import MEMORY_LIMIT
 from stepscope.predict.step.layout import Layout, Recompute, errors
 from stepscope.predict.step.memory import stage_memory
 from stepscope.predict.step.model import ModelShape
+from stepscope.predict.step.pathology import cause_of
 from stepscope.predict.step.stages import stages_of
 from stepscope.predict.step.step import StepPrediction, predict_step
 
@@ -212,9 +213,10 @@ _PLAIN: dict[str, Any] = {"dp": 1, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "vpp": 1,
 
 
 def slower_because(one: StepPrediction, best: StepPrediction) -> str:
-    """By how much it is slower, and the two parts of the step that grew most."""
+    """By how much it is slower, the cause where that is much, and the two parts of the step that grew most."""
     share = one.step_s / best.step_s - 1
     more = {name: value - best.budget.parts[name] for name, value in one.budget.parts.items()}
     worst = sorted((name for name in more if more[name] > 0.01 * best.step_s), key=lambda name: -more[name])[:2]
     parts = ", ".join(f"{name} +{more[name] / best.step_s:.0%}" for name in worst)
-    return f"{share:.0%} slower" + (f" ({parts} of the best step)" if parts else "")
+    cause = cause_of(one, best)
+    return f"{share:.0%} slower" + (f": {cause}" if cause else "") + (f" ({parts} of the best step)" if parts else "")

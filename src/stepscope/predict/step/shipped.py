@@ -52,7 +52,7 @@ def calibrated(c: StepCalibration, measured: Calibration, gpu: Accelerator) -> S
     told = ", ".join(f"{part.name} x{part.value:.2f}" for part in fit.parts)
     return replace(
         c,
-        **changes,  # type: ignore[arg-type]
+        **changes,
         reach=c.reach if fit.low is None or fit.high is None else (fit.low, fit.high),
         reach_from=fit.gpus,
         range=seen if fit.gpus else c.range,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from stepscope.core.errors import UsageError
 from stepscope.predict.step import Cluster, Layout, StepCalibration, predict_step
 from stepscope.predict.step.layout import errors
 from stepscope.predict.step.named_models import find_model
-from stepscope.predict.step.pathology import warnings_of
-from stepscope.predict.step.plan import plan
+from stepscope.predict.step.pathology import cause_of, warnings_of
+from stepscope.predict.step.plan import plan, slower_because
 from stepscope.predict.step.plan_matrix import cell_of, matrix_yaml
 
 MODEL = find_model("llama3-8b")
@@ -80,6 +81,17 @@ def test_a_batch_that_divides_nothing_is_refused() -> None:
 def test_a_pathological_layout_is_warned_of_with_its_cause(given: dict[str, Any], cause: str) -> None:
     layout = Layout(**{"global_batch": 64, "seq_len": 4096, **given})
     assert warnings_of(predict_step(MODEL, CLUSTER, layout))[0].cause == cause
+
+
+def test_the_cause_of_a_slow_layout_is_the_mistake_that_costs_nothing_to_correct() -> None:
+    small, cluster = find_model("gpt-1.3b"), Cluster.of("h100-sxm", 64, network="infiniband-xdr")
+    good = predict_step(small, cluster, Layout(dp=64, zero=1, micro_batch=2, global_batch=512, seq_len=512))
+    slow = Layout(dp=2, tp=4, pp=8, global_batch=512, seq_len=512)
+    once, each = (predict_step(small, cluster, replace(slow, sync_each=sync)) for sync in (False, True))
+    assert each.budget.launch > each.budget.dp > once.budget.dp
+    assert [cause_of(p, good) for p in (once, each)] == ["launch-bound", "sync per micro-batch"]
+    assert cause_of(good, good) is None
+    assert slower_because(each, good).split(" (")[0].endswith("slower: sync per micro-batch")
 
 
 def test_a_launch_bound_layout_is_warned_of() -> None:
