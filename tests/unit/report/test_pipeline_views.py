@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.pipelines import MS, pipeline_cell
 
@@ -52,6 +54,29 @@ def test_the_picture_has_every_computation_in_its_place_and_hatches_what_is_left
         )
     assert {text["text"][0] for text in texts["data"]["values"]} <= set("FBIW")
     assert "hatched: nothing" in pipeline.caption(datum)
+
+
+def test_of_many_cells_each_schedule_is_drawn_once_before_another_number_of_micro_batches() -> None:
+    cells = [pipeline_cell(layout(m, schedule=s), EVEN, (4, 4)) for s in ("gpipe", "1f1b") for m in (2, 4, 16)]
+    drawn = [datum.text.split("; bubble")[0] for datum in pipeline.prepare(cells)]
+    assert drawn == [
+        f"{schedule}, 2 ranks, micro-batches: {m}"
+        for schedule, m in (("gpipe", 4), ("1f1b", 4), ("gpipe", 2), ("gpipe", 16))
+    ]
+
+
+def test_ranks_of_an_emulated_network_share_the_clock_of_this_machine() -> None:
+    cell = pipeline_cell(layout(), EVEN, (4, 4), clocks=(5 * MS, 5 * MS))
+    late = [
+        replace(s, pipeline=replace(s.pipeline, synced_ns=s.pipeline.synced_ns + s.rank * MS))
+        for s in cell.result.summaries
+        if s.pipeline is not None
+    ]
+    emulated = replace(cell.result, spec=replace(cell.result.spec, network="1gbit"), summaries=tuple(late))
+    found, plain = measured_pipeline(emulated), measured_pipeline(cell.result)
+    assert found is not None
+    assert plain is not None
+    assert found.steps == plain.steps
 
 
 def test_the_curve_has_a_point_for_each_number_of_micro_batches_and_the_formula_between() -> None:

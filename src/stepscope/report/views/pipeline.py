@@ -129,6 +129,17 @@ def _share(ns: float, pipeline: MeasuredPipeline) -> Value:
 
 
 def prepare(cells: Sequence[CellEvidence]) -> tuple[Schedule, ...]:
+    """A few: of each kind of schedule the one with the middle number of micro-batches first."""
+    small = [(cell, pipeline) for cell, pipeline in pipelines(cells) if len(pipeline.typical) <= MAX_SPANS]
+    kinds: defaultdict[tuple[str, int, int], list[tuple[CellEvidence, MeasuredPipeline]]] = defaultdict(list)
+    for each in small:
+        layout = each[1].layout
+        kinds[layout.schedule, layout.ranks, layout.chunks].append(each)
+    middle = [
+        sorted(kind, key=lambda each: each[1].layout.micro_batches)[(len(kind) - 1) // 2] for kind in kinds.values()
+    ]
+    taken = set(map(id, middle))
+    chosen = (middle + [each for each in small if id(each) not in taken])[:MAX_CHARTS]
     return tuple(
         Schedule(
             key=file_part(cell.run.run_id),
@@ -139,9 +150,8 @@ def prepare(cells: Sequence[CellEvidence]) -> tuple[Schedule, ...]:
             f"{pipeline.layout.micro_batches}; "
             f"bubble {format_percent(pipeline.bubble.value)}, by the formula {format_percent(pipeline.layout.bubble)}",
         )
-        for cell, pipeline in pipelines(cells)
-        if len(pipeline.typical) <= MAX_SPANS
-    )[:MAX_CHARTS]
+        for cell, pipeline in chosen
+    )
 
 
 def chart(data: Schedule) -> Spec:
