@@ -64,7 +64,8 @@ class PieceFact:
 
     parameters: names; a tied one is in each piece that uses it. output_numel: elements that it hands to the next piece, per
     sample. autocast: whether they are in autocast's dtype under autocast. activations: as those of the model, of which they
-    are a part.
+    are a part. batch: of those without recomputation, by kind, what is of the batch
+    itself, of which micro-batches are views.
     """
 
     parameters: tuple[str, ...]
@@ -72,6 +73,7 @@ class PieceFact:
     forward_flops_per_sample: int
     autocast: bool = False
     activations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    batch: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

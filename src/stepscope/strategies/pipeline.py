@@ -190,7 +190,11 @@ def _activations(facts: ModelFacts, setting: Setting, options: PipelineOptions) 
             options.micro_batches if options.schedule == "gpipe" else min(options.micro_batches, len(stages) - stage)
         )
         kept = sum((Counter(p.activations[mode]) for p in own), Counter[str]())
-        of_stage.append({kind: n * samples * flying for kind, n in kept.items()})
+        kinds = Counter({kind: n * samples * flying for kind, n in kept.items()})
+        # A micro-batch is a view of the batch: one of them alone keeps all of it.
+        batch = own[0].batch if stage == 0 and mode == "none" else {}
+        kinds.update({kind: n * samples * (options.micro_batches - flying) for kind, n in batch.items()})
+        of_stage.append(dict(kinds))
     return max(of_stage, key=lambda kinds: sum(kinds.values()))
 
 

@@ -129,14 +129,17 @@ def piece(
     kept: Mapping[str, Mapping[str, int]],
     extra_flops: int = 0,
     autocast: bool = False,
+    batch: Mapping[str, int] | None = None,
 ) -> PieceFact:
-    """``layers`` as a part of a model that can be a pipeline stage. kept: as of :func:`model_facts`, of this part."""
+    """``layers`` as a part of a model that can be a pipeline stage. kept: as of :func:`model_facts`, of this part; batch: by
+    kind, elements of that which are of the batch itself."""
     return PieceFact(
         parameters=tuple(name for layer in layers for name in layer.uses),
         output_numel=output_numel,
         forward_flops_per_sample=sum(layer.flops for layer in layers) + extra_flops,
         autocast=autocast,
         activations=kept,
+        batch=batch or {},
     )
 
 
@@ -185,7 +188,11 @@ def model_facts(
     last = {"scores": scores * max(4, size)}
     whole = list(pieces)
     parts = [
-        replace(p, activations=in_bytes(p.activations, last if number == len(whole) else None))
+        replace(
+            p,
+            activations=in_bytes(p.activations, last if number == len(whole) else None),
+            batch={kind: n * size for kind, n in p.batch.items()},
+        )
         for number, p in enumerate(whole, 1)
     ]
     return ModelFacts(

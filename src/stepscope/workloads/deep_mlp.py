@@ -28,8 +28,9 @@ def facts(options: Options, data: InputNeeds, dtype: str) -> ModelFacts:  # noqa
         linear(f"layers.{i}", options.width, options.width, bias=options.bias, cut=cut)
         for i, cut in enumerate(in_pairs(options.depth))
     ]
+    own = {"inputs of linear layers": options.width}
     pieces = [
-        piece([layer], options.width, kept={"none": {"inputs of linear layers": options.width}}, autocast=True)
+        piece([layer], options.width, kept={"none": own}, autocast=True, batch=own if layer is layers[0] else None)
         for layer in layers
     ]
     kept = {"none": {"inputs of linear layers": options.depth * options.width}}

@@ -68,8 +68,9 @@ def facts(options: Options, data: InputNeeds, dtype: str) -> ModelFacts:
         for i, ((inputs, outputs), cut) in enumerate(zip(pairwise(sizes), in_pairs(len(sizes) - 1), strict=True))
     ]
     pieces = [
-        piece([layer], outputs, kept={"none": {"inputs of linear layers": inputs}}, autocast=True)
+        piece([layer], outputs, kept={"none": kept}, autocast=True, batch=kept if layer is layers[0] else None)
         for layer, (inputs, outputs) in zip(layers, pairwise(sizes), strict=True)
+        for kept in ({"inputs of linear layers": inputs},)
     ]
     kept = {"none": {"inputs of linear layers": sum(sizes[:-1])}}
     divided = {"inputs of linear layers": sum(sizes[1 : len(layers) : 2])}

@@ -78,6 +78,21 @@ def test_a_rank_between_two_others_sends_and_receives_on_both_sides_and_reduces_
     assert STRATEGY.comm_plan(MLP, where, options) == plans[2], "that of the rank that exchanges most"
 
 
+@pytest.mark.parametrize(("micro_batches", "kept"), [(2, 8_388_608), (4, 4_718_592), (8, 2_883_584), (16, 1_966_080)])
+def test_micro_batches_in_flight_keep_the_whole_batch_that_they_are_views_of(micro_batches: int, kept: int) -> None:
+    """As counted by ranks of the preset pipeline-microbatches."""
+    spec = WORKLOADS.load("deep_mlp")
+    model = spec.facts(spec.options(depth=16, width=512), InputNeeds(kind="features", num_features=512), "float32")
+    plan = STRATEGY.memory_plan(model, setting(micro_batch=512), PipelineOptions(micro_batches=micro_batches))
+    assert plan.activations is not None
+    assert sum(plan.activations.values()) == kept
+    gpipe = STRATEGY.memory_plan(
+        model, setting(micro_batch=512), PipelineOptions(micro_batches=micro_batches, schedule="gpipe")
+    )
+    assert gpipe.activations is not None
+    assert sum(gpipe.activations.values()) == 9_437_184
+
+
 def test_zbv_folds_back_so_that_the_border_in_the_middle_needs_no_message() -> None:
     options = PipelineOptions(schedule="zbv")
     assert STRATEGY.plan_of_rank is not None
