@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted, listed
-from stepscope.records.cell import CellSpec
-from stepscope.records.cell_result import CellResult
-from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.training import Measured, PhaseTimes
-from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.stats.measured import common_steps
 from stepscope.stats.order import median
+
+if TYPE_CHECKING:
+    from stepscope.records.cell import CellSpec
+    from stepscope.records.cell_result import CellResult
+    from stepscope.records.environment import EnvironmentRecord
+    from stepscope.records.training import Measured, PhaseTimes
+    from stepscope.results.evidence import CellEvidence, Evidence
 
 NEAR_CAPACITY = 0.90
 """Peak / capacity from which on a cell nearly runs out: torch does not count the CUDA context and NCCL buffers, 0.5 to 1
@@ -146,7 +148,7 @@ def memory_share(cell: CellEvidence, environment: EnvironmentRecord | None, *, m
 
 def differing(one: CellSpec, other: CellSpec) -> set[str]:
     """Settings in which two cells differ."""
-    names = (f.name for f in fields(CellSpec) if f.name != "cell_id")
+    names = (f.name for f in fields(one) if f.name != "cell_id")
     return {name for name in names if getattr(one, name) != getattr(other, name)}
 
 

@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
-from stepscope.environment.topology import Topology
-from stepscope.records.calibration import Calibration
-from stepscope.records.cell import CellSpec
-from stepscope.records.cell_result import CellResult
-from stepscope.records.comm import CommRow
-from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.flight import FlightFinding, WatchdogTimeout
-from stepscope.records.memory_snapshot import MemorySnapshot
-from stepscope.records.nccl_debug import NcclDebug
-from stepscope.records.run import RunRecord
-from stepscope.records.scaling_budget import ScalingBudget
-from stepscope.records.trace_summary import TraceSummary
-from stepscope.records.training import Scaling, ScalingRow, TrainingRun
+
+if TYPE_CHECKING:
+    from stepscope.environment.topology import Topology
+    from stepscope.records.calibration import Calibration
+    from stepscope.records.cell import CellSpec
+    from stepscope.records.cell_result import CellResult
+    from stepscope.records.comm import CommRow
+    from stepscope.records.environment import EnvironmentRecord
+    from stepscope.records.flight import FlightFinding, WatchdogTimeout
+    from stepscope.records.memory_snapshot import MemorySnapshot
+    from stepscope.records.nccl_debug import NcclDebug
+    from stepscope.records.run import RunRecord
+    from stepscope.records.scaling_budget import ScalingBudget
+    from stepscope.records.trace_summary import TraceSummary
+    from stepscope.records.training import Scaling, ScalingRow, TrainingRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from operator import attrgetter
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.records.cell_result import CellResult
-from stepscope.records.samples import StepSample
 from stepscope.stats.excess import LEAST_STEPS, MIN_EXCESS, chronic_excess, lower_bound
 from stepscope.stats.measured import common_steps
 from stepscope.stats.order import mad
+
+if TYPE_CHECKING:
+    from stepscope.records.cell_result import CellResult
+    from stepscope.records.samples import StepSample
 
 Kind = Literal["chronic", "rotating", "one-off"]
 Floats = NDArray[np.float64]
