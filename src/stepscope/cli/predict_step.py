@@ -27,7 +27,6 @@ from stepscope.predict.step.shipped import calibrated, corrected, shipped
 from stepscope.predict.step.step import StepPrediction, predict_step
 from stepscope.report.render import terminal
 from stepscope.report.views import predicted_step
-from stepscope.store.calibration import read_calibration
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.predict import Predict
@@ -84,7 +83,11 @@ def constants_of(options: Any, shape: ModelShape) -> StepCalibration:
     """Those that come with stepscope, corrected by --calib. Raises StepscopeError."""
     gpu = known_gpu(options.gpu)
     found = shipped(gpu, shape)
-    return found if options.calib is None else calibrated(found, read_calibration(options.calib), gpu)
+    if options.calib is None:
+        return found
+    from stepscope.store.calibration import read_calibration
+
+    return calibrated(found, read_calibration(options.calib), gpu)
 
 
 def cluster_of(options: Any, gpus: int) -> Cluster:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stepscope.cli.main import main
 from stepscope.predict.published.grade import document
 from stepscope.predict.published.material import Material
 from stepscope.predict.published.questions import QUESTIONS
@@ -114,6 +115,17 @@ def test_a_number_is_read_however_it_is_written(written: dict[str, str], means: 
         graded.append(asked(saved(tmp_path / name, {**MODELS, "mine.csv": [{**RUN, "row_id": "mine-1", **row}]})))
     for key in ACCOUNTED:
         assert graded[0][key] == graded[1][key]
+
+
+def test_a_table_without_rows_leaves_every_question_unanswered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.csv").write_text(",".join(RUN) + "\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", "--validate", str(tmp_path), "--json"])
+    assert not ended.value.code
+    questions = json.loads(capsys.readouterr().out)["questions"]
+    assert [(q["rows"], q["mean_error"], q["coverage"]) for q in questions] == [(0, None, None)] * len(QUESTIONS)
 
 
 def test_a_peak_in_a_unit_that_nobody_knows_is_no_peak(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stepscope.core.errors import UsageError
 from stepscope.predict.published.as_layout import Asked, as_asked
-from stepscope.predict.published.rows import TrainingRow, read_training_rows
+from stepscope.predict.published.rows import TrainingRow, has_table, read_training_rows
 from stepscope.predict.step import fitted
 from stepscope.predict.step.step import StepPrediction, predict_step
 
@@ -37,7 +37,7 @@ class Material:
     @property
     def tables(self) -> bool:
         """Whether the folder has any table in the published layout."""
-        return bool(self.rows or self.unread or list(self.folder.glob("collectives_*.csv")))
+        return bool(self.rows or self.unread or has_table(self.folder) or list(self.folder.glob("collectives_*.csv")))
 
     @cached_property
     def questions(self) -> list[tuple[TrainingRow, Asked | str]]:

@@ -7,8 +7,9 @@ A cell that a source leaves open stays ``None``; what must be assumed to predict
 from __future__ import annotations
 
 import csv
+import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -99,7 +100,7 @@ def read_training_rows(folder: Path) -> tuple[list[TrainingRow], list[str]]:
     unread: list[str] = []
     for file, rows in tables.items():
         columns = set(rows[0]) if rows else set()
-        if file.name == "accelerators.csv" or len(columns & _ABOUT) < 2 or columns & _OF_COLLECTIVES:
+        if not of_runs(columns):
             continue
         jobs = "throughput" in columns and not columns & _PRICED
         for line, cells in enumerate(rows, start=2):
@@ -110,6 +111,16 @@ def read_training_rows(folder: Path) -> tuple[list[TrainingRow], list[str]]:
             except UsageError as error:
                 unread.append(error.what)
     return found, unread
+
+
+def of_runs(columns: Collection[str]) -> bool:
+    """Whether a table with these columns is one of training runs."""
+    return len(_ABOUT.intersection(columns)) > 1 and _OF_COLLECTIVES.isdisjoint(columns)
+
+
+def has_table(folder: Path) -> bool:
+    """Whether any table of the folder is one of training runs, be it without a row."""
+    return any(of_runs(_lines(file).fieldnames or ()) for file in folder.glob("*.csv"))
 
 
 def _shapes(models: Iterable[Mapping[str, str]]) -> dict[str, ModelShape]:
@@ -145,10 +156,13 @@ def _data_parallel(row: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def _lines(file: Path) -> csv.DictReader[str]:
+    return csv.DictReader(io.StringIO(file.read_text(encoding="utf-8-sig", errors="replace"), newline=""))
+
+
 def _read(file: Path) -> list[dict[str, str]]:
     try:
-        with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
-            return list(csv.DictReader(lines))
+        return list(_lines(file))
     except (OSError, csv.Error) as error:
         raise DataError(f"cannot read {file}", why=str(error)) from error
 

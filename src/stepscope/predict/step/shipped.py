@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from stepscope.core.errors import UsageError
 from stepscope.hardware import Accelerator
@@ -12,7 +13,9 @@ from stepscope.predict.step.calibration import Range, StepCalibration
 from stepscope.predict.step.fitted import FAMILY_FACTOR, PUBLISHED, REACH, gpu_family
 from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.step import StepPrediction
-from stepscope.records.calibration import Calibration
+
+if TYPE_CHECKING:
+    from stepscope.records.calibration import Calibration
 
 SEEN = Range(
     gpus=(8, 2048),
