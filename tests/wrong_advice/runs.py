@@ -202,6 +202,21 @@ def a_learning_rate_scaled_with_the_batch_is_meant(_: Path) -> Case:
     )
 
 
+@case("settings_differ")
+def fewer_micro_steps_on_more_ranks_are_strong_scaling(_: Path) -> Case:
+    """The advice would give the baseline another global batch; another micro-batch is other work, too."""
+
+    def strong(accumulation: int, micro_batch: int) -> Evidence:
+        same = {"global_batch": 64, "scaling": "strong"}
+        one = run("a", samples_per_s=rate(100), micro_batch=2, accumulation=32, **same)
+        many = {"ranks": 8, "samples_per_s": rate(600), "micro_batch": micro_batch, "accumulation": accumulation}
+        return evidence(one, run("b", **many, **same))
+
+    return Case(
+        right=strong(8, 1), wrong=strong(4, 2), advice="accumulation: ", instead="only the number of ranks differs"
+    )
+
+
 @case("noisy_measurement")
 def a_short_run_says_nothing_of_the_machine(_: Path) -> Case:
     return Case(

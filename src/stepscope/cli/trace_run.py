@@ -6,7 +6,8 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +53,8 @@ def run(options: Trace, *, also: Sequence[str] = ()) -> int:
         from stepscope.traces.job import analyse_captures
 
         watch = _Watch()
-        with stop_signals_raise("terminated while reading traces"):  # the reading processes end too
+        # The reading processes end too where this one is stopped.
+        with _kind_named(options.paths), stop_signals_raise("terminated while reading traces"):
             found = analyse_captures(
                 files,
                 wanted=wanted,
@@ -123,6 +125,27 @@ def run(options: Trace, *, also: Sequence[str] = ()) -> int:
             say_unchecked(conditions, values, diagnosis)
             refuse_failed(conditions, values, diagnosis)
     return 0
+
+
+@contextmanager
+def _kind_named(paths: Sequence[str]) -> Iterator[None]:
+    """Of a path without traces says what it holds, where another command reads that."""
+    try:
+        yield
+    except DataError as error:
+        if len(paths) != 1 or not any(
+            mark in error.what for mark in ("no trace files in this", "not a PyTorch profiler")
+        ):
+            raise
+        import shlex  # only an error needs it
+
+        from stepscope.store.foreign import detect
+
+        found = detect(Path(paths[0]))
+        if found is None:
+            raise
+        command = shlex.join(["stepscope", "diagnose", paths[0]])
+        raise DataError(error.what, why=f"it is: {found[1].title}", fix=f"read it with `{command}`") from error
 
 
 def _one(found: Mapping[str, TraceSummary]) -> TraceSummary:
@@ -372,7 +395,8 @@ def _shows_early(paths: Sequence[str], options: Trace) -> bool:
     from stepscope.traces.discover import candidates
     from stepscope.traces.job import text_bytes
 
-    return text_bytes(candidates(paths)[0]) >= EARLY_FROM_BYTES
+    with _kind_named(options.paths):
+        return text_bytes(candidates(paths)[0]) >= EARLY_FROM_BYTES
 
 
 def _show_early(summary: TraceSummary, *, limit: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -112,7 +113,7 @@ def as_given(parts: Sequence[Evidence], names: Sequence[str] | None = None) -> E
     unknown = [run.run_id for run in runs if run.world_size is None]
     differ = [key for key in _ALIKE if len({getattr(run, key) for run in runs} - {None}) > 1]
     if unknown:
-        option = ",".join(f"{name}=RANKS" for name in unknown)
+        option = shlex.quote(",".join(f"{name}=RANKS" for name in unknown))
         why = f"the number of ranks is unknown: state --world-size {option}"
     elif runs[0].world_size == runs[1].world_size:
         return evidence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from stepscope.core.errors import UsageError
@@ -87,7 +88,7 @@ def _words(fact: str) -> str:
 def _option(fact: str, lacking: Sequence[TrainingRun]) -> str:
     names = [run.run_id for run in lacking]
     if fact == "world_size":
-        return f"--world-size {','.join(f'{name}=RANKS' for name in names)}"
+        return f"--world-size {shlex.quote(','.join(f'{name}=RANKS' for name in names))}"
     if fact == "scaling":
         return "--scaling strong, or --scaling weak"
     return f"{fact} of {', '.join(names)}"

@@ -15,7 +15,7 @@ PARTS = {
 
 def verdict(budget: ScalingBudget) -> tuple[str, ...]:
     """The answer in one line for each reading: speed-up, interval or why none, efficiency."""
-    ranks = f"{budget.run} on {counted(budget.world_size, 'rank')} against {budget.base} on {budget.base_world_size}"
+    ranks = f"{_on(budget.run, budget.world_size)} against {_on(budget.base, budget.base_world_size, short=True)}"
     lines = []
     for each in budget.readings:
         interval = budget.no_interval if each.low is None or each.high is None else None
@@ -31,6 +31,13 @@ def verdict(budget: ScalingBudget) -> tuple[str, ...]:
             " traces with record_shapes=True"
         )
     return tuple(lines)
+
+
+def _on(name: str, ranks: int, *, short: bool = False) -> str:
+    """``8-gpus on 8 ranks``; a name that says so already is left as it is."""
+    if name.endswith(f"on {counted(ranks, 'rank')}"):
+        return name
+    return f"{name} on {ranks if short else counted(ranks, 'rank')}"
 
 
 def loss(budget: ScalingBudget, reading: ScalingReading) -> str:

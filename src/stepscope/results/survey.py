@@ -31,6 +31,7 @@ OUR_REPORT = "performance_report.txt"
 
 _NEVER = (".git", ".hg", ".svn", "__pycache__", "node_modules", "site-packages", ".venv", "venv")
 
+_LINK = "links to folders are not followed: name the folder itself"
 _SETTINGS_REASON = "programs and settings: not a measurement"
 _DOCUMENTS = "pictures and documents: not a measurement"
 _SUFFIXES: Mapping[str, tuple[str, ...]] = {
@@ -160,7 +161,9 @@ def _walk(root: Path, found: Survey) -> Iterator[Path]:
         keep = []
         for name in sorted(inner):
             folder = Path(place, name)
-            if name in _NEVER or any((folder / mark).is_file() for mark in ("pyvenv.cfg", OUR_REPORT)):
+            if folder.is_symlink() and not name.startswith("."):
+                found.unread.setdefault(_LINK, [0, 0])[0] += 1
+            elif name in _NEVER or any((folder / mark).is_file() for mark in ("pyvenv.cfg", OUR_REPORT)):
                 found.folders.append(folder.relative_to(root).as_posix())
             elif RunLayout(folder).run.is_file():
                 yield folder

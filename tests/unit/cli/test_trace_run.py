@@ -9,6 +9,7 @@ from tests.trace_builder import build, write_job
 
 from stepscope.cli import trace_run
 from stepscope.cli.commands.trace import Trace
+from stepscope.core.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("fresh_consoles")
 
@@ -86,3 +87,12 @@ def test_what_is_soon_read_is_not_announced(
     watch.done(file)
     watch.end()
     assert capsys.readouterr().err == ""
+
+
+def test_of_a_file_of_another_kind_it_says_which_and_who_reads_it(tmp_path: Path) -> None:
+    table = tmp_path / "my results.csv"
+    table.write_text("world_size,samples_per_s\n1,100\n2,190\n")
+    with pytest.raises(DataError) as refused:
+        trace_run.run(Trace(paths=(str(table),)))
+    assert refused.value.why == "it is: table of results (CSV, Markdown, JSON records)"
+    assert refused.value.fix == f"read it with `stepscope diagnose '{table}'`"

@@ -161,3 +161,14 @@ def test_a_folder_of_run_folders_and_of_nothing(tmp_path: Path) -> None:
 )
 def test_folders_tell_job_and_rank(path: str, job: str, rank: int | None) -> None:
     assert job_of(Path(path)) == (job, rank)
+
+
+def test_a_link_to_a_folder_is_said_and_not_followed(tmp_path: Path) -> None:
+    write_job(build(world=2), tmp_path / "job" / "traces")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "rank-9.json").write_text("{}")
+    (tmp_path / "job" / "more").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "job" / "results.csv").write_text("world_size,samples_per_s\n1,100\n2,190\n")
+    found = load(tmp_path / "job")
+    assert "left out 1 file, 0 B: links to folders are not followed (name the folder itself)" in said(found)
+    assert [each.facts.rank for each in found.traces[0].summary.ranks] == [0, 1]

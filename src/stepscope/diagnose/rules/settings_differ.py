@@ -13,7 +13,8 @@ adds an unknown effect.
 Known problems
 --------------
 Settings that a source does not record cannot be compared. A learning rate scaled with the global batch, or with its root,
-is intended and no difference; the reader judges others.
+is intended and no difference, nor is an accumulation that keeps the global batch of the same micro-batch on more ranks; the
+reader judges others.
 
 References
 ----------
@@ -62,6 +63,8 @@ def _differing(pair: Pair) -> dict[str, tuple[Any, Any]]:
     """Name -> (the run's value, the baseline's), for what both state and must not differ."""
     mine, theirs = _told(pair.run), _told(pair.base)
     grows = {"dataset_size"} if pair.row.scaling == "weak" else set()
+    if _accumulation_follows_ranks(pair):
+        grows |= {"accumulation"}
     if _rate_follows_batch(pair):
         grows |= {"lr", "learning_rate"}
     return {
@@ -69,6 +72,14 @@ def _differing(pair: Pair) -> dict[str, tuple[Any, Any]]:
         for name, value in mine.items()
         if name in theirs and not _same(value, theirs[name]) and name.rpartition(".")[2] not in grows
     }
+
+
+def _accumulation_follows_ranks(pair: Pair) -> bool:
+    """Whether more ranks of the same micro-batch make the same global batch in fewer micro-steps: that is strong scaling."""
+    run, base = pair.run, pair.base
+    known = (run.micro_batch, run.global_batch, run.accumulation, base.accumulation)
+    same = run.micro_batch == base.micro_batch and run.global_batch == base.global_batch
+    return None not in known and same
 
 
 def _rate_follows_batch(pair: Pair) -> bool:

@@ -6,14 +6,13 @@ import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import median
 from typing import Any
 
 from stepscope.core.words import counted
 from stepscope.records.training import Epoch, Measured, StepChange, TrainingRun
 from stepscope.store.importers._columns import Meaning, meanings_of
 from stepscope.store.importers._epoch_order import MOST_EPOCHS
-from stepscope.store.importers._training import label, step_change
+from stepscope.store.importers._training import label, steady_median, step_change
 
 _PARENTS = ("train", "training", "perf", "performance", "metrics", "throughput", "charts", "time", "speed")
 """Groups whose name says nothing of what a figure is: ``perf/tokens_per_s`` is ``tokens_per_s``."""
@@ -135,7 +134,7 @@ def _changed(
 
 def _steady(values: Sequence[float]) -> Measured | None:
     kept = values[1:] or values
-    return Measured(value=median(kept), n=len(kept)) if kept else None
+    return steady_median(kept) if kept else None
 
 
 def _by_wall_clock(points: Iterable[Point], name: str | None) -> Measured | None:

@@ -11,6 +11,7 @@ from stepscope.core.words import counted
 from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.training import Measured, Scaling, StepChange, TrainingRun
 from stepscope.stats.change_point import LEAST_POINTS, level_change
+from stepscope.stats.order import median, median_interval
 from stepscope.store.importer import Candidate
 from stepscope.store.importers._watchdog import timeouts_beside
 from stepscope.store.stated import with_stated
@@ -138,4 +139,15 @@ def step_change(steps: Sequence[int], times_ns: Sequence[float], *, timed: bool 
         share=1 - (1 + found.at) / len(times_ns),
         before_ns=found.before if timed else None,
         after_ns=found.after if timed else None,
+    )
+
+
+def steady_median(values: Sequence[float]) -> Measured:
+    """The median of logged figures, with its 95% interval where they are enough and independent enough."""
+    interval = median_interval(values)
+    return Measured(
+        value=median(values),
+        low=None if interval is None else interval.low,
+        high=None if interval is None else interval.high,
+        n=len(values),
     )

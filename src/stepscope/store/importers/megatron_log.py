@@ -6,7 +6,6 @@ import re
 from array import array
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
@@ -15,7 +14,7 @@ from stepscope.store.files import head_of
 from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
 from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of
-from stepscope.store.importers._training import MIB, MS, label, step_change, with_unique_ids
+from stepscope.store.importers._training import MIB, MS, label, steady_median, step_change, with_unique_ids
 from stepscope.store.importers._watchdog import timeouts_beside
 from stepscope.store.stated import with_stated
 
@@ -234,7 +233,7 @@ def _counted(pattern: re.Pattern[bytes], line: bytes) -> int:
 
 def _run(path: Path, job: _Job, gpu: str | None, *, alone: bool) -> TrainingRun:
     steady = job.elapsed_ms[1:] or job.elapsed_ms
-    step_ms, interval = median(steady), _whole(job, "log_interval")
+    step, interval = steady_median([ms * MS for ms in steady]), _whole(job, "log_interval")
     sequence, micro = _whole(job, "seq_length"), _whole(job, "micro_batch_size") or _whole(job, "batch_size")
     batch = next(iter(job.batches)) if len(job.batches) == 1 else None
     if not job.batches and micro is not None and job.data is not None and "micro_batch_size" not in job.arguments:
@@ -269,8 +268,8 @@ def _run(path: Path, job: _Job, gpu: str | None, *, alone: bool) -> TrainingRun:
         backend=job.arguments.get("distributed_backend"),
         hardware=gpu,
         num_parameters=_parameters(job),
-        step_ns=Measured(value=step_ms * MS, n=len(steady)),
-        samples_per_s=None if items is None else Measured(value=items / step_ms * 1e3, n=len(steady)),
+        step_ns=step,
+        samples_per_s=None if items is None else _rate(items, step),
         unit="tokens" if sequence else "samples",
         train_loss=job.loss,
         peak_memory_bytes=round(job.peak_mib * MIB) or None,
@@ -287,6 +286,16 @@ def _run(path: Path, job: _Job, gpu: str | None, *, alone: bool) -> TrainingRun:
         notes=_notes(job, interval),
         step_change=None if len(job.batches) > 1 else step_change(job.numbers, [ms * MS for ms in job.elapsed_ms]),
         missing={} if job.world_size is not None else {"world_size": _NO_WORLD},
+    )
+
+
+def _rate(items: int, step: Measured) -> Measured:
+    """Items a second, as sure as the step."""
+    return Measured(
+        value=items / step.value * 1e9,
+        low=None if step.high is None else items / step.high * 1e9,
+        high=None if step.low is None else items / step.low * 1e9,
+        n=step.n,
     )
 
 

@@ -235,3 +235,13 @@ def test_a_mean_beside_the_time_and_an_endless_job(tmp_path: Path) -> None:
     (run,) = read(write(tmp_path / "job.out", HEAD + line), key=KEY).runs
     assert run.step_ns is not None
     assert run.step_ns.value == 100e6
+
+
+def test_iterations_that_are_logged_one_by_one_have_an_interval(tmp_path: Path) -> None:
+    lines = [iteration(at, f"{100 + at % 3}.0") for at in range(1, 41)]
+    (run,) = read(write(tmp_path / "job.out", HEAD + "".join(lines)), key=KEY).runs
+    assert run.step_ns is not None
+    assert run.samples_per_s is not None
+    assert run.step_ns.low is not None
+    assert run.step_ns.low <= run.step_ns.value == 101e6
+    assert run.samples_per_s.high == pytest.approx(8 * 128 / (run.step_ns.low / 1e9))
