@@ -16,6 +16,29 @@ def launch(world: int, mode: str) -> int:
         return next((code for code in [rank.wait() for rank in ranks] if code), 0)
 
 
+def fork_ranks(world: int, mode: str) -> int:
+    """Ranks as multiprocessing forks them, from a process that has imported torch."""
+    import multiprocessing
+
+    import torch
+
+    assert torch.__version__
+    with tempfile.TemporaryDirectory() as meeting:
+        os.environ.update(WORLD_SIZE=str(world), MEETING=meeting)
+        context = multiprocessing.get_context("fork")
+        ranks = [context.Process(target=as_rank, args=(rank, mode)) for rank in range(world)]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+    return next((rank.exitcode for rank in ranks if rank.exitcode), 0)
+
+
+def as_rank(rank: int, mode: str) -> None:
+    os.environ["RANK"] = str(rank)
+    train(mode)
+
+
 def meet(step: int) -> None:
     """Every rank ends a step when all have come to its end, as after an all-reduce."""
     place, rank, world = os.environ["MEETING"], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -78,4 +101,6 @@ def train(mode: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "launch":
         sys.exit(launch(int(sys.argv[2]), sys.argv[3]))
+    if sys.argv[1] == "fork ranks":
+        sys.exit(fork_ranks(int(sys.argv[2]), sys.argv[3]))
     train(sys.argv[1])

@@ -57,6 +57,17 @@ def test_every_rank_profiles_the_same_steps_of_an_unchanged_job(
     assert [rank["rank"] for rank in again.json()["ranks"]] == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("mode", "code"), [("plain", 0), ("exits", 7)])
+def test_ranks_that_a_launcher_forks_are_profiled(
+    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str], mode: str, code: int
+) -> None:
+    out = tmp_path / "p"
+    line = ["profile", "--wait", "9", "-o", str(out), "--", PYTHON, str(JOB), "fork ranks", "2", mode]
+    done = stepscope(*line, **environment)
+    assert done.code == code, done.err
+    assert len(_ranks_agree(out, 2)) == (3 if mode == "plain" else 2)  # the second is unfinished
+
+
 def test_ranks_chosen_are_profiled_and_no_other(stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]) -> None:
     out = tmp_path / "p"
     line = ["profile", "--ranks", "0,2", "-o", str(out), "--", PYTHON, str(JOB), "launch", "3", "plain"]
@@ -98,6 +109,7 @@ def test_a_job_that_exits_inside_the_window_keeps_its_code_and_its_whole_steps(
     done = stepscope("profile", "--wait", "9", "-o", str(out), "--", PYTHON, str(JOB), "exits", **environment)
     assert done.code == 7
     assert "profiled: steps 11 to 11 of 1 rank" in done.out
+    assert _steps(out / "window-1" / "rank-00000.json.gz") == ["ProfilerStep#10", "unfinished step"]
 
 
 def test_a_rank_killed_inside_the_window_is_named(

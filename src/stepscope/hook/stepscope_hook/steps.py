@@ -45,7 +45,7 @@ def watch(control):
         register_optimizer_step_post_hook(steps)
     atexit.register(steps.at_exit)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=steps.sleep)
+        os.register_at_fork(after_in_child=steps.forked)
 
 
 class Steps:
@@ -70,6 +70,7 @@ class Steps:
         self.rank = self.world = 0
         self.memory = None
         """The allocator's history, where it was asked for."""
+        self.is_fork = False
 
     def __call__(self, optimizer, args=None, kwargs=None):  # torch's signature
         if id(optimizer) != self.optimizer:
@@ -134,6 +135,8 @@ class Steps:
             say("rank {} is not profiled: cannot write {}".format(self.rank, problem))
             self.optimizer = 0
             return
+        if self.is_fork and "multiprocessing.util" in sys.modules:  # such a fork ends without atexit
+            sys.modules["multiprocessing.util"].Finalize(None, self.at_exit, exitpriority=0)
         self.await_next(options.get("first"))
 
     def await_next(self, request=None):
@@ -227,9 +230,14 @@ class Steps:
             say("rank {}: the hook is off: {}".format(self.rank, reason))
         self.optimizer = 0
 
-    def sleep(self):
-        """In a fork of the rank: whatever steps there, the rank's own process is the one that counts."""
-        self.optimizer, self.window = 0, None
+    def forked(self):
+        """In a fork. Of a rank that has stepped: whatever steps here, the rank's own process is the one that counts. Of a
+        process that has not, a launcher that imported torch: the fork may be a rank."""
+        if self.optimizer is not None:
+            self.optimizer, self.window = 0, None
+            return
+        self.control.pid = os.getpid()
+        self.is_fork = True
 
     def at_exit(self):
         if self.window is not None:

@@ -34,6 +34,8 @@ class Window:
         self.first = self.last = 0
         self.boundary_ns = 0
         self.facts = {}
+        self.unfinished = b""
+        """The name of the step inside which the job ended, as JSON has it: the trace calls it no step."""
         self.memory = steps.memory
         """The allocator's history: of the whole job, or of this window."""
 
@@ -203,7 +205,11 @@ class Window:
             self.profiler.export_chrome_trace(plain)
             whole(plain)
             with open(plain, "rb") as source, gzip.open(packed, "wb", compresslevel=GZIP_LEVEL) as target:
-                shutil.copyfileobj(source, target, 1 << 20)
+                if self.unfinished:
+                    for line in source:
+                        target.write(line.replace(self.unfinished, b'"unfinished step"'))
+                else:
+                    shutil.copyfileobj(source, target, 1 << 20)
             os.replace(packed, final)
         finally:
             for path in (plain, packed):
@@ -237,6 +243,7 @@ class Window:
             self.abandon(reason, status="ended")
             return
         self.end_span()
+        self.unfinished = '"ProfilerStep#{}"'.format(self.last).encode()
         self.finish()
 
     def report(self, status, reason, **more):
