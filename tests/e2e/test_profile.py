@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.runs import Cli
+from tests.unit.traces.test_nsys import CALLS, KERNELS, STRINGS, export
 
 pytestmark = pytest.mark.e2e
 
@@ -241,6 +242,45 @@ def test_a_running_job_is_profiled_as_often_as_wanted(
         job.communicate()
     ended = stepscope("profile", "--attach", str(run))
     assert (ended.code, "this job has ended" in ended.err) == (2, True)
+
+
+@pytest.mark.parametrize(("version", "suffix"), [("new", ".nsys-rep"), ("old", ".qdrep")])
+def test_nsys_records_the_window_of_every_rank(
+    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str], version: str, suffix: str
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nsys").symlink_to(Path(__file__).parent / "fake_nsys.py")
+    each = f'RANK=$r SLURM_PROCID=$r WORLD_SIZE=2 MEETING={tmp_path} "$@"'
+    (tmp_path / "bin" / "srun").write_text(f"#!/bin/sh\nfor r in 0 1; do {each} & done; wait\n")
+    (tmp_path / "bin" / "srun").chmod(0o755)
+    made = export(tmp_path / "made.sqlite", *STRINGS, *KERNELS, *CALLS)
+    more = {
+        "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}", "FAKE_GPU": "1",
+        "FAKE_NSYS_VERSION": version, "FAKE_NSYS_EXPORT": str(made),
+    }  # fmt: skip
+    out = tmp_path / "p"
+    line = ["profile", "--nsys", "--wait", "5", "--steps", "2", "-o", str(out), "--", "srun", PYTHON, str(JOB), "plain"]
+    done = stepscope(*line, **environment, **more)
+    assert done.code == 0, done.err
+    assert "nsys 202" in done.err
+    assert "%q{SLURM_PROCID}" in done.err
+    assert done.out.count("trained 40 steps") == 2
+    for rank in (0, 1):
+        told = (out / "window-1" / f"rank-{rank}{suffix}").read_text().splitlines()
+        assert told == ["start", "push ProfilerStep#6", "pop", "push ProfilerStep#7", "pop", "stop"]
+    assert "2 ranks" in done.out
+    assert "profiled: steps 7 to 8 of 2 ranks" in done.out
+
+
+def test_nsys_is_refused_where_it_cannot_record(stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]) -> None:
+    line = ["profile", "--nsys", "--wait", "5", "-o", str(tmp_path / "p"), "--", PYTHON, str(JOB), "plain"]
+    without = stepscope(*line, **environment, PATH=str(tmp_path))
+    assert (without.code, "nsys is not installed" in without.err) == (3, True)
+    (tmp_path / "nsys").symlink_to(Path(__file__).parent / "fake_nsys.py")
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = stepscope(*line, **environment, PATH=path)
+    assert (done.code, "this torch sees no GPU" in done.err) == (3, True), done.err
+    assert "trained 40 steps" in done.out
 
 
 def test_a_job_out_of_memory_leaves_snapshots_and_their_verdict(

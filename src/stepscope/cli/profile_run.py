@@ -47,13 +47,18 @@ def run(options: Profile) -> int:
     if options.attach is not None:
         return _attach(options, request)
     layout = ProfileLayout(options.output or default_run_dir("profile"))
-    child = _start(layout, options.command or [], request, options)
+    command = options.command or []
+    if options.nsys:
+        command = _around_ranks(command, layout)
+    child = _start(layout, command, request, options)
     with hooked_job.signals_passed_on(child):
         state = hooked_job.wait_for_window(layout, 1, request, child)
-        shown = _show(layout, 1, state, options)
+        shown = not options.nsys and _show(layout, 1, state, options)
         if child.poll() is None:
             err().print("the job runs on; stepscope waits for it", style="dim")
         code = hooked_job.exit_code(child.wait())
+    if options.nsys:  # which writes its reports as the ranks end
+        shown = _show(layout, 1, state, options)
     _show_out_of_memory(layout, options)
     if not shown:
         reason, fix = _missing(layout, state, options.command or [])
@@ -66,7 +71,10 @@ def _mode(options: Profile) -> tuple[str, Collection[str]]:
     """What is profiled, and the options that say how."""
     every = vars(options).keys()
     if options.attach is not None:  # `stepscope run` has chosen these
-        return "--attach", every - {"output", "nccl_debug", "step_optimizer", "duration", "after"}
+        return "--attach", every - {"output", "nccl_debug", "step_optimizer", "duration", "after", "nsys"}
+    if options.nsys:
+        torchs_own = {"shapes", "stacks", "memory", "flops", "modules", "tensorboard", "after", "duration"}
+        return "--nsys", every - torchs_own
     if options.duration is not None:
         return "--duration", every - {"steps", "wait", "step_optimizer"}
     return "profile without --duration", every - {"after"}
@@ -95,6 +103,16 @@ def _start(
     return hooked_job.start(command, environment)
 
 
+def _around_ranks(command: Sequence[str], layout: ProfileLayout) -> list[str]:
+    """The command with nsys in it, which is said: it can be typed without us."""
+    from stepscope.launch.nsys_command import around_ranks, installed
+
+    nsys = installed()
+    line = around_ranks(command, nsys, layout.traces(1).absolute())
+    err().print(f"nsys {nsys.version}: {shlex.join(line)}", style="dim", soft_wrap=True)
+    return line
+
+
 def _attach(options: Profile, request: WindowRequest) -> int:
     assert options.attach is not None
     layout = ProfileLayout(options.attach)
@@ -118,7 +136,9 @@ def _request(options: Window, *, running: bool) -> WindowRequest:
         wait = int(wait)
     if options.duration is not None and options.duration <= 0:
         raise UsageError("--duration must be above 0 s", fix="for example --duration 10")
-    collect = [name for name in ("shapes", "stacks", "memory", "flops", "modules") if getattr(options, name)]
+    nsys = getattr(options, "nsys", False)
+    kinds = () if nsys else ("shapes", "stacks", "memory", "flops", "modules")
+    collect = [name for name in kinds if getattr(options, name)]
     timed = options.duration is not None
     return WindowRequest(
         steps=10**9 if timed else options.steps,
@@ -126,6 +146,7 @@ def _request(options: Window, *, running: bool) -> WindowRequest:
         warmup=options.warmup,
         fixed_step=None if running else (FIXED_STEP if isinstance(wait, str) else max(wait, 1)),
         collect=tuple(collect),
+        tool="nsys" if nsys else "torch",
         ranks=None if options.ranks is None else tuple(sorted(parse_ranges(options.ranks, "--ranks") or ())),
         duration_s=options.duration,
         after_s=options.after if timed else None,
@@ -135,6 +156,8 @@ def _request(options: Window, *, running: bool) -> WindowRequest:
 def _show(layout: ProfileLayout, number: int, state: WindowState, options: Profile) -> bool:
     """Print what the window's traces say; False where there is none."""
     if not state.written:
+        return False
+    if options.nsys and not any(layout.traces(number).glob("*")):
         return False
     if options.tensorboard is not None:
         _copy_for_tensorboard(state.written, options.tensorboard)
@@ -205,20 +228,38 @@ def _notes(layout: ProfileLayout, state: WindowState) -> list[str]:
         if report.status != "written":
             lines.append(f"! rank {report.rank} ({report.host}): no trace: {report.reason}")
     reported = {report.rank for report in state.reports}
-    if unseen := [rank for rank in state.silent if rank not in reported]:
-        named = ", ".join(str(rank) for rank in unseen[:16])
-        lines.append(f"! no report from rank {named}: it ended, hangs, or does not see {layout.root}")
-    size = sum(r.size_bytes for r in written)
-    pause = max(r.paused_s for r in written)
-    lines.append(f"{layout.root}: {format_bytes(size)} of traces; writing them paused the job for {pause:.1f} s")
+    registered = {int(path.stem.partition("-")[2]) for path in layout.ranks()}
+    unseen = [rank for rank in state.silent if rank not in reported]
+    if late := [rank for rank in unseen if rank in registered]:
+        lines.append(f"! no report from {_ranks(late)}: it ended before the window, or hangs")
+    if absent := [rank for rank in unseen if rank not in registered]:
+        place = layout.traces(state.reports[0].window)
+        lines.append(
+            f"! {_ranks(absent)} left nothing in {layout.root}: the hook did not reach it, or its host does not see this "
+            f"folder; then its trace of the same steps is in {place} on its host: copy it here, and run stepscope trace"
+        )
+    if any(r.file is not None for r in written):
+        size = format_bytes(sum(r.size_bytes for r in written))
+        pause = max(r.paused_s for r in written)
+        lines.append(f"{layout.root}: {size} of traces; writing them paused the job for {pause:.1f} s")
     lines.append(
         f"next: stepscope diagnose {shlex.quote(str(layout.root))}; stepscope report {shlex.quote(str(layout.root))}"
     )
     return lines
 
 
+def _ranks(numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - 16} more" if len(numbers) > 16 else ""
+    return f"rank {', '.join(str(number) for number in numbers[:16])}{more}"
+
+
 def _missing(layout: ProfileLayout, state: WindowState, command: Sequence[str]) -> tuple[str, str]:
     """(reason, what to do) where no rank wrote a trace."""
+    if state.written:
+        return (
+            f"the window passed, and nsys left no report in {layout.traces(1)}",
+            "see what nsys said above, and run its line by hand",
+        )
     if state.reports:
         reasons = dict.fromkeys(f"rank {r.rank}: {r.reason}" for r in state.reports)
         return "; ".join(list(reasons)[:4]), _FIXES[state.reports[0].status]

@@ -60,6 +60,8 @@ def prepare(
     environment["STEPSCOPE_HOOK"] = json.dumps(options)
     environment["PYTHONPATH"] = os.pathsep.join([str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment.setdefault("KINETO_LOG_LEVEL", "99")  # what Kineto says of its own work would change the job's output
+    if record.first is not None and record.first.tool == "nsys":
+        make_dir(layout.traces(1))  # nsys makes no folder
     if nccl_debug:
         make_dir(layout.nccl_debug)
         environment["NCCL_DEBUG"] = environment.get("NCCL_DEBUG") or "INFO"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from stepscope.core.errors import DataError
 
-REPORT = ".nsys-rep"
-"""Nsight Systems' own format, which only nsys reads."""
+REPORTS = (".nsys-rep", ".qdrep")
+"""Nsight Systems' own formats, which only nsys reads; the second is that of versions before 2021.4."""
 
 RANK_FOLDER = re.compile(r"(rank|worker|node|host|local_?rank|proc|process)[-_.]?(\d+)", re.IGNORECASE)
 """A folder of one rank (``rank3``, ``worker_3``) or of one host's ranks: its files belong to the job of its parent."""
@@ -66,7 +66,7 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
 
 def _readable(path: Path) -> Path:
     """The path itself; for a report of Nsight Systems its export."""
-    if path.suffix != REPORT:
+    if path.suffix not in REPORTS:
         return path
     from stepscope.traces.nsys_report import exported
 
@@ -97,7 +97,8 @@ def _unreadable(path: Path, error: OSError) -> DataError:
 
 def _in_folder(folder: Path) -> list[Path]:
     files = [f for f in folder.iterdir() if f.is_file() and f.name.endswith(SUFFIXES)]
-    files += [_readable(f) for f in sorted(folder.glob(f"*{REPORT}")) if f.with_suffix(".sqlite") not in files]
+    reports = sorted(f for suffix in REPORTS for f in folder.glob(f"*{suffix}"))
+    files += [_readable(f) for f in reports if f.with_suffix(".sqlite") not in files]
     if not files and (folder / "trace").is_dir():
         return _in_folder(folder / "trace")
     if not files:

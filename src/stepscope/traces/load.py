@@ -14,7 +14,7 @@ from stepscope.core.words import counted
 from stepscope.traces import parts
 from stepscope.traces.decode import ColumnBuilder
 from stepscope.traces.device_scan import device_rows
-from stepscope.traces.discover import REPORT, candidates
+from stepscope.traces.discover import REPORTS, candidates
 from stepscope.traces.envelope import EventStream, NotATrace
 from stepscope.traces.events import Note, RankTrace, TraceSet
 from stepscope.traces.header import meta_from, rank_from_name, unread_categories
@@ -210,7 +210,7 @@ def _not_a_trace(path: Path, why: str) -> DataError:
 
 def why_no_trace(path: Path, header_limit: int | None) -> str | None:
     """Why a file is no trace of a rank, by its beginning alone; None: it is one. Raises DataError where it is unreadable."""
-    if path.suffix == REPORT or _is_sqlite(path):
+    if path.suffix in REPORTS or _is_sqlite(path):
         return None
     stream = EventStream(ByteSource(path, chunk_bytes=PEEK_BYTES), header_limit=header_limit)
     try:

@@ -57,3 +57,24 @@ def allocate(size):
             observe(0, size, CAPACITY, CAPACITY - held)
         raise OutOfMemoryError(f"tried to allocate {size} bytes")
     trace.append({"action": "alloc", "addr": 4096 + held, "size": size, "time_us": len(trace)})
+
+
+def _mark(word):
+    """One line of what CUDA's profiler is told, for the fake nsys around this process."""
+    with open(os.environ["FAKE_NSYS"], "a") as file:  # noqa: PTH123
+        file.write(word + "\n")
+
+
+class _Range:
+    def __init__(self, name):
+        self.name = name
+
+    def __enter__(self):
+        _mark("push " + self.name)
+
+    def __exit__(self, *exception):
+        _mark("pop")
+
+
+nvtx = SimpleNamespace(range=_Range)
+profiler = SimpleNamespace(start=lambda: _mark("start"), stop=lambda: _mark("stop"))

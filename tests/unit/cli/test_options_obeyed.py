@@ -108,7 +108,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "after": ["--after", "4"], "ranks": ["--ranks", "1"], "shapes": ["--shapes"], "stacks": ["--stacks"],
         "memory": ["--memory"], "flops": ["--flops"], "modules": ["--modules"], "attach": ["--attach", "RUN"],
         "output": ["--output", "OUT/p"], "step_optimizer": ["--step-optimizer", "2"], "nccl_debug": ["--nccl-debug"],
-        "tensorboard": ["--tensorboard", "OUT/tb"],
+        "tensorboard": ["--tensorboard", "OUT/tb"], "nsys": ["--nsys"],
     },
     "run": {
         "output": ["--output", "OUT/r"], "step_optimizer": ["--step-optimizer", "2"], "nccl_debug": ["--nccl-debug"],
@@ -292,6 +292,7 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
     ):
         monkeypatch.setattr(f"stepscope.launch.hooked_job.{name}", stand_in)
     monkeypatch.setattr("stepscope.cli.profile_run._show", show)
+    monkeypatch.setattr("stepscope.cli.profile_run._around_ranks", lambda command, _: ["nsys", *command])
     monkeypatch.setattr("stepscope.cli.profile_run.default_run_dir", Path)
     with pytest.raises(SystemExit) as ended:
         main(words)
@@ -302,11 +303,15 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
     ("mode", "refused"),
     [
         (["profile"], {"after", "attach"}),
-        (["profile", "--duration", "9"], {"steps", "wait", "step_optimizer", "attach"}),
-        (["profile", "--attach", "JOB"], {"output", "nccl_debug", "step_optimizer", "duration", "after"}),
+        (["profile", "--duration", "9"], {"steps", "wait", "step_optimizer", "attach", "nsys"}),
+        (["profile", "--attach", "JOB"], {"output", "nccl_debug", "step_optimizer", "duration", "after", "nsys"}),
+        (
+            ["profile", "--nsys"],
+            {"shapes", "stacks", "memory", "flops", "modules", "tensorboard", "after", "duration", "attach"},
+        ),
         (["run"], set()),
     ],
-    ids=["profile", "profile --duration", "profile --attach", "run"],
+    ids=["profile", "profile --duration", "profile --attach", "profile --nsys", "run"],
 )
 def test_options_of_a_hooked_job_are_obeyed_or_refused(
     mode: list[str], refused: set[str], monkeypatch: pytest.MonkeyPatch

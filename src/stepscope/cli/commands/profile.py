@@ -59,6 +59,9 @@ class Profile(Window):
         int, typer.Option(help="Optimizer whose steps count, numbered by first step.", min=1, metavar="N")
     ] = 1
     nccl_debug: Annotated[bool, typer.Option("--nccl-debug", help="Keep NCCL's own log (NCCL_DEBUG=INFO).")] = False
+    nsys: Annotated[
+        bool, typer.Option("--nsys", help="Record with Nsight Systems, around each rank, in place of torch's profiler.")
+    ] = False
     tensorboard: Annotated[
         Path | None, typer.Option(help="Also copy the traces for TensorBoard's profiler page.", metavar="DIR")
     ] = None

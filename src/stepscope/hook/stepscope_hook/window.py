@@ -27,6 +27,8 @@ class Window:
         self.unprofiled_ns = steps.times_ns()
         self.profiled_ns = []
         self.profiler = None
+        self.nsys = False
+        """Whether nsys around this process records, which our calls of CUDA's profiler start and stop."""
         self.span = None
         self.guard = None
         self.scopes = None
@@ -49,10 +51,7 @@ class Window:
         if torch.autograd._profiler_enabled():
             return self.report("stepped_back", "the job's own profiler runs at step {}".format(count))
         if self.request.get("tool") == "nsys":
-            torch.cuda.profiler.start()
-            self.recording = True
-            self.last = count
-            return True
+            return self.start_nsys(count)
         activities = [torch.profiler.ProfilerActivity.CPU]
         self.report("open", "the rank ended inside the window")
         self.facts = model_facts(self.optimizer)  # takes up to a second: before the profiler runs
@@ -89,6 +88,17 @@ class Window:
             self.record(count)
         return True
 
+    def start_nsys(self, count):
+        import torch
+
+        if not torch.cuda.is_available():
+            return self.report("failed", "nsys records GPU work, and this torch sees no GPU")
+        self.nsys = True
+        self.report("open", "the rank ended inside the window")
+        if self.request["warmup"] == 0:
+            self.record(count)
+        return True
+
     @staticmethod
     def has(torch, name):
         module = getattr(torch, name.lower(), None)
@@ -98,12 +108,7 @@ class Window:
     def step(self, count):
         """A step has ended. True when the window is over."""
         now = time.perf_counter_ns()
-        if self.profiler is None:
-            if not self.recording:
-                return True
-            if count - self.first < self.request["steps"]:
-                return False
-            self.close_nsys(count)
+        if self.profiler is None and not self.nsys:
             return True
         if not self.recording:
             if count >= self.first:
@@ -124,6 +129,15 @@ class Window:
 
     def record(self, count):
         """From here on events are kept."""
+        if self.nsys:
+            import torch
+
+            torch.cuda.profiler.start()
+            self.recording = True
+            self.first = self.last = count
+            self.began_ns = time.perf_counter_ns()
+            self.begin_span(count)
+            return
         self.guard.ours = True
         try:
             self.profiler.start_trace()
@@ -148,7 +162,8 @@ class Window:
     def begin_span(self, count):
         import torch
 
-        self.span = torch.profiler.record_function("ProfilerStep#{}".format(count))
+        name = "ProfilerStep#{}".format(count)
+        self.span = torch.cuda.nvtx.range(name) if self.nsys else torch.profiler.record_function(name)
         self.span.__enter__()
         self.boundary_ns = time.perf_counter_ns()
 
@@ -161,6 +176,9 @@ class Window:
         """Stop, write the trace, say how it went."""
         ended, started = utc(), time.perf_counter()
         self.stop()
+        if self.nsys:  # nsys writes its report
+            self.report("written", None, ended=ended, file=None, size_bytes=0, paused_s=time.perf_counter() - started)
+            return
         try:
             path, size = self.export()
         except OSError as error:
@@ -175,7 +193,10 @@ class Window:
             self.scopes.close()
         if self.guard is not None:
             self.guard.close()
-        if self.recording:
+        if self.nsys:
+            if self.recording:
+                sys.modules["torch"].cuda.profiler.stop()
+        elif self.recording:
             self.profiler.stop_trace()
         elif (
             self.profiler is not None
@@ -217,14 +238,6 @@ class Window:
                     os.remove(path)
         return final, os.path.getsize(final)
 
-    def close_nsys(self, count):
-        import torch
-
-        torch.cuda.profiler.stop()
-        self.recording = False
-        self.last = count
-        self.report("written", None, file=None, size_bytes=0, ended=utc())
-
     def abandon(self, reason, status="failed"):
         """Give up without a trace."""
         try:
@@ -239,7 +252,7 @@ class Window:
         """The process ends inside the window: keep whole steps of a job that ends well."""
         taken, wanted = len(self.profiled_ns), self.request["steps"]
         reason = "the job ended after {} of {} profiled steps".format(taken, wanted)
-        if self.profiler is None or not taken or hasattr(sys, "last_type"):
+        if (self.profiler is None and not self.nsys) or not taken or hasattr(sys, "last_type"):
             self.abandon(reason, status="ended")
             return
         self.end_span()

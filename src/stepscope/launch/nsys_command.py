@@ -1,0 +1,141 @@
+"""The command line that records a job's window with Nsight Systems: one `nsys profile` around each rank."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from stepscope.core.dataclass import dataclass
+from stepscope.core.errors import MissingError, UsageError
+
+KINDS = ("cuda", "nvtx", "osrt", "cudnn", "cublas", "nccl")
+"""What is traced, where the installed version knows it. Most versions have no kind for NCCL: its ranges come as NVTX."""
+QUIET = (("--sample", "none"), ("--cpuctxsw", "none"))
+"""Sampling of the processor slows the job and says nothing of its GPU."""
+FLAGS_OF_TORCHRUN = frozenset({"--standalone", "--use-agent-store", "--virtual-local-rank"})
+"""Its options without a value; those about the program are looked for by name."""
+_RANKS = {
+    "srun": "SLURM_PROCID", "mpirun": "OMPI_COMM_WORLD_RANK", "mpiexec": "OMPI_COMM_WORLD_RANK",
+    "orterun": "OMPI_COMM_WORLD_RANK", "mpiexec.hydra": "PMI_RANK",
+}  # fmt: skip
+_PYTHON = re.compile(r"python[\d.]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nsys:
+    """The installed nsys. help: what `nsys profile --help` says."""
+
+    version: str
+    help: str
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Those of KINDS that this version traces."""
+        said = re.search(r"--trace\b.*?(?=\n\s*(?:-\w,|--)|\n\s*\n|\Z)", self.help, re.DOTALL)
+        words = set(re.findall(r"[\w-]+", said[0])) if said else {"cuda", "nvtx"}
+        return tuple(kind for kind in KINDS if kind in words)
+
+    def line(self, output: str) -> list[str]:
+        """`nsys profile` with its options, for the program that follows: only what lies between the calls of
+        cudaProfilerStart and cudaProfilerStop is recorded, and the program goes on after them."""
+        line = ["nsys", "profile", f"--trace={','.join(self.kinds)}", "--capture-range=cudaProfilerApi"]
+        if "--capture-range-end" in self.help:
+            line.append("--capture-range-end=stop")
+        elif "--stop-on-range-end" in self.help:
+            line += ["--stop-on-range-end=true", "--kill=none"]
+        line += [f"{name}={value}" for name, value in QUIET if name in self.help]
+        return [*line, "--force-overwrite=true", f"--output={output}"]
+
+
+def installed() -> Nsys:
+    """Raises MissingError where there is no nsys, or where it does not answer."""
+    if shutil.which("nsys") is None:
+        raise MissingError(
+            "--nsys needs Nsight Systems",
+            why="nsys is not installed, or not on PATH",
+            fix="install it from developer.nvidia.com/nsight-systems, or leave --nsys out",
+        )
+    said = []
+    for line in (["nsys", "--version"], ["nsys", "profile", "--help"]):
+        try:
+            done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise MissingError(f"{' '.join(line)} does not answer", why=str(error), fix="repair nsys") from error
+        said.append(done.stdout or done.stderr)
+    found = re.search(r"\d+(?:\.\d+)+", said[0])
+    return Nsys(version=found[0] if found else "of unknown version", help=said[1])
+
+
+def around_ranks(command: Sequence[str], nsys: Nsys, folder: Path) -> list[str]:
+    """``command`` with nsys around the program of every rank, one report a rank in ``folder``.
+
+    Raises UsageError where no part of the command is known to be that program.
+    """
+    first = Path(command[0]).name
+    if first == "torchrun" or command[1:3] in (["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"]):
+        begin = 1 if first == "torchrun" else 3
+        at, module = _program_of_torchrun(command, begin)
+        return _without_python(command[:begin], command[begin:], at - begin, module, nsys, folder)
+    if first == "accelerate" and "launch" in command:
+        at = next((i for i, word in enumerate(command) if word.endswith(".py")), None)
+        module = at is None and ("-m" in command or "--module" in command)
+        if module:
+            at = command.index("-m" if "-m" in command else "--module") + 1
+        if at is not None:
+            return _without_python(command[:1], command[1:], at - 1, module, nsys, folder)
+    if _PYTHON.fullmatch(first):
+        return [*nsys.line(str(folder / "rank-0")), *command]
+    if first in _RANKS:
+        at = next((i for i, word in enumerate(command) if _PYTHON.fullmatch(Path(word).name)), None)
+        if at is not None:
+            return [*command[:at], *nsys.line(_report(folder, _RANKS[first])), *command[at:]]
+    line = " ".join(nsys.line(_report(folder, "RANK")))
+    raise UsageError(
+        "--nsys: no part of this command is known to be the program of a rank",
+        why="nsys must be around each rank's program, behind the launcher",
+        fix=f"put this in front of that program yourself, and profile without --nsys: {line}",
+    )
+
+
+def _report(folder: Path, variable: str) -> str:
+    return str(folder / f"rank-%q{{{variable}}}")
+
+
+def _without_python(
+    launcher: Sequence[str], words: Sequence[str], at: int, module: bool, nsys: Nsys, folder: Path
+) -> list[str]:
+    """A launcher that starts scripts with Python, told to start nsys, which starts Python. at: place of the script."""
+    options = [word for word in words[:at] if word not in ("-m", "--module")]
+    line = nsys.line(_report(folder, "RANK"))
+    if {"--no-python", "--no_python"} & {*options}:
+        return [*launcher, *options, *line, *words[at:]]
+    python = launcher[0] if _PYTHON.fullmatch(Path(launcher[0]).name) else _python_of(launcher[0])
+    script = [*(["-m"] if module else []), *words[at:]]
+    return [*launcher, *options, "--no_python", *line, python, "-u", *script]
+
+
+def _python_of(launcher: str) -> str:
+    """The Python beside the launcher; the first on PATH where there is none."""
+    found = shutil.which(launcher)
+    beside = None if found is None else Path(found).parent / "python"
+    return str(beside) if beside is not None and beside.exists() else "python"
+
+
+def _program_of_torchrun(command: Sequence[str], begin: int) -> tuple[int, bool]:
+    """Place of the script or module among the words, and whether it is a module."""
+    at, module = begin, False
+    while at < len(command):
+        word = command[at].replace("_", "-")
+        if word in ("-m", "--module"):
+            module = True
+        elif word == "--run-path":
+            raise UsageError("--nsys does not go with --run-path of torchrun", fix="name the script as a file")
+        elif not word.startswith("-"):
+            return at, module
+        elif "=" not in word and word not in FLAGS_OF_TORCHRUN and word != "--no-python":
+            at += 1  # its value
+        at += 1
+    raise UsageError("--nsys: this torchrun command names no script", fix="add the script")
