@@ -168,7 +168,9 @@ def _show(layout: ProfileLayout, number: int, state: WindowState, options: Profi
     from stepscope.cli.trace_run import run as run_trace
 
     try:
-        run_trace(Trace(paths=(str(layout.traces(number)),)), also=("memory",) if options.memory else ())
+        run_trace(
+            Trace(paths=(str(layout.traces(number)),)), also=("utilisation", *(("memory",) if options.memory else ()))
+        )
     except StepscopeError as error:
         err().print(f"error: {error}", style="red", soft_wrap=True)
     for line in _notes(layout, state):

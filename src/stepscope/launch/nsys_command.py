@@ -80,18 +80,17 @@ def around_ranks(command: Sequence[str], nsys: Nsys, folder: Path) -> list[str]:
         at, module = _program_of_torchrun(command, begin)
         return _without_python(command[:begin], command[begin:], at - begin, module, nsys, folder)
     if first == "accelerate" and "launch" in command:
-        at = next((i for i, word in enumerate(command) if word.endswith(".py")), None)
-        module = at is None and ("-m" in command or "--module" in command)
-        if module:
-            at = command.index("-m" if "-m" in command else "--module") + 1
-        if at is not None:
-            return _without_python(command[:1], command[1:], at - 1, module, nsys, folder)
+        script = next((i for i, word in enumerate(command) if word.endswith(".py")), None)
+        flags = [i for i, word in enumerate(command) if word in ("-m", "--module")]
+        if script is not None or flags:
+            at = flags[0] + 1 if script is None else script
+            return _without_python(command[:1], command[1:], at - 1, script is None, nsys, folder)
     if _PYTHON.fullmatch(first):
         return [*nsys.line(str(folder / "rank-0")), *command]
     if first in _RANKS:
-        at = next((i for i, word in enumerate(command) if _PYTHON.fullmatch(Path(word).name)), None)
-        if at is not None:
-            return [*command[:at], *nsys.line(_report(folder, _RANKS[first])), *command[at:]]
+        python = next((i for i, word in enumerate(command) if _PYTHON.fullmatch(Path(word).name)), None)
+        if python is not None:
+            return [*command[:python], *nsys.line(_report(folder, _RANKS[first])), *command[python:]]
     line = " ".join(nsys.line(_report(folder, "RANK")))
     raise UsageError(
         "--nsys: no part of this command is known to be the program of a rank",

@@ -54,7 +54,8 @@ class Straggler:
 class StragglerReport:
     """Stragglers by share of skew, largest first; empty is an answer, and ``text`` says it.
 
-    pattern: none | chronic | rotating | one-off: how the lateness spreads over ranks, listed or not.
+    pattern: none | chronic | rotating | one-off | undecided (one rank is mostly last, too few waits to name it): how the
+    lateness spreads over ranks, listed or not.
     """
 
     stragglers: tuple[Straggler, ...]

@@ -46,6 +46,7 @@ _WORDS = {
     "data": "in data loading",
 }
 _KINDS = ("compute", "memory", *IDLE_CAUSES)
+_MOSTLY = 2 / 3  # of the skew: from here on the ranks do not wait for a different one each time
 _NOTABLE = 0.1  # of the transfer time: skew below is not worth a word
 _EXPLAINS = 0.5  # of the excess, for a cause to be named
 
@@ -404,7 +405,19 @@ def _pattern(found: Sequence[Straggler], split: Sequence[MatchedCollective], ske
     if skew == 0 or skew < _NOTABLE * transfer:
         return "none"
     largest = max(m.skew_ns or 0 for m in split)
-    return "one-off" if len(split) > 2 and 2 * largest >= skew else "rotating"
+    if len(split) > 2 and 2 * largest >= skew:
+        return "one-off"
+    return "undecided" if _mostly_last(split, skew) is not None else "rotating"
+
+
+def _mostly_last(split: Sequence[MatchedCollective], skew: int) -> tuple[int, float] | None:
+    """(rank, share) where one rank is last in most of the skew."""
+    by_rank: Counter[int] = Counter()
+    for m in split:
+        if len(m.last_ranks) == 1:
+            by_rank[m.last_ranks[0]] += m.skew_ns or 0
+    rank, most = by_rank.most_common(1)[0] if by_rank else (0, 0)
+    return (rank, most / skew) if skew and most >= _MOSTLY * skew else None
 
 
 def _text(found: Sequence[Straggler], split: Sequence[MatchedCollective], pattern: str, steps: int) -> str:
@@ -418,4 +431,6 @@ def _text(found: Sequence[Straggler], split: Sequence[MatchedCollective], patter
         return f"no straggler over {rests}; one {worst.op} carries most of the skew, rank {worst.last_rank} last in it"
     if pattern == "rotating":
         return f"no straggler over {rests}: the last rank changes"
+    if pattern == "undecided" and (mostly := _mostly_last(split, sum(m.skew_ns or 0 for m in split))) is not None:
+        return f"no certain straggler over {rests}: rank {mostly[0]} is last in {format_percent(mostly[1])} of the skew"
     return f"no straggler over {rests}"

@@ -85,7 +85,7 @@ def utilisation(
             else "the dtype of the matrix products is unknown"
         )
     peak, peak_source = None, None
-    found = find(name) if name else Unavailable("the trace names no device")
+    found = find(name) if name else Unavailable(_no_name(events))
     if isinstance(found, Unavailable):
         reasons.append(f"peak unknown: {found.reason}")
     elif chosen is not None:
@@ -134,6 +134,12 @@ def utilisation(
         unavailable="; ".join(reasons) or None,
         error=_impossible(mfu, hfu),
     )
+
+
+def _no_name(events: Events) -> str:
+    if events.is_device.any():
+        return "the trace names no device"
+    return "no device in this trace, and what a CPU could do at most is not known"
 
 
 def _impossible(mfu: float | None, hfu: float | None) -> str | None:

@@ -168,6 +168,18 @@ def test_lateness_that_moves_from_rank_to_rank_is_rotating_and_names_nobody() ->
     assert (found.stragglers, found.pattern) == ((), "rotating")
 
 
+def test_a_rank_that_is_last_nearly_always_is_not_said_to_change_over_too_few_waits() -> None:
+    met = [
+        Met(starts={last: now + late, 1 - last: now}, end=now + late + 500_000, step=step)
+        for step, (now, late, last) in enumerate(
+            [(0, 700_000, 1), (3_000_000, 100_000, 0), (6_000_000, 600_000, 1), (9_000_000, 650_000, 1)]
+        )
+    ]
+    found = _of(met)
+    assert (found.stragglers, found.pattern) == ((), "undecided")
+    assert "rank 1 is last in 95% of the skew" in found.text
+
+
 def test_one_long_pause_is_one_off_and_names_nobody() -> None:
     met, now = [], 0
     for step in range(10):

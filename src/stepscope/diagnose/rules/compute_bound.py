@@ -136,17 +136,22 @@ def _look(job: TraceEvidence) -> Said:
         + (" (median rank)" if len(ranks) > 1 else ""),
         evidence=(_rest(ranks), *used),
         confidence="measured" if on_device(job.summary) else "measured from operators on CPUs",
-        advice=(
-            Advice(
-                text="list the kernels with most time",
-                command=trace_command(job, "--show utilisation,kernels"),
-            )
-            if used
-            else Advice(
-                text="MFU shows how efficient the computation is: give the model's FLOP per step and rank",
-                command=trace_command(job, "--show utilisation,kernels --flop FLOP"),
-            ),
-        ),
+        advice=(_next(job, ranks, known=bool(used)),),
+    )
+
+
+def _next(job: TraceEvidence, ranks: list[RankPass], *, known: bool) -> Advice:
+    """Where the computation's time goes; the model's FLOP where they alone are missing for MFU."""
+    counted_ = [p.utilisation for p in ranks if p.utilisation is not None]
+    if not known and any(u.peak_flops_per_s is not None and u.model_flop is None for u in counted_):
+        return Advice(
+            text="MFU shows how efficient the computation is: give the model's FLOP per step and rank",
+            command=trace_command(job, "--show utilisation,kernels --flop FLOP"),
+        )
+    if on_device(job.summary):
+        return Advice(text="list the kernels with most time", command=trace_command(job, "--show utilisation,kernels"))
+    return Advice(
+        text="list the operators with most time", command=trace_command(job, "--show operators --sort host_self")
     )
 
 

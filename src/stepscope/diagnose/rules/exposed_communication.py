@@ -35,6 +35,7 @@ from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
     exposed_transfer,
+    on_device,
     severity_of,
     trace_command,
     unread,
@@ -192,7 +193,8 @@ def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> tuple[Ad
     look = Advice(text=text, command=trace_command(job, f"--show overlap,collectives,stragglers,{parts}"))
     if waiting is not None and waiting >= MAINLY_WAITING:
         return (look,)
-    return look, Advice(text=_SEND_LESS.get(kind, _SEND_LESS[""]))
+    text = _SEND_LESS.get(kind, _SEND_LESS[""])
+    return look, Advice(text=text if on_device(job.summary) else text.replace("within NVLink", "on one host"))
 
 
 RULE = Rule(

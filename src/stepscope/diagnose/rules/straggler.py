@@ -248,7 +248,7 @@ def _look(job: TraceEvidence) -> Said:
     if report.stragglers:
         typical_ns = sum(windows) / len(windows) if windows else 0.0
         return tuple(_named(job, each, typical_ns) for each in report.stragglers)
-    if waiting >= WORTH and report.pattern in ("rotating", "one-off"):
+    if waiting >= WORTH and report.pattern in ("rotating", "one-off", "undecided"):
         return _nobody(job, report, waiting)
     return f"{report.text}; waiting takes {format_percent(waiting)} of the time"
 
@@ -297,26 +297,45 @@ def _latest(job: TraceEvidence, rank: int) -> tuple[int, int] | None:
 
 
 def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Finding:
-    once = report.pattern == "one-off"
-    when = "mostly in one collective" if once else "each time for a different rank"
+    pattern = "long" if report.pattern == "undecided" and report.steps >= LEAST_STEPS else report.pattern
+    when, sure, advice = _NOBODY[pattern]
     return Finding(
         severity="warning",
-        title=f"ranks wait for each other {format_percent(waiting)} of the time, {when}",
+        title=f"ranks wait for each other {format_percent(waiting)} of the time{when}",
         evidence=(
             report.text,
             f"waiting of all ranks over {counted(report.instances, 'collective')}: {format_duration(report.waiting_ns)}",
         ),
         stake_fraction=min(1.0, waiting),
-        confidence="measured; no rank was late more often than chance allows",
-        advice=(
-            Advice(
-                text="check for occasional pauses: garbage collection, a checkpoint, a stalled read"
-                if once
-                else "check for uneven work between steps: sequence lengths, padding, jitter of loaders or of shared hosts",
-                command=trace_command(job, "--show collectives,stragglers"),
-            ),
-        ),
+        confidence=f"measured; {sure}",
+        advice=(Advice(text=advice, command=trace_command(job, "--show collectives,stragglers")),),
     )
+
+
+_CHANCE = "no rank was late more often than chance allows"
+_NOBODY = {
+    "one-off": (
+        ", mostly in one collective",
+        _CHANCE,
+        "check for occasional pauses: garbage collection, a checkpoint, a stalled read",
+    ),
+    "rotating": (
+        ", each time for a different rank",
+        _CHANCE,
+        "check for uneven work between steps: sequence lengths, padding, jitter of loaders or of shared hosts",
+    ),
+    "undecided": (
+        "",
+        "over so few waits chance can make one rank the last in most of them",
+        "profile more steps (--steps 20): they show whether one rank is slower, or ranks are late by chance",
+    ),
+    "long": (
+        "",
+        "the rank that is mostly last computes no longer than the others in a typical step",
+        "check for uneven work between steps: sequence lengths, padding, jitter of loaders or of shared hosts",
+    ),
+}
+"""By the pattern of the skew: end of the title, confidence, advice."""
 
 
 RULE = Rule(

@@ -16,14 +16,15 @@ MANY_OPERATORS = 4
 
 
 def build(summary: TraceSummary) -> Table:
-    """One row per rank for its median step, then one per step and rank. Without any MFU or HFU the notes say why."""
+    """One row per rank for its median step, then one per step and rank; without MFU and HFU the rate that was reached, and
+    why there are none."""
     known = [p.utilisation for p in summary.ranks if p.utilisation is not None]
-    shown = [u for u in known if u.mfu is not None or u.hfu is not None or u.error is not None]
+    shown = [u for u in known if u.step_ns and (u.model_flop is not None or u.hardware_flop is not None)]
     kept = {p.facts.rank: {s.step for s in p.steps} for p in summary.ranks}
     items = [
         _Use(u, "median", u.step_ns, u.mfu, u.hfu) for u in standing_out(shown, lambda u: -(u.hfu or u.mfu or 0.0))
     ]
-    several = [u for u in shown if len(u.steps) > 1]
+    several = [u for u in shown if len(u.steps) > 1 and u.peak_flops_per_s is not None]
     for step in sorted({s.step for u in several for s in u.steps if s.step in kept[u.rank]}):
         items += [_Use(u, step, s.step_ns, s.mfu, s.hfu) for u in several for s in u.steps if s.step == step]
     return tabled(
@@ -81,7 +82,7 @@ def _footnotes(shown: list[Utilisation]) -> tuple[str, ...]:
         flop.append(f"they cover {_range(covers)} of the time of matrix kernels")
     peaks = sorted({u.peak_source for u in shown if u.peak_source})
     return (
-        *sorted({u.formula for u in shown}),
+        *sorted({u.formula for u in shown if u.peak_flops_per_s is not None}),
         "; ".join([*flop, *(f"peak: {p}" for p in peaks)]),
         "MFU counts the model's FLOP once, HFU what ran, recomputation included; 2 FLOP a multiply-add",
         *many_note(len(shown), "those with the lowest utilisation"),
@@ -110,7 +111,7 @@ def _notes(summary: TraceSummary) -> tuple[str, ...]:
 
 
 def _incomplete(u: Utilisation) -> str | None:
-    if not u.flop_incomplete or (u.mfu is None and u.hfu is None):
+    if not u.flop_incomplete or (u.model_flop is None and u.hardware_flop is None):
         return None
     names = ", ".join(u.flop_incomplete[:MANY_OPERATORS])
     more = len(u.flop_incomplete) - MANY_OPERATORS

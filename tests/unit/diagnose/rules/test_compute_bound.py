@@ -26,6 +26,13 @@ def test_a_device_that_computes_is_good_news(tmp_path: Path) -> None:
     assert finding.evidence[0].startswith("exposed communication ")
 
 
+def test_without_a_device_no_flop_are_asked_for(tmp_path: Path) -> None:
+    finding = found(
+        RULE, generated(tmp_path, world=2, device="gloo", transfer_ns=20_000, backward_ns=900_000, forward_ns=900_000)
+    )
+    assert [a.text for a in finding.advice] == ["list the operators with most time"]
+
+
 def test_a_job_that_waits_is_quiet(tmp_path: Path) -> None:
     assert "limit 80%" in quiet(RULE, generated(tmp_path, world=2, overlap=False))
 

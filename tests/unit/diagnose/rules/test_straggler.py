@@ -80,6 +80,19 @@ def test_borderline_skew_that_rotates_is_worth_a_word_from_a_tenth_on(
         assert quiet(RULE, evidence)
 
 
+@pytest.mark.parametrize(("steps", "advice"), [(3, "profile more steps"), (20, "uneven work between steps")])
+def test_one_rank_that_is_mostly_last_is_not_said_to_change(tmp_path: Path, steps: int, advice: str) -> None:
+    summary = generated(tmp_path, world=4).traces[0].summary
+    text = "no certain straggler over 6 collectives: rank 1 is last in 99% of the skew"
+    report = StragglerReport(
+        stragglers=(), pattern="undecided", skew_ns=1, waiting_ns=10**12, instances=6, steps=steps, text=text
+    )
+    finding = found(RULE, traced(replace(summary, stragglers=report)))
+    assert "different rank" not in finding.title
+    assert finding.evidence[0] == text
+    assert advice in finding.advice[0].text
+
+
 def test_one_rank_of_several_names_nobody(tmp_path: Path) -> None:
     folder = write_job(build(world=4), tmp_path)
     assert "traces of all ranks" in skipped(RULE, traced(analyse_job(folder / "rank-1.json")))
