@@ -61,7 +61,7 @@ def run(options: Profile) -> int:
         shown = _show(layout, 1, state, options)
     _show_out_of_memory(layout, options)
     if not shown:
-        reason, fix = _missing(layout, state, options.command or [])
+        reason, fix = _missing(layout, state, options.command or [], code=code)
         err().print(f"no trace: {reason}\n  fix: {fix}", style="yellow", soft_wrap=True)
         return code or ExitCode.ENVIRONMENT
     return code
@@ -255,8 +255,8 @@ def _ranks(numbers: Sequence[int]) -> str:
     return f"rank {', '.join(str(number) for number in numbers[:16])}{more}"
 
 
-def _missing(layout: ProfileLayout, state: WindowState, command: Sequence[str]) -> tuple[str, str]:
-    """(reason, what to do) where no rank wrote a trace."""
+def _missing(layout: ProfileLayout, state: WindowState, command: Sequence[str], *, code: int = 0) -> tuple[str, str]:
+    """(reason, what to do) where no rank wrote a trace. code: the job's own, 0 where it is not known."""
     if state.written:
         return (
             f"the window passed, and nsys left no report in {layout.traces(1)}",
@@ -264,6 +264,8 @@ def _missing(layout: ProfileLayout, state: WindowState, command: Sequence[str]) 
         )
     if state.reports:
         reasons = dict.fromkeys(f"rank {r.rank}: {r.reason}" for r in state.reports)
+        if code and all(r.status in ("open", "ended") for r in state.reports):
+            return "; ".join(list(reasons)[:4]), f"see why the job itself failed (exit code {code})"
         return "; ".join(list(reasons)[:4]), _FIXES[state.reports[0].status]
     if layout.ranks():
         return (
@@ -274,10 +276,11 @@ def _missing(layout: ProfileLayout, state: WindowState, command: Sequence[str]) 
 
 
 _FIXES = {
-    "open": "check how the job itself ended",
+    "open": "check how the job itself ended, and what its ranks said on stderr",
     "ended": "start the window earlier with --wait N, or profile fewer steps with --steps N",
     "stepped_back": "choose steps that the job does not profile itself, with --wait N",
-    "missed": "the output folder reaches this host late: choose one on a faster file system, or --wait N",
+    "missed": "ranks must make the same number of optimizer steps, and see the output folder without delay: another "
+    "--step-optimizer, another folder, or --wait N",
     "failed": "fix the cause and run again",
 }
 """By what happened to a window."""

@@ -139,7 +139,7 @@ def utilisation(
 def _no_name(events: Events) -> str:
     if events.is_device.any():
         return "the trace names no device"
-    return "no device in this trace, and what a CPU could do at most is not known"
+    return "no device in this trace, and the peak of a CPU is unknown"
 
 
 def _impossible(mfu: float | None, hfu: float | None) -> str | None:

@@ -76,6 +76,9 @@ OUTLIER = Threshold(
     value=OUTLIER_MADS, unit="MAD over steps", source="with normal noise one step in 1e9 exceeds 6 sigma"
 )
 
+MIN_STAKE = 0.05
+"""Of the window: a late rank that costs less is a warning."""
+
 _CAUSE_ADVICE = {
     "launch-bound": "its host launches late: check this host's CPU (other jobs, governor, pinning, Python work)",
     "more compute": "it computes longer: rebalance data or shards, or check for a slower (throttled) device",
@@ -265,15 +268,16 @@ def _named(job: TraceEvidence, each: Straggler, window_ns: float) -> Finding:
     if each.kind == "chronic" and host is not None and len({p.facts.host for p in job.summary.ranks}) > 1:
         advice.append(Advice(text=f"if it is late in every run without a known cause, exclude {host} from the job"))
     advice.append(Advice(text="a faster network does not help: this time is waiting, not transfer"))
+    stake = min(1.0, each.saved_ns / window_ns) if window_ns else None
     return Finding(
-        severity="problem",
+        severity="warning" if stake is not None and stake < MIN_STAKE else "problem",
         title=f"{place} is a straggler: the others wait for it ({each.cause})",
         evidence=(
             f"{each.kind}: {each.evidence}",
             f"matching the second-slowest rank would save up to {format_duration(each.saved_ns)} of this capture's "
             f"{format_duration(window_ns)}",
         ),
-        stake_fraction=min(1.0, each.saved_ns / window_ns) if window_ns else None,
+        stake_fraction=stake,
         confidence=each.confidence,
         advice=tuple(advice),
         subject=f"rank {each.rank}",

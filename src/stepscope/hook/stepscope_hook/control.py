@@ -59,6 +59,10 @@ class Control:
                 json.dump(head, file)
             os.replace(temporary, self.path(name))
         except (OSError, ValueError) as error:
+            try:
+                os.remove(temporary)
+            except OSError:
+                pass  # it was never made
             return "{}: {}".format(self.path(name), error)
         return None
 

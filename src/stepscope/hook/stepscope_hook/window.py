@@ -47,13 +47,13 @@ class Window:
 
         self.first = count + self.request["warmup"]
         if self.late > 0:
-            return self.report("missed", "this rank saw the window {} steps after its first step".format(self.late))
+            return self.report("missed", "this rank was {} steps past the window's first step".format(self.late))
         if torch.autograd._profiler_enabled():
             return self.report("stepped_back", "the job's own profiler runs at step {}".format(count))
         if self.request.get("tool") == "nsys":
             return self.start_nsys(count)
         activities = [torch.profiler.ProfilerActivity.CPU]
-        self.report("open", "the rank ended inside the window")
+        self.report("open", "the rank ended inside the window, or could not write here")
         self.facts = model_facts(self.optimizer)  # takes up to a second: before the profiler runs
         accelerated = [name for name in ("CUDA", "XPU", "HPU", "MTIA") if self.has(torch, name)]
         activities += [getattr(torch.profiler.ProfilerActivity, name) for name in accelerated]
@@ -94,7 +94,7 @@ class Window:
         if not torch.cuda.is_available():
             return self.report("failed", "nsys records GPU work, and this torch sees no GPU")
         self.nsys = True
-        self.report("open", "the rank ended inside the window")
+        self.report("open", "the rank ended inside the window, or could not write here")
         if self.request["warmup"] == 0:
             self.record(count)
         return True
@@ -233,7 +233,7 @@ class Window:
                     shutil.copyfileobj(source, target, 1 << 20)
             os.replace(packed, final)
         finally:
-            for path in (plain, packed):
+            for path in (plain, plain + ".tmp", packed):  # torch leaves its own .tmp on a full disk
                 if os.path.exists(path):
                     os.remove(path)
         return final, os.path.getsize(final)
