@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from stepscope.core.units import format_percent
-from stepscope.core.words import counted
+from stepscope.core.words import counted, listed
 from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.results.evidence import TraceEvidence
 
@@ -22,6 +23,11 @@ IN_FULL = 4
 """Findings of one rule that a reader gets in full."""
 
 _LINES = 12
+
+_A_TIME = re.compile(r",? *\d{4}-\d\d-\d\d\S*|(: )[\w./-]*\d[\w./-]*: ")
+"""What a subject has of its day, or of its numbered run folder: ``results: 8 ranks, 2025-05-04``, ``mlp: night-3: ddp``."""
+
+_NUMBER = re.compile(r"\d[\d.,]*")
 
 
 def outcome_of(said: Said) -> Outcome:
@@ -80,7 +86,7 @@ def each_job(jobs: Sequence[TraceEvidence], look: Callable[[TraceEvidence], Said
 
 def folded(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """``findings`` of one rule, largest stake first; from the fifth on as lines of one finding without a stake."""
-    ranked = sorted(findings, key=lambda finding: -(finding.stake_fraction or 0.0))
+    ranked = sorted(_over_time(findings), key=lambda finding: -(finding.stake_fraction or 0.0))
     rest = ranked[IN_FULL:]
     if len(rest) < 2:
         return tuple(ranked)
@@ -101,6 +107,28 @@ def folded(findings: Iterable[Finding]) -> tuple[Finding, ...]:
         at_ns=None,
     )
     return (*ranked[:IN_FULL], others)
+
+
+def _over_time(findings: Iterable[Finding]) -> list[Finding]:
+    """``findings`` with those of one kind of run on several days, or in several numbered run folders, as one: the one with
+    most at stake, and which others have the same."""
+    alike: dict[object, list[Finding]] = {}
+    for finding in findings:
+        kind = _A_TIME.sub(r"\1", finding.subject or "")
+        same = (finding.rule, kind, _NUMBER.sub("#", finding.title), tuple(a.text for a in finding.advice))
+        alike.setdefault(same if kind != finding.subject else id(finding), []).append(finding)
+    told = []
+    for same_kind in alike.values():
+        first = max(same_kind, key=lambda finding: finding.stake_fraction or 0.0)
+        others = [f.subject or "" for f in same_kind if f is not first]
+        if others:
+            first = replace(
+                first,
+                evidence=(*first.evidence, f"the same on {counted(len(others), 'other run')}: {listed(others)}"),
+                wrong_runs=tuple(dict.fromkeys(run_id for f in same_kind for run_id in f.wrong_runs)),
+            )
+        told.append(first)
+    return told
 
 
 def _worst(found: Sequence[tuple[str, tuple[Finding, ...]]]) -> tuple[str, tuple[Finding, ...]]:
