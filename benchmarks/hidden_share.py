@@ -1,6 +1,6 @@
 """Communication hidden under the backward pass: what `stepscope profile` reports against the truth on an emulated network.
 
-    python -m benchmarks.hidden_share [--network 400mbit] [--steps 3]
+    python -m benchmarks.hidden_share [--network 400mbit] [--steps 3] [--fifo]
 
 Two gloo ranks on two hosts. Layers sleep, so that computation takes no core; gradients are of known size and the link of
 known rate. The job keeps accounts that stepscope does not see:
@@ -36,8 +36,6 @@ from stepscope.stats import spans
 
 BAR = 2.0
 LAYERS, WIDTH, FORWARD_MS, BACKWARD_MS = 8, 1024, 10.0, 60.0
-FIRST_BUCKET_BYTES = 1 << 20
-"""DDP closes its first bucket at 1 MiB, whatever bucket_cap_mb says."""
 
 JOB = """
 import contextlib, json, os, sys, time
@@ -47,7 +45,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 from sleeping import Layer
 
-how, cap, marked, out, layers, width, forward_ms, backward_ms = json.loads(sys.argv[1])
+how, cap, marked, fifo, out, layers, width, forward_ms, backward_ms = json.loads(sys.argv[1])
+if fifo:
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
 torch.set_num_threads(1)
 torch.manual_seed(0)
 dist.init_process_group("gloo")
@@ -125,6 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--network", default="400mbit")
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--fifo", action="store_true", help="ranks run before all other work of the machine (root)")
     parser.add_argument("--keep", type=Path, help="leave traces and accounts here")
     asked = parser.parse_args([] if arguments is None else arguments)
     heading(f"hidden communication: profiled against planted, 2 gloo ranks at {asked.network} (bar: {BAR:.0f} points)")
@@ -136,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, how, cap, marked in CASES:
         with tempfile.TemporaryDirectory() as folder:
             root = asked.keep / name.replace(" ", "_") if asked.keep else Path(folder)
-            document, accounts = _profiled(root, asked.network, asked.steps, (how, cap, marked))
+            document, accounts = _profiled(root, asked.network, asked.steps, (how, cap, marked, asked.fifo))
         for account, points in _report(name, how, document, accounts, parse_network(asked.network), cap).items():
             apart[account] = max(apart.get(account, 0.0), points)
     for account, points in apart.items():
@@ -144,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _profiled(
-    root: Path, network: str, steps: int, job: tuple[str, int, bool]
+    root: Path, network: str, steps: int, job: tuple[str, int, bool, bool]
 ) -> tuple[Mapping[str, Any], Mapping[int, list[dict[str, Any]]]]:
     """`trace --json` of the window, and every rank's accounts by step."""
     root.mkdir(parents=True, exist_ok=True)
@@ -228,13 +229,14 @@ def _by_plan(
 
 
 def _buckets(cap_mib: int) -> Iterator[tuple[int, int]]:
-    """Of each bucket: place of its last gradient in the order in which they come, bytes."""
-    held, limit = 0, min(FIRST_BUCKET_BYTES, cap_mib << 20)
+    """Of each bucket: place of its last gradient in the order in which they come, bytes. A cap that is given holds for
+    the first bucket too."""
+    held = 0
     for place in range(LAYERS):
         held += 4 * WIDTH**2
-        if held >= limit or place == LAYERS - 1:
+        if held >= cap_mib << 20 or place == LAYERS - 1:
             yield place, held
-            held, limit = 0, cap_mib << 20
+            held = 0
 
 
 if __name__ == "__main__":

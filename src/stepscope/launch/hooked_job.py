@@ -173,7 +173,9 @@ def wake(layout: ProfileLayout, request: WindowRequest) -> int:
     number = 1 + max((int(p.stem.split("-")[1]) for p in layout.control.glob("request-*.json")), default=0)
     if read_if_there(layout.record, ProfileRecord) is None:
         raise UsageError(
-            f"{layout.root} is not the folder of a job that stepscope started", why="it has no profile.json"
+            f"{layout.root} is not the folder of a job that stepscope started",
+            why="it has no profile.json",
+            fix="name the folder of `stepscope run -o RUN`, which that command prints as the job starts",
         )
     record = read_record(layout.record, ProfileRecord)
     number += record.first is not None and number == 1
