@@ -88,9 +88,9 @@ def test_steps_begin_where_wait_says(stepscope: Cli, tmp_path: Path, environment
     [
         ("raises", 1, "the job ended after 1 of 3 profiled steps"),
         ("killed", 137, "the rank ended inside the window"),
-        ("own profiler", 3, "the job started its own profiler"),
-        ("profiled from the start", 3, "the job's own profiler runs at step 9"),
-        ("no step", 3, "no optimizer of torch.optim made a step"),
+        ("own profiler", 0, "the job started its own profiler"),
+        ("profiled from the start", 0, "the job's own profiler runs at step 9"),
+        ("no step", 0, "no optimizer of torch.optim made a step"),
     ],
 )
 def test_a_job_that_cannot_be_profiled_ends_as_without_us(
@@ -99,7 +99,7 @@ def test_a_job_that_cannot_be_profiled_ends_as_without_us(
     done = stepscope("profile", "--wait", "9", "-o", str(tmp_path / "p"), "--", PYTHON, str(JOB), mode, **environment)
     assert done.code == code, done.err
     assert said in done.err
-    assert ("trained" in done.out) == (code == 3)
+    assert ("trained" in done.out) == (code == 0)
     assert "stepscope_hook" not in done.err  # no traceback of ours
 
 
@@ -136,7 +136,7 @@ def test_steps_are_those_of_the_first_optimizer_and_of_another_where_asked(
         *["profile", "--step-optimizer", "3", "-o", str(tmp_path / "3"), "--", PYTHON, str(JOB), "two optimizers"],
         **environment,
     )
-    assert missing.code == 3
+    assert (missing.code, "no trace: " in missing.err) == (0, True)
 
 
 def test_steps_of_a_fork_do_not_count(stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]) -> None:
@@ -180,7 +180,7 @@ def test_a_hook_that_reaches_no_rank_says_what_to_do(
     stepscope: Cli, tmp_path: Path, command: list[str], said: str
 ) -> None:
     done = stepscope("profile", "-o", str(tmp_path / "p"), "--", *command)
-    assert done.code in (1, 3)  # with -I the stand-in for torch is not found either
+    assert done.code in (0, 1)  # with -I the stand-in for torch is not found
     assert said in done.err
     assert "fix: " in done.err
 
@@ -211,7 +211,7 @@ def test_a_window_whose_folder_cannot_be_written_is_reported_and_the_job_goes_on
                f"runpy.run_path({str(JOB)!r}, run_name='__main__')"]  # fmt: skip
     done = stepscope("profile", "-o", str(out), "--", *blocked, **environment)
     assert "trained 40 steps" in done.out
-    assert done.code == 3
+    assert done.code == 0, "the job's own"
     assert "the trace cannot be written" in done.err
 
 
@@ -279,7 +279,7 @@ def test_nsys_is_refused_where_it_cannot_record(stepscope: Cli, tmp_path: Path, 
     (tmp_path / "nsys").symlink_to(Path(__file__).parent / "fake_nsys.py")
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     done = stepscope(*line, **environment, PATH=path)
-    assert (done.code, "this torch sees no GPU" in done.err) == (3, True), done.err
+    assert (done.code, "this torch sees no GPU" in done.err) == (0, True), done.err
     assert "trained 40 steps" in done.out
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.command import require_only
 from stepscope.cli.console import err, out, typed
 from stepscope.cli.ranges import parse_ranges
-from stepscope.core.errors import DataError, ExitCode, StepscopeError, UsageError
+from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.units import format_bytes
 from stepscope.core.words import counted
 from stepscope.launch import hooked_job
@@ -63,7 +63,6 @@ def run(options: Profile) -> int:
     if not shown:
         reason, fix = _missing(layout, state, options.command or [], code=code)
         err().print(f"no trace: {reason}\n  fix: {fix}", style="yellow", soft_wrap=True)
-        return code or ExitCode.ENVIRONMENT
     return code
 
 

@@ -561,10 +561,12 @@ def test_utilisation_shows_what_was_reached_and_of_which_peak() -> None:
     assert "FLOP as given; peak: datasheet" in table.footnotes
 
 
-def test_an_unknown_utilisation_is_its_reason_and_no_zero() -> None:
+def test_without_a_peak_the_rate_and_the_reason_are_shown_and_no_zero() -> None:
     unknown = _used(0, mfu=None, peak_flops_per_s=None, unavailable="peak unknown: 'X' is not in the table")
     table = _table("utilisation", _summary(_pass(0, utilisation=unknown)))
-    assert table.rows == ()
+    assert [(row.values[0].raw, row.values[1].raw) for row in table.rows] == [(0, "median")]
+    assert _cell(table, "rate").raw == pytest.approx(4e14)
+    assert [_cell(table, key).raw for key in ("mfu", "hfu", "peak")] == [None, None, None]
     assert table.notes == ("peak unknown: 'X' is not in the table",)
 
 
