@@ -12,7 +12,8 @@ the model or if the update runs one kernel per tensor.
 
 Known problems
 --------------
-Gradient clipping and loss scaling are part of the phase.
+Gradient clipping and loss scaling are part of the phase. So are ZeRO-1's broadcasts of updated parameters: how its time
+splits is seen in traces.
 
 References
 ----------
@@ -38,6 +39,9 @@ MIN_SHARE = Threshold(
     source="accumulation over 2 micro-steps then recovers 10%, the limit of other rules",
 )
 
+SENDS_INSIDE = frozenset({"zero1"})
+"""Strategies whose plan has collectives in the phase of the optimizer."""
+
 
 def check(evidence: Evidence) -> Said:
     return over_share(evidence, "optimizer", MIN_SHARE.value, _finding, spent="of the step")
@@ -54,6 +58,12 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     ]
     if spec.clip is not None:
         said.append(f"this includes clipping to a norm of {spec.clip:g}")
+    title = f"{format_percent(share)} of the step is the optimizer update"
+    if sends := spec.strategy in SENDS_INSIDE and cell.world_size > 1:
+        title += " and the broadcasts of new parameters"
+        said.append(
+            f"{spec.strategy} sends the updated parameters in this phase: how much of it is transfer, traces show"
+        )
     advice = [
         Advice(
             text="update less often: accumulate gradients over several micro-steps (the global batch grows with it)",
@@ -65,7 +75,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
             ),
         )
     ]
-    if spec.device == "cuda":
+    if spec.device == "cuda" and not sends:
         advice.append(
             Advice(text=f"use one kernel for all tensors: torch.optim.{_name(spec.optimizer)}(..., fused=True)")
         )
@@ -79,7 +89,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         )
     return Finding(
         severity="warning",
-        title=f"{format_percent(share)} of the step is the optimizer update",
+        title=title,
         evidence=(*said, *others(ranked, lambda each: f"({format_percent(each.share('optimizer'))})")),
         stake_fraction=share,
         confidence=f"{measured(cell)}; the gain depends on the remedy",

@@ -28,3 +28,10 @@ def test_a_short_update_is_quiet() -> None:
 def test_a_fifth_of_the_step_decides(ms: float, fires: bool) -> None:
     """95 ms beside it: the limit lies at 23.75 ms."""
     assert isinstance(RULE.check(bench(made("c", phases={"optimizer": ms}, jitter=0))), tuple) is fires
+
+
+def test_the_update_of_zero1_holds_its_broadcasts() -> None:
+    (found,) = RULE.check(bench(made("c", phases={"optimizer": 50.0}, world_size=4, strategy="zero1")))
+    assert found.title.endswith("is the optimizer update and the broadcasts of new parameters")
+    assert "zero1 sends the updated parameters in this phase: how much of it is transfer, traces show" in found.evidence
+    assert not any("shard the update" in each.text for each in found.advice)
