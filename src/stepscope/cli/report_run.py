@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,7 +105,7 @@ def _write(
         merged = merged_files(evidence, folder)
         path = write_page(
             folder / "report.html",
-            title=options.title or _title(evidence),
+            title=options.title or _title(options.paths),
             evidence=evidence,
             diagnosis=diagnosis,
             made_by=typed(),
@@ -127,8 +127,9 @@ def default_folder(evidence: Evidence) -> Path:
     return Path("stepscope-report") / name.split(".")[0]
 
 
-def _title(evidence: Evidence) -> str:
-    names = list(dict.fromkeys(source.path.resolve().name for source in evidence.sources))
+def _title(paths: Sequence[Path]) -> str:
+    """What was asked for, by name."""
+    names = list(dict.fromkeys(path.resolve().name for path in paths))
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
