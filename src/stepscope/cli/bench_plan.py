@@ -11,6 +11,7 @@ from stepscope.cli.console import out, print_document
 from stepscope.config.network import parse_network
 from stepscope.config.overrides import Override, Shortcut
 from stepscope.config.yaml_loader import Document
+from stepscope.core.grouping import grouped
 from stepscope.core.units import format_bytes, format_count, format_duration
 from stepscope.core.words import counted
 from stepscope.matrix.expand import PlannedCell
@@ -143,13 +144,11 @@ def _held(plan: MemoryPlan) -> str:
 
 def _sent(cell: PlannedCell) -> str:
     """``forward 5 all_gather 4.25 MB (blocking), backward ...``: the collectives of a step by phase."""
-    calls: dict[tuple[str, str, str, bool], list[int]] = {}
-    for op in cell.comm_plan:
-        calls.setdefault((op.phase, op.op, op.group, op.blocking), []).append(op.size_bytes)
+    calls = grouped(cell.comm_plan, lambda op: (op.phase, op.op, op.group, op.blocking))
     return ", ".join(
-        f"{phase} {len(sizes)} {name}{'' if group == 'dp' else f' on {group}'} {format_bytes(sum(sizes))}"
-        f"{' (blocking)' if blocking else ''}"
-        for (phase, name, group, blocking), sizes in calls.items()
+        f"{phase} {len(ops)} {name}{'' if group == 'dp' else f' on {group}'}"
+        f" {format_bytes(sum(op.size_bytes for op in ops))}{' (blocking)' if blocking else ''}"
+        for (phase, name, group, blocking), ops in calls.items()
     )
 
 

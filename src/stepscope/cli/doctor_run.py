@@ -14,6 +14,7 @@ from rich.text import Text
 from stepscope.cli.blocks import print_block
 from stepscope.cli.console import err, out, print_document
 from stepscope.core.errors import CheckFailed, Unavailable, UsageError
+from stepscope.core.grouping import grouped
 from stepscope.core.words import plural
 from stepscope.environment.collect import collect
 from stepscope.environment.document import doctor_document
@@ -113,7 +114,9 @@ def show_verdicts(console: Console, verdicts: Sequence[CheckVerdict]) -> None:
         grid.add_row(_mark(outcome.status.value), Text(verdict.title), Text(outcome.message))
         if outcome.fix:
             grid.add_row(Text(""), Text(""), Text(f"fix: {outcome.fix}", style="italic"))
-    for reason, titles in _skipped(verdicts).items():
+    skipped = grouped((v for v in verdicts if v.outcome.status == "skip"), lambda verdict: verdict.outcome.message)
+    for reason, same in skipped.items():
+        titles = [verdict.title for verdict in same]
         alone = len(titles) == 1
         title = titles[0] if alone else f"{len(titles)} checks"
         text = reason if alone else f"{reason} ({', '.join(titles)})"
@@ -123,12 +126,3 @@ def show_verdicts(console: Console, verdicts: Sequence[CheckVerdict]) -> None:
 
 def _mark(status: str) -> Text:
     return Text(f"  {status.upper()}", style=_STYLES[status])
-
-
-def _skipped(verdicts: Sequence[CheckVerdict]) -> dict[str, list[str]]:
-    """Reason -> titles of the checks that were skipped for it."""
-    groups: dict[str, list[str]] = {}
-    for verdict in verdicts:
-        if verdict.outcome.status == "skip":
-            groups.setdefault(verdict.outcome.message, []).append(verdict.title)
-    return groups

@@ -12,6 +12,7 @@ from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_findings, print_read, print_verdict
 from stepscope.core.errors import UsageError
+from stepscope.core.grouping import grouped
 from stepscope.core.pool import get_ready, side_by_side, usable_cores
 from stepscope.core.words import counted
 
@@ -144,9 +145,6 @@ def _say(evidence: Evidence, diagnosis: Diagnosis, folder: Path, files: tuple[Pa
         console.print(f"and {counted(more, 'finding')} more", style="dim")
     print_read(evidence, most=SHOWN_FILES, rest="the report lists them")
     console.print()
-    kinds: dict[str, list[Path]] = {}
-    for path in files:
-        kinds.setdefault(path.suffix.lstrip("."), []).append(path)
-    for kind, paths in kinds.items():
+    for kind, paths in grouped(files, lambda path: path.suffix.lstrip(".")).items():
         what = str(paths[0]) if len(paths) == 1 else f"{folder} ({counted(len(paths), 'file')})"
         console.print(f"{kind:>5}  {what}", soft_wrap=True, markup=False)

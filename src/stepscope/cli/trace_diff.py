@@ -14,12 +14,13 @@ from stepscope.cli.console import out, print_document
 from stepscope.cli.findings import say_not_checked
 from stepscope.cli.ranges import parse_ranges
 from stepscope.core.errors import DataError, UsageError
+from stepscope.core.grouping import ranges
 from stepscope.core.places import telling_names
 from stepscope.core.words import counted
 from stepscope.report import diff_document
 from stepscope.report.render import terminal
 from stepscope.report.views import trace_diff
-from stepscope.results.differences import ranges, trace_conditions
+from stepscope.results.differences import trace_conditions
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.trace import Trace

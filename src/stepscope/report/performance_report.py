@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope import __version__
+from stepscope.core.grouping import grouped
 from stepscope.core.units import format_percent
 from stepscope.records.finding import Advice, Diagnosis, Finding, Skipped
 from stepscope.report import files_found
@@ -112,12 +113,9 @@ def _runs(evidence: Evidence, drop_epochs: int) -> str:
 def _skipped(skipped: Sequence[Skipped]) -> str:
     if not skipped:
         return ""
-    by_reason: dict[tuple[str, str | None], list[str]] = {}
-    for each in skipped:
-        by_reason.setdefault((each.reason, each.command), []).append(each.rule)
     lines = [_heading("Skipped checks")]
-    for (reason, command), rules in by_reason.items():
-        lines.append(paragraph(f"{', '.join(rules)}: {reason}", indent="  ", first="- "))
+    for (reason, command), same in grouped(skipped, lambda each: (each.reason, each.command)).items():
+        lines.append(paragraph(f"{', '.join(each.rule for each in same)}: {reason}", indent="  ", first="- "))
         if command:
             lines.append(f"  $ {_command(command)}")
     return "\n".join([*lines, ""])

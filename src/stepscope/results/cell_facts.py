@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.dataclass import dataclass
+from stepscope.core.grouping import grouped
 from stepscope.core.words import counted, listed
 from stepscope.stats.measured import common_steps
 from stepscope.stats.order import median
@@ -85,10 +86,7 @@ def exposed(cell: CellResult) -> Exposed | None:
 
 def by_model(cells: Iterable[TimedCell]) -> tuple[list[TimedCell], ...]:
     """Cells that train the same model on the same data, whatever the precision and accumulation."""
-    groups: dict[tuple[str | None, str | None], list[TimedCell]] = {}
-    for each in cells:
-        groups.setdefault((each.cell.run.model, each.cell.run.dataset), []).append(each)
-    return tuple(groups.values())
+    return tuple(grouped(cells, lambda each: (each.cell.run.model, each.cell.run.dataset)).values())
 
 
 def others(cells: Sequence[TimedCell], say: Callable[[TimedCell], str], *, at_most: int = 3) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult
 from stepscope.records.comm import CommRow
 from stepscope.records.timeline import BucketChoice, Timeline
+from stepscope.results.comm_labels import cells_of
 from stepscope.results.evidence import Evidence
 
 _NOWHERE = Machine(hosts=(), cpu_model=None, usable_cores=None, gpus=(), torch_version=None, backend_version=None)
@@ -83,10 +84,8 @@ def _fitted(rows: tuple[CommRow, ...], machine: Machine) -> CommCosts | None:
     """All rows together, which prefers the usual way of a call; then sweeps that this hid behind one with too few sizes."""
     fits = list(_fits(rows, machine))
     known = {(fit.op, fit.world_size, fit.backend, fit.network) for fit in fits}
-    sweeps: dict[str, list[CommRow]] = {}
-    for row in rows:
-        if row.kind == "collective" and (row.op, row.world_size, row.backend, row.network) not in known:
-            sweeps.setdefault(row.cell_id, []).append(row)
+    hidden = (row for row in rows if (row.op, row.world_size, row.backend, row.network) not in known)
+    sweeps = cells_of(hidden, "collective")
     fits += [fit for sweep in sweeps.values() for fit in _fits(sweep, machine)]
     if not fits:
         return None

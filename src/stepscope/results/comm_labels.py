@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from stepscope.core.grouping import grouped
 from stepscope.core.words import counted
 from stepscope.records.comm import CommRow
 from stepscope.results.labels import status_label
@@ -106,11 +107,7 @@ def sweeps(rows: Iterable[CommRow]) -> dict[tuple[str, ...], list[CommRow]]:
     """
     rows = list(rows)
     origin = origins(rows)
-    found: dict[tuple[str, ...], list[CommRow]] = {}
-    for row in rows:
-        key = identity(row) if origin is None else (*identity(row), origin(row))
-        found.setdefault(key, []).append(row)
-    return found
+    return grouped(rows, lambda row: identity(row) if origin is None else (*identity(row), origin(row)))
 
 
 def sweep_names(among: Sequence[CommRow], *, always_ranks: bool = True) -> Callable[[CommRow], str]:
@@ -118,12 +115,9 @@ def sweep_names(among: Sequence[CommRow], *, always_ranks: bool = True) -> Calla
 
     always_ranks: the number of ranks is said even where it is the same throughout.
     """
-    by_op: dict[str, list[CommRow]] = {}
-    for row in among:
-        by_op.setdefault(op_label(row), []).append(row)
     needed = {
         op: [part for part in _PARTS if (always_ranks and part is ranks_label) or len({part(row) for row in rows}) > 1]
-        for op, rows in by_op.items()
+        for op, rows in grouped(among, op_label).items()
     }
     if (origin := origins(among)) is not None:
         needed = {op: [*names, origin] for op, names in needed.items()}
@@ -132,11 +126,7 @@ def sweep_names(among: Sequence[CommRow], *, always_ranks: bool = True) -> Calla
 
 def cells_of(rows: Iterable[CommRow], kind: str) -> dict[str, list[CommRow]]:
     """Rows of one kind by cell."""
-    found: dict[str, list[CommRow]] = {}
-    for row in rows:
-        if row.kind == kind:
-            found.setdefault(row.cell_id, []).append(row)
-    return found
+    return grouped((row for row in rows if row.kind == kind), lambda row: row.cell_id)
 
 
 def size_of(row: CommRow) -> int | None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.config.network import hosts_of
 from stepscope.core.errors import DataError
+from stepscope.core.grouping import grouped
 from stepscope.core.words import counted
 from stepscope.records import codec
 from stepscope.records.cell_result import RankCommSamples
@@ -159,12 +160,8 @@ def _rank_hosts(cell: CommSpec, ranks: _Ranks) -> tuple[str, ...]:
 
 def _by_size(ranks: Sequence[RankCommSamples]) -> list[list[tuple[int, CommSample]]]:
     """(rank, sample) of the ranks that measured the same thing, in the order in which it was measured."""
-    groups: dict[tuple[object, ...], list[tuple[int, CommSample]]] = {}
-    for one in ranks:
-        for sample in one.samples:
-            key = (sample.asked_bytes, sample.peer, sample.bidirectional, sample.label)
-            groups.setdefault(key, []).append((one.header.rank, sample))
-    return list(groups.values())
+    samples = ((one.header.rank, sample) for one in ranks for sample in one.samples)
+    return list(grouped(samples, lambda s: (s[1].asked_bytes, s[1].peer, s[1].bidirectional, s[1].label)).values())
 
 
 def _size_row(base: CommRow, cell: CommSpec, group: list[tuple[int, CommSample]], link: Link | None) -> CommRow | None:

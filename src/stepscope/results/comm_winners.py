@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stepscope.core.grouping import grouped
 from stepscope.records.comm import CommRow
 from stepscope.results.comm_labels import sweeps
 
@@ -36,10 +37,7 @@ class Winner:
 def winners(rows: Sequence[CommRow]) -> tuple[Winner, ...]:
     """One for each size that at least two settings of the environment were measured at; sizes in their order."""
     measured = [r for r in rows if r.kind == "collective" and r.status == "ok" and r.time_ns_median is not None]
-    alike: dict[tuple[object, ...], list[CommRow]] = {}
-    for sweep in sweeps(measured).values():
-        for row in sweep:
-            alike.setdefault(_same_but_env(row), []).append(row)
+    alike = grouped((row for sweep in sweeps(measured).values() for row in sweep), _same_but_env)
     return tuple(_winner(group) for group in alike.values() if len({tuple(sorted(r.env.items())) for r in group}) > 1)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.core.grouping import grouped
 from stepscope.core.units import format_size
 from stepscope.records.comm import CommRow
 from stepscope.records.comparison import ComparedFigure, Comparison, Replicates
-from stepscope.records.trace_budget import Parts
 from stepscope.records.training import Measured, Scaling, TrainingRun
 from stepscope.results.comm_pairs import SweepPair, sweep_pairs
 from stepscope.results.compared_figure import figure
@@ -278,15 +278,12 @@ def _trace_figures(before: TraceEvidence, after: TraceEvidence, side: str) -> It
 
 def _steps_of(trace: TraceEvidence) -> Mapping[str, list[float]]:
     """Per traced step the slowest rank's figures, ns; empty without steps that a rank recorded."""
-    steps: dict[int, list[Parts]] = {}
-    for rank in trace.summary.ranks:
-        for step in rank.steps:
-            steps.setdefault(step.step, []).append(step.parts)
+    steps = grouped((step for rank in trace.summary.ranks for step in rank.steps), lambda step: step.step)
     if not steps:
         return {}
     of = {
-        "trace_step_ns": lambda p: p.window_ns,
-        "trace_exposed_comm_ns": lambda p: p.exposed_comm_ns,
-        "trace_idle_ns": lambda p: p.idle_ns,
+        "trace_step_ns": lambda step: step.parts.window_ns,
+        "trace_exposed_comm_ns": lambda step: step.parts.exposed_comm_ns,
+        "trace_idle_ns": lambda step: step.parts.idle_ns,
     }
     return {key: [float(max(map(get, steps[n]))) for n in sorted(steps)] for key, get in of.items()}

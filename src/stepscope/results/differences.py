@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from stepscope.core.grouping import ranges
 from stepscope.records.comm import CommRow
 from stepscope.records.comparison import Difference
 from stepscope.records.environment import EnvironmentRecord
@@ -107,17 +108,6 @@ def _settings(job: TraceSummary) -> Facts:
         "ranks traced": ranges(p.facts.rank for p in job.ranks),
         "backend": None if None in backends else ", ".join(sorted(b for b in backends if b)) or None,
     }
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """``0-7``, ``0, 3-5``."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def _sorted(lists: Iterable[tuple[Where, Sequence[Facts]]]) -> Conditions:

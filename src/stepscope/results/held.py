@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from stepscope.core.dataclass import dataclass
+from stepscope.core.grouping import grouped
 from stepscope.core.units import format_bytes, format_percent
 from stepscope.predict.specs import specs_of
 from stepscope.records.plan import MemoryPlan
@@ -72,11 +73,8 @@ def _group(each: Held) -> tuple[object, ...]:
 
 def conclusions(found: Sequence[Held]) -> tuple[str, ...]:
     """For each group what holding less costs: against the cell that holds most."""
-    groups: dict[tuple[object, ...], list[Held]] = defaultdict(list)
-    for each in found:
-        groups[_group(each)].append(each)
     texts = []
-    for group in _by_strategy(groups.values()):
+    for group in _by_strategy(grouped(found, _group).values()):
         known = sorted(((each.total, each) for each in group if each.total is not None), key=lambda pair: -pair[0])
         texts += [_against(*known[0], *pair) for pair in known[1:]]
     return tuple(texts)
@@ -87,9 +85,8 @@ def _by_strategy(groups: Iterable[list[Held]]) -> Iterator[list[Held]]:
     for group in groups:
         if len({each.cell.spec.activation_checkpointing for each in group}) == 1:
             yield group
-            continue
-        for strategy in dict.fromkeys(each.cell.spec.strategy for each in group):
-            yield [each for each in group if each.cell.spec.strategy == strategy]
+        else:
+            yield from grouped(group, lambda each: each.cell.spec.strategy).values()
 
 
 def _against(most: int, first: Held, bytes_held: int, each: Held) -> str:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from stepscope.core.errors import UsageError
+from stepscope.core.grouping import grouped
 from stepscope.core.words import counted
 from stepscope.records.imported import Stated
 from stepscope.records.training import Scaling, TrainingRun
@@ -66,10 +67,7 @@ def _lacking(runs: Iterable[TrainingRun]) -> dict[str, list[TrainingRun]]:
 
     The kind of scaling matters only where the runs are on different numbers of ranks.
     """
-    groups: dict[str, list[TrainingRun]] = {}
-    for run in runs:
-        if has_results(run):
-            groups.setdefault(run.group, []).append(run)
+    groups = grouped(filter(has_results, runs), lambda run: run.group)
     found: dict[str, list[TrainingRun]] = {}
     for members in groups.values():
         same = len({run.world_size for run in members}) == 1 and members[0].world_size is not None

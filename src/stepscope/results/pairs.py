@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stepscope.core.dataclass import dataclass
+from stepscope.core.grouping import grouped
 from stepscope.core.words import counted
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.data_use import duplicated
@@ -69,10 +70,7 @@ def pairs(evidence: Evidence) -> tuple[Pair, ...]:
 
 def by_group(found: Iterable[Pair]) -> dict[str, list[Pair]]:
     """Pairs of the same model, data and precision together."""
-    groups: dict[str, list[Pair]] = {}
-    for pair in found:
-        groups.setdefault(pair.row.group, []).append(pair)
-    return groups
+    return grouped(found, lambda pair: pair.row.group)
 
 
 def cell_of(evidence: Evidence, run: TrainingRun) -> CellEvidence | None:

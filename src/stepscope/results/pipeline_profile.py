@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from statistics import fmean, median
 
+from stepscope.core.grouping import grouped
 from stepscope.core.units import format_percent
 from stepscope.predict.pipeline import StageTime, balanced_split, meets, simulate
 from stepscope.predict.pipeline_orders import pipeline_orders
@@ -259,10 +260,7 @@ def _needs(span: PipelineSpan, layout: PipelineLayout) -> tuple[str, int, int] |
 
 
 def _by_rank(step: Sequence[PipelineSpan]) -> dict[int, list[PipelineSpan]]:
-    found: defaultdict[int, list[PipelineSpan]] = defaultdict(list)
-    for span in sorted(step, key=lambda s: s.start_ns):
-        found[span.rank].append(span)
-    return found
+    return grouped(sorted(step, key=lambda s: s.start_ns), lambda s: s.rank)
 
 
 def _messages(

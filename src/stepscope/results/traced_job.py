@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.errors import DataError, Unavailable, UsageError
+from stepscope.core.grouping import grouped
 from stepscope.core.words import listed
 from stepscope.hardware import find
 from stepscope.predict.job import JobCall, MeasuredJob, gradients_between
@@ -166,11 +167,8 @@ def _traced_calls(
 
 
 def _spread(ranks: Sequence[Sequence[RankStep]]) -> tuple[float, int, str]:
-    by_step: dict[int, list[float]] = {}
-    for steps in ranks:
-        for step in steps:
-            by_step.setdefault(step.step, []).append(float(step.length_ns))
-    return deviation_within(list(by_step.values()))
+    by_step = grouped((step for steps in ranks for step in steps), lambda step: step.step)
+    return deviation_within([[float(step.length_ns) for step in same] for same in by_step.values()])
 
 
 def _products(here: RankPass) -> tuple[float | None, str | None]:

@@ -10,6 +10,7 @@ import pytest
 from rich.cells import cell_len
 from tests.trace_builder import Job, build, write_job
 
+from stepscope.core.grouping import ranges
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_budget import Parts, RankBudget
 from stepscope.records.trace_conformance import ConformanceCheck
@@ -30,7 +31,7 @@ from stepscope.records.trace_work import (
 from stepscope.report import trace_sections
 from stepscope.report.render import csv, markdown, terminal
 from stepscope.report.table import Column, Table, Value
-from stepscope.report.views._trace import MANY, NOTHING, PARTIAL, most, rank_set
+from stepscope.report.views._trace import MANY, NOTHING, PARTIAL, most
 from stepscope.report.views.trace_overlap import overlap_efficiency
 from stepscope.traces.job import analyse_job
 from stepscope.traces.rank_pass import Wanted
@@ -167,8 +168,8 @@ def test_a_recorded_reason_is_told_with_the_ranks_it_holds_for(alone: TraceSumma
 
 
 def test_sets_of_ranks_are_named_by_their_ends() -> None:
-    assert rank_set([3, 0, 1, 2, 7]) == "0-3, 7"
-    assert rank_set(range(512)) == "0-511"
+    assert ranges([3, 0, 1, 2, 7]) == "0-3, 7"
+    assert ranges(range(512)) == "0-511"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from stepscope.core.grouping import grouped
 from stepscope.records.comm import CommRow
 from stepscope.report.table import Column, Format, Value, whole
 from stepscope.results.comm_labels import (
@@ -83,9 +84,7 @@ def heading(rows: Sequence[CommRow], *, env: bool = True, op: bool = True) -> He
 
 def in_groups(rows: Iterable[CommRow], head: Head) -> tuple[CommRow, ...]:
     """``rows`` with those of one heading together, in order of first appearance."""
-    blocks: dict[tuple[str, ...], list[CommRow]] = {}
-    for row in rows:
-        blocks.setdefault(tuple(column.value(row).text for column in head), []).append(row)
+    blocks = grouped(rows, lambda row: tuple(column.value(row).text for column in head))
     return tuple(row for block in blocks.values() for row in block)
 
 

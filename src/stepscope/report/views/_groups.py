@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stepscope.core.grouping import grouped
 from stepscope.core.units import format_number, format_percent
 from stepscope.core.words import counted, in_words, listed
 from stepscope.records.training import TrainingRun
@@ -26,7 +27,7 @@ from stepscope.report.vega import (
     words,
 )
 from stepscope.report.views._common import Figures, View
-from stepscope.report.views._runs import FACETS, Quantity, facets, failure, grouped, on_their_machines, parts, quantity
+from stepscope.report.views._runs import FACETS, Quantity, facets, failure, on_their_machines, parts, quantity
 
 MAX_SERIES = 7
 MAX_BARS = 28

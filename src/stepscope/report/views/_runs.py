@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from stepscope.core.grouping import grouped
 from stepscope.core.words import counted
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
 from stepscope.report.names import clean, file_part
@@ -14,7 +15,6 @@ from stepscope.results.figures import epoch_time, timed_epochs
 from stepscope.results.labels import status_label
 
 T = TypeVar("T")
-K = TypeVar("K")
 
 FACETS = ("hardware", "dataset", "model", "strategy", "ranks", "precision", "accumulation", "batch")
 """What tells runs apart, in the order in which names say it."""
@@ -70,14 +70,6 @@ def on_their_machines(runs: Iterable[TrainingRun]) -> tuple[TrainingRun, ...]:
         else run
         for run in found
     )
-
-
-def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Items of equal ``key`` together, in order of first appearance."""
-    found: dict[K, list[T]] = {}
-    for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
 
 
 def parts(items: Sequence[T], most: int) -> list[Sequence[T]]:

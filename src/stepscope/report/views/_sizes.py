@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stepscope.core.grouping import grouped
 from stepscope.core.units import format_number
 from stepscope.core.words import counted
 from stepscope.predict.curve_shape import curve_time_ns
@@ -106,9 +107,7 @@ def size_charts(
     """One chart for each operation and device; more where its sweeps are more than :data:`MAX_LINES`."""
     drawn = [row for row in rows if row.kind == "collective" and row.status == "ok" and row.time_ns and row.size_bytes]
     drawn = [row for row in drawn if row.correct is not False and value(row, row.time_ns or 0.0)]
-    groups: dict[tuple[str, str], list[list[CommRow]]] = {}
-    for sweep in sweeps(drawn).values():
-        groups.setdefault((op_label(sweep[0]), device_label(sweep[0])), []).append(sweep)
+    groups = grouped(sweeps(drawn).values(), lambda sweep: (op_label(sweep[0]), device_label(sweep[0])))
     charts = []
     for (op, device), found in groups.items():
         called = sweep_names([row for sweep in found for row in sweep], always_ranks=False)

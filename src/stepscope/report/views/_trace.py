@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from stepscope.core.grouping import grouped, ranges
 from stepscope.core.units import format_percent
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import RankPass, TraceSummary
@@ -37,36 +38,41 @@ def shared(ns: float, whole: float) -> Value:
     return with_share(ns, ns / whole)
 
 
-def rank_set(ranks: Iterable[int]) -> str:
-    """``0-3, 7``."""
-    parts: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
-
-
 def who(ranks: Collection[int]) -> str:
     """``rank 3``, ``ranks 0-7``."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {rank_set(ranks)}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
 
 
 def gaps(summary: TraceSummary, section: str, has: Callable[[RankPass], bool], *, otherwise: str) -> tuple[str, ...]:
     """One line for each reason why ranks have nothing to show in a section; ``otherwise`` where none is recorded."""
     ranks_by_reason: dict[str, list[int]] = defaultdict(list)
     for each in summary.ranks:
-        if has(each):
-            continue
-        known = next((m.reason for m in each.unavailable if m.section == section), None)
-        instead = each.unread or NOTHING if each.budget is None else PARTIAL if each.partial else otherwise
-        reason = known or instead
-        ranks_by_reason[reason].append(each.facts.rank)
+        if not has(each):
+            known = next((m.reason for m in each.unavailable if m.section == section), None)
+            instead = each.unread or NOTHING if each.budget is None else PARTIAL if each.partial else otherwise
+            ranks_by_reason[known or instead].append(each.facts.rank)
+    return by_ranks(summary, ranks_by_reason)
+
+
+def by_ranks(summary: TraceSummary, ranks_by_text: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
+    """Each text once, with the ranks it holds for unless it holds for all."""
     return tuple(
-        reason if len(ranks) == len(summary.ranks) else f"{who(ranks)}: {reason}"
-        for reason, ranks in ranks_by_reason.items()
+        text if len(ranks) == len(summary.ranks) else f"{who(ranks)}: {text}" for text, ranks in ranks_by_text.items()
     )
+
+
+def over_ranks(rows: Iterable[T], key: Callable[[T], object], time: Callable[[T], float]) -> list[list[T]]:
+    """Rows of several ranks with those about the same thing together, most time first."""
+    return sorted(grouped(rows, key).values(), key=lambda same: -sum(map(time, same)))
+
+
+def time_over_ranks(
+    rows: Iterable[Any], field: str, whole: float, *, worry: tuple[float, float] | None = None
+) -> Value:
+    """Median of a time over the rows of one thing on several ranks, with the share of ``whole`` that all of them take."""
+    rows = list(rows)
+    share = sum(getattr(row, field) for row in rows) / whole if whole else 0.0
+    return with_share(middle(rows, field) or 0.0, share, "plain" if worry is None else judged(share, *worry))
 
 
 def standing_out(rows: Sequence[T], key: Callable[[T], float]) -> Sequence[T]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from stepscope.core.grouping import ranges
 from stepscope.records.comm import CommRow
 from stepscope.report.table import Column, Raw, Table, Value, byte_size, tabled, times, whole
 from stepscope.report.views._comm import gigabytes, microseconds
 from stepscope.report.views._common import View
-from stepscope.report.views._trace import rank_set
 from stepscope.results.slow_pairs import SlowEnd, SlowPair, slow_pairs
 
 MAX_LISTED = 20
@@ -64,7 +64,7 @@ def _name(slow: SlowEnd | SlowPair) -> str:
     if isinstance(slow, SlowPair):
         sender, receiver = slow.peer
         return f"{sender} <-> {receiver}" if slow.bidirectional else f"{sender} -> {receiver}"
-    ranks = rank_set(slow.ranks)
+    ranks = ranges(slow.ranks)
     who = ranks if slow.host is None else f"{ranks} ({slow.host})"
     return {"egress": f"{who} -> any", "ingress": f"any -> {who}", "both": f"{who} <-> any"}[slow.direction]
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from stepscope.core.grouping import grouped
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import clean
 from stepscope.report.views._groups import Comparison, compared, faster
-from stepscope.report.views._runs import facets, grouped
+from stepscope.report.views._runs import facets
 
 
 def _on_machines(runs: Sequence[TrainingRun]) -> Comparison:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stepscope.core.grouping import grouped
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
@@ -12,7 +13,7 @@ from stepscope.report.names import file_part
 from stepscope.report.vega import MAX_LINES, Spec, known
 from stepscope.report.views._common import Figures, View
 from stepscope.report.views._curves import Curve, CurvePoint, Curves, curves_chart
-from stepscope.report.views._runs import facets, grouped, names, parts
+from stepscope.report.views._runs import facets, names, parts
 from stepscope.results.evidence import CellEvidence
 from stepscope.stats.measured import common_steps
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from stepscope.core.grouping import grouped, ranges
 from stepscope.core.words import counted
 from stepscope.records.nccl_debug import NcclChoice, NcclCommunicator, NcclDebug, NcclLink
 from stepscope.report.table import Column, Table, Value, byte_size, said, tabled, unknown, whole
 from stepscope.report.views._common import View
-from stepscope.report.views._trace import rank_set, who
+from stepscope.report.views._trace import who
 
 NICS_SHOWN = 8
 
@@ -47,15 +47,11 @@ def build_links(debug: NcclDebug) -> Table:
     labels = _labels(debug)
     items: list[tuple[str, str, str, list[NcclLink]]] = []
     for i, each in enumerate(debug.communicators):
-        hosts = {r.rank: r.host for r in each.ranks}
-        ways: dict[tuple[str, str, bool | None], list[NcclLink]] = defaultdict(list)
-        for link in each.links:
-            ways[link.transport, _where(link, hosts), link.gdrdma].append(link)
-        ordered = sorted(ways.items(), key=lambda w: (-len(w[1]), w[0][:2]))
+        ordered = sorted(_ways(each).items(), key=lambda way: (-len(way[1]), way[0][:2]))
         items += [(labels[i], transport, where, links) for (transport, where, _), links in ordered]
 
     def nics(item: tuple[str, str, str, list[NcclLink]]) -> str | None:
-        return rank_set({n for link in item[3] for n in (*link.send_nics, *link.receive_nics)}) or None
+        return ranges({n for link in item[3] for n in (*link.send_nics, *link.receive_nics)}) or None
 
     return tabled(
         "nccl_links",
@@ -162,6 +158,12 @@ def _state(each: NcclCommunicator) -> Value:
     return said("opened and closed" if closed else "open", tone="dim")
 
 
+def _ways(each: NcclCommunicator) -> dict[tuple[str, str, bool | None], list[NcclLink]]:
+    """Links by transport, what they connect, and whether the NIC reaches GPU memory."""
+    hosts = {r.rank: r.host for r in each.ranks}
+    return grouped(each.links, lambda link: (link.transport, _where(link, hosts), link.gdrdma))
+
+
 def _where(link: NcclLink, hosts: dict[int, str]) -> str:
     here, there = hosts.get(link.source), hosts.get(link.destination)
     if here is None or there is None:
@@ -208,13 +210,10 @@ def _surroundings(debug: NcclDebug) -> Iterator[str]:
         yield f"network plugin: {', '.join(debug.net_plugins)}"
     elif debug.no_plugin:
         yield f"no external network plugin: {debug.no_plugin[0]}"
-    devices: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for host in debug.hosts:
-        devices[host.nics].append(host.host)
-    for nics, hosts in devices.items():
+    for nics, hosts in grouped(debug.hosts, lambda host: host.nics).items():
         if nics:
             more = f" and {len(nics) - NICS_SHOWN} more" if len(nics) > NICS_SHOWN else ""
-            of = hosts[0] if len(hosts) == 1 else f"{counted(len(hosts), 'host')}, each"
+            of = hosts[0].host if len(hosts) == 1 else f"{counted(len(hosts), 'host')}, each"
             yield f"NICs of {of}: {', '.join(nics[:NICS_SHOWN])}{more}"
     if blind := sorted({n for host in debug.hosts for n in host.no_gdr_nics}):
         yield f"NICs that cannot reach GPU memory (GPU Direct RDMA disabled): {', '.join(blind[:NICS_SHOWN])}"

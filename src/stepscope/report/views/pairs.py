@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from stepscope.core.grouping import grouped
 from stepscope.core.words import counted
 from stepscope.records.comm import CommRow
 from stepscope.report.table import UNKNOWN, Column, Table, Value, byte_size, said, tabled, unknown, whole
@@ -55,10 +56,8 @@ def prepare(rows: Sequence[CommRow]) -> tuple[PairsChart, ...]:
     verdicts = {verdict.cell_id: verdict for verdict in slow_pairs(rows)}
     charts: list[PairsChart] = []
     for number, (cell_id, cell) in enumerate(cells_of(rows, "pairs").items(), start=1):
-        kinds: dict[tuple[int, bool], list[CommRow]] = {}
-        for row in cell:
-            if row.peer is not None and row.size_bytes and row.busbw_bytes_per_s and row.time_ns_median:
-                kinds.setdefault((row.size_bytes, row.bidirectional), []).append(row)
+        known = (r for r in cell if r.peer is not None and r.size_bytes and r.busbw_bytes_per_s and r.time_ns_median)
+        kinds = grouped(known, lambda row: (row.size_bytes or 0, row.bidirectional))
         charts += [_chart(kind, found, verdicts[cell_id], number) for kind, found in kinds.items()]
     return tuple(charts)
 

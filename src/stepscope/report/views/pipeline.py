@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from stepscope.core.dataclass import dataclass
+from stepscope.core.grouping import grouped
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.pipeline import PipelineSpan
@@ -131,10 +131,7 @@ def _share(ns: float, pipeline: MeasuredPipeline) -> Value:
 def prepare(cells: Sequence[CellEvidence]) -> tuple[Schedule, ...]:
     """A few: of each kind of schedule the one with the middle number of micro-batches first."""
     small = [(cell, pipeline) for cell, pipeline in pipelines(cells) if len(pipeline.typical) <= MAX_SPANS]
-    kinds: defaultdict[tuple[str, int, int], list[tuple[CellEvidence, MeasuredPipeline]]] = defaultdict(list)
-    for each in small:
-        layout = each[1].layout
-        kinds[layout.schedule, layout.ranks, layout.chunks].append(each)
+    kinds = grouped(small, lambda each: (each[1].layout.schedule, each[1].layout.ranks, each[1].layout.chunks))
     middle = [
         sorted(kind, key=lambda each: each[1].layout.micro_batches)[(len(kind) - 1) // 2] for kind in kinds.values()
     ]
@@ -210,9 +207,7 @@ def _row(rank: int) -> dict[str, float]:
 
 def _gaps(data: Schedule) -> Iterator[tuple[int, float, float]]:
     """Rank, from, to of every stretch without a computation."""
-    by_rank: defaultdict[int, list[PipelineSpan]] = defaultdict(list)
-    for span in sorted(data.spans, key=lambda s: s.start_ns):
-        by_rank[span.rank].append(span)
+    by_rank = grouped(sorted(data.spans, key=lambda s: s.start_ns), lambda s: s.rank)
     end = max(span.end_ns for span in data.spans)
     for rank, spans in by_rank.items():
         edges = [0, *(edge for span in spans for edge in (span.start_ns, span.end_ns)), end]

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from stepscope.core.errors import Unavailable
+from stepscope.core.grouping import grouped
 from stepscope.core.units import format_count, format_percent
 from stepscope.core.words import listed
 from stepscope.records.training import ScalingRow, TrainingRun
@@ -69,10 +70,9 @@ def build(
 ) -> Table:
     """The table of ``runs``: groups in order of first appearance, runs in their order. show: keys of columns, in order."""
     by_run = {row.run_id: row for row in scaling}
-    blocks: dict[tuple[object, ...], list[TrainingRun]] = {}
-    for run in runs:
-        key = (run.group,) if "group" in show else (run.model, run.dataset, run.device, run.backend)
-        blocks.setdefault(key, []).append(run)
+    blocks: dict[object, list[TrainingRun]] = grouped(
+        runs, lambda run: run.group if "group" in show else (run.model, run.dataset, run.device, run.backend)
+    )
     ordered = [run for block in blocks.values() for run in block]
     columns = {column.key: column for column in _columns(ordered, by_run, drop_epochs)}
     if "model" in show:  # what is trained stands above its block, known as soon as one run of it tells

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from stepscope.core.grouping import grouped
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import ScalingRow, TargetTime, TrainingRun
@@ -14,7 +15,7 @@ from stepscope.report.vega import COLUMN, FAINT, MAX_LINES, Spec, doubling_axis,
 from stepscope.report.vega import chart as chart_
 from stepscope.report.views._common import Figures, View
 from stepscope.report.views._curves import CURVES_HEIGHT, Curve, CurvePoint, Curves, curve_layers
-from stepscope.report.views._runs import facets, grouped, model_on, names, parts, scaled
+from stepscope.report.views._runs import facets, model_on, names, parts, scaled
 from stepscope.report.views._training import efficiency_value, first_epochs, speedup_value
 
 _RULES = {
@@ -153,10 +154,7 @@ def build(
     raw: for programs, with columns for what people read inside another one (interval, rating).
     """
     labels = {run.run_id: run.label for run in runs}
-    blocks: dict[str, list[ScalingRow]] = {}
-    for row in scaling:
-        blocks.setdefault(row.group, []).append(row)
-    ordered = [row for block in blocks.values() for row in block]
+    ordered = [row for block in grouped(scaling, lambda row: row.group).values() for row in block]
 
     def of_target(get: Callable[[TargetTime], Raw | Value]) -> Callable[[Line], Raw | Value]:
         return lambda line: None if line[1] is None else get(line[1])

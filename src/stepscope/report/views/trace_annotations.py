@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_work import AnnotationRow
 from stepscope.report.kernel_names import elided
 from stepscope.report.table import Column, Table, duration, number, said, tabled
 from stepscope.report.views._common import View
-from stepscope.report.views._trace import gaps, middle, most, over_ranks_note
+from stepscope.report.views._trace import gaps, middle, most, over_ranks, over_ranks_note
 
 NAME = 44
 
@@ -18,10 +16,7 @@ def build(summary: TraceSummary) -> Table:
     """One row an annotation, over all ranks, most host time first."""
     passes = [p for p in summary.ranks if p.annotations]
     ranks = [p.facts.rank for p in passes]
-    found: dict[str, list[AnnotationRow]] = defaultdict(list)
-    for row in (r for p in passes for r in p.annotations):
-        found[row.name].append(row)
-    merged = sorted(found.values(), key=lambda rows: -sum(r.host_ns for r in rows))
+    merged = over_ranks((r for p in passes for r in p.annotations), lambda r: r.name, lambda r: r.host_ns)
     on_device = any(r.device_events for rows in merged for r in rows)
     return tabled(
         "annotations",

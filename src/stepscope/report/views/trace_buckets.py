@@ -6,6 +6,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
+from stepscope.core.grouping import grouped
 from stepscope.core.words import counted
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_summary import TraceSummary
@@ -34,9 +35,7 @@ def build(summary: TraceSummary) -> Table:
     """One row per bucket (place in the step, size), medians over ranks and steps."""
     rows = [b for p in summary.ranks for b in _chosen(p.buckets, {s.step for s in p.steps})]
     first = _first_ready(rows)
-    found: dict[tuple[int, str, int | None, str | None], list[BucketRow]] = defaultdict(list)
-    for b in rows:
-        found[b.index, b.op, b.size_bytes, b.dtype].append(b)
+    found = grouped(rows, lambda b: (b.index, b.op, b.size_bytes, b.dtype))
     ranks = {b.rank for b in rows}
     steps = {b.step for b in rows}
     wrappers = sorted({b.wrapper for b in rows})

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from stepscope.core.grouping import grouped
 from stepscope.core.units import format_bandwidth, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.trace_collectives import JobCollectives, MatchedCollective, RankCommunication
@@ -65,19 +66,12 @@ def _group(m: MatchedCollective) -> str | None:
     return f"{name} ({m.group.size})" if m.group.size else name
 
 
-def _grouped(instances: Iterable[MatchedCollective]) -> dict[Key, list[MatchedCollective]]:
-    found: dict[Key, list[MatchedCollective]] = defaultdict(list)
-    for m in instances:
-        found[_key(m)].append(m)
-    return found
-
-
 def _spent(instances: Sequence[MatchedCollective]) -> int:
     return sum(r.end_ns - r.start_ns for m in instances for r in m.ranks)
 
 
 def _by_time(instances: Iterable[MatchedCollective]) -> list[tuple[Key, list[MatchedCollective]]]:
-    return sorted(_grouped(instances).items(), key=lambda item: -_spent(item[1]))
+    return sorted(grouped(instances, _key).items(), key=lambda item: -_spent(item[1]))
 
 
 Item = tuple[Key, list[MatchedCollective]]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from stepscope.records.trace_conformance import ConformanceCheck
+from stepscope.core.grouping import grouped, ranges
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.table import Column, Table, Value, number, said, tabled
 from stepscope.report.views._common import View
-from stepscope.report.views._trace import gaps, rank_set, who
+from stepscope.report.views._trace import gaps, who
 
 MANY_DIFFERENCES = 12
 
@@ -18,9 +18,10 @@ NO_PLAN = "no communication plan in this trace (`stepscope bench --profile` writ
 def build(summary: TraceSummary) -> Table:
     """One row per set of ranks with the same outcome."""
     checks = [p.conformance for p in summary.ranks if p.conformance is not None]
-    alike: dict[tuple[object, ...], list[ConformanceCheck]] = defaultdict(list)
-    for c in checks:
-        alike[c.strategy, c.steps, c.planned_per_step, c.launched_in_backward, c.overlap_planned, c.holds].append(c)
+    alike = grouped(
+        checks,
+        lambda c: (c.strategy, c.steps, c.planned_per_step, c.launched_in_backward, c.overlap_planned, c.holds),
+    )
     texts: dict[str, list[int]] = defaultdict(list)
     for c in checks:
         for text in c.differences:
@@ -36,7 +37,7 @@ def build(summary: TraceSummary) -> Table:
         "conformance",
         "Communication against the plan",
         (
-            Column("ranks", "ranks", lambda same: rank_set(c.rank for c in same), role="identity", lead=True),
+            Column("ranks", "ranks", lambda same: ranges(c.rank for c in same), role="identity", lead=True),
             Column("strategy", "strategy", lambda same: same[0].strategy or None, role="identity", lead=True),
             Column("steps", "steps", lambda same: same[0].steps, number),
             Column("planned", "planned a step", lambda same: same[0].planned_per_step, number),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from stepscope.core.units import format_duration
@@ -14,15 +13,13 @@ from stepscope.report.table import (
     Value,
     bandwidth,
     duration,
-    judged,
     number,
     said,
     size,
     tabled,
-    with_share,
 )
 from stepscope.report.views._common import View
-from stepscope.report.views._trace import gaps, middle, most, over_ranks_note
+from stepscope.report.views._trace import gaps, middle, most, over_ranks, over_ranks_note, time_over_ranks
 
 KINDS = {
     "HtoD": "host to device",
@@ -40,15 +37,15 @@ def build(summary: TraceSummary) -> Table:
     passes = [p for p in summary.ranks if p.copies is not None and p.copies.rows]
     ranks = [p.facts.rank for p in passes]
     window = sum(p.budget.parts.window_ns for p in passes if p.budget)
-    found: dict[tuple[str, str | None], list[CopyRow]] = defaultdict(list)
-    for each in passes:
-        for row in each.copies.rows if each.copies else ():
-            found[row.kind, row.memory].append(row)
-    merged = sorted(found.values(), key=lambda rows: -sum(r.busy_ns for r in rows))
+    rows = (row for each in passes for row in (each.copies.rows if each.copies else ()))
+    merged = over_ranks(rows, lambda r: (r.kind, r.memory), lambda r: r.busy_ns)
     pageable = sum(r.busy_ns for rows in merged for r in rows if r.memory == "pageable")
 
     def largest(field: str) -> Callable[[Sequence[CopyRow]], float | None]:
         return lambda rows: max((getattr(r, field) for r in rows if getattr(r, field) is not None), default=None)
+
+    def exposed(rows: Sequence[CopyRow]) -> Value:
+        return time_over_ranks(rows, "exposed_ns", window, worry=(0.05, 0.15))
 
     return tabled(
         "copies",
@@ -59,8 +56,8 @@ def build(summary: TraceSummary) -> Table:
             ),
             Column("memory", "host memory", lambda rows: rows[0].memory),
             Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
-            Column("busy", "time", lambda rows: _time(rows, "busy_ns", window), duration),
-            Column("exposed", "exposed", lambda r: _time(r, "exposed_ns", window, worry=(0.05, 0.15)), duration),
+            Column("busy", "time", lambda rows: time_over_ranks(rows, "busy_ns", window), duration),
+            Column("exposed", "exposed", exposed, duration),
             Column("size", "moved", lambda rows: middle(rows, "size_bytes"), size),
             Column("rate", "rate", _rate, bandwidth),
             Column("median", "median", largest("median_bytes"), size, drop=2),
@@ -90,13 +87,6 @@ def build(summary: TraceSummary) -> Table:
             ),
         ),
     )
-
-
-def _time(rows: Sequence[CopyRow], field: str, window: int, *, worry: tuple[float, float] | None = None) -> Value:
-    half = middle(rows, field) or 0.0
-    share = sum(getattr(r, field) for r in rows) / window if window else 0.0
-    tone = "plain" if worry is None else judged(share, *worry)
-    return with_share(half, share, tone)
 
 
 def _rate(rows: Sequence[CopyRow]) -> float | None:

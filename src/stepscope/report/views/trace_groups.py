@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
 
+from stepscope.core.grouping import grouped, ranges
 from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.table import Column, Format, Table, Value, duration, said, size, tabled, whole
 from stepscope.report.views._common import View
-from stepscope.report.views._trace import rank_set, timed
+from stepscope.report.views._trace import timed
 
 
 def build(summary: TraceSummary) -> Table:
@@ -21,10 +21,8 @@ def build(summary: TraceSummary) -> Table:
         window = int(median(windows[m.rank] for m in mine))
         return timed(_median_of(mine, "exposed_ns"), window, worry=(0.1, 0.25))
 
-    by_group: dict[tuple[str, str, int | None], list[GroupBudget]] = defaultdict(list)
-    for each in summary.ranks:
-        for row in each.groups:
-            by_group[row.group, row.description, row.size].append(row)
+    rows = (row for each in summary.ranks for row in each.groups)
+    by_group = grouped(rows, lambda row: (row.group, row.description, row.size))
     return tabled(
         "groups",
         "Communication by process group",
@@ -32,7 +30,7 @@ def build(summary: TraceSummary) -> Table:
             Column("group", "group", lambda mine: said(_name(mine[0]), mine[0].group), role="identity", lead=True),
             Column("kind", "carries", lambda mine: _carries(mine[0]), role="identity"),
             Column("size", "ranks in it", lambda mine: mine[0].size, whole),
-            Column("seen", "seen", lambda mine: said(rank_set(m.rank for m in mine), len(mine))),
+            Column("seen", "seen", lambda mine: said(ranges(m.rank for m in mine), len(mine))),
             Column("collectives", "calls", lambda mine: median(m.collectives for m in mine), Format("{:g}".format)),
             Column("bytes", "bytes", _sent, size),
             Column("comm", "comm", lambda mine: _median_of(mine, "comm_ns"), duration),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 from stepscope.core.units import format_percent
@@ -10,9 +9,9 @@ from stepscope.core.words import counted
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_work import KernelRow, KernelTable
 from stepscope.report.kernel_names import short_names
-from stepscope.report.table import Column, Table, Value, duration, number, said, tabled, unknown, with_share
+from stepscope.report.table import Column, Table, Value, duration, number, said, tabled, unknown
 from stepscope.report.views._common import View
-from stepscope.report.views._trace import gaps, middle, most, over_ranks_note
+from stepscope.report.views._trace import gaps, middle, most, over_ranks, over_ranks_note, time_over_ranks
 
 NAME, NAME_OF_RANKS = 43, 35
 """Characters for a name: of one rank, and beside the column that compares ranks."""
@@ -25,19 +24,14 @@ def build(summary: TraceSummary) -> Table:
     tables = [p.kernels for p in summary.ranks if p.kernels is not None and p.kernels.rows]
     ranks = [t.rank for t in tables]
     whole = sum(t.total_ns for t in tables)
-    found: dict[str, list[KernelRow]] = defaultdict(list)
-    for row in (r for t in tables for r in t.rows):
-        found[row.name].append(row)
-    merged = sorted(found.values(), key=lambda rows: -sum(r.total_ns for r in rows))
-    names = short_names(found, limit=NAME if len(ranks) == 1 else NAME_OF_RANKS)
+    merged = over_ranks((r for t in tables for r in t.rows), lambda r: r.name, lambda r: r.total_ns)
+    names = short_names(
+        dict.fromkeys(r.name for t in tables for r in t.rows), limit=NAME if len(ranks) == 1 else NAME_OF_RANKS
+    )
     tensor = {None: unknown(), True: Value(text="yes", raw=True, tone="good"), False: said("no", raw=False)}
 
     def work(rows: Sequence[KernelRow]) -> Value:
         return said("comm" if rows[0].work == "communication" else rows[0].work, rows[0].work)
-
-    def total(rows: Sequence[KernelRow]) -> Value:
-        half, share = middle(rows, "total_ns") or 0.0, sum(r.total_ns for r in rows) / whole if whole else 0.0
-        return with_share(half, share)
 
     return tabled(
         "kernels",
@@ -47,7 +41,7 @@ def build(summary: TraceSummary) -> Table:
             Column("work", "class", work),
             Column("tensor_cores", "TC", lambda r: None if r[0].work == "communication" else tensor[r[0].tensor_cores]),
             Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
-            Column("total", "total", total, duration),
+            Column("total", "total", lambda rows: time_over_ranks(rows, "total_ns", whole), duration),
             Column("median", "median", _weighted_median, duration),
             Column("largest", "longest", lambda rows: max(r.max_ns for r in rows), duration, drop=1),
             Column("largest_rank", "most", lambda rows: most({r.rank: r.total_ns for r in rows}, ranks)),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from stepscope.records.trace_modules import ModuleRow
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.table import Column, Table, binary_size, duration, number, percent, tabled
 from stepscope.report.views._common import View
-from stepscope.report.views._trace import gaps, middle, over_ranks_note
+from stepscope.report.views._trace import gaps, middle, over_ranks, over_ranks_note
 
 MOST = 40
 
@@ -16,10 +14,7 @@ MOST = 40
 def build(summary: TraceSummary) -> Table:
     """One row a module, medians over ranks, most time first."""
     passes = [p for p in summary.ranks if p.modules]
-    found: dict[str, list[ModuleRow]] = defaultdict(list)
-    for row in (r for p in passes for r in p.modules):
-        found[row.module].append(row)
-    merged = sorted(found.values(), key=lambda rows: -sum(_time(r) for r in rows))
+    merged = over_ranks((r for p in passes for r in p.modules), lambda r: r.module, _time)
     whole = sum(_time(r) for rows in merged for r in rows)
     left = len(merged) - MOST
     return tabled(

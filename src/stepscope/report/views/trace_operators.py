@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from stepscope.core.units import format_duration, format_percent
@@ -10,9 +9,9 @@ from stepscope.core.words import counted
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_work import OperatorRow, OperatorTable
 from stepscope.report.kernel_names import elided
-from stepscope.report.table import Column, Table, Value, duration, flops, number, said, tabled, with_share
+from stepscope.report.table import Column, Table, Value, duration, flops, number, said, tabled
 from stepscope.report.views._common import View
-from stepscope.report.views._trace import gaps, middle, most, over_ranks_note, shared, who
+from stepscope.report.views._trace import gaps, middle, most, over_ranks, over_ranks_note, time_over_ranks, who
 
 NAME = 52
 SHAPES = 30
@@ -31,16 +30,11 @@ def build(summary: TraceSummary) -> Table:
     """One row per operator (and shape, when grouped so), over all ranks, in the order the ranks were sorted by."""
     tables = [p.operators for p in summary.ranks if p.operators is not None and p.operators.rows]
     ranks = [t.rank for t in tables]
-    found: dict[tuple[str, str | None], list[OperatorRow]] = defaultdict(list)
-    for row in (r for t in tables for r in t.rows):
-        found[row.name, row.shapes].append(row)
-    key = _order(tables)
-    merged = list(found.values())
-    if key is not None:
-        merged.sort(key=lambda rows: -sum(key(r) for r in rows))
+    rows = [r for t in tables for r in t.rows]
+    merged = over_ranks(rows, lambda r: (r.name, r.shapes), _order(tables))
     device_ns = sum(t.device_ns for t in tables)
     host_ns = sum(t.host_ns for t in tables)
-    with_shapes = any(shapes is not None for _, shapes in found)
+    with_shapes = any(r.shapes is not None for r in rows)
 
     def largest(rows: Sequence[OperatorRow]) -> Value:
         on_device = sum(r.device_self_ns for r in rows)
@@ -54,12 +48,12 @@ def build(summary: TraceSummary) -> Table:
             Column("operator", "operator", lambda rows: _elided(rows[0].name, NAME), role="identity", lead=True),
             *((shapes,) if with_shapes else ()),
             Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
-            Column("device_self", "device self", lambda r: _time(r, "device_self_ns", ranks, device_ns), duration),
+            Column("device_self", "device self", lambda r: _time(r, "device_self_ns", device_ns), duration),
             Column(
                 "device_total", "device total", lambda rows: middle(rows, "device_total_ns") if device_ns else None,
                 duration, drop=3,
             ),
-            Column("host_self", "host self", lambda r: _time(r, "host_self_ns", ranks, host_ns), duration),
+            Column("host_self", "host self", lambda r: _time(r, "host_self_ns", host_ns), duration),
             Column("host_total", "host total", lambda rows: middle(rows, "host_total_ns"), duration, drop=2),
             Column("flops", "FLOP/s", lambda rows: _rate(rows, on_device=bool(device_ns)), flops, drop=1),
             Column("largest_rank", "most", largest),
@@ -82,24 +76,17 @@ def _elided(name: str | None, limit: int) -> Value | None:
     return None if name is None else said(elided(name, limit), name)
 
 
-def _order(tables: Sequence[OperatorTable]) -> Callable[[OperatorRow], float] | None:
-    """The figure by which every rank's rows are sorted; None where it is none (by name)."""
+def _order(tables: Sequence[OperatorTable]) -> Callable[[OperatorRow], float]:
+    """The figure by which every rank's rows are sorted; the same for all where they are sorted by name."""
     for key in _SORT_KEYS:
         values = [[key(r) for r in t.rows] for t in tables]
         if any(v[0] > v[-1] for v in values) and all(v == sorted(v, reverse=True) for v in values):
             return key
-    return None
+    return lambda _: 0.0
 
 
-def _time(rows: Sequence[OperatorRow], field: str, ranks: Sequence[int], whole: int) -> Value | None:
-    """Median over the ranks, with the share of the time of all ranks."""
-    if not whole:
-        return None
-    half = middle(rows, field) or 0.0
-    if len(ranks) == 1:
-        return shared(half, whole)
-    share = sum(getattr(r, field) for r in rows) / whole
-    return with_share(half, share)
+def _time(rows: Sequence[OperatorRow], field: str, whole: int) -> Value | None:
+    return time_over_ranks(rows, field, whole) if whole else None
 
 
 def _rate(rows: Sequence[OperatorRow], *, on_device: bool) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
@@ -11,7 +10,7 @@ from stepscope.records.trace_work import SequenceRow
 from stepscope.report.kernel_names import short_names
 from stepscope.report.table import Column, Table, duration, number, percent, said, tabled
 from stepscope.report.views._common import View
-from stepscope.report.views._trace import gaps, middle, most, over_ranks_note
+from stepscope.report.views._trace import gaps, middle, most, over_ranks, over_ranks_note
 
 NAME = 32
 
@@ -22,10 +21,8 @@ def build(summary: TraceSummary) -> Table:
     """One row a sequence, over all ranks, most time in and between its kernels first."""
     passes = [p for p in summary.ranks if p.sequences]
     ranks = [p.facts.rank for p in passes]
-    found: dict[tuple[str, ...], list[SequenceRow]] = defaultdict(list)
-    for row in (r for p in passes for r in p.sequences):
-        found[row.kernels].append(row)
-    merged = _once_a_cycle(sorted(found.values(), key=lambda rows: -sum(r.total_ns + r.gap_ns for r in rows)))
+    rows = (r for p in passes for r in p.sequences)
+    merged = _once_a_cycle(over_ranks(rows, lambda r: r.kernels, lambda r: r.total_ns + r.gap_ns))
     names = short_names((k for rows in merged for k in rows[0].kernels), limit=NAME)
     return tabled(
         "sequences",

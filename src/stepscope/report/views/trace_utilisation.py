@@ -10,7 +10,7 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_utilisation import Utilisation
 from stepscope.report.table import Column, Table, Tone, Value, duration, flops, percent, tabled, unknown
 from stepscope.report.views._common import View
-from stepscope.report.views._trace import NOTHING, many_note, rank_column, standing_out, who
+from stepscope.report.views._trace import NOTHING, by_ranks, many_note, rank_column, standing_out
 
 MANY_OPERATORS = 4
 
@@ -105,9 +105,7 @@ def _notes(summary: TraceSummary) -> tuple[str, ...]:
         for text in (u.error, u.unavailable, _incomplete(u)):
             if text:
                 ranks_by_text[text].append(u.rank)
-    return tuple(
-        text if len(ranks) == len(summary.ranks) else f"{who(ranks)}: {text}" for text, ranks in ranks_by_text.items()
-    )
+    return by_ranks(summary, ranks_by_text)
 
 
 def _incomplete(u: Utilisation) -> str | None:
