@@ -15,11 +15,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from stepscope.predict.published import questions
 from stepscope.predict.published.as_layout import Asked
 from stepscope.predict.published.fitted import fitted_on, half
 from stepscope.predict.published.material import Material, speed
-from stepscope.predict.published.questions import _speed
+from stepscope.predict.published.questions import speeds
 from stepscope.predict.step import fitted
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.step import predict_step
@@ -120,7 +119,7 @@ def family_factors(rows: Sequence[Asked], material: Material) -> dict[str, float
 def reaches(material: Material) -> dict[str, tuple[float, float]]:
     """10% and 90% quantiles of measured over predicted speed, by kind, over rows that nothing was fitted on."""
     found: dict[str, list[float]] = defaultdict(list)
-    plain = _speed.judge
+    plain = speeds.judge
 
     def recording(of: Material, asked: Asked, factor: float, kind: str, *, doublings: float = 0.0, **more: bool):  # type: ignore[no-untyped-def]
         if not fitted_on(asked.row):
@@ -128,16 +127,9 @@ def reaches(material: Material) -> dict[str, tuple[float, float]]:
             found[kind].append(off / math.sqrt(1 + fitted.WIDER_PER_DOUBLING * abs(doublings)))
         return plain(of, asked, factor, kind, doublings=doublings, **more)
 
-    for module in (questions.scale_out, questions.zero_shot, questions.family_factor, _speed):
-        module.judge = recording  # type: ignore[attr-defined]
-    for module in (
-        questions.scale_out,
-        questions.new_layout,
-        questions.zero_shot,
-        questions.family_factor,
-        questions.moe_one_row,
-    ):
-        module.ask(material)
+    speeds.judge = recording
+    for ask in (speeds.scale_out, speeds.new_layout, speeds.zero_shot, speeds.family_factor, speeds.moe_one_row):
+        ask(material)
     made = {}
     for kind, values in sorted(found.items()):
         tenths = statistics.quantiles(values, n=10)

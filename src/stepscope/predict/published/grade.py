@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from stepscope.predict.published.fitted import fitted_on
+from stepscope.predict.published.rows import TrainingRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,27 +28,25 @@ class Graded:
 
 
 def graded(
-    source: str,
-    row_id: str,
+    row: TrainingRow,
     predicted: float,
     measured: float,
     *,
+    error: float | None = None,
     reach: tuple[float, float] | None = None,
-    fitted: bool = False,
+    fits: bool = True,
 ) -> Graded:
-    """reach: factors on ``predicted`` that give its 80% interval."""
-    covered = None
-    if reach is not None:
-        covered = float(predicted * reach[0] <= measured <= predicted * reach[1])
-    error = abs(predicted / measured - 1)
+    """error: None: the relative one. reach: factors on ``predicted`` that give its 80% interval. fits: constants that were
+    fitted have a part in ``predicted``."""
+    covered = None if reach is None else float(predicted * reach[0] <= measured <= predicted * reach[1])
     return Graded(
-        source=source,
-        row_id=row_id,
+        source=row.source,
+        row_id=row.row_id,
         predicted=predicted,
         measured=measured,
-        error=error,
+        error=abs(predicted / measured - 1) if error is None else error,
         covered=covered,
-        fitted=fitted,
+        fitted=fits and fitted_on(row),
     )
 
 
@@ -139,8 +140,3 @@ def met(question: Question, answer: Answer) -> bool | None:
     values = figures(answer)
     named = [bar for bar in question.bars if bar.figure in values]
     return all(bar.met(values[bar.figure]) for bar in named) if answer.rows and named else None
-
-
-def pairs(rows: Sequence[Any]) -> Iterable[tuple[int, int]]:
-    """(calibrating, graded) positions: every row calibrates every other one."""
-    return ((i, j) for i in range(len(rows)) for j in range(len(rows)) if i != j)

@@ -1,34 +1,21 @@
-"""The questions that published rows answer, in the order of the printed table. One file each: ``QUESTION``."""
+"""The questions that published rows answer, in the order of the printed table."""
 
 from __future__ import annotations
 
 from stepscope.predict.published.grade import Question
-from stepscope.predict.published.questions import (
-    collectives_middle,
-    dense_recipes,
-    family_factor,
-    interval,
-    memory,
-    mfu_convention,
-    moe_one_row,
-    new_layout,
-    pathological,
-    regret,
-    scale_out,
-    zero_shot,
-)
+from stepscope.predict.published.questions import collectives_middle, memory, mfu_convention, speeds, sweeps
 
 QUESTIONS: tuple[Question, ...] = (
-    scale_out.QUESTION,
-    dense_recipes.QUESTION,
-    new_layout.QUESTION,
-    zero_shot.QUESTION,
-    family_factor.QUESTION,
-    moe_one_row.QUESTION,
-    regret.QUESTION,
-    pathological.QUESTION,
+    speeds.SCALE_OUT,
+    speeds.DENSE_RECIPES,
+    speeds.NEW_LAYOUT,
+    speeds.ZERO_SHOT,
+    speeds.FAMILY_FACTOR,
+    speeds.MOE_ONE_ROW,
+    sweeps.REGRET,
+    sweeps.PATHOLOGICAL,
     memory.QUESTION,
     mfu_convention.QUESTION,
-    interval.QUESTION,
+    speeds.INTERVAL,
     collectives_middle.QUESTION,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from stepscope.predict.published.as_layout import Asked
-from stepscope.predict.published.fitted import fitted_on
 from stepscope.predict.published.grade import Answer, Bar, Question, graded
 from stepscope.predict.published.material import Material, grouped
 from stepscope.predict.step.fitted import MEMORY_LIMIT
@@ -31,7 +30,7 @@ def ask(material: Material) -> Answer:
         if row.memory_bytes > MOST_MEMORY * asked.cluster.gpu.memory_bytes:
             skipped["a peak above the GPU's memory"] += 1
             continue
-        rows.append(graded(row.source, row.row_id, peak(material, asked), row.memory_bytes, fitted=fitted_on(row)))
+        rows.append(graded(row, peak(material, asked), row.memory_bytes))
     return Answer(rows=tuple(rows), skipped=skipped, extra=out_of_memory(material, skipped))
 
 

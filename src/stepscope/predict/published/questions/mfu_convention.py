@@ -21,7 +21,7 @@ def ask(material: Material) -> Answer:
         if isinstance(pair, str):
             skipped[pair] += 1
         else:
-            rows.append(graded(row.source, row.row_id, *pair))
+            rows.append(graded(row, *pair, fits=False))
     share = {"within_1_percent": sum(row.error <= WITHIN for row in rows) / len(rows)} if rows else {}
     return Answer(rows=tuple(rows), skipped=skipped, extra=share)
 
