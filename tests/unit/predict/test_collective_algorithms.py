@@ -8,7 +8,13 @@ import pytest
 
 from stepscope.core.errors import UsageError
 from stepscope.predict.collectives import achieved, tuning_nccl
-from stepscope.predict.collectives.algorithms import halving_doubling, nvls, ring, tree
+from stepscope.predict.collectives.algorithms import (
+    halving_steps,
+    halving_wire_factor,
+    ring_latency_us,
+    switch_rate,
+    tree_latency_us,
+)
 from stepscope.predict.collectives.choose import OPS, candidates, known_gpu, predict_collective
 from stepscope.predict.collectives.costs import Candidate
 from stepscope.predict.collectives.fabrics import FABRICS, find_fabric, read_fabric
@@ -58,13 +64,13 @@ def test_a_ring_moves_the_bytes_of_the_definition_at_the_links_rate() -> None:
 @pytest.mark.parametrize(("op", "steps"), [("all_reduce", 14), ("all_gather", 7), ("reduce_scatter", 7)])
 def test_a_ring_on_one_node_waits_once_a_step(op: str, steps: int) -> None:
     base, step = tuning_nccl.RING.base_us[0], tuning_nccl.RING.link_us[0]
-    assert ring.latency_us(op, machine(n=8), 0) == pytest.approx(base + steps * step)
+    assert ring_latency_us(op, machine(n=8), 0) == pytest.approx(base + steps * step)
 
 
 def test_a_ring_over_nodes_crosses_every_boundary_but_one_in_each_lap() -> None:
     one, two = machine(n=8), machine(n=16, network="infiniband-hdr")
     assert two.domains == 2
-    extra = ring.latency_us("all_gather", two, 0) - ring.latency_us("all_gather", one, 0)
+    extra = ring_latency_us("all_gather", two, 0) - ring_latency_us("all_gather", one, 0)
     post = tuning_nccl.NET_OVERHEAD_US
     step, hop = tuning_nccl.RING.link_us[0], tuning_nccl.RING.net_us[0]
     assert extra == pytest.approx(14 * post + hop - 7 * step)
@@ -72,7 +78,7 @@ def test_a_ring_over_nodes_crosses_every_boundary_but_one_in_each_lap() -> None:
 
 def test_a_tree_waits_for_the_logarithm_of_the_nodes() -> None:
     hop = tuning_nccl.TREE.net_us[0]
-    at = {nodes: tree.latency_us(machine(n=8 * nodes, network="infiniband-hdr"), 0) for nodes in (2, 4, 8, 16)}
+    at = {nodes: tree_latency_us(machine(n=8 * nodes, network="infiniband-hdr"), 0) for nodes in (2, 4, 8, 16)}
     assert [at[n] - at[n // 2] for n in (4, 8, 16)] == pytest.approx([2 * hop] * 3)
 
 
@@ -92,15 +98,15 @@ def test_the_adapters_of_a_node_bound_a_tree_less_between_two_nodes_than_among_m
 
 @pytest.mark.parametrize("n", [2, 4, 8, 64])
 def test_halving_and_doubling_has_the_bytes_of_a_ring_and_the_steps_of_a_tree(n: int) -> None:
-    assert halving_doubling.wire_factor("all_reduce", n) == pytest.approx(2 * (n - 1) / n)
-    assert halving_doubling.steps("all_reduce", n) == 2 * math.log2(n)
-    assert halving_doubling.steps("all_gather", n) == math.log2(n)
+    assert halving_wire_factor("all_reduce", n) == pytest.approx(2 * (n - 1) / n)
+    assert halving_steps("all_reduce", n) == 2 * math.log2(n)
+    assert halving_steps("all_gather", n) == math.log2(n)
 
 
 def test_the_switch_reduces_only_where_there_is_one() -> None:
-    assert nvls.algorithm_rate(machine("h100-sxm", n=8)) > 0
+    assert switch_rate(machine("h100-sxm", n=8)) > 0
     for gpu, per_node in (("a100-sxm4-80gb", 8), ("gh200-96gb", 4), ("mi300x", 8), ("h100-pcie", 8)):
-        assert nvls.algorithm_rate(machine(gpu, n=per_node, per_node=per_node)) == 0, gpu
+        assert switch_rate(machine(gpu, n=per_node, per_node=per_node)) == 0, gpu
 
 
 def test_the_switch_beats_the_links_at_eight_gpus_and_not_at_four() -> None:
