@@ -44,10 +44,10 @@ class Verdict:
     """What goes into the cell's status record."""
 
     status: Status
-    rank: int | None
-    host: str | None
-    phase: str | None
-    reason: str
+    rank: int | None = None
+    host: str | None = None
+    phase: str | None = None
+    reason: str = ""
     exception: str | None = None
 
 
@@ -140,8 +140,6 @@ def _too_slow(heartbeats: Sequence[Heartbeat], deadline: Deadline) -> Verdict:
     of_all = "" if deadline.total_steps is None else f" of {deadline.total_steps}"
     return Verdict(
         status="timeout",
-        rank=None,
-        host=None,
         phase=last.phase,
         reason=f"still progressing at the deadline of {format_duration(deadline.timeout_ns)} "
         f"({last.phase}, step {last.step}{of_all}): raise measure.timeout_s (--set measure.timeout_s=SECONDS)",

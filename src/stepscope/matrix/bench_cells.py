@@ -1,16 +1,21 @@
-"""Training cells, for the runner."""
+"""Training cells, for the runner.
+
+Their data is read, checked and prepared before any rank starts: once, on no cell's time, and never by two ranks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from stepscope.core.errors import StepscopeError
 from stepscope.launch.supervise import summaries
+from stepscope.launch.verdict import Verdict
 from stepscope.matrix.backstop import backstop
-from stepscope.matrix.cell_kind import CellKind, Conclusion, PlannedWork, RunRequest
-from stepscope.matrix.data import prepare_data
+from stepscope.matrix.cell_kind import CellKind, PlannedWork, RunRequest
 from stepscope.matrix.expand import PlannedCell
+from stepscope.predict.specs import Specs, specs_of
 from stepscope.records.cell import Cell, CellSpec
 from stepscope.store.layout import RunLayout
 
@@ -23,19 +28,53 @@ def _unusable(
     return prepare_data(training, data_dir=request.data_dir, cache_dir=request.cache_dir, announce=announce)
 
 
+def prepare_data(
+    cells: Iterable[CellSpec], *, data_dir: Path | None, cache_dir: Path, announce: Callable[[str], None]
+) -> dict[str, StepscopeError]:
+    """Fill the cache with the arrays that ``cells`` train on; cell id -> why its data cannot be used.
+
+    Cells that share a data set, its options and the model's input share the work and the reason. announce: called
+    with a data set's name before its files are read.
+    """
+    seen: dict[str, StepscopeError | None] = {}
+    unusable = {}
+    for cell in cells:
+        specs = specs_of(cell)
+        key = f"{cell.dataset} {specs.dataset_options.model_dump_json()} {specs.needs!r}"
+        if key not in seen:
+            seen[key] = _prepare(specs, data_dir, cache_dir, announce)
+        if (error := seen[key]) is not None:
+            unusable[cell.cell_id] = error
+    return unusable
+
+
+def _prepare(
+    specs: Specs, data_dir: Path | None, cache_dir: Path, announce: Callable[[str], None]
+) -> StepscopeError | None:
+    dataset, options = specs.dataset, specs.dataset_options
+    try:
+        files = dataset.locate(options, data_dir)
+        if files:  # without files there is nothing to check, and every rank draws its own arrays
+            announce(dataset.key)
+            dataset.prepare(options, specs.needs, files, cache_dir)
+    except StepscopeError as error:
+        return error
+    return None
+
+
 def _group_fields(request: RunRequest, cells: tuple[Cell, ...]) -> Mapping[str, Any]:
     return {"cells": cells, "measure": request.measure}
 
 
-def _conclude(layout: RunLayout, cell: Cell) -> Conclusion:
+def _conclude(layout: RunLayout, cell: Cell) -> Verdict:
     """ok, unless the replicas ended with different parameters: then every number of the cell is void."""
     ranks = summaries(layout, cell)
     first = {r.model_part: r for r in reversed(ranks)}
     odd = [r for r in ranks if r.parameter_checksum != first[r.model_part].parameter_checksum]
     if not odd:
-        return Conclusion(status="ok")
+        return Verdict(status="ok")
     other = first[odd[0].model_part]
-    return Conclusion(
+    return Verdict(
         status="error",
         phase="verify",
         reason=f"replicas diverged: rank {odd[0].rank} on {odd[0].host} ended with parameters "

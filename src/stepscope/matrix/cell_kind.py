@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from stepscope.core.errors import StepscopeError
+from stepscope.launch.verdict import Verdict
 from stepscope.records.cell import Cell, MeasureSettings
 from stepscope.records.comm import CommMeasure
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.run import Status
 from stepscope.store.layout import RunLayout
 
 
@@ -29,31 +29,20 @@ class PlannedWork(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conclusion:
-    """Status of a cell that every rank has finished. A result can still be void (wrong, diverged)."""
-
-    status: Status
-    phase: str | None = None
-    reason: str | None = None
-    rank: int | None = None
-    host: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CellKind:
     """One kind of cells.
 
-    unusable(request, cells, announce): cell id -> why it cannot run, found before any rank starts.
     group_fields(request, cells): the fields of GroupSpec that carry these cells.
-    conclude(layout, cell): the status of a cell that every rank has finished.
+    conclude(layout, cell): of a cell that every rank has finished; its result can still be void (wrong, diverged).
+    unusable(request, cells, announce): cell id -> why it cannot run, found before any rank starts.
     larger(failed, waiting): cell id -> why it need not be tried after ``failed`` ran out of memory.
     """
 
     name: Literal["bench", "comm"]
-    unusable: Callable[[RunRequest, Iterable[Cell], Callable[[str], None]], Mapping[str, StepscopeError]]
     group_fields: Callable[[RunRequest, tuple[Cell, ...]], Mapping[str, Any]]
-    conclude: Callable[[RunLayout, Cell], Conclusion]
-    larger: Callable[[PlannedWork, Iterable[PlannedWork]], Mapping[str, str]]
+    conclude: Callable[[RunLayout, Cell], Verdict]
+    unusable: Callable[[RunRequest, Iterable[Cell], Callable[[str], None]], Mapping[str, StepscopeError]] = lambda *_: {}
+    larger: Callable[[PlannedWork, Iterable[PlannedWork]], Mapping[str, str]] = lambda *_: {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_size
-from stepscope.matrix.cell_kind import CellKind, Conclusion, PlannedWork, RunRequest
+from stepscope.launch.verdict import Verdict
+from stepscope.matrix.cell_kind import CellKind, RunRequest
 from stepscope.records.cell import Cell
 from stepscope.records.comm import CommSummary
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_comm_samples, read_record
-
-
-def _nothing_unusable(
-    request: RunRequest, cells: Iterable[Cell], announce: Callable[[str], None]
-) -> Mapping[str, StepscopeError]:
-    del request, cells, announce
-    return {}
 
 
 def _group_fields(request: RunRequest, cells: tuple[Cell, ...]) -> Mapping[str, Any]:
@@ -32,36 +25,25 @@ def _group_fields(request: RunRequest, cells: tuple[Cell, ...]) -> Mapping[str, 
     }
 
 
-def _conclude(layout: RunLayout, cell: Cell) -> Conclusion:
+def _conclude(layout: RunLayout, cell: Cell) -> Verdict:
     """ok, unless the backend cannot do it, or a result was wrong: then nobody should trust its time."""
     files = layout.cell(cell.cell_id)
     for rank in range(cell.world_size):
         summary = read_record(files.summary(rank), CommSummary)
         if summary.unsupported is not None:
-            return Conclusion(status="unsupported", reason=summary.unsupported)
+            return Verdict(status="unsupported", reason=summary.unsupported)
     for rank in range(cell.world_size):
         ranks = read_comm_samples(files.samples(rank))
         for sample in () if ranks is None else ranks.samples:
             if sample.correct is False:
-                return Conclusion(
+                return Verdict(
                     status="error",
                     phase="check",
                     reason=f"wrong result on rank {rank} at {format_size(sample.size_bytes or 0)}: {sample.wrong}",
                     rank=rank,
                     host=None if ranks is None else ranks.header.host,
                 )
-    return Conclusion(status="ok")
+    return Verdict(status="ok")
 
 
-def _nothing_larger(failed: PlannedWork, waiting: Iterable[PlannedWork]) -> Mapping[str, str]:
-    del failed, waiting
-    return {}
-
-
-COMM = CellKind(
-    name="comm",
-    unusable=_nothing_unusable,
-    group_fields=_group_fields,
-    conclude=_conclude,
-    larger=_nothing_larger,
-)
+COMM = CellKind(name="comm", group_fields=_group_fields, conclude=_conclude)

@@ -204,15 +204,7 @@ def senseless(spec: CommSpec) -> str | None:
 
 def _refused(spec: CommSpec, machine: Machine) -> str | None:
     world = spec.world_size
-    if machine.joined_world_size is not None:
-        if reason := networks.refused(spec.network, world_size=world, device=spec.device, joined=True):
-            return reason
-        if world != machine.joined_world_size:
-            return f"{counted(world, 'rank')}: the launcher started {machine.joined_world_size}"
-        if spec.env:
-            return f"{', '.join(sorted(spec.env))} cannot be set: the launcher has already started the ranks"
-        return None
-    if reason := networks.refused(spec.network, world_size=world, device=spec.device, joined=False):
+    if (reason := networks.misfit(spec, machine)) or machine.joined_world_size is not None:
         return reason
     if spec.root >= world:
         return f"root {spec.root}: there are {counted(world, 'rank')}"

@@ -173,15 +173,8 @@ def _plan(spec: CellSpec, draft: CellDraft, matrix: Matrix, machine: Machine, ca
 
 def _refused_by_machine(spec: CellSpec, machine: Machine, *, oversubscribe: bool) -> str | None:
     world = spec.world_size
-    joined = machine.joined_world_size is not None
-    if reason := networks.refused(spec.network, world_size=world, device=spec.device, joined=joined):
-        return reason
-    if machine.joined_world_size is not None:
-        if world != machine.joined_world_size:
-            return f"{counted(world, 'rank')}: the launcher started {machine.joined_world_size}"
-        if spec.env:
-            return f"{', '.join(sorted(spec.env))} cannot be set: the launcher has already started the ranks"
-        return None  # the ranks exist, perhaps on several machines: each checks its own device
+    if (reason := networks.misfit(spec, machine)) or machine.joined_world_size is not None:
+        return reason  # ranks that exist are perhaps on several machines: each checks its own device
     if spec.device == "cuda" and world > machine.num_gpus:
         need = "needs" if world == 1 else "need"
         return f"{counted(world, 'rank')} {need} {counted(world, 'GPU')}, this machine has {machine.num_gpus}"

@@ -16,7 +16,6 @@ class WorkerGroup:
     env: the swept environment variables of these cells, to be laid over ``launch.env``.
     """
 
-    group_id: str
     world_size: int
     backend: Backend
     device: Device
@@ -26,13 +25,10 @@ class WorkerGroup:
     cells: tuple[Cell, ...]
 
 
-def group_cells(
-    cells: Iterable[Cell], *, usable_cores: int, isolate: bool = False, first_number: int = 1
-) -> tuple[WorkerGroup, ...]:
+def group_cells(cells: Iterable[Cell], *, usable_cores: int, isolate: bool = False) -> tuple[WorkerGroup, ...]:
     """One group per (world size, backend, device, threads, swept environment, network), in order of first appearance.
 
-    isolate: a group for each cell. first_number: of the first group's id (``001-w2-gloo``); a run that already has
-    groups goes on counting.
+    isolate: a group for each cell.
     """
     members: dict[tuple[object, ...], list[Cell]] = {}
     for index, cell in enumerate(cells):
@@ -42,21 +38,16 @@ def group_cells(
         key = (cell.world_size, cell.backend, cell.device, threads, env, cell.network, alone)
         members.setdefault(key, []).append(cell)
     return tuple(
-        _group(tuple(found), number, usable_cores) for number, found in enumerate(members.values(), start=first_number)
-    )
-
-
-def _group(cells: tuple[Cell, ...], number: int, usable_cores: int) -> WorkerGroup:
-    head = cells[0]
-    return WorkerGroup(
-        group_id=f"{number:03d}-w{head.world_size}-{head.backend}",
-        world_size=head.world_size,
-        backend=head.backend,
-        device=head.device,
-        threads_per_rank=_threads(head, usable_cores),
-        env=dict(head.env),
-        network=head.network,
-        cells=cells,
+        WorkerGroup(
+            world_size=found[0].world_size,
+            backend=found[0].backend,
+            device=found[0].device,
+            threads_per_rank=_threads(found[0], usable_cores),
+            env=dict(found[0].env),
+            network=found[0].network,
+            cells=tuple(found),
+        )
+        for found in members.values()
     )
 
 

@@ -6,6 +6,9 @@ from functools import cache
 
 from stepscope.config.network import EmulatedNetwork, obstacle, parse_network
 from stepscope.core.errors import Unavailable
+from stepscope.core.words import counted
+from stepscope.matrix.machine import Machine
+from stepscope.records.cell import Cell
 
 
 def canonical(text: str | None) -> str | None:
@@ -26,6 +29,18 @@ def refused(text: str | None, *, world_size: int, device: str, joined: bool) -> 
     if isinstance(found, Unavailable):
         return f"network {text}: {found.reason}"
     return obstacle(network, world_size)
+
+
+def misfit(cell: Cell, machine: Machine) -> str | None:
+    """Why ``cell`` cannot run in its network here, or in the world that a launcher has started; None when it can."""
+    joined = machine.joined_world_size
+    if reason := refused(cell.network, world_size=cell.world_size, device=cell.device, joined=joined is not None):
+        return reason
+    if joined is not None and cell.world_size != joined:
+        return f"{counted(cell.world_size, 'rank')}: the launcher started {joined}"
+    if joined is not None and cell.env:
+        return f"{', '.join(sorted(cell.env))} cannot be set: the launcher has already started the ranks"
+    return None
 
 
 def slowest_bits_per_s(text: str | None) -> float | None:

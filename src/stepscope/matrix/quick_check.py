@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,8 @@ def quick_check(*, ranks: int | None, torch_timeout_s: float, show: OnEvent) -> 
     with tempfile.TemporaryDirectory(prefix="stepscope-quick-") as folder:
         layout = RunLayout(Path(folder) / "run")
         try:
-            run_matrix(request_of(layout, Path(folder) / "cache"), show)
+            # torch leaves folders in TMPDIR
+            run_matrix(request_of(layout=layout, cache_dir=Path(folder) / "cache", env={"TMPDIR": folder}), show)
         except Interrupted as stop:
             raise Interrupted("interrupted; nothing is left behind", signum=stop.exit_code - 128) from None
         (run,) = derive_results(layout)
@@ -109,29 +111,8 @@ def assess(cell: CellEvidence, environment: EnvironmentRecord, plan: Sequence[Co
     )
 
 
-class _Requests:
-    """Makes the request of a run once its folder is known."""
-
-    def __init__(self, matrix: Any, cells: tuple[PlannedCell, ...], environment: EnvironmentRecord) -> None:
-        self._matrix, self._cells, self._environment = matrix, cells, environment
-
-    def __call__(self, layout: RunLayout, cache_dir: Path) -> RunRequest:
-        return RunRequest(
-            kind=BENCH,
-            layout=layout,
-            name="doctor-quick",
-            matrix=resolved_matrix(self._matrix),
-            cells=self._cells,
-            measure=self._matrix.measure,
-            usable_cores=self._environment.usable_cores,
-            argv=("stepscope", "doctor", "--quick"),
-            cache_dir=cache_dir,
-            env={"TMPDIR": str(cache_dir.parent)},  # torch leaves folders there
-            environment=self._environment,
-        )
-
-
-def _plan(environment: EnvironmentRecord, ranks: int | None) -> tuple[PlannedCell, _Requests]:
+def _plan(environment: EnvironmentRecord, ranks: int | None) -> tuple[PlannedCell, Callable[..., RunRequest]]:
+    """The cell, and what makes the request of a run once its folders are known."""
     if environment.torch is None:
         raise MissingError(
             "doctor --quick needs torch, and torch does not respond",
@@ -144,7 +125,17 @@ def _plan(environment: EnvironmentRecord, ranks: int | None) -> tuple[PlannedCel
     refused = next((cell.unsupported for cell in cells if cell.unsupported), None)
     if refused is not None:
         raise MissingError(refused, fix="ask for fewer: --ranks N")
-    return cells[0], _Requests(matrix, cells, environment)
+    return cells[0], partial(
+        RunRequest,
+        kind=BENCH,
+        name="doctor-quick",
+        matrix=resolved_matrix(matrix),
+        cells=cells,
+        measure=matrix.measure,
+        usable_cores=environment.usable_cores,
+        argv=("stepscope", "doctor", "--quick"),
+        environment=environment,
+    )
 
 
 def matrix_text(machine: Machine, ranks: int | None) -> str:

@@ -146,8 +146,7 @@ class _Run:
         for group in groups:
             while waiting := tuple(c for c in group.cells if c.cell_id in self._pending):
                 self._groups += 1
-                _, _, kind = group.group_id.partition("-")
-                group_id = request.joined or f"{self._groups:03d}-{kind}"
+                group_id = request.joined or f"{self._groups:03d}-w{group.world_size}-{group.backend}"
                 spec = self._group_spec(group, group_id, waiting)
                 started = GroupStarted(group_id=spec.group_id, world_size=group.world_size, cells=len(waiting))
                 self._on_event(started)
@@ -229,43 +228,25 @@ class _Run:
                     self._on_event(CellMoved(cell=cell, phase=beat.phase, step=beat.step, size_bytes=beat.size_bytes))
 
     def _settle(self, outcome: CellOutcome, group_id: str) -> None:
-        cell, verdict = outcome.cell, outcome.verdict
-        attempt = self._attempt(cell.cell_id)
-        if verdict is None:
-            status = self._finished(outcome, group_id, attempt)
-        else:
-            status = CellStatus(
-                cell_id=cell.cell_id,
-                status=verdict.status,
-                phase=verdict.phase,
-                reason=verdict.reason,
-                failing_rank=verdict.rank,
-                failing_host=verdict.host,
-                exception=verdict.exception,
-                stderr_tail=outcome.stderr_tail,
-                exit_codes={str(rank): code for rank, code in outcome.codes.items()} or None,
-                wall_ns=outcome.wall_ns,
-                group_id=group_id,
-                attempt=attempt,
-            )
+        cell = outcome.cell
+        verdict = outcome.verdict or self._request.kind.conclude(self._layout, cell)
+        status = CellStatus(
+            cell_id=cell.cell_id,
+            status=verdict.status,
+            phase=verdict.phase,
+            reason=verdict.reason or None,
+            failing_rank=verdict.rank,
+            failing_host=verdict.host,
+            exception=verdict.exception,
+            stderr_tail=outcome.stderr_tail,
+            exit_codes={str(rank): code for rank, code in outcome.codes.items()} or None,
+            wall_ns=outcome.wall_ns,
+            group_id=group_id,
+            attempt=self._attempt(cell.cell_id),
+        )
         self._end(status)
         if status.status in ("oom", "host_oom"):
             self._skip_larger(self._planned[cell.cell_id])
-
-    def _finished(self, outcome: CellOutcome, group_id: str, attempt: int) -> CellStatus:
-        """Every rank is through: what the kind of cell makes of it."""
-        found = self._request.kind.conclude(self._layout, outcome.cell)
-        return CellStatus(
-            cell_id=outcome.cell.cell_id,
-            status=found.status,
-            phase=found.phase,
-            reason=found.reason,
-            failing_rank=found.rank,
-            failing_host=found.host,
-            wall_ns=outcome.wall_ns,
-            group_id=group_id,
-            attempt=attempt,
-        )
 
     def _skip_larger(self, failed: PlannedWork) -> None:
         waiting = tuple(self._planned[cell_id] for cell_id in self._pending)

@@ -16,10 +16,10 @@ def groups(cells: tuple[PlannedCell, ...], **options: object) -> tuple[WorkerGro
 
 def test_cells_of_one_world_share_their_processes(plan: Plan) -> None:
     found = groups(plan("axes: {strategy: [naive, ddp], world_size: [2, 1, 8]}"))
-    assert [(g.group_id, g.world_size, g.threads_per_rank, len(g.cells)) for g in found] == [
-        ("001-w1-gloo", 1, 4, 2),
-        ("002-w2-gloo", 2, 2, 2),
-        ("003-w8-gloo", 8, 1, 2),
+    assert [(g.backend, g.world_size, g.threads_per_rank, len(g.cells)) for g in found] == [
+        ("gloo", 1, 4, 2),
+        ("gloo", 2, 2, 2),
+        ("gloo", 8, 1, 2),
     ]
 
 
@@ -37,8 +37,8 @@ def test_threads_as_asked_are_kept(plan: Plan) -> None:
 
 
 def test_isolation_gives_each_cell_its_own_group(plan: Plan) -> None:
-    found = groups(plan("axes: {strategy: [naive, ddp], world_size: [2]}"), isolate=True, first_number=7)
-    assert [(g.group_id, len(g.cells)) for g in found] == [("007-w2-gloo", 1), ("008-w2-gloo", 1)]
+    found = groups(plan("axes: {strategy: [naive, ddp], world_size: [2]}"), isolate=True)
+    assert [len(g.cells) for g in found] == [1, 1]
 
 
 def test_no_cells_are_no_groups() -> None:
