@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from stepscope.instrument.timer import BACKWARD, FORWARD, ClockName, PendingStep, step_timer
+from stepscope.instrument.timer import BACKWARD, FORWARD, ClockName, PendingStep, between_ns, cuda_event, step_timer
 
 
 class ReadinessTimer:
@@ -70,10 +70,10 @@ class ReadinessTimer:
         if self.clock == "perf_counter":
             return int(stamp - self._begin)
         self._end.synchronize()
-        return round(float(self._begin.elapsed_time(stamp)) * 1e6)
+        return between_ns(self._begin, stamp)
 
 
 def _cuda_stamp() -> torch.cuda.Event:
-    event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event = cuda_event()
     event.record()
     return event

@@ -61,6 +61,16 @@ def split_step(marks: Sequence[tuple[int, int]], start: int, ready: int | None) 
     return StepTimes(step, spent[DATA], spent[FORWARD], backward, exposed, spent[OPTIMIZER], step - named)
 
 
+def cuda_event() -> torch.cuda.Event:
+    """An event that keeps its time."""
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def between_ns(start: torch.cuda.Event, end: torch.cuda.Event) -> int:
+    """Time of the device between two events that have passed."""
+    return round(float(start.elapsed_time(end)) * 1e6)
+
+
 class PendingStep(Protocol):
     """A step whose marks were taken; on GPU its times are known once its last event has passed."""
 
@@ -137,27 +147,27 @@ class _CudaPending:
         return split_step(marks, 0, None if self._ready is None else self._since_start(self._ready))
 
     def _since_start(self, event: torch.cuda.Event) -> int:
-        return round(float(self._start.elapsed_time(event)) * 1e6)
+        return between_ns(self._start, event)
 
 
 class CudaStepTimer:
     clock: ClockName = "cuda_event"
 
     def __init__(self) -> None:
-        self._start = self._event()
+        self._start = cuda_event()
         self._marks: list[tuple[int, torch.cuda.Event]] = []
-        self._ready_event = self._event()
+        self._ready_event = cuda_event()
         self._has_ready = False
 
     def start(self) -> None:
         self._marks = []
         self._has_ready = False
-        self._ready_event = self._event()
-        self._start = self._event()
+        self._ready_event = cuda_event()
+        self._start = cuda_event()
         self._start.record()
 
     def mark(self, what: int) -> None:
-        event = self._event()
+        event = cuda_event()
         event.record()
         self._marks.append((what, event))
 
@@ -168,10 +178,6 @@ class CudaStepTimer:
     def stop(self) -> PendingStep:
         self.mark(END)
         return _CudaPending(self._start, self._marks, self._ready_event if self._has_ready else None)
-
-    @staticmethod
-    def _event() -> torch.cuda.Event:
-        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 class NoTimer:

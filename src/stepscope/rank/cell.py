@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -296,20 +295,11 @@ def _finite(values: list[float | None]) -> list[float]:
 def _summary(
     cell: CellSpec, context: RankContext, subject: _Subject, pace: Pace, epochs: tuple[EpochResult, ...]
 ) -> RankSummary:
-    device = context.mesh.device
     peak, unsure = subject.tracker.peak, subject.tracker.unavailable
     notes = () if unsure is None else (f"peak memory covers the whole process: {unsure.reason}",)
     return RankSummary(
         cell_id=cell.cell_id,
-        rank=context.mesh.rank,
-        local_rank=context.place.local_rank,
-        world_size=cell.world_size,
-        host=context.pulse.host,
-        pid=os.getpid(),
-        device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        torch_version=str(torch.__version__),
-        scheduler_policy=context.scheduler_policy,
-        num_threads=torch.get_num_threads(),
+        **context.facts(),
         num_parameters=subject.specs.facts.num_parameters,
         train_samples=len(subject.prepared.train),
         test_samples=len(subject.prepared.test),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 
 import torch
@@ -89,20 +88,11 @@ def assert_agreed(cell: CommSpec, settings: CommMeasure, control: Control) -> No
 
 
 def _summary(cell: CommSpec, context: RankContext, unsupported: str | None) -> CommSummary:
-    device = context.mesh.device
     copies = cell.kind != "matmul" and not SPECS.load(cell.op).out_of_place
     return CommSummary(
         cell_id=cell.cell_id,
-        rank=context.mesh.rank,
-        local_rank=context.place.local_rank,
-        world_size=context.mesh.world_size,
-        host=context.pulse.host,
-        pid=os.getpid(),
-        device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        torch_version=str(torch.__version__),
+        **context.facts(),
         backend_version=_backend_version(),
-        scheduler_policy=context.scheduler_policy,
-        num_threads=torch.get_num_threads(),
         unsupported=unsupported,
         notes=(COPY_NOTE,) if copies and not cell.in_place else (),
     )

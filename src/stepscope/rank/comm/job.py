@@ -130,9 +130,6 @@ class Job:
                 return False, wrong if len(exchanges) == 1 else f"call {number} of {len(exchanges)}, {wrong}"
         return True, None
 
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        return failure.classify(error) in ("oom", "host_oom")
-
     def lacks(self, attempt: Callable[[], object]) -> str | None:
         """Why some rank's backend refuses ``attempt``, in its own words; None: all ranks could. All ranks call this."""
         words: str | None = None

@@ -12,13 +12,13 @@ from typing import Literal
 import numpy as np
 import torch
 
+from stepscope.instrument.timer import ClockName, between_ns, cuda_event
 from stepscope.rank.comm.calls import Call
 from stepscope.rank.control import Control
 from stepscope.records.comm import CommMeasure
 from stepscope.stats.stopping import checkpoints, precise_enough
 from stepscope.stats.warmup import warmup_end
 
-ClockName = Literal["perf_counter", "cuda_event"]
 StopReason = Literal["fixed number of calls", "interval tight enough", "budget used up", "most calls"]
 
 WARMUP_CHECKS = (1, 3, 5, 7, 10, 15, 22, 33, 49, 60)
@@ -79,9 +79,9 @@ def _time_on_device(
 ) -> list[int]:
     if count == 0:
         return []
-    starts, ends = [_event() for _ in range(count)], [_event() for _ in range(count)]
+    starts, ends = [cuda_event() for _ in range(count)], [cuda_event() for _ in range(count)]
     if pace is None:  # the end of a call is the start of the next
-        starts = [_event(), *ends[:-1]]
+        starts = [cuda_event(), *ends[:-1]]
         starts[0].record()
     for start, end in zip(starts, ends, strict=True):
         enter()
@@ -91,11 +91,7 @@ def _time_on_device(
         call()
         end.record()
     ends[-1].synchronize()
-    return [round(float(start.elapsed_time(end)) * 1e6) for start, end in zip(starts, ends, strict=True)]
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return [between_ns(start, end) for start, end in zip(starts, ends, strict=True)]
 
 
 def _nothing() -> None:

@@ -12,7 +12,7 @@ from stepscope.rank.comm.calls import Call
 from stepscope.rank.comm.job import Job
 from stepscope.rank.comm.loop import clock_of, measure, time_calls
 from stepscope.rank.comm.sizes import Size, allocate, no_room
-from stepscope.rank.comm.sweep import skipped
+from stepscope.rank.comm.sweep import sample, skipped
 from stepscope.records.comm import CommSample
 
 ALIGNED_FROM, ALIGNMENT = 128, 16
@@ -70,16 +70,7 @@ def _one_size(job: Job, asked_bytes: int) -> CommSample:
         job.control,
         on_phase=lambda phase: job.enter(phase, size_bytes),
     )
-    return CommSample(
-        asked_bytes=asked_bytes,
-        size_bytes=size_bytes,
-        numel=rows * rows,
-        times_ns=timed.times_ns,
-        warmup_ns=timed.warmup_ns,
-        correct=None,
-        stop_reason=timed.stop_reason,
-        beside_ns=timed.times_ns,
-    )
+    return sample(size, timed, correct=None, beside_ns=timed.times_ns)
 
 
 def _timed_product(job: Job, product: Call, count: int) -> list[int]:

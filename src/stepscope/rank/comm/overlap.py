@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
@@ -16,14 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from stepscope.instrument.timer import between_ns, cuda_event
 from stepscope.rank.collectives import Exchange, Waitable
 from stepscope.rank.collectives.send_recv import Batch
 from stepscope.rank.comm.calls import Call
 from stepscope.rank.comm.job import Job
-from stepscope.rank.comm.loop import Timed, measure
+from stepscope.rank.comm.loop import measure
 from stepscope.rank.comm.matmul import product_of
 from stepscope.rank.comm.sizes import Size
-from stepscope.rank.comm.sweep import planned, prepare, refused, skipped
+from stepscope.rank.comm.sweep import planned, prepare, refused, sample, skipped
 from stepscope.records.comm import CommSample
 
 ROWS = {"cpu": 256, "cuda": 2048}
@@ -46,13 +46,6 @@ def run(job: Job) -> str | None:
     return unsupported
 
 
-@dataclass(slots=True, kw_only=True)
-class Beside:
-    """Times of the products of every iteration so far, ns."""
-
-    times_ns: list[int] = field(default_factory=list)
-
-
 def _one_size(job: Job, size: Size, product: Call) -> list[CommSample]:
     ready = prepare(job, size)
     if isinstance(ready, str):
@@ -62,36 +55,20 @@ def _one_size(job: Job, size: Size, product: Call) -> list[CommSample]:
     products = _products_as_long_as(job, size, step, product)
     samples = []
     for label, both in (("alone", False), ("together", True)):
-        beside = Beside()
+        beside: list[int] = []
         run = partial(_iterations, job, step, products, beside, both=both)
         timed = measure(run, job.settings, job.control, on_phase=lambda phase: job.enter(phase, size.size_bytes))
         correct, wrong = job.check(call, exchanges) if both else (None, None)
-        samples.append(_sample(size, timed, beside, correct, wrong, label))
+        ran = tuple(beside[len(timed.warmup_ns) :])
+        samples.append(sample(size, timed, correct=correct, wrong=wrong, beside_ns=ran, label=label))
     return samples
-
-
-def _sample(
-    size: Size, timed: Timed, beside: Beside, correct: bool | None, wrong: str | None, label: str
-) -> CommSample:
-    return CommSample(
-        asked_bytes=size.asked_bytes,
-        size_bytes=size.size_bytes,
-        numel=size.numel,
-        times_ns=timed.times_ns,
-        warmup_ns=timed.warmup_ns,
-        correct=correct,
-        stop_reason=timed.stop_reason,
-        wrong=wrong,
-        beside_ns=tuple(beside.times_ns[len(timed.warmup_ns) :]),
-        label=label,
-    )
 
 
 Compute = Callable[[], object]
 
 
 def _iterations(
-    job: Job, step: _OnCpu | _OnGpu, products: Compute, beside: Beside, count: int, *, both: bool
+    job: Job, step: _OnCpu | _OnGpu, products: Compute, beside: list[int], count: int, *, both: bool
 ) -> list[int]:
     """``count`` iterations: the collective's times; those of the products go to ``beside``."""
     times = []
@@ -104,7 +81,7 @@ def _iterations(
             collective_ns = step.collective()
             products_ns = step.products(products)
         times.append(collective_ns)
-        beside.times_ns.append(products_ns)
+        beside.append(products_ns)
     return times
 
 
@@ -213,18 +190,18 @@ class _OnGpu:
         return self._both(None)[0]
 
     def products(self, products: Compute) -> int:
-        start, end = self._event(), self._event()
+        start, end = cuda_event(), cuda_event()
         start.record()
         products()
         end.record()
         end.synchronize()
-        return round(float(start.elapsed_time(end)) * 1e6)
+        return between_ns(start, end)
 
     def together(self, products: Compute) -> tuple[int, int]:
         return self._both(products)
 
     def _both(self, products: Compute | None) -> tuple[int, int]:
-        events = [self._event() for _ in range(4)]
+        events = [cuda_event() for _ in range(4)]
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             events[0].record()
@@ -238,9 +215,4 @@ class _OnGpu:
             products()
         events[3].record()
         torch.cuda.synchronize(self._device)
-        times = [round(float(events[i].elapsed_time(events[i + 1])) * 1e6) for i in (0, 2)]
-        return times[0], times[1]
-
-    @staticmethod
-    def _event() -> torch.cuda.Event:
-        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        return between_ns(events[0], events[1]), between_ns(events[2], events[3])

@@ -14,9 +14,9 @@ from stepscope.rank.collectives import Exchange, Setup
 from stepscope.rank.collectives.send_recv import between
 from stepscope.rank.comm.calls import Call, combine
 from stepscope.rank.comm.job import Job
-from stepscope.rank.comm.loop import StopReason
+from stepscope.rank.comm.loop import StopReason, Timed
 from stepscope.rank.comm.sizes import Size, allocate, no_room
-from stepscope.rank.comm.sweep import planned, refused, skipped
+from stepscope.rank.comm.sweep import planned, refused, sample, skipped
 from stepscope.rank.comm.values import Values, fill
 from stepscope.records.comm import CommSample
 
@@ -120,18 +120,9 @@ class _Pairing:
         if wanted is None:
             wanted = self._agree(_affordable(budget_ns, (times_ns or warmup_ns)[-1]))
         times_ns += run(wanted - len(times_ns))
-        return CommSample(
-            asked_bytes=size.asked_bytes,
-            size_bytes=size.size_bytes,
-            numel=size.numel,
-            times_ns=tuple(times_ns),
-            warmup_ns=tuple(warmup_ns),
-            correct=correct,
-            stop_reason=_stop_reason(settings.iterations, len(times_ns)),
-            wrong=wrong,
-            peer=self._pair,
-            bidirectional=self._bidirectional,
-        )
+        reason = _stop_reason(settings.iterations, len(times_ns))
+        timed = Timed(warmup_ns=tuple(warmup_ns), times_ns=tuple(times_ns), stop_reason=reason)
+        return sample(size, timed, correct=correct, wrong=wrong, peer=self._pair, bidirectional=self._bidirectional)
 
     def _together(self) -> None:
         """A barrier of two: both leave it within the time of one small message."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from stepscope.collectives import Collective
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
+from stepscope.rank import failure
 from stepscope.rank.collectives import Build, Setup
 from stepscope.rank.comm.job import Job
 from stepscope.rank.heartbeat import host_memory_left
@@ -84,14 +86,14 @@ def no_room(job: Job, needed_bytes: int, *, size_bytes: int) -> str | None:
         "left": int(left - HOST_RESERVE_FRACTION * total),
         "device": _no_room_on_device(job, needed_bytes) if job.device.type == "cuda" else None,
     }
-    ranks: list[dict[str, object]] = job.control.all_gather(mine)
+    ranks: list[dict[str, Any]] = job.control.all_gather(mine)
     for rank, one in enumerate(ranks):
         if one["device"] is not None:
             return f"rank {rank}: {one['device']}"
     for host in dict.fromkeys(str(one["host"]) for one in ranks):
         local = [one for one in ranks if one["host"] == host]
-        needed = sum(_int(one["needed"]) for one in local)
-        room = min(_int(one["left"]) for one in local)
+        needed = sum(one["needed"] for one in local)
+        room = min(one["left"] for one in local)
         if needed > room:
             return (
                 f"buffers of {counted(len(local), 'rank')} on {host} need {format_size(needed)}, "
@@ -109,18 +111,13 @@ def _no_room_on_device(job: Job, needed_bytes: int) -> str | None:
     return f"buffers need {format_size(needed)}, {format_size(max(0, room))} of device memory is free"
 
 
-def _int(value: object) -> int:
-    assert isinstance(value, int)
-    return value
-
-
 def allocate(job: Job, make: Callable[[], object], *, size_bytes: int) -> str | None:
     """Call ``make``, which allocates; why some rank could not, or None. Asks all ranks from the size where it can fail."""
     failed: str | None = None
     try:
         make()
     except (RuntimeError, MemoryError) as error:
-        if not job.is_out_of_memory(error):
+        if failure.classify(error) not in ("oom", "host_oom"):
             raise
         failed = f"rank {job.mesh.rank}: {str(error).splitlines()[0]}"
     if size_bytes < ASK_FROM_BYTES:

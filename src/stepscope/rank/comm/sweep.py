@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from stepscope.rank.collectives import Exchange
 from stepscope.rank.comm.calls import Call, combine
 from stepscope.rank.comm.job import Job
-from stepscope.rank.comm.loop import measure
+from stepscope.rank.comm.loop import Timed, measure
 from stepscope.rank.comm.sizes import Size, allocate, buffer_bytes, no_room, plan_size
 from stepscope.records.comm import CommSample
 
@@ -76,6 +77,19 @@ def skipped(size: Size, reason: str) -> CommSample:
     )
 
 
+def sample(size: Size, timed: Timed, **found: Any) -> CommSample:
+    """What was measured of one size. found: the other fields."""
+    return CommSample(
+        asked_bytes=size.asked_bytes,
+        size_bytes=size.size_bytes,
+        numel=size.numel,
+        times_ns=timed.times_ns,
+        warmup_ns=timed.warmup_ns,
+        stop_reason=timed.stop_reason,
+        **found,
+    )
+
+
 def _one_size(job: Job, size: Size) -> CommSample:
     ready = prepare(job, size)
     if isinstance(ready, str):
@@ -84,16 +98,7 @@ def _one_size(job: Job, size: Size) -> CommSample:
     timed = measure(job.runner(call), job.settings, job.control, on_phase=partial(_enter, job, size.size_bytes))
     job.enter("verify", size.size_bytes)
     correct, wrong = job.check(call, exchanges)
-    return CommSample(
-        asked_bytes=size.asked_bytes,
-        size_bytes=size.size_bytes,
-        numel=size.numel,
-        times_ns=timed.times_ns,
-        warmup_ns=timed.warmup_ns,
-        correct=correct,
-        stop_reason=timed.stop_reason,
-        wrong=wrong,
-    )
+    return sample(size, timed, correct=correct, wrong=wrong)
 
 
 def _enter(job: Job, size_bytes: int | None, phase: str) -> None:

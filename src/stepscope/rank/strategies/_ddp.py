@@ -10,6 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.strategies._common import PlainSession
+from stepscope.strategies.ddp import DdpOptions
+from stepscope.strategies.zero1 import Zero1Options
 
 
 class DdpSession(PlainSession):
@@ -19,9 +21,8 @@ class DdpSession(PlainSession):
         self,
         module: nn.Module,
         mesh: Mesh,
+        options: DdpOptions | Zero1Options,
         *,
-        bucket_cap_mb: float | None,
-        gradient_as_bucket_view: bool,
         static_graph: bool = False,
     ) -> None:
         super().__init__(module)
@@ -29,8 +30,8 @@ class DdpSession(PlainSession):
             module,
             device_ids=[mesh.device.index] if mesh.device.type == "cuda" else None,
             process_group=mesh.group,
-            bucket_cap_mb=bucket_cap_mb,
-            gradient_as_bucket_view=gradient_as_bucket_view,
+            bucket_cap_mb=options.bucket_cap_mb,
+            gradient_as_bucket_view=options.gradient_as_bucket_view,
             static_graph=static_graph,
         )
         # Our workloads' buffers are constants: without this DDP broadcasts them in every forward pass. The

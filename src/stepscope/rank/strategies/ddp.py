@@ -22,13 +22,7 @@ class HookedSession(DdpSession):
     """DDP with what its options add to it."""
 
     def __init__(self, module: nn.Module, mesh: Mesh, options: DdpOptions) -> None:
-        super().__init__(
-            module,
-            mesh,
-            bucket_cap_mb=options.bucket_cap_mb,
-            gradient_as_bucket_view=options.gradient_as_bucket_view,
-            static_graph=options.static_graph,
-        )
+        super().__init__(module, mesh, options, static_graph=options.static_graph)
         self.powersgd = _register_hook(self.ddp, mesh, options)
         if options.compile:
             self.trainable = cast(nn.Module, torch.compile(self.ddp))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from time import perf_counter_ns
 from typing import Any, cast
@@ -216,15 +216,7 @@ class PipelineSession(FlatSession):
         loss = self._loss(output, index)
         spans = self.watch.spans
         if spans:
-            last = spans[-1]
-            spans[-1] = PipelineSpan(
-                rank=last.rank,
-                stage=last.stage,
-                micro_batch=last.micro_batch,
-                kind=last.kind,
-                start_ns=last.start_ns,
-                end_ns=self.watch.now(),
-            )
+            spans[-1] = replace(spans[-1], end_ns=self.watch.now())
             self.watch.mark(FORWARD)
         return loss
 

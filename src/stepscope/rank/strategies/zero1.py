@@ -22,12 +22,7 @@ with warnings.catch_warnings():  # the package uses torch.jit.script, which warn
 
 class Zero1Session(DdpSession):
     def __init__(self, module: nn.Module, mesh: Mesh, options: Zero1Options) -> None:
-        super().__init__(
-            module,
-            mesh,
-            bucket_cap_mb=options.bucket_cap_mb,
-            gradient_as_bucket_view=options.gradient_as_bucket_view,
-        )
+        super().__init__(module, mesh, options)
         self.group = mesh.group_of("dp")
         self.as_bucket_view = options.parameters_as_bucket_view
 
