@@ -23,7 +23,7 @@ from tests.unit.results.test_history import runs as nightly_runs
 
 from stepscope.core.errors import UsageError
 from stepscope.predict.pipeline import StageTime
-from stepscope.predict.published.grade import Answer, Question, graded
+from stepscope.predict.published.grade import Answer, Graded, Question
 from stepscope.records.pipeline import PipelineLayout
 from stepscope.report import vega
 from stepscope.report.figures import draw_charts
@@ -76,7 +76,13 @@ def pipelined() -> Iterator[CellEvidence]:
 def graded_speeds(sources: int = 9) -> tuple[tuple[Question, Answer], ...]:
     """Two runs of each source, predicted 10% too fast and 5% too slow."""
     rows = tuple(
-        graded(f"measured-by-laboratory-{n}", f"{n}-{factor}", factor * 100.0 * 1.5**n, 100.0 * 1.5**n)
+        Graded(
+            source=f"measured-by-laboratory-{n}",
+            row_id=f"{n}-{factor}",
+            predicted=factor * 100.0 * 1.5**n,
+            measured=100.0 * 1.5**n,
+            error=abs(factor - 1),
+        )
         for n in range(sources)
         for factor in (1.1, 0.95)
     )
