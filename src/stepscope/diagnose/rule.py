@@ -26,10 +26,11 @@ class Threshold:
 class Rule:
     """A registered rule; the file's docstring is its page: what it sees, why that is bad, known problems, references.
 
-    name: as users write it (``launch-bound``), the file's stem with hyphens. symptom: one line for tables of rules.
-    needs: attributes of :class:`Evidence` that must be there (not None, not empty), else it is skipped with the reason and
-    the command of ``evidence.NEEDS``. any_of: attributes of which at least one must be there (a rule that reads steps as
-    well as traces). protocol: the step of the investigation (1 to 5, ``diagnose/protocol.py``) it serves.
+    name: as users write it; unless given, the file's stem with hyphens (``launch-bound``). symptom: one line for tables of
+    rules. needs: attributes of :class:`Evidence` that must be there (not None, not empty), else it is skipped with the
+    reason and the command of ``evidence.NEEDS``; traces, where it only looks at traced jobs. any_of: attributes of which at
+    least one must be there (a rule that reads steps as well as traces). protocol: the step of the investigation (1 to 5,
+    ``diagnose/protocol.py``) it serves.
     look, or look_at_job for one traced job after the other: pure. A finding or several (never none), a text with the number
     that decided where there is nothing to say, or Skipped for data that ``needs`` cannot name. A symptom that shows in
     traces and elsewhere has both: ``look`` is asked where something of ``any_of`` beside traces is there, and a traced job
@@ -39,7 +40,7 @@ class Rule:
     that its silence is no praise.
     """
 
-    name: str
+    name: str = ""
     symptom: str
     needs: tuple[str, ...] = ()
     look: Callable[[Evidence], Said] | None = None
@@ -50,6 +51,11 @@ class Rule:
     good_news: bool = False
     folded: bool = False
     explained_by: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.module.rpartition(".")[2].replace("_", "-"))
+        if self.look is None and not self.any_of:
+            object.__setattr__(self, "needs", self.needs or ("traces",))
 
     def check(self, evidence: Evidence) -> Outcome:
         """What the rule says of evidence that has what it needs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
@@ -62,6 +62,13 @@ def unread(summary: TraceSummary, otherwise: str) -> Skipped:
 def window_ns(each: RankPass) -> int:
     """Length of the rank's window, at least 1."""
     return max(each.budget.parts.window_ns, 1) if each.budget else 1
+
+
+def steps_ns(summary: TraceSummary, chosen: Collection[int | None]) -> float:
+    """Length of these steps together, median over ranks; of the window, where none are marked."""
+    marked = [sum(s.parts.window_ns for s in p.steps if s.step in chosen) for p in summary.ranks if p.steps]
+    windows = [p.budget.parts.window_ns for p in summary.ranks if p.budget is not None]
+    return float(median(marked or windows or [0]))
 
 
 def idle_share(each: RankPass, *causes: str) -> float:

@@ -1,15 +1,17 @@
-"""What rules on sharded units share: the ranks judged, the same call on all ranks, lengths, words."""
+"""What rules on sharded units share: the ranks judged, the same call on all ranks, shares of the step, words."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from statistics import median
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 
+from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.frameworks import in_words_of, used_in
+from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Threshold
-from stepscope.diagnose.trace_facts import read_in_full, trace_command, unread
-from stepscope.records.finding import Advice, Skipped
+from stepscope.diagnose.trace_facts import read_in_full, severity_of, steps_ns, trace_command, unread
+from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_units import ShardedUnits, UnitCall
 from stepscope.results.evidence import TraceEvidence
@@ -17,12 +19,91 @@ from stepscope.results.evidence import TraceEvidence
 WORTH = Threshold(
     value=0.05, unit="share of the steps", source="stepscope's choice, 2026-11: a setting is one argument to change"
 )
+ROOM = Threshold(value=0.9, unit="of the device's capacity", source="as for near-oom")
 
-Key = tuple[int | None, int]
-"""A call's step and its place there, alike on all ranks."""
+Call = list[UnitCall]
+"""The same call on all ranks that show it."""
 
 
-def units_of(summary: TraceSummary) -> list[ShardedUnits] | Skipped:
+def min_exposed_ns(mine: Call) -> int:
+    """Of several ranks the least: what is left is transfer, not waiting for a late one."""
+    return min(c.exposed_ns for c in mine)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """The sharded units of a traced job: of the ranks that can be judged, and call by call.
+
+    step_ns: length of the calls' steps together. sizes: gathered bytes of each unit whose name and size are known.
+    """
+
+    job: TraceEvidence
+    ranks: Sequence[ShardedUnits]
+    calls: Sequence[Call]
+    step_ns: float
+    sizes: dict[str, int]
+
+    def share(self, calls: Iterable[Call], exposed: Callable[[Call], int] = min_exposed_ns) -> float:
+        """Of the steps, what these calls expose."""
+        return min(1.0, sum(map(exposed, calls)) / self.step_ns)
+
+    @property
+    def fullest(self) -> tuple[int, int] | None:
+        """(bytes reserved at most, capacity) of the rank with least room; None where none recorded them."""
+        known = [
+            (u.reserved_bytes, u.capacity_bytes)
+            for u in self.ranks
+            if u.reserved_bytes is not None and u.capacity_bytes
+        ]
+        return max(known, key=lambda each: each[0] / each[1], default=None)
+
+    def finding(
+        self,
+        calls: Sequence[Call],
+        share: float,
+        title: str,
+        evidence: Iterable[str],
+        *,
+        limit: str,
+        advice: tuple[Advice, ...],
+    ) -> Finding:
+        """A finding on these calls, shown by the one that exposes most. limit: what the figure does not say."""
+        most = max(calls, key=min_exposed_ns)[0]
+        one = "; from one rank's trace: waiting for others may be part of it" if len(self.ranks) == 1 else ""
+        return Finding(
+            severity=severity_of(share),
+            title=title,
+            evidence=tuple(evidence),
+            stake_fraction=share,
+            ranks=(self.ranks[0].rank,),
+            at_ns=(most.start_ns, most.end_ns),
+            confidence=f"measured{one}; {limit}",
+            advice=advice,
+        )
+
+    def advice(self, topic: str) -> tuple[Advice, ...]:
+        """The option in the words of the job's frameworks, then the table to look at."""
+        used = used_in(self.job.summary) | {u.wrapper for u in self.ranks}
+        said = in_words_of(topic, used, otherwise=("fsdp2", "fsdp1", "deepspeed"))
+        return (*said, Advice(text="see every unit", command=trace_command(self.job, "--show units,overlap")))
+
+
+def on_units(judge: Callable[[Units], Said]) -> Callable[[TraceEvidence], Said]:
+    """``judge`` as a rule's ``look_at_job``; skipped where a job has no units that can be judged."""
+
+    @wraps(judge)
+    def look(job: TraceEvidence) -> Said:
+        ranks = _judged(job.summary)
+        if isinstance(ranks, Skipped):
+            return ranks
+        calls = _matched(ranks)
+        whole = steps_ns(job.summary, {mine[0].step for mine in calls}) or 1.0
+        return judge(Units(job=job, ranks=ranks, calls=calls, step_ns=whole, sizes=_sizes(calls)))
+
+    return look
+
+
+def _judged(summary: TraceSummary) -> list[ShardedUnits] | Skipped:
     """The ranks whose units can be judged: on GPUs, since on CPUs every gather is waited for where it is called."""
     if not read_in_full(summary):
         return unread(summary, "no rank was read in full")
@@ -33,54 +114,19 @@ def units_of(summary: TraceSummary) -> list[ShardedUnits] | Skipped:
     return on_device or Skipped(reason="sharded on CPUs, where a gather is waited for where it is called")
 
 
-def matched(sharded: Sequence[ShardedUnits]) -> list[list[UnitCall]]:
-    """The same call on all ranks that show it, by step and place; those of no step left out where steps are marked."""
-    calls: dict[Key, list[UnitCall]] = defaultdict(list)
+def _matched(sharded: Sequence[ShardedUnits]) -> list[Call]:
+    """By step and place; calls of no step left out where steps are marked."""
+    calls: dict[tuple[int | None, int], Call] = defaultdict(list)
     for units in sharded:
         for call in units.calls:
             calls[call.step, call.place].append(call)
-    if any(step is not None for step, _ in calls):
-        calls = {key: mine for key, mine in calls.items() if key[0] is not None}
-    return list(calls.values())
+    marked = any(step is not None for step, _ in calls)
+    return [mine for (step, _), mine in calls.items() if step is not None or not marked]
 
 
-def exposed_ns(mine: Iterable[UnitCall]) -> int:
-    """Of several ranks the least: what is left is transfer, not waiting for a late one."""
-    return min(c.exposed_ns for c in mine)
-
-
-def steps_ns(summary: TraceSummary, calls: Sequence[Sequence[UnitCall]]) -> float:
-    """Length of the steps of these calls together, median over ranks; of the window, where none are marked."""
-    chosen = {mine[0].step for mine in calls}
-    marked = [sum(s.parts.window_ns for s in p.steps if s.step in chosen) for p in summary.ranks if p.steps]
-    windows = [p.budget.parts.window_ns for p in summary.ranks if p.budget is not None]
-    return float(median(marked or windows or [0])) or 1.0
-
-
-def sizes(calls: Sequence[Sequence[UnitCall]]) -> dict[str, int]:
-    """Gathered bytes of each unit whose name and size are known."""
+def _sizes(calls: Sequence[Call]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for mine in calls:
-        call = mine[0]
+    for call, *_ in calls:
         if call.op == "all_gather" and call.unit is not None and call.size_bytes:
             found[call.unit] = max(found.get(call.unit, 0), call.size_bytes)
     return found
-
-
-def where(sharded: Sequence[ShardedUnits], calls: Sequence[Sequence[UnitCall]]) -> tuple[int, tuple[int, int]]:
-    """The first rank, and when the call that exposes most ran there."""
-    most = max(calls, key=exposed_ns)[0]
-    return sharded[0].rank, (most.start_ns, most.end_ns)
-
-
-def confidence(sharded: Sequence[ShardedUnits], limit: str) -> str:
-    """``limit``: what the figure does not say."""
-    one = "; from one rank's trace: waiting for others may be part of it" if len(sharded) == 1 else ""
-    return f"measured{one}; {limit}"
-
-
-def advice(job: TraceEvidence, sharded: Sequence[ShardedUnits], topic: str) -> tuple[Advice, ...]:
-    """The option in the words of the job's frameworks, then the table to look at."""
-    used = used_in(job.summary) | {u.wrapper for u in sharded}
-    said = in_words_of(topic, used, otherwise=("fsdp2", "fsdp1", "deepspeed"))
-    return (*said, Advice(text="see every unit", command=trace_command(job, "--show units,overlap")))

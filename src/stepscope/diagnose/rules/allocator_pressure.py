@@ -120,7 +120,6 @@ def _advice(memory: MemorySnapshot, *, full: bool) -> Iterator[Advice]:
 
 
 RULE = Rule(
-    name="allocator-pressure",
     symptom="the allocator calls the driver in steady state",
     needs=("memory",),
     look=check,

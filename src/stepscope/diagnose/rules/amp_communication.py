@@ -149,7 +149,6 @@ def _advice(evidence: Evidence, cell: TimedCell) -> Iterator[Advice]:
 
 
 RULE = Rule(
-    name="amp-communication",
     symptom="mixed precision does not reduce communication",
     needs=("cells",),
     look=check,

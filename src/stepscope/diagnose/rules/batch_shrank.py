@@ -102,7 +102,6 @@ def _finding(evidence: Evidence, cell: CellEvidence, other: CellEvidence) -> Fin
 
 
 RULE = Rule(
-    name="batch-shrank",
     symptom="the global batch shrank with a larger mesh",
     needs=("cells",),
     look=check,

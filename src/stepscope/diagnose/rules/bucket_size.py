@@ -225,7 +225,6 @@ def _quiet(kind: list[_Judged]) -> str:
 
 
 RULE = Rule(
-    name="bucket-size",
     symptom="gradient buckets are too small or too large",
     needs=("cells",),
     look=check,

@@ -107,7 +107,6 @@ def _finding(drop: float, name: str, best: CommRow, last: CommRow) -> Finding:
 
 
 RULE = Rule(
-    name="busbw-drop",
     symptom="bus bandwidth drops at large sizes",
     needs=("comm",),
     look=check,

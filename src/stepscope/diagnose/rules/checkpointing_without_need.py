@@ -111,7 +111,6 @@ def _finding(evidence: Evidence, cell: CellEvidence, more: int, share: float) ->
 
 
 RULE = Rule(
-    name="checkpointing-without-need",
     symptom="activations are recomputed though memory is free",
     needs=("cells",),
     look=check,

@@ -130,9 +130,7 @@ def _contradiction(job: TraceEvidence, fits: list[ClockFit]) -> Finding:
 
 
 RULE = Rule(
-    name="clock-skew",
     symptom="the clocks of the ranks' traces differ",
-    needs=("traces",),
     look_at_job=_look,
     protocol=1,
     thresholds={"offset": _APART, "drift": _DRIFT},

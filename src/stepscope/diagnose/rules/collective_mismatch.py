@@ -92,9 +92,7 @@ def _where(kind: Kind) -> str:
 
 
 RULE = Rule(
-    name="collective-mismatch",
     symptom="ranks called collectives that do not match",
-    needs=(),
     look=check,
     protocol=3,
     thresholds={"different": MOST_DIFFERENT},

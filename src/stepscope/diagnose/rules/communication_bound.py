@@ -417,7 +417,6 @@ def _fewer_bytes(run: TrainingRun) -> Advice:
 
 
 RULE = Rule(
-    name="communication-bound",
     symptom="exposed communication takes too much of the step: model, batch or sequence too small for so many ranks",
     needs=("runs",),
     look=check,

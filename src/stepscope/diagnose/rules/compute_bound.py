@@ -180,7 +180,6 @@ def _used(ranks: list[RankPass]) -> tuple[str, ...]:
 
 
 RULE = Rule(
-    name="compute-bound",
     symptom="computation takes nearly all the time (good news)",
     any_of=("cells", "traces"),
     look=check,

@@ -153,7 +153,6 @@ def _of_loader(job: TraceEvidence, waiting: list[int], ranks: int) -> tuple[Advi
 
 
 RULE = Rule(
-    name="data-loading",
     symptom="computation stops while data are loaded",
     any_of=("cells", "traces"),
     look=check,

@@ -155,7 +155,6 @@ def _speed(pair: Pair) -> str:
 
 
 RULE = Rule(
-    name="duplicated-data",
     symptom="every rank trains on all the data instead of its share",
     needs=("runs",),
     look=check,

@@ -122,9 +122,7 @@ def _waiting(instance: MatchedCollective) -> int:
 
 
 RULE = Rule(
-    name="expert-skew",
     symptom="ranks wait in all-to-all for the one with the hot expert",
-    needs=("traces",),
     look_at_job=_look,
     protocol=2,
     thresholds={"hot": _HOT, "of the waiting": _HALF, "of the window": _WORTH},

@@ -198,9 +198,7 @@ def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> tuple[Ad
 
 
 RULE = Rule(
-    name="exposed-communication",
     symptom="exposed communication: no computation runs beside it",
-    needs=("traces",),
     look_at_job=_look,
     protocol=2,
     thresholds={"small": SMALL, **SHARES},

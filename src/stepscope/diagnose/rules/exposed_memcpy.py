@@ -116,9 +116,7 @@ def _advice(kind: str, memory: str | None) -> Advice:
 
 
 RULE = Rule(
-    name="exposed-memcpy",
     symptom="exposed copies: nothing runs beside them",
-    needs=("traces",),
     look_at_job=_look,
     protocol=4,
     explained_by=("fsdp-wait-on-copy",),

@@ -24,7 +24,6 @@ Li et al., PyTorch Distributed, VLDB 2020, section 3.2.3; METRICS, Buckets. `buc
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
 from statistics import median
 
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
@@ -32,7 +31,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.diagnose.trace_facts import severity_of, trace_command, unread
+from stepscope.diagnose.trace_facts import severity_of, steps_ns, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_summary import TraceSummary
@@ -62,7 +61,7 @@ def _look(job: TraceEvidence) -> Said:
         return Skipped(reason="only one bucket per step")
     tail = sum(_exposed(step[max(step)]) for step in several.values())
     exposed = sum(_exposed(rows) for step in several.values() for rows in step.values())
-    whole = _steps_ns(job.summary, several)
+    whole = steps_ns(job.summary, several)
     of_all, share = tail / exposed if exposed else 0.0, min(1.0, tail / whole) if whole else 0.0
     said = f"the last of {median(len(s) for s in several.values()):.0f} buckets"
     if of_all < _HALF.value or share < _WORTH.value:
@@ -128,17 +127,8 @@ def _exposed(rows: list[BucketRow]) -> int:
     return min(row.exposed_ns for row in rows)
 
 
-def _steps_ns(summary: TraceSummary, chosen: Collection[int | None]) -> float:
-    """Length of these steps together, median over ranks; of the window, where none are marked."""
-    marked = [sum(s.parts.window_ns for s in p.steps if s.step in chosen) for p in summary.ranks if p.steps]
-    windows = [p.budget.parts.window_ns for p in summary.ranks if p.budget is not None]
-    return float(median(marked or windows or [0]))
-
-
 RULE = Rule(
-    name="exposed-tail-bucket",
     symptom="the last gradient bucket is most of the exposed communication",
-    needs=("traces",),
     look_at_job=_look,
     protocol=3,
     thresholds={"of exposed": _HALF, "of the step": _WORTH, "small": SMALL},

@@ -166,6 +166,4 @@ def _listed(kinds: Counter[Status]) -> str:
     return ", ".join(f"{count} {status_label(status)}" for status, count in kinds.items())
 
 
-RULE = Rule(
-    name="failed-cells", symptom="cells or sweeps without a result", any_of=("cells", "comm"), look=check, protocol=1
-)
+RULE = Rule(symptom="cells or sweeps without a result", any_of=("cells", "comm"), look=check, protocol=1)

@@ -116,7 +116,6 @@ def _limits(fast: TrainingRun, slow: TrainingRun) -> str:
 
 
 RULE = Rule(
-    name="fastest-strategy",
     symptom="the fastest of several strategies",
     needs=("runs",),
     look=check,

@@ -95,9 +95,7 @@ def _mostly_half(mixes: Sequence[KernelMix]) -> bool:
 
 
 RULE = Rule(
-    name="fp32-matmul",
     symptom="FP32 matrix products without TF32 on a GPU that has it",
-    needs=("traces",),
     look_at_job=_look,
     protocol=4,
     thresholds=SHARES,

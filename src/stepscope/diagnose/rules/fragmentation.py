@@ -127,7 +127,6 @@ def _finding(memory: MemorySnapshot) -> Finding:
 
 
 RULE = Rule(
-    name="fragmentation",
     symptom="reserved memory is split into pieces that no request fits",
     needs=("memory",),
     look=check,

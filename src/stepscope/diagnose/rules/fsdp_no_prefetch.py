@@ -28,88 +28,64 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import WORTH as LAUNCHES
-from stepscope.diagnose.trace_facts import Part, idle_share, on_device, severity_of
-from stepscope.diagnose.unit_facts import WORTH, advice, confidence, exposed_ns, matched, steps_ns, units_of, where
-from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.trace_units import UnitCall
-from stepscope.results.evidence import TraceEvidence
+from stepscope.diagnose.trace_facts import Part, idle_share, on_device
+from stepscope.diagnose.unit_facts import WORTH, Call, Units, min_exposed_ns, on_units
+from stepscope.records.finding import Advice, Skipped
 
 _HALF = Threshold(value=0.5, unit="of a pass's gathers", source="stepscope's choice, 2026-11: most of them")
-
-
-def _look(job: TraceEvidence) -> Said:
-    sharded = units_of(job.summary)
-    if isinstance(sharded, Skipped):
-        return sharded
-    calls = matched(sharded)
-    judged = [mine for mine in calls if all(c.early is not None for c in mine)]
-    if not judged:
-        return Skipped(reason="one unit a pass: there is nothing to gather ahead")
-    whole = steps_ns(job.summary, calls)
-    late_in: dict[str, tuple[int, int, int]] = {}
-    for phase in ("forward", "backward"):
-        mine = [each for each in judged if each[0].phase == phase]
-        late = [each for each in mine if not any(c.early for c in each)]
-        late_in[phase] = len(late), len(mine), sum(map(_hideable, late))
-    fires = {p: f for p, f in late_in.items() if f[1] and f[0] >= _HALF.value * f[1]}
-    share = min(1.0, sum(ns for _, _, ns in fires.values()) / whole)
-    said = ", ".join(f"{late} of {all_} {phase}" for phase, (late, all_, _) in late_in.items() if all_)
-    if share < WORTH.value:
-        return (
-            f"late gathers: {said}; hiding them returns {format_percent(share)} of the step, limit "
-            f"{format_percent(WORTH.value)}"
-        )
-    topics = [f"{phase} prefetch" for phase in fires]
-    rank, at_ns = where(sharded, [m for m in judged if not any(c.early for c in m)])
-    late_host = Part([idle_share(p, "host_late", "launch_latency") for p in on_device(job.summary)] or [0.0])
-    host = late_host.share >= LAUNCHES
-    return Finding(
-        severity=severity_of(share),
-        title=f"units are gathered without prefetch: {format_percent(share)} of the step is exposed all-gather that "
-        "computation could hide",
-        evidence=(
-            f"gathers that start after the computation before them has ended: {said}",
-            *(
-                f"{phase}: {format_duration(ns)} could be hidden, of {format_duration(whole)}"
-                for phase, (_, _, ns) in fires.items()
-            ),
-            *(
-                (f"the device idles {late_host} because launches are late, those of gathers among them",)
-                if host
-                else ()
-            ),
-        ),
-        stake_fraction=share,
-        ranks=(rank,),
-        at_ns=at_ns,
-        confidence=confidence(
-            sharded,
-            "gathers may be late only because the host launches late"
-            if host
-            else "prefetch needs memory for two units at once",
-        ),
-        advice=(
-            *(
-                (Advice(text="first let the host launch in time (launch-bound): implicit prefetch then works"),)
-                if host
-                else ()
-            ),
-            *dict.fromkeys(each for topic in topics for each in advice(job, sharded, topic)),
-        ),
-    )
 
 
 _LAUNCH_FIRST = Advice(text="first let the host launch in time (launch-bound): implicit prefetch then works")
 
 
-def _hideable(mine: list[UnitCall]) -> int:
-    return min(exposed_ns(mine), min(c.room_ns for c in mine))
+@on_units
+def _look(units: Units) -> Said:
+    judged = [mine for mine in units.calls if all(c.early is not None for c in mine)]
+    if not judged:
+        return Skipped(reason="one unit a pass: there is nothing to gather ahead")
+    late = [each for each in judged if not any(c.early for c in each)]
+    of_pass: dict[str, tuple[list[Call], int]] = {}
+    for phase in ("forward", "backward"):
+        if several := sum(each[0].phase == phase for each in judged):
+            of_pass[phase] = [each for each in late if each[0].phase == phase], several
+    fires = {phase: mine for phase, (mine, several) in of_pass.items() if len(mine) >= _HALF.value * several}
+    share = units.share((each for mine in fires.values() for each in mine), _hideable)
+    said = ", ".join(f"{len(mine)} of {several} {phase}" for phase, (mine, several) in of_pass.items())
+    if share < WORTH.value:
+        return (
+            f"late gathers: {said}; hiding them returns {format_percent(share)} of the step, limit "
+            f"{format_percent(WORTH.value)}"
+        )
+    launches = Part([idle_share(p, "host_late", "launch_latency") for p in on_device(units.job.summary)] or [0.0])
+    host = launches.share >= LAUNCHES
+    evidence = [f"gathers that start after the computation before them has ended: {said}"]
+    for phase, mine in fires.items():
+        hidden = format_duration(sum(map(_hideable, mine)))
+        evidence.append(f"{phase}: {hidden} could be hidden, of {format_duration(units.step_ns)}")
+    if host:
+        evidence.append(f"the device idles {launches} because launches are late, those of gathers among them")
+    return units.finding(
+        late,
+        share,
+        f"units are gathered without prefetch: {format_percent(share)} of the step is exposed all-gather that "
+        "computation could hide",
+        evidence,
+        limit="gathers may be late only because the host launches late"
+        if host
+        else "prefetch needs memory for two units at once",
+        advice=(
+            *((_LAUNCH_FIRST,) if host else ()),
+            *dict.fromkeys(each for phase in fires for each in units.advice(f"{phase} prefetch")),
+        ),
+    )
+
+
+def _hideable(mine: Call) -> int:
+    return min(min_exposed_ns(mine), min(c.room_ns for c in mine))
 
 
 RULE = Rule(
-    name="fsdp-no-prefetch",
     symptom="sharded units are gathered after the computation that could hide it",
-    needs=("traces",),
     look_at_job=_look,
     protocol=3,
     thresholds={"late": _HALF, "of the step": WORTH},

@@ -28,20 +28,8 @@ from statistics import median
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.diagnose.trace_facts import severity_of
-from stepscope.diagnose.unit_facts import (
-    WORTH,
-    advice,
-    confidence,
-    exposed_ns,
-    matched,
-    sizes,
-    steps_ns,
-    units_of,
-    where,
-)
-from stepscope.records.finding import Finding, Skipped
-from stepscope.results.evidence import TraceEvidence
+from stepscope.diagnose.unit_facts import WORTH, Units, on_units
+from stepscope.records.finding import Skipped
 
 _SMALL = Threshold(
     value=8 << 20, unit="bytes gathered", source="nccl-tests on 8 A100s: 27% of the bandwidth of large sizes"
@@ -50,41 +38,32 @@ _LEAST = Threshold(value=4, unit="units", source="stepscope's choice, 2026-11: f
 _HALF = Threshold(value=0.5, unit="of the units", source="stepscope's choice, 2026-11: most of them")
 
 
-def _look(job: TraceEvidence) -> Said:
-    sharded = units_of(job.summary)
-    if isinstance(sharded, Skipped):
-        return sharded
-    calls = matched(sharded)
-    known = sizes(calls)
-    if not known:
+@on_units
+def _look(units: Units) -> Said:
+    if not units.sizes:
         return Skipped(reason="the sizes of the units are not recorded")
-    small = {unit for unit, size in known.items() if size < _SMALL.value}
-    mine = [each for each in calls if each[0].unit in small]
-    share = min(1.0, sum(map(exposed_ns, mine)) / steps_ns(job.summary, calls))
-    said = f"{len(small)} of {len(known)} units gather less than {format_bytes_binary(_SMALL.value)}"
-    if len(small) < max(_LEAST.value, _HALF.value * len(known)) or share < WORTH.value:
+    small = {unit for unit, size in units.sizes.items() if size < _SMALL.value}
+    mine = [each for each in units.calls if each[0].unit in small]
+    share = units.share(mine)
+    said = f"{len(small)} of {len(units.sizes)} units gather less than {format_bytes_binary(_SMALL.value)}"
+    if len(small) < max(_LEAST.value, _HALF.value * len(units.sizes)) or share < WORTH.value:
         limit = format_percent(WORTH.value)
         return f"{said}; {format_percent(share)} of the step is their exposed communication, limit {limit}"
-    rank, at_ns = where(sharded, mine)
-    return Finding(
-        severity=severity_of(share),
-        title=f"sharded units are small: {format_percent(share)} of the step is exposed communication of {len(small)} units",
-        evidence=(
-            f"{said}, {format_bytes_binary(median(known[u] for u in small))} in the median",
-            f"{len(mine)} collectives of these units in {len({each[0].step for each in calls})} steps",
+    return units.finding(
+        mine,
+        share,
+        f"sharded units are small: {format_percent(share)} of the step is exposed communication of {len(small)} units",
+        (
+            f"{said}, {format_bytes_binary(median(units.sizes[u] for u in small))} in the median",
+            f"{len(mine)} collectives of these units in {len({each[0].step for each in units.calls})} steps",
         ),
-        stake_fraction=share,
-        ranks=(rank,),
-        at_ns=at_ns,
-        confidence=confidence(sharded, "larger units still move the same bytes"),
-        advice=advice(job, sharded, "larger units"),
+        limit="larger units still move the same bytes",
+        advice=units.advice("larger units"),
     )
 
 
 RULE = Rule(
-    name="fsdp-small-units",
     symptom="sharded units are too small for the network",
-    needs=("traces",),
     look_at_job=_look,
     protocol=3,
     thresholds={"small": _SMALL, "least": _LEAST, "share": _HALF, "of the step": WORTH},

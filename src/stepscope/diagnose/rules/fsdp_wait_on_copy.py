@@ -25,61 +25,51 @@ shard_placement_fn); torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py: s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.diagnose.outcome import Said
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import Part
-from stepscope.diagnose.unit_facts import WORTH, advice, matched, sizes, steps_ns, units_of
+from stepscope.diagnose.unit_facts import ROOM, WORTH, Units, on_units
 from stepscope.records.finding import Advice, Skipped
-from stepscope.records.trace_units import ShardedUnits, UnitCopies
-from stepscope.results.evidence import TraceEvidence
+from stepscope.records.trace_units import UnitCopies
 
-_ROOM = Threshold(value=0.9, unit="of the device's capacity", source="as for near-oom")
 _HOST = ("parameters to the device", "gradients to the host")
 
 
-def _look(job: TraceEvidence) -> Said:
-    sharded = units_of(job.summary)
-    if isinstance(sharded, Skipped):
-        return sharded
-    if not any(units.copies for units in sharded):
+@on_units
+def _look(units: Units) -> Said:
+    if not any(rank.copies for rank in units.ranks):
         return Skipped(reason="the trace shows no copies of units: no ranges or operators of FSDP mark them")
-    steps = steps_ns(job.summary, matched(sharded))
-    part = Part([min(1.0, sum(row.exposed_ns for row in units.copies) / steps) for units in sharded])
+    part = Part([min(1.0, sum(row.exposed_ns for row in rank.copies) / units.step_ns) for rank in units.ranks])
     if part.share < WORTH.value:
         return f"exposed copies of units take {part} of the step, limit {format_percent(WORTH.value)}"
     kinds: dict[str, list[UnitCopies]] = defaultdict(list)
-    for row in (row for units in sharded for row in units.copies):
+    for row in (row for rank in units.ranks for row in rank.copies):
         kinds[row.kind].append(row)
     most = sorted(kinds, key=lambda kind: -sum(row.exposed_ns for row in kinds[kind]))
-    told: tuple[Advice, ...]
-    if most[0] in _HOST and (full := _no_room(sharded)):
-        no_room = Advice(text="the device has no room for the shards: use larger micro-batches a copy")
-        said, told = full, (no_room,)
+    full = _no_room(units) if most[0] in _HOST else None
+    if full is not None:
+        advice: tuple[Advice, ...] = (
+            Advice(text="the device has no room for the shards: use larger micro-batches a copy"),
+        )
     else:
-        topic = "no offload" if most[0] in _HOST else "less copying"
-        said, told = "measured", advice(job, sharded, topic)
+        advice = units.advice("no offload" if most[0] in _HOST else "less copying")
     return part.finding(
         f"sharded units wait for copies: {part} of the step is {most[0]}"
         + (" and others" if len(most) > 1 else "")
         + " that no computation hides",
-        [_said(kind, kinds[kind], len(sharded)) for kind in most],
-        confidence=said,
-        advice=told,
+        [_said(kind, kinds[kind], len(units.ranks)) for kind in most],
+        confidence=full or "measured",
+        advice=advice,
     )
 
 
-def _no_room(sharded: Sequence[ShardedUnits]) -> str | None:
+def _no_room(units: Units) -> str | None:
     """Why the parameters have to stay in host memory; None where the device has room, or nothing says so."""
-    shards = sum(sizes(matched(sharded)).values()) / max(1, len(sharded))
-    full = [u for u in sharded if u.reserved_bytes is not None and u.capacity_bytes]
-    worst = max(full, key=lambda u: (u.reserved_bytes or 0) / (u.capacity_bytes or 1), default=None)
-    if worst is None or not shards:
-        return None
-    used, capacity = worst.reserved_bytes or 0, worst.capacity_bytes or 1
-    if used + shards <= _ROOM.value * capacity:
+    shards = sum(units.sizes.values()) / len(units.ranks)
+    used, capacity = units.fullest or (0, 0)
+    if not capacity or not shards or used + shards <= ROOM.value * capacity:
         return None
     return (
         f"measured; {format_bytes_binary(used)} of {format_bytes_binary(capacity)} are reserved, and a rank's parameters "
@@ -93,10 +83,8 @@ def _said(kind: str, rows: list[UnitCopies], ranks: int) -> str:
 
 
 RULE = Rule(
-    name="fsdp-wait-on-copy",
     symptom="sharded units wait for copies around their collectives",
-    needs=("traces",),
     look_at_job=_look,
     protocol=3,
-    thresholds={"of the step": WORTH, "room": _ROOM},
+    thresholds={"of the step": WORTH, "room": ROOM},
 )

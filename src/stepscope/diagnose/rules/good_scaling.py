@@ -85,7 +85,6 @@ def _efficiency(pair: Pair) -> str:
 
 
 RULE = Rule(
-    name="good-scaling",
     symptom="scaling is good",
     needs=("scaling",),
     look=check,

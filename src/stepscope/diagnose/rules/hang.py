@@ -195,9 +195,7 @@ def _advice(cause: FlightFinding) -> tuple[Advice, ...]:
 
 
 RULE = Rule(
-    name="hang",
     symptom="ranks wait in a collective that other ranks never enter or never leave",
-    needs=(),
     look=check,
     protocol=3,
     thresholds={"waiting": MOST_WAITING},

@@ -95,9 +95,7 @@ def _advice(job: TraceEvidence, call: str | None) -> tuple[Advice, ...]:
 
 
 RULE = Rule(
-    name="host-sync",
     symptom="the device idles after the host waited for it",
-    needs=("traces",),
     look_at_job=_look,
     protocol=4,
     thresholds=SHARES,

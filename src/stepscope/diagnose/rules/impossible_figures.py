@@ -256,7 +256,6 @@ def _finding(
 
 
 RULE = Rule(
-    name="impossible-figures",
     symptom="impossible figures (MFU above 1, throughput that contradicts its step), and super-linear speed-ups",
     any_of=("runs", "traces"),
     look=check,

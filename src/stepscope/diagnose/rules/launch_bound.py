@@ -89,9 +89,7 @@ def _advice(job: TraceEvidence, ranks: Sequence[RankPass]) -> tuple[Advice, ...]
 
 
 RULE = Rule(
-    name="launch-bound",
     symptom="the device idles because the host launches work too late",
-    needs=("traces",),
     look_at_job=_look,
     protocol=2,
     thresholds=SHARES,

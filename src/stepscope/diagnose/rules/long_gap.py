@@ -129,9 +129,7 @@ def _host(gap: LongGap) -> str:
 
 
 RULE = Rule(
-    name="long-gap",
     symptom="the device idles for one long gap: a checkpoint, an evaluation, a stall",
-    needs=("traces",),
     look_at_job=_look,
     protocol=2,
     thresholds=SHARES,

@@ -213,9 +213,7 @@ def _products_advice(each: RankPass, u: Utilisation) -> str:
 
 
 RULE = Rule(
-    name="low-mfu",
     symptom="the model uses little of the devices' peak",
-    needs=("traces",),
     look_at_job=_look,
     protocol=2,
     thresholds={"low": _LOW, "listed": _WORTH},

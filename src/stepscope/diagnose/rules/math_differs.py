@@ -166,7 +166,6 @@ def _replicas(run: TrainingRun, note: str) -> Finding:
 
 
 RULE = Rule(
-    name="math-differs",
     symptom="loss curves that should coincide differ",
     needs=("runs",),
     look=check,

@@ -107,9 +107,7 @@ def _look(job: TraceEvidence) -> Said:
 
 
 RULE = Rule(
-    name="memory-bandwidth-bound",
     symptom="kernels that only move memory dominate the computation",
-    needs=("traces",),
     look_at_job=_look,
     protocol=4,
     thresholds={"kernels": _DOMINATES, **SHARES},

@@ -61,7 +61,6 @@ def check(evidence: Evidence) -> Said:
 
 
 RULE = Rule(
-    name="naive-synchronisation",
     symptom="gradients are reduced after the backward pass instead of during it",
     any_of=("cells", "traces"),
     look=check,

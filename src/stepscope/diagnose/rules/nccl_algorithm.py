@@ -147,9 +147,7 @@ def _choice(evidence: Evidence, op: str, size: int) -> NcclChoice | None:
 
 
 RULE = Rule(
-    name="nccl-algorithm",
     symptom="NCCL's choice of algorithm or protocol is not the fastest one measured",
-    needs=(),
     look=check,
     protocol=3,
     thresholds={"gain": MIN_GAIN},

@@ -125,7 +125,6 @@ def _incomplete(log: NcclDebug, communicator: NcclCommunicator, late: tuple[int,
 
 
 RULE = Rule(
-    name="nccl-connections",
     symptom="NCCL uses host memory between GPUs of one host, or ranks never finished their initialisation",
     needs=("nccl",),
     look=check,

@@ -226,9 +226,7 @@ def _from_rates(rated: list[tuple[str, CommRow]]) -> Said:
 
 
 RULE = Rule(
-    name="nccl-net-plugin",
     symptom="NCCL uses TCP sockets between hosts",
-    needs=(),
     look=check,
     protocol=3,
     thresholds={"rate": SOCKET_RATE, "size": LARGE},

@@ -134,9 +134,7 @@ def _finding(bug: _Bug, version: str) -> Finding:
 
 
 RULE = Rule(
-    name="nccl-old-version",
     symptom="the NCCL version has a documented hang or wrong result",
-    needs=(),
     look=check,
     protocol=1,
     thresholds={"known": MOST_KNOWN},

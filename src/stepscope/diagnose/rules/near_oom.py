@@ -355,9 +355,7 @@ def _recomputes(run: TrainingRun | None) -> bool:
 
 
 RULE = Rule(
-    name="near-oom",
     symptom="memory ran out, or nearly did",
-    needs=(),
     look=check,
     protocol=3,
     thresholds={"share": MOST_SHARE, "worth_freeing": WORTH_FREEING},

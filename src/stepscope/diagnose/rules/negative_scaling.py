@@ -117,7 +117,6 @@ def _look_inside(evidence: Evidence, pair: Pair) -> Advice:
 
 
 RULE = Rule(
-    name="negative-scaling",
     symptom="more ranks are slower than fewer",
     needs=("scaling",),
     look=check,

@@ -189,9 +189,7 @@ def _finding(worst: _Varying, firing: list[_Varying], command: str | None, *, sl
 
 
 RULE = Rule(
-    name="network-contention",
     symptom="collectives vary although ranks arrive together: the network is shared",
-    needs=(),
     look=check,
     protocol=3,
     thresholds={"tail": TAIL, "spread": MOST_SPREAD, "calls": LEAST_CALLS, "skew": SKEW_SHARE},

@@ -69,9 +69,7 @@ def _look(job: TraceEvidence) -> Said:
 
 
 RULE = Rule(
-    name="no-communication",
     symptom="the traces of a job with several ranks contain no communication",
-    needs=("traces",),
     look_at_job=_look,
     protocol=1,
 )

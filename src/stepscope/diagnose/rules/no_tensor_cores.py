@@ -107,9 +107,7 @@ def _double(mixes: Sequence[KernelMix]) -> str | None:
 
 
 RULE = Rule(
-    name="no-tensor-cores",
     symptom="no matrix product uses the tensor cores",
-    needs=("traces",),
     look_at_job=_look,
     protocol=4,
     thresholds={"tensor cores": _NONE, **SHARES},

@@ -122,7 +122,6 @@ def _policy(rows: Sequence[CommRow]) -> Finding:
 
 
 RULE = Rule(
-    name="noisy-collectives",
     symptom="times of collectives are noisy, or their mean is far above the median",
     needs=("comm",),
     look=check,

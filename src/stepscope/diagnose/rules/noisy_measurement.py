@@ -165,7 +165,6 @@ def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
 
 
 RULE = Rule(
-    name="noisy-measurement",
     symptom="too few samples, wide intervals or drifting step times",
     needs=("runs",),
     look=check,

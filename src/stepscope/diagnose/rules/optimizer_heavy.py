@@ -103,7 +103,6 @@ def _name(optimizer: str) -> str:
 
 
 RULE = Rule(
-    name="optimizer-heavy",
     symptom="the optimizer takes a large share of the step",
     needs=("cells",),
     look=check,

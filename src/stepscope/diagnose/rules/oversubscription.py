@@ -208,7 +208,6 @@ def _gloo(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
 
 
 RULE = Rule(
-    name="oversubscription",
     symptom="more threads than cores, or more ranks than GPUs",
     needs=("cells",),
     look=check,

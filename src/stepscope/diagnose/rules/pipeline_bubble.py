@@ -128,7 +128,6 @@ def _more_micro_batches(layout: PipelineLayout, micro_batch: int | None, global_
 
 
 RULE = Rule(
-    name="pipeline-bubble",
     symptom="too few micro-batches for so many pipeline stages",
     needs=("runs",),
     look=check,

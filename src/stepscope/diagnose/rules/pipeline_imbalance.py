@@ -209,7 +209,6 @@ def _chains(summary: TraceSummary) -> list[tuple[int, ...]]:
 
 
 RULE = Rule(
-    name="pipeline-imbalance",
     symptom="one pipeline stage computes longer than the others",
     any_of=("cells", "traces"),
     look=_check,

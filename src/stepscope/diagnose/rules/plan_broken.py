@@ -63,9 +63,7 @@ def _look(job: TraceEvidence) -> Said:
 
 
 RULE = Rule(
-    name="plan-broken",
     symptom="a strategy communicates differently from its plan",
-    needs=("traces",),
     look_at_job=_look,
     protocol=4,
 )

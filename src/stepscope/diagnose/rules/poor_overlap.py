@@ -230,7 +230,6 @@ def _quiet(worst: _Judged) -> str:
 
 
 RULE = Rule(
-    name="poor-overlap",
     symptom="communication is exposed although it could hide under the backward pass",
     needs=("cells",),
     look=check,

@@ -106,9 +106,7 @@ def _split(ranks: list[RankPass]) -> tuple[str, ...]:
 
 
 RULE = Rule(
-    name="python-overhead",
     symptom="nothing runs while the host executes Python between operators",
-    needs=("traces",),
     look_at_job=_look,
     protocol=4,
     thresholds={"of late": PYTHON_OWNS, **SHARES},

@@ -200,7 +200,6 @@ def _settings_text(pair: Pair) -> list[str]:
 
 
 RULE = Rule(
-    name="quality-lost",
     symptom="faster per epoch, but accuracy at equal epochs is lower",
     needs=("scaling",),
     look=check,

@@ -129,9 +129,7 @@ def _scattered(job: TraceEvidence, total: Part, causes: dict[str, Part]) -> Find
 
 
 RULE = Rule(
-    name="queued-idle",
     symptom="the device idles although work is queued, or the trace does not show the cause",
-    needs=("traces",),
     look_at_job=_look,
     protocol=4,
     thresholds=SHARES,

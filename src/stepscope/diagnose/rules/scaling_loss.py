@@ -130,7 +130,6 @@ MIN_LOSS = Threshold(value=0.05, unit="loss / time", source="METRICS, Scaling: e
 WORTH = Threshold(value=0.2, unit="share of the loss", source="a smaller part is not the first to change")
 
 RULE = Rule(
-    name="scaling-loss",
     symptom="a part of the step limits the gain of more ranks",
     needs=("scaling_budgets",),
     look=check,

@@ -108,7 +108,6 @@ def _mixed(group: list[Pair]) -> Finding:
 
 
 RULE = Rule(
-    name="scaling-mixed",
     symptom="one comparison mixes strong and weak scaling",
     needs=("scaling",),
     look=check,

@@ -167,7 +167,6 @@ def _interval(interval: Interval) -> str:
 
 
 RULE = Rule(
-    name="serial-fraction",
     symptom="a part of the step does not shrink with the ranks (Amdahl, USL)",
     needs=("scaling",),
     look=check,

@@ -143,7 +143,6 @@ def _command(evidence: Evidence, pair: Pair, differing: dict[str, tuple[Any, Any
 
 
 RULE = Rule(
-    name="settings-differ",
     symptom="a run and its baseline differ in more than the number of ranks",
     needs=("scaling",),
     look=check,

@@ -114,7 +114,6 @@ def _finding(evidence: Evidence, each: Held, saved: float) -> Finding | None:
 
 
 RULE = Rule(
-    name="sharding-saves-little",
     symptom="sharding saves little memory for its communication",
     needs=("cells",),
     look=check,

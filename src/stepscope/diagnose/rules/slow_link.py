@@ -202,7 +202,6 @@ def _of_pair(pair: SlowPair, evidence: Evidence, verdict: PairsVerdict) -> Findi
 
 
 RULE = Rule(
-    name="slow-link",
     symptom="a link between ranks is slower than its peak, or than similar links",
     needs=("comm",),
     look=check,

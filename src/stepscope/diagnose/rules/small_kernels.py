@@ -87,9 +87,7 @@ def _per_step(ranks: list[tuple[RankPass, KernelMix]]) -> tuple[str, ...]:
 
 
 RULE = Rule(
-    name="small-kernels",
     symptom="most kernels are shorter than their launch",
-    needs=("traces",),
     look_at_job=_look,
     protocol=4,
     thresholds={"number": MOSTLY_SHORT, **SHARES},

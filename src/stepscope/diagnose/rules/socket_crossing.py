@@ -151,9 +151,7 @@ def _nics(topology: Topology, far: tuple[str, ...]) -> Finding:
 
 
 RULE = Rule(
-    name="socket-crossing",
     symptom="traffic of the job's GPUs crosses the socket interconnect",
-    needs=(),
     look=check,
     protocol=3,
     thresholds={"pairs": MOST_PAIRS},

@@ -190,7 +190,6 @@ def _listed(run: TrainingRun) -> str:
 
 
 RULE = Rule(
-    name="step-time-change",
     symptom="from one step, night or run on, steps take longer",
     needs=("runs",),
     look=check,

@@ -343,7 +343,6 @@ _NOBODY = {
 
 
 RULE = Rule(
-    name="straggler",
     symptom="the other ranks wait for one rank",
     any_of=("cells", "traces"),
     look=check,

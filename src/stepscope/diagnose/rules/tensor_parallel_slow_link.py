@@ -176,9 +176,7 @@ def _reference(
 
 
 RULE = Rule(
-    name="tensor-parallel-slow-link",
     symptom="tensor parallelism crosses a slow link",
-    needs=("traces",),
     look_at_job=_look,
     protocol=3,
     thresholds={"slow": _SLOW, "of the links": _OF_LINKS, "of the step": WORTH},

@@ -142,9 +142,7 @@ def _slow(slow: list[CommRow], products: list[CommRow], query: str) -> Finding:
 
 
 RULE = Rule(
-    name="throttling",
     symptom="a device computes slower than similar devices",
-    needs=(),
     look=check,
     protocol=3,
     thresholds={"spread": MOST_SPREAD, "sizes": LEAST_SIZES, "limit": LEAST_LIMIT},

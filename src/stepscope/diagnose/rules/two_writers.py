@@ -103,7 +103,6 @@ def _cause(run: TrainingRun, counts: Counter[int], backwards: Sequence[tuple[int
 
 
 RULE = Rule(
-    name="two-writers",
     symptom="two jobs or several ranks wrote one metrics file",
     needs=("runs",),
     look=check,

@@ -83,7 +83,6 @@ def _finding(name: str, wrong: list[CommRow], evidence: Evidence) -> Finding:
 
 
 RULE = Rule(
-    name="wrong-results",
     symptom="a collective's result is wrong",
     needs=("comm",),
     look=check,
