@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from math import floor, log10
+from typing import Any
 
 from stepscope.core.errors import DataError
+from stepscope.records import codec
 from stepscope.records.comm import CommRow
-from stepscope.records.run import Status
 
 _EXACT = 1e-6
 
@@ -101,37 +102,22 @@ def reading_of(source: str, rows: Sequence[StatedRate], possible: Sequence[Readi
     return first
 
 
-def comm_row(
-    *,
-    cell_id: str,
-    op: str,
-    world_size: int,
-    dtype: str,
-    device: str,
-    backend: str,
-    size_bytes: int,
-    time_ns_mean: float | None,
-    numel: int | None = None,
-    hosts: int | None = None,
-    iterations: int | None = None,
-    warmup: int | None = None,
-    status: Status = "ok",
-    error: str | None = None,
-    notes: tuple[str, ...] = (),
-) -> CommRow:
-    """A row with algbw and busbw worked out from size and time (METRICS: Collectives); S in the nccl-tests sense."""
+UNKNOWN: dict[str, Any] = dict.fromkeys(codec.field_names(CommRow)) | {
+    "status": "ok", "kind": "collective", "in_place": False, "mode": "blocking", "in_flight": 1, "root": 0, "env": {},
+    "bidirectional": False, "notes": (), "rank_hosts": (),
+}  # fmt: skip
+"""Fields of a row of which nothing is known: None, or the only value that a blocking collective can have."""
+
+
+def mean_row(*, op: str, world_size: int, size_bytes: int, time_ns_mean: float | None, **known: Any) -> CommRow:
+    """A row of back-to-back calls with algbw and busbw worked out from size and time; S in the nccl-tests sense."""
     algbw = None if time_ns_mean is None else size_bytes / (time_ns_mean / 1e9)
-    return CommRow(
-        cell_id=cell_id, status=status, error=error, kind="collective", op=op, dtype=dtype, reduce_op=None,
-        in_place=False, mode="blocking", in_flight=1, pattern=None, pacing="back_to_back", root=0,
-        world_size=world_size, hosts=hosts, device=device, backend=backend, env={}, network=None,
-        size_bytes=size_bytes, asked_bytes=size_bytes, numel=numel, iterations=iterations, warmup=warmup,
-        stop_reason=None, time_ns_median=None, time_ns_low=None, time_ns_high=None, time_ns_mean=time_ns_mean,
-        time_ns_min=None, time_ns_p90=None, time_ns_p99=None, time_ns_max=None, rank_spread=None, slowest_rank=None,
-        algbw_bytes_per_s=algbw,
-        busbw_bytes_per_s=None if algbw is None else algbw * BUS_FACTORS[op](world_size),
-        link_peak_bytes_per_s=None, link_fraction=None, correct=None, notes=notes,
-    )  # fmt: skip
+    known |= {
+        "op": op, "world_size": world_size, "size_bytes": size_bytes, "asked_bytes": size_bytes,
+        "pacing": "back_to_back", "time_ns_mean": time_ns_mean, "algbw_bytes_per_s": algbw,
+        "busbw_bytes_per_s": None if algbw is None else algbw * BUS_FACTORS[op](world_size),
+    }  # fmt: skip
+    return CommRow(**(UNKNOWN | known))
 
 
 def _digit(value: float, column: float) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.comm import CommRow
-from stepscope.store.importers._collectives import BUS_FACTORS, Reading, StatedRate, comm_row, reading_of, readings
+from stepscope.store.importers._collectives import BUS_FACTORS, Reading, StatedRate, mean_row, reading_of, readings
 from stepscope.store.importers._columns import Columns
 from stepscope.store.importers._table_lines import Line, lines_of
 from stepscope.store.importers._tables import TextTable
@@ -54,7 +54,7 @@ def _rows(table: TextTable, lines: Sequence[Line]) -> Iterator[CommRow]:
             raise _twice(before, line) if ranks else line.wrong("world_size", "a whole number of 1 or more")
         width, status = _ELEMENT_BYTES.get(dtype), line.cell("status")
         done = status.lower() in _DONE
-        yield comm_row(
+        yield mean_row(
             cell_id=f"{table.source.stem}/{op}",
             op=op,
             world_size=ranks,

@@ -5,89 +5,89 @@ The history is a ring: its beginning may be lost, its end is the snapshot. So it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections import defaultdict
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
-from stepscope.records.memory_snapshot import KINDS, MemoryOverTime
-from stepscope.store.importers import _memory_lives
-from stepscope.store.importers._memory_lives import Life, alive
+from stepscope.records.memory_snapshot import KINDS, MemoryHolder, MemoryOverTime, MemorySnapshot
+from stepscope.store.importers._memory_lives import Event, Life, alive, place
 
 _GROWS = frozenset(["segment_alloc", "segment_map"])
 _SHRINKS = frozenset(["segment_free", "segment_unmap"])
 SLICES = 200
+HOLDERS = 20
+"""Places in the code that are kept, largest first."""
 
 
-class Event(_memory_lives.Event, Protocol):
-    time_us: int | None
-    device_free: int | None
+def with_history(record: MemorySnapshot, trace: Sequence[Event], lives: Sequence[Life]) -> MemorySnapshot:
+    """``record``, of one device at the snapshot, with what its history tells. lives: judged, of this trace.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """retries: times that segments were given back directly before one was asked for."""
-
-    allocations: int
-    driver_allocations: int
-    driver_frees: int
-    retries: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """peak_requested: bytes that live tensors asked for. at_peak: what lived then.
-
-    complete: nothing lived before the first event. late: the second half of the requests and what lies between them.
+    Late is the second half of the requests, with what lies between them.
     """
-
-    peak_requested: int
-    peak_reserved: int
-    at_peak: tuple[Life, ...]
-    over_time: MemoryOverTime
-    complete: bool
-    span_ns: int | None
-    ooms: int
-    last_oom: Event | None
-    reserved_at_oom: int | None
-    whole: Counts
-    late: Counts
-
-
-def history_of(trace: Sequence[Event], lives: Sequence[Life], *, reserved: int) -> History:
-    """``lives``: judged, of this trace; ``reserved``: what is reserved at the snapshot."""
-    held = most_held = reserved
-    ooms = 0
-    last_oom: Event | None = None
-    reserved_at_oom: int | None = None
+    held = most_held = record.segment_bytes
+    failed: list[tuple[Event, int]] = []  # the last one first, and what was reserved then
     for event in reversed(trace):
         if event.action == "oom":
-            ooms += 1
-            if last_oom is None:
-                last_oom, reserved_at_oom = event, held
+            failed.append((event, held))
         elif event.action in _GROWS:
             held -= event.size
         elif event.action in _SHRINKS:
             held += event.size
         most_held = max(most_held, held)
+    last, reserved_then = failed[0] if failed else (None, 0)
+    driver_free = None if last is None else last.device_free
+    capacity = record.capacity_bytes
+    if capacity is None and driver_free is not None:
+        capacity = reserved_then + driver_free
     times = [event.time_us for event in trace if event.time_us is not None]
     levels = _levels(lives, len(trace))
     total = levels.sum(axis=1)
     peak = int(np.argmax(total))  # events before it
-    return History(
-        peak_requested=int(total[peak]),
-        peak_reserved=most_held,
-        at_peak=tuple(alive(lives, peak - 1)),
+    at_peak = alive(lives, peak - 1)
+    late = trace[_half_of_requests(trace) :]
+    return replace(
+        record,
+        peak_requested_bytes=int(total[peak]),
+        peak_reserved_bytes=most_held,
+        history_complete=not any(life.begins < 0 for life in lives),
+        history_ns=(max(times) - min(times)) * 1000 if times else None,
+        capacity_bytes=capacity,
+        oom_events=len(failed),
+        oom_request_bytes=None if last is None else last.size,
+        oom_driver_free_bytes=driver_free,
+        driver_allocations=_count(trace, _GROWS),
+        driver_frees=_count(trace, _SHRINKS),
+        retries=_retries(trace),
+        late_allocations=_count(late, ("alloc",)),
+        late_driver_allocations=_count(late, _GROWS),
+        late_driver_frees=_count(late, _SHRINKS),
+        late_retries=_retries(late),
+        peak_holders=holders(at_peak, lambda life: place(life.stack)),
+        peak_modules=holders([life for life in at_peak if life.module], lambda life: life.module),
+        peak_kinds=by_kind(at_peak),
         over_time=_over_time(trace, levels, total),
-        complete=not any(life.begins < 0 for life in lives),
-        span_ns=(max(times) - min(times)) * 1000 if times else None,
-        ooms=ooms,
-        last_oom=last_oom,
-        reserved_at_oom=reserved_at_oom,
-        whole=_counts(trace),
-        late=_counts(trace[_half_of_requests(trace) :]),
     )
+
+
+def holders(lives: Sequence[Life], where: Callable[[Life], str]) -> tuple[MemoryHolder, ...]:
+    """Bytes by place and kind, the :data:`HOLDERS` largest."""
+    sizes: dict[tuple[str, str], int] = defaultdict(int)
+    blocks: dict[tuple[str, str], int] = defaultdict(int)
+    for life in lives:
+        key = where(life), life.kind
+        sizes[key] += life.size
+        blocks[key] += 1
+    largest = sorted(sizes, key=lambda key: (-sizes[key], key))[:HOLDERS]
+    return tuple(MemoryHolder(where=k[0], kind=k[1], size_bytes=sizes[k], blocks=blocks[k]) for k in largest)
+
+
+def by_kind(lives: Sequence[Life]) -> tuple[tuple[str, int], ...]:
+    """Bytes of every kind that holds some."""
+    sizes = {kind: sum(life.size for life in lives if life.kind == kind) for kind in KINDS}
+    return tuple((kind, size) for kind, size in sizes.items() if size)
 
 
 def _levels(lives: Sequence[Life], events: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
@@ -129,17 +129,11 @@ def _half_of_requests(trace: Sequence[Event]) -> int:
     return requests[len(requests) // 2 - 1] + 1 if len(requests) > 1 else len(trace)
 
 
-def _counts(trace: Sequence[Event]) -> Counts:
-    retries = 0
-    before = ""
-    for event in trace:
-        if event.action in _GROWS and before in _SHRINKS:
-            retries += 1
-        if event.action != "oom":
-            before = event.action
-    return Counts(
-        allocations=sum(e.action == "alloc" for e in trace),
-        driver_allocations=sum(e.action in _GROWS for e in trace),
-        driver_frees=sum(e.action in _SHRINKS for e in trace),
-        retries=retries,
-    )
+def _count(trace: Sequence[Event], actions: Container[str]) -> int:
+    return sum(event.action in actions for event in trace)
+
+
+def _retries(trace: Sequence[Event]) -> int:
+    """How often segments were given back directly before one was asked for."""
+    done = [event.action for event in trace if event.action != "oom"]
+    return sum(before in _SHRINKS and action in _GROWS for before, action in pairwise(done))

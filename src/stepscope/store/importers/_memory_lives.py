@@ -14,7 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import Annotated, Any
+
+import msgspec
 
 from stepscope.records.memory_snapshot import ACTIVATION, GRADIENT, OPTIMIZER, PARAMETER, TEMPORARY, UNKNOWN
 
@@ -38,19 +40,33 @@ _NOWHERE = -1
 """Address of a block whose snapshot does not tell it."""
 
 
-class Event(Protocol):
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+Moment = Annotated[int, msgspec.Meta(ge=-1, le=1 << 60)]
+
+
+@dataclass(kw_only=True)
+class Event:
+    """What the allocator did, as the snapshot's history has it."""
+
     action: str
-    addr: int
-    size: int
-    frames: list[Any] | None
-    user_metadata: str | None
+    addr: int = 0
+    size: Bytes = 0
+    time_us: Moment | None = None
+    device_free: Bytes | None = None
+    frames: list[Any] | None = None
+    user_metadata: str | None = None
 
 
-class Block(Protocol):
-    size: int
-    requested_size: int | None
-    address: int | None
-    frames: list[Any] | None
+@dataclass(kw_only=True)
+class Block:
+    """A piece of a segment at the snapshot."""
+
+    size: Bytes
+    state: str
+    requested_size: Bytes | None = None
+    address: int | None = None
+    frames: list[Any] | None = None
+    history: list[Any] | None = None
 
 
 @dataclass(slots=True, kw_only=True)

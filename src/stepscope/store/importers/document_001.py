@@ -21,12 +21,11 @@ from typing import Any
 import msgspec
 
 from stepscope.core.errors import DataError
-from stepscope.records import codec
 from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer
-from stepscope.store.importers._collectives import comm_row
+from stepscope.store.importers._collectives import UNKNOWN, mean_row
 from stepscope.store.importers._fields import Fields, read_fields
 from stepscope.store.importers._folders import read_each, recognises_any
 from stepscope.store.importers._json import refuse_large
@@ -163,7 +162,7 @@ def _suite_rows(document: _Document, sizes: Fields, key: str, notes: list[str]) 
         if size is None:
             raise DataError(f"{document.path}: {sizes.at}: {text!r} is not a size", why="expected 1024KB or the like")
         size_bytes = int(size[1]) * 1024 * (n if op == "all_gather" else 1)
-        row = comm_row(
+        row = mean_row(
             cell_id=f"{document.name}/{op}",
             op=op,
             world_size=n,
@@ -201,24 +200,22 @@ def _sweep_rows(document: _Document, sweep: Fields, key: str) -> Iterator[CommRo
 def _own_row(document: _Document, key: str, entry: Mapping[str, Any], shared: Mapping[str, Any], *, at: str) -> CommRow:
     """A row of `stepscope comm` again: what the document leaves out is unknown, or the kind's only value."""
     kind = {"pairs": "pairs", "overlap": "overlap", "matmul": "matmul"}.get(key, "collective")
-    given = {**shared, **entry}
-    defaults: dict[str, Any] = dict.fromkeys(codec.field_names(CommRow)) | {
-        "cell_id": f"{document.name}/{key}", "kind": kind, "status": "ok", "in_place": False, "mode": "blocking",
-        "in_flight": 1, "pacing": "barrier", "root": 0, "env": {}, "bidirectional": False, "notes": (), "rank_hosts": (),
-        "op": {"pairs": "send_recv", "matmul": "matmul"}.get(kind), "backend": document.backend,
-        "device": "cuda" if document.backend == "nccl" else "cpu", "world_size": document.world_size,
+    known: dict[str, Any] = {
+        "cell_id": f"{document.name}/{key}", "kind": kind, "pacing": "barrier", "backend": document.backend,
+        "op": {"pairs": "send_recv", "matmul": "matmul"}.get(kind), "world_size": document.world_size,
+        "device": "cuda" if document.backend == "nccl" else "cpu",
         "scheduler_policy": document.config.maybe(document.config.text, "scheduler_policy"),
+        **shared, **entry,
     }  # fmt: skip
-    unknown = sorted(set(given) - set(defaults))
+    unknown = sorted(set(known) - set(UNKNOWN))
     if unknown:
         raise DataError(f"{document.path}: {at}: unknown {', '.join(unknown)}", why="it is of a newer version")
-    filled = defaults | given
-    if filled["asked_bytes"] is None:
-        filled["asked_bytes"] = filled["size_bytes"]
-    if filled["warmup"] is None:
-        filled["warmup"] = _warmup(document) if kind != "matmul" else None
+    if known.get("asked_bytes") is None:
+        known["asked_bytes"] = known.get("size_bytes")
+    if known.get("warmup") is None:
+        known["warmup"] = _warmup(document) if kind != "matmul" else None
     try:
-        return msgspec.convert(filled, CommRow)
+        return msgspec.convert(UNKNOWN | known, CommRow)
     except msgspec.ValidationError as error:
         raise DataError(f"{document.path}: {at} is damaged", why=str(error)) from error
 

@@ -5,9 +5,8 @@ A pickle is read with an unpickler that knows no class and no function; a snapsh
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,34 +15,19 @@ import msgspec
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.imported import Imported, LeftOut
-from stepscope.records.memory_snapshot import GRADIENT, KINDS, OPTIMIZER, PARAMETER, MemoryHolder, MemorySnapshot
+from stepscope.records.memory_snapshot import GRADIENT, OPTIMIZER, PARAMETER, MemorySnapshot
 from stepscope.store.importer import Candidate, Importer
-from stepscope.store.importers._memory_history import History, history_of
-from stepscope.store.importers._memory_lives import Life, alive, judge, lives_of, place, requested
+from stepscope.store.importers._memory_history import by_kind, holders, with_history
+from stepscope.store.importers._memory_lives import Block, Bytes, Event, alive, judge, lives_of, place, requested
 from stepscope.store.importers._plain_pickle import PROTOCOL_MARK, plain_values
 from stepscope.store.reader import read_bytes
-
-HOLDERS = 20
-"""Places in the code that are kept, largest first."""
 
 _LIVE = "active_allocated"
 _FREE = "inactive"
 _SIGNATURE_BYTES = 4096
 
 
-Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 Device = Annotated[int, msgspec.Meta(ge=0, le=1 << 16)]
-Moment = Annotated[int, msgspec.Meta(ge=-1, le=1 << 60)]
-
-
-@dataclass(kw_only=True)
-class Block:
-    size: Bytes
-    state: str
-    requested_size: Bytes | None = None
-    address: int | None = None
-    frames: list[Any] | None = None
-    history: list[Any] | None = None
 
 
 @dataclass(kw_only=True)
@@ -55,17 +39,6 @@ class _Segment:
     allocated_size: Bytes | None = None
     active_size: Bytes | None = None
     is_expandable: bool = False
-
-
-@dataclass(kw_only=True)
-class Event:
-    action: str
-    addr: int = 0
-    size: Bytes = 0
-    time_us: Moment | None = None
-    device_free: Bytes | None = None
-    frames: list[Any] | None = None
-    user_metadata: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -151,8 +124,8 @@ def _device(snapshot: _Snapshot, device: int, source: str) -> MemorySnapshot:
         inactive_split_bytes=sum(map(_split_bytes, segments)),
         largest_free_bytes=max(free, default=0),
         events=len(trace),
-        holders=_holders(now, lambda life: place(life.stack)),
-        kinds=_kinds(now),
+        holders=holders(now, lambda life: place(life.stack)),
+        kinds=by_kind(now),
         capacity_bytes=job.capacity_bytes if job is not None and job.device == device else None,
         named=bool(known),
         rank=None if job is None else job.rank,
@@ -160,36 +133,7 @@ def _device(snapshot: _Snapshot, device: int, source: str) -> MemorySnapshot:
         settings=_settings(snapshot.allocator_settings),
         notes=tuple(_notes(segments, allocated, trace)),
     )
-    return _with_history(record, history_of(trace, lives, reserved=record.segment_bytes)) if trace else record
-
-
-def _with_history(record: MemorySnapshot, history: History) -> MemorySnapshot:
-    last = history.last_oom
-    capacity = record.capacity_bytes
-    if capacity is None and last is not None and last.device_free is not None and history.reserved_at_oom is not None:
-        capacity = history.reserved_at_oom + last.device_free
-    return replace(
-        record,
-        peak_requested_bytes=history.peak_requested,
-        peak_reserved_bytes=history.peak_reserved,
-        history_complete=history.complete,
-        history_ns=history.span_ns,
-        capacity_bytes=capacity,
-        oom_events=history.ooms,
-        oom_request_bytes=None if last is None else last.size,
-        oom_driver_free_bytes=None if last is None else last.device_free,
-        driver_allocations=history.whole.driver_allocations,
-        driver_frees=history.whole.driver_frees,
-        retries=history.whole.retries,
-        late_allocations=history.late.allocations,
-        late_driver_allocations=history.late.driver_allocations,
-        late_driver_frees=history.late.driver_frees,
-        late_retries=history.late.retries,
-        peak_holders=_holders(history.at_peak, lambda life: place(life.stack)),
-        peak_modules=_holders([life for life in history.at_peak if life.module], lambda life: life.module),
-        peak_kinds=_kinds(history.at_peak),
-        over_time=history.over_time,
-    )
+    return with_history(record, trace, lives) if trace else record
 
 
 def _split_bytes(segment: _Segment) -> int:
@@ -198,23 +142,6 @@ def _split_bytes(segment: _Segment) -> int:
     if segment.is_expandable or len(segment.blocks) < 2:
         return 0
     return sum(b.size for b in segment.blocks if b.state == _FREE)
-
-
-def _holders(lives: Sequence[Life], where: Callable[[Life], str]) -> tuple[MemoryHolder, ...]:
-    """Bytes by place and kind, the :data:`HOLDERS` largest."""
-    sizes: dict[tuple[str, str], int] = defaultdict(int)
-    blocks: dict[tuple[str, str], int] = defaultdict(int)
-    for life in lives:
-        key = where(life), life.kind
-        sizes[key] += life.size
-        blocks[key] += 1
-    largest = sorted(sizes, key=lambda key: (-sizes[key], key))[:HOLDERS]
-    return tuple(MemoryHolder(where=k[0], kind=k[1], size_bytes=sizes[k], blocks=blocks[k]) for k in largest)
-
-
-def _kinds(lives: Sequence[Life]) -> tuple[tuple[str, int], ...]:
-    sizes = {kind: sum(life.size for life in lives if life.kind == kind) for kind in KINDS}
-    return tuple((kind, size) for kind, size in sizes.items() if size)
 
 
 def _frames_of_2_0(block: Block) -> list[Any]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
@@ -19,6 +20,7 @@ from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported, LeftOut, Stated
 from stepscope.records.nccl_debug import NcclDebug
 from stepscope.store.importer import MOST_LOOKED_AT, Candidate, Importer
+from stepscope.store.importers._collectives import UNKNOWN
 from stepscope.store.importers._nccl_log import read_nccl_debug
 from stepscope.store.nccl_tests_facts import Facts, facts_of
 from stepscope.store.nccl_tests_log import (
@@ -139,49 +141,19 @@ def _row(table: LoggedRun, row: LoggedRow, facts: Facts, cell_id: str, *, in_pla
     busbw = _rate(figures.busbw, row.size_bytes / time_ns * facts.bus_factor, figures.time_us)
     correct, error = _checked(table, figures)
     peak = _link_peak(facts)
-    return CommRow(
-        cell_id=cell_id,
-        status="ok" if correct is not False else "error",
-        error=error,
-        kind="collective",
-        op=facts.op,
-        dtype=_TYPES.get(row.dtype, row.dtype),
-        reduce_op=None if row.redop is None else _REDUCE_OPS.get(row.redop, row.redop),
-        in_place=in_place,
-        mode="blocking",
-        in_flight=1,
-        pattern="ring" if facts.op == "send_recv" else None,
-        pacing="back_to_back",
-        root=max(0, row.root),
-        world_size=facts.world_size,
-        hosts=facts.hosts,
-        device="cuda",
-        backend="nccl",
-        env={},
-        network=None,
-        size_bytes=row.size_bytes,
-        asked_bytes=row.size_bytes,
-        numel=row.count,
-        iterations=table.iterations,
-        warmup=table.warmup,
-        stop_reason=None,
-        time_ns_median=None,
-        time_ns_low=None,
-        time_ns_high=None,
-        time_ns_mean=time_ns,
-        time_ns_min=None,
-        time_ns_p90=None,
-        time_ns_p99=None,
-        time_ns_max=None,
-        rank_spread=None,
-        slowest_rank=None,
-        algbw_bytes_per_s=algbw,
-        busbw_bytes_per_s=busbw,
-        link_peak_bytes_per_s=peak,
-        link_fraction=None if peak is None or busbw is None else busbw / peak,
-        correct=correct,
-        notes=(MEAN_NOTE,),
-    )
+    known: dict[str, Any] = {
+        "cell_id": cell_id, "status": "ok" if correct is not False else "error", "error": error,
+        "op": facts.op, "dtype": _TYPES.get(row.dtype, row.dtype),
+        "reduce_op": None if row.redop is None else _REDUCE_OPS.get(row.redop, row.redop),
+        "in_place": in_place, "pattern": "ring" if facts.op == "send_recv" else None, "pacing": "back_to_back",
+        "root": max(0, row.root), "world_size": facts.world_size, "hosts": facts.hosts, "device": "cuda",
+        "backend": "nccl", "size_bytes": row.size_bytes, "asked_bytes": row.size_bytes, "numel": row.count,
+        "iterations": table.iterations, "warmup": table.warmup, "time_ns_mean": time_ns,
+        "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw, "link_peak_bytes_per_s": peak,
+        "link_fraction": None if peak is None or busbw is None else busbw / peak,
+        "correct": correct, "notes": (MEAN_NOTE,),
+    }  # fmt: skip
+    return CommRow(**(UNKNOWN | known))
 
 
 def _rate(printed: str | None, derived_gb: float, time_us: str) -> float | None:
