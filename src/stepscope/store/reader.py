@@ -19,6 +19,7 @@ from stepscope.records.samples import RankSummary, SamplesHeader, StepSample
 from stepscope.store.layout import CellLayout, RunLayout
 
 T = TypeVar("T")
+L = TypeVar("L")
 _RANK = re.compile(r"-(\d{5})")
 
 
@@ -70,22 +71,22 @@ def read_cells(layout: RunLayout) -> tuple[CellSpec, ...]:
 
 def read_samples(path: Path) -> RankSamples | None:
     """One rank's samples; None when the rank died before it wrote the header."""
-    head, newline, body = read_bytes(path).partition(b"\n")
-    if not newline:
-        return None
-    header = codec.decode(head, SamplesHeader, source=f"{path}:1")
-    return RankSamples(header=header, steps=tuple(codec.decode_lines(body, StepSample, source=str(path))))
+    found = _headed(path, SamplesHeader, StepSample)
+    return None if found is None else RankSamples(header=found[0], steps=found[1])
 
 
 def read_comm_samples(path: Path) -> RankCommSamples | None:
     """One rank's samples of a comm cell; None when there is no file or the rank died before it wrote the header."""
-    if not path.exists():
-        return None
+    found = _headed(path, CommHeader, CommSample) if path.exists() else None
+    return None if found is None else RankCommSamples(header=found[0], samples=found[1])
+
+
+def _headed(path: Path, header: type[T], line: type[L]) -> tuple[T, tuple[L, ...]] | None:
+    """The record on the first line, and those of all others; None without a whole first line."""
     head, newline, body = read_bytes(path).partition(b"\n")
     if not newline:
         return None
-    header = codec.decode(head, CommHeader, source=f"{path}:1")
-    return RankCommSamples(header=header, samples=tuple(codec.decode_lines(body, CommSample, source=str(path))))
+    return codec.decode(head, header, source=f"{path}:1"), tuple(codec.decode_lines(body, line, source=str(path)))
 
 
 def read_cell(layout: CellLayout) -> CellResult:

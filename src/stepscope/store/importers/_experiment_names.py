@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -71,24 +71,13 @@ def short_ids(names: Sequence[str], places: Mapping[int, str]) -> list[str]:
     keys = [name.partition("_")[0] or name for name in names]
     key_counts, name_counts = Counter(keys), Counter(names)
     taken = {name for name, key in zip(names, keys, strict=True) if key_counts[key] > 1}
-    return list(_ids(names, keys, key_counts, name_counts, taken, places))
 
-
-def _ids(
-    names: Sequence[str],
-    keys: Sequence[str],
-    key_counts: Counter[str],
-    name_counts: Counter[str],
-    taken: set[str],
-    places: Mapping[int, str],
-) -> Iterator[str]:
-    for at, (name, key) in enumerate(zip(names, keys, strict=True)):
+    def own(at: int, name: str, key: str) -> str:
         if name_counts[name] > 1:
-            yield places[at] or name
-        elif key_counts[key] > 1 or key in taken:
-            yield name
-        else:
-            yield key
+            return places[at] or name
+        return name if key_counts[key] > 1 or key in taken else key
+
+    return [own(at, name, key) for at, (name, key) in enumerate(zip(names, keys, strict=True))]
 
 
 def _dataset(words: Sequence[str]) -> tuple[str | None, list[str]]:

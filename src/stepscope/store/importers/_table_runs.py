@@ -32,6 +32,7 @@ from stepscope.store.importers._training import (
     measured,
     require_agreement,
     slug,
+    with_interval,
     with_own_baselines,
     with_unique_ids,
 )
@@ -270,15 +271,7 @@ def _of_repeats(members: Sequence[Line], kinds: _Kinds) -> TrainingRun:
 
 def _mean_of(values: Sequence[Measured | None]) -> Measured | None:
     known = [value.value for value in values if value is not None]
-    if not known:
-        return None
-    interval = mean_interval(known)
-    return Measured(
-        value=fmean(known),
-        low=None if interval is None else interval.low,
-        high=None if interval is None else interval.high,
-        n=len(known),
-    )
+    return with_interval(fmean(known), mean_interval(known), n=len(known)) if known else None
 
 
 def _status(line: Line) -> tuple[Status, str | None]:

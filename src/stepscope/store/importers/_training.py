@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from stepscope.core.errors import DataError
@@ -11,7 +11,7 @@ from stepscope.core.words import counted
 from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.training import Measured, Scaling, StepChange, TrainingRun
 from stepscope.stats.change_point import LEAST_POINTS, level_change
-from stepscope.stats.order import median, median_interval
+from stepscope.stats.order import Interval, median, median_interval
 from stepscope.store.importer import Candidate
 from stepscope.store.importers._watchdog import timeouts_beside
 from stepscope.store.stated import with_stated
@@ -27,11 +27,16 @@ def imported_runs(
     source: Candidate,
     runs: Iterable[TrainingRun],
     *,
+    compared: Callable[[tuple[TrainingRun, ...]], tuple[TrainingRun, ...]] | None = None,
     notes: Sequence[str] = (),
+    remarks: tuple[str, ...] = (),
     left_out: Sequence[LeftOut] = (),
 ) -> Imported:
-    """What an importer of runs hands over: ids made unique, baselines found, and what the user states filled in."""
-    known = with_own_baselines(with_unique_ids(runs))
+    """What an importer of runs hands over: ids made unique, what is compared found, and what the user states filled in.
+
+    compared: gives runs their baseline or kind of scaling; None: as their batches tell.
+    """
+    known = (compared or with_own_baselines)(with_unique_ids(runs))
     hardware = sorted({run.hardware for run in known if run.hardware})
     return Imported(
         format=format,
@@ -40,6 +45,7 @@ def imported_runs(
         watchdog=timeouts_beside(source, left_out),
         hardware=", ".join(hardware) or None,
         notes=tuple(notes),
+        remarks=remarks,
         left_out=tuple(left_out),
     )
 
@@ -53,6 +59,12 @@ def label(strategy: str | None, world_size: int | None, *more: str) -> str:
 def measured(value: float | None, *, scale: float = 1.0, n: int | None = None) -> Measured | None:
     """``value`` in base units without an interval; None stays None."""
     return None if value is None else Measured(value=value * scale, n=n)
+
+
+def with_interval(value: float, interval: Interval | None, *, n: int) -> Measured:
+    """``value`` with its 95% interval, where there is one."""
+    low, high = (None, None) if interval is None else (interval.low, interval.high)
+    return Measured(value=value, low=low, high=high, n=n)
 
 
 def require_agreement(source: str, what: str, *, stated: float, derived: float, formula: str, tolerance: float) -> None:
@@ -144,10 +156,4 @@ def step_change(steps: Sequence[int], times_ns: Sequence[float], *, timed: bool 
 
 def steady_median(values: Sequence[float]) -> Measured:
     """The median of logged figures, with its 95% interval where they are enough and independent enough."""
-    interval = median_interval(values)
-    return Measured(
-        value=median(values),
-        low=None if interval is None else interval.low,
-        high=None if interval is None else interval.high,
-        n=len(values),
-    )
+    return with_interval(median(values), median_interval(values), n=len(values))

@@ -26,9 +26,8 @@ from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._collectives import UNKNOWN, mean_row
-from stepscope.store.importers._fields import Fields, read_fields
 from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._json import refuse_large
+from stepscope.store.importers._json import Fields, read_fields
 from stepscope.store.importers._training import (
     MS,
     label,
@@ -110,7 +109,6 @@ def _import(source: Candidate) -> Imported:
 
 
 def _read_file(path: Path) -> _File:
-    refuse_large(path)
     fields = read_fields(path)
     document = _Document(
         path=path,

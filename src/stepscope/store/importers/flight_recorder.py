@@ -32,19 +32,11 @@ _PEERS = re.compile(r"(?P<op>send|recv) (?P<own>\d+)(?P<arrow>->|<-)(?P<peer>\d+
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """A file that is no dump, and why."""
-
-    path: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FlightFolder:
     """The dumps of a folder in order of rank, and the files that are none."""
 
     dumps: tuple[FlightDump, ...]
-    refused: tuple[Refused, ...]
+    refused: tuple[LeftOut, ...]
 
 
 @dataclass(kw_only=True)
@@ -99,11 +91,11 @@ def read_folder(folder: Path, *, only: Sequence[Path] | None = None) -> FlightFo
         try:
             dump = read_dump(path)
         except DataError as error:
-            refused.append(Refused(path=str(path), reason=error.line))
+            refused.append(LeftOut(path=str(path), reason=error.line))
             continue
         if dump.rank in dumps:
             first = dumps[dump.rank].source
-            refused.append(Refused(path=str(path), reason=f"{first} is already the dump of rank {dump.rank}"))
+            refused.append(LeftOut(path=str(path), reason=f"{first} is already the dump of rank {dump.rank}"))
             continue
         dumps[dump.rank] = dump
     if not dumps:
@@ -319,8 +311,7 @@ def _import(source: Candidate) -> Imported:
     path = source.path
     if source.is_folder:
         folder = read_folder(path, only=source.only)
-        left_out = tuple(LeftOut(path=each.path, reason=each.reason) for each in folder.refused)
-        return Imported(format="flight_recorder", path=str(path), flight=folder.dumps, left_out=left_out)
+        return Imported(format="flight_recorder", path=str(path), flight=folder.dumps, left_out=folder.refused)
     return Imported(format="flight_recorder", path=str(path), flight=(read_dump(path),))
 
 

@@ -13,8 +13,7 @@ from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.store.importer import Candidate, Importer
-from stepscope.store.importers._fields import Fields, read_fields
-from stepscope.store.importers._json import finite
+from stepscope.store.importers._json import Fields, finite, read_fields
 from stepscope.store.importers._scalars import Point, Scalars, run_of
 from stepscope.store.importers._training import imported_runs, slug
 

@@ -14,9 +14,7 @@ from stepscope.store.files import head_of
 from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
 from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of
-from stepscope.store.importers._training import MIB, MS, label, steady_median, step_change, with_unique_ids
-from stepscope.store.importers._watchdog import timeouts_beside
-from stepscope.store.stated import with_stated
+from stepscope.store.importers._training import MIB, MS, imported_runs, label, steady_median, step_change
 
 _HEAD = 1 << 20
 """Launch scripts that echo themselves put up to 100 KB before the job's first line."""
@@ -95,15 +93,13 @@ def _recognises(candidate: Candidate) -> bool:
 
 def _read(source: Candidate) -> Imported:
     parts, left_out = read_each(source, _knows, _read_file, suffixes=SUFFIXES)
-    runs = with_unique_ids(run for part in parts for run in part)
-    hardware = sorted({run.hardware for run in runs if run.hardware})
+    runs = [run for part in parts for run in part]
     several = len({run.group for run in runs}) > 1
-    return Imported(
-        format="megatron_log",
-        path=str(source.path),
-        runs=with_stated(_with_scaling(runs), source.stated),
-        hardware=", ".join(hardware) or None,
-        watchdog=timeouts_beside(source, left_out),
+    return imported_runs(
+        "megatron_log",
+        source,
+        runs,
+        compared=_with_scaling,
         remarks=(_NO_COMPARISON,) if several else (),
         left_out=left_out,
     )
