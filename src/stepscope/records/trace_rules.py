@@ -7,7 +7,7 @@ from stepscope.core.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelKind:
-    """The compute kernels of one kind; ``traces.kernel_kinds`` names them. largest: the name with most time."""
+    """The compute kernels of one kind; ``traces.kernel_names`` names them. largest: the name with most time."""
 
     kind: str
     calls: int

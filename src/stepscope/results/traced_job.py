@@ -14,8 +14,7 @@ from stepscope.records.replay import RankStep
 from stepscope.records.trace_collectives import RankCollective
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.stats.order import deviation_within, median
-from stepscope.traces.kernel_dtypes import kernel_dtype
-from stepscope.traces.kernel_kinds import MATRIX
+from stepscope.traces.kernel_names import MATRIX, kernel_dtype
 
 SECTIONS = frozenset({"replay"})
 """What of a trace is needed beside what any reading gives."""

@@ -1,4 +1,5 @@
-"""What the device of one rank was doing when: a set of spans per class. On CPU jobs, what its threads did."""
+"""What the device of one rank was doing when: a set of spans per class, and their budget. On CPU jobs, what its threads
+did."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.records.trace_budget import Parts
+from stepscope.records.trace_budget import Parts, RankBudget
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.classify import Work, work_of
-from stepscope.traces.events import Category, Events
+from stepscope.traces.events import Category, Events, RankTrace
 
 Ints = NDArray[np.int64]
 
@@ -157,3 +158,21 @@ def window_of(activity: Activity, events: Events) -> tuple[int, int] | None:
     if not len(activity.indices):
         return None
     return int(events.ts_ns[activity.indices[0]]), int(events.end_ns[activity.indices].max())
+
+
+def rank_budget(trace: RankTrace, activity: Activity) -> RankBudget | None:
+    """Compute, communication, copies and idle time from the first to the last busy event; None without any.
+
+    Nothing is dropped: the last step, work launched before the capture and kernels below 1 us count.
+    """
+    window = window_of(activity, trace.events)
+    if window is None:
+        return None
+    low, high = window
+    return RankBudget(
+        rank=trace.rank,
+        source=activity.source,
+        start_ns=low,
+        parts=parts_within(activity, low=low, high=high),
+        event_count=len(activity.indices),
+    )

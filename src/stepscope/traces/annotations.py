@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stepscope.records.trace_work import AnnotationRow
 from stepscope.traces.events import NONE, Category, Events, RankTrace
 from stepscope.traces.links import Launches
-from stepscope.traces.nesting import Nest, nest, union_by_group
+from stepscope.traces.nesting import Nest, nest, sums, union_by_group
 
 Ints = NDArray[np.int64]
 
@@ -31,13 +31,11 @@ def annotation_rows(trace: RankTrace, launches: Launches, *, limit: int | None =
     label = label_of[events.name[tree.index]]
     count = len(labels)
     outer = tree.outermost_of(label)
-    host = np.zeros(count, dtype=np.int64)
-    np.add.at(host, label[outer], (tree.ends - tree.starts)[outer])
+    host = sums(label[outer], (tree.ends - tree.starts)[outer], count)
 
     work, owner = _launched_inside(events, launches, tree)
     pair_label, pair_work = _labels_around(tree, label, work, owner)
-    spent = np.zeros(count, dtype=np.int64)
-    np.add.at(spent, pair_label, events.dur_ns[pair_work])
+    spent = sums(pair_label, events.dur_ns[pair_work], count)
     busy = union_by_group(pair_label, events.ts_ns[pair_work], events.end_ns[pair_work], count=count)
     launched = np.bincount(pair_label, minlength=count)
     spans_ns, has_span = _device_spans(events, label_of, count)

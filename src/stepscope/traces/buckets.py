@@ -13,10 +13,9 @@ from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_collectives import RankCollective
 from stepscope.traces.activity import Activity
-from stepscope.traces.classify import Work
 from stepscope.traces.collective_names import DTYPE_BYTES
 from stepscope.traces.events import NONE, Category, Events, RankTrace
-from stepscope.traces.links import Launches
+from stepscope.traces.links import Launches, computed_before
 from stepscope.traces.nesting import Nest, nest
 
 Ints = NDArray[np.int64]
@@ -60,7 +59,7 @@ def bucket_rows(
         if at >= 0 and each.launch_ns < hooks[at].end:
             mine.append((each, each.launch_ns, at))
     mine.sort(key=lambda m: m[1])
-    ready = _ready_on_device(events, activity, launches, np.array([m[1] for m in mine], dtype=np.int64))
+    ready = computed_before(events, activity, launches, np.array([m[1] for m in mine], dtype=np.int64)).tolist()
     copied = _Copies(events)
     rows: list[BucketRow] = []
     index, previous_step, previous_hook = -1, None, -1
@@ -71,7 +70,7 @@ def bucket_rows(
             elements = each.size_bytes // DTYPE_BYTES[each.dtype]
         # A step's last bucket leaves with its last gradient: what is ready after it belongs to the next one.
         members, source, why = _members(elements, copied, hooks[previous_hook + 1 : at + 1], launch)
-        done = hooks[at].done if ready is None else ready[i]
+        done = hooks[at].done if activity.source != "device" else None if ready[i] == NONE else ready[i]
         rows.append(
             BucketRow(
                 rank=trace.rank,
@@ -113,19 +112,6 @@ def _hooks(events: Events) -> list[_Hook]:
         done = int(tree.ends[i] if inner is None else tree.ends[inner])
         hooks.append(_Hook(start=int(tree.starts[i]), end=int(tree.ends[i]), done=done, shape=shape))
     return sorted(hooks, key=lambda h: h.start)
-
-
-def _ready_on_device(events: Events, activity: Activity, launches: Launches, times: Ints) -> list[int | None] | None:
-    """For each time, the end of the computation launched before it; None for a CPU trace."""
-    if activity.source != "device":
-        return None
-    compute = launches.known & (activity.work == Work.COMPUTE)
-    called = events.ts_ns[launches.launch[compute]]
-    ends = events.end_ns[launches.of[compute]]
-    order = np.argsort(called, kind="stable")
-    reach = np.maximum.accumulate(ends[order]) if len(order) else ends
-    place = np.searchsorted(called[order], times, side="left") - 1
-    return [int(reach[p]) if p >= 0 else None for p in place.tolist()]
 
 
 class _Copies:

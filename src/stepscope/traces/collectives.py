@@ -15,6 +15,7 @@ from stepscope.traces.gloo import gloo_calls
 from stepscope.traces.groups import Groups
 from stepscope.traces.idle import IdleGaps, idle_gaps
 from stepscope.traces.links import Launches, launches_of
+from stepscope.traces.nesting import sums
 from stepscope.traces.own_time import own_times
 from stepscope.traces.phases import phase_spans
 from stepscope.traces.steps import StepWindows, step_windows
@@ -141,8 +142,7 @@ def _hidden_under(events: Events, activity: Activity, starts: Ints, ends: Ints) 
     if not keys:
         return result
     key, inverse = np.unique(np.concatenate(keys), return_inverse=True)
-    total = np.zeros(len(key), dtype=np.int64)
-    np.add.at(total, inverse, np.concatenate(amounts))
+    total = sums(inverse, np.concatenate(amounts), len(key))
     order = np.lexsort((key, -total, key // names))
     key, total = key[order], total[order]
     owner = key // names

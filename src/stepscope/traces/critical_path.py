@@ -21,6 +21,7 @@ from stepscope.traces.classify import Work
 from stepscope.traces.events import NONE, Category, Events, RankTrace
 from stepscope.traces.host_line import GLOO, OPERATOR, OTHER, RUNTIME, HostLine
 from stepscope.traces.links import Launches
+from stepscope.traces.nesting import sums
 
 Ints = NDArray[np.int64]
 
@@ -369,8 +370,7 @@ def _add_device(walk: Walk, places: Ints, spent: Ints, amounts: dict[tuple[str, 
     names = walk.events.name[walk.device[places]].astype(np.int64)
     parts = {v: k for k, v in _INDEX.items()}
     keys, inverse = np.unique(names * 3 + walk.part[places], return_inverse=True)
-    totals = np.zeros(len(keys), dtype=np.int64)
-    np.add.at(totals, inverse, spent)
+    totals = sums(inverse, spent, len(keys))
     for key, ns in zip(keys.tolist(), totals.tolist(), strict=True):
         amounts[parts[key % 3], walk.events.names[key // 3]] = ns
 
@@ -385,8 +385,7 @@ def _add_host(walk: Walk, thread: int, covered: Ints, amounts: dict[tuple[str, s
     code = events.name[np.maximum(flat.event[used], 0)].astype(np.int64)
     names = np.where(flat.event[used] == NONE, len(events.names), code)
     keys, inverse = np.unique(names * 4 + flat.kind[used], return_inverse=True)
-    totals = np.zeros(len(keys), dtype=np.int64)
-    np.add.at(totals, inverse, lengths[used])
+    totals = sums(inverse, lengths[used], len(keys))
     for key, ns in zip(keys.tolist(), totals.tolist(), strict=True):
         code = key // 4
         name = events.names[code] if code < len(events.names) else "outside operators"

@@ -7,6 +7,7 @@ FLOP (``with_flops``) for its own tables but writes none to the trace.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import msgspec
@@ -21,20 +22,9 @@ Dims = list[list[int]]
 UNKNOWN = -1
 
 
-def _product(values: list[int]) -> int:
-    total = 1
-    for v in values:
-        total *= v
-    return total
-
-
 def _mm(dims: Dims) -> int:
     (m, k), (_, n) = dims[0], dims[1]
     return 2 * m * k * n
-
-
-def _addmm(dims: Dims) -> int:
-    return _mm(dims[1:])
 
 
 def _bmm(dims: Dims) -> int:
@@ -42,16 +32,13 @@ def _bmm(dims: Dims) -> int:
     return 2 * b * m * k * n
 
 
-def _baddbmm(dims: Dims) -> int:
-    return _bmm(dims[1:])
-
-
 def _mv(dims: Dims) -> int:
-    return 2 * _product(dims[0])
+    return 2 * prod(dims[0])
 
 
-def _addmv(dims: Dims) -> int:
-    return _mv(dims[1:])
+def _added_to(product: Callable[[Dims], int]) -> Callable[[Dims], int]:
+    """Of a product whose first input is what it is added to."""
+    return lambda dims: product(dims[1:])
 
 
 def _dot(dims: Dims) -> int:
@@ -60,13 +47,13 @@ def _dot(dims: Dims) -> int:
 
 MATRIX_PRODUCTS: dict[str, Callable[[Dims], int]] = {
     "aten::mm": _mm,
-    "aten::addmm": _addmm,
-    "aten::_addmm_activation": _addmm,
+    "aten::addmm": _added_to(_mm),
+    "aten::_addmm_activation": _added_to(_mm),
     "aten::_scaled_mm": _mm,
     "aten::bmm": _bmm,
-    "aten::baddbmm": _baddbmm,
+    "aten::baddbmm": _added_to(_bmm),
     "aten::mv": _mv,
-    "aten::addmv": _addmv,
+    "aten::addmv": _added_to(_mv),
     "aten::dot": _dot,
 }
 """FLOP from the dimensions of the inputs. Operators that only call one of these (aten::matmul, aten::linear) have
@@ -86,7 +73,7 @@ def _attention(first: int, causal: int, products: float) -> Callable[[Dims, Valu
     def count(dims: Dims, values: Values) -> int:
         query, key, value = dims[first : first + 3]
         share = {"True": 0.5, "False": 1.0}[values[causal]]
-        each = 2 * _product(query[:-1]) * key[-2]
+        each = 2 * prod(query[:-1]) * key[-2]
         return round(share * products / 2 * each * (query[-1] + value[-1]))
 
     return count
@@ -99,14 +86,14 @@ FORWARD, BACKWARD = 2, 5
 def _convolution(dims: Dims, values: Values) -> int:
     image, weight = dims[0], dims[1]
     if values[6] != "False":
-        return 2 * _product(image) * _product(weight[1:])  # transposed: every input element meets the whole kernel
-    out = [
+        return 2 * prod(image) * prod(weight[1:])  # transposed: every input element meets the whole kernel
+    out: list[int] = [
         (size + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
         for size, kernel, stride, pad, dilation in zip(
             image[2:], weight[2:], *(_as_long_as(image, values[n]) for n in (3, 4, 5)), strict=True
         )
     ]
-    return 2 * image[0] * _product(out) * _product(weight)
+    return 2 * image[0] * prod(out) * prod(weight)
 
 
 def _as_long_as(image: list[int], text: str) -> list[int]:
@@ -119,7 +106,7 @@ def _convolution_backward(dims: Dims, values: Values) -> int:
     gradient, image, weight = dims[:3]
     wanted = msgspec.json.decode(values[10].lower(), type=list[bool])
     whole = image if values[7] != "False" else gradient
-    return 2 * _product(whole) * _product(weight[1:]) * sum(wanted[:2])
+    return 2 * prod(whole) * prod(weight[1:]) * sum(wanted[:2])
 
 
 _SDP = "aten::_scaled_dot_product"

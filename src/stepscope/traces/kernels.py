@@ -2,56 +2,17 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.records.trace_work import KernelRow, KernelTable
 from stepscope.traces.classify import Work, work_of
 from stepscope.traces.events import Category, RankTrace
+from stepscope.traces.kernel_names import uses_tensor_cores
 
 Ints = NDArray[np.int64]
 
 _WORK = {Work.COMPUTE: "compute", Work.COMMUNICATION: "communication"}
-
-_VECTOR_UNITS: tuple[tuple[str, str], ...] = (
-    (r"simt|_ffma|_dfma|_fma_", "CUTLASS and cuDNN name the scalar path"),
-    (r"(^|_|\b)(sgemm|dgemm|scudnn|cgemm|zgemm|gcgemm)|gemv(n|t|x|NSP)|convolve_sgemm", "classic cuBLAS, cuDNN"),
-    (r"elementwise|multi_tensor_apply|reduce_kernel|CatArrayBatchedCopy|softmax_warp|_pool_", "ATen"),
-    (r"batch_norm|layer_norm|LayerNorm|RowwiseMoments|GammaBeta|indexSelect|dropout|bn_(fw|bw)_", "ATen, cuDNN"),
-    (r"DeviceRadixSort|DeviceScan|DeviceReduce|DeviceSelect|splitKreduce|ReduceSplitK", "CUB, cuBLAS, CUTLASS"),
-    (r"nchwToNhwc|nhwcToNchw|transpose_|fft2d|computeOffsets", "layout changes, FFT"),
-    (r"^Cijk_(?!.*_MI\d+x\d+).*_TT\d+_\d+", "Tensile with thread tiles"),
-)  # fmt: skip
-"""Pattern of names that say a kernel does without the matrix units, and who writes them."""
-
-_MATRIX_UNITS: tuple[tuple[str, str], ...] = (
-    (r"_tensorop|OpClassTensorOp|MmaTensorOp|tensor\d+x\d+x\d+", "CUTLASS, cuDNN: _tensor16x8x8"),
-    (r"(^|[_a-z])[a-z]?(884|1688|16816|16832|161616)(gemm|cudnn|fprop|dgrad|wgrad|_)", "cuBLAS: h884gemm, s16816gemm"),
-    (r"[hibdq]mma(?![a-z])|wgmma|tcgen05|utcmma|wmma", "instruction named: hmma, imma, wgmma"),
-    (r"xmma", "cuDNN, cuBLAS, unless the scalar path is named"),
-    (r"^nvjet_", "cuBLAS on Hopper and later"),
-    (r"flash_(fwd|bwd)|fmha_|cudnn_generated_fort_native_sdpa|device_kernel.*Sm(90|100)", "attention, CUTLASS 3"),
-    (r"_MI\d+x\d+x\d+|mfma|xdl(ops)?|igemm_(fwd|bwd|wrw)_gtcx", "Tensile, CK, MIOpen: AMD matrix cores"),
-)  # fmt: skip
-"""Pattern of names that say a kernel uses the matrix units (tensor cores, AMD matrix cores), and who writes them."""
-
-_SCALAR_PATH = re.compile(r"simt|_ffma|_dfma")
-_VECTOR = re.compile("|".join(f"(?:{p})" for p, _ in _VECTOR_UNITS))
-_MATRIX = re.compile("|".join(f"(?:{p})" for p, _ in _MATRIX_UNITS))
-
-
-def uses_tensor_cores(kernel_name: str) -> bool | None:
-    """Whether a kernel multiplies on the matrix units, as far as its name tells; None where it does not.
-
-    A name that says neither stays unknown: kernels of Triton or of one's own are named as their author liked.
-    """
-    if _SCALAR_PATH.search(kernel_name):
-        return False
-    if _MATRIX.search(kernel_name):
-        return True
-    return False if _VECTOR.search(kernel_name) else None
 
 
 def kernel_table(trace: RankTrace, *, limit: int | None = None, indices: Ints | None = None) -> KernelTable | None:

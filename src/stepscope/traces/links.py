@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
+from stepscope.traces.activity import Activity
+from stepscope.traces.classify import Work
 from stepscope.traces.events import NONE, Category, Events
 
 Ints = NDArray[np.int64]
@@ -42,3 +44,14 @@ def launches_of(events: Events, indices: Ints) -> Launches:
     else:
         launch = np.full(len(indices), NONE, dtype=np.int64)
     return Launches(of=indices, launch=launch)
+
+
+def computed_before(events: Events, activity: Activity, launches: Launches, times: Ints) -> Ints:
+    """For each time of the host, when all computation launched before it has ended on the device; NONE: there is none."""
+    chosen = launches.known & (activity.work == Work.COMPUTE)
+    called, ends = events.ts_ns[launches.launch[chosen]], events.end_ns[launches.of[chosen]]
+    if not len(called):
+        return np.full(len(times), NONE, dtype=np.int64)
+    order = np.argsort(called, kind="stable")
+    place = np.searchsorted(called[order], times, side="left") - 1
+    return np.where(place >= 0, np.maximum.accumulate(ends[order])[np.maximum(place, 0)], NONE)

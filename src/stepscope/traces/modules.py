@@ -18,7 +18,7 @@ from stepscope.traces.activity import Activity
 from stepscope.traces.classify import Work, work_of
 from stepscope.traces.events import NONE, Category, Events, RankTrace
 from stepscope.traces.links import Launches
-from stepscope.traces.nesting import Nest, nest
+from stepscope.traces.nesting import Nest, nest, sums
 from stepscope.traces.phases import AUTOGRAD
 
 Ints = NDArray[np.int64]
@@ -48,9 +48,7 @@ def module_rows(trace: RankTrace, activity: Activity, launches: Launches) -> tup
 
     def total(owner: Ints, which: NDArray[np.bool_] | None = None) -> Ints:
         mine = owner != NONE if which is None else (owner != NONE) & which
-        sums = np.zeros(count, dtype=np.int64)
-        np.add.at(sums, code[owner[mine]], duration[mine])
-        return sums
+        return sums(code[owner[mine]], duration[mine], count)
 
     comm = (kinds == Work.COMMUNICATION) if kinds is not None else None
     computing = None if comm is None else ~comm
@@ -127,6 +125,4 @@ def _kept(events: Events, tree: Nest, code: NDArray[np.integer[Any]], count: int
         return None
     main = int(np.argmax(np.bincount(tree.thread)))
     owner = tree.innermost(np.full(len(memory), main, dtype=np.int64), memory.ts_ns)
-    sums = np.zeros(count, dtype=np.int64)
-    np.add.at(sums, code[owner[owner != NONE]], memory.size_bytes[owner != NONE])
-    return sums
+    return sums(code[owner[owner != NONE]], memory.size_bytes[owner != NONE], count)

@@ -43,10 +43,8 @@ class Nest:
     def self_ns(self) -> Ints:
         """Time of each span that no span inside it covers; sums to the time covered by all spans, per thread."""
         own = self.ends - self.starts
-        inner = np.zeros(len(own), dtype=np.int64)
         nested = np.flatnonzero(self.parent != NONE)
-        np.add.at(inner, self.parent[nested], own[nested])
-        return own - inner
+        return own - sums(self.parent[nested], own[nested], len(own))
 
     @cached_property
     def _line(self) -> _Line:
@@ -254,16 +252,21 @@ def _running_max(groups: Ints, values: Ints) -> Ints:
     return np.asarray(values[by_value[highest]])
 
 
+def sums(groups: AnyInts, values: Ints, count: int) -> Ints:
+    """Sum of the values of each group; groups are 0 .. count - 1. Exact, as np.bincount's weights are not."""
+    totals = np.zeros(count, dtype=np.int64)
+    np.add.at(totals, groups, values)
+    return totals
+
+
 def union_by_group(groups: Ints, starts: Ints, ends: Ints, *, count: int) -> Ints:
     """Time covered by the spans of each group, overlaps once; groups are 0 .. count - 1. Shape (count,)."""
-    totals = np.zeros(count, dtype=np.int64)
     if not len(starts):
-        return totals
+        return np.zeros(count, dtype=np.int64)
     order = np.lexsort((starts, groups))
     group, begin, end = groups[order].astype(np.int64), starts[order], ends[order]
     reach = _running_max(_dense(group), end)
     before = begin.copy()
     same = group[1:] == group[:-1]
     before[1:] = np.where(same, np.maximum(begin[1:], reach[:-1]), begin[1:])
-    np.add.at(totals, group, np.maximum(end - before, 0))
-    return totals
+    return sums(group, np.maximum(end - before, 0), count)

@@ -10,7 +10,7 @@ from stepscope.records.trace_work import OperatorRow, OperatorTable
 from stepscope.traces.events import NONE, Category, Events, RankTrace
 from stepscope.traces.flop import flop_by_event
 from stepscope.traces.links import Launches
-from stepscope.traces.nesting import Nest, nest
+from stepscope.traces.nesting import Nest, nest, sums
 
 Ints = NDArray[np.int64]
 
@@ -93,13 +93,12 @@ def operator_table(
     labels, keys = _labels(events, tree, by_shape=by_shape)
     outer = tree.outermost_of(labels)
     count = len(keys)
-    launched_ns = np.zeros(len(tree), dtype=np.int64)
-    np.add.at(launched_ns, links.owner[owned], spent[owned])
+    launched_ns = sums(links.owner[owned], spent[owned], len(tree))
     flop, flop_known, source, why_not = _flop(events, tree, labels, count)
-    host_self = _sums(labels, tree.self_ns, count)
-    host_total = _sums(labels[outer], (tree.ends - tree.starts)[outer], count)
-    device_self = _sums(labels, launched_ns, count)
-    device_total = _sums(labels[outer], tree.subtree_sums(launched_ns)[outer], count)
+    host_self = sums(labels, tree.self_ns, count)
+    host_total = sums(labels[outer], (tree.ends - tree.starts)[outer], count)
+    device_self = sums(labels, launched_ns, count)
+    device_total = sums(labels[outer], tree.subtree_sums(launched_ns)[outer], count)
     calls = np.bincount(labels, minlength=count)
     launches_of_label = np.bincount(labels[links.owner[owned]], minlength=count)
 
@@ -160,19 +159,11 @@ def _flop(
 ) -> tuple[Ints, NDArray[np.bool_], str | None, str | None]:
     """FLOP by row, whether known for all of its calls, where from, or why not at all."""
     known, source, why_not = flop_by_event(events, tree.index)
-    total = np.zeros(count, dtype=np.int64)
     has = known >= 0
-    np.add.at(total, labels[has], known[has])
     complete = np.ones(count, dtype=bool)
     complete[labels[~has]] = False
-    return total, complete, source, why_not
+    return sums(labels[has], known[has], count), complete, source, why_not
 
 
 def _shape_text(events: Events, shape: int) -> str | None:
     return None if shape == NONE else events.shapes[shape].dims
-
-
-def _sums(labels: Ints, values: Ints, count: int) -> Ints:
-    total = np.zeros(count, dtype=np.int64)
-    np.add.at(total, labels, values)
-    return total

@@ -29,25 +29,9 @@ def own_times(events: Events, activity: Activity, gaps: IdleGaps, starts: Ints, 
     memory = spans.measure_within(copies, begins, starts)
     idle = _idle_by_cause(gaps, begins, starts)
     own = starts - begins
-    listed = {cause: idle[cause].tolist() for cause in IDLE_CAUSES}
-    return [
-        OwnTime(
-            own_ns=own_ns,
-            compute_ns=compute_ns,
-            memory_ns=memory_ns,
-            host_late_ns=listed["host_late"][i],
-            sync_ns=listed["sync"][i],
-            data_ns=listed["data"][i],
-            launch_latency_ns=listed["launch_latency"][i],
-            kernel_gap_ns=listed["kernel_gap"][i],
-            dependency_ns=listed["dependency"][i],
-            unknown_ns=listed["unknown"][i],
-            from_window_start=i == 0,
-        )
-        for i, (own_ns, compute_ns, memory_ns) in enumerate(
-            zip(own.tolist(), compute.tolist(), memory.tolist(), strict=True)
-        )
-    ]
+    columns = {"own_ns": own, "compute_ns": compute, "memory_ns": memory, **{f"{c}_ns": idle[c] for c in IDLE_CAUSES}}
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [OwnTime(**dict(zip(columns, row, strict=True)), from_window_start=i == 0) for i, row in enumerate(rows)]
 
 
 def _idle_by_cause(gaps: IdleGaps, begins: Ints, starts: Ints) -> dict[str, Ints]:

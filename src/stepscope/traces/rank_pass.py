@@ -9,8 +9,7 @@ from pathlib import Path
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import MissingError
 from stepscope.records.trace_summary import FileNote, RankFacts, RankPass
-from stepscope.traces.activity import activity_of
-from stepscope.traces.budget import rank_budget
+from stepscope.traces.activity import activity_of, rank_budget
 from stepscope.traces.events import Events, RankTrace
 from stepscope.traces.load import Advanced, load_file, rank_of
 

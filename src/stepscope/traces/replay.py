@@ -17,7 +17,7 @@ from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity
 from stepscope.traces.classify import Work
 from stepscope.traces.events import NONE, Events, RankTrace
-from stepscope.traces.links import Launches
+from stepscope.traces.links import Launches, computed_before
 from stepscope.traces.phases import BACKWARD, pass_at
 
 Ints = NDArray[np.int64]
@@ -177,12 +177,7 @@ def _ready(events: Events, activity: Activity, launches: Launches, collectives: 
     called = np.array([NONE if c.launch_ns is None else c.launch_ns for c in collectives], dtype=np.int64)
     if activity.source != "device":
         return np.where(called == NONE, starts, np.minimum(called, starts))
-    chosen = launches.known & (activity.work == Work.COMPUTE)
-    work, call = launches.of[chosen], events.ts_ns[launches.launch[chosen]]
-    order = np.argsort(call, kind="stable")
-    call, reach = call[order], np.maximum.accumulate(events.end_ns[work][order]) if len(work) else call
-    place = np.searchsorted(call, called, side="left") - 1
-    before = np.where(place >= 0, reach[np.maximum(place, 0)] if len(reach) else 0, called)
+    before = computed_before(events, activity, launches, called)
     return np.where(called == NONE, starts, np.minimum(np.maximum(before, called), starts))
 
 

@@ -13,7 +13,8 @@ from stepscope.stats import spans
 from stepscope.traces.classify import Work, work_of
 from stepscope.traces.events import Category, Events, RankTrace
 from stepscope.traces.idle import IdleGaps
-from stepscope.traces.kernel_kinds import kernel_kind
+from stepscope.traces.kernel_names import kernel_kind
+from stepscope.traces.nesting import sums
 from stepscope.traces.phases import AUTOGRAD
 from stepscope.traces.steps import Marks, step_marks
 
@@ -34,8 +35,7 @@ def kernel_mix(trace: RankTrace) -> KernelMix | None:
         return None
     names, durations = events.name[chosen], events.dur_ns[chosen]
     calls = np.bincount(names, minlength=len(events.names))
-    spent = np.zeros(len(events.names), dtype=np.int64)
-    np.add.at(spent, names, durations)
+    spent = sums(names, durations, len(events.names))
     by_kind: dict[str, list[int]] = {}
     for code in np.flatnonzero(calls).tolist():
         by_kind.setdefault(kernel_kind(events.names[code]), []).append(code)

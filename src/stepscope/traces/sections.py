@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.records.trace_summary import Missing, RankPass
 from stepscope.stats.spans import Spans
@@ -52,26 +51,9 @@ def with_sections(result: RankPass, trace: RankTrace, activity: Activity, wanted
         host_lateness=host_lateness(trace, gaps),
         gradient_sync=gradient_sync(trace, calls.collectives),
     )
-    shared = _Shared(
-        activity=activity,
-        launches=launches,
-        windows=windows,
-        phases=phases,
-        gaps=gaps if "spans" in wanted.sections else None,
-    )
+    kept = gaps if "spans" in wanted.sections else None
     del gaps, calls  # as large as some columns
-    return _details(result, trace, shared, wanted)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shared:
-    """What several sections of one rank are made from."""
-
-    activity: Activity
-    launches: Launches
-    windows: StepWindows
-    phases: dict[str, Spans]
-    gaps: IdleGaps | None
+    return _details(result, trace, activity, launches, windows, phases, kept, wanted)
 
 
 def can_have_mfu(trace: RankTrace) -> bool:
@@ -83,9 +65,17 @@ def can_have_mfu(trace: RankTrace) -> bool:
     return not isinstance(find(trace.meta.device_names[0]), Unavailable)
 
 
-def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted) -> RankPass:
+def _details(
+    result: RankPass,
+    trace: RankTrace,
+    activity: Activity,
+    launches: Launches,
+    windows: StepWindows,
+    phases: dict[str, Spans],
+    gaps: IdleGaps | None,
+    wanted: Wanted,
+) -> RankPass:
     """The sections that are computed, and imported, only where asked for."""
-    activity, launches = shared.activity, shared.launches
     asked = wanted.sections
     missing: list[Missing] = []
 
@@ -143,24 +133,24 @@ def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted
         from stepscope.traces.unit_copies import unit_copies
         from stepscope.traces.units import sharded_units
 
-        units = sharded_units(trace, activity, shared.phases, result.communication.collectives)
+        units = sharded_units(trace, activity, phases, result.communication.collectives)
         if units is not None and units.source == "device":
-            units = replace(units, copies=unit_copies(trace.events, activity, launches, shared.windows))
+            units = replace(units, copies=unit_copies(trace.events, activity, launches, windows))
         result = replace(result, units=units)
     if "layers" in asked and result.communication is not None:
         from stepscope.traces.layers import divided_layers
 
-        layers = divided_layers(trace, activity, shared.phases, result.communication.collectives, result.groups)
+        layers = divided_layers(trace, activity, phases, result.communication.collectives, result.groups)
         result = replace(result, layers=layers)
     if "replay" in asked and result.communication is not None:
         from stepscope.traces.replay import rank_steps
 
-        steps = rank_steps(trace, activity, launches, shared.phases, result.steps, result.communication.collectives)
+        steps = rank_steps(trace, activity, launches, phases, result.steps, result.communication.collectives)
         result = replace(result, replay=steps)
     if "memory" in asked:
         from stepscope.traces.memory import memory_timeline
 
-        result = replace(result, memory=known("memory", memory_timeline(trace, phases=shared.phases)) or ())
+        result = replace(result, memory=known("memory", memory_timeline(trace, phases=phases)) or ())
     if "path" in asked:
         from stepscope.traces.critical_path import Walk, critical_path, rank_legs
 
@@ -173,9 +163,9 @@ def _details(result: RankPass, trace: RankTrace, shared: _Shared, wanted: Wanted
     if "profile" in asked:
         from stepscope.traces.diff import work_profile
 
-        result = replace(result, profile=known("profile", work_profile(trace, activity, shared.windows)))
+        result = replace(result, profile=known("profile", work_profile(trace, activity, windows)))
     if "spans" in asked:
         from stepscope.traces.timeline_spans import timeline_spans
 
-        result = replace(result, spans=timeline_spans(trace.rank, trace.events, activity, gaps=shared.gaps))
+        result = replace(result, spans=timeline_spans(trace.rank, trace.events, activity, gaps=gaps))
     return replace(result, unavailable=tuple(dict.fromkeys(missing)))

@@ -10,9 +10,6 @@ from stepscope.records.trace_budget import BudgetVerdict, IdleCause, Parts, Rank
 BALANCED_RATIO = 1.2
 """Compute and communication within this factor of each other count as balanced."""
 
-DECIDING_SHARE = 0.05
-"""A part smaller than this share of the window bounds nothing."""
-
 _TEXTS = {
     "compute": "compute-bound: the device computes {share} of the time, as it should",
     "communication": "communication-bound: {share} of the time is exposed communication",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.traces.kernel_kinds import (
+from stepscope.traces.kernel_names import (
     BANDWIDTH,
     FUSED,
     MATRIX_FP32,

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.hand_events import copy, kernel, op, trace
 
-from stepscope.traces.kernels import kernel_table, uses_tensor_cores
+from stepscope.traces.kernel_names import uses_tensor_cores
+from stepscope.traces.kernels import kernel_table
 from stepscope.traces.load import load_traces
 
 SETS = Path(__file__).parents[3].parent / "shared" / "data" / "traces"

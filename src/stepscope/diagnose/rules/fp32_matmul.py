@@ -44,8 +44,7 @@ from stepscope.hardware.matrix_units import has_tf32, peak_ratio
 from stepscope.records.finding import Advice, Skipped
 from stepscope.records.trace_rules import KernelMix
 from stepscope.results.evidence import TraceEvidence
-from stepscope.traces.kernel_dtypes import kernel_dtype
-from stepscope.traces.kernel_kinds import MATRIX, MATRIX_FP32, MATRIX_TENSOR
+from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, kernel_dtype
 
 
 def _look(job: TraceEvidence) -> Said:

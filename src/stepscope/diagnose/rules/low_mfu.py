@@ -49,7 +49,7 @@ from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.records.trace_utilisation import Utilisation
 from stepscope.results.evidence import TraceEvidence
-from stepscope.traces.kernel_kinds import MATRIX, MATRIX_TENSOR, MATRIX_UNKNOWN
+from stepscope.traces.kernel_names import MATRIX, MATRIX_TENSOR, MATRIX_UNKNOWN
 
 _LOW = Threshold(
     value=0.3,

@@ -47,7 +47,7 @@ from stepscope.diagnose.trace_facts import (
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_rules import KernelMix
 from stepscope.results.evidence import TraceEvidence
-from stepscope.traces.kernel_kinds import BANDWIDTH, MATRIX
+from stepscope.traces.kernel_names import BANDWIDTH, MATRIX
 
 _DOMINATES = Threshold(
     value=0.4,

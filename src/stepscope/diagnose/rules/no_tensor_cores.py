@@ -44,8 +44,7 @@ from stepscope.hardware.matrix_units import has_matrix_units, has_tf32, peak_rat
 from stepscope.records.finding import Advice, Skipped
 from stepscope.records.trace_rules import KernelMix
 from stepscope.results.evidence import TraceEvidence
-from stepscope.traces.kernel_dtypes import kernel_dtype
-from stepscope.traces.kernel_kinds import MATRIX, MATRIX_FP32, MATRIX_TENSOR, MATRIX_UNKNOWN
+from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, MATRIX_UNKNOWN, kernel_dtype
 
 _NONE = Threshold(
     value=0.05,
