@@ -17,6 +17,7 @@ from stepscope.core.units import format_bandwidth, format_bytes
 from stepscope.core.words import counted
 from stepscope.hardware import ACCELERATORS, Accelerator, find
 from stepscope.hardware.links import LINKS, LinkPeak, pcie_bytes_per_s
+from stepscope.hardware.lookup import spelled_like
 from stepscope.records.codec import headed
 
 if TYPE_CHECKING:
@@ -34,9 +35,12 @@ def run(options: Hardware) -> int:
             _show_table(out(), ACCELERATORS)
             _show_links(out(), LINKS)
         return 0
-    found = find(" ".join(options.name))
+    name = " ".join(options.name)
+    found = find(name)
     if isinstance(found, Unavailable):
-        raise UsageError(found.reason, fix="`stepscope hardware` lists the known ones")
+        guess = None if ";" in found.reason else spelled_like(name)
+        reason = f"{found.reason}; did you mean {guess!r}?" if guess else found.reason
+        raise UsageError(reason, fix="`stepscope hardware` lists the known ones")
     if options.json:
         print_document(_document((found,), ()))
     else:

@@ -6,6 +6,7 @@ import re
 from functools import cache
 
 from stepscope.core.errors import Unavailable
+from stepscope.core.suggest import did_you_mean
 from stepscope.hardware import amd, nvidia_datacenter, nvidia_workstation
 from stepscope.hardware._common import Accelerator, normalise
 
@@ -19,6 +20,8 @@ CLOSE = 0.6
 """Least similarity (0 to 1) of two names that is worth a mention."""
 
 MAX_NEAR = 4
+
+_LOOK_ALIKE = str.maketrans("oil", "011")
 
 _SLICE = re.compile(r"\bMIG\s+\d+[cg]\.")
 _VGPU = re.compile(r"^GRID\b|-\d+[ABCQ]$|\bvGPU\b", re.IGNORECASE)
@@ -48,6 +51,16 @@ def family(name: str) -> tuple[Accelerator, ...]:
     """Entries whose name begins with the whole word ``name``: the members of "H100" or "RTX 4090"."""
     wanted = _words(normalise(name))
     return tuple(entry for entry in ACCELERATORS if wanted and _begins(_core_words(entry), wanted))
+
+
+def spelled_like(name: str) -> str | None:
+    """What a name that somebody typed was probably meant to be: a key, or a family such as ``h100``; None: nothing close.
+
+    Letters that look like digits count as those. For people, never for a device's own name: A101 is not an A100.
+    """
+    typed = name.strip().lower().translate(_LOOK_ALIKE)
+    families = [word for entry in ACCELERATORS for word in _core_words(entry)[:1] if _with_digits([word])]
+    return did_you_mean(typed, dict.fromkeys((*families, *(entry.key for entry in ACCELERATORS))))
 
 
 def _same(name: str, entry: Accelerator) -> bool:

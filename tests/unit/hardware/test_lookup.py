@@ -8,6 +8,7 @@ import pytest
 from stepscope.core.errors import Unavailable
 from stepscope.hardware import ACCELERATORS, Accelerator, find
 from stepscope.hardware.links import LINKS, pcie_bytes_per_s
+from stepscope.hardware.lookup import spelled_like
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "published" / "accelerators.csv"
 
@@ -333,3 +334,11 @@ def test_no_sparse_rate_slipped_in(theirs: str) -> None:
     assert isinstance(entry, Accelerator)
     if row["bf16_tflops_sparse_spec"]:
         assert entry.peak_flops_per_s["bf16"] < 0.6 * float(row["bf16_tflops_sparse_spec"]) * 1e12
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("h1oo", "h100"), ("A1OO", "a100"), ("rtx-409", "rtx-4090"), ("zzz", None)],
+)
+def test_what_somebody_typed_is_guessed(typed: str, meant: str | None) -> None:
+    assert spelled_like(typed) == meant

@@ -46,7 +46,7 @@ from stepscope.records.training import TrainingRun
 from stepscope.results.cell_facts import exposed
 from stepscope.results.comm_costs import CommCosts, comm_costs
 from stepscope.results.evidence import Evidence
-from stepscope.results.figures import PER_EPOCH, exposed_fraction, setting
+from stepscope.results.figures import PER_EPOCH, epoch_time, exposed_fraction, setting
 from stepscope.results.pairs import Pair, cell_of, name_of, pairs
 from stepscope.results.scaling import shards
 
@@ -158,10 +158,8 @@ def _fastest(runs: Iterable[TrainingRun]) -> list[TrainingRun]:
 def _pace(run: TrainingRun) -> float:
     if run.samples_per_s is not None:
         return run.samples_per_s.value
-    times = [e.duration_ns for e in run.epochs if e.duration_ns]
-    step = run.step_ns.value if run.step_ns is not None else None
-    time = step or (sum(times) / len(times) if times else None)
-    return 0.0 if time is None else 1e9 / time
+    time = run.step_ns or epoch_time(run)
+    return 0.0 if time is None or time.value <= 0 else 1e9 / time.value
 
 
 def _measured(known: _Known, run: TrainingRun) -> _Cost | None:

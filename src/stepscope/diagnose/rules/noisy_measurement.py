@@ -33,6 +33,7 @@ from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.results.evidence import CellEvidence, Evidence
+from stepscope.results.figures import timed_epochs
 from stepscope.results.pairs import cell_of, name_of
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.stats.order import MIN_INTERVAL_SAMPLES
@@ -93,9 +94,8 @@ def _count(run: TrainingRun) -> tuple[int, str] | None:
         return repeats, "repeat"
     if run.step_ns is not None:
         return None if run.step_ns.n is None else (run.step_ns.n, "step")
-    if run.epochs:
-        return len([e for e in run.epochs if e.duration_ns is not None]), "epoch"
-    return None
+    timed = len(timed_epochs(run))
+    return (timed, "epoch") if timed else None
 
 
 def _reach(measured: Measured | None) -> float | None:

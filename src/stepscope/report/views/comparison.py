@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stepscope.core.units import format_bytes, format_duration, format_number
+from stepscope.core.units import format_bytes_binary, format_duration, format_number
 from stepscope.records.comparison import ComparedFigure, Comparison, Difference
 from stepscope.records.training import Measured
 from stepscope.report.table import Column, Table, Tone, Value, figure, p_value, said, tabled, unknown, whole
@@ -133,7 +133,7 @@ def _figure(metric: str, measured: Measured) -> Value:
     if metric.endswith("_ns"):
         text = format_duration(value)
     elif metric.endswith("_bytes"):
-        text = format_bytes(value)
+        text = format_bytes_binary(value)
     elif metric == "samples_per_s":
         text = format_number(value, 3)
     else:

@@ -12,7 +12,7 @@ from stepscope.core.words import counted
 from stepscope.records.training import Epoch, Measured, StepChange, TrainingRun
 from stepscope.store.importers._columns import Meaning, meanings_of
 from stepscope.store.importers._epoch_order import MOST_EPOCHS
-from stepscope.store.importers._training import label, steady_median, step_change
+from stepscope.store.importers._training import NOT_READ, label, steady_median, step_change
 
 _PARENTS = ("train", "training", "perf", "performance", "metrics", "throughput", "charts", "time", "speed")
 """Groups whose name says nothing of what a figure is: ``perf/tokens_per_s`` is ``tokens_per_s``."""
@@ -23,6 +23,7 @@ _BY_EPOCH = {
 }  # fmt: skip
 _RATES = ("step_ns", "steps_per_s", "samples_per_s")
 NO_RANKS = "it does not state the number of ranks"
+_NO_UNIT = f"{{name}} {NOT_READ}; log it as {{name}}_ms, or whatever its unit is"
 _WALL = "step time is the median wall-clock time between logged steps, everything between two of them included"
 
 
@@ -49,16 +50,23 @@ class Scalars:
 
 def meaning_of(name: str) -> Meaning | None:
     """What a logged figure is, ``eval/loss`` or ``loss/eval`` as ``eval_loss``; None: not known, or its unit is not."""
+    return next((each for spelt in _spellings(name) for each in meanings_of(spelt) if each.scale is not None), None)
+
+
+def _spellings(name: str) -> list[str]:
     parent, _, last = name.rpartition("/")
     spellings = [name.replace("/", "_"), name]
     if parent:
         spellings.append(f"{last}_{parent}".replace("/", "_"))
         spellings += [last] if parent.rpartition("/")[2].lower() in _PARENTS else []
-    for spelling in spellings:
-        found = next((each for each in meanings_of(spelling) if each.scale is not None), None)
-        if found is not None:
-            return found
-    return None
+    return spellings
+
+
+def _lacks_unit(name: str) -> bool:
+    """Whether a figure would be a time, a rate or memory, if its name had a unit."""
+    return any(
+        each.role in (*_RATES, "epoch_ns", "peak_memory") for spelt in _spellings(name) for each in meanings_of(spelt)
+    )
 
 
 def run_of(scalars: Scalars) -> TrainingRun:
@@ -73,8 +81,9 @@ def run_of(scalars: Scalars) -> TrainingRun:
         scale = (meanings[name] or Meaning(role)).scale or 1.0
         values = [point.values[name] * scale for point in scalars.points if name in point.values]
         series[role] = [value for value in values if math.isfinite(value) and (role not in _RATES or value > 0)]
-    percent = {role for role, values in series.items() if role.endswith("accuracy") and values and max(values) > 1}
     known, notes = dict(scalars.known), list(scalars.notes)
+    notes += [_NO_UNIT.format(name=name) for name, meaning in meanings.items() if meaning is None and _lacks_unit(name)]
+    percent = {role for role, values in series.items() if role.endswith("accuracy") and values and max(values) > 1}
     world_size, rate, unit = known.get("world_size"), _steady(series.get("samples_per_s", [])), None
     if rate is not None:
         meaning = meanings[chosen["samples_per_s"]] or Meaning("samples_per_s")

@@ -21,6 +21,9 @@ SECOND = 1e9
 MIB = 2**20
 GIB = 2**30
 
+NOT_READ = "is not read: its name has no unit"
+"""In a run's note: of the whole file, too, because a figure that is missing shows nowhere."""
+
 
 def imported_runs(
     format: str,  # noqa: A002 - as the record calls it
@@ -37,6 +40,7 @@ def imported_runs(
     compared: gives runs their baseline or kind of scaling; None: as their batches tell.
     """
     known = (compared or with_own_baselines)(with_unique_ids(runs))
+    unread = (note for run in known for note in run.notes if NOT_READ in note)
     hardware = sorted({run.hardware for run in known if run.hardware})
     return Imported(
         format=format,
@@ -44,7 +48,7 @@ def imported_runs(
         runs=with_stated(known, source.stated),
         watchdog=timeouts_beside(source, left_out),
         hardware=", ".join(hardware) or None,
-        notes=tuple(notes),
+        notes=tuple(dict.fromkeys((*notes, *unread))),
         remarks=remarks,
         left_out=tuple(left_out),
     )

@@ -28,6 +28,7 @@ _MFU = re.compile(rb"\bmfu:\s*([\d.]{1,20})%")
 _STARTS = re.compile(rb"Training starts at step (\d{1,12})")
 _BATCH = re.compile(rb"global batch size:? (\d{1,12})")
 _LOCAL = re.compile(rb"local batch size:? (\d{1,12})")
+_ACCUMULATION = re.compile(rb"gradient accumulation steps:? (\d{1,9})")
 _SEQUENCE = re.compile(rb"sequence length:? (\d{1,12})")
 _TOTAL = re.compile(rb"total steps:? (\d{1,12})")
 _MESH = re.compile(rb"Building \d-D device mesh with (\[.*?\]), \[([\d, ]*)\]")
@@ -89,6 +90,8 @@ def _read_file(path: Path) -> tuple[TrainingRun, ...]:
                 jobs.append(_Job(line=number, world_size=None))
             _head(jobs[-1], line)
             jobs[-1].begun = True
+        elif b"Trainer is initialized" in line:
+            _head(jobs[-1], line)
         elif b"Training completed" in line:
             jobs[-1].completed = True
         elif b"Starting job" in line and jobs[-1].points and (rank is None or rank == jobs[-1].rank):
@@ -124,7 +127,13 @@ def _step(
 
 
 def _head(job: _Job, line: bytes) -> None:
-    for name, pattern in (("batch", _BATCH), ("local", _LOCAL), ("sequence", _SEQUENCE), ("total", _TOTAL)):
+    for name, pattern in (
+        ("batch", _BATCH),
+        ("local", _LOCAL),
+        ("accumulation", _ACCUMULATION),
+        ("sequence", _SEQUENCE),
+        ("total", _TOTAL),
+    ):
         if found := pattern.search(line):
             job.numbers[name] = int(found[1])
 
@@ -172,6 +181,7 @@ def _run(path: Path, job: _Job, *, alone: bool) -> TrainingRun:
         "label": label(job.layout or None, world),
         "global_batch": batch,
         "micro_batch": job.numbers.get("local"),
+        "accumulation": job.numbers.get("accumulation"),
         "hardware": job.gpu,
         "device": "cuda",
         "num_parameters": job.parameters,
@@ -182,6 +192,7 @@ def _run(path: Path, job: _Job, *, alone: bool) -> TrainingRun:
     }
     if sequence:
         known["settings"] = {**known["settings"], "sequence_length": sequence}
+    what = "throughput" if step_ns is None else "step time and throughput"
     ends = [] if complete or job.ending.stopped else [f"the log ends at step {last} and does not state why"]
     return run_of(
         Scalars(
@@ -190,7 +201,7 @@ def _run(path: Path, job: _Job, *, alone: bool) -> TrainingRun:
             group=", ".join(part for part in parts if part) or path.parent.name,
             points=job.points,
             known=known,
-            notes=[f"step time and throughput of {counted(len(rates), 'logged step')}: {_PER_DEVICE}", *ends],
+            notes=[f"{what} of {counted(len(rates), 'logged step')}: {_PER_DEVICE}", *ends],
         )
     )
 

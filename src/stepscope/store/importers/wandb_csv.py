@@ -91,7 +91,7 @@ def _read_file(path: Path) -> list[Scalars]:
             Scalars(
                 source=str(path),
                 run_id=slug(run) or path.stem,
-                group=path.parent.name,
+                group=path.absolute().parent.name,
                 points=points,
                 notes=(*note, *table.notes),
             )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.bench_evidence import bench, made
 from tests.evidence import epochs, evidence, run, step
@@ -61,3 +63,9 @@ def test_a_note_of_drift_counts_where_the_halves_of_the_steps_differ(late_ms: fl
     outcome = RULE.check(bench(made("a", own=own, known={"notes": (DRIFT,)})))
     said = outcome[0].evidence if isinstance(outcome, tuple) else ()
     assert any(DRIFT in line for line in said) is fires
+
+
+def test_epochs_without_times_are_not_short() -> None:
+    """Lightning logs losses by epoch, and no time."""
+    untimed = tuple(replace(each, duration_ns=None) for each in epochs(seconds=[1.0] * 3))
+    assert isinstance(RULE.check(evidence(run("a", epochs=untimed))), Skipped)

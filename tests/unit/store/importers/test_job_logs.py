@@ -49,6 +49,22 @@ def log(folder: Path, *lines: str, name: str = "job.log") -> Path:
 
 
 class TestTorchtitan:
+    def test_the_batch_of_the_trainers_own_line(self, tmp_path: Path) -> None:
+        """Since mid-2025 ``Training starts at step 1`` states no batch."""
+        *facts, start = head()
+        info = start.partition("Training")[0]
+        trainer = info + (
+            "Trainer is initialized with local batch size 2, global batch size 8, gradient accumulation steps 1, "
+            "sequence length 8192, total steps 30 (warmup 20)"
+        )
+        steps = [titan(step, "7,000") for step in (1, 10, 20, 30)]
+        (run,) = read(
+            log(tmp_path, *facts, trainer, info + "Training starts at step 1", *steps), key="torchtitan_log"
+        ).runs
+        assert run.step_ns is not None
+        assert run.step_ns.value == pytest.approx(8 * 8192 / (7000 * 8) * 1e9)
+        assert (run.micro_batch, run.accumulation, run.global_batch, run.status) == (2, 1, 8, "ok")
+
     @pytest.mark.parametrize("colour", [False, True])
     @pytest.mark.parametrize("new", [False, True])
     def test_a_job(self, tmp_path: Path, colour: bool, new: bool) -> None:

@@ -217,6 +217,12 @@ class TestWandb:
         assert {name: run.train_loss for name, run in runs.items()} == {"base": 2.0, "big-2": 2.5}
         assert all(run.step_ns is None for run in runs.values())
 
+    def test_a_figure_without_a_unit_is_named(self, tmp_path: Path) -> None:
+        text = "Step,a - step_time,a - step_time__MIN,a - step_time__MAX\n1,0.5,0.5,0.5\n2,0.5,0.5,0.5\n"
+        imported = read(write(tmp_path / "chart.csv", text), key="wandb_csv")
+        assert imported.runs[0].step_ns is None
+        assert imported.notes[0].startswith("step_time is not read: its name has no unit")
+
     def test_charts_of_a_folder_are_joined(self, tmp_path: Path) -> None:
         write(tmp_path / "a.csv", self.HEAD + "0,2.5,2.5,2.5,3,3,3\n")
         write(

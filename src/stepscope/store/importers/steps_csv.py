@@ -1,0 +1,174 @@
+"""A table of single steps of one run (``step,step_time_ms``; ``iteration,elapsed_ms``): CSV, TSV or JSON lines.
+
+A column ``time`` or ``elapsed`` that grows from every row to the next is a clock, whose differences are the step times;
+else its cells are the step times. Steps of several ranks, or of several runs, in one file are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from stepscope.core.errors import DataError
+from stepscope.records.imported import Imported, Stated
+from stepscope.store.importer import Candidate, Importer
+from stepscope.store.importers._columns import TIMES, Columns, columns_of, meanings_of
+from stepscope.store.importers._folders import holds_traces, read_each
+from stepscope.store.importers._scalars import Point, Scalars, run_of
+from stepscope.store.importers._tables import Row, TextTable, headers, number, read_tables
+from stepscope.store.importers._training import imported_runs, slug
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+LEAST_ROWS = 5
+"""Rows from which a column that only grows is a clock: of 5 independent step times, 1 in 120 orders grows."""
+
+_OF_RUNS = ("world_size", "strategy", "model", "hardware", "run", "epoch", "op", "size")
+"""Roles of tables whose rows are runs, epochs or sizes."""
+_RATES = ("steps_per_s", "samples_per_s")
+_UNKNOWN = ("", "-", "n/a", "na", "none", "null", "nan")
+_CLOCK = "step time is the difference of {name!r} from row to row: everything between two rows is in it"
+_ASSUMED = "has no unit: taken as seconds"
+_SECONDS = f"{{name!r}} {_ASSUMED}; --columns {{name}}=step_time_ms states another"
+
+
+def _knows(candidate: Candidate) -> bool:
+    return any(_is_of_steps(names, candidate.stated) for names in _headers(candidate))
+
+
+def _headers(candidate: Candidate) -> list[Sequence[str]]:
+    suffix = candidate.path.suffix.lower()
+    if suffix not in (".jsonl", ".ndjson"):
+        return list(headers(suffix, candidate.text)) if suffix in SUFFIXES else []
+    try:
+        first = json.loads(candidate.text.strip().partition("\n")[0])
+    except ValueError:
+        return []
+    return [list(first)] if isinstance(first, dict) else []
+
+
+def _is_of_steps(names: Sequence[str], stated: Stated) -> bool:
+    columns = columns_of(names, stated.columns)
+    timed = _time_column(columns) is not None or columns.has(*_RATES)
+    return columns.has("step") and timed and not columns.has(*_OF_RUNS)
+
+
+def _time_column(columns: Columns) -> tuple[int, str, float | None] | None:
+    """(index, role, scale to ns; None: no unit) of the column of times; the step's own before a clock."""
+    for role in ("step_ns", "time_ns"):
+        if role in columns.by_role:
+            index, meaning = columns.by_role[role]
+            return index, role, meaning.scale
+    found = [(i, meaning.role) for i in columns.unclear for meaning in meanings_of(columns.names[i])]
+    for role in ("step_ns", "time_ns"):
+        index = next((i for i, each in found if each == role), None)
+        if index is not None:
+            return index, role, None
+    return None
+
+
+def _recognises(candidate: Candidate) -> bool:
+    if not candidate.is_folder:
+        return _knows(candidate)
+    tables = [Candidate(file, candidate.stated) for file in candidate.files if file.suffix.lower() in SUFFIXES]
+    return bool(tables) and all(map(_knows, tables)) and not holds_traces(candidate)
+
+
+def _read(source: Candidate) -> Imported:
+    stated = source.stated
+
+    def known(each: Candidate) -> bool:
+        return _knows(Candidate(each.path, stated))
+
+    def read(path: Path) -> Scalars:
+        return _scalars(path, stated, path.stem if not source.is_folder else source.path.name)
+
+    parts, left_out = read_each(source, known, read, suffixes=SUFFIXES)
+    assumed = dict.fromkeys(note for scalars in parts for note in scalars.notes if _ASSUMED in note)
+    return imported_runs("steps_csv", source, map(run_of, parts), notes=tuple(assumed), left_out=left_out)
+
+
+def _scalars(path: Path, stated: Stated, group: str) -> Scalars:
+    (table,) = read_tables(path)
+    columns = columns_of(table.names, stated.columns)
+    numbers = _step_numbers(table, columns)
+    points = [Point(step) for step in numbers]
+    notes: list[str] = list(table.notes)
+    time = _time_column(columns)
+    if time is not None:
+        index, role, scale = time
+        name = table.names[index]
+        if scale is None:
+            notes.append(_SECONDS.format(name=name))
+            scale = TIMES["s"]
+        times = [_cell(row, index, name) for row in table.rows]
+        if role == "time_ns" and _grows(path, name, times):
+            notes.append(_CLOCK.format(name=name))
+            _by_clock(points, times, scale)
+        else:
+            for row, point, value in zip(table.rows, points, times, strict=True):
+                if value is not None and value <= 0:
+                    raise row.wrong(index, name, "a time above 0")
+                if value is not None:
+                    point.values["step_time_ns"] = value * scale
+    for each, (index, _) in columns.by_role.items():
+        if each not in ("step", "step_ns", "time_ns"):
+            for row, point in zip(table.rows, points, strict=True):
+                value = _cell(row, index, table.names[index])
+                if value is not None:
+                    point.values[table.names[index]] = value
+    if not any(point.values for point in points):
+        raise DataError(f"{path}: no figure under its header", fix="pass the file of a run that finished a step")
+    return Scalars(source=str(path), run_id=slug(path.stem) or "run", group=group, points=points, notes=notes)
+
+
+def _step_numbers(table: TextTable, columns: Columns) -> list[int]:
+    index = columns.by_role["step"][0]
+    found: list[int] = []
+    for row in table.rows:
+        value = _cell(row, index, table.names[index])
+        if value is None or value != int(value):
+            raise row.wrong(index, table.names[index], "the number of a step")
+        if found and value <= found[-1]:
+            raise DataError(
+                f"{row.where}: {table.names[index]} {int(value)} after {found[-1]}",
+                why="the steps of one run go up; of several ranks or runs, the file does not state which is which",
+                fix="write one file per run with one row per step (of several ranks the slowest)",
+            )
+        found.append(int(value))
+    return found
+
+
+def _grows(path: Path, name: str, times: Sequence[float | None]) -> bool:
+    """Whether the column is a clock. Raises DataError where there are too few rows to know."""
+    known = [time for time in times if time is not None]
+    if len(known) < 2 or not all(a < b for a, b in pairwise(known)):
+        return False
+    if len(known) < LEAST_ROWS:
+        raise DataError(
+            f"{path}: {name!r} may be the time of a step, or since the start",
+            why=f"it grows from row to row, and {len(known)} rows are too few to know",
+            fix=f"state what it is: --columns {name}=step_time_s; or write the times of single steps",
+        )
+    return True
+
+
+def _by_clock(points: Sequence[Point], times: Sequence[float | None], scale: float) -> None:
+    read = [(point, time) for point, time in zip(points, times, strict=True) if time is not None]
+    for (before, start), (point, end) in pairwise(read):
+        point.values["step_time_ns"] = (end - start) / (point.step - before.step) * scale
+
+
+def _cell(row: Row, index: int, name: str) -> float | None:
+    """None for an empty cell. Raises DataError for what is not a number."""
+    text = row.cells[index]
+    if text.lower() in _UNKNOWN:
+        return None
+    found = number(text)
+    if found is None or found[1] not in ("", "%"):
+        raise row.wrong(index, name, "a number")
+    return found[0]
+
+
+IMPORTER = Importer(title="table of single steps of a run", recognises=_recognises, read_files=_read, rank=78)
