@@ -209,12 +209,13 @@ def _target_speedup(target: TargetTime) -> Value:
 def _footnotes(rows: Sequence[ScalingRow], drop_epochs: int) -> tuple[str, ...]:
     if not rows:
         return ()
-    dropped = first_epochs(drop_epochs) if drop_epochs else "no epoch"
     notes = [
         "speed-up: throughput over the baseline's; efficiency: speed-up / (ranks / baseline ranks): excellent above 0.9,"
         " good above 0.8, fair above 0.5, negative for a speed-up below 1.",
-        f"means over epochs leave {dropped} out (--drop-epochs {drop_epochs}).",
     ]
+    if any("epoch" in row.basis for row in rows):
+        dropped = first_epochs(drop_epochs) if drop_epochs else "no epoch"
+        notes.append(f"means over epochs leave {dropped} out (--drop-epochs {drop_epochs}).")
     kinds = {row.scaling for row in rows if not row.is_baseline}
     if "strong" in kinds:
         notes.append("strong: the same global batch (or data set) on more ranks.")

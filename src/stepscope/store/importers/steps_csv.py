@@ -61,11 +61,8 @@ def _time_column(columns: Columns) -> tuple[int, str, float | None] | None:
             index, meaning = columns.by_role[role]
             return index, role, meaning.scale
     found = [(i, meaning.role) for i in columns.unclear for meaning in meanings_of(columns.names[i])]
-    for role in ("step_ns", "time_ns"):
-        index = next((i for i, each in found if each == role), None)
-        if index is not None:
-            return index, role, None
-    return None
+    bare = sorted(each for each in found if each[1] in ("step_ns", "time_ns"))
+    return min(((i, role, None) for i, role in bare), key=lambda each: each[1] != "step_ns", default=None)
 
 
 def _recognises(candidate: Candidate) -> bool:
