@@ -11,7 +11,7 @@ from stepscope.cli.console import out, print_document, typed
 from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_findings, print_read, print_verdict
-from stepscope.core.errors import UsageError
+from stepscope.core.errors import Interrupted, UsageError
 from stepscope.core.grouping import grouped
 from stepscope.core.pool import get_ready, side_by_side, usable_cores
 from stepscope.core.words import counted
@@ -53,7 +53,10 @@ def run(options: Report) -> int:
         if drawers > 1:  # only now: a refused name starts no process
             get_ready(DRAWING_MODULES)
     folder = options.output or default_folder(evidence)
-    with _drawing(evidence, formats, drawers, drop_epochs=options.drop_epochs) as drawing:
+    with (
+        _naming_what_is_written(folder),
+        _drawing(evidence, formats, drawers, drop_epochs=options.drop_epochs) as drawing,
+    ):
         diagnosis = diagnose(evidence)
         files = _write(evidence, diagnosis, folder, options, formats, drawing)
     if options.json:
@@ -64,6 +67,27 @@ def run(options: Report) -> int:
     else:
         _say(evidence, diagnosis, folder, files)
     return 0
+
+
+@contextmanager
+def _naming_what_is_written(folder: Path) -> Iterator[None]:
+    """Ctrl-C within the block raises Interrupted that counts the files of ``folder`` that were written until then."""
+    before = _modified(folder)
+    try:
+        yield
+    except KeyboardInterrupt:
+        new = [path for path, when in _modified(folder).items() if before.get(path) != when]
+        if not new:
+            raise Interrupted(f"interrupted: nothing is written in {folder}") from None
+        page = "report.html is one of them" if folder / "report.html" in new else "report.html is not one of them"
+        raise Interrupted(
+            f"interrupted: {counted(len(new), 'file')} of the report in {folder}; {page}",
+            fix="run the command again: it writes all files",
+        ) from None
+
+
+def _modified(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.glob("*") if path.is_file()}
 
 
 @contextmanager

@@ -105,6 +105,9 @@ def write_bytes(path: Path, data: bytes) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise write_error(path, error) from error
+    except KeyboardInterrupt:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def write_record(path: Path, record: object) -> None:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,19 @@ def test_the_same_files_are_written_each_time(jobs: Path, tmp_path: Path) -> Non
     EXAMPLES["straggler"].write(tmp_path / "again")
     for path in (tmp_path / "again").iterdir():
         assert path.read_bytes() == (jobs / "straggler" / path.name).read_bytes()
+
+
+def test_an_interrupt_names_what_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(folder: Path) -> None:
+        folder.mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    first, second, *_ = EXAMPLES
+    monkeypatch.setitem(EXAMPLES, second, replace(EXAMPLES[second], write=stopped))
+    with pytest.raises(SystemExit) as ended:
+        main(["example", str(tmp_path / "e")])
+    said = capsys.readouterr().err
+    assert ended.value.code == 130
+    assert f"complete in {tmp_path / 'e'}: {first}; incomplete: {tmp_path / 'e' / second}" in said

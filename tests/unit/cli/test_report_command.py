@@ -50,3 +50,28 @@ def test_refused_datasets_start_no_drawing(
     assert ended.value.code in (2, 3)
     assert "nosuch" in capsys.readouterr().err
     assert started == []
+
+
+@pytest.mark.parametrize(
+    ("stopped", "says"),
+    [("figures.write", "files of the report in"), ("paper_files.write_tables", "nothing is written in")],
+)
+def test_an_interrupt_says_what_is_written(
+    stopped: str,
+    says: str,
+    logs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stepscope.cli.report_run.usable_cores", lambda: 1)
+    monkeypatch.setattr(f"stepscope.report.{stopped}", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(logs), "-o", str(tmp_path / "out"), "--txt", "--html", "--svg"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 130
+    assert says in said
+    assert ("report.html is one of them" in said) is (stopped == "figures.write")
