@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from stepscope.diagnose.outcome import Outcome
@@ -52,9 +53,10 @@ def remeasured(evidence: Evidence, *runs: TrainingRun) -> str | None:
 
 
 def swept_again(evidence: Evidence, *options: str) -> str | None:
-    """The command of the only run of `comm`, with these options added; None where there is none, or several."""
+    """The command of the only run of `comm`, with these options in place of its own; None where there is none, or several."""
     records = [record for record in evidence.records if record.kind == "comm" and record.argv[1:2] == ("comm",)]
-    return shlex.join([*_kept(records[0].argv), *options]) if len(records) == 1 else None
+    replaced = {word: 1 for word in options if word.startswith("-")}
+    return shlex.join([*_kept(records[0].argv, replaced), *options]) if len(records) == 1 else None
 
 
 def profiled(evidence: Evidence, cell: CellEvidence, folder: str = "PROFILED") -> str:
@@ -98,17 +100,18 @@ def _words(record: RunRecord | None) -> list[str]:
     return _kept(record.argv)
 
 
-def _kept(argv: Sequence[str]) -> list[str]:
-    """A command's words without those that its repetition must not have."""
+def _kept(argv: Sequence[str], replaced: Mapping[str, int] = MappingProxyType({})) -> list[str]:
+    """A command's words without those that its repetition must not have, and without the ``replaced``."""
+    dropped = {**_DROPPED, **replaced}
     words = ["stepscope", *argv[1:]]  # it may have been called by its path
     kept: list[str] = []
     while words:
         word = words.pop(0)
         name = word.partition("=")[0]
-        if name not in _DROPPED:
+        if name not in dropped:
             kept.append(word)
         elif "=" not in word:
-            del words[: _DROPPED[name]]
+            del words[: dropped[name]]
     return kept
 
 

@@ -33,7 +33,7 @@ def known(run: TrainingRun, row: ScalingRow | None, *, drop_epochs: int = 1) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class RunFigure:
     """One figure: its type, where :func:`known` has it, its key in stepscope.bench/1 and in the CSV of all figures."""
 
     kind: Any
@@ -51,25 +51,25 @@ class Figure:
         return found
 
 
-def _both(key: str, kind: Any, path: str = "") -> Figure:
-    return Figure(kind, path or f"run.{key}", key, key)
+def _both(key: str, kind: Any, path: str = "") -> RunFigure:
+    return RunFigure(kind, path or f"run.{key}", key, key)
 
 
 FIGURES = (
-    Figure(str, "run.run_id", "cell_id", "run_id"),
-    Figure(str, "run.label", csv="label"),
-    Figure(str, "run.group", csv="group"),
-    Figure(str, "run.source", csv="source"),
+    RunFigure(str, "run.run_id", "cell_id", "run_id"),
+    RunFigure(str, "run.label", csv="label"),
+    RunFigure(str, "run.group", csv="group"),
+    RunFigure(str, "run.source", csv="source"),
     _both("status", Status),
     _both("error", str | None),
-    Figure(str, "run.workload", "workload"),
-    Figure(Mapping[str, Any], "run.model_options", "model"),
-    Figure(str | None, "run.model", csv="model"),
+    RunFigure(str, "run.workload", "workload"),
+    RunFigure(Mapping[str, Any], "run.model_options", "model"),
+    RunFigure(str | None, "run.model", csv="model"),
     _both("dataset", str),
     _both("dataset_size", int | None),
-    Figure(str, "run.strategy_key", "strategy"),
-    Figure(str | None, "run.strategy", csv="strategy"),
-    Figure(Mapping[str, Any], "run.strategy_options", "strategy_options"),
+    RunFigure(str, "run.strategy_key", "strategy"),
+    RunFigure(str | None, "run.strategy", csv="strategy"),
+    RunFigure(Mapping[str, Any], "run.strategy_options", "strategy_options"),
     _both("precision", str),
     _both("accumulation", int),
     _both("world_size", int),
@@ -77,50 +77,50 @@ FIGURES = (
     _both("global_batch", int),
     _both("device", str),
     _both("backend", str),
-    Figure(str | None, "run.hardware", csv="hardware"),
+    RunFigure(str | None, "run.hardware", csv="hardware"),
     _both("num_parameters", int | None),
-    Figure(int | None, "steps", "steps"),
-    Figure(int | None, "run.epochs_asked", "epochs"),
-    Figure(int | None, "epochs", csv="epochs"),
-    Figure(int | None, "dropped_epochs", csv="dropped_epochs"),
-    Figure(float | None, "run.step_ns.value", "step_ns_median", "step_ns"),
+    RunFigure(int | None, "steps", "steps"),
+    RunFigure(int | None, "run.epochs_asked", "epochs"),
+    RunFigure(int | None, "epochs", csv="epochs"),
+    RunFigure(int | None, "dropped_epochs", csv="dropped_epochs"),
+    RunFigure(float | None, "run.step_ns.value", "step_ns_median", "step_ns"),
     _both("step_ns_low", float | None, "run.step_ns.low"),
     _both("step_ns_high", float | None, "run.step_ns.high"),
     _both("samples_per_s", float | None, "run.samples_per_s.value"),
-    Figure(float | None, "run.samples_per_s.low", csv="samples_per_s_low"),
-    Figure(float | None, "run.samples_per_s.high", csv="samples_per_s_high"),
-    Figure(str, "run.unit", csv="unit"),
+    RunFigure(float | None, "run.samples_per_s.low", csv="samples_per_s_low"),
+    RunFigure(float | None, "run.samples_per_s.high", csv="samples_per_s_high"),
+    RunFigure(str, "run.unit", csv="unit"),
     _both("comm_bytes_per_step", int | None),
-    Figure(float | None, "run.exposed_comm_ns.value", "exposed_comm_ns_median", "exposed_comm_ns"),
-    Figure(str | None, "run.comm_source", "comm_source"),
+    RunFigure(float | None, "run.exposed_comm_ns.value", "exposed_comm_ns_median", "exposed_comm_ns"),
+    RunFigure(str | None, "run.comm_source", "comm_source"),
     _both("train_loss", float | None, "train_loss"),
-    Figure(float | None, "best_accuracy", csv="best_accuracy"),
+    RunFigure(float | None, "best_accuracy", csv="best_accuracy"),
     _both("test_accuracy", float | None),
-    Figure(tuple[int, ...] | None, "run.samples_seen_per_rank", "samples_seen_per_rank"),
+    RunFigure(tuple[int, ...] | None, "run.samples_seen_per_rank", "samples_seen_per_rank"),
     _both("peak_memory_bytes", int | None),
     _both("speedup", float | None, "row.speedup"),
-    Figure(float | None, "row.low", csv="speedup_low"),
-    Figure(float | None, "row.high", csv="speedup_high"),
+    RunFigure(float | None, "row.low", csv="speedup_low"),
+    RunFigure(float | None, "row.high", csv="speedup_high"),
     _both("efficiency", float | None, "row.efficiency"),
-    Figure(Scaling | None, "scaled", "scaling"),
-    Figure(Scaling | None, "scaling", csv="scaling"),
-    Figure(str | None, "run.baseline_id", "baseline_cell_id"),
-    Figure(str | None, "row.baseline_id", csv="baseline_run_id"),
-    Figure(str | None, "row.basis", csv="basis"),
+    RunFigure(Scaling | None, "scaled", "scaling"),
+    RunFigure(Scaling | None, "scaling", csv="scaling"),
+    RunFigure(str | None, "run.baseline_id", "baseline_cell_id"),
+    RunFigure(str | None, "row.baseline_id", csv="baseline_run_id"),
+    RunFigure(str | None, "row.basis", csv="basis"),
     _both("rating", str | None, "row.rating"),
     _both("epoch_ns", float | None, "epoch.value"),
     _both("epoch_ns_low", float | None, "epoch.low"),
     _both("epoch_ns_high", float | None, "epoch.high"),
     _both("epoch_estimated", bool | None),
-    Figure(int | None, "run.steps_per_epoch", "steps_per_epoch"),
+    RunFigure(int | None, "run.steps_per_epoch", "steps_per_epoch"),
     _both("exposed_comm_ns_low", float | None, "run.exposed_comm_ns.low"),
     _both("exposed_comm_ns_high", float | None, "run.exposed_comm_ns.high"),
-    Figure(float | None, "target.accuracy", csv="target_accuracy"),
-    Figure(int | None, "target.reached_epochs", csv="target_epochs"),
-    Figure(float | None, "target.time_ns", csv="target_ns"),
-    Figure(float | None, "target.speedup", csv="target_speedup"),
-    Figure(int | None, "run.threads_per_rank", "threads_per_rank"),
-    Figure(Mapping[str, Any], "run.varied", "varied"),
+    RunFigure(float | None, "target.accuracy", csv="target_accuracy"),
+    RunFigure(int | None, "target.reached_epochs", csv="target_epochs"),
+    RunFigure(float | None, "target.time_ns", csv="target_ns"),
+    RunFigure(float | None, "target.speedup", csv="target_speedup"),
+    RunFigure(int | None, "run.threads_per_rank", "threads_per_rank"),
+    RunFigure(Mapping[str, Any], "run.varied", "varied"),
     _both("notes", tuple[str, ...]),
     _both("model_flop", float | None),
     _both("mfu", float | None),
@@ -128,5 +128,5 @@ FIGURES = (
 )
 """In the order of their columns, as docs/reference/formats.md pins it for stepscope.bench/1."""
 
-BENCH: Mapping[str, Figure] = {figure.bench: figure for figure in FIGURES if figure.bench}
-CSV: Mapping[str, Figure] = {figure.csv: figure for figure in FIGURES if figure.csv}
+BENCH: Mapping[str, RunFigure] = {figure.bench: figure for figure in FIGURES if figure.bench}
+CSV: Mapping[str, RunFigure] = {figure.csv: figure for figure in FIGURES if figure.csv}

@@ -57,7 +57,7 @@ _MARKERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class LoggedFigures:
     """One form (out of or in place) of one size, as printed: microseconds, GB/s, errors. None: printed as N/A."""
 
     time_us: str | None
@@ -74,8 +74,8 @@ class LoggedRow:
     dtype: str
     redop: str | None
     root: int
-    out_of_place: Figures
-    in_place: Figures
+    out_of_place: LoggedFigures
+    in_place: LoggedFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,14 +316,14 @@ def _row(begins: re.Match[str], words: list[str], line: int) -> LoggedRow | None
     )
 
 
-def _figures(words: list[str]) -> Figures | None:
+def _figures(words: list[str]) -> LoggedFigures | None:
     *numbers, errors = words
     if not all(n == "N/A" or _NUMBER.fullmatch(n) for n in numbers) or not _ERRORS.fullmatch(errors):
         return None
     time, algbw, busbw = (None if n == "N/A" else n for n in numbers)
     if any(float(n) >= 1e15 for n in (*numbers, errors.rstrip("*")) if n != "N/A"):
         return None
-    return Figures(time, algbw, busbw, None if errors == "N/A" else errors)
+    return LoggedFigures(time, algbw, busbw, None if errors == "N/A" else errors)
 
 
 def inconsistent(row: LoggedRow) -> bool:

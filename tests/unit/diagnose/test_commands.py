@@ -72,3 +72,11 @@ def test_what_is_measured_again_has_its_command() -> None:
     assert remeasured(evidence, run("imported")) is None
     assert swept_again(evidence, "--budget", "20s") == "stepscope comm --ops all_reduce --budget 20s"
     assert swept_again(bench(made("c"), records=(swept, swept))) is None
+
+
+@pytest.mark.parametrize("own", [("--budget", "1s"), ("--budget=1s",)])
+def test_an_option_that_a_sweep_had_is_replaced(own: tuple[str, ...]) -> None:
+    argv = ("stepscope", "comm", "--ops", "all_reduce", *own, "--ranks", "2")
+    swept = RunRecord(kind="comm", name="comm", matrix={}, cells=(), argv=argv)
+    again_ = swept_again(bench(made("c"), records=(swept,)), "--budget", "20s")
+    assert again_ == "stepscope comm --ops all_reduce --ranks 2 --budget 20s"

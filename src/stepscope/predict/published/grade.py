@@ -51,7 +51,7 @@ def graded(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class Goal:
     """One figure of an answer and what it should be."""
 
     figure: str
@@ -87,7 +87,7 @@ class Question:
     title: str
     unit: str
     ask: Callable[[Any], Answer]
-    bars: tuple[Bar, ...]
+    bars: tuple[Goal, ...]
     baseline: str = ""
 
 

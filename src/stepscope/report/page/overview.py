@@ -19,7 +19,7 @@ from stepscope.core.words import counted, plural
 from stepscope.diagnose.engine import believable
 from stepscope.diagnose.headlines import all_clear
 from stepscope.records.finding import Diagnosis, Finding
-from stepscope.report.page.timeline import Place, place
+from stepscope.report.page.timeline import TimelinePlace, place
 from stepscope.report.table import rate
 from stepscope.results.comm_labels import op_label
 from stepscope.results.evidence import Evidence
@@ -46,11 +46,11 @@ class ShownFinding:
     stake: str | None
     stake_width: str | None
     explained: str | None = None
-    place: Place | None = None
+    place: TimelinePlace | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class KeyFigure:
     """One key figure: what, how much, of what."""
 
     label: str
@@ -119,7 +119,7 @@ def headline(evidence: Evidence, diagnosis: Diagnosis) -> str:
     )
 
 
-def key_figures(evidence: Evidence, diagnosis: Diagnosis) -> tuple[Figure, ...]:
+def key_figures(evidence: Evidence, diagnosis: Diagnosis) -> tuple[KeyFigure, ...]:
     """At most eight, those that the evidence has; none from a run that a finding declares wrong."""
     trusted = believable(evidence, diagnosis.findings)
     figures = [
@@ -135,59 +135,59 @@ def key_figures(evidence: Evidence, diagnosis: Diagnosis) -> tuple[Figure, ...]:
     return tuple(figure for figure in figures if figure is not None)
 
 
-def _failed(evidence: Evidence) -> Figure | None:
+def _failed(evidence: Evidence) -> KeyFigure | None:
     failed = [run for run in evidence.runs if run.status != "ok"]
     if not failed:
         return None
     first = failed[0]
-    return Figure(
+    return KeyFigure(
         label="runs without a result",
         value=f"{len(failed)} of {len(evidence.runs)}",
         note=f"{first.group}, {first.label}: {failure_label(first)}" + (", ..." if len(failed) > 1 else ""),
     )
 
 
-def _throughput(evidence: Evidence) -> Figure | None:
+def _throughput(evidence: Evidence) -> KeyFigure | None:
     rated = [(run.samples_per_s.value, run) for run in evidence.runs if run.samples_per_s is not None]
     if len(rated) < 2 or len({(run.unit, run.dataset, run.model) for _, run in rated}) > 1:
         return None  # nothing to choose between, or figures of different work
     value, run = max(rated, key=lambda pair: pair[0])
-    return Figure(
+    return KeyFigure(
         label="fastest setting",
         value=f"{rate.write(value)} {run.unit}/s",
         note=f"{run.group}, {run.label}",
     )
 
 
-def _scaling(evidence: Evidence) -> Figure | None:
+def _scaling(evidence: Evidence) -> KeyFigure | None:
     rows = [row for row in evidence.scaling if row.rating not in (None, NOT_EQUIVALENT)]
     if not rows:
         return None
     row = max(rows, key=lambda r: (r.world_size, r.speedup))
     if row.speedup < 1:
         return None  # no speed-up: negative-scaling says so
-    return Figure(
+    return KeyFigure(
         label=f"best speed-up on {counted(row.world_size, 'rank')}",
         value=f"{row.speedup:.2f}x",
         note=f"{format_percent(row.efficiency)} efficiency, {row.group}",
     )
 
 
-def _exposed(evidence: Evidence) -> Figure | None:
+def _exposed(evidence: Evidence) -> KeyFigure | None:
     shares = [(share, run) for run in evidence.runs if (share := exposed_fraction(run)) is not None]
     if not shares:
         return None
     share, run = max(shares, key=lambda pair: pair[0])
     if share < LEAST_EXPOSED:
         return None
-    return Figure(
+    return KeyFigure(
         label="most exposed communication",
         value=format_percent(share),
         note=f"of the step, {run.group}, {run.label}",
     )
 
 
-def _traces(evidence: Evidence) -> Figure | None:
+def _traces(evidence: Evidence) -> KeyFigure | None:
     budgets = [(p.budget, t) for t in evidence.traces for p in t.summary.ranks if p.budget is not None]
     if not budgets:
         return None
@@ -199,38 +199,38 @@ def _traces(evidence: Evidence) -> Figure | None:
     waiting = (
         "" if waited is None else f"; {format_percent(min(1.0, waited / worst.parts.exposed_comm_ns))} of it waiting"
     )
-    return Figure(
+    return KeyFigure(
         label="most exposed communication in a trace",
         value=format_percent(share),
         note=f"{job.name}, rank {worst.rank}, of {format_duration(worst.parts.window_ns)}{waiting}",
     )
 
 
-def _busbw(evidence: Evidence) -> Figure | None:
+def _busbw(evidence: Evidence) -> KeyFigure | None:
     rows = [row for row in evidence.comm if row.status == "ok" and row.busbw_bytes_per_s and row.size_bytes]
     if not rows:
         return None
     best = max(rows, key=lambda row: row.busbw_bytes_per_s or 0.0)
-    return Figure(
+    return KeyFigure(
         label="best busbw",
         value=format_bandwidth(best.busbw_bytes_per_s or 0.0),
         note=f"{op_label(best)}, {format_size(best.size_bytes or 0)}, {counted(best.world_size, 'rank')}",
     )
 
 
-def _memory(evidence: Evidence) -> Figure | None:
+def _memory(evidence: Evidence) -> KeyFigure | None:
     known = [(run.peak_memory_bytes, run) for run in evidence.runs if run.peak_memory_bytes]
     if not known:
         return None
     value, run = max(known, key=lambda pair: pair[0])
-    return Figure(label="peak memory of a rank", value=format_bytes_binary(value), note=f"{run.group}, {run.label}")
+    return KeyFigure(label="peak memory of a rank", value=format_bytes_binary(value), note=f"{run.group}, {run.label}")
 
 
-def _accuracy(evidence: Evidence) -> Figure | None:
+def _accuracy(evidence: Evidence) -> KeyFigure | None:
     known = [(best, run) for run in evidence.runs if (best := best_accuracy(run)) is not None]
     if len(known) < 2 or len({run.dataset for _, run in known}) > 1:
         return None
     value, run = max(known, key=lambda pair: pair[0])
-    return Figure(
+    return KeyFigure(
         label="best validation accuracy", value=format_percent(value, digits=2), note=f"{run.group}, {run.label}"
     )

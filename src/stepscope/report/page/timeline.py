@@ -90,7 +90,7 @@ def timeline(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TimelinePlace:
     """Where a finding is in the timeline: indices of job and row (None: of no rank), and a stretch in ns of the picture."""
 
     job: int
@@ -99,7 +99,7 @@ class Place:
     at: tuple[int, int] | None
 
 
-def place(data: Mapping[str, Any], finding: Finding) -> Place | None:
+def place(data: Mapping[str, Any], finding: Finding) -> TimelinePlace | None:
     """The place of a finding of a job that is drawn."""
     found = ((n, job) for n, job in enumerate(data["jobs"]) if job["name"] == finding.job and job["kind"] == "trace")
     number, job = next(found, (0, None))
@@ -111,7 +111,7 @@ def place(data: Mapping[str, Any], finding: Finding) -> Place | None:
     if row is not None and finding.at_ns is not None:
         zero = job["zeros"][row]
         at = (finding.at_ns[0] - zero, finding.at_ns[1] - zero)
-    return Place(job=number, row=row, name="" if row is None else names[row], at=at)
+    return TimelinePlace(job=number, row=row, name="" if row is None else names[row], at=at)
 
 
 def _computing(strip: Mapping[str, Any]) -> float:

@@ -25,7 +25,7 @@ from stepscope.store.importers._nccl_log import read_nccl_debug
 from stepscope.store.nccl_tests_facts import Facts, facts_of
 from stepscope.store.nccl_tests_log import (
     ROUNDING_GB,
-    Figures,
+    LoggedFigures,
     LoggedRow,
     LoggedRun,
     begins_table,
@@ -165,7 +165,7 @@ def _rate(printed: str | None, derived_gb: float, time_us: str) -> float | None:
     return (derived_gb if coarse else value) * 1e9
 
 
-def _checked(table: LoggedRun, figures: Figures) -> tuple[bool | None, str | None]:
+def _checked(table: LoggedRun, figures: LoggedFigures) -> tuple[bool | None, str | None]:
     """Whether the result was right, and what was wrong with it. None: not checked, or the log does not say where."""
     if figures.errors is None:
         return None, None

@@ -9,7 +9,7 @@ from stepscope.predict.collectives.measured import read_measured_tables
 from stepscope.predict.collectives.measured_rows import Given
 from stepscope.predict.collectives.validate import SIZE_CLASSES, validate
 from stepscope.predict.published.fitted import fitted_on_collectives
-from stepscope.predict.published.grade import Answer, Bar, Graded, Question
+from stepscope.predict.published.grade import Answer, Goal, Graded, Question
 from stepscope.predict.published.material import Material
 
 MIDDLE = SIZE_CLASSES[1][0]
@@ -44,6 +44,6 @@ def ask(material: Material) -> Answer:
 
 QUESTION = Question(
     key="collectives-middle", title="collectives of 64 KiB to 16 MiB", unit="ns", ask=ask,
-    bars=(Bar(figure="median_error", most=0.15), Bar(figure="coverage", least=0.75, most=0.90)),
+    bars=(Goal(figure="median_error", most=0.15), Goal(figure="coverage", least=0.75, most=0.90)),
     baseline="15%; 87%",
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from stepscope.predict.published.as_layout import Asked
-from stepscope.predict.published.grade import Answer, Bar, Question, graded
+from stepscope.predict.published.grade import Answer, Goal, Question, graded
 from stepscope.predict.published.material import Material, grouped
 from stepscope.predict.step.fitted import MEMORY_LIMIT
 
@@ -84,8 +84,8 @@ def fits(material: Material, asked: Asked) -> bool:
 QUESTION = Question(
     key="memory", title="peak memory; failures foreseen", unit="bytes", ask=ask,
     bars=(
-        Bar(figure="mean_error", most=0.08), Bar(figure="out_of_memory_recall", least=0.90),
-        Bar(figure="false_alarms", most=0.02),
+        Goal(figure="mean_error", most=0.08), Goal(figure="out_of_memory_recall", least=0.90),
+        Goal(figure="false_alarms", most=0.02),
     ),
     baseline="12%; 0.86",
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from stepscope.predict.published.conventions import recomputed
-from stepscope.predict.published.grade import Answer, Bar, Question, graded
+from stepscope.predict.published.grade import Answer, Goal, Question, graded
 from stepscope.predict.published.material import FAILED, Material
 
 WITHIN = 0.01
@@ -28,5 +28,5 @@ def ask(material: Material) -> Answer:
 
 QUESTION = Question(
     key="mfu-convention", title="MFU recomputed in the source's own convention", unit="FLOP/s per GPU", ask=ask,
-    bars=(Bar(figure="within_1_percent", least=0.95),),
+    bars=(Goal(figure="within_1_percent", least=0.95),),
 )  # fmt: skip

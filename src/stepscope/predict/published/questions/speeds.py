@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from stepscope.predict.published.as_layout import Asked
-from stepscope.predict.published.grade import Answer, Bar, Graded, Question, graded
+from stepscope.predict.published.grade import Answer, Goal, Graded, Question, graded
 from stepscope.predict.published.material import Material, grouped, layout_of, release, speed
 from stepscope.predict.step import fitted
 from stepscope.predict.step.reach import EXTRAPOLATED
@@ -198,29 +198,29 @@ def interval(material: Material) -> Answer:
 
 SCALE_OUT = Question(
     key="scale-out", title="scale-out from the smallest run of a family and layout", unit=UNIT, ask=scale_out,
-    bars=(Bar(figure="mean_error", most=0.09), Bar(figure="median_error", most=0.03)), baseline="17% / 4%",
+    bars=(Goal(figure="mean_error", most=0.09), Goal(figure="median_error", most=0.03)), baseline="17% / 4%",
 )  # fmt: skip
 DENSE_RECIPES = Question(
     key="dense-nvidia-recipes", title="dense NVIDIA recipes at 512-2,304 GPUs from runs <= 256", unit=UNIT,
-    ask=dense_recipes, bars=(Bar(figure="mean_error", most=0.04),), baseline="6%",
+    ask=dense_recipes, bars=(Goal(figure="mean_error", most=0.04),), baseline="6%",
 )  # fmt: skip
 NEW_LAYOUT = Question(
     key="new-layout", title="new layout, same model and GPU, one calibration row", unit=UNIT, ask=new_layout,
-    bars=(Bar(figure="mean_error", most=0.15),), baseline="27%",
+    bars=(Goal(figure="mean_error", most=0.15),), baseline="27%",
 )  # fmt: skip
 ZERO_SHOT = Question(
     key="zero-shot", title="zero-shot, rows with a full configuration", unit=UNIT, ask=zero_shot,
-    bars=(Bar(figure="mean_error", most=0.22), Bar(figure="median_error", most=0.14)), baseline="50% / 32%",
+    bars=(Goal(figure="mean_error", most=0.22), Goal(figure="median_error", most=0.14)), baseline="50% / 32%",
 )  # fmt: skip
 FAMILY_FACTOR = Question(
     key="family-factor", title="one factor per GPU family, fitted on development rows only", unit=UNIT,
-    ask=family_factor, bars=(Bar(figure="mean_error", most=0.17),), baseline="33%",
+    ask=family_factor, bars=(Goal(figure="mean_error", most=0.17),), baseline="33%",
 )  # fmt: skip
 MOE_ONE_ROW = Question(
     key="moe-one-row", title="mixture of experts, one calibration row", unit=UNIT, ask=moe_one_row,
-    bars=(Bar(figure="mean_error", most=0.18),), baseline="26-31%",
+    bars=(Goal(figure="mean_error", most=0.18),), baseline="26-31%",
 )  # fmt: skip
 INTERVAL = Question(
     key="interval", title="stated 80% intervals hold the measured speed", unit=UNIT, ask=interval,
-    bars=(Bar(figure="coverage", least=0.70, most=0.90),),
+    bars=(Goal(figure="coverage", least=0.70, most=0.90),),
 )  # fmt: skip

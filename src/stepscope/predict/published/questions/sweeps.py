@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from stepscope.predict.published.as_layout import Asked
-from stepscope.predict.published.grade import Answer, Bar, Question, graded
+from stepscope.predict.published.grade import Answer, Goal, Question, graded
 from stepscope.predict.published.material import Material, speed
 from stepscope.predict.step.pathology import cause_of
 
@@ -73,9 +73,9 @@ def regret(material: Material) -> Answer:
 
 PATHOLOGICAL = Question(
     key="pathological", title="pathological layouts flagged with the right cause", unit="layouts", ask=pathological,
-    bars=(Bar(figure="precision", least=0.85), Bar(figure="recall", least=0.7)),
+    bars=(Goal(figure="precision", least=0.85), Goal(figure="recall", least=0.7)),
 )  # fmt: skip
 REGRET = Question(
     key="regret", title="recommended layout's regret on the sweeps", unit="tokens/s per GPU", ask=regret,
-    bars=(Bar(figure="mean_error", most=0.08),), baseline="29%",
+    bars=(Goal(figure="mean_error", most=0.08),), baseline="29%",
 )  # fmt: skip
