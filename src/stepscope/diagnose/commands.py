@@ -53,7 +53,7 @@ def remeasured(evidence: Evidence, *runs: TrainingRun) -> str | None:
 
 
 def swept_again(evidence: Evidence, *options: str) -> str | None:
-    """The command of the only run of `comm`, with these options in place of its own; None where there is none, or several."""
+    """The command of the only run of `comm`, with these options in place of its own; None without one, or with several."""
     records = [record for record in evidence.records if record.kind == "comm" and record.argv[1:2] == ("comm",)]
     replaced = {word: 1 for word in options if word.startswith("-")}
     return shlex.join([*_kept(records[0].argv, replaced), *options]) if len(records) == 1 else None
