@@ -20,8 +20,8 @@ def blocking_cells(evidence: Evidence, *, least_share: float, least_gain: float)
 
     least_gain: share of the step that an overlapping cell of the same run has to save, where one was measured.
     """
-    plans = {each.cell.cell_id: _plan(each) for each in timed_cells(evidence, least_ranks=2)}
     cells = timed_cells(evidence, least_ranks=2)
+    plans = {each.cell.cell_id: declared_plan(each) for each in cells}
     blocking = [c for c in cells if _blocks(plans[c.cell.cell_id])]
     if not blocking:
         if not cells:
@@ -40,7 +40,8 @@ def blocking_cells(evidence: Evidence, *, least_share: float, least_gain: float)
     return tuple(found)
 
 
-def _plan(each: TimedCell) -> tuple[CommOp, ...]:
+def declared_plan(each: TimedCell) -> tuple[CommOp, ...]:
+    """The collectives that the cell's strategy declares for a step."""
     try:
         return specs_of(each.cell.result.spec).comm_plan
     except (StepscopeError, ValueError):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from stepscope.core.words import listed
 from stepscope.records.imported import Imported, LeftOut, Stated
 from stepscope.store.files import files_below, head_of
 
@@ -83,8 +84,7 @@ class Importer:
         ]
         notes = [*notes[:NAMED], *([f"{len(notes) - NAMED} more files left out"] if notes[NAMED:] else [])]
         if others:
-            more = f" and {len(others) - NAMED} more" if others[NAMED:] else ""
-            notes.append(f"of another kind and not read: {', '.join(others[:NAMED])}{more}")
+            notes.append(f"of another kind and not read: {listed(others, at_most=NAMED)}")
         return replace(imported, notes=(*imported.notes, *notes))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stepscope.core.errors import DataError
+from stepscope.core.words import listed
 
 REPORTS = (".nsys-rep", ".qdrep")
 """Nsight Systems' own formats, which only nsys reads; the second is that of versions before 2021.4."""
@@ -113,8 +114,7 @@ def _inner_folders(folder: Path) -> str:
         from stepscope.traces.recipe import how_to_record  # what is read at every start counts
 
         return how_to_record("name the folder that holds the profiler's exports, one file per rank")
-    more = f" and {len(inner) - 5} more" if len(inner) > 5 else ""
-    return f"name one of the folders in it: {', '.join(inner[:5])}{more}"
+    return f"name one of the folders in it: {listed(inner, at_most=5)}"
 
 
 def _has_traces(folder: Path) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.core.errors import DataError, MissingError, Unavailable
+from stepscope.core.words import listed
 from stepscope.records.trace_budget import BudgetVerdict
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary
 from stepscope.traces.load import Advanced, one_per_rank, trace_files
@@ -172,12 +173,8 @@ def _differences(passes: Sequence[RankPass], world: int | None) -> Iterator[File
     steps = {p.facts.rank: tuple(s.step for s in p.steps) for p in passes if p.steps}
     if len(set(steps.values())) > 1:
         usual = Counter(steps.values()).most_common(1)[0][0]
-        odd = [rank for rank, numbers in steps.items() if numbers != usual]
-        text = (
-            f"ranks recorded different steps: most {usual[0]} to {usual[-1]}, "
-            f"rank {odd[0]} {steps[odd[0]][0]} to {steps[odd[0]][-1]}"
-            + (f" and {len(odd) - 1} more" if odd[1:] else "")
-        )
+        odd = [f"rank {rank} {each[0]} to {each[-1]}" for rank, each in steps.items() if each != usual]
+        text = f"ranks recorded different steps: most {usual[0]} to {usual[-1]}, {listed(odd, at_most=1)}"
         yield FileNote(rank=None, kind="missing", text=text)
 
 

@@ -181,7 +181,7 @@ def _measured(known: _Known, run: TrainingRun) -> _Cost | None:
     fixed = 0.0
     if run.phases is not None:
         fixed = max(0.0, min(run.phases.optimizer_ns + run.phases.other_ns, 0.9 * (step - cost)))
-    latency = _latency(known, run)
+    latency, in_words = _latency(known, run)
     return _Cost(
         run=run,
         share=min(share, 1.0),
@@ -189,8 +189,8 @@ def _measured(known: _Known, run: TrainingRun) -> _Cost | None:
         step_ns=step,
         fixed_ns=fixed,
         measured=True,
-        said=(*said, *(() if latency is None else (latency[1],))),
-        causes=_causes(known.evidence, run, None if latency is None else latency[0]),
+        said=(*said, *in_words),
+        causes=_causes(known.evidence, run, latency),
     )
 
 
@@ -203,7 +203,7 @@ def _by_epoch(known: _Known, run: TrainingRun) -> _Cost | None:
         f"communication {format_duration(per_epoch)} of an epoch of {format_duration(per_epoch / share)}: "
         f"{format_percent(share)}, waiting for other ranks included"
     )
-    latency = _latency(known, run)
+    latency, in_words = _latency(known, run)
     return _Cost(
         run=run,
         share=share,
@@ -211,8 +211,8 @@ def _by_epoch(known: _Known, run: TrainingRun) -> _Cost | None:
         step_ns=per_epoch / share,
         fixed_ns=0.0,
         measured=True,
-        said=(said, *(() if latency is None else (latency[1],))),
-        causes=_causes(known.evidence, run, None if latency is None else latency[0]),
+        said=(said, *in_words),
+        causes=_causes(known.evidence, run, latency),
         per="epoch",
     )
 
@@ -222,13 +222,11 @@ def _inferred(known: _Known, run: TrainingRun) -> _Cost | None:
     pair = next((p for p in known.pairs if p.run.run_id == run.run_id), None)
     if pair is None or pair.row.efficiency > 1:
         return None
-    latency = _latency(known, run)
-    causes = _causes(known.evidence, run, None if latency is None else latency[0])
-    contradiction = _scales_beside(known, pair)
-    said = [
+    latency, in_words = _latency(known, run)
+    said = (
         f"speed-up {pair.speedup_text} on {pair.ranks}: {format_percent(pair.row.efficiency)} of ideal, so"
         f" {format_percent(1 - pair.row.efficiency)} of the step does not shrink with the ranks"
-    ]
+    )
     return _Cost(
         run=run,
         share=1 - pair.row.efficiency,
@@ -236,8 +234,8 @@ def _inferred(known: _Known, run: TrainingRun) -> _Cost | None:
         step_ns=None,
         fixed_ns=0.0,
         measured=False,
-        said=tuple(said) if latency is None else (*said, latency[1]),
-        causes=() if contradiction else causes,
+        said=(said, *in_words),
+        causes=() if _scales_beside(known, pair) else _causes(known.evidence, run, latency),
     )
 
 
@@ -264,20 +262,20 @@ def _no_larger(other: int | None, mine: int | None) -> bool:
     return other is None or mine is None or other <= mine
 
 
-def _latency(known: _Known, run: TrainingRun) -> tuple[float, str] | None:
+def _latency(known: _Known, run: TrainingRun) -> tuple[float | None, tuple[str, ...]]:
     """(latency's share, in words) of one all-reduce of the step's gradients, by the measured collectives."""
     size = run.comm_bytes_per_step or _gradient_bytes(run)
     costs = known.costs
     if costs is None or not size or run.world_size is None:
-        return None
+        return None, ()
     try:
         whole = time_of(costs.calibration, "all_reduce", size, run.world_size).time_ns
         least = time_of(costs.calibration, "all_reduce", 1, run.world_size).time_ns
     except UsageError:
-        return None
+        return None, ()
     share = min(1.0, least / whole) if whole > 0 else 0.0
     return share, (
-        f"one all-reduce of {format_size(size)} takes {format_duration(whole)} here, {format_percent(share)} of it latency"
+        f"one all-reduce of {format_size(size)} takes {format_duration(whole)} here, {format_percent(share)} of it latency",
     )
 
 

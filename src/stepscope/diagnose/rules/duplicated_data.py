@@ -26,8 +26,6 @@ for a communication problem (document 002 of the sources): 0.60 against 0.47 aft
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import remeasured
@@ -51,51 +49,39 @@ def _advice(command: str | None) -> tuple[Advice, ...]:
     return _SHARE, Advice(text=text, command=command)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
-    """What one run's data shows, in words for a quiet rule."""
-
-    fires: bool
-    text: str
-
-
 def check(evidence: Evidence) -> Said:
     by_run = {pair.run.run_id: pair for pair in pairs(evidence)}
     findings: list[Finding] = []
-    looked: list[_Said] = []
+    looked: list[str] = []
     for run in evidence.runs:
         if run.status != "ok" or run.world_size is None or run.world_size < 2:
             continue
         seen, pair = times_seen(run), by_run.get(run.run_id)
         if seen is not None:
-            looked.append(_counted_text(run, seen))
-            findings += [_by_count(run, pair, seen, remeasured(evidence, run))] if looked[-1].fires else []
+            looked.append(
+                f"{name_of(run)}: each sample is trained on {seen:.2f} times per epoch, limit {SEEN_TOO_OFTEN:g}"
+            )
+            if seen >= SEEN_TOO_OFTEN:
+                findings.append(_by_count(run, pair, seen, remeasured(evidence, run)))
         elif pair is not None and (shown := curves(pair.run, pair.base)) is not None:
             looked.append(_curves_text(pair, shown))
-            findings += [_by_curves(pair, shown, remeasured(evidence, run))] if looked[-1].fires else []
+            if shown.duplicated:
+                findings.append(_by_curves(pair, shown, remeasured(evidence, run)))
     if findings:
         return findings
     if looked:
-        return looked[0].text
+        return looked[0]
     return Skipped(
         reason="no run on several ranks records samples per epoch with the data set's size, or losses by epoch",
         command="stepscope bench MATRIX.yaml --set base.epochs=2",
     )
 
 
-def _counted_text(run: TrainingRun, seen: float) -> _Said:
-    return _Said(
-        fires=seen >= SEEN_TOO_OFTEN,
-        text=f"{name_of(run)}: each sample is trained on {seen:.2f} times per epoch, limit {SEEN_TOO_OFTEN:g}",
-    )
-
-
-def _curves_text(pair: Pair, shown: Curves) -> _Said:
+def _curves_text(pair: Pair, shown: Curves) -> str:
     than = "lower" if shown.loss_lower >= 0 else "higher"
-    return _Said(
-        fires=shown.duplicated,
-        text=f"{pair.name}: first loss {format_percent(abs(shown.loss_lower))} {than} than on {pair.base_ranks}"
-        f" (limit {format_percent(LOSS_LOWER)} lower), epoch time {shown.time_ratio:.2f}x (limit {TIME_KEPT:g}x)",
+    return (
+        f"{pair.name}: first loss {format_percent(abs(shown.loss_lower))} {than} than on {pair.base_ranks}"
+        f" (limit {format_percent(LOSS_LOWER)} lower), epoch time {shown.time_ratio:.2f}x (limit {TIME_KEPT:g}x)"
     )
 
 

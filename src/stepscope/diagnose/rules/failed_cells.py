@@ -25,7 +25,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 
-from stepscope.core.words import counted
+from stepscope.core.words import counted, listed
 from stepscope.diagnose.commands import again, swept_again
 from stepscope.diagnose.outcome import Said, together
 from stepscope.diagnose.rule import Rule
@@ -155,8 +155,7 @@ def _reasons(cells: Sequence[CellEvidence]) -> tuple[str, ...]:
         same.setdefault((cell.run.status, cell.run.error or NO_REASON), []).append(cell)
     lines = []
     for (status, reason), each in same.items():
-        first = f"{each[0].run.group}, {each[0].run.label}"
-        name = first if len(each) == 1 else f"{first} and {len(each) - 1} more"
+        name = listed((f"{cell.run.group}, {cell.run.label}" for cell in each), at_most=1)
         lines.append(f"{status_label(status)}: {name}: {reason}")
     more = len(lines) - _SHOWN
     return (*lines[:_SHOWN], *((f"and {counted(more, 'other reason')}",) if more > 0 else ()))

@@ -27,8 +27,8 @@ Chowdhery et al., PaLM, 2022 (46.2% MFU; the definition); Narayanan et al., SC 2
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import fmean, median
+from typing import NamedTuple
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_flops, format_percent
@@ -74,8 +74,7 @@ _GAPS = {
 """Point of the checklist -> causes of idle time, and what helps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Point:
+class _Point(NamedTuple):
     """share: of the step, which this point costs."""
 
     share: float
@@ -146,16 +145,12 @@ def _points(summary: TraceSummary, ranks: list[RankPass], u: Utilisation, used: 
     waiting = comm * (waiting_share(summary) or 0.0)
     copies = fmean(each.exposed_memory_ns / max(each.window_ns, 1) for each in parts)
     points = [
-        _Point(share=comm - waiting, said="exposed communication", advice="overlap communication with computation"),
-        _Point(
-            share=waiting, said="waiting for other ranks", advice="find the late rank: the straggler finding names it"
-        ),
-        _Point(
-            share=copies, said="exposed copies", advice="copy from pinned memory without waiting (non_blocking=True)"
-        ),
+        _Point(comm - waiting, "exposed communication", "overlap communication with computation"),
+        _Point(waiting, "waiting for other ranks", "find the late rank: the straggler finding names it"),
+        _Point(copies, "exposed copies", "copy from pinned memory without waiting (non_blocking=True)"),
     ]
     for said, (causes, advice) in _GAPS.items():
-        points.append(_Point(share=fmean(idle_share(p, *causes) for p in ranks), said=said, advice=advice))
+        points.append(_Point(fmean(idle_share(p, *causes) for p in ranks), said, advice))
     mixed = [(p, p.mix) for p in ranks if p.mix is not None]
     if not mixed:
         return points
@@ -167,15 +162,13 @@ def _points(summary: TraceSummary, ranks: list[RankPass], u: Utilisation, used: 
     tail = f" ({format_percent(short)} in kernels of at most 10 us)" if short >= _WORTH.value else ""
     points.append(
         _Point(
-            share=other,
-            said=f"kernels other than matrix products, bound by memory{tail}",
-            advice="fuse element-wise work (torch.compile), use fused attention, norms and optimizers",
+            other,
+            f"kernels other than matrix products, bound by memory{tail}",
+            "fuse element-wise work (torch.compile), use fused attention, norms and optimizers",
         )
     )
-    slow = max(0.0, products - used)
-    points.append(
-        _Point(share=slow, said=_products_said(mixed[0][0], u, products, used), advice=_products_advice(mixed[0][0], u))
-    )
+    slow, first = max(0.0, products - used), mixed[0][0]
+    points.append(_Point(slow, _products_said(first, u, products, used), _products_advice(first, u)))
     return points
 
 

@@ -25,7 +25,7 @@ services, shared memory of containers).
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.core.words import counted, in_words, plural
+from stepscope.core.words import counted, in_words, listed, plural
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.environment.topology import Topology
@@ -72,10 +72,9 @@ def _late(communicator: NcclCommunicator) -> tuple[int, ...]:
 def _through_memory(
     log: NcclDebug, communicator: NcclCommunicator, links: tuple[NcclLink, ...], topology: Topology | None
 ) -> Finding:
-    shown = ", ".join(f"{link.source} to {link.destination}" for link in links[:_SHOWN])
-    more = f" and {len(links) - _SHOWN} more" if len(links) > _SHOWN else ""
+    shown = listed((f"{link.source} to {link.destination}" for link in links), at_most=_SHOWN)
     switched = [f"{name}={value}" for name, value in log.settings if _prevents(name, value)]
-    said = [f"via SHM: rank {shown}{more}; {format_percent(len(links) / len(communicator.links))} of all links"]
+    said = [f"via SHM: rank {shown}; {format_percent(len(links) / len(communicator.links))} of all links"]
     said += [f"set in the environment: {', '.join(switched)}"] if switched else []
     nvlinked = topology is not None and len(topology.fast_pairs()) == len(topology.gpu_pairs()) > 0
     crossing = topology is not None and bool(topology.socket_crossing_pairs())

@@ -28,8 +28,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_duration, format_percent
+from stepscope.diagnose.blocking_cells import declared_plan
 from stepscope.diagnose.commands import again, profiled
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
@@ -101,12 +101,8 @@ def check(evidence: Evidence) -> Said:
 
 
 def _overlaps(each: TimedCell) -> bool:
-    try:
-        plan = specs_of(each.cell.result.spec).comm_plan
-    except (StepscopeError, ValueError):
-        return False  # a strategy that is not installed here declares nothing
     # A pipeline's messages have a rule of their own (pipeline-bubble).
-    return any(op.phase == "backward" and op.op not in ("send", "recv") for op in plan)
+    return any(op.phase == "backward" and op.op not in ("send", "recv") for op in declared_plan(each))
 
 
 def _judge(evidence: Evidence, each: TimedCell, costs: CommCosts | None) -> _Judged | None:

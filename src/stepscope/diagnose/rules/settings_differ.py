@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepscope.config.varied import SETTINGS
-from stepscope.core.words import counted
+from stepscope.core.words import counted, listed
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule
@@ -118,11 +118,9 @@ def _once_each(found: list[tuple[Pair, dict[str, tuple[Any, Any]]]]) -> list[tup
 
 
 def _finding(evidence: Evidence, pair: Pair, differing: dict[str, tuple[Any, Any]]) -> Finding:
-    names = list(differing)
-    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     return Finding(
         severity="warning",
-        title=f"{pair.run.label} and its baseline differ in more than the number of ranks: {shown}",
+        title=f"{pair.run.label} and its baseline differ in more than the number of ranks: {listed(differing)}",
         evidence=tuple(f"{name}: {mine} against {theirs}" for name, (mine, theirs) in list(differing.items())[:8]),
         confidence="certain: both sources record the settings; whether the difference matters is for the reader to judge",
         advice=(

@@ -24,7 +24,7 @@ nccl-tests issue 178: 208 GB/s on two GPUs with NVLink, 20 GB/s on three of whic
 
 from __future__ import annotations
 
-from stepscope.core.words import counted
+from stepscope.core.words import counted, listed
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.environment.topology import Topology
@@ -89,10 +89,9 @@ def _pairs(topology: Topology, across: tuple[tuple[str, str], ...], transports: 
     sides = _sides(topology, across)
     largest = max(sides, key=len)
     pairs = topology.gpu_pairs()
-    shown = ", ".join(f"{a}-{b}" for a, b in across[:_SHOWN])
-    more = f" and {len(across) - _SHOWN} more" if len(across) > _SHOWN else ""
+    shown = listed((f"{a}-{b}" for a, b in across), at_most=_SHOWN)
     devices = ",".join(name.removeprefix("GPU") for name in largest)
-    evidence = [f"marked SYS: {shown}{more}", f"without a crossing: {'; '.join('+'.join(side) for side in sides)}"]
+    evidence = [f"marked SYS: {shown}", f"without a crossing: {'; '.join('+'.join(side) for side in sides)}"]
     if transports:
         evidence.append(f"NCCL copies through host memory there: {', '.join(transports)}")
     return Finding(

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from stepscope.core.words import listed
+
 MAX_SERIES = 16
 """More jobs than write into one file; numbers in any other order then go to the latest series."""
 
@@ -77,6 +79,4 @@ def _ranges(numbers: Sequence[int]) -> str:
     """``epochs 6 to 20``, ``epochs 3, 5, 7``."""
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"epochs {numbers[0]} to {numbers[-1]}"
-    some = ", ".join(map(str, numbers[:8]))
-    more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
-    return f"epoch{'s' if len(numbers) > 1 else ''} {some}{more}"
+    return f"epoch{'s' if len(numbers) > 1 else ''} {listed(numbers, at_most=8)}"

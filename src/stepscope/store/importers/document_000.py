@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from stepscope.core.errors import DataError
-from stepscope.core.words import counted
+from stepscope.core.words import counted, listed
 from stepscope.records.imported import Imported
 from stepscope.records.training import Epoch, Measured, TrainingRun
 from stepscope.store.importer import Candidate, Importer
@@ -279,7 +279,7 @@ def _holes(path: Path, runs: Sequence[TrainingRun]) -> list[str]:
         holes += [f"{group}: {strategy} on {n}" for strategy, n in sorted(modes - there, key=str)]
     if not holes:
         return []
-    some = "; ".join(holes[:_NAMED]) + (f" and {len(holes) - _NAMED} more" if len(holes) > _NAMED else "")
+    some = listed(holes, at_most=_NAMED, between="; ")
     return [f"{path}: no row for {counted(len(holes), 'run')} (failed runs leave none): {some}"]
 
 
