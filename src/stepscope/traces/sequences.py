@@ -35,8 +35,8 @@ def sequence_rows(
     events = trace.events
     device = np.flatnonzero(events.is_device)
     place = events.device[device].astype(np.int64) * (2**31) + events.stream[device]
-    device = device[np.lexsort((events.ts_ns[device], place))]
-    place = events.device[device].astype(np.int64) * (2**31) + events.stream[device]
+    order = np.lexsort((events.ts_ns[device], place))
+    device, place = device[order], place[order]
     compute = work_of(events)[device] == Work.COMPUTE
     if not compute.any():
         return ()

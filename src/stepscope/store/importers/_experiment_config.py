@@ -62,9 +62,12 @@ class ExperimentConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the configuration of an experiment says. settings: canonical ones, then the other leaves by dotted name."""
+    """What the configuration of an experiment says. settings: canonical ones, then the other leaves by dotted name.
 
-    source: str
+    source: the file; None where no configuration names the experiment: then nothing is known.
+    """
+
+    source: str | None
     settings: Mapping[str, Any]
     model: Mapping[str, Any]
     notes: tuple[str, ...]
@@ -75,6 +78,10 @@ class Facts:
     def count(self, name: str) -> int | None:
         """A whole number of 1 or more, else None."""
         return count(self.settings.get(name))
+
+    def text(self, name: str) -> str | None:
+        value = self.settings.get(name)
+        return value if isinstance(value, str) else None
 
     def flag(self, name: str) -> bool | None:
         value = self.settings.get(name)
@@ -116,8 +123,8 @@ def read_configs(files: Iterable[Path]) -> tuple[tuple[ExperimentConfig, ...], t
     return tuple(found), tuple(notes)
 
 
-def facts_of(folder: Path, configs: Sequence[ExperimentConfig], *, unique: bool, alone: bool) -> Facts | None:
-    """What is configured for the experiment in ``folder``; None: no configuration names it.
+def facts_of(folder: Path, configs: Sequence[ExperimentConfig], *, unique: bool, alone: bool) -> Facts:
+    """What is configured for the experiment in ``folder``.
 
     A configuration names it by its output folder (by the last part alone where ``unique``: no other experiment has that
     name), by ``experiment_name``, or by lying in it. alone: no other experiment is looked at, then the only configuration
@@ -130,7 +137,7 @@ def facts_of(folder: Path, configs: Sequence[ExperimentConfig], *, unique: bool,
     if not naming and alone and len(configs) == 1 and not configs[0].texts(_OUTPUT):
         naming = list(configs)
     if not naming:
-        return None
+        return Facts(source=None, settings={}, model={}, notes=())
     notes = []
     leaves = dict(naming[0].leaves)
     for other in naming[1:]:

@@ -42,7 +42,7 @@ class _Experiment:
     file: Path
     table: EpochTable | None
     error: str | None
-    facts: Facts | None
+    facts: Facts
     from_name: NameFacts
     notes: tuple[str, ...]
 
@@ -112,7 +112,7 @@ def _read(source: Candidate) -> Imported:
     )
 
 
-def _experiment(run_id: str, name: str, file: Path, facts: Facts | None, one_of_many: bool) -> _Experiment:
+def _experiment(run_id: str, name: str, file: Path, facts: Facts, one_of_many: bool) -> _Experiment:
     try:
         table, error = read_epoch_table(file), None
     except DataError as damaged:
@@ -129,17 +129,16 @@ def _experiment(run_id: str, name: str, file: Path, facts: Facts | None, one_of_
         error=error or (table.empty if table else None),
         facts=facts,
         from_name=name_facts(name),
-        notes=(*(facts.notes if facts else ()), *(table.notes if table else ())),
+        notes=(*facts.notes, *(table.notes if table else ())),
     )
 
 
 def _run(each: _Experiment, group: str, stated: Stated) -> TrainingRun:
     epochs = each.table.epochs if each.table is not None else ()
     facts = each.facts
-    ddp = facts.flag("use_ddp") if facts is not None else None
-    world_size = 1 if ddp is False else facts.count("world_size") if facts is not None else None
+    ddp = facts.flag("use_ddp")
+    world_size = 1 if ddp is False else facts.count("world_size")
     settings, notes = _settings(each, world_size)
-    dataset = facts.get("dataset") if facts is not None else None
     return TrainingRun(
         run_id=each.run_id,
         label=each.name,
@@ -149,15 +148,15 @@ def _run(each: _Experiment, group: str, stated: Stated) -> TrainingRun:
         error=each.error,
         world_size=world_size,
         model=_model(facts),
-        dataset=readable_dataset(dataset) if isinstance(dataset, str) else each.from_name.dataset,
-        dataset_size=facts.count("dataset_size") if facts is not None else None,
-        strategy="single" if ddp is False else "ddp" if ddp or (facts is None and each.from_name.ddp) else None,
+        dataset=_dataset(each),
+        dataset_size=facts.count("dataset_size"),
+        strategy="single" if ddp is False else "ddp" if ddp or (facts.source is None and each.from_name.ddp) else None,
         precision=_precision(facts),
-        accumulation=facts.count("accumulation") if facts is not None else None,
+        accumulation=facts.count("accumulation"),
         micro_batch=_batch(facts, "micro_batch", world_size),
         global_batch=_batch(facts, "global_batch", world_size),
         scaling=stated.scaling or "strong",
-        backend=_text(facts, "backend") if ddp else None,
+        backend=facts.text("backend") if ddp else None,
         epoch_estimated=False if epochs else None,
         samples_per_s=_mean([e.samples_per_s for e in epochs]),
         epochs=epochs,
@@ -170,7 +169,7 @@ def _run(each: _Experiment, group: str, stated: Stated) -> TrainingRun:
 
 def _settings(each: _Experiment, world_size: int | None) -> tuple[dict[str, Any], list[str]]:
     """(what is known besides, what a reader must know of it)."""
-    settings: dict[str, Any] = {**(each.facts.settings if each.facts else {}), "experiment": each.name}
+    settings: dict[str, Any] = {**each.facts.settings, "experiment": each.name}
     if each.from_name.epochs is not None:
         settings.setdefault("epochs", each.from_name.epochs)
     notes = []
@@ -199,31 +198,26 @@ def _settings(each: _Experiment, world_size: int | None) -> tuple[dict[str, Any]
     return settings, notes
 
 
-def _batch(facts: Facts | None, name: str, world_size: int | None) -> int | None:
+def _batch(facts: Facts, name: str, world_size: int | None) -> int | None:
     """The batch under its own name; on one rank also the bare ``batch_size``."""
-    if facts is None:
-        return None
     own = facts.count(name)
     if own is not None or world_size != 1 or facts.get("accumulation") not in (None, 1):
         return own
     return facts.count("batch_size")
 
 
-def _precision(facts: Facts | None) -> str | None:
-    value = facts.get("precision") if facts is not None else None
-    if value is True:
-        return "amp"
-    return value if isinstance(value, str) else None
+def _precision(facts: Facts) -> str | None:
+    return "amp" if facts.get("precision") is True else facts.text("precision")
 
 
-def _text(facts: Facts | None, name: str) -> str | None:
-    value = facts.get(name) if facts is not None else None
-    return value if isinstance(value, str) else None
+def _dataset(each: _Experiment) -> str | None:
+    stated = each.facts.text("dataset")
+    return each.from_name.dataset if stated is None else readable_dataset(stated)
 
 
-def _model(facts: Facts | None) -> str | None:
+def _model(facts: Facts) -> str | None:
     """``transformer_sequence_classifier 2x128``: kind, layers and width as far as known."""
-    if facts is None or not facts.model:
+    if not facts.model:
         return None
     model = facts.model
     kind = next(
@@ -257,12 +251,8 @@ def _groups(experiments: Sequence[_Experiment]) -> list[str]:
 
 def _key(each: _Experiment) -> dict[str, Any]:
     facts = each.facts
-    planned = facts.get("epochs") if facts is not None else each.from_name.epochs
-    return {
-        "model": dict(facts.model) if facts is not None else {},
-        "data": facts.get("dataset") if facts is not None else None,
-        "epochs": planned,
-    }
+    planned = each.from_name.epochs if facts.source is None else facts.get("epochs")
+    return {"model": dict(facts.model), "data": facts.get("dataset"), "epochs": planned}
 
 
 def _difference(name: str, value: Any, others: Any) -> str:
@@ -273,11 +263,9 @@ def _difference(name: str, value: Any, others: Any) -> str:
 
 
 def _group_text(each: _Experiment) -> str:
-    if each.facts is None:
+    if each.facts.source is None:
         return each.from_name.subject or each.name
-    dataset = each.facts.get("dataset")
-    data = readable_dataset(dataset) if isinstance(dataset, str) else each.from_name.dataset
-    parts = [part for part in (_model(each.facts), data) if part]
+    parts = [part for part in (_model(each.facts), _dataset(each)) if part]
     text = " on ".join(parts) or each.from_name.subject or each.name
     precision = _precision(each.facts)
     return f"{text}, {precision}" if precision else text
@@ -301,7 +289,7 @@ def _mean(values: Sequence[float | None]) -> Measured | None:
 
 
 def _why_missing(each: _Experiment, ddp: bool | None) -> str:
-    if each.facts is None:
+    if each.facts.source is None:
         why = "no configuration names this experiment"
     elif ddp:
         why = f"{each.facts.source} states use_ddp: true, but not the number of ranks"
