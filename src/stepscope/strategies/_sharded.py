@@ -72,7 +72,9 @@ def shard_numel(parameter: ParameterFact, shards: int) -> int:
     return -(-rows // shards) * (parameter.numel // rows)
 
 
-def requires(facts: ModelFacts, setting: Setting, options: ShardedOptions, *, shards: int) -> str | None:
+def requires(facts: ModelFacts, setting: Setting, options: ShardedOptions, *, group: str) -> str | None:
+    """Why it cannot run there, with shards over the mesh's dimension ``group``."""
+    shards = setting.size(group)
     reshard = options.reshard_after_forward
     divides = isinstance(reshard, bool) or (1 < reshard < shards and shards % reshard == 0)
     fits = "".join(f", {n}" for n in range(2, shards) if shards % n == 0)
@@ -104,12 +106,14 @@ def _gathered(unit: Unit, options: ShardedOptions) -> str:
 
 
 def comm_plan(
-    facts: ModelFacts, setting: Setting, options: ShardedOptions, *, shards: int, group: str, replicas: int = 1
+    facts: ModelFacts, setting: Setting, options: ShardedOptions, *, group: str, replicated: str | None = None
 ) -> tuple[CommOp, ...]:
     """Gathers and reductions of one optimizer step; every micro-step gathers, the last one reduces.
 
-    On the CPU all of them block: fully_shard overlaps by streams, which only accelerators have.
+    group, replicated: the mesh's dimensions of the shards and of their replicas. On the CPU all of them block:
+    fully_shard overlaps by streams, which only accelerators have.
     """
+    shards, replicas = setting.size(group), 1 if replicated is None else setting.size(replicated)
     if shards == replicas == 1:
         return ()  # fully_shard on one rank calls nothing
     every = units(facts, options)
@@ -132,8 +136,8 @@ def comm_plan(
         dtype = NARROW.get(options.reduce_dtype, _gathered(unit, options))
         if shards > 1:
             yield op("reduce_scatter", unit, "backward", dtype, padded(unit), group)
-        if replicas > 1:
-            yield op("all_reduce", unit, "backward", dtype, padded(unit) // shards, "dp_replicate")
+        if replicated is not None and replicas > 1:
+            yield op("all_reduce", unit, "backward", dtype, padded(unit) // shards, replicated)
 
     plan: list[CommOp] = []
     for micro_step in range(setting.accumulation):
@@ -172,12 +176,13 @@ def _backward(every: tuple[Unit, ...], options: ShardedOptions) -> Iterator[tupl
         yield from ((root, ()) for root in every if root.root)
 
 
-def memory_plan(facts: ModelFacts, setting: Setting, options: ShardedOptions, *, shards: int) -> MemoryPlan:
+def memory_plan(facts: ModelFacts, setting: Setting, options: ShardedOptions, *, group: str) -> MemoryPlan:
     """Shards of the first rank, which has the largest, and the whole parameters and gradients that are there for a while.
 
     At the peak of a backward pass: the root, and without resharding every unit, whole; else two units, one of them ahead.
     Beside them the buffer of a gather and the whole gradients of one unit with those that are being reduced.
     """
+    shards = setting.size(group)
     mine = {p.name: shard_numel(p, shards) * DTYPE_BYTES[p.dtype] for p in facts.parameters}
     states = sum(mine.values())
     every = units(facts, options)

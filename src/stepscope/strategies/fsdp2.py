@@ -5,31 +5,19 @@ Without ``reshard_after_forward`` parameters stay whole from forward to backward
 
 from __future__ import annotations
 
-from stepscope.records.plan import CommOp, MemoryPlan, ModelFacts, Setting
+from functools import partial
+
 from stepscope.strategies import _sharded
 from stepscope.strategies._common import Strategy
 from stepscope.strategies._sharded import ShardedOptions
-
-
-def _requires(facts: ModelFacts, setting: Setting, options: ShardedOptions) -> str | None:
-    return _sharded.requires(facts, setting, options, shards=setting.size("dp"))
-
-
-def _comm_plan(facts: ModelFacts, setting: Setting, options: ShardedOptions) -> tuple[CommOp, ...]:
-    return _sharded.comm_plan(facts, setting, options, shards=setting.size("dp"), group="dp")
-
-
-def _memory_plan(facts: ModelFacts, setting: Setting, options: ShardedOptions) -> MemoryPlan:
-    return _sharded.memory_plan(facts, setting, options, shards=setting.size("dp"))
-
 
 STRATEGY = Strategy(
     key="fsdp2",
     summary="torch fully_shard: parameters, gradients and optimizer state sharded over all ranks",
     options=ShardedOptions,
-    requires=_requires,
-    comm_plan=_comm_plan,
-    memory_plan=_memory_plan,
+    requires=partial(_sharded.requires, group="dp"),
+    comm_plan=partial(_sharded.comm_plan, group="dp"),
+    memory_plan=partial(_sharded.memory_plan, group="dp"),
     tolerance=_sharded.tolerance,
     sharded=True,
     torch="2.6",  # torch.distributed.fsdp.fully_shard

@@ -6,7 +6,9 @@ groups is one all-reduce of the reduced shards.
 
 from __future__ import annotations
 
-from stepscope.records.plan import CommOp, MemoryPlan, ModelFacts, Setting
+from functools import partial
+
+from stepscope.records.plan import ModelFacts, Setting
 from stepscope.strategies import _sharded
 from stepscope.strategies._common import Strategy
 from stepscope.strategies._sharded import ShardedOptions
@@ -16,26 +18,11 @@ def _requires(facts: ModelFacts, setting: Setting, options: ShardedOptions) -> s
     if min(setting.size("dp_replicate"), setting.size("dp_shard")) < 2:
         fits = [f"{{dp_replicate: {n}, dp_shard: {setting.world_size // n}}}" for n in _factors(setting.world_size)]
         return f"hsdp needs a mesh of dp_replicate x dp_shard: {' or '.join(fits) or 'at least 4 ranks'}"
-    return _sharded.requires(facts, setting, options, shards=setting.size("dp_shard"))
+    return _sharded.requires(facts, setting, options, group="dp_shard")
 
 
 def _factors(world_size: int) -> list[int]:
     return [n for n in range(2, world_size // 2 + 1) if world_size % n == 0]
-
-
-def _comm_plan(facts: ModelFacts, setting: Setting, options: ShardedOptions) -> tuple[CommOp, ...]:
-    return _sharded.comm_plan(
-        facts,
-        setting,
-        options,
-        shards=setting.size("dp_shard"),
-        group="dp_shard",
-        replicas=setting.size("dp_replicate"),
-    )
-
-
-def _memory_plan(facts: ModelFacts, setting: Setting, options: ShardedOptions) -> MemoryPlan:
-    return _sharded.memory_plan(facts, setting, options, shards=setting.size("dp_shard"))
 
 
 STRATEGY = Strategy(
@@ -43,8 +30,8 @@ STRATEGY = Strategy(
     summary="torch fully_shard within groups of ranks, replicated over the groups",
     options=ShardedOptions,
     requires=_requires,
-    comm_plan=_comm_plan,
-    memory_plan=_memory_plan,
+    comm_plan=partial(_sharded.comm_plan, group="dp_shard", replicated="dp_replicate"),
+    memory_plan=partial(_sharded.memory_plan, group="dp_shard"),
     tolerance=_sharded.tolerance,
     sharded=True,
     torch="2.6",  # torch.distributed.fsdp.fully_shard

@@ -158,7 +158,7 @@ def _comm_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptio
     # fully_shard sums them over tp itself, before it reduces a unit over dp.
     last = _by_unit([*reversed(backward)], [replace(n, phase="backward") for n in norms], facts.blocks)
     unclipped = replace(setting, clip=False)
-    dp = _sharded.comm_plan(share(facts, setting.size("tp")), unclipped, ShardedOptions(), shards=shards, group="dp")
+    dp = _sharded.comm_plan(share(facts, setting.size("tp")), unclipped, ShardedOptions(), group="dp")
     return (*((*forward, *reversed(backward)) * (setting.accumulation - 1)), *forward, *last, *dp, *clipped)
 
 
@@ -193,9 +193,7 @@ def _by_unit(backward: list[CommOp], norms: list[CommOp], blocks: Sequence[str])
 
 def _memory_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> MemoryPlan:
     mine, shards = share(facts, setting.size("tp")), setting.size("dp")
-    plan = (
-        memory(mine, setting) if shards == 1 else _sharded.memory_plan(mine, setting, ShardedOptions(), shards=shards)
-    )
+    plan = memory(mine, setting) if shards == 1 else _sharded.memory_plan(mine, setting, ShardedOptions(), group="dp")
     return replace(plan, activations=_activations(facts, setting, options))
 
 
