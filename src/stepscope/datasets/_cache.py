@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.errors import MissingError
+from stepscope.datasets._common import Prepared, Split
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -53,6 +54,18 @@ def prepared_arrays(
             fix="check the disk, or set XDG_CACHE_HOME to another one",
         )
     return arrays
+
+
+LABELLED = ("train_x", "train_y", "test_x", "test_y")
+"""Names of the arrays of a data set with a label for each input."""
+
+
+def labelled(arrays: Arrays) -> Prepared:
+    """The data set in arrays called as in ``LABELLED``."""
+    return Prepared(
+        train=Split(x=arrays["train_x"], y=arrays["train_y"]),
+        test=Split(x=arrays["test_x"], y=arrays["test_y"]),
+    )
 
 
 def _mapped(folder: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]] | None:

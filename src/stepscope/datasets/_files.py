@@ -36,7 +36,7 @@ def locate(key: str, data_dir: Path | None, roles: Mapping[str, Sequence[str]]) 
     """
     partial: tuple[Path, dict[str, Path]] | None = None
     for folder in folders(key, data_dir):
-        matches = {role: _first(folder, patterns) for role, patterns in roles.items()}
+        matches = {role: only_file(folder, patterns) for role, patterns in roles.items()}
         found = {role: path for role, path in matches.items() if path is not None}
         if len(found) == len(roles):
             return found
@@ -81,7 +81,8 @@ def not_there(key: str, data_dir: Path | None, wanted: str) -> DataError:
     )
 
 
-def _first(folder: Path, patterns: Sequence[str]) -> Path | None:
+def only_file(folder: Path, patterns: Sequence[str]) -> Path | None:
+    """The file of the first pattern that one has; None: there is none. Raises DataError where a pattern has several."""
     for pattern in patterns:
         matches = sorted(folder.glob(pattern))
         if len(matches) > 1:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.errors import DataError
 from stepscope.datasets import _files
-from stepscope.datasets._cache import Arrays, prepared_arrays
+from stepscope.datasets._cache import LABELLED, Arrays, labelled, prepared_arrays
 from stepscope.datasets._common import Dataset, NoOptions, Prepared, Split, files_dataset, misfit
 from stepscope.records.plan import InputNeeds
 
@@ -98,64 +98,46 @@ def text_dataset(
         return replace(needs, num_classes=num_classes)
 
     def prepare(needs: InputNeeds, files: dict[str, Path], content: str, cache_dir: Path) -> Prepared:
-        return _prepare(key, needs, content=content, read=lambda: read(files), cache_dir=cache_dir, version=version)
+        """Arrays for ``tokens`` or ``lm`` needs."""
+        seq_len, vocab_size = needs.seq_len, needs.vocab_size
+        if seq_len is None or vocab_size is None:
+            raise ValueError(f"needs are not resolved: {needs}")
+
+        def build() -> Arrays:
+            train, test = read(files)
+            train_words, test_words = [words(t) for t in train.texts], [words(t) for t in test.texts]
+            vocabulary = build_vocabulary(train_words, vocab_size)
+            if needs.kind == "lm":
+                return {
+                    "train": blocks(train_words, vocabulary, seq_len),
+                    "test": blocks(test_words, vocabulary, seq_len),
+                }
+            return {
+                "train_x": padded(train_words, vocabulary, seq_len),
+                "train_y": np.asarray(train.labels, dtype=np.int64),
+                "test_x": padded(test_words, vocabulary, seq_len),
+                "test_y": np.asarray(test.labels, dtype=np.int64),
+            }
+
+        arrays = prepared_arrays(
+            cache_dir,
+            name=key,
+            identity=(content, sorted(asdict(needs).items(), key=str), TOKENIZER_VERSION, version),
+            names=("train", "test") if needs.kind == "lm" else LABELLED,
+            build=build,
+        )
+        if needs.kind == "lm":
+            if not len(arrays["train"]):
+                raise DataError(
+                    f"the training texts of {key} are too short",
+                    why=f"expected more than {seq_len} words for one block of max_seq_len; found fewer",
+                    fix="use more text or a smaller max_seq_len",
+                )
+            return Prepared(train=_shifted(arrays["train"]), test=_shifted(arrays["test"]))
+        return labelled(arrays)
 
     return files_dataset(
         key, version=version, summary=summary, resolve=resolve, locate=locate, prepare=prepare, sources=sources
-    )
-
-
-def _prepare(
-    name: str,
-    needs: InputNeeds,
-    *,
-    content: str,
-    read: Callable[[], tuple[Texts, Texts]],
-    cache_dir: Path,
-    version: int,
-) -> Prepared:
-    """Arrays for ``tokens`` or ``lm`` needs, from the cache or from the texts that ``read`` gives (train, test).
-
-    content: digest of the files. version: of the reader, part of the cache's key.
-    """
-    seq_len, vocab_size = needs.seq_len, needs.vocab_size
-    if seq_len is None or vocab_size is None:
-        raise ValueError(f"needs are not resolved: {needs}")
-
-    def build() -> Arrays:
-        train, test = read()
-        train_words, test_words = [words(t) for t in train.texts], [words(t) for t in test.texts]
-        vocabulary = build_vocabulary(train_words, vocab_size)
-        if needs.kind == "lm":
-            return {
-                "train": blocks(train_words, vocabulary, seq_len),
-                "test": blocks(test_words, vocabulary, seq_len),
-            }
-        return {
-            "train_x": padded(train_words, vocabulary, seq_len),
-            "train_y": np.asarray(train.labels, dtype=np.int64),
-            "test_x": padded(test_words, vocabulary, seq_len),
-            "test_y": np.asarray(test.labels, dtype=np.int64),
-        }
-
-    arrays = prepared_arrays(
-        cache_dir,
-        name=name,
-        identity=(content, sorted(asdict(needs).items(), key=str), TOKENIZER_VERSION, version),
-        names=("train", "test") if needs.kind == "lm" else ("train_x", "train_y", "test_x", "test_y"),
-        build=build,
-    )
-    if needs.kind == "lm":
-        if not len(arrays["train"]):
-            raise DataError(
-                f"the training texts of {name} are too short",
-                why=f"expected more than {seq_len} words for one block of max_seq_len; found fewer",
-                fix="use more text or a smaller max_seq_len",
-            )
-        return Prepared(train=_shifted(arrays["train"]), test=_shifted(arrays["test"]))
-    return Prepared(
-        train=Split(x=arrays["train_x"], y=arrays["train_y"]),
-        test=Split(x=arrays["test_x"], y=arrays["test_y"]),
     )
 
 

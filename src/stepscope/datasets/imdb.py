@@ -52,15 +52,9 @@ def _locate(data_dir: Path | None) -> dict[str, Path]:
                     why=f"expected also the folder {missing}; found {', '.join(there)}",
                     fix="unpack the archive again",
                 )
-        archives = sorted(folder.glob(_ARCHIVE_PATTERN))
-        if len(archives) > 1:
-            raise DataError(
-                f"{folder} holds more than one {_ARCHIVE_PATTERN}",
-                why=f"expected one file; found {', '.join(a.name for a in archives)}",
-                fix="keep one of them, or give a --data-dir with one",
-            )
-        if archives:
-            return {"archive": archives[0]}
+        archive = _files.only_file(folder, [_ARCHIVE_PATTERN])
+        if archive is not None:
+            return {"archive": archive}
     raise _files.not_there(KEY, data_dir, f"a folder aclImdb or {_ARCHIVE_PATTERN}")
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from stepscope.core.errors import UsageError
 from stepscope.datasets import _files
-from stepscope.datasets._cache import Arrays, prepared_arrays
-from stepscope.datasets._common import NoOptions, Prepared, Split, files_dataset, misfit
+from stepscope.datasets._cache import LABELLED, Arrays, labelled, prepared_arrays
+from stepscope.datasets._common import NoOptions, Prepared, files_dataset, misfit
 from stepscope.records.plan import InputNeeds
 
 KEY = "mnist"
@@ -66,17 +66,7 @@ def _prepare(needs: InputNeeds, files: dict[str, Path], content: str, cache_dir:
         test_x, test_y = _read_split(files["test_images"], files["test_labels"])
         return {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}
 
-    arrays = prepared_arrays(
-        cache_dir,
-        name=KEY,
-        identity=content,
-        names=("train_x", "train_y", "test_x", "test_y"),
-        build=build,
-    )
-    return Prepared(
-        train=Split(x=arrays["train_x"], y=arrays["train_y"]),
-        test=Split(x=arrays["test_x"], y=arrays["test_y"]),
-    )
+    return labelled(prepared_arrays(cache_dir, name=KEY, identity=content, names=LABELLED, build=build))
 
 
 def _read_split(images: Path, labels: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
