@@ -198,19 +198,20 @@ def why_no_rank(layout: ProfileLayout, command: Sequence[str]) -> tuple[str, str
         )
     first, line = Path(command[0]).name, shlex.join(command)
     passing = "PYTHONPATH,STEPSCOPE_HOOK"
+    loaded = "no process of the job loaded the hook when it imported torch"
     if first in ("srun", "salloc", "sbatch"):
         return (
-            "no process of the job loaded the hook when it imported torch",
+            loaded,
             f"srun must export {passing}: --export=ALL,{passing}",
         )
     if first in ("mpirun", "mpiexec", "orterun"):
         return (
-            "no process of the job loaded the hook when it imported torch",
+            loaded,
             f"{first} must export the environment: -x PYTHONPATH -x STEPSCOPE_HOOK (MPICH: -genvlist {passing})",
         )
     if first in ("docker", "podman", "singularity", "apptainer", "enroot"):
         return (
-            "no process of the job loaded the hook when it imported torch",
+            loaded,
             f"a container sees neither the environment nor the folder: pass {passing} in and mount {HOOK} and {layout.root}",
         )
     if " -I " in line or " -E " in line or " -S " in line:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -71,18 +71,27 @@ class Launched:
 def start(files: GroupLayout, *, world_size: int, threads_per_rank: int, extra_env: Mapping[str, str]) -> Launched:
     """Start a worker group. Raises MissingError when its log cannot be written."""
     make_dir(files.rank_logs)
-    with writing(files.launcher_log):
-        log = files.launcher_log.open("wb")
-    process = subprocess.Popen(
+    return launch(
         command(files.spec, world_size=world_size, log_dir=files.rank_logs),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env=environment(os.environ, threads_per_rank=threads_per_rank, extra=extra_env),
-        start_new_session=True,
-        preexec_fn=partial(die_with_parent, signal.SIGTERM),
+        files.launcher_log,
+        environment(os.environ, threads_per_rank=threads_per_rank, extra=extra_env),
     )
-    return Launched(process, log)
+
+
+def launch(argv: Sequence[str], log: Path, environ: Mapping[str, str]) -> Launched:
+    """``argv`` in its own session, which ends when this process does; raises MissingError when ``log`` cannot be written."""
+    with writing(log):
+        output = log.open("wb")
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=environ,
+        start_new_session=True,
+        preexec_fn=partial(die_with_parent, signal.SIGTERM, parent=os.getpid()),
+    )
+    return Launched(process, output)
 
 
 def stop(launched: Launched, *, grace_s: float = GRACE_S) -> None:

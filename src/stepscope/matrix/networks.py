@@ -52,7 +52,7 @@ def slowest_bits_per_s(text: str | None) -> float | None:
 
 
 @cache
-def _emulation(delayed: bool) -> object:
+def _emulation(delayed: bool) -> Unavailable | None:
     """Asked once: it starts a process."""
     from stepscope.launch.netns.probe import probe_emulation
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from stepscope.config.network import EmulatedNetwork
-from stepscope.core.processes import die_with_parent
 from stepscope.launch.netns import owner, world
-from stepscope.launch.torchrun import Launched, environment
+from stepscope.launch.torchrun import Launched, environment, launch
 from stepscope.store.layout import GroupLayout
-from stepscope.store.writer import make_dir, writing
+from stepscope.store.writer import make_dir
 
 
 def start(
@@ -33,8 +29,6 @@ def start(
     """
     owner.sweep()
     make_dir(files.rank_logs)
-    with writing(files.launcher_log):
-        log = files.launcher_log.open("wb")
     line = world.command_of_ranks(
         str(network),
         parent=os.getpid(),
@@ -44,13 +38,4 @@ def start(
         argv=argv or [sys.executable, "-m", "stepscope.rank", str(files.spec)],
     )
     environ = environment(os.environ, threads_per_rank=threads_per_rank, extra=extra_env)
-    process = subprocess.Popen(
-        line,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env={**environ, owner.VARIABLE: str(owner.this_process())},
-        start_new_session=True,
-        preexec_fn=partial(die_with_parent, signal.SIGTERM, parent=os.getpid()),
-    )
-    return Launched(process, log)
+    return launch(line, files.launcher_log, {**environ, owner.VARIABLE: str(owner.this_process())})
