@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import StepscopeError
-from stepscope.stats.order import MIN_INTERVAL_SAMPLES, Interval, Samples, as_array, sign_autocorrelation_time
+from stepscope.stats.order import (
+    CONFIDENCE,
+    MIN_INTERVAL_SAMPLES,
+    Interval,
+    Samples,
+    as_array,
+    sign_autocorrelation_time,
+)
 
 RESAMPLES = 2000
 _CHUNK_ELEMENTS = 4_000_000  # of one matrix of resampled values: 32 MB
@@ -35,11 +42,9 @@ def block_length(samples: Samples) -> int:
     return max(1, min(math.ceil(float(wanted)), len(values) // 2))
 
 
-def bootstrap_medians(
-    samples: Samples, *, rng: np.random.Generator, resamples: int = RESAMPLES, block: int | None = None
-) -> NDArray[np.float64]:
-    """Medians of ``resamples`` circular block resamples [resamples]; ``block`` None: :func:`block_length`."""
-    return _bootstrap(np.median, samples, rng=rng, resamples=resamples, block=block)
+def bootstrap_medians(samples: Samples, *, rng: np.random.Generator, block: int | None = None) -> NDArray[np.float64]:
+    """Medians of ``RESAMPLES`` circular block resamples [resamples]; ``block`` None: :func:`block_length`."""
+    return _bootstrap(np.median, samples, rng=rng, block=block)
 
 
 def _bootstrap(
@@ -47,18 +52,17 @@ def _bootstrap(
     samples: Samples,
     *,
     rng: np.random.Generator,
-    resamples: int,
     block: int | None = None,
 ) -> NDArray[np.float64]:
-    """``statistic`` of every row of ``resamples`` circular block resamples."""
+    """``statistic`` of every row of ``RESAMPLES`` circular block resamples."""
     values = as_array(samples)
     n = int(values.size)
     length = block_length(values) if block is None else max(1, min(block, n))
     blocks = -(-n // length)
-    result = np.empty(resamples)
+    result = np.empty(RESAMPLES)
     chunk = max(1, _CHUNK_ELEMENTS // (blocks * length))
-    for start in range(0, resamples, chunk):
-        count = min(chunk, resamples - start)
+    for start in range(0, RESAMPLES, chunk):
+        count = min(chunk, RESAMPLES - start)
         starts = rng.integers(0, n, size=(count, blocks, 1))
         index = (starts + np.arange(length)).reshape(count, -1)[:, :n] % n
         result[start : start + count] = statistic(values[index], axis=1)
@@ -74,9 +78,7 @@ def bootstrap_median_interval(
     return percentile_interval(bootstrap_medians(samples, rng=rng, block=block))
 
 
-def ratio_of_means(
-    numerator: Samples, denominator: Samples, *, rng: np.random.Generator, resamples: int = RESAMPLES
-) -> Ratio:
+def ratio_of_means(numerator: Samples, denominator: Samples, *, rng: np.random.Generator) -> Ratio:
     """mean(numerator) / mean(denominator), the two measured independently; 95% interval from 6 samples a side.
 
     Block bootstrap of each side, percentile interval of the ratio. Samples must be positive.
@@ -87,14 +89,12 @@ def ratio_of_means(
     ratio = float(top.mean() / bottom.mean())
     if min(top.size, bottom.size) < MIN_INTERVAL_SAMPLES:
         return Ratio(ratio=ratio, low=None, high=None)
-    above, below = (_bootstrap(np.mean, side, rng=rng, resamples=resamples) for side in (top, bottom))
+    above, below = (_bootstrap(np.mean, side, rng=rng) for side in (top, bottom))
     interval = percentile_interval(above / below)
     return Ratio(ratio=ratio, low=interval.low, high=interval.high)
 
 
-def rounds_median_interval(
-    rounds: Sequence[Samples], *, rng: np.random.Generator, resamples: int = RESAMPLES
-) -> Interval | None:
+def rounds_median_interval(rounds: Sequence[Samples], *, rng: np.random.Generator) -> Interval | None:
     """Interval of the median over all samples of several rounds (>= 2), each round a block of its own.
 
     Two-stage bootstrap: rounds are drawn with replacement, then blocks of samples inside each. What differs
@@ -107,8 +107,8 @@ def rounds_median_interval(
     if sum(v.size for v in values) < MIN_INTERVAL_SAMPLES:
         return None
     lengths = [block_length(v) for v in values]
-    medians = np.empty(resamples)
-    for index in range(resamples):
+    medians = np.empty(RESAMPLES)
+    for index in range(RESAMPLES):
         drawn = rng.integers(0, len(values), size=len(values))
         medians[index] = np.median(np.concatenate([_resample(values[r], lengths[r], rng) for r in drawn]))
     return percentile_interval(medians)
@@ -116,7 +116,7 @@ def rounds_median_interval(
 
 def percentile_interval(estimates: NDArray[np.float64]) -> Interval:
     """The central 95% of bootstrap estimates, in their unit."""
-    tail = (1.0 - 0.95) / 2
+    tail = (1.0 - CONFIDENCE) / 2
     low, high = np.quantile(estimates, [tail, 1.0 - tail])
     return Interval(float(low), float(high))
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
-from stepscope.stats.order import Samples, as_array
+from stepscope.stats.order import Samples, as_array, doubled_mid_ranks
 
 MIN_RUNS = 6
 """Below, no order of the figures is rarer than 1 in 20."""
@@ -50,7 +50,7 @@ def change_point(values: Samples) -> ChangePoint | Unavailable:
     size = int(found.size)
     if size < MIN_RUNS:
         return Unavailable(f"{size} runs: below {MIN_RUNS} a change cannot be distinguished from chance")
-    ranks = _mid_ranks(found)
+    ranks = doubled_mid_ranks(found) / 2
     if ranks.min() == ranks.max():
         return Unavailable("all runs are equal")
     at = _place(found, MIN_SIDE)
@@ -117,13 +117,6 @@ def _place(values: NDArray[np.float64], least_side: int) -> int:
 def _trend(side: NDArray[np.float64]) -> float:
     third = max(1, side.size // 3)
     return abs(float(np.median(side[-third:]) - np.median(side[:third])))
-
-
-def _mid_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    ordered = np.sort(values)
-    left = np.searchsorted(ordered, values, side="left")
-    right = np.searchsorted(ordered, values, side="right")
-    return np.asarray((left + right + 1) / 2, dtype=np.float64)
 
 
 def _scores(ranks: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.stats.bootstrap import block_length, percentile_interval
-from stepscope.stats.order import Samples, as_array
+from stepscope.stats.order import Samples, as_array, doubled_mid_ranks
 
 MIN_REPLICATES = 4
 """A side: with 3 + 3 replicates the smallest two-sided p is 2 / C(6,3) = 0.10, so no result could be
@@ -51,21 +51,13 @@ def mann_whitney(first: Samples, second: Samples) -> MannWhitney | Unavailable:
             f"{a.size} + {b.size} replicates: below {MIN_REPLICATES} + {MIN_REPLICATES} no difference is distinguishable"
             " from chance"
         )
-    doubled = _doubled_mid_ranks(np.concatenate([a, b]))
+    doubled = doubled_mid_ranks(np.concatenate([a, b]))
     n, m = int(a.size), int(b.size)
     rank_sum = int(doubled[:n].sum())
     u = (rank_sum - n * (n + 1)) / 2
     exact = n + m <= _EXACT_UP_TO
     p_value = _exact_p(doubled, n, rank_sum) if exact else _normal_p(doubled, n, m, u)
     return MannWhitney(u=u, p_value=p_value, exact=exact)
-
-
-def _doubled_mid_ranks(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Twice the mid-rank of each value: integers even where ties share a rank."""
-    ordered = np.sort(values)
-    left = np.searchsorted(ordered, values, side="left")
-    right = np.searchsorted(ordered, values, side="right")
-    return np.asarray(left + right + 1, dtype=np.int64)
 
 
 def _exact_p(doubled: NDArray[np.int64], n: int, rank_sum: int) -> float:

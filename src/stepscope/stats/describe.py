@@ -25,10 +25,10 @@ class Summary:
     max: float
 
 
-def summary(samples: Samples, *, confidence: float = 0.95) -> Summary:
+def summary(samples: Samples) -> Summary:
     """Median with its interval, mean, p90, p99 (linear between samples), min and max; refuses an empty list."""
     values = as_array(samples)
-    interval = median_interval(values, confidence=confidence)
+    interval = median_interval(values)
     p90, p99 = np.quantile(values, [0.9, 0.99])
     return Summary(
         n=int(values.size),

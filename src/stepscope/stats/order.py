@@ -15,6 +15,9 @@ from stepscope.core.errors import StepscopeError
 
 Samples = Sequence[float] | Sequence[int] | NDArray[np.float64]
 
+CONFIDENCE = 0.95
+"""Of every interval."""
+
 MIN_INTERVAL_SAMPLES = 6
 """Fewest independent samples with a 95% interval of the median: 2 x 0.5**6 = 0.03 is the first below 0.05.
 """
@@ -56,12 +59,12 @@ def mad(samples: Samples, *, scaled: bool = True) -> float:
     return raw * _NORMAL_SIGMA_PER_MAD if scaled else raw
 
 
-def median_interval(samples: Samples, *, confidence: float = 0.95, independent: bool = False) -> Interval | None:
-    """Interval of the median, unit of the samples; None where they are too few or too dependent to give one.
+def median_interval(samples: Samples, *, independent: bool = False) -> Interval | None:
+    """95% interval of the median, unit of the samples; None where they are too few or too dependent to give one.
 
     Order statistics k and n+1-k, with k from the binomial distribution of the number of samples below the
-    median: whatever the distribution's shape, independent samples cover the true median with at least
-    ``confidence``. ``samples`` are in the order in which they were measured: unless ``independent``, the
+    median: whatever the distribution's shape, independent samples cover the true median 95 times of
+    100 or more often. ``samples`` are in the order in which they were measured: unless ``independent``, the
     interval widens by the autocorrelation of "above or below the median", because the variance of a median of
     dependent samples is that of independent ones times :func:`sign_autocorrelation_time`. Few, strongly
     dependent samples (20 samples with a lag-1 correlation above 0.6) still cover less than they claim: no
@@ -69,12 +72,12 @@ def median_interval(samples: Samples, *, confidence: float = 0.95, independent: 
     """
     values = as_array(samples)
     n = int(values.size)
-    k = _binomial_order(n, confidence)
+    k = _binomial_order(n)
     if k is None:
         return None
     if not independent:
         tau = sign_autocorrelation_time(values)
-        z = NormalDist().inv_cdf(0.5 + confidence / 2)
+        z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
         quantile = 0.5 - z / 2 * math.sqrt(tau / n)
         if tau > 1 and quantile <= 0:
             return None
@@ -82,6 +85,14 @@ def median_interval(samples: Samples, *, confidence: float = 0.95, independent: 
             k = min(k, max(1, math.floor(n * quantile)))
     ordered = np.sort(values)
     return Interval(float(ordered[k - 1]), float(ordered[n - k]))
+
+
+def doubled_mid_ranks(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Twice the mid-rank of each value: integers even where ties share a rank."""
+    ordered = np.sort(values)
+    left = np.searchsorted(ordered, values, side="left")
+    right = np.searchsorted(ordered, values, side="right")
+    return np.asarray(left + right + 1, dtype=np.int64)
 
 
 def sign_autocorrelation_time(samples: Samples) -> float:
@@ -112,9 +123,9 @@ def sign_autocorrelation_time(samples: Samples) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _binomial_order(n: int, confidence: float) -> int | None:
-    """Largest k >= 1 with P(Binomial(n, 1/2) < k) <= (1 - confidence) / 2, or None when even k = 1 fails."""
-    tail = (1.0 - confidence) / 2
+def _binomial_order(n: int) -> int | None:
+    """Largest k >= 1 with P(Binomial(n, 1/2) < k) <= (1 - CONFIDENCE) / 2, or None when even k = 1 fails."""
+    tail = (1.0 - CONFIDENCE) / 2
     if n > _EXACT_UP_TO:
         z = NormalDist().inv_cdf(1.0 - tail)
         return max(1, math.floor((n - z * math.sqrt(n)) / 2))
