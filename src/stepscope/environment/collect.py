@@ -58,9 +58,10 @@ def assemble(results: Mapping[str, Facts | Unavailable]) -> EnvironmentRecord:
         if isinstance(result, Unavailable):
             unavailable[name] = result.reason
             continue
-        unavailable.update(result.missing)
-        for key, value in result.values.items():
-            if key in _FIELDS:
+        for key, value in result.items():
+            if isinstance(value, Unavailable):
+                unavailable[key] = value.reason
+            elif key in _FIELDS:
                 values[key] = value
             else:
                 extra.setdefault(name, {})[key] = value

@@ -32,8 +32,8 @@ GIB = 2**30
 
 
 def facts(result: Facts | Unavailable) -> dict[str, Any]:
-    assert isinstance(result, Facts), result
-    return dict(result.values)
+    assert not isinstance(result, Unavailable), result
+    return {name: value for name, value in result.items() if not isinstance(value, Unavailable)}
 
 
 def write(path: Path, text: str) -> None:
@@ -405,9 +405,9 @@ def test_a_lost_gpu_is_named_and_the_others_are_kept(monkeypatch: pytest.MonkeyP
 
     fake_nvml(monkeypatch, nvmlDeviceGetHandleByIndex=handle)
     result = gpus.run(ProbeContext(environ={}))
-    assert isinstance(result, Facts)
-    assert [found.index for found in result.values["gpus"]] == [0]
-    assert "error 15" in result.missing["gpu 1"]
+    assert not isinstance(result, Unavailable)
+    assert [found.index for found in result["gpus"]] == [0]
+    assert "error 15" in result["gpu 1"].reason
 
 
 @pytest.mark.parametrize(
@@ -470,7 +470,7 @@ def test_a_foreign_probes_facts_are_kept_apart() -> None:
         for name in ("host", "cpu", "memory", "packages", "variables", "scheduler")
         for probe in [REGISTRY.load(name)]
     }
-    results["fans"] = Facts(values={"rpm": 1200}, missing={"fan 2": "stuck"})
+    results["fans"] = {"rpm": 1200, "fan 2": Unavailable("stuck")}
     results["tpu"] = Unavailable("no TPU")
     record = assemble(results)
     assert record.extra == {"fans": {"rpm": 1200}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,8 @@ class ProbeContext:
     remember: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Fields of EnvironmentRecord (other names go to its ``extra``), and the parts that could not be had."""
-
-    values: Mapping[str, Any]
-    missing: Mapping[str, str] = field(default_factory=dict)
+Facts = Mapping[str, Any]
+"""Fields of EnvironmentRecord (other names go to its ``extra``); Unavailable for a part that could not be had."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from stepscope.core.errors import Unavailable
 from stepscope.environment.cgroups import cgroup_limits
 from stepscope.environment.probes._common import Facts, Probe, ProbeContext, read_text
 
@@ -17,19 +18,14 @@ def run(context: ProbeContext) -> Facts:
     """CPU facts; ``usable_cores`` is the smaller of the affinity mask and the cgroup quota rounded up."""
     logical = psutil.cpu_count(logical=True) or os.cpu_count() or 1
     quota = cgroup_limits(context.root).cpu_quota_cores
-    values: dict[str, object] = {
+    return {
         "logical_cores": logical,
         "usable_cores": usable_cores(affinity=_affinity(), logical=logical, quota=quota),
         "cpu_quota_cores": quota,
+        "cpu_model": _model(context.root) or Unavailable("/proc/cpuinfo names no model"),
+        "physical_cores": psutil.cpu_count(logical=False) or Unavailable("the operating system does not report it"),
+        "numa_nodes": _numa_nodes(context.root) or Unavailable("/sys/devices/system/node is not readable"),
     }
-    optional = {
-        "cpu_model": (_model(context.root), "/proc/cpuinfo names no model"),
-        "physical_cores": (psutil.cpu_count(logical=False), "the operating system does not report it"),
-        "numa_nodes": (_numa_nodes(context.root), "/sys/devices/system/node is not readable"),
-    }
-    known = {key: value for key, (value, _) in optional.items() if value is not None}
-    missing = {key: reason for key, (value, reason) in optional.items() if value is None}
-    return Facts(values=values | known, missing=missing)
 
 
 def usable_cores(*, affinity: int | None, logical: int, quota: float | None) -> int:

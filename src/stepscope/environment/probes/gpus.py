@@ -44,14 +44,14 @@ def _no_driver(nvml: Any, error: Exception) -> str:
 def _all_gpus(nvml: Any) -> Facts:
     driver = _text(_optional(nvml, nvml.nvmlSystemGetDriverVersion))
     gpus: list[GpuFact] = []
-    missing: dict[str, str] = {}
+    closed: dict[str, Unavailable] = {}
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             gpus.append(_gpu(nvml, handle, index, driver))
         except nvml.NVMLError as error:
-            missing[f"gpu {index}"] = f"the driver lists it and cannot open it: {error}"
-    return Facts(values={"gpus": tuple(gpus)}, missing=missing)
+            closed[f"gpu {index}"] = Unavailable(f"the driver lists it and cannot open it: {error}")
+    return {"gpus": tuple(gpus), **closed}
 
 
 def _gpu(nvml: Any, handle: Any, index: int, driver: str | None) -> GpuFact:

@@ -19,9 +19,13 @@ _POLICIES = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline
 
 
 def run(context: ProbeContext) -> Facts:
-    """Host facts. What the kernel or the resolver withholds is listed in ``missing``."""
+    """Host facts."""
     name = socket.gethostname()
-    found = {
+    return {
+        "host": name,
+        "os": _distribution(context.root) or platform.system(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
         "hostname_addresses": resolve(name, timeout_s=RESOLVE_TIMEOUT_S),
         "limits": _limits(),
         "shared_memory": filesystem(context.root / "dev/shm"),
@@ -29,15 +33,6 @@ def run(context: ProbeContext) -> Facts:
         "scheduling_policy": _policy(),
         "batch_scheduling": batch_scheduling_allowed(),
     }
-    known = {key: value for key, value in found.items() if not isinstance(value, Unavailable)}
-    missing = {key: value.reason for key, value in found.items() if isinstance(value, Unavailable)}
-    own = {
-        "host": name,
-        "os": _distribution(context.root) or platform.system(),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-    }
-    return Facts(values=own | known, missing=missing)
 
 
 def resolve(name: str, *, timeout_s: float) -> tuple[str, ...] | Unavailable:

@@ -22,13 +22,11 @@ def run(context: ProbeContext) -> Facts:
     limits = cgroup_limits(context.root)
     total, available = within_limits(machine.total, machine.available, limits)
     limit = limits.memory_limit_bytes
-    return Facts(
-        values={
-            "memory_bytes": total,
-            "memory_available_bytes": available,
-            "memory_limit_bytes": limit if limit is not None and limit < machine.total else None,
-        }
-    )
+    return {
+        "memory_bytes": total,
+        "memory_available_bytes": available,
+        "memory_limit_bytes": limit if limit is not None and limit < machine.total else None,
+    }
 
 
 def within_limits(total: int, available: int, limits: CgroupLimits) -> tuple[int, int]:

@@ -23,7 +23,7 @@ def run(context: ProbeContext) -> Facts | Unavailable:
         interfaces = _interfaces(context.root / "sys/class/net")
     except OSError as error:
         return Unavailable(f"the network interfaces cannot be listed: {error}")
-    return Facts(values={"nics": (*interfaces, *rdma_devices(context.root / "sys/class/infiniband"))})
+    return {"nics": (*interfaces, *rdma_devices(context.root / "sys/class/infiniband"))}
 
 
 def _interfaces(sysfs: Path) -> tuple[NicFact, ...]:

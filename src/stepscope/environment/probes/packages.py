@@ -27,7 +27,7 @@ def run(context: ProbeContext) -> Facts:  # noqa: ARG001
         name = re.sub(r"[-_.]+", "-", raw).lower()
         if name in NAMES or name.startswith(PREFIXES):
             found.setdefault(name, distribution.version)
-    return Facts(values={"packages": dict(sorted(found.items()))})
+    return {"packages": dict(sorted(found.items()))}
 
 
 PROBE = Probe(summary="versions of the packages in use", run=run)

@@ -15,7 +15,7 @@ _MARKS = (
 def run(context: ProbeContext) -> Facts:
     """``scheduler`` is None outside any of them. A batch job inside a pod counts as the batch job."""
     found = (name for name, marks in _MARKS if any(context.environ.get(mark) for mark in marks))
-    return Facts(values={"scheduler": next(found, None)})
+    return {"scheduler": next(found, None)}
 
 
 PROBE = Probe(summary="Slurm, PBS, LSF or Kubernetes", run=run)

@@ -27,7 +27,7 @@ def run(context: ProbeContext) -> Facts | Unavailable:
         return Unavailable(f"`nvidia-smi topo -m` failed with exit code {told.returncode}: {said}")
     if not told.stdout.strip():
         return Unavailable("`nvidia-smi topo -m` printed nothing")
-    return Facts(values={"topology": told.stdout})
+    return {"topology": told.stdout}
 
 
 PROBE = Probe(summary="links between GPUs and NICs (nvidia-smi topo -m)", run=run)

@@ -27,7 +27,7 @@ def run(context: ProbeContext) -> Facts | Unavailable:
         return answer
     if known is None and context.remember:
         torch_memory.remember(answer, context.environ)
-    return Facts(values={"torch": answer})
+    return {"torch": answer}
 
 
 def ask(command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float) -> TorchFact | Unavailable:

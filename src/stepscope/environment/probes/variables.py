@@ -34,7 +34,7 @@ _SECRET_VALUE = re.compile(
 
 def run(context: ProbeContext) -> Facts:
     """Relevant variables, sorted by name."""
-    return Facts(values={"variables": relevant(context.environ)})
+    return {"variables": relevant(context.environ)}
 
 
 def relevant(environ: Mapping[str, str]) -> dict[str, str]:
