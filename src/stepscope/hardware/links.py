@@ -38,8 +38,8 @@ def pcie_bytes_per_s(generation: int, lanes: int) -> float | Unavailable:
         3: (8.0, 128 / 130),
         4: (16.0, 128 / 130),
         5: (32.0, 128 / 130),
+        6: (64.0, 242 / 256),
     }
-    rates[6] = (64.0, 242 / 256)
     if generation not in rates or lanes < 1:
         return Unavailable(f"no PCIe generation {generation} with {lanes} lanes")
     giga_transfers, encoding = rates[generation]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import isqrt
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.collectives import Collective
+from stepscope.collectives.spec import Cost
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
@@ -32,7 +33,7 @@ _SEEN_RATE = 0.5  # share of the largest size's time that is bandwidth, below wh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Key:
-    """What a fit is for."""
+    """What a fit is for: fields of CollectiveFit."""
 
     op: str
     dtype: str
@@ -154,6 +155,12 @@ def algorithm_of(collective: Collective, *, backend: str, pattern: str | None) -
     return next(iter(collective.costs))
 
 
+def usual_cost(op: str, backend: str) -> Cost:
+    """What ``op`` costs by the backend's own algorithm, or by the ideal one."""
+    collective = COLLECTIVES.load(op)
+    return collective.cost(algorithm_of(collective, backend=backend, pattern=None))
+
+
 def _fit(key: _Key, way: _Way, rows: Sequence[CommRow]) -> CollectiveFit:
     """Raises UsageError where the rows do not support a fit."""
     if key.world_size < 2:
@@ -192,15 +199,7 @@ def _fit(key: _Key, way: _Way, rows: Sequence[CommRow]) -> CollectiveFit:
         )
         notes += [*_noise_notes(curve), *_rate_notes(line, int(distinct[-1]))]
     return CollectiveFit(
-        op=key.op,
-        dtype=key.dtype,
-        in_place=key.in_place,
-        pattern=key.pattern,
-        world_size=key.world_size,
-        placement=key.placement,
-        backend=key.backend,
-        device=key.device,
-        network=key.network,
+        **asdict(key),
         algorithm=algorithm,
         line=line,
         curve=curve,

@@ -14,7 +14,7 @@ from stepscope.core.dataclass import dataclass as record
 from stepscope.core.errors import UsageError
 from stepscope.core.words import in_words
 from stepscope.predict.calibrated import Asked, time_of, world_spread
-from stepscope.predict.calibration import algorithm_of
+from stepscope.predict.calibration import usual_cost
 from stepscope.predict.collectives.choose import known_gpu, predict_collective
 from stepscope.predict.collectives.fabrics import Fabric
 from stepscope.predict.job import MeasuredJob, replayed
@@ -257,9 +257,7 @@ def _fitted(job: MeasuredJob, table: Callable[[str, int, int], Predicted] | None
     def shape(op: str, size_bytes: int) -> float:
         if table is not None:
             return table(op, size_bytes, job.ranks).time_ns
-        spec = COLLECTIVES.load(op)
-        cost = spec.cost(algorithm_of(spec, backend=job.backend, pattern=None))
-        return size_bytes * cost.wire_factor(job.ranks)  # 1 ns a byte
+        return size_bytes * usual_cost(op, job.backend).wire_factor(job.ranks)  # 1 ns a byte
 
     def step(factor: float) -> float:
         return replayed(job, lambda op, size, _: factor * shape(op, size)).step_ns
@@ -292,9 +290,8 @@ def _apart(
 
 def _scaled(job: MeasuredJob, mine: Price, op: str, size_bytes: int, ranks: int) -> Price:
     """By the bytes on the wire of the backend's own algorithm: without tables nothing tells latency from transfer."""
-    spec = COLLECTIVES.load(op)
-    cost = spec.cost(algorithm_of(spec, backend=job.backend, pattern=None))
-    if not (spec.has_payload and size_bytes):
+    cost = usual_cost(op, job.backend)
+    if not (COLLECTIVES.load(op).has_payload and size_bytes):
         ratio = cost.steps(ranks) / max(1, cost.steps(job.ranks))
     else:
         ratio = cost.wire_factor(ranks) / cost.wire_factor(job.ranks)

@@ -6,10 +6,9 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
-from stepscope.predict.calibration import algorithm_of
+from stepscope.predict.calibration import usual_cost
 from stepscope.records.comm import CommRow
 
 LANES = {"gloo": 2, "nccl": 1}
@@ -57,8 +56,7 @@ def transport_of(backend: str) -> Transport:
 
 def link_share(op: str, ranks: int, *, backend: str) -> float:
     """Share of the busiest link's rate that one call takes, 0 to 1: what is left, another call may take at the same time."""
-    spec = COLLECTIVES.load(op)
-    return spec.cost(algorithm_of(spec, backend=backend, pattern=None)).link_share(ranks)
+    return usual_cost(op, backend).link_share(ranks)
 
 
 def measured_transport(backend: str, rows: Iterable[CommRow], *, op: str = "all_reduce") -> Transport:

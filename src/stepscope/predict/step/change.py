@@ -7,12 +7,11 @@ from dataclasses import replace
 from stepscope.core.errors import UsageError
 from stepscope.predict.collectives.choose import known_gpu
 from stepscope.predict.collectives.fabrics import find_fabric
+from stepscope.predict.compute_change import UNITS
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.cluster import Cluster
 from stepscope.predict.step.layout import Layout
 from stepscope.predict.what_if import WhatIf
-
-_PRECISION = {"amp_bf16": "bf16", "amp_fp16": "fp16"}
 
 
 def changed(
@@ -34,7 +33,7 @@ def changed(
     if what.batch is not None:
         layout = _batch(layout, what.batch)
     if what.precision is not None:
-        layout = replace(layout, precision=_PRECISION.get(what.precision, what.precision))
+        layout = replace(layout, precision=UNITS.get(what.precision, what.precision))
     if what.overlap is not None:
         calibration = replace(calibration, tp_overlap=1.0, pp_overlap=1.0, ep_overlap=1.0, overlap_slowdown=1.0)
         layout = replace(layout, overlap=True, sync_each=False)
