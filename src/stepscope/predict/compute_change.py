@@ -9,7 +9,7 @@ from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.units import format_percent
 from stepscope.predict.collectives.choose import known_gpu
 from stepscope.predict.job import MeasuredJob
-from stepscope.predict.what_if import WhatIf
+from stepscope.predict.what_if import UNITS, WhatIf
 
 FOLLOWS_BATCH = (0.85, 0.95, 1.0)
 """Share of computation in proportion to the batch: low, usual, high. The rest is launches, small kernels and weights read
@@ -17,9 +17,6 @@ once a step. Defaults: no table of them."""
 
 ITEM_BYTES = {"fp32": 4, "tf32": 4, "amp_bf16": 2, "amp_fp16": 2, "bf16": 2, "fp16": 2, "fp8": 2}
 """Bytes of an activation. FP8 recipes keep activations outside products in 16 bits."""
-
-UNITS = {"amp_bf16": "bf16", "amp_fp16": "fp16"}
-"""The matrix rate that a precision uses, where that is not its own name."""
 
 MIXED = ("amp_bf16", "amp_fp16")
 

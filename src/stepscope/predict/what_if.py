@@ -6,6 +6,9 @@ from typing import Literal
 
 from stepscope.core.dataclass import dataclass
 
+UNITS = {"amp_bf16": "bf16", "amp_fp16": "fp16"}
+"""The matrix rate that a precision uses, where that is not its own name."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:

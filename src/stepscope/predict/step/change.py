@@ -7,11 +7,10 @@ from dataclasses import replace
 from stepscope.core.errors import UsageError
 from stepscope.predict.collectives.choose import known_gpu
 from stepscope.predict.collectives.fabrics import find_fabric
-from stepscope.predict.compute_change import UNITS
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.cluster import Cluster
 from stepscope.predict.step.layout import Layout
-from stepscope.predict.what_if import WhatIf
+from stepscope.predict.what_if import UNITS, WhatIf
 
 
 def changed(
