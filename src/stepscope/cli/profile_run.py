@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import shutil
 import socket
-import statistics
 import subprocess
 import sys
 import time
@@ -214,10 +213,8 @@ def _notes(layout: ProfileLayout, state: WindowState) -> list[str]:
     """What the profiler cost, what is missing, where the files are."""
     written = state.written
     lines = []
-    plain = [statistics.median(r.unprofiled_ns) for r in written if r.unprofiled_ns]
-    profiled = [statistics.median(r.profiled_ns) for r in written if r.profiled_ns]
-    if plain and profiled:
-        before, inside = statistics.median(plain), statistics.median(profiled)
+    if state.step_ns is not None:
+        before, inside = state.step_ns
         lines.append(
             f"step time without the profiler: {before / 1e6:,.1f} ms; in the profiled steps {inside / 1e6:,.1f} ms "
             f"({100 * (inside / before - 1):+.0f}%)"

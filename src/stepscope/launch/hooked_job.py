@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from types import FrameType
 
 from stepscope import __version__
@@ -130,6 +131,13 @@ class WindowState:
     @property
     def written(self) -> tuple[WindowOfRank, ...]:
         return tuple(report for report in self.reports if report.status == "written")
+
+    @property
+    def step_ns(self) -> tuple[float, float] | None:
+        """(without the profiler, in the profiled steps): medians over ranks of each rank's median; None without both."""
+        plain = [median(r.unprofiled_ns) for r in self.written if r.unprofiled_ns]
+        profiled = [median(r.profiled_ns) for r in self.written if r.profiled_ns]
+        return (median(plain), median(profiled)) if plain and profiled else None
 
 
 def window_state(layout: ProfileLayout, number: int, request: WindowRequest) -> WindowState:

@@ -105,6 +105,17 @@ def median_a_step(mine: Iterable[tuple[int, C]], of: Callable[[C], int | None]) 
     return statistics.median(sums.values()) if sums else None
 
 
+def step_counts(called: Iterable[Any]) -> dict[int, int]:
+    """How many steps the calls of each rank are of, at least 1. called: what has ``rank`` and ``calls`` with ``step``."""
+    return {each.rank: max(1, len({call.step for call in each.calls})) for each in called}
+
+
+def step_length(summary: TraceSummary, steps: Mapping[int, int]) -> int:
+    """The window of a rank divided by its steps, median over ranks, ns. steps: rank -> their number."""
+    windows = {p.facts.rank: p.budget.parts.window_ns for p in summary.ranks if p.budget is not None}
+    return int(median_over({rank: windows[rank] / count for rank, count in steps.items()}))
+
+
 def exposed_a_step(mine: Iterable[tuple[int, C]], step_ns: int) -> Value:
     """Exposed time a step, and its share of ``step_ns``."""
     return timed(median_a_step(mine, lambda call: call.exposed_ns) or 0, step_ns, worry=(0.05, 0.15))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -11,7 +10,7 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_units import DividedLayers, LayerCall
 from stepscope.report.table import Column, Format, Table, binary_size, duration, tabled
 from stepscope.report.views._common import View
-from stepscope.report.views._trace import exposed_a_step, gaps, median_a_step
+from stepscope.report.views._trace import exposed_a_step, gaps, median_a_step, step_counts, step_length
 
 NONE = "no tensor parallelism: no group reduces or gathers activations in the forward pass"
 
@@ -22,9 +21,7 @@ Called = Sequence[tuple[int, LayerCall]]
 def build(summary: TraceSummary) -> Table:
     """One row per layer in order of the forward pass; figures per step, medians over ranks and steps."""
     divided = [p.layers for p in summary.ranks if p.layers is not None]
-    windows = {p.facts.rank: p.budget.parts.window_ns for p in summary.ranks if p.budget is not None}
-    steps = {d.rank: max(1, len({c.step for c in d.calls})) for d in divided}
-    window = int(statistics.median(windows[r] / n for r, n in steps.items())) if steps else 0
+    window = step_length(summary, step_counts(divided))
     by_layer: dict[str, list[tuple[int, LayerCall]]] = defaultdict(list)
     for each in divided:
         for call in sorted(each.calls, key=lambda c: c.phase != "forward"):

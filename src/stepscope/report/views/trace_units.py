@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -10,7 +9,7 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_units import ShardedUnits, UnitCall
 from stepscope.report.table import Column, Format, Table, Value, binary_size, duration, said, tabled, unknown
 from stepscope.report.views._common import View
-from stepscope.report.views._trace import exposed_a_step, gaps, median_a_step
+from stepscope.report.views._trace import exposed_a_step, gaps, median_a_step, step_counts, step_length
 
 NONE = "no sharded parameters: no group gathers in the forward pass and reduces and scatters in the backward pass alone"
 
@@ -22,13 +21,12 @@ _WRAPPERS = {"fsdp1": "FullyShardedDataParallel (FSDP1)", "fsdp2": "fully_shard 
 def build(summary: TraceSummary) -> Table:
     """One row per unit in order of the forward pass; times per step, medians over ranks and steps."""
     sharded = [p.units for p in summary.ranks if p.units is not None]
-    windows = {p.facts.rank: p.budget.parts.window_ns for p in summary.ranks if p.budget is not None}
-    steps = {u.rank: max(1, len({c.step for c in u.calls})) for u in sharded}
     by_unit: dict[str, list[tuple[int, UnitCall]]] = defaultdict(list)
     for units in sharded:
         for call in units.calls:
             by_unit[call.unit or "unknown"].append((units.rank, call))
-    window = int(statistics.median(windows[r] / n for r, n in steps.items())) if steps else 0
+    steps = step_counts(sharded)
+    window = step_length(summary, steps)
 
     def a_step(phase: str, op: str) -> Callable[[Sequence[tuple[int, UnitCall]]], float | None]:
         def spent(mine: Sequence[tuple[int, UnitCall]]) -> float | None:

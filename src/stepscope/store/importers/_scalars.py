@@ -6,11 +6,12 @@ import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 from stepscope.core.words import counted
 from stepscope.records.training import Epoch, Measured, StepChange, TrainingRun
-from stepscope.store.importers._columns import Meaning, meanings_of
+from stepscope.store.importers._columns import Meaning, meanings_of, plain
 from stepscope.store.importers._epoch_order import MOST_EPOCHS
 from stepscope.store.importers._training import NOT_READ, label, steady_median, step_change
 
@@ -23,7 +24,7 @@ _BY_EPOCH = {
 }  # fmt: skip
 _RATES = ("step_ns", "steps_per_s", "samples_per_s")
 NO_RANKS = "it does not state the number of ranks"
-_NO_UNIT = f"{{name}} {NOT_READ}; log it as {{name}}_ms, or whatever its unit is"
+_NO_UNIT = f"{{name}} {NOT_READ}; state it: --columns {{name}}=step_time_ms"
 _WALL = "step time is the median wall-clock time between logged steps, everything between two of them included"
 
 
@@ -69,9 +70,14 @@ def _lacks_unit(name: str) -> bool:
     )
 
 
-def run_of(scalars: Scalars) -> TrainingRun:
-    """The run: last losses, medians of rates after the first (warm-up), epochs where they are numbered."""
-    meanings = {name: meaning_of(name) for name in dict.fromkeys(n for point in scalars.points for n in point.values)}
+def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) -> TrainingRun:
+    """The run: last losses, medians of rates after the first (warm-up), epochs where they are numbered.
+
+    columns: figure's name -> the name to read it under, ``-`` to leave it out, as the user states them.
+    """
+    wanted = {plain(name): target for name, target in columns.items()}
+    names = dict.fromkeys(n for point in scalars.points for n in point.values)
+    meanings = {name: meaning_of(wanted.get(plain(name), name)) for name in names}
     series: dict[str, list[float]] = {}
     chosen: dict[str, str] = {}
     for name, meaning in meanings.items():
@@ -82,7 +88,8 @@ def run_of(scalars: Scalars) -> TrainingRun:
         values = [point.values[name] * scale for point in scalars.points if name in point.values]
         series[role] = [value for value in values if math.isfinite(value) and (role not in _RATES or value > 0)]
     known, notes = dict(scalars.known), list(scalars.notes)
-    notes += [_NO_UNIT.format(name=name) for name, meaning in meanings.items() if meaning is None and _lacks_unit(name)]
+    unread = [name for name, meaning in meanings.items() if meaning is None and plain(name) not in wanted]
+    notes += [_NO_UNIT.format(name=name) for name in unread if _lacks_unit(name)]
     percent = {role for role, values in series.items() if role.endswith("accuracy") and values and max(values) > 1}
     world_size, rate, unit = known.get("world_size"), _steady(series.get("samples_per_s", [])), None
     if rate is not None:

@@ -83,7 +83,8 @@ def _read(source: Candidate) -> Imported:
 
     parts, left_out = read_each(source, known, read, suffixes=SUFFIXES)
     assumed = dict.fromkeys(note for scalars in parts for note in scalars.notes if _ASSUMED in note)
-    return imported_runs("steps_csv", source, map(run_of, parts), notes=tuple(assumed), left_out=left_out)
+    runs = (run_of(each, stated.columns) for each in parts)
+    return imported_runs("steps_csv", source, runs, notes=tuple(assumed), left_out=left_out)
 
 
 def _scalars(path: Path, stated: Stated, group: str) -> Scalars:

@@ -29,14 +29,15 @@ def _read(source: Candidate) -> Imported:
         if MARK in file.name:
             folders.setdefault(file.parent, []).append(file)
     notes: list[str] = []
-    runs = [run for folder, files in folders.items() if (run := _run(path, folder, files, notes)) is not None]
+    runs = [run for folder, files in folders.items() if (run := _run(source, folder, files, notes)) is not None]
     if not runs:
         raise DataError(f"{path}: no scalar in its event files", why="; ".join(notes) or "nothing was logged")
     return imported_runs("tensorboard", source, runs, notes=notes)
 
 
-def _run(root: Path, folder: Path, files: Sequence[Path], notes: list[str]) -> TrainingRun | None:
+def _run(source: Candidate, folder: Path, files: Sequence[Path], notes: list[str]) -> TrainingRun | None:
     """None where the folder's files hold no scalar."""
+    root = source.path
     logs = [log for file in files if (log := _scalars(file, notes))]
     if not logs:
         return None
@@ -50,7 +51,8 @@ def _run(root: Path, folder: Path, files: Sequence[Path], notes: list[str]) -> T
             group=root.name if folder != root and root.is_dir() else name,
             points=_points(logs),
             notes=more,
-        )
+        ),
+        source.stated.columns,
     )
 
 

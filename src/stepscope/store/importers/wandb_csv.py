@@ -46,7 +46,8 @@ def _read(source: Candidate) -> Imported:
         known = merged.setdefault(scalars.run_id, scalars)
         if known is not scalars:
             known.points = _together(known.points, scalars.points)
-    return imported_runs("wandb_csv", source, map(run_of, merged.values()), left_out=left_out)
+    runs = (run_of(each, source.stated.columns) for each in merged.values())
+    return imported_runs("wandb_csv", source, runs, left_out=left_out)
 
 
 def _together(one: Sequence[Point], other: Sequence[Point]) -> list[Point]:

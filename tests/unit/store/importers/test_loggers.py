@@ -221,7 +221,13 @@ class TestWandb:
         text = "Step,a - step_time,a - step_time__MIN,a - step_time__MAX\n1,0.5,0.5,0.5\n2,0.5,0.5,0.5\n"
         imported = read(write(tmp_path / "chart.csv", text), key="wandb_csv")
         assert imported.runs[0].step_ns is None
-        assert imported.notes[0].startswith("step_time is not read: its name has no unit")
+        assert imported.notes == (
+            "step_time is not read: its name has no unit; state it: --columns step_time=step_time_ms",
+        )
+        for meaning, step_ns in (("step_time_s", 0.5e9), ("-", None)):
+            stated = read_foreign(tmp_path / "chart.csv", Stated(columns={"step_time": meaning}))
+            assert (stated.runs[0].step_ns and stated.runs[0].step_ns.value) == step_ns
+            assert stated.notes == ()
 
     def test_charts_of_a_folder_are_joined(self, tmp_path: Path) -> None:
         write(tmp_path / "a.csv", self.HEAD + "0,2.5,2.5,2.5,3,3,3\n")

@@ -69,6 +69,13 @@ def test_losses_rates_and_empty_cells(tmp_path: Path) -> None:
     assert run.missing.keys() == {"world_size"}
 
 
+def test_a_stated_rate(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.csv", "step,step_time_ms,tok\n1,100,9\n2,100,80\n3,100,80\n")
+    (run,) = read_foreign(path, Stated(columns={"tok": "tokens_per_s"})).runs
+    assert run.samples_per_s is not None
+    assert (run.samples_per_s.value, run.unit) == (80.0, "tokens")
+
+
 def test_json_lines(tmp_path: Path) -> None:
     text = "".join(f'{{"step": {step}, "step_time_ms": 100, "loss": 1.0}}\n' for step in range(12))
     (run,) = read(write(tmp_path / "log.jsonl", text), key="steps_csv").runs
