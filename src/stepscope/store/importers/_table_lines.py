@@ -7,9 +7,8 @@ from typing import Any
 
 from stepscope.core.errors import DataError
 from stepscope.store.importers._columns import COUNTS, SIZES, TIMES, Columns
-from stepscope.store.importers._tables import Row, TextTable, number
+from stepscope.store.importers._tables import MISSING, Row, TextTable, number
 
-MISSING = ("", "-", "–", "—", "n/a", "na", "none", "null", "?")
 NOT_FINITE = ("nan", "inf", "-inf", "+inf", "infinity", "-infinity")
 
 

@@ -458,7 +458,8 @@ def _run_id(line: Line, kinds: _Kinds) -> str:
         return slug(name) or stem
     parts = []
     for role, prefix in _ID_PARTS:
-        if len({Line(line.table, row, line.columns).cell(role) for row in line.table.rows}) > 1:
+        place = line.columns.by_role.get(role)
+        if place is not None and place[0] in line.table.varying:
             parts.append(f"{prefix}{line.cell(role)}")
         if role == "hardware":
             parts += [of(line, name) for name in kinds.names if _varies(line.table, name)]
@@ -467,7 +468,7 @@ def _run_id(line: Line, kinds: _Kinds) -> str:
 
 
 def _varies(table: TextTable, name: str) -> bool:
-    return name in table.names and len({row.cells[table.names.index(name)] for row in table.rows}) > 1
+    return name in table.names and table.names.index(name) in table.varying
 
 
 _ID_PARTS = (

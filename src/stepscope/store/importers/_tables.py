@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from stepscope.store.reader import read_bytes
 
 MAX_BYTES = 64 << 20
 DELIMITERS = ",;\t"
+MISSING = ("", "-", "–", "—", "n/a", "na", "none", "null", "?")
+"""What stands in a cell whose value is unknown, in small letters."""
 _NUMBER = re.compile(r"([-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s].*)?")
 _RULE = re.compile(r":?-+:?")
 _MARKS = re.compile(r"\*\*|__|`|\[([^\]]*)\]\([^)]*\)")
@@ -42,7 +45,7 @@ class Row:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TextTable:
     """source: its file. names: the header. rows: under it. single: the file is one record.
 
@@ -55,6 +58,13 @@ class TextTable:
     single: bool = False
     nested: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+
+    @cached_property
+    def varying(self) -> frozenset[int]:
+        """The columns whose texts differ from row to row; all texts for "unknown" are one."""
+        columns = zip(*(row.cells for row in self.rows), strict=True)
+        texts = [{"" if text.lower() in MISSING else text for text in column} for column in columns]
+        return frozenset(place for place, found in enumerate(texts) if len(found) > 1)
 
 
 def number(text: str) -> tuple[float, str] | None:
