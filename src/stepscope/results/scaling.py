@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.core.grouping import grouped
 from stepscope.records.training import Epoch, Measured, Scaling, ScalingRow, TrainingRun
 from stepscope.results.data_use import duplicated, same_data, scaling_of
 from stepscope.results.figures import best_accuracy, epochs_mixed, steady_epochs, steady_times
@@ -39,11 +40,12 @@ def scaling_rows(
     drop_epochs: first epochs left out of means (warm-up), as long as one remains. targets: validation accuracies (0 to 1)
     to give the time to; empty: those that say most, see :class:`TargetTime`.
     """
-    by_run = {
-        run.run_id: base
-        for run in runs
-        if (base := baseline_of(run, runs)) is not None and not epochs_mixed(run) and not epochs_mixed(base)
-    }
+    groups = grouped(runs, lambda run: run.group)
+    by_run = {}
+    for run in runs:
+        base = baseline_of(run, runs if run.baseline_id else groups[run.group])  # of thousands few are in one group
+        if base is not None and not epochs_mixed(run) and not epochs_mixed(base):
+            by_run[run.run_id] = base
     bases = {base.run_id for base in by_run.values()}
     rows = []
     for run in runs:
