@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from tests.dist._pool import Pools
 
 HERE = Path(__file__).parent
+PLACE = f"{HERE}{os.sep}"
 
 
 def _pool_module():  # type: ignore[no-untyped-def]  # pytest's importlib mode finds no neighbour of a conftest
@@ -29,7 +31,7 @@ def _pool_module():  # type: ignore[no-untyped-def]  # pytest's importlib mode f
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents:
+        if str(item.path).startswith(PLACE):
             item.add_marker(pytest.mark.dist)
 
 

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 from benchmarks._rounds import compare_rounds
-from scipy.stats import mannwhitneyu
 
 from stepscope.core.errors import StepscopeError, Unavailable
 from stepscope.stats.compare import MannWhitney, change, mann_whitney, row_p_values
@@ -103,6 +102,8 @@ def test_rounds_that_do_not_pair_up_are_refused() -> None:
 
 @pytest.mark.parametrize(("n", "m"), [(4, 4), (5, 9), (12, 20)])
 def test_without_ties_p_is_scipys_exact_one(n: int, m: int) -> None:
+    from scipy.stats import mannwhitneyu  # takes a second, in every process that collects this file
+
     rng = np.random.default_rng(n * m)
     first, second = rng.normal(0.7, 1, n), rng.normal(0, 1, m)
     expected = mannwhitneyu(first, second, method="exact")

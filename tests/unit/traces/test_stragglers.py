@@ -6,7 +6,6 @@ import random
 from pathlib import Path
 
 import pytest
-from scipy.stats import binom, poisson_binom
 from tests.communications import Met, job
 from tests.trace_builder import Job, build, write_job
 
@@ -47,12 +46,16 @@ def _noise(steps: int, world: int, *, seed: int, late: dict[int, int] | None = N
     ("at_least", "trials", "chance"), [(5, 8, 1 / 8), (0, 3, 0.5), (16, 16, 1 / 8), (3, 500, 0.01)]
 )
 def test_the_tail_is_the_binomials(at_least: int, trials: int, chance: float) -> None:
+    from scipy.stats import binom  # takes a second, in every process that collects this file
+
     assert binomial_tail(at_least, [chance] * trials) == pytest.approx(
         float(binom.sf(at_least - 1, trials, chance)), rel=1e-9
     )
 
 
 def test_the_tail_over_groups_of_different_size_is_exact() -> None:
+    from scipy.stats import poisson_binom
+
     chances = [0.5] * 10 + [1 / 8] * 30
     assert binomial_tail(12, chances) == pytest.approx(float(poisson_binom.sf(11, chances)), rel=1e-6)
 
