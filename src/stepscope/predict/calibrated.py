@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -248,10 +249,7 @@ def _range_notes(fit: CollectiveFit, size_bytes: int) -> list[str]:
 def _named(value: Iterable[str] | str) -> str:
     if isinstance(value, str):
         return value
-    counts: dict[str, int] = {}
-    for name in value:
-        counts[name] = counts.get(name, 0) + 1
-    return ", ".join(name if count == 1 else f"{count}x {name}" for name, count in counts.items()) or "no GPU"
+    return ", ".join(name if count == 1 else f"{count}x {name}" for name, count in Counter(value).items()) or "no GPU"
 
 
 def _cores(count: int | None) -> str | None:

@@ -68,7 +68,7 @@ def _one_size(job: Job, asked_bytes: int) -> CommSample:
         partial(_timed_product, job, made[0]),
         job.settings,
         job.control,
-        on_phase=lambda phase: job.enter(phase, size_bytes),
+        on_phase=partial(job.enter, size_bytes=size_bytes),
     )
     return sample(size, timed, correct=None, beside_ns=timed.times_ns)
 

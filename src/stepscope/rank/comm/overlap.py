@@ -57,7 +57,7 @@ def _one_size(job: Job, size: Size, product: Call) -> list[CommSample]:
     for label, both in (("alone", False), ("together", True)):
         beside: list[int] = []
         run = partial(_iterations, job, step, products, beside, both=both)
-        timed = measure(run, job.settings, job.control, on_phase=lambda phase: job.enter(phase, size.size_bytes))
+        timed = measure(run, job.settings, job.control, on_phase=partial(job.enter, size_bytes=size.size_bytes))
         correct, wrong = job.check(call, exchanges) if both else (None, None)
         ran = tuple(beside[len(timed.warmup_ns) :])
         samples.append(sample(size, timed, correct=correct, wrong=wrong, beside_ns=ran, label=label))

@@ -93,6 +93,7 @@ class _Pairing:
         self._call = self._in_mode([self._exchange])
         one = Setup(mesh=job.mesh, dtype=torch.int64, numel=1, reduce_op=None, in_place=False, root=0, pattern=None)
         self._meeting = between(one, to=self._peer, source=self._peer)
+        # A barrier of two: both leave it within the time of one small message.
         self._meet = self._in_mode([self._meeting])
 
     def _in_mode(self, exchanges: list[Exchange]) -> Call:
@@ -107,7 +108,7 @@ class _Pairing:
         job, settings = self._job, self._job.settings
         fill(self._exchange, values)
         job.synchronize()
-        run = job.runner(self._call, pace=self._together)
+        run = job.runner(self._call, pace=self._meet)
         warmup = settings.warmup if settings.warmup is not None else 0 if warm else 1
         warmup_ns = run(min(warmup, 1))
         times_ns = [] if warmup_ns or settings.iterations == 0 else run(1)
@@ -123,10 +124,6 @@ class _Pairing:
         reason = _stop_reason(settings.iterations, len(times_ns))
         timed = Timed(warmup_ns=tuple(warmup_ns), times_ns=tuple(times_ns), stop_reason=reason)
         return sample(size, timed, correct=correct, wrong=wrong, peer=self._pair, bidirectional=self._bidirectional)
-
-    def _together(self) -> None:
-        """A barrier of two: both leave it within the time of one small message."""
-        self._meet()
 
     def _agree(self, count: int) -> int:
         """The lower rank's ``count``, on both."""

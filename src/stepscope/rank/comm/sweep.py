@@ -95,11 +95,9 @@ def _one_size(job: Job, size: Size) -> CommSample:
     if isinstance(ready, str):
         return skipped(size, ready)
     exchanges, call = ready
-    timed = measure(job.runner(call), job.settings, job.control, on_phase=partial(_enter, job, size.size_bytes))
+    timed = measure(
+        job.runner(call), job.settings, job.control, on_phase=partial(job.enter, size_bytes=size.size_bytes)
+    )
     job.enter("verify", size.size_bytes)
     correct, wrong = job.check(call, exchanges)
     return sample(size, timed, correct=correct, wrong=wrong)
-
-
-def _enter(job: Job, size_bytes: int | None, phase: str) -> None:
-    job.enter(phase, size_bytes)
