@@ -35,5 +35,4 @@ def test_the_reference_lists_every_view_with_what_it_has() -> None:
 
 
 def test_every_section_of_a_trace_is_a_view() -> None:
-    assert {f"trace_{name}" for name in trace_sections.SECTIONS} == set(trace_sections.SECTIONS.values())
-    assert set(trace_sections.SECTIONS.values()) <= set(REGISTRY.names())
+    assert {f"trace_{name}" for name in trace_sections.SECTIONS} <= set(REGISTRY.names())

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.blocks import print_block
-from stepscope.cli.console import out, print_document
+from stepscope.cli.console import out, print_document, say
 from stepscope.config.network import parse_network
 from stepscope.config.overrides import Override, Shortcut
 from stepscope.config.yaml_loader import Document
@@ -48,10 +48,9 @@ def print_presets(*, json: bool) -> int:
         return 0
     width = max(len(p.name) for p in presets)
     for preset in presets:
-        out().print(f"{preset.name:<{width}}  {preset.description}", markup=False, soft_wrap=True)
+        say(f"{preset.name:<{width}}  {preset.description}")
     out().print(
         "\nrun one:  stepscope bench --preset NAME      see it:  stepscope bench --preset NAME --show",
-        markup=False,
     )
     return 0
 
@@ -119,7 +118,7 @@ def print_plan(plan: Plan, options: Bench) -> int:
     print_block(out(), table)
     for cell, label in zip(plan.cells, labels, strict=True):
         if cell.memory_plan and len({(op.phase, op.op) for op in cell.comm_plan}) > 1:
-            out().print(f"\n{label.text}\n  {_sent(cell)}\n  {_kinds(cell.memory_plan)}", markup=False, soft_wrap=True)
+            say(f"\n{label.text}\n  {_sent(cell)}\n  {_kinds(cell.memory_plan)}")
     time = ""
     if durations:
         bound = "at most " if expected.upper_bound else "about "
@@ -127,11 +126,7 @@ def print_plan(plan: Plan, options: Bench) -> int:
     kept = f", {len(ahead.kept)} kept from before" if ahead.kept else ""
     if profiled:
         time += f", each with three more steps for a trace{_beside(options.tensorboard)}"
-    out().print(
-        f"\n{len(durations)} of {counted(len(plan.cells), 'cell')} to run{kept}{time}",
-        markup=False,
-        soft_wrap=True,
-    )
+    say(f"\n{len(durations)} of {counted(len(plan.cells), 'cell')} to run{kept}{time}")
     return 0
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli import bench_plan
 from stepscope.cli.bench_model import model_matrix
+from stepscope.cli.blocks import show_table
 from stepscope.cli.command import require_only
-from stepscope.cli.console import out, print_document, typed
+from stepscope.cli.console import out, print_document, say, typed
 from stepscope.cli.findings import print_figures, print_headlines
 from stepscope.cli.progress import run_and_show
 from stepscope.config.yaml_loader import Document
@@ -26,7 +27,6 @@ from stepscope.matrix.run_place import exit_code, take_place
 from stepscope.matrix.session import Plan, derive_results, make_plan
 from stepscope.records.finding import Diagnosis
 from stepscope.records.training import TrainingRun
-from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
 from stepscope.report.views.held import build as held_tables
 from stepscope.report.views.pipeline import build as pipeline_tables
@@ -145,10 +145,10 @@ def _print(
     console = out()
     print_figures(evidence, diagnosis)
     for said in conclusions(pipelines(evidence.cells)):
-        console.print(said, markup=False, soft_wrap=True)
-    console.print(terminal.render(of_cells(runs), width=console.width), soft_wrap=True)
+        say(said)
+    show_table(of_cells(runs))
     for table in (*pipeline_tables(evidence.cells), *held_tables(evidence.cells)):
         console.print()
-        console.print(terminal.render(table, width=console.width), soft_wrap=True)
+        show_table(table)
     print_headlines(layout.root, diagnosis)
-    console.print(f"\nresults  {layout.results_jsonl}\nreport   {layout.summary_md}", markup=False, soft_wrap=True)
+    say(f"\nresults  {layout.results_jsonl}\nreport   {layout.summary_md}")

@@ -4,8 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stepscope.cli.console import out, say
+
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from stepscope.report.table import Table
+
+
+def show_table(table: Table, *, titled: bool = False, width: int | None = None, folded: bool = False) -> None:
+    """``table`` on stdout, as wide as that or ``width``. titled: under its title. folded: what is too wide is broken here,
+    not by the terminal."""
+    from stepscope.report.render import terminal
+
+    if titled:
+        out().print(table.title, style="bold")
+    text = terminal.render(table, width=width or out().width)
+    if folded:
+        print_block(out(), text)
+    else:
+        say(text)
 
 
 def print_block(console: Console, block: Any) -> None:

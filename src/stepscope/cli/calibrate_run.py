@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.blocks import print_block
-from stepscope.cli.console import err, out, print_json
+from stepscope.cli.blocks import show_table
+from stepscope.cli.console import log, print_json
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import counted
 from stepscope.predict.calibration import calibrate, machine_of
@@ -17,7 +17,7 @@ from stepscope.records import codec
 from stepscope.records.calibration import Calibration, Machine
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.report.figures import draw_charts
-from stepscope.report.render import terminal
+from stepscope.report.table import Table
 from stepscope.report.views.calibration import build, build_steps
 from stepscope.results.comm_rows import read_comm_rows
 from stepscope.store.layout import RunLayout
@@ -46,20 +46,24 @@ def run(options: Calibrate) -> int:
     calibration = calibrate(rows, run=str(run), machine=_machine(run))
     steps, unused = fit_machine(calibration)
     calibration = replace(calibration, steps=steps, skipped=(*calibration.skipped, *unused))
-    target = options.output or run / FILE
-    data = codec.encode(calibration)
-    write_bytes(target, data)
+    tables = (build(calibration), *((build_steps(calibration),) if steps else ()))
+    target = _write(options, calibration, options.output or run / FILE, tables)
     if options.charts:
         draw_charts(rows, RunLayout(run).report, calibration)
+    log(f"{counted(len(calibration.fits), 'fit')} in {target}")
+    return 0
+
+
+def _write(options: Calibrate, calibration: Calibration, target: Path, tables: tuple[Table, ...]) -> Path:
+    """Write the calibration, and print it as JSON or ``tables``; its file."""
+    data = codec.encode(calibration)
+    write_bytes(target, data)
     if options.json:
         print_json(data)
     else:
-        console = out()
-        print_block(console, terminal.render(build(calibration), width=console.width))
-        if steps:
-            print_block(console, terminal.render(build_steps(calibration), width=console.width))
-    err().print(f"{counted(len(calibration.fits), 'fit')} in {target}", style="dim", soft_wrap=True)
-    return 0
+        for table in tables:
+            show_table(table, folded=True)
+    return target
 
 
 def _is_table(path: Path) -> bool:
@@ -77,15 +81,9 @@ def _of_rows(options: Calibrate, path: Path) -> int:
         hosts=(), cpu_model=None, usable_cores=None, gpus=(), torch_version=None, backend_version=None
     )  # fmt: skip
     calibration = Calibration(run=str(path), machine=nobody, fits=(), steps=steps, skipped=skipped)
-    target = options.output or (path if path.is_dir() else path.parent) / FILE
-    data = codec.encode(calibration)
-    write_bytes(target, data)
-    if options.json:
-        print_json(data)
-    else:
-        console = out()
-        print_block(console, terminal.render(build_steps(calibration), width=console.width))
-    err().print(f"corrections of {counted(len(steps), 'GPU')} in {target}", style="dim", soft_wrap=True)
+    folder = path if path.is_dir() else path.parent
+    target = _write(options, calibration, options.output or folder / FILE, (build_steps(calibration),))
+    log(f"corrections of {counted(len(steps), 'GPU')} in {target}")
     return 0
 
 

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stepscope.cli import comm_options
-from stepscope.cli.blocks import print_block
+from stepscope.cli.blocks import print_block, show_table
 from stepscope.cli.command import require_only
-from stepscope.cli.console import out, print_document, print_json, typed
+from stepscope.cli.console import out, print_document, print_json, say, typed
 from stepscope.cli.progress import run_and_show
 from stepscope.core.errors import ExitCode, UsageError
 from stepscope.core.places import cache_dir
@@ -135,7 +135,6 @@ def _print_tables(layout: RunLayout, rows: tuple[CommRow, ...]) -> None:
     from stepscope.cli.findings import print_figures, print_headlines
     from stepscope.diagnose.engine import diagnose
     from stepscope.report.comm_tables import build_all
-    from stepscope.report.render import terminal
     from stepscope.results.open import load_evidence
 
     console = out()
@@ -144,16 +143,13 @@ def _print_tables(layout: RunLayout, rows: tuple[CommRow, ...]) -> None:
     print_figures(evidence, diagnosis)
     tables = build_all(rows)
     for table in tables:
-        if len(tables) > 1:
-            console.print(table.title, style="bold", markup=False)
-        console.print(terminal.render(table, width=console.width), soft_wrap=True)
+        show_table(table, titled=len(tables) > 1)
         console.print()
     for table in _nccl_tables(layout):
-        console.print(table.title, style="bold", markup=False)
-        console.print(terminal.render(table, width=console.width), soft_wrap=True)
+        show_table(table, titled=True)
         console.print()
     print_headlines(layout.root, diagnosis)
-    console.print(f"results  {layout.results_jsonl}", markup=False, soft_wrap=True)
+    say(f"results  {layout.results_jsonl}")
 
 
 def _nccl_tables(layout: RunLayout) -> tuple[Table, ...]:
@@ -197,16 +193,15 @@ def _print_plan(planned: CommPlan, measure: CommMeasure) -> int:
         shown = f"{len(sizes)}: {format_size(sizes[0])} to {format_size(sizes[-1])}" if any(sizes) else "-"
         table.add_row(label, shown, cell.unsupported or "")
     print_block(out(), table)
-    out().print(f"\nevery sweep: {_shared([cell.spec for cell in planned.cells])}", style="dim", soft_wrap=True)
+    say(f"\nevery sweep: {_shared([cell.spec for cell in planned.cells])}", "dim")
     calls = "until the median is known to " + format_percent(measure.ci_fraction, digits=1)
     if measure.iterations is not None:
         calls = f"timed {counted(measure.iterations, 'time')}"
-    out().print(
+    say(
         f"each size {calls}, warm-up {'auto' if measure.warmup is None else measure.warmup}, at most "
         f"{format_duration(measure.budget_ns)}, given up after {format_duration(measure.timeout_ns)}; results "
         f"{'checked' if measure.check else 'not checked'}"
         + ("" if measure.nccl_debug is None else f"; NCCL log of {measure.nccl_debug or NCCL_SUBSYSTEMS}"),
-        style="dim",
-        soft_wrap=True,
+        "dim",
     )
     return ExitCode.OK

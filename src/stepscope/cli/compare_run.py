@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.blocks import print_block
+from stepscope.cli.blocks import show_table
 from stepscope.cli.command import require_only
-from stepscope.cli.console import err, out, print_document
+from stepscope.cli.console import err, log, out, print_document, say
 from stepscope.cli.findings import say_not_checked
 from stepscope.core.errors import CheckFailed, DataError, ExitCode, UsageError
 from stepscope.core.places import telling_names
@@ -149,7 +149,7 @@ def _measured(options: Compare) -> tuple[list[Side], int]:
 def _names_of_matrices(paths: Sequence[Path]) -> list[str]:
     """Their file names; one file twice is compared with itself: what differs is noise."""
     if paths[0].resolve() == paths[1].resolve():
-        err().print("both sides run the same matrix: any difference is the noise of this machine", soft_wrap=True)
+        log("both sides run the same matrix: any difference is the noise of this machine", "")
         return [f"{paths[0].stem} ({side})" for side in "AB"]
     return telling_names([path.with_suffix("") for path in paths])
 
@@ -159,7 +159,6 @@ def _round_folder(folder: Path, side: int, number: int) -> Path:
 
 
 def _show(comparison: Comparison) -> None:
-    from stepscope.report.render import terminal
     from stepscope.report.views import comparison as tables
 
     console = out()
@@ -169,10 +168,9 @@ def _show(comparison: Comparison) -> None:
     console.print()
     table = tables.build(comparison)
     if table.rows:
-        console.print(table.title, style="bold", markup=False)
-        print_block(console, terminal.render(table, width=console.width))
+        show_table(table, titled=True, folded=True)
     for text in comparison.unmatched[:8]:
-        console.print(f"! {text}", style="yellow", markup=False, soft_wrap=True)
+        say(f"! {text}", "yellow")
     if len(comparison.unmatched) > 8:
         console.print(f"! and {len(comparison.unmatched) - 8} more without a partner", style="yellow")
 
@@ -192,25 +190,24 @@ def _show_verdict(comparison: Comparison) -> None:
             counts = ", ".join(f"{n} {k}" for k in ("better", "worse") if (n := sum(f.verdict == k for f in clear)))
             name = METRIC_NAMES.get(most.metric, most.metric)
             text = f"{counts} of {counted(len(tested), 'tested figure')}; largest: {name} {signed_percent(most.change)}"
-        out().print(f"{side} against {comparison.sides[0]}: {text}", style="bold", markup=False, soft_wrap=True)
+        say(f"{side} against {comparison.sides[0]}: {text}", "bold")
     out().print()
 
 
 def _show_scaling(comparison: Comparison) -> None:
     """The answer first: speed-up and efficiency of every pair of sides, and the parts that took the rest."""
-    from stepscope.report.render import terminal
     from stepscope.report.views import scaling_budget
     from stepscope.results.scaling_words import loss, verdict
 
     console = out()
     for budget in comparison.scaling:
         for line in verdict(budget):
-            console.print(line, style="bold", markup=False, soft_wrap=True)
+            say(line, "bold")
         for reading in budget.readings:
-            console.print(loss(budget, reading), markup=False, soft_wrap=True)
+            say(loss(budget, reading))
     table = scaling_budget.build(comparison.scaling)
     if table.rows:
-        print_block(console, terminal.render(table, width=console.width))
+        show_table(table, folded=True)
     if comparison.scaling:
         console.print()
 
@@ -219,15 +216,13 @@ def print_conditions(
     conditions: Comparison | Conditions, differences: Sequence[Difference], sides: Sequence[str]
 ) -> None:
     """What differs between the sides as a table, what is the same and what is not known as lines."""
-    from stepscope.report.render import terminal
     from stepscope.report.views import comparison as tables
 
     console = out()
     table = tables.differences_table(differences, sides)
     if table.rows:
-        console.print(table.title, style="bold")
-        print_block(console, terminal.render(table, width=console.width))
+        show_table(table, titled=True, folded=True)
     else:
         console.print("no known difference in machine, software or settings", style="dim")
     for line in tables.said_of_conditions(conditions):
-        console.print(line, style="dim", soft_wrap=True)
+        say(line, "dim")

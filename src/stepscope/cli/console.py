@@ -18,6 +18,7 @@ from stepscope.core.errors import Interrupted, MissingError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 WIDE = 200
 """Characters a line in a pipe or a file, where COLUMNS does not say."""
@@ -57,6 +58,16 @@ def _console() -> type[Console]:
                 yield segment if segment.control or text == segment.text else Segment(text, segment.style)
 
     return Visible
+
+
+def say(text: str | Text, style: str = "") -> None:
+    """A line of results on stdout, which is left to the terminal to break."""
+    out().print(text, style=style, soft_wrap=True)
+
+
+def log(text: str, style: str = "dim") -> None:
+    """A line of progress or doubt on stderr, which is left to the terminal to break."""
+    err().print(text, style=style, soft_wrap=True)
 
 
 def visible(text: str) -> str:

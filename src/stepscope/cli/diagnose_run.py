@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import require_only
-from stepscope.cli.console import out, print_document
+from stepscope.cli.console import out, print_document, say
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_findings, print_read, print_verdict, say_unchecked
 from stepscope.core.errors import UsageError
@@ -102,7 +102,7 @@ def _chosen(rules: Sequence[Rule], asked: str | None, *, option: str = "--rules"
 def _list(rules: Sequence[Rule]) -> None:
     width = max(len(rule.name) for rule in rules)
     for rule in rules:
-        out().print(f"{rule.name:<{width}}  {rule.symptom}", soft_wrap=True)
+        say(f"{rule.name:<{width}}  {rule.symptom}")
 
 
 def _explain(rules: Sequence[Rule]) -> None:
@@ -111,12 +111,12 @@ def _explain(rules: Sequence[Rule]) -> None:
 
     for number, rule in enumerate(rules):
         between = "\n" if number else ""
-        out().print(f"{between}{rule.name}: {rule.symptom}\n", style="bold", soft_wrap=True)
-        out().print(page_of(rule), soft_wrap=True)
+        say(f"{between}{rule.name}: {rule.symptom}\n", "bold")
+        say(page_of(rule))
         if rule.thresholds:
             out().print("\nThresholds\n----------")
         for name, threshold in rule.thresholds.items():
-            out().print(f"{name} = {threshold.value:g} {threshold.unit}: {threshold.source}", soft_wrap=True)
+            say(f"{name} = {threshold.value:g} {threshold.unit}: {threshold.source}")
 
 
 def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool) -> None:
@@ -135,14 +135,10 @@ def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool) -> None
     praise = _good_news()
     for quiet in diagnosis.quiet:
         good = quiet.rule not in praise
-        console.print(
-            f"{'✓' if good else '·'} {quiet.rule}: {quiet.looked_at}",
-            style="green" if good else "dim",
-            soft_wrap=True,
-        )
+        say(f"{'✓' if good else '·'} {quiet.rule}: {quiet.looked_at}", "green" if good else "dim")
     for each in diagnosis.skipped:
         command = f" ($ {each.command})" if each.command else ""
-        console.print(f"- {each.rule}: {each.reason}{command}", style="dim", soft_wrap=True)
+        say(f"- {each.rule}: {each.reason}{command}", "dim")
 
 
 def _good_news() -> frozenset[str]:
@@ -180,16 +176,16 @@ def _show_protocol(evidence: Evidence, diagnosis: Diagnosis) -> None:
     from stepscope.diagnose.protocol import investigate
 
     console = out()
-    console.print(headline(evidence), style="bold", soft_wrap=True)
+    say(headline(evidence), "bold")
     for state in investigate(evidence, diagnosis):
         console.print()
-        console.print(f"{state.step.number}. {state.step.question}", style="bold", soft_wrap=True)
-        console.print(f"   evidence: {', '.join(state.have) or 'none yet'}", soft_wrap=True)
+        say(f"{state.step.number}. {state.step.question}", "bold")
+        say(f"   evidence: {', '.join(state.have) or 'none yet'}")
         if state.fired:
-            console.print(f"   found: {', '.join(state.fired)}", style="red", soft_wrap=True)
+            say(f"   found: {', '.join(state.fired)}", "red")
         if state.quiet:
-            console.print(f"no problem: {', '.join(state.quiet)}", style="green", soft_wrap=True)
+            say(f"no problem: {', '.join(state.quiet)}", "green")
         if state.skipped:
-            console.print(f"   skipped: {', '.join(state.skipped)}", style="dim", soft_wrap=True)
+            say(f"   skipped: {', '.join(state.skipped)}", "dim")
         for command in state.next_commands:
-            console.print(f"   $ {command}", style="cyan", soft_wrap=True)
+            say(f"   $ {command}", "cyan")

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.console import err, out, print_document
+from stepscope.cli.blocks import show_table
+from stepscope.cli.console import err, out, print_document, say
 from stepscope.cli.doctor_run import show_verdicts
 from stepscope.core.errors import CheckFailed
 from stepscope.core.signals import stop_signals_raise
@@ -17,7 +18,6 @@ from stepscope.matrix.events import CellMoved, Event, GroupStarted
 from stepscope.matrix.quick_check import QuickCheck, quick_check, rank_figures, summary
 from stepscope.matrix.runner import OnEvent
 from stepscope.records import codec
-from stepscope.report.render import terminal
 from stepscope.report.table import Column, Table, Value, duration, said, tabled, whole
 from stepscope.stats.excess import MIN_EXCESS
 
@@ -74,17 +74,15 @@ def document(found: QuickCheck) -> dict[str, Any]:
 
 def _print(found: QuickCheck) -> None:
     console, spec = out(), found.cell.spec
-    console.print(
+    say(
         f"{found.cell.run.model}, {counted(spec.world_size, 'rank')} on {spec.device}/{spec.backend}, "
-        f"{format_duration(found.wall_ns)} in all\n",
-        markup=False,
-        soft_wrap=True,
+        f"{format_duration(found.wall_ns)} in all\n"
     )
     if found.times is not None:
-        console.print(terminal.render(_table(found), width=console.width), soft_wrap=True)
+        show_table(_table(found))
         console.print()
     show_verdicts(console, found.verdicts)
-    console.print(f"\n{summary(found)}", markup=False, soft_wrap=True)
+    say(f"\n{summary(found)}")
 
 
 def _table(found: QuickCheck) -> Table:

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.cli.blocks import print_block
-from stepscope.cli.console import err, out, print_document
+from stepscope.cli.blocks import print_block, show_table
+from stepscope.cli.console import err, log, out, print_document
 from stepscope.core.errors import CheckFailed, Unavailable, UsageError
 from stepscope.core.grouping import grouped
 from stepscope.core.words import plural
@@ -35,11 +35,7 @@ def run(options: Doctor) -> int:
         raise UsageError("--ranks belongs to --quick", fix="stepscope doctor --quick --ranks N")
     local_rank = os.environ.get("LOCAL_RANK", "0")
     if local_rank != "0":
-        err().print(
-            f"LOCAL_RANK={local_rank}: local rank 0 reports for this host (outside a launcher: unset LOCAL_RANK)",
-            markup=False,
-            soft_wrap=True,
-        )
+        log(f"LOCAL_RANK={local_rank}: local rank 0 reports for this host (outside a launcher: unset LOCAL_RANK)", "")
         return 0
     shown = err().status("checking this machine ...") if err().is_terminal and not options.json else nullcontext()
     with shown:
@@ -65,10 +61,9 @@ def _show(console: Console, record: EnvironmentRecord, verdicts: tuple[CheckVerd
         if section.title == "links":
             topology = topology_of(record)
             if not isinstance(topology, Unavailable) and len(topology.gpus) > 1:
-                from stepscope.report.render import terminal
                 from stepscope.report.views import topology as matrix
 
-                print_block(console, terminal.render(matrix.build(topology), width=console.width))
+                show_table(matrix.build(topology), folded=True)
         console.print()
     _show_checks(console, verdicts)
 

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from stepscope.cli.commands.example import Example
-from stepscope.cli.console import out
+from stepscope.cli.console import out, say
 from stepscope.core.errors import Interrupted, UsageError
 from stepscope.examples.jobs import EXAMPLES
 
@@ -32,9 +32,9 @@ def run(options: Example) -> None:
     console.print(f"{len(EXAMPLES)} example jobs in {directory}, generated, each with one known problem")
     for name, example in EXAMPLES.items():
         where = shlex.quote(str(directory / name))
-        console.print(f"\n{name}: {example.planted}", soft_wrap=True)
+        say(f"\n{name}: {example.planted}")
         for command in example.commands:
-            console.print(f"  $ stepscope {command.replace('{}', where)}", soft_wrap=True)
+            say(f"  $ stepscope {command.replace('{}', where)}")
     where = shlex.quote(str(directory / "straggler"))
     console.print(
         f"\nA page to look at in a browser:\n  $ stepscope report {where} -o {shlex.quote(str(directory / 'page'))}"

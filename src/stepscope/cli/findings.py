@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.console import err, out
+from stepscope.cli.console import log, out, say
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.headlines import all_clear, counts, headline, remainder, shown
@@ -32,8 +32,8 @@ def print_verdict(evidence: Evidence, diagnosis: Diagnosis, looked_at: str) -> N
     clear = all_clear(diagnosis, complete=evidence.complete)
     sound = clear is not None and bool(diagnosis.quiet) and evidence.complete
     worst = "info" if sound else diagnosis.findings[0].severity if clear is None else "warning"
-    out().print(clear or counts(diagnosis.findings), style=_STYLES[worst], soft_wrap=True)
-    out().print(looked_at, style="dim", soft_wrap=True)
+    say(clear or counts(diagnosis.findings), _STYLES[worst])
+    say(looked_at, "dim")
 
 
 def print_figures(evidence: Evidence, diagnosis: Diagnosis) -> None:
@@ -41,10 +41,10 @@ def print_figures(evidence: Evidence, diagnosis: Diagnosis) -> None:
     from stepscope.report.page.overview import key_figures
 
     clear = all_clear(diagnosis, complete=evidence.complete)
-    out().print(clear or counts(diagnosis.findings), style="bold", soft_wrap=True)
+    say(clear or counts(diagnosis.findings), "bold")
     for figure in key_figures(evidence, diagnosis)[:SHOWN_FIGURES]:
         note = f" ({figure.note})" if figure.note else ""
-        out().print(f"{figure.label}: {figure.value}{note}", soft_wrap=True, markup=False)
+        say(f"{figure.label}: {figure.value}{note}")
     out().print()
 
 
@@ -62,10 +62,10 @@ def print_read(evidence: Evidence, *, most: int | None, rest: str = "--all") -> 
         _hanging(f"{state:<9} ", text, "dim" if state == "read" else "yellow")
     for mark, said, style in (("!", evidence.notes, "yellow"), ("·", evidence.remarks, "dim")):
         for text in said[:most]:
-            out().print(f"{mark} {text}", style=style, soft_wrap=True, markup=False)
+            say(f"{mark} {text}", style)
     for all_, what in ((files, "file kind"), (evidence.notes, "note"), (evidence.remarks, "remark")):
         if most is not None and all_[most:]:
-            out().print(f"! {counted(len(all_) - most, f'more {what}')}: {rest}", style="yellow", soft_wrap=True)
+            say(f"! {counted(len(all_) - most, f'more {what}')}: {rest}", "yellow")
 
 
 def print_headlines(run: Path, diagnosis: Diagnosis) -> None:
@@ -76,7 +76,7 @@ def print_headlines(run: Path, diagnosis: Diagnosis) -> None:
         import shlex
 
         command = f"stepscope diagnose {shlex.quote(str(run))}"
-        out().print(f"{remainder(diagnosis)}evidence and advice: {command}", style="dim", markup=False, soft_wrap=True)
+        say(f"{remainder(diagnosis)}evidence and advice: {command}", "dim")
 
 
 def print_finding(finding: Finding, *, confidence: bool = False) -> None:
@@ -94,7 +94,7 @@ def print_finding(finding: Finding, *, confidence: bool = False) -> None:
     for advice in finding.advice:
         _hanging("    → ", advice.text, "dim")
         if advice.command:  # in one piece: it is there to be pasted
-            out().print(f"      $ {advice.command}", style="cyan", soft_wrap=True)
+            say(f"      $ {advice.command}", "cyan")
 
 
 def say_unchecked(conditions: Iterable[Condition], values: Mapping[str, float | None], diagnosis: Diagnosis) -> None:
@@ -109,12 +109,7 @@ def say_unchecked(conditions: Iterable[Condition], values: Mapping[str, float | 
 
 def say_not_checked(condition: Condition, reason: str) -> None:
     """One condition of ``--fail-if`` that could not fail, and why."""
-    err().print(
-        f"! --fail-if {condition.text!r} was not checked: {reason}",
-        style="yellow",
-        soft_wrap=True,
-        markup=False,
-    )
+    log(f"! --fail-if {condition.text!r} was not checked: {reason}", "yellow")
 
 
 def _hanging(mark: str, text: str, style: str) -> None:
@@ -129,4 +124,4 @@ def _hanging(mark: str, text: str, style: str) -> None:
         break_on_hyphens=False,
     )
     for line in wrapped or [mark]:
-        out().print(line, style=style, soft_wrap=True)
+        say(line, style)

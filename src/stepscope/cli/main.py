@@ -99,7 +99,7 @@ def _code_of(error: Exception) -> int:
 
     from stepscope.cli.console import err
 
-    err().print("".join(traceback.format_exception(error)), end="", markup=False)
+    err().print("".join(traceback.format_exception(error)), end="")
     err().print("[bold red]this is a bug in stepscope[/]: please report it with the lines above", markup=True)
     return ExitCode.BUG
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from stepscope.cli.blocks import show_table
 from stepscope.cli.console import err, out, print_document
 from stepscope.cli.predict_step import as_json, cluster_of, constants_of
 from stepscope.cli.predict_what_if import parse_gpus
@@ -15,7 +16,6 @@ from stepscope.predict.step.layout_text import layout_text, parse_layout
 from stepscope.predict.step.model_file import model_of
 from stepscope.predict.step.pathology import warnings_of
 from stepscope.predict.step.plan import Plan, plan
-from stepscope.report.render import terminal
 from stepscope.report.views import planned, predicted_step
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def run(options: Options) -> int:
         others = [a.prediction for a in found.alternatives if a.prediction is not None]
         text = matrix_yaml(model, [p.layout for p in (*found.best, *others)])
         write_bytes(options.matrix, text.encode())
-        err().print(f"wrote {options.matrix}", style="dim", soft_wrap=True, markup=False)
+        err().print(f"wrote {options.matrix}", style="dim", soft_wrap=True)
     if options.json:
         print_document(_document(found, notes))
     else:
@@ -71,7 +71,7 @@ def _show(what: str, found: Plan, notes: list[str]) -> None:
     console = out()
 
     def say(text: str, style: str = "") -> None:
-        console.print(text, style=style, markup=False, highlight=False)
+        console.print(text, style=style)
 
     looked = f"{counted(found.priced, 'layout')} priced, {counted(found.dropped, 'family')} dropped unpriced".replace(
         "familys", "families"
@@ -86,10 +86,10 @@ def _show(what: str, found: Plan, notes: list[str]) -> None:
     for line in predicted_step.bound(best):
         say(line)
     say("")
-    console.print(terminal.render(planned.build_plan(found), width=console.width), soft_wrap=True)
+    show_table(planned.build_plan(found))
     if found.alternatives:
         say("\nWhy not the obvious ones", "bold")
-        console.print(terminal.render(planned.build_alternatives(found), width=console.width), soft_wrap=True)
+        show_table(planned.build_alternatives(found))
     say("")
     for warned in warnings_of(best):
         say(f"! {warned}", "yellow")

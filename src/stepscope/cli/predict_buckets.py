@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.cli.console import err, out, print_document
+from stepscope.cli.console import log, out, print_document
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.core.units import format_duration, format_percent
 from stepscope.predict.calibrated import machine_warnings
@@ -33,7 +33,7 @@ def run(folder: Path, *, calibration: Calibration, cell_id: str | None, json: bo
     environment = read_if_there(layout.environment, EnvironmentRecord)
     if environment is not None:
         for warning in machine_warnings(calibration, machine_of(environment)):
-            err().print(f"warning: {warning}", style="yellow", soft_wrap=True)
+            log(f"warning: {warning}", "yellow")
     choice = choose_buckets(cell, calibration, naive=naive_twin(cells, cell), transport=_transport(calibration, cell))
     if json:
         print_document({**codec.headed("buckets/1"), "choice": codec.plain(choice)})
@@ -50,7 +50,7 @@ def run(folder: Path, *, calibration: Calibration, cell_id: str | None, json: bo
         terminal.render(bucket_choice.build(choice, measured_steps(cells, cell)), width=width), soft_wrap=True
     )
     console.print(f"\n{choice.strategy} with {choice.bucket_cap_mb:g} MiB, as predicted")
-    console.print("\n".join(timeline.picture(choice.chosen.timeline, width=width)), markup=False)
+    console.print("\n".join(timeline.picture(choice.chosen.timeline, width=width)))
     return 0
 
 
@@ -61,5 +61,5 @@ def _transport(calibration: Calibration, cell: CellResult) -> Transport | None:
         return measured_transport(cell.spec.backend, read_comm_rows(folder))
     except StepscopeError:
         note = "overlap was not measured (`stepscope comm --overlap`): communication is assumed not to slow computation"
-        err().print(f"note: {note}", style="dim", soft_wrap=True)
+        log(f"note: {note}")
         return None

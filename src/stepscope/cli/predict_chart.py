@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stepscope.cli.console import err
+from stepscope.cli.console import log
 from stepscope.core.errors import UsageError
 from stepscope.report.render import picture
 from stepscope.store.writer import write_bytes
@@ -21,4 +21,4 @@ def write_chart(file: Path, datum: Any, draw: Callable[[Any], Any], caption: Cal
         raise UsageError(f"--chart {file} is not a picture", fix=f"end it with {ends}")
     work = json.dumps(draw(datum)), datum.title, caption(datum), (formats[0],)
     write_bytes(file, picture.pictures(work)[1])
-    err().print(f"wrote {file}", style="dim", soft_wrap=True, markup=False)
+    log(f"wrote {file}")

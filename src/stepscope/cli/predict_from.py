@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from stepscope.cli.command import require_only
-from stepscope.cli.console import out, print_document
+from stepscope.cli.console import out, print_document, say
 from stepscope.cli.predict_what_if import parse_gpus, parse_what_if
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.core.suggest import unknown
@@ -166,16 +166,16 @@ def _calibrated(file: Path, job: MeasuredJob) -> Prices:
 def show(prediction: ScalePrediction) -> None:
     """The answer, its table, what it rests on."""
     console = out()
-    console.print(_verdict(prediction), style="bold", soft_wrap=True)
-    console.print(_replay(prediction), soft_wrap=True, style="" if abs(prediction.replay_error) <= OFF else "yellow")
-    console.print(f"collectives: {prediction.prices}", soft_wrap=True)
+    say(_verdict(prediction), "bold")
+    say(_replay(prediction), "" if abs(prediction.replay_error) <= OFF else "yellow")
+    say(f"collectives: {prediction.prices}")
     console.print()
     console.print(terminal.render(scaled_steps.build(prediction), width=min(console.width, 140)), soft_wrap=True)
     console.print()
     for text in prediction.assumptions:
-        console.print(f"- {text}", soft_wrap=True, style="dim")
+        say(f"- {text}", "dim")
     for text in prediction.notes:
-        console.print(f"! {text}", soft_wrap=True, style="yellow")
+        say(f"! {text}", "yellow")
 
 
 def _verdict(prediction: ScalePrediction) -> str:

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
+from stepscope.cli.blocks import show_table
 from stepscope.cli.command import require_only
-from stepscope.cli.console import err, out, print_document
+from stepscope.cli.console import log, out, print_document, say
 from stepscope.cli.predict_what_if import parse_gpus
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
@@ -22,7 +23,6 @@ from stepscope.predict.collectives.choose import dtype_name, known_gpu, known_op
 from stepscope.predict.collectives.machine import Caller
 from stepscope.predict.predicted import Predicted
 from stepscope.records.codec import headed
-from stepscope.report.render import terminal
 from stepscope.report.views.predicted import build_alternatives, build_sizes, interval_text
 from stepscope.store.calibration import read_calibration
 
@@ -71,12 +71,11 @@ def run(options: Predict) -> int:
     elif len(predictions) == 1:
         _show_one(next(iter(predictions.values())), f"{_named(op, next(iter(predictions)))} on {what}")
     else:
-        console = out()
         table = build_sizes(predictions, title=f"{op} on {what}")
         ends = [(predictions[size].time_ns, size) for size in (min(predictions), max(predictions))]
         times = " to ".join(f"{format_duration(time)} at {format_bytes_binary(size)}" for time, size in ends)
-        console.print(f"{op} on {what}: {times}", style="bold", soft_wrap=True, markup=False)
-        console.print(terminal.render(table, width=console.width), soft_wrap=True)
+        say(f"{op} on {what}: {times}", "bold")
+        show_table(table)
     return 0
 
 
@@ -155,7 +154,7 @@ def _calibrated(
 ) -> tuple[dict[int, Predicted], str]:
     calibration = read_calibration(file)
     for warning in machine_warnings(calibration, machine_of(collect(with_torch=False))):
-        err().print(f"warning: {warning}", style="yellow", soft_wrap=True)
+        log(f"warning: {warning}", "yellow")
     dtype = None if options.dtype is None else dtype_name(options.dtype)
     asked = Asked(dtype=dtype, network=options.network)
     predictions = {size: call_of(calibration, op, size, gpus, asked=asked) for size in sizes}
@@ -186,11 +185,11 @@ def _show_one(predicted: Predicted, title: str) -> None:
     print_block(console, grid)
     if predicted.alternatives:
         console.print()
-        console.print(terminal.render(build_alternatives(predicted), width=console.width), soft_wrap=True)
+        show_table(build_alternatives(predicted))
     if predicted.notes:
         console.print()
     for note in predicted.notes:
-        console.print(f"! {note}", style="yellow", soft_wrap=True, markup=False)
+        say(f"! {note}", "yellow")
 
 
 def _entries(predictions: dict[int, Predicted]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from stepscope.cli.blocks import show_table
 from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_document
 from stepscope.cli.predict_what_if import parse_gpus, parse_what_if
@@ -25,7 +26,6 @@ from stepscope.predict.step.pathology import warnings_of
 from stepscope.predict.step.scaling import base_of, efficiency, knee
 from stepscope.predict.step.shipped import calibrated, corrected, shipped
 from stepscope.predict.step.step import StepPrediction, predict_step
-from stepscope.report.render import terminal
 from stepscope.report.views import predicted_step
 
 if TYPE_CHECKING:
@@ -123,13 +123,13 @@ def _show(
     console = out()
 
     def say(text: str, style: str = "") -> None:
-        console.print(text, style=style, markup=False, highlight=False)
+        console.print(text, style=style)
 
     def table(built: Any) -> None:
         say("")
         if built.title:
             say(built.title, "bold")
-        console.print(terminal.render(built, width=console.width), soft_wrap=True)
+        show_table(built)
 
     last = predictions[-1]
     say(predicted_step.verdict(last), "bold")

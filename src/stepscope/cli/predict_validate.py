@@ -6,7 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.console import out, print_document
+from stepscope.cli.blocks import show_table
+from stepscope.cli.console import print_document, say
 from stepscope.cli.predict_chart import write_chart
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import counted
@@ -17,7 +18,6 @@ from stepscope.predict.published.grade import Answer, Question, document
 from stepscope.predict.published.material import Material
 from stepscope.predict.published.questions import QUESTIONS
 from stepscope.records.codec import headed
-from stepscope.report.render import terminal
 from stepscope.report.views import published
 from stepscope.report.views.predicted import build_validation
 
@@ -82,14 +82,13 @@ def _fields(report: ValidationReport | None, asked: list[tuple[Question, Answer]
 
 
 def _show(report: ValidationReport | None, asked: list[tuple[Question, Answer]]) -> None:
-    console = out()
     if asked:
-        console.print(published.verdict(asked), style="bold", soft_wrap=True, markup=False)
+        say(published.verdict(asked), "bold")
         for table in published.build(asked):
-            console.print(terminal.render(table, width=console.width), soft_wrap=True)
+            show_table(table)
     if report is not None:
         table = build_validation(report, title=f"Predicted against {counted(len(report.compared), 'measured row')}")
-        console.print(terminal.render(table, width=console.width), soft_wrap=True)
+        show_table(table)
 
 
 def _draw(asked: list[tuple[Question, Answer]], file: Path) -> None:

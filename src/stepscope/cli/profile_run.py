@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import require_only
-from stepscope.cli.console import err, out, typed
+from stepscope.cli.console import err, log, out, say, typed
 from stepscope.cli.ranges import parse_ranges
 from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.units import format_bytes
@@ -61,7 +61,7 @@ def run(options: Profile) -> int:
     _show_out_of_memory(layout, options)
     if not shown:
         reason, fix = _missing(layout, state, options.command or [], code=code)
-        err().print(f"no trace: {reason}\n  fix: {fix}", style="yellow", soft_wrap=True)
+        log(f"no trace: {reason}\n  fix: {fix}", "yellow")
     return code
 
 
@@ -82,7 +82,7 @@ def run_asleep(options: Run) -> int:
     """Run the command with the hook asleep; the job's own exit code."""
     layout = ProfileLayout(options.output or default_run_dir("run"))
     child = _start(layout, options.command, None, options)
-    err().print(f"to profile it: stepscope profile --attach {layout.root}", style="dim", soft_wrap=True)
+    log(f"to profile it: stepscope profile --attach {layout.root}")
     with hooked_job.signals_passed_on(child):
         code = hooked_job.exit_code(child.wait())
     _show_out_of_memory(layout, options)
@@ -107,7 +107,7 @@ def _around_ranks(command: Sequence[str], layout: ProfileLayout) -> list[str]:
 
     nsys = installed()
     line = around_ranks(command, nsys, layout.traces(1).absolute())
-    err().print(f"nsys {nsys.version}: {shlex.join(line)}", style="dim", soft_wrap=True)
+    log(f"nsys {nsys.version}: {shlex.join(line)}")
     return line
 
 
@@ -170,9 +170,9 @@ def _show(layout: ProfileLayout, number: int, state: WindowState, options: Profi
             Trace(paths=(str(layout.traces(number)),)), also=("utilisation", *(("memory",) if options.memory else ()))
         )
     except StepscopeError as error:
-        err().print(f"error: {error}", style="red", soft_wrap=True)
+        log(f"error: {error}", "red")
     for line in _notes(layout, state):
-        console.print(line, soft_wrap=True)
+        say(line)
     console.rule()
     sys.stdout.flush()
     return True
@@ -202,9 +202,9 @@ def _show_out_of_memory(layout: ProfileLayout, options: Profile | Run) -> None:
         table = memory_kinds.build(evidence.memory[:1])
         console.print(terminal.render(table, width=console.width, footnotes=False), soft_wrap=True)
     except StepscopeError as error:
-        err().print(f"error: {error}", style="red", soft_wrap=True)
+        log(f"error: {error}", "red")
     named = shlex.quote(str(failed[0] if len(failed) == 1 else layout.memory))
-    console.print(f"next: stepscope report {named}", soft_wrap=True)
+    say(f"next: stepscope report {named}")
     console.rule()
     sys.stdout.flush()
 

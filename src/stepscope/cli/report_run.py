@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.console import out, print_document, typed
+from stepscope.cli.console import out, print_document, say, typed
 from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_findings, print_read, print_verdict
@@ -171,4 +171,4 @@ def _say(evidence: Evidence, diagnosis: Diagnosis, folder: Path, files: tuple[Pa
     console.print()
     for kind, paths in grouped(files, lambda path: path.suffix.lstrip(".")).items():
         what = str(paths[0]) if len(paths) == 1 else f"{folder} ({counted(len(paths), 'file')})"
-        console.print(f"{kind:>5}  {what}", soft_wrap=True, markup=False)
+        say(f"{kind:>5}  {what}")

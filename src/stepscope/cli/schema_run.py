@@ -104,7 +104,7 @@ def run(options: Schema) -> int:
     if options.names:
         require_only(options, "--list", ("names",))
         for key in sorted(schemas):
-            out().print(key, markup=False)
+            out().print(key)
         return 0
     if name is None:
         print_json(encode_document({"$schema": DIALECT, "schemas": schemas}))

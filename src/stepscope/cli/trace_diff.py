@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.blocks import print_block
+from stepscope.cli.blocks import show_table
 from stepscope.cli.command import require_only
 from stepscope.cli.compare_run import print_conditions, refuse_failed
-from stepscope.cli.console import out, print_document
+from stepscope.cli.console import out, print_document, say
 from stepscope.cli.findings import say_not_checked
 from stepscope.cli.ranges import parse_ranges
 from stepscope.core.errors import DataError, UsageError
@@ -18,7 +18,6 @@ from stepscope.core.grouping import ranges
 from stepscope.core.places import telling_names
 from stepscope.core.words import counted
 from stepscope.report import diff_document
-from stepscope.report.render import terminal
 from stepscope.report.views import trace_diff
 from stepscope.results.differences import trace_conditions
 
@@ -133,7 +132,7 @@ def _show(diffs: Sequence[TraceDiff], notes: Sequence[str]) -> None:
     console = out()
     console.print()
     for note in notes:
-        console.print(f"! {note}", style="yellow", soft_wrap=True)
+        say(f"! {note}", "yellow")
     for diff in diffs:
         _print_verdict(diff)
     chosen = max(diffs, key=lambda d: abs((d.ratio or 1.0) - 1.0))
@@ -141,8 +140,7 @@ def _show(diffs: Sequence[TraceDiff], notes: Sequence[str]) -> None:
         console.print(f"\n{_rank(chosen)}, whose step changed most (--rank chooses another):")
     for table in trace_diff.build(chosen):
         console.print()
-        console.print(table.title, style="bold")
-        print_block(console, terminal.render(table, width=console.width))
+        show_table(table, titled=True, folded=True)
     if chosen.left_out_rows:
         console.print(f"{counted(chosen.left_out_rows, 'row')} not shown: --limit 0 shows all", style="dim")
 
@@ -157,8 +155,8 @@ def _print_verdict(diff: TraceDiff) -> None:
     if diff.ratio_low is not None and diff.ratio_high is not None:
         ratio += f" ({diff.ratio_low:.3f} to {diff.ratio_high:.3f})"
     style = {"slower": "bold red", "faster": "bold green"}.get(diff.verdict, "bold")
-    out().print(f"{_rank(diff)}: {diff.verdict}{ratio}", style=style, soft_wrap=True)
-    out().print(f"    {diff.why}", style="dim", soft_wrap=True)
+    say(f"{_rank(diff)}: {diff.verdict}{ratio}", style)
+    say(f"    {diff.why}", "dim")
 
 
 def _write_csv(diffs: Sequence[TraceDiff], folder: Path) -> None:

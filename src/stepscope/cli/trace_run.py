@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import given, spelled
-from stepscope.cli.console import err, out, print_document
+from stepscope.cli.console import err, out, print_document, say
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.signals import stop_signals_raise
 from stepscope.core.suggest import did_you_mean, unknown
@@ -99,7 +99,7 @@ def run(options: Trace, *, also: Sequence[str] = ()) -> int:
     if options.json or options.csv is not None or options.merge is not None or conditions:
         _one(found)  # these are of one capture
     elif len(found) > 1:
-        out().print(f"{len(found)} captures: {', '.join(found)}", style="bold", soft_wrap=True)
+        say(f"{len(found)} captures: {', '.join(found)}", "bold")
     for name, summary in found.items():
         if options.merge is not None:
             _merge(summary, options.merge)
@@ -113,7 +113,7 @@ def run(options: Trace, *, also: Sequence[str] = ()) -> int:
             print_document(document(shown, diagnosis))
         else:
             if name:
-                out().print(f"\n{name}", style="bold", soft_wrap=True)
+                say(f"\n{name}", "bold")
             rest = [section for section in sections if not (early and section in DEVICE_ONLY)]
             _show(shown, diagnosis, rest, limit=options.limit, head=_bound_by(shown) if early else "")
         if conditions:
@@ -402,7 +402,7 @@ def _shows_early(paths: Sequence[str], options: Trace) -> bool:
 def _show_early(summary: TraceSummary, *, limit: int) -> None:
     """Budget and overlap of the device events, while the rest is still to be read."""
     console = out()
-    console.print(_headline(summary), style="bold", soft_wrap=True)
+    say(_headline(summary), "bold")
     console.print()
     communicates = any(p.budget is not None and p.budget.parts.comm_ns for p in summary.ranks)
     _show_sections(summary, ("budget", "overlap") if communicates else ("budget",), limit=limit)
@@ -452,27 +452,25 @@ def _write_csv(summary: TraceSummary, folder: Path, sections: Iterable[str]) -> 
 
 def _show(summary: TraceSummary, diagnosis: Diagnosis, sections: Sequence[str], *, limit: int, head: str) -> None:
     console = out()
-    console.print(_headline(summary) + head, style="bold", soft_wrap=True)
+    say(_headline(summary) + head, "bold")
     _show_findings(summary, diagnosis)
     console.print()
     _show_sections(summary, sections, limit=limit)
     for note in [*summary.notes, *(n for p in summary.ranks for n in p.notes)][: limit or None]:
         if note.kind != "skipped":
             where = "" if note.rank is None else f"rank {note.rank}: "
-            console.print(f"! {where}{note.text}", style="yellow", soft_wrap=True)
+            say(f"! {where}{note.text}", "yellow")
 
 
 def _show_sections(summary: TraceSummary, sections: Sequence[str], *, limit: int) -> None:
-    from stepscope.cli.blocks import print_block
-    from stepscope.report.render import terminal
+    from stepscope.cli.blocks import show_table
 
     console = out()
     for section in sections:
         table = _limited(trace_sections.table(summary, section), limit)
         if not (table.rows or table.footnotes or table.notes):
             continue
-        console.print(table.title, style="bold")
-        print_block(console, terminal.render(table, width=console.width))
+        show_table(table, titled=True, folded=True)
         console.print()
 
 
@@ -488,9 +486,9 @@ def _show_findings(summary: TraceSummary, diagnosis: Diagnosis) -> None:
         console.print("only device events were read; leave out --show to read all", style="dim")
     elif len(grave) > FINDINGS_SHOWN:
         more = ", ".join(dict.fromkeys(f.rule for f in grave[FINDINGS_SHOWN:]))
-        console.print(f"more: {more}; `stepscope diagnose` explains all of them", style="dim", soft_wrap=True)
+        say(f"more: {more}; `stepscope diagnose` explains all of them", "dim")
     elif clear := all_clear(diagnosis, complete=not summary.losses):
-        console.print(clear, style="green" if diagnosis.quiet and not summary.losses else "yellow", soft_wrap=True)
+        say(clear, "green" if diagnosis.quiet and not summary.losses else "yellow")
 
 
 def _headline(summary: TraceSummary) -> str:

@@ -110,7 +110,7 @@ def figures(records: Mapping[str, Any], limit: int | None = None) -> tuple[tuple
         shown = REGISTRY.load(key).figures
         mine = []
         for datum in () if shown is None else shown.data(records):
-            stem = f"{key}-{datum.key}" if shown is None or shown.stem is None else shown.stem(datum)
+            stem = (shown.stem if shown and shown.stem else f"{key}-KEY").replace("KEY", datum.key)
             stems[stem] = stems.get(stem, 0) + 1
             mine.append((stem + (f"-{stems[stem]}" if stems[stem] > 1 else ""), datum))
         found.append(mine)

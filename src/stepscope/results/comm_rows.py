@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,20 @@ def _cell_rows(layout: RunLayout, cell: CommSpec, link_of: LinkOf) -> list[CommR
     return [*rows, base]
 
 
+_OF_CELL = (
+    "kind", "op", "dtype", "reduce_op", "in_place", "mode", "in_flight", "pattern", "pacing", "root", "world_size",
+    "device", "backend", "network",
+)  # fmt: skip
+"""Fields of a row that are its cell's."""
+
+_UNMEASURED: Mapping[str, Any] = dict.fromkeys((
+    "size_bytes", "asked_bytes", "numel", "iterations", "warmup", "stop_reason", "time_ns_median", "time_ns_low",
+    "time_ns_high", "time_ns_mean", "time_ns_min", "time_ns_p90", "time_ns_p99", "time_ns_max", "rank_spread",
+    "slowest_rank", "algbw_bytes_per_s", "busbw_bytes_per_s", "link_peak_bytes_per_s", "link_fraction", "correct",
+))  # fmt: skip
+"""What a size has once it is measured."""
+
+
 def _empty_row(cell: CommSpec, status: CellStatus | None, ranks: _Ranks) -> CommRow:
     hosts = {one.header.host for one in ranks.samples}
     notes = tuple(dict.fromkeys(note for one in ranks.summaries for note in one.notes))
@@ -108,43 +122,10 @@ def _empty_row(cell: CommSpec, status: CellStatus | None, ranks: _Ranks) -> Comm
         cell_id=cell.cell_id,
         status="interrupted" if status is None else status.status,
         error="not run" if status is None else status.reason,
-        kind=cell.kind,
-        op=cell.op,
-        dtype=cell.dtype,
-        reduce_op=cell.reduce_op,
-        in_place=cell.in_place,
-        mode=cell.mode,
-        in_flight=cell.in_flight,
-        pattern=cell.pattern,
-        pacing=cell.pacing,
-        root=cell.root,
-        world_size=cell.world_size,
+        **{name: getattr(cell, name) for name in _OF_CELL},
         hosts=hosts_of(cell.network, cell.world_size) or len(hosts) or None,
-        device=cell.device,
-        backend=cell.backend,
         env=dict(cell.env),
-        network=cell.network,
-        size_bytes=None,
-        asked_bytes=None,
-        numel=None,
-        iterations=None,
-        warmup=None,
-        stop_reason=None,
-        time_ns_median=None,
-        time_ns_low=None,
-        time_ns_high=None,
-        time_ns_mean=None,
-        time_ns_min=None,
-        time_ns_p90=None,
-        time_ns_p99=None,
-        time_ns_max=None,
-        rank_spread=None,
-        slowest_rank=None,
-        algbw_bytes_per_s=None,
-        busbw_bytes_per_s=None,
-        link_peak_bytes_per_s=None,
-        link_fraction=None,
-        correct=None,
+        **_UNMEASURED,
         scheduler_policy=policies.pop() if len(policies) == 1 else None,
         notes=notes,
         rank_hosts=_rank_hosts(cell, ranks),
@@ -220,6 +201,9 @@ def _per_call(times: Sequence[tuple[int, ...]]) -> NDArray[np.float64] | None:
     return np.asarray(table.max(axis=0))
 
 
+_SUMMARY = ("median", "low", "high", "mean", "min", "p90", "p99", "max")
+
+
 def _timed(row: CommRow, times: NDArray[np.float64], *, warmup: int, stop_reason: str | None) -> CommRow:
     found = summary(times)
     return replace(
@@ -227,14 +211,7 @@ def _timed(row: CommRow, times: NDArray[np.float64], *, warmup: int, stop_reason
         iterations=found.n,
         warmup=warmup,
         stop_reason=stop_reason,
-        time_ns_median=found.median,
-        time_ns_low=found.low,
-        time_ns_high=found.high,
-        time_ns_mean=found.mean,
-        time_ns_min=found.min,
-        time_ns_p90=found.p90,
-        time_ns_p99=found.p99,
-        time_ns_max=found.max,
+        **{f"time_ns_{name}": getattr(found, name) for name in _SUMMARY},
     )
 
 

@@ -62,6 +62,14 @@ def _interval(times: Sequence[float]) -> Interval | None:
     return Interval(min(times), max(times)) if found is None and len(times) > 1 else found
 
 
+def per_second(time: Measured, amount: float) -> Measured:
+    """``amount`` over a time in ns, the interval turned over: a long time is a low rate."""
+    rate = amount / (time.value / 1e9)
+    if not time.low or not time.high:
+        return Measured(value=rate, n=time.n)
+    return Measured(value=rate, low=amount / (time.high / 1e9), high=amount / (time.low / 1e9), n=time.n)
+
+
 def dropped_epochs(run: TrainingRun, drop_epochs: int) -> int:
     """How many epochs the time of an epoch leaves out."""
     return len(timed_epochs(run)) - len(steady_epochs(run, drop_epochs))

@@ -6,7 +6,7 @@ One door for diagnose, report and compare: :func:`load_evidence` takes paths of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from os import SEEK_END
 from pathlib import Path
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from stepscope.traces.rank_pass import Wanted
 
 OnTrace = Callable[[Path], None]
-ReadTraces = Callable[[Path | Sequence[Path]], TraceSummary]
 Row = TypeVar("Row")
 Part = TypeVar("Part")
 
@@ -66,14 +65,8 @@ def load_evidence(
     traces: whether traces of cells are read. spans: traces also carry what timelines draw. on_trace: told each trace file as
     it is finished. Raises DataError for a path that nothing reads.
     """
-    parts = load_sources(
-        [Path(path) for path in paths],
-        stated=stated or Stated(),
-        cell=cell,
-        traces=traces,
-        spans=spans,
-        on_trace=on_trace,
-    )
+    how = Reading(stated=stated or Stated(), cell=cell, traces=traces, spans=spans, on_trace=on_trace)
+    parts = _sources([Path(path) for path in paths], how)
     if cell is not None and not any(source.kind == "bench" for part in parts for source in part.sources):
         raise UsageError(
             f"--cell {cell}: no cells in these results",
@@ -84,17 +77,40 @@ def load_evidence(
     return derived(as_given(parts), drop_epochs=drop_epochs, targets=targets, stated=scaling)
 
 
-def load_sources(
-    paths: Sequence[Path],
-    *,
-    stated: Stated,
-    cell: str | None = None,
-    traces: bool = True,
-    spans: bool = False,
-    on_trace: OnTrace | None = None,
-) -> list[Evidence]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How paths are read; see :func:`load_evidence`."""
+
+    stated: Stated
+    cell: str | None = None
+    traces: bool = True
+    spans: bool = False
+    on_trace: OnTrace | None = None
+
+    @property
+    def wanted(self) -> Wanted:
+        """What is worked out of traces."""
+        from stepscope.traces.rank_pass import EVERYTHING, Wanted
+
+        return Wanted(sections=EVERYTHING | {"spans"} if self.spans else EVERYTHING)
+
+    def job(self, files: Path | Sequence[Path]) -> TraceSummary:
+        """The traces of one job."""
+        from stepscope.traces.job import analyse_job
+
+        return analyse_job(files, wanted=self.wanted, done=self.on_trace)
+
+    def captures(
+        self, files: Sequence[Path], ranks: Mapping[str, int], left_out: Callable[[Path, DataError], None]
+    ) -> Mapping[str, TraceSummary]:
+        """The traces of one job by capture. left_out: told of damaged files."""
+        from stepscope.traces.job import analyse_captures
+
+        return analyse_captures(files, wanted=self.wanted, ranks=ranks, done=self.on_trace, left_out=left_out)
+
+
+def _sources(paths: Sequence[Path], how: Reading) -> list[Evidence]:
     """What lies at each path, in order; trace files of one folder are ranks of one job (``diagnose traces/rank*.json``)."""
-    read = partial(_read_traces, spans=spans, on_trace=on_trace)
     groups: dict[Path, list[Path]] = {}
     for path in paths:
         if path.parent in paths and RunLayout(path).run.is_file() and RunLayout(path.parent).run.is_file():
@@ -103,15 +119,8 @@ def load_sources(
         groups.setdefault(path.parent if together else path, []).append(path)
     found = []
     for place, members in groups.items():
-        job = _one_job(place, members, read) if len(members) > 1 and place not in members else None
-        found += (
-            [job]
-            if job is not None
-            else [
-                load_source(path, stated=stated, cell=cell, traces=traces, spans=spans, on_trace=on_trace)
-                for path in members
-            ]
-        )
+        job = _one_job(place, members, how) if len(members) > 1 and place not in members else None
+        found += [job] if job is not None else [load_source(path, how) for path in members]
     return found
 
 
@@ -125,51 +134,44 @@ def _is_trace_file(path: Path) -> bool:
         return False  # whoever reads it says why
 
 
-def _one_job(folder: Path, files: Sequence[Path], read: ReadTraces) -> Evidence | None:
+def _one_job(folder: Path, files: Sequence[Path], how: Reading) -> Evidence | None:
     """The files as ranks of one job; None where they are none: two of one rank."""
     try:
-        summary = read(files)
+        return _job_evidence(folder, how.job(files))
     except DataError:
         return None  # each is read on its own, and says what is wrong with it
+
+
+def _job_evidence(path: Path, summary: TraceSummary) -> Evidence:
     return Evidence(
-        sources=(Source(path=folder, kind="trace"),),
-        traces=(TraceEvidence(name=folder.name, summary=summary),),
+        sources=(Source(path=path, kind="trace"),),
+        traces=(TraceEvidence(name=path.name, summary=summary),),
         notes=_trace_notes(summary),
     )
 
 
-def load_source(
-    path: Path,
-    *,
-    stated: Stated,
-    cell: str | None = None,
-    traces: bool = True,
-    spans: bool = False,
-    on_trace: OnTrace | None = None,
-) -> Evidence:
+def load_source(path: Path, how: Reading) -> Evidence:
     """What lies at one path. Raises DataError where nothing reads it."""
     from stepscope.store.foreign import detect
 
-    read = partial(_read_traces, spans=spans, on_trace=on_trace)
     require_there(path)
     if RunLayout(path).run.is_file():
-        return _with_inner_runs(path, _run_folder(path, cell=cell, read=read if traces else None), read, traces=traces)
+        return _with_inner_runs(path, _run_folder(path, how), how)
     if path.is_dir():
-        again = partial(load_source, stated=stated, cell=cell, traces=traces, spans=spans, on_trace=on_trace)
-        job = partial(_read_captures, spans=spans, on_trace=on_trace)
-        readers = Readers(load=again, traces=job, trace_notes=_trace_notes, imported=_imported)
-        return read_folder(path, stated=stated, readers=readers)
+        again = partial(load_source, how=how)
+        readers = Readers(load=again, traces=how.captures, trace_notes=_trace_notes, imported=_imported)
+        return read_folder(path, stated=how.stated, readers=readers)
     if (rows := _results_file(path)) is not None:
         return rows
     if _is_calibration(path):
         return Evidence(sources=(Source(path=path, kind="calibration"),), calibration=read_calibration(path))
-    found = detect(path, stated)
+    found = detect(path, how.stated)
     if found is not None:
-        return _imported(path, found[1].read(path, stated))
-    return _traced(path, read)
+        return _imported(path, found[1].read(path, how.stated))
+    return _traced(path, how)
 
 
-def _traced(path: Path, read: ReadTraces) -> Evidence:
+def _traced(path: Path, how: Reading) -> Evidence:
     """What no importer knows is a trace, or nothing that is read here."""
     from stepscope.store.files import head_of
     from stepscope.traces.load import why_no_trace
@@ -184,12 +186,7 @@ def _traced(path: Path, read: ReadTraces) -> Evidence:
             else f"no importer recognises it, and it is not a trace of torch.profiler or nsys: {why}",
             fix=f"{_AS_TABLE}; docs/reference/importers.md lists the formats",
         )
-    summary = read(path)
-    return Evidence(
-        sources=(Source(path=path, kind="trace"),),
-        traces=(TraceEvidence(name=path.name, summary=summary),),
-        notes=_trace_notes(summary),
-    )
+    return _job_evidence(path, how.job(path))
 
 
 def _trace_notes(summary: TraceSummary, *, of: str | None = None) -> tuple[str, ...]:
@@ -220,20 +217,20 @@ def _is_calibration(path: Path) -> bool:
         return b'"stepscope.calib/' in file.read(200)
 
 
-def _run_folder(path: Path, *, cell: str | None, read: ReadTraces | None) -> Evidence:
+def _run_folder(path: Path, how: Reading) -> Evidence:
     layout, run = RunLayout(path), read_run(path)
     if run.kind == "comm":
         return _comm_run(path, layout, run)
     runs = _runs(layout)
-    wanted = _chosen(runs, cell)
+    wanted = _chosen(runs, how.cell)
     notes = list(_without_result(run, runs))
     results = _readable(wanted, lambda each: read_cell(layout.cell(each.run_id)), lambda each: each.run_id, notes)
     cells = tuple(CellEvidence(run=replace(each, source=str(path)), result=result) for each, result in results)
     environment = read_if_there(layout.environment, EnvironmentRecord)
     traces = []
-    if read is not None:
+    if how.traces:
         traced = [each for each in cells if _traces_of(layout, each) is not None]
-        for each, summary in _readable(traced, lambda each: read(layout.cell(each.cell_id).traces), _name, notes):
+        for each, summary in _readable(traced, lambda each: how.job(layout.cell(each.cell_id).traces), _name, notes):
             traces.append(TraceEvidence(name=_name(each), summary=summary, cell_id=each.cell_id))
             notes += _trace_notes(summary, of=_name(each))
     return Evidence(
@@ -250,12 +247,12 @@ def _run_folder(path: Path, *, cell: str | None, read: ReadTraces | None) -> Evi
     )
 
 
-def _with_inner_runs(path: Path, outer: Evidence, read: ReadTraces, *, traces: bool) -> Evidence:
+def _with_inner_runs(path: Path, outer: Evidence, how: Reading) -> Evidence:
     """``outer`` joined with the run folders directly in it, such as the sweep of collectives of `stepscope demo`."""
     parts, notes = [outer], []
     for inner in sorted(file.parent for file in path.glob("*/run.json")):
         try:
-            parts.append(_run_folder(inner, cell=None, read=read if traces else None))
+            parts.append(_run_folder(inner, replace(how, cell=None)))
         except DataError as error:
             notes.append(f"{inner}: left out: {error.why or error.what}")
     names = [path.name, *(part.sources[0].path.name for part in parts[1:])]
@@ -420,28 +417,3 @@ def _first_line(run: TrainingRun) -> str:
 def _few(notes: Sequence[str]) -> tuple[str, ...]:
     more = (f"and {len(notes) - NAMED} more of this kind",) if len(notes) > NAMED else ()
     return (*notes[:NAMED], *more)
-
-
-def _read_traces(files: Path | Sequence[Path], *, spans: bool, on_trace: OnTrace | None) -> TraceSummary:
-    from stepscope.traces.job import analyse_job
-
-    return analyse_job(files, wanted=_wanted(spans=spans), done=on_trace)
-
-
-def _read_captures(
-    files: Sequence[Path],
-    ranks: Mapping[str, int],
-    left_out: Callable[[Path, DataError], None],
-    *,
-    spans: bool,
-    on_trace: OnTrace | None,
-) -> Mapping[str, TraceSummary]:
-    from stepscope.traces.job import analyse_captures
-
-    return analyse_captures(files, wanted=_wanted(spans=spans), ranks=ranks, done=on_trace, left_out=left_out)
-
-
-def _wanted(*, spans: bool) -> Wanted:
-    from stepscope.traces.rank_pass import EVERYTHING, Wanted
-
-    return Wanted(sections=EVERYTHING | {"spans"} if spans else EVERYTHING)

@@ -19,7 +19,7 @@ from stepscope.records.cell_result import CellResult
 from stepscope.records.run import CellStatus
 from stepscope.records.samples import PHASES, EpochResult
 from stepscope.records.training import Epoch, Measured, PhaseTimes, Scaling, TrainingRun
-from stepscope.results.figures import epoch_time
+from stepscope.results.figures import epoch_time, per_second
 from stepscope.results.labels import cell_labels
 from stepscope.results.mfu import mfu
 from stepscope.results.scaling import with_baselines
@@ -145,6 +145,13 @@ def _measured_run(cell: CellResult, plan: Planned | Unavailable | None) -> Train
     return _figures(run, cell, plan) if run.status == "ok" else _partial(run, cell)
 
 
+_OF_SPEC = (
+    "world_size", "dataset", "precision", "accumulation", "micro_batch", "global_batch", "device", "backend", "workload",
+    "strategy_options",
+)  # fmt: skip
+"""Fields of a run that are its cell's."""
+
+
 def planned_run(spec: CellSpec, plan: Planned | Unavailable | None = None) -> TrainingRun:
     """A cell that has not run: what its spec says. It still lacks its names (:func:`labelled`)."""
     return TrainingRun(
@@ -153,25 +160,16 @@ def planned_run(spec: CellSpec, plan: Planned | Unavailable | None = None) -> Tr
         group="",
         source="",
         status="interrupted",
-        world_size=spec.world_size,
-        dataset=spec.dataset,
-        precision=spec.precision,
-        accumulation=spec.accumulation,
-        micro_batch=spec.micro_batch,
-        global_batch=spec.global_batch,
+        **{name: getattr(spec, name) for name in _OF_SPEC},
         scaling=_scaling(spec),
-        device=spec.device,
-        backend=spec.backend,
         num_parameters=plan.num_parameters if isinstance(plan, Planned) else None,
         settings={
             **settings_of(spec),
             **{f"strategy_options.{k}": v for k, v in spec.strategy_options.items()},
             "data_digest": spec.data_digest,
         },
-        workload=spec.workload,
         model_options=spec.model,
         strategy_key=spec.strategy,
-        strategy_options=spec.strategy_options,
         epochs_asked=spec.epochs,
     )
 
@@ -230,7 +228,7 @@ def _figures(run: TrainingRun, cell: CellResult, plan: Planned | Unavailable | N
     run = replace(
         run,
         step_ns=step,
-        samples_per_s=None if step is None else _rate(spec.global_batch, step),
+        samples_per_s=None if step is None else per_second(step, spec.global_batch),
         exposed_comm_ns=None
         if _source(cell) == "none"
         else _as_measured(measured.estimate(measured.slowest(common.full, "exposed_comm_ns"))),
@@ -280,14 +278,6 @@ def _as_measured(estimate: Estimate | None) -> Measured | None:
     if estimate is None:
         return None
     return Measured(value=estimate.median, low=estimate.low, high=estimate.high, n=estimate.n)
-
-
-def _rate(batch: int, step: Measured) -> Measured:
-    """samples/s with the step's interval turned over: a long step is a low rate."""
-    if step.low is None or step.high is None:
-        return Measured(value=batch / (step.value / 1e9), n=step.n)
-    low, high = batch / (step.high / 1e9), batch / (step.low / 1e9)
-    return Measured(value=batch / (step.value / 1e9), low=low, high=high, n=step.n)
 
 
 def _estimated_epoch(run: TrainingRun) -> TrainingRun:

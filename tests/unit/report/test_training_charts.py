@@ -145,7 +145,7 @@ def test_shares_of_a_step_sum_to_one_with_the_interval_of_the_exposed_part() -> 
 def test_speedup_lines_begin_at_the_baseline_and_know_the_ideal() -> None:
     strong = prepared("scaling", runs=study(), scaling=scaled(study()))
     (datum,) = [d for d in strong if d.rule == "strong"]
-    ddp = next(c for c in datum.lines.curves if "ddp" in c.name and len(c.points) == 3)
+    ddp = next(c for c in datum.curves if "ddp" in c.name and len(c.points) == 3)
     assert [(p.x, round(p.y, 2)) for p in ddp.points] == [(1, 1.0), (2, 1.67), (4, 2.86)]
     assert datum.base == 1
     assert datum.title == "mlp small on mnist, strong scaling"
@@ -205,8 +205,8 @@ def test_equal_losses_are_said_to_lie_on_each_other() -> None:
 def test_runs_by_steps_show_the_loss_of_their_steps() -> None:
     runs = [trained(f"r{n}", 10.0, ranks=2, strategy=s, epochs=()) for n, s in enumerate(("naive", "ddp"))]
     (datum,) = prepared("loss", runs=tuple(runs), cells=tuple(cell(r) for r in runs))
-    assert datum.lines.x_axis == "step"
-    assert datum.lines.curves[0].points[0].y == pytest.approx(2 * 64.0 / 64)
+    assert datum.x_axis == "step"
+    assert datum.curves[0].points[0].y == pytest.approx(2 * 64.0 / 64)
     assert datum.difference == 0.0
 
 
@@ -342,7 +342,7 @@ def test_losses_that_are_no_numbers_are_left_out() -> None:
         replace(r, epochs=epochs(seconds=[1.0, 1.0, 1.0], loss=[1.0, float("nan"), 0.5])) for r in study()[1:3]
     ]  # fmt: skip
     (datum,) = prepared("loss", runs=tuple(odd))
-    assert [p.x for p in datum.lines.curves[0].points] == [1, 3]
+    assert [p.x for p in datum.curves[0].points] == [1, 3]
 
 
 def test_two_data_sets_of_one_file_name_do_not_overwrite_each_other(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_the_chart_marks_the_change_and_the_page_has_both() -> None:
     found = history(runs())
     assert VIEW.figures is not None
     (datum,) = VIEW.figures.prepare(history=found)
-    assert datum.lines.marked == 5.5
+    assert datum.marked == 5.5
     assert "since nightly-6 (2026-11-06)" in VIEW.figures.caption(datum)
     text = page_text(title="nightly", evidence=runs(), diagnosis=diagnosis())
     assert "Runs over time" in text

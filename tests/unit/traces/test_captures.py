@@ -11,7 +11,7 @@ from tests.trace_layout import write
 from stepscope.cli.main import main
 from stepscope.core.errors import DataError
 from stepscope.examples.kineto import BASE_TIME_NS
-from stepscope.results.open import load_source
+from stepscope.results.open import Reading, load_source
 from stepscope.store.importer import Stated
 from stepscope.traces.job import analyse_captures, analyse_job
 
@@ -92,6 +92,6 @@ def test_trace_shows_every_capture_and_refuses_what_is_of_one(
 
 
 def test_diagnose_looks_at_every_capture(tmp_path: Path) -> None:
-    evidence = load_source(modes(tmp_path), stated=Stated())
+    evidence = load_source(modes(tmp_path), Reading(stated=Stated()))
     assert {job.name for job in evidence.traces} == {"naive", "ddp"}
     assert any("2 captures of the same ranks" in note for note in evidence.said)

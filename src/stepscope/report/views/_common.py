@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepscope.core.dataclass import dataclass
 
 if TYPE_CHECKING:
     from stepscope.report.table import Table
     from stepscope.report.vega import Spec
+
+C = TypeVar("C", bound=Any)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +23,7 @@ class Figures:
     needs: keywords of ``prepare`` without which there is nothing to draw (``rows``, ``calibration``); wants: those that
     it uses where they are there. prepare: pure; data have ``key`` (part of a file name) and ``title``. chart: the
     Vega-Lite description of a datum. caption: what is seen, in sentences that need no chart. stem: name of a datum's
-    file without its ending; None: ``VIEW-DATUM``.
+    file without its ending, with ``KEY`` for the datum's key; None: ``VIEW-KEY``.
     """
 
     needs: tuple[str, ...]
@@ -27,7 +31,7 @@ class Figures:
     chart: Callable[[Any], Spec]
     caption: Callable[[Any], str]
     wants: tuple[str, ...] = ()
-    stem: Callable[[Any], str] | None = None
+    stem: str | None = None
 
     def given(self, records: Mapping[str, Any]) -> dict[str, Any] | None:
         """The keywords for ``prepare`` out of ``records``; None where one that it needs is missing."""
@@ -39,6 +43,16 @@ class Figures:
         """What there is to draw of ``records``."""
         keywords = self.given(records)
         return () if keywords is None else self.prepare(**keywords)
+
+
+def distinct(charts: Iterable[C]) -> tuple[C, ...]:
+    """``charts``, those with the key of one before with a number behind it."""
+    found: list[C] = []
+    seen: Counter[str] = Counter()
+    for each in charts:
+        seen[each.key] += 1
+        found.append(replace(each, key=f"{each.key}-{seen[each.key]}") if seen[each.key] > 1 else each)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

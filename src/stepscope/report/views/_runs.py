@@ -166,36 +166,20 @@ def quantity(runs: Sequence[TrainingRun], drop_epochs: int, *, steps_alike: bool
     if not best:
         return None
     largest = max(measured.value for measured in best.values())
-    if best is rates:
-        unit, scale = rate_unit(largest, done[0].unit)
-        return Quantity(
-            name="throughput",
-            axis=f"throughput ({unit})",
-            scale=scale,
-            lower_is_better=False,
-            values=rates,
-            ends=INTERVAL,
-        )
     scale, unit = time_unit(largest)
-    if best is steps:
-        return Quantity(
-            name="time per step",
-            axis=f"time per step ({unit})",
-            scale=scale,
-            lower_is_better=True,
-            values=steps,
-            ends=INTERVAL,
-        )
-    estimated = any(run.epoch_estimated for run in done)
-    said = "epoch time, from steps" if estimated else "epoch time"
-    whole = any(timed_epochs(run) for run in done)
+    name, ends = "time per step", INTERVAL
+    if best is rates:
+        name, (unit, scale) = "throughput", rate_unit(largest, done[0].unit)
+    elif best is epochs:
+        name = "epoch time, from steps" if any(run.epoch_estimated for run in done) else "epoch time"
+        ends = epochs_kept(drop_epochs) if any(timed_epochs(run) for run in done) else INTERVAL
     return Quantity(
-        name=said,
-        axis=f"{said} ({unit})",
+        name=name,
+        axis=f"{name} ({unit})",
         scale=scale,
-        lower_is_better=True,
-        values=epochs,
-        ends=epochs_kept(drop_epochs) if whole else INTERVAL,
+        lower_is_better=best is not rates,
+        values=best,
+        ends=ends,
     )
 
 

@@ -32,13 +32,8 @@ def caption(data: Curves) -> str:
     )
 
 
-def stem(data: Curves) -> str:
-    """``IMDB_accuracy``."""
-    return f"{data.key}_accuracy"
-
-
 VIEW = View(
     key="accuracy",
     title="Validation accuracy",
-    figures=Figures(needs=("runs",), prepare=prepare, chart=chart, caption=caption, stem=stem),
+    figures=Figures(needs=("runs",), prepare=prepare, chart=chart, caption=caption, stem="KEY_accuracy"),
 )

@@ -44,13 +44,15 @@ def caption(data: Curves) -> str:
     return f"Time of each epoch on {data.title}, training only. Median over epochs after warm-up: {medians}.{grey}"
 
 
-def stem(data: Curves) -> str:
-    """``IMDB_epoch_time_detailed``."""
-    return f"{data.key}_epoch_time_detailed"
-
-
 VIEW = View(
     key="epoch_time",
     title="Epoch time",
-    figures=Figures(needs=("runs",), wants=("drop_epochs",), prepare=prepare, chart=chart, caption=caption, stem=stem),
+    figures=Figures(
+        needs=("runs",),
+        wants=("drop_epochs",),
+        prepare=prepare,
+        chart=chart,
+        caption=caption,
+        stem="KEY_epoch_time_detailed",
+    ),
 )

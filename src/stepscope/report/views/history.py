@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.report.names import clean
 from stepscope.report.table import Column, Table, Tone, Value, duration, said, tabled, whole
-from stepscope.report.vega import MAX_LINES, Spec
+from stepscope.report.vega import MAX_LINES
 from stepscope.report.views._common import Figures, View
 from stepscope.report.views._curves import Curve, CurvePoint, Curves, curves_chart
 from stepscope.report.views._runs import names
@@ -22,12 +22,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryChart:
-    """lines: each cell's step / its median. change: what is said of all cells together."""
+class HistoryChart(Curves):
+    """Each cell's step / its median. change: what is said of all cells together."""
 
-    key: str
-    title: str
-    lines: Curves
     change: str
 
 
@@ -108,15 +105,10 @@ def prepare(history: History) -> tuple[HistoryChart, ...]:
     lines = tuple(Curve(name=name, points=_points(cell)) for cell, name in pairs)
     since = history.common.since
     shown = f" ({len(lines)} of {len(history.cells)} cells)" if len(lines) < len(history.cells) else ""
-    title = f"{len(history.runs)} runs{shown}"
     return (
         HistoryChart(
-            key="steps",
-            title=title,
-            lines=Curves(
-                key="steps", title=title, curves=lines, x_axis="run, oldest first",
-                y_axis="step time (% of the cell's median)", scale=100.0, marked=None if since is None else since + 0.5,
-            ),
+            key="steps", title=f"{len(history.runs)} runs{shown}", curves=lines, x_axis="run, oldest first",
+            y_axis="step time (% of the cell's median)", scale=100.0, marked=None if since is None else since + 0.5,
             change=f"{_named(history, 0)} to {_named(history, len(history.runs) - 1)}; all cells together:"
             f" {change_text(history, history.common)}",
         ),
@@ -138,12 +130,8 @@ def _points(cell: CellHistory) -> tuple[CurvePoint, ...]:
     return tuple(CurvePoint(x=n, y=step / middle) for n, step in enumerate(cell.step_ns, start=1) if step is not None)
 
 
-def chart(data: HistoryChart) -> Spec:
-    return curves_chart(data.lines)
-
-
 def caption(data: HistoryChart) -> str:
-    dashed = f" Dashed line: the change (p below {SIGNIFICANT:g})." if data.lines.marked is not None else ""
+    dashed = f" Dashed line: the change (p below {SIGNIFICANT:g})." if data.marked is not None else ""
     return (
         f"Step time of every cell over the runs of one matrix, {data.change}.{dashed}"
         " Cells that look the same are one line."
@@ -155,5 +143,5 @@ VIEW = View(
     title="Runs over time",
     needs=("history",),
     table=build,
-    figures=Figures(needs=("history",), prepare=prepare, chart=chart, caption=caption),
+    figures=Figures(needs=("history",), prepare=prepare, chart=curves_chart, caption=caption),
 )

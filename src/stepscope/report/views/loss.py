@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.grouping import grouped
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import file_part
 from stepscope.report.vega import MAX_LINES, Spec, known
-from stepscope.report.views._common import Figures, View
+from stepscope.report.views._common import Figures, View, distinct
 from stepscope.report.views._curves import Curve, CurvePoint, Curves, curves_chart
 from stepscope.report.views._runs import facets, names, parts
 from stepscope.results.evidence import CellEvidence
@@ -22,12 +22,9 @@ MAX_POINTS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossChart:
+class LossChart(Curves):
     """difference: largest relative difference to the first line at the same epoch or step; where: at which."""
 
-    key: str
-    title: str
-    lines: Curves
     difference: float
     where: float
 
@@ -46,30 +43,25 @@ def prepare(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ()) -> 
             title = ", ".join(text for text in (f"{about[2]} on {about[1]}", *about[3:]) if text)
             several = f" ({number} of {len(split)})" if len(split) > 1 else ""
             key = file_part("-".join(t for t in (*about[1:], str(number) if several else "") if t))
-            clash = sum(chart.lines.key == key for chart in charts)
             difference, where = _difference([points for _, points, _ in part])
             axis = part[0][2]
             charts.append(
                 LossChart(
-                    key=f"{key}-{clash + 1}" if clash else key,
+                    key=key,
                     title=title + several,
-                    lines=Curves(
-                        key=key,
-                        title=title + several,
-                        curves=tuple(
-                            Curve(name=name, points=points)
-                            for name, (_, points, _) in zip(
-                                names([run for run, _, _ in part], known=ALIKE), part, strict=True
-                            )
-                        ),
-                        x_axis=axis,
-                        y_axis="training loss of a sample",
+                    curves=tuple(
+                        Curve(name=name, points=points)
+                        for name, (_, points, _) in zip(
+                            names([run for run, _, _ in part], known=ALIKE), part, strict=True
+                        )
                     ),
+                    x_axis=axis,
+                    y_axis="training loss of a sample",
                     difference=difference,
                     where=where,
                 )
             )
-    return tuple(charts)
+    return distinct(charts)
 
 
 ALIKE = ("hardware", "dataset", "model", "precision", "accumulation", "batch")
@@ -131,21 +123,21 @@ def _difference(lines: Sequence[tuple[CurvePoint, ...]]) -> tuple[float, float]:
 
 
 def chart(data: LossChart) -> Spec:
-    return curves_chart(data.lines, over=True)
+    return curves_chart(data, over=True)
 
 
 def caption(data: LossChart) -> str:
-    over = data.lines.x_axis
+    over = data.x_axis
     apart = format_percent(data.difference) if data.difference >= 0.0095 else f"{data.difference:.2g}"
-    last = "; ".join(f"{c.name}: {c.points[-1].y:.4g}" for c in data.lines.curves)
-    first = data.lines.curves[0].name
+    last = "; ".join(f"{c.name}: {c.points[-1].y:.4g}" for c in data.curves)
+    first = data.curves[0].name
     compared = (
         f"The lines differ by {apart} at most (relative to {first}, {over} {data.where:g})."
         if data.difference
         else "The lines are the same."
     )
     return (
-        f"Training loss over {over}s of {data.title}, {counted(len(data.lines.curves), 'run')}. {compared} At the end:"
+        f"Training loss over {over}s of {data.title}, {counted(len(data.curves), 'run')}. {compared} At the end:"
         f" {last}. Runs that look the same are one line."
     )
 

@@ -145,11 +145,5 @@ VIEW = View(
     title="Memory by kind",
     needs=("memory",),
     table=build,
-    figures=Figures(
-        needs=("memory",),
-        prepare=prepare,
-        chart=area_chart,
-        caption=caption,
-        stem=lambda data: f"memory_kinds-{data.key}",
-    ),
+    figures=Figures(needs=("memory",), prepare=prepare, chart=area_chart, caption=caption),
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.grouping import grouped
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
@@ -13,7 +13,7 @@ from stepscope.report.names import file_part
 from stepscope.report.table import Column, Raw, Table, Value, duration, figure, tabled, times, whole
 from stepscope.report.vega import COLUMN, FAINT, MAX_LINES, Spec, doubling_axis, layer, number_axis, sig, whole_axis
 from stepscope.report.vega import chart as chart_
-from stepscope.report.views._common import Figures, View
+from stepscope.report.views._common import Figures, View, distinct
 from stepscope.report.views._curves import CURVES_HEIGHT, Curve, CurvePoint, Curves, curve_layers
 from stepscope.report.views._runs import facets, model_on, names, parts, scaled
 from stepscope.report.views._training import efficiency_value, first_epochs, speedup_value
@@ -31,12 +31,9 @@ IDEAL = "ideal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingChart:
+class ScalingChart(Curves):
     """Lines of speed-up (x of the baseline on ``base`` ranks). rule: strong, weak, or None where it is not known."""
 
-    key: str
-    title: str
-    lines: Curves
     base: int
     rule: str | None
 
@@ -69,18 +66,18 @@ def prepare(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple
             of = [where, machine if machines else "", _RULES[rule][0]]
             title = ", ".join(text for text in of if text) + several_charts
             name = [rule or "unknown", dataset, machine if machines else "", str(number) if number > 1 else ""]
-            key = file_part("-".join(text for text in name if text))
-            clash = sum(chart.lines.key == key for chart in charts)
             charts.append(
                 ScalingChart(
-                    key=f"{key}-{clash + 1}" if clash else key,
+                    key=file_part("-".join(text for text in name if text)),
                     title=title,
-                    lines=Curves(key=key, title=title, curves=tuple(part), x_axis="ranks", y_axis="speed-up (x)"),
+                    curves=tuple(part),
+                    x_axis="ranks",
+                    y_axis="speed-up (x)",
                     base=base,
                     rule=rule,
                 )
             )
-    return tuple(charts)
+    return distinct(charts)
 
 
 def _series(pair: tuple[TrainingRun, ScalingRow]) -> tuple[str, ...]:
@@ -103,19 +100,19 @@ def _points(
 
 def chart(data: ScalingChart) -> Spec:
     """Lines of speed-up with the one that nothing beats; over a wide range both axes double at each step."""
-    ranks = sorted({p.x for curve in data.lines.curves for p in curve.points})
-    ends = [p for curve in data.lines.curves for p in curve.points]
+    ranks = sorted({p.x for curve in data.curves for p in curve.points})
+    ends = [p for curve in data.curves for p in curve.points]
     ideal = [{"x": x, "y": sig(x / data.base)} for x in (ranks[0], ranks[-1])]
     top = max(ranks[-1] / data.base, *(p.high or p.y for p in ends)) * 1.05
     if ranks[-1] / ranks[0] >= LOG_FROM:
         low = min(p.y for p in ends)
         doublings = [2.0**n for n in range(-6, 12) if low / 2 < 2.0**n <= 2 * ranks[-1] / data.base]
         x = doubling_axis("x", "ranks", ranks, (ranks[0] / 1.1, ranks[-1] * 1.1))
-        y = doubling_axis("y", data.lines.y_axis, doublings, (min(low, ranks[0] / data.base) / 1.1, top))
+        y = doubling_axis("y", data.y_axis, doublings, (min(low, ranks[0] / data.base) / 1.1, top))
     else:
         x = whole_axis("x", "ranks", ranks)
         x["axis"]["values"] = ranks
-        y = number_axis("y", data.lines.y_axis, low=0.0, top=top)
+        y = number_axis("y", data.y_axis, low=0.0, top=top)
 
     def said(curve: Curve, point: CurvePoint) -> str:
         share = format_percent(point.y * data.base / point.x, digits=0)
@@ -125,18 +122,18 @@ def chart(data: ScalingChart) -> Spec:
     layers = [
         layer("line", ideal, color=FAINT, strokeDash=[5, 2], strokeWidth=0.9),
         layer("text", words, {"text": {"field": "text"}}, color=FAINT, align="right", dx=-8, dy=-1, baseline="bottom"),
-        *curve_layers(data.lines, of=said),
+        *curve_layers(data, of=said),
     ]
     return chart_(data.title, layers, width=COLUMN, height=CURVES_HEIGHT, x=x, y=y)
 
 
 def caption(data: ScalingChart) -> str:
     said = []
-    for curve in data.lines.curves[:5]:
+    for curve in data.curves[:5]:
         last = curve.points[-1]
         share = format_percent(last.y * data.base / last.x, digits=0)
         said.append(f"{curve.name}: {last.y:.2f}x on {counted(int(last.x), 'rank')} (efficiency {share})")
-    whisker = any(p.low is not None for curve in data.lines.curves for p in curve.points)
+    whisker = any(p.low is not None for curve in data.curves for p in curve.points)
     return (
         f"Speed-up over {counted(data.base, 'rank')} on {data.title}. {'; '.join(said)}.{_RULES[data.rule][1]}"
         f" Dashed: as much faster as there are more ranks.{' Whiskers: 95% interval.' if whisker else ''}"

@@ -164,13 +164,10 @@ def caption(data: SpeedupChart) -> str:
     )
 
 
-def stem(data: SpeedupChart) -> str:
-    """``IMDB_speedup_efficiency``."""
-    return f"{data.key}_speedup_efficiency"
-
-
 VIEW = View(
     key="speedup_efficiency",
     title="Speed-up and efficiency",
-    figures=Figures(needs=("runs", "scaling"), prepare=prepare, chart=chart, caption=caption, stem=stem),
+    figures=Figures(
+        needs=("runs", "scaling"), prepare=prepare, chart=chart, caption=caption, stem="KEY_speedup_efficiency"
+    ),
 )

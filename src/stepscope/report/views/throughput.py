@@ -11,7 +11,7 @@ from stepscope.report.vega import COLORS
 from stepscope.report.views._common import Figures, View
 from stepscope.report.views._runs import INTERVAL, by_dataset, failure, names, on_their_machines, rate_unit
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
-from stepscope.results.figures import epoch_time
+from stepscope.results.figures import epoch_time, per_second
 
 
 def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Stacks, ...]:
@@ -58,28 +58,13 @@ def _rate(run: TrainingRun, drop_epochs: int) -> Measured | None:
     """samples/s as measured, else from whole epochs of known size."""
     if run.status != "ok" or run.samples_per_s is not None:
         return run.samples_per_s if run.status == "ok" else None
-    passes = _passes(run, drop_epochs)
-    if passes is None or run.dataset_size is None:
-        return None
-    return Measured(
-        value=passes.value * run.dataset_size,
-        low=None if passes.low is None else passes.low * run.dataset_size,
-        high=None if passes.high is None else passes.high * run.dataset_size,
-        n=passes.n,
-    )
+    return None if run.dataset_size is None else _passes(run, drop_epochs, run.dataset_size)
 
 
-def _passes(run: TrainingRun, drop_epochs: int) -> Measured | None:
-    """Epochs per second."""
+def _passes(run: TrainingRun, drop_epochs: int, samples: int = 1) -> Measured | None:
+    """Epochs per second, or their samples."""
     time = epoch_time(run, drop_epochs) if run.status == "ok" else None
-    if time is None or time.value <= 0:
-        return None
-    return Measured(
-        value=1e9 / time.value,
-        low=None if not time.high else 1e9 / time.high,
-        high=None if not time.low else 1e9 / time.low,
-        n=time.n,
-    )
+    return None if time is None or time.value <= 0 else per_second(time, samples)
 
 
 def caption(data: Stacks) -> str:
@@ -97,15 +82,15 @@ def caption(data: Stacks) -> str:
     return text + failed_text(data.rows)
 
 
-def stem(data: Stacks) -> str:
-    """``IMDB_throughput``."""
-    return f"{data.key}_throughput"
-
-
 VIEW = View(
     key="throughput",
     title="Throughput",
     figures=Figures(
-        needs=("runs",), wants=("drop_epochs",), prepare=prepare, chart=stacks_chart, caption=caption, stem=stem
+        needs=("runs",),
+        wants=("drop_epochs",),
+        prepare=prepare,
+        chart=stacks_chart,
+        caption=caption,
+        stem="KEY_throughput",
     ),
 )

@@ -12,7 +12,7 @@ from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.names import clean, file_part
 from stepscope.report.table import Column, Table, Value, percent, tabled
 from stepscope.report.vega import color
-from stepscope.report.views._common import Figures, View
+from stepscope.report.views._common import Figures, View, distinct
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, stacks_chart
 from stepscope.report.views._trace import many_note, parts_columns, rank_column, standing_out
 from stepscope.results.mfu import CONVENTION
@@ -35,7 +35,6 @@ def prepare(traces: Sequence[TraceEvidence]) -> tuple[Stacks, ...]:
     from stepscope.traces.waiting import exposed_waiting
 
     charts: list[Stacks] = []
-    keys: list[str] = []
     for trace in traces:
         waiting = exposed_waiting(trace.summary.collectives)
         rows = [row for each in trace.summary.ranks if (row := _row(each, waiting.get(each.facts.rank, 0))) is not None]
@@ -44,12 +43,9 @@ def prepare(traces: Sequence[TraceEvidence]) -> tuple[Stacks, ...]:
         kept = sorted(rows, key=lambda row: row.parts[0])[:MAX_ROWS] if len(rows) > MAX_ROWS else rows
         left_out = f" ({len(kept)} of {len(rows)} ranks)" if len(kept) < len(rows) else ""
         name = clean(trace.name, 80)
-        key = file_part(name)
-        keys.append(key)
-        again = keys.count(key)
         charts.append(
             Stacks(
-                key=f"{key}-{again}" if again > 1 else key,
+                key=file_part(name),
                 title=name + left_out,
                 kinds=tuple("exposed transfer" if waiting and kind == COMMUNICATION else kind for kind, _ in KINDS),
                 colors=tuple(color for _, color in KINDS),
@@ -59,7 +55,7 @@ def prepare(traces: Sequence[TraceEvidence]) -> tuple[Stacks, ...]:
                 whole=1.0,
             )
         )
-    return tuple(charts)
+    return distinct(charts)
 
 
 def _row(each: RankPass, waiting_ns: int) -> StackRow | None:
