@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from stepscope.cli.console import OutputError, ReaderGone, err, log
+from stepscope.cli.console import OutputError, ReaderGone, err
 from stepscope.core.units import format_duration, format_size
 from stepscope.core.words import counted
 from stepscope.matrix.cell_kind import RunRequest
@@ -165,7 +165,7 @@ class LineProgress(Progress):
     def _say(self, text: str) -> None:
         self._spoke = time.monotonic()
         elapsed = format_duration((self._spoke - self._started) * 1e9)
-        log(f"{elapsed:>9}  {text}", "")
+        err().print(f"{elapsed:>9}  {text}", markup=False, soft_wrap=True)
 
 
 class LiveProgress(Progress):

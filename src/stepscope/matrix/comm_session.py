@@ -16,7 +16,7 @@ from stepscope.matrix.machine import Backend, Device, choose_device, machine_of
 from stepscope.matrix.networks import slowest_bits_per_s
 from stepscope.records.comm import CommRow, CommSpec
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.results.comm_links import Link, link_of
+from stepscope.results.comm_links import link_peak
 from stepscope.results.comm_rows import build_comm_rows, read_comm_cells, write_comm_rows
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_if_there
@@ -77,12 +77,12 @@ def derive_comm_rows(layout: RunLayout) -> tuple[CommRow, ...]:
     cells = read_comm_cells(layout)
     environment = read_if_there(layout.environment, EnvironmentRecord)
 
-    def link(cell: CommSpec, hosts: int) -> Link | None:
+    def peak(cell: CommSpec, hosts: int) -> float | None:
         if environment is None:
             return None
         rate = slowest_bits_per_s(cell.network)
-        return link_of(environment, device=cell.device, hosts=hosts, network_bits_per_s=rate)
+        return link_peak(environment, device=cell.device, hosts=hosts, network_bits_per_s=rate)
 
-    rows = build_comm_rows(layout, cells, link_of=link)
+    rows = build_comm_rows(layout, cells, peak_of=peak)
     write_comm_rows(layout, rows)
     return rows

@@ -32,30 +32,6 @@ def write_summary(
     """Write ``report/summary.md`` of a run folder; ``run`` None: read from it, where it is there."""
     run = run or read_if_there(layout.run, RunRecord)
     environment = read_if_there(layout.environment, EnvironmentRecord)
-    statuses = {row.run_id: _status(layout, row) for row in rows}
-    text = summary_markdown(
-        layout,
-        rows,
-        run=run,
-        environment=environment,
-        statuses=statuses,
-        ranks=_first_summaries(layout, rows),
-        findings=findings,
-    )
-    write_bytes(layout.summary_md, text.encode())
-
-
-def summary_markdown(
-    layout: RunLayout,
-    rows: Sequence[TrainingRun],
-    *,
-    run: RunRecord | None,
-    environment: EnvironmentRecord | None,
-    statuses: dict[str, CellStatus | None],
-    ranks: Sequence[RankSummary],
-    findings: Sequence[Finding] = (),
-) -> str:
-    """The text of ``report/summary.md``; file links are relative to the ``report`` folder."""
     parts = [f"# Results: {run.name if run else layout.root.name}", ""]
     if run is not None and run.argv:
         parts += [
@@ -66,10 +42,11 @@ def summary_markdown(
             "```",
             "",
         ]
-    parts += [_environment_text(environment, rows, ranks), ""]
+    machine = environment_lines(environment, rows, _first_summaries(layout, rows))
+    parts += ["## Machine", "", *(f"- {line}" for line in machine), ""]
     if findings:
         parts += ["## Findings", "", *(f"- {headline(finding)}" for finding in findings), ""]
-    parts += ["## Table", "", markdown.render(of_cells(rows)), *_failed(layout, rows, statuses)]
+    parts += ["## Table", "", markdown.render(of_cells(rows)), *_failed(layout, rows)]
     parts += [
         "## Files",
         "",
@@ -78,7 +55,7 @@ def summary_markdown(
         "- [environment.json](../environment.json), [run.json](../run.json): the machine, and the matrix as resolved.",
         "",
     ]
-    return "\n".join(parts)
+    write_bytes(layout.summary_md, "\n".join(parts).encode())  # links in it are relative to its folder
 
 
 def environment_lines(
@@ -121,12 +98,6 @@ def _gpu_line(environment: EnvironmentRecord) -> str:
     return f"no GPU ({reason})" if reason else "no GPU"
 
 
-def _environment_text(
-    environment: EnvironmentRecord | None, rows: Sequence[TrainingRun], ranks: Sequence[RankSummary]
-) -> str:
-    return "\n".join(["## Machine", "", *(f"- {line}" for line in environment_lines(environment, rows, ranks))])
-
-
 def _status(layout: RunLayout, row: TrainingRun) -> CellStatus | None:
     """The cell's status; None where there is none or it is damaged (the row says so already)."""
     try:
@@ -141,7 +112,7 @@ def _first_summaries(layout: RunLayout, rows: Sequence[TrainingRun]) -> list[Ran
     return [summary for summary in found if summary is not None]
 
 
-def _failed(layout: RunLayout, rows: Sequence[TrainingRun], statuses: dict[str, CellStatus | None]) -> list[str]:
+def _failed(layout: RunLayout, rows: Sequence[TrainingRun]) -> list[str]:
     failed = [row for row in rows if row.status != "ok"]
     if not failed:
         return []
@@ -149,11 +120,12 @@ def _failed(layout: RunLayout, rows: Sequence[TrainingRun], statuses: dict[str, 
     lines = ["## Cells without a result", ""]
     for row in failed:
         lines.append(f"- {labels[row.run_id].text} (`{row.run_id}`): {failure_label(row)}")
-        lines += _where_to_look(layout, row, statuses.get(row.run_id))
+        lines += _where_to_look(layout, row)
     return [*lines, ""]
 
 
-def _where_to_look(layout: RunLayout, row: TrainingRun, status: CellStatus | None) -> list[str]:
+def _where_to_look(layout: RunLayout, row: TrainingRun) -> list[str]:
+    status = _status(layout, row)
     if status is None:
         return []
     paths = [layout.cell(row.run_id).status]

@@ -154,18 +154,18 @@ _SIZES = (
 )
 
 
+def _axis(field: str, title: str, scale: Spec, axis: Spec) -> Spec:
+    """An axis of numbers, written plainly."""
+    labelled = {"labelExpr": PLAIN, **axis}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": labelled}
+
+
 def number_axis(field: str, title: str, *, low: float | None = None, top: float | None = None, **axis: Any) -> Spec:
     """A linear axis with plain numbers. low: where it begins; None: near the data. top: where it ends; None: after them."""
     scale: Spec = {"nice": False} if top is not None else {"nice": True}
     scale["zero"] = low == 0.0
     domain = {name: sig(end) for name, end in (("domainMin", low), ("domainMax", top)) if end is not None}
-    return {
-        "field": field,
-        "type": "quantitative",
-        "title": title,
-        "scale": {**scale, **domain},
-        "axis": {"tickCount": 5, "labelExpr": PLAIN, **axis},
-    }
+    return _axis(field, title, {**scale, **domain}, {"tickCount": 5, **axis})
 
 
 def whole_axis(field: str, title: str, values: Iterable[float]) -> Spec:
@@ -176,13 +176,8 @@ def whole_axis(field: str, title: str, values: Iterable[float]) -> Spec:
     first = -(-low // step) * step
     ticks = [first + n * step for n in range(int((high - first) // step) + 1)] or [low]
     room = 0.5 if low == high else (high - low) * 0.03
-    return {
-        "field": field,
-        "type": "quantitative",
-        "title": title,
-        "scale": {"domain": [sig(low - room), sig(high + room)], "nice": False, "zero": False},
-        "axis": {"values": ticks, "grid": True, "labelExpr": PLAIN},
-    }
+    scale = {"domain": [sig(low - room), sig(high + room)], "nice": False, "zero": False}
+    return _axis(field, title, scale, {"values": ticks, "grid": True})
 
 
 def log_axis(field: str, title: str, values: Iterable[float], **axis: Any) -> Spec:
@@ -193,24 +188,15 @@ def log_axis(field: str, title: str, values: Iterable[float], **axis: Any) -> Sp
     low, high = low / 1.15, high * 1.15
     subs = (1,) if high / low > 50 else (1, 2, 5)
     ticks = [s * 10.0**p for p in range(-12, 19) for s in subs if low <= s * 10.0**p <= high]
-    return {
-        "field": field,
-        "type": "quantitative",
-        "title": title,
-        "scale": {"type": "log", "domain": [sig(low), sig(high)], "nice": False},
-        "axis": {"values": [sig(tick) for tick in ticks[:: max(1, -(-len(ticks) // 7))]], "labelExpr": PLAIN, **axis},
-    }
+    shown = [sig(tick) for tick in ticks[:: max(1, -(-len(ticks) // 7))]]
+    scale = {"type": "log", "domain": [sig(low), sig(high)], "nice": False}
+    return _axis(field, title, scale, {"values": shown, **axis})
 
 
 def doubling_axis(field: str, title: str, ticks: Sequence[float], domain: tuple[float, float], **axis: Any) -> Spec:
     """An axis on which each doubling is as far as the next."""
-    return {
-        "field": field,
-        "type": "quantitative",
-        "title": title,
-        "scale": {"type": "log", "base": 2, "domain": [sig(end) for end in domain], "nice": False},
-        "axis": {"values": list(ticks), "labelExpr": PLAIN, **axis},
-    }
+    scale = {"type": "log", "base": 2, "domain": [sig(end) for end in domain], "nice": False}
+    return _axis(field, title, scale, {"values": list(ticks), **axis})
 
 
 def size_axis(field: str, sizes: Iterable[int]) -> Spec:

@@ -19,13 +19,12 @@ from stepscope.records import codec
 from stepscope.records.cell_result import RankCommSamples
 from stepscope.records.comm import CommRow, CommSample, CommSpec, CommSummary
 from stepscope.records.run import CellStatus
-from stepscope.results.comm_links import Link
 from stepscope.stats.describe import summary
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes, read_comm_samples, read_if_there, read_record, read_run
 from stepscope.store.writer import write_bytes
 
-LinkOf = Callable[[CommSpec, int], Link | None]
+PeakOf = Callable[[CommSpec, int], float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +51,13 @@ def build_comm_rows(
     layout: RunLayout,
     cells: Iterable[CommSpec],
     *,
-    link_of: LinkOf = lambda cell, hosts: None,  # noqa: ARG005
+    peak_of: PeakOf = lambda cell, hosts: None,  # noqa: ARG005
 ) -> tuple[CommRow, ...]:
     """One row per size of every cell, in order; a cell without any size has one row, with its status.
 
-    link_of(cell, hosts): what busbw is compared with; None: not known.
+    peak_of(cell, hosts): what busbw is compared with, bytes/s; None: not known.
     """
-    return tuple(row for cell in cells for row in _cell_rows(layout, cell, link_of))
+    return tuple(row for cell in cells for row in _cell_rows(layout, cell, peak_of))
 
 
 def write_comm_rows(layout: RunLayout, rows: Sequence[CommRow]) -> None:
@@ -79,7 +78,7 @@ def comm_document(run: str, rows: Sequence[CommRow]) -> dict[str, Any]:
     return {**codec.headed("comm/1"), "run": run, "rows": [codec.to_builtins(row) for row in rows]}
 
 
-def _cell_rows(layout: RunLayout, cell: CommSpec, link_of: LinkOf) -> list[CommRow]:
+def _cell_rows(layout: RunLayout, cell: CommSpec, peak_of: PeakOf) -> list[CommRow]:
     files = layout.cell(cell.cell_id)
     status = read_if_there(files.status, CellStatus)
     found = (read_comm_samples(files.samples(rank)) for rank in range(cell.world_size))
@@ -88,9 +87,9 @@ def _cell_rows(layout: RunLayout, cell: CommSpec, link_of: LinkOf) -> list[CommR
         summaries=tuple(read_record(p, CommSummary) for p in sorted(files.root.glob("rank-*.json"))),
     )
     base = _empty_row(cell, status, ranks)
-    link = link_of(cell, base.hosts or 1)
+    peak = peak_of(cell, base.hosts or 1)
     groups = _by_size(ranks.samples)
-    finished = [(row, group) for group in groups if (row := _size_row(base, cell, group, link)) is not None]
+    finished = [(row, group) for group in groups if (row := _size_row(base, cell, group, peak)) is not None]
     rows = [row for row, _ in finished]
     if cell.kind == "overlap":
         rows = _overlap_rows(rows, [group for _, group in finished])
@@ -145,7 +144,7 @@ def _by_size(ranks: Sequence[RankCommSamples]) -> list[list[tuple[int, CommSampl
     return list(grouped(samples, lambda s: (s[1].asked_bytes, s[1].peer, s[1].bidirectional, s[1].label)).values())
 
 
-def _size_row(base: CommRow, cell: CommSpec, group: list[tuple[int, CommSample]], link: Link | None) -> CommRow | None:
+def _size_row(base: CommRow, cell: CommSpec, group: list[tuple[int, CommSample]], peak: float | None) -> CommRow | None:
     """None when a rank has not finished this size."""
     first = group[0][1]
     took_part = first.peer if first.peer is not None else range(cell.world_size)
@@ -177,7 +176,7 @@ def _size_row(base: CommRow, cell: CommSpec, group: list[tuple[int, CommSample]]
     if times is None:
         return row
     row = _timed(row, times, warmup=len(first.warmup_ns), stop_reason=first.stop_reason)
-    return _with_bandwidth(_with_spread(row, took_part, samples), cell, link)
+    return _with_bandwidth(_with_spread(row, took_part, samples), cell, peak)
 
 
 def _with_spread(row: CommRow, ranks: Sequence[int], samples: Sequence[CommSample]) -> CommRow:
@@ -215,7 +214,7 @@ def _timed(row: CommRow, times: NDArray[np.float64], *, warmup: int, stop_reason
     )
 
 
-def _with_bandwidth(row: CommRow, cell: CommSpec, link: Link | None) -> CommRow:
+def _with_bandwidth(row: CommRow, cell: CommSpec, peak: float | None) -> CommRow:
     """algbw and busbw (METRICS, Collectives): rates derived last, from the median."""
     collective = COLLECTIVES.load(cell.op)
     if not collective.has_payload or not row.size_bytes or not row.time_ns_median:
@@ -223,7 +222,6 @@ def _with_bandwidth(row: CommRow, cell: CommSpec, link: Link | None) -> CommRow:
     algbw = row.size_bytes * cell.in_flight / row.time_ns_median * 1e9
     world = 2 if row.peer is not None else cell.world_size
     busbw = algbw * collective.bus_factor(world)
-    peak = None if link is None else link.bytes_per_s
     return replace(
         row,
         algbw_bytes_per_s=algbw,

@@ -260,31 +260,10 @@ def _of_run(run: TrainingRun, base: TrainingRun, row: ScalingRow, drop_epochs: i
     unit, times = _run_times(run, base, drop_epochs)
     if times is None:
         return None
-    mine, theirs = _run_parts(run, unit), _run_parts(base, unit)
-    known = set(mine) & set(theirs)
-    reading = _reading(
-        row.scaling, row.speedup, row.low, row.high, row.world_size / row.baseline_world_size,
-        times[1].value, times[0].value, _only(theirs, known, times[0].value), _only(mine, known, times[1].value),
-    )  # fmt: skip
-    return ScalingBudget(
-        base=_named(base, run),
-        run=_named(run, base),
-        run_ids=(run.run_id, base.run_id),
-        base_world_size=row.baseline_world_size,
-        world_size=row.world_size,
-        unit=unit,
-        basis=row.basis,
-        base_time=times[0],
-        time=times[1],
-        decided_by=_batches(run, base, row.scaling),
-        readings=(reading,),
-        no_interval=None if row.low is not None else _why_no_interval(unit, [each.n for each in times]),
-        no_parts=None
-        if known
-        else f"the files record only the time of an {unit}, not its parts"
-        if unit == "epoch"
-        else "the files record only the time of a step, not its parts",
-    )
+    ranks = (row.baseline_world_size, row.world_size)
+    readings = [(row.scaling, row.speedup, row.low, row.high)]
+    decided_by = _batches(run, base, row.scaling)
+    return _budget(run, base, unit, times, ranks, readings, basis=row.basis, decided_by=decided_by)
 
 
 def _undecided(run: TrainingRun, by_id: Mapping[str, TrainingRun]) -> ScalingBudget | None:
@@ -294,36 +273,50 @@ def _undecided(run: TrainingRun, by_id: Mapping[str, TrainingRun]) -> ScalingBud
         return None
     if not run.world_size or not base.world_size or base.world_size >= run.world_size:
         return None
-    ratio = run.world_size / base.world_size
-    speedup = base.step_ns.value / run.step_ns.value
-    mine, theirs = _run_parts(run, "step"), _run_parts(base, "step")
+    ranks, times = (base.world_size, run.world_size), (base.step_ns, run.step_ns)
+    strong = base.step_ns.value / run.step_ns.value
+    weak = strong * (run.world_size / base.world_size)
+    readings: list[_Known] = [("strong", strong, None, None), ("weak", weak, None, None)]
+    return _budget(run, base, "step", times, ranks, readings, basis="step time", decided_by=None)
+
+
+_Known = tuple[Scaling | None, float, float | None, float | None]
+"""Scaling, speed-up and the ends of its interval."""
+
+
+def _budget(
+    run: TrainingRun,
+    base: TrainingRun,
+    unit: str,
+    times: tuple[Measured, Measured],
+    ranks: tuple[int, int],
+    readings: Sequence[_Known],
+    *,
+    basis: str,
+    decided_by: str | None,
+) -> ScalingBudget:
+    """Of two runs. unit: what the times are of. times, ranks: the baseline's and the run's."""
+    mine, theirs = _run_parts(run, unit), _run_parts(base, unit)
     known = set(mine) & set(theirs)
-    readings = tuple(
-        _reading(
-            kind, speedup * work, None, None, ratio, run.step_ns.value, base.step_ns.value,
-            _only(theirs, known, base.step_ns.value), _only(mine, known, run.step_ns.value),
-        )
-        for kind, work in _both(ratio)
-    )  # fmt: skip
+    theirs, mine = _only(theirs, known, times[0].value), _only(mine, known, times[1].value)
+    a_unit = "an epoch" if unit == "epoch" else "a step"
     return ScalingBudget(
         base=_named(base, run),
         run=_named(run, base),
         run_ids=(run.run_id, base.run_id),
-        base_world_size=base.world_size,
-        world_size=run.world_size,
-        unit="step",
-        basis="step time",
-        base_time=base.step_ns,
-        time=run.step_ns,
-        decided_by=None,
-        readings=readings,
-        no_interval=_why_no_interval("step", [run.step_ns.n, base.step_ns.n]),
-        no_parts=None if known else "the files record only the time of a step, not its parts",
+        base_world_size=ranks[0],
+        world_size=ranks[1],
+        unit=unit,
+        basis=basis,
+        base_time=times[0],
+        time=times[1],
+        decided_by=decided_by,
+        readings=tuple(
+            _reading(*each, ranks[1] / ranks[0], times[1].value, times[0].value, theirs, mine) for each in readings
+        ),
+        no_interval=None if readings[0][2] is not None else _why_no_interval(unit, [each.n for each in times]),
+        no_parts=None if known else f"the files record only the time of {a_unit}, not its parts",
     )
-
-
-def _both(ratio: float) -> Iterable[tuple[Scaling, float]]:
-    return (("strong", 1.0), ("weak", ratio))
 
 
 def _named(run: TrainingRun, other: TrainingRun) -> str:

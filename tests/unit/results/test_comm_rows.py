@@ -12,7 +12,6 @@ from stepscope.matrix.comm_cells import COMM
 from stepscope.records import codec
 from stepscope.records.comm import CommHeader, CommSample, CommSpec, CommSummary
 from stepscope.records.run import CellStatus, RunRecord
-from stepscope.results.comm_links import Link
 from stepscope.results.comm_rows import build_comm_rows, read_comm_rows, write_comm_rows
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_bytes, write_record
@@ -66,7 +65,7 @@ def test_a_call_takes_as_long_as_its_slowest_rank_and_the_median_comes_after(tmp
 def test_rates_come_from_the_median_and_the_bus_factor(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path)
     _leave(layout, SPEC, {rank: [_sample(1000, (1000,) * 7)] for rank in range(4)})
-    (row,) = build_comm_rows(layout, (SPEC,), link_of=lambda *_: Link(bytes_per_s=3e9, name="test"))
+    (row,) = build_comm_rows(layout, (SPEC,), peak_of=lambda *_: 3e9)
     assert row.algbw_bytes_per_s == pytest.approx(1e9)
     assert row.busbw_bytes_per_s == pytest.approx(1.5e9)  # 2 (4 - 1) / 4
     assert row.link_fraction == pytest.approx(0.5)

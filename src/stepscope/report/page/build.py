@@ -43,30 +43,9 @@ _FIRST = (
 """Views whose charts come first, in this order."""
 
 
-def write_page(
-    path: Path,
-    *,
-    title: str,
-    evidence: Evidence,
-    diagnosis: Diagnosis,
-    made_by: tuple[str, ...] = (),
-    drop_epochs: int = 1,
-    drawing: Drawing | None = None,
-    merged: Mapping[str, Path] | None = None,
-) -> Path:
-    """Write the page to ``path``, which is returned. made_by: the command line. drop_epochs: as in ``evidence.scaling``.
-    drawing: its charts, where they are being drawn already. merged: files beside the page, as of ``merged_files``.
-    """
-    text = page_text(
-        title=title,
-        evidence=evidence,
-        diagnosis=diagnosis,
-        made_by=made_by,
-        drop_epochs=drop_epochs,
-        drawing=drawing,
-        merged=merged,
-    )
-    write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
+def write_page(path: Path, **page: Any) -> Path:
+    """Write the page, as of :func:`page_text`, to ``path``, which is returned."""
+    write_bytes(path, page_text(**page).encode("utf-8", errors="backslashreplace"))
     return path
 
 
@@ -80,7 +59,11 @@ def page_text(
     drawing: Drawing | None = None,
     merged: Mapping[str, Path] | None = None,
 ) -> str:
-    """The whole page. Every string from outside is escaped; scripts and style are allowed by their hashes alone."""
+    """The whole page. Every string from outside is escaped; scripts and style are allowed by their hashes alone.
+
+    made_by: the command line. drop_epochs: as in ``evidence.scaling``. drawing: its charts, where they are being drawn
+    already. merged: files beside the page, as of ``merged_files``.
+    """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     styles, scripts = _sources(_STYLES), _sources(_SCRIPTS)

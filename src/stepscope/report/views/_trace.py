@@ -43,8 +43,14 @@ def who(ranks: Collection[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
 
 
-def gaps(summary: TraceSummary, section: str, has: Callable[[RankPass], bool], *, otherwise: str) -> tuple[str, ...]:
-    """One line for each reason why ranks have nothing to show in a section; ``otherwise`` where none is recorded."""
+def gaps(
+    summary: TraceSummary, section: str, has: Callable[[RankPass], bool] | None = None, *, otherwise: str
+) -> tuple[str, ...]:
+    """One line for each reason why ranks have nothing to show in a section; ``otherwise`` where none is recorded.
+
+    has: whether a rank has something; None: by the field of the section's name.
+    """
+    has = has or (lambda each: getattr(each, section) not in (None, ()))
     ranks_by_reason: dict[str, list[int]] = defaultdict(list)
     for each in summary.ranks:
         if not has(each):

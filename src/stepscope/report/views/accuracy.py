@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
-from stepscope.report.vega import Spec
 from stepscope.report.views._common import Figures, View
 from stepscope.report.views._curves import Curves, curves_chart, epoch_curves
 
@@ -15,10 +15,6 @@ from stepscope.report.views._curves import Curves, curves_chart, epoch_curves
 def prepare(runs: Sequence[TrainingRun]) -> tuple[Curves, ...]:
     """Share of right answers over epochs, of runs that validated at least two."""
     return epoch_curves(runs, lambda e: e.validation_accuracy, y_axis=lambda _: ("validation accuracy (%)", 100.0))
-
-
-def chart(data: Curves) -> Spec:
-    return curves_chart(data, over=True)
 
 
 def caption(data: Curves) -> str:
@@ -35,5 +31,7 @@ def caption(data: Curves) -> str:
 VIEW = View(
     key="accuracy",
     title="Validation accuracy",
-    figures=Figures(needs=("runs",), prepare=prepare, chart=chart, caption=caption, stem="KEY_accuracy"),
+    figures=Figures(
+        needs=("runs",), prepare=prepare, chart=partial(curves_chart, over=True), caption=caption, stem="KEY_accuracy"
+    ),
 )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from stepscope.core.units import format_duration
 from stepscope.records.training import TrainingRun
-from stepscope.report.vega import Spec
 from stepscope.report.views._common import Figures, View
 from stepscope.report.views._curves import Curves, curves_chart, epoch_curves
 from stepscope.report.views._runs import time_unit
@@ -34,10 +34,6 @@ def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Curves, 
     )
 
 
-def chart(data: Curves) -> Spec:
-    return curves_chart(data, zero=True)
-
-
 def caption(data: Curves) -> str:
     medians = "; ".join(f"{c.name}: {format_duration(c.typical)}" for c in data.curves if c.typical is not None)
     grey = f" Grey: {first_epochs(data.dropped)}, left out (--drop-epochs {data.dropped})." if data.dropped else ""
@@ -51,7 +47,7 @@ VIEW = View(
         needs=("runs",),
         wants=("drop_epochs",),
         prepare=prepare,
-        chart=chart,
+        chart=partial(curves_chart, zero=True),
         caption=caption,
         stem="KEY_epoch_time_detailed",
     ),

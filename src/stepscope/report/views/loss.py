@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.grouping import grouped
@@ -10,7 +11,7 @@ from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import file_part
-from stepscope.report.vega import MAX_LINES, Spec, known
+from stepscope.report.vega import MAX_LINES, known
 from stepscope.report.views._common import Figures, View, distinct
 from stepscope.report.views._curves import Curve, CurvePoint, Curves, curves_chart
 from stepscope.report.views._runs import facets, names, parts
@@ -122,10 +123,6 @@ def _difference(lines: Sequence[tuple[CurvePoint, ...]]) -> tuple[float, float]:
     return max(found, default=(0.0, 0.0))
 
 
-def chart(data: LossChart) -> Spec:
-    return curves_chart(data, over=True)
-
-
 def caption(data: LossChart) -> str:
     over = data.x_axis
     apart = format_percent(data.difference) if data.difference >= 0.0095 else f"{data.difference:.2g}"
@@ -145,5 +142,7 @@ def caption(data: LossChart) -> str:
 VIEW = View(
     key="loss",
     title="Training loss",
-    figures=Figures(needs=("runs",), wants=("cells",), prepare=prepare, chart=chart, caption=caption),
+    figures=Figures(
+        needs=("runs",), wants=("cells",), prepare=prepare, chart=partial(curves_chart, over=True), caption=caption
+    ),
 )

@@ -48,12 +48,7 @@ def build(summary: TraceSummary) -> Table:
             ),
             *over_ranks_note(ranks),
         ),
-        notes=gaps(
-            summary,
-            "annotations",
-            lambda p: bool(p.annotations),
-            otherwise="no user annotations: torch.profiler.record_function and profiler.step() write them",
-        ),
+        notes=gaps(summary, "annotations", otherwise="no user annotations: torch.profiler.record_function and profiler.step() write them"),
     )  # fmt: skip
 
 

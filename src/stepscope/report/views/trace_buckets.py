@@ -66,7 +66,7 @@ def build(summary: TraceSummary) -> Table:
         ),
         (each for _, each in sorted(found.items(), key=lambda item: (item[0][0], -(item[0][2] or 0)))),
         footnotes=_footnotes(len(ranks), len(steps), wrappers),
-        notes=(*gaps(summary, "buckets", lambda p: bool(p.buckets), otherwise=NONE), *_notes(rows)),
+        notes=(*gaps(summary, "buckets", otherwise=NONE), *_notes(rows)),
     )
 
 

@@ -56,7 +56,7 @@ def build(summary: TraceSummary) -> Table:
             "in all steps",
         ),
         notes=(
-            *gaps(summary, "conformance", lambda p: p.conformance is not None, otherwise=NO_PLAN),
+            *gaps(summary, "conformance", otherwise=NO_PLAN),
             *told[:MANY_DIFFERENCES],
             *((f"{more} more differences",) if more > 0 else ()),
         ),

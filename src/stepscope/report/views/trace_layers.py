@@ -46,7 +46,7 @@ def build(summary: TraceSummary) -> Table:
         ),
         by_layer.values(),
         footnotes=_footnotes(divided, [c for mine in by_layer.values() for c in mine], window) if divided else (),
-        notes=gaps(summary, "layers", lambda p: p.layers is not None, otherwise=NONE),
+        notes=gaps(summary, "layers", otherwise=NONE),
     )
 
 

@@ -55,10 +55,7 @@ def build(summary: TraceSummary) -> Table:
         items,
         footnotes=_footnotes(devices),
         notes=gaps(
-            summary,
-            "memory",
-            lambda p: bool(p.memory),
-            otherwise="the trace records no memory events (profile_memory=True records them)",
+            summary, "memory", otherwise="the trace records no memory events (profile_memory=True records them)"
         ),
     )
 

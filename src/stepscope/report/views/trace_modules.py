@@ -41,7 +41,6 @@ def build(summary: TraceSummary) -> Table:
         notes=gaps(
             summary,
             "modules",
-            lambda p: bool(p.modules),
             otherwise="no ranges of modules: `stepscope profile --modules` or with_stack=True record them",
         ),
     )

@@ -47,9 +47,7 @@ _TITLES = {
 def build(summary: TraceSummary) -> Table:
     """One rank: its parts, each with what took most of it. Several: one row each, after the path across them."""
     passes = [p for p in summary.ranks if p.path is not None]
-    notes = gaps(
-        summary, "path", lambda p: p.path is not None, otherwise="the path could not be followed in this trace"
-    )
+    notes = gaps(summary, "path", otherwise="the path could not be followed in this trace")
     if summary.path_unavailable is not None:
         notes = (*notes, f"no path across ranks: {summary.path_unavailable}")
     if len(passes) == 1 and (summary.path is None or len(summary.ranks) == 1):

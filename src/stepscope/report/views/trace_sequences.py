@@ -51,12 +51,7 @@ def build(summary: TraceSummary) -> Table:
             "takes most time",
             *over_ranks_note(ranks),
         ),
-        notes=gaps(
-            summary,
-            "sequences",
-            lambda p: bool(p.sequences),
-            otherwise="no sequence of compute kernels repeats at least three times",
-        ),
+        notes=gaps(summary, "sequences", otherwise="no sequence of compute kernels repeats at least three times"),
     )
 
 

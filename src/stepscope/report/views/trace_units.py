@@ -58,7 +58,7 @@ def build(summary: TraceSummary) -> Table:
         )
         if sharded
         else (),
-        notes=gaps(summary, "units", lambda p: p.units is not None, otherwise=NONE),
+        notes=gaps(summary, "units", otherwise=NONE),
     )
 
 
