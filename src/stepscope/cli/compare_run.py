@@ -11,7 +11,7 @@ from stepscope.cli.blocks import show_table
 from stepscope.cli.command import require_only
 from stepscope.cli.console import err, log, out, print_document, say
 from stepscope.cli.findings import say_not_checked
-from stepscope.core.errors import CheckFailed, DataError, ExitCode, UsageError
+from stepscope.core.errors import DataError, ExitCode, UsageError
 from stepscope.core.places import telling_names
 from stepscope.core.suggest import unknown
 from stepscope.core.words import counted
@@ -20,7 +20,6 @@ from stepscope.stats.compare import MIN_REPLICATES
 if TYPE_CHECKING:
     from stepscope.cli.commands.compare import Compare
     from stepscope.records.comparison import Comparison, Difference
-    from stepscope.report.compare_document import Failed
     from stepscope.results.comparing import Side
     from stepscope.results.differences import Conditions
 
@@ -35,13 +34,14 @@ RUN_OBEYED = frozenset({
 def run(options: Compare) -> int:
     """Compare and show; the exit code. Raises StepscopeError."""
     from stepscope.cli.evidence import scaling_of
-    from stepscope.report.compare_document import document, failed_conditions, parse_conditions, unchecked
+    from stepscope.report.compare_document import changes, document, unchecked
+    from stepscope.report.conditions import parse_changes, refuse_changed
     from stepscope.results.comparing import METRIC_KEYS, compare
 
     if len(options.paths) < 2:
         raise UsageError("compare needs two runs", fix="stepscope compare A B")
     require_only(options, *(("--run", RUN_OBEYED) if options.run else ("compare without --run", READ_OBEYED)))
-    conditions = parse_conditions(options.fail_if)
+    conditions = parse_changes(options.fail_if, METRIC_KEYS)
     wanted = _wanted(options.metric, METRIC_KEYS)
     sides, measured = _measured(options) if options.run else (_read(options), ExitCode.OK)
     comparison = compare(sides, drop_epochs=options.drop_epochs, scaling=scaling_of(options.scaling))
@@ -60,16 +60,8 @@ def run(options: Compare) -> int:
         )
     for condition in unchecked(conditions, comparison):
         say_not_checked(condition, f"nothing compared here has {condition.key}")
-    refuse_failed(failed_conditions(conditions, comparison))
+    refuse_changed(conditions, changes(comparison))
     return measured
-
-
-def refuse_failed(failed: Sequence[Failed]) -> None:
-    """Raises CheckFailed with the conditions that hold, and the first three figures that they hold for."""
-    if failed:
-        more = f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
-        why = "; ".join(map(str, failed[:3])) + more
-        raise CheckFailed("failed: " + "; ".join(dict.fromkeys(f.condition for f in failed)), why=why)
 
 
 def _wanted(text: str | None, known: Sequence[str]) -> frozenset[str]:

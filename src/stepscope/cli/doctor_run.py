@@ -65,7 +65,8 @@ def _show(console: Console, record: EnvironmentRecord, verdicts: tuple[CheckVerd
 
                 show_table(matrix.build(topology), folded=True)
         console.print()
-    _show_checks(console, verdicts)
+    console.print(Text("checks", style="bold"))
+    show_verdicts(console, verdicts)
 
 
 def _show_verdict(console: Console, verdicts: tuple[CheckVerdict, ...]) -> None:
@@ -89,11 +90,6 @@ def _show_facts(console: Console, section: Section) -> None:
             Text(line.text if line.known else f"unknown: {line.text}", style="" if line.known else "dim"),
         )
     print_block(console, grid)
-
-
-def _show_checks(console: Console, verdicts: tuple[CheckVerdict, ...]) -> None:
-    console.print(Text("checks", style="bold"))
-    show_verdicts(console, verdicts)
 
 
 def show_verdicts(console: Console, verdicts: Sequence[CheckVerdict]) -> None:

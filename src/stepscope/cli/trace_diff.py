@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.blocks import show_table
 from stepscope.cli.command import require_only
-from stepscope.cli.compare_run import print_conditions, refuse_failed
+from stepscope.cli.compare_run import print_conditions
 from stepscope.cli.console import out, print_document, say
 from stepscope.cli.findings import say_not_checked
 from stepscope.cli.ranges import parse_ranges
@@ -18,6 +18,7 @@ from stepscope.core.grouping import ranges
 from stepscope.core.places import telling_names
 from stepscope.core.words import counted
 from stepscope.report import diff_document
+from stepscope.report.conditions import parse_changes, refuse_changed
 from stepscope.report.views import trace_diff
 from stepscope.results.differences import trace_conditions
 
@@ -47,7 +48,7 @@ def run(options: Trace, read: Callable[[str | None], TraceSummary]) -> int:
     from stepscope.traces.diff import diff_profiles
 
     require_only(options, "--diff" if options.diff is not None else STEPS, OBEYED)
-    conditions = diff_document.parse_conditions(options.fail_if)
+    conditions = parse_changes(options.fail_if, diff_document.METRICS)
     after = read(None)
     before = after if options.diff is None else read(options.diff)
     names = _names(options)
@@ -64,7 +65,7 @@ def run(options: Trace, read: Callable[[str | None], TraceSummary]) -> int:
         _show(diffs, found.notes)
     for condition in diff_document.unchecked(conditions, diffs):
         say_not_checked(condition, f"{names[0]} has no time there")
-    refuse_failed(diff_document.failed_conditions(conditions, diffs))
+    refuse_changed(conditions, diff_document.changes(diffs))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stepscope.core.errors import CheckFailed, UsageError
@@ -47,6 +47,37 @@ def refuse_failed(conditions: Iterable[Condition], metrics: Mapping[str, float |
     if failed:
         known = [f"{k} = {v:.4g}" for k, v in metrics.items() if v is not None and any(k in t for t in failed)]
         raise CheckFailed(f"failed: {'; '.join(failed)}", why=", ".join(known) or "the rule fires")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """A figure beside the first run's. what: it is of. change: in per cent; None: unknown, or no significant difference."""
+
+    key: str
+    what: str
+    value: float
+    change: float | None
+
+
+def parse_changes(texts: Iterable[str], metrics: Collection[str]) -> tuple[Condition, ...]:
+    """``KEY OP NUMBER[%]``; % is the change against the first run. Raises UsageError."""
+    return tuple(parse_condition(text, metrics=metrics, rules=(), percent=True) for text in texts)
+
+
+def refuse_changed(conditions: Iterable[Condition], figures: Sequence[Changed]) -> None:
+    """Raises CheckFailed with the conditions that hold, and the first three figures that they hold for."""
+    failed = [
+        (each.text, f"{figure.what}, {each.key}: " + (f"{value:+.1f}%" if each.percent else f"{value:.4g}"))
+        for each in conditions
+        for figure in figures
+        if figure.key == each.key
+        and (value := figure.change if each.percent else figure.value) is not None
+        and each.holds({each.key: value}, ())
+    ]
+    if failed:
+        more = f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
+        why = "; ".join(said for _, said in failed[:3]) + more
+        raise CheckFailed("failed: " + "; ".join(dict.fromkeys(text for text, _ in failed)), why=why)
 
 
 def parse_condition(text: str, *, metrics: Collection[str], rules: Collection[str], percent: bool = False) -> Condition:

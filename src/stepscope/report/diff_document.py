@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stepscope.records.codec import headed, plain
 from stepscope.records.trace_diff import DiffRow, TraceDiff
-from stepscope.report.compare_document import Failed
-from stepscope.report.conditions import Condition, parse_condition
+from stepscope.report.conditions import Changed, Condition
 from stepscope.results.differences import Conditions
 from stepscope.stats.compare import SIGNIFICANT
 from stepscope.traces.diff import PARTS, STEP
@@ -30,14 +29,15 @@ def document(diffs: Iterable[TraceDiff], conditions: Conditions | None, *, notes
     }
 
 
-def parse_conditions(texts: Iterable[str]) -> tuple[Condition, ...]:
-    """``KEY OP NUMBER[%]``; % is the change against the older trace. Raises UsageError."""
-    return tuple(parse_condition(text, metrics=METRICS, rules=(), percent=True) for text in texts)
-
-
-def failed_conditions(conditions: Sequence[Condition], diffs: Sequence[TraceDiff]) -> tuple[Failed, ...]:
-    """Where conditions hold, on any rank. A change that its test calls no significant difference holds nothing."""
-    return tuple(_failed(conditions, diffs))
+def changes(diffs: Sequence[TraceDiff]) -> tuple[Changed, ...]:
+    """What conditions are about, of every rank; a change that its test calls no significant difference is none."""
+    return tuple(
+        Changed(key=key, what=f"rank {diff.rank_after}", value=row.after_ns, change=_change(row))
+        for diff in diffs
+        for key, part in _ROWS.items()
+        for row in diff.parts
+        if row.name == part
+    )
 
 
 def unchecked(conditions: Sequence[Condition], diffs: Sequence[TraceDiff]) -> tuple[Condition, ...]:
@@ -46,19 +46,7 @@ def unchecked(conditions: Sequence[Condition], diffs: Sequence[TraceDiff]) -> tu
     return tuple(each for each in conditions if each.percent and _ROWS[each.key] not in known)
 
 
-def _failed(conditions: Sequence[Condition], diffs: Sequence[TraceDiff]) -> Iterator[Failed]:
-    for condition in conditions:
-        for diff in diffs:
-            row = next(row for row in diff.parts if row.name == _ROWS[condition.key])
-            value = _value(condition, row)
-            if value is not None and condition.holds({condition.key: value}, ()):
-                said = f"{value:+.1f}%" if condition.percent else f"{value:.4g}"
-                yield Failed(condition=condition.text, what=f"rank {diff.rank_after}, {condition.key}", value=said)
-
-
-def _value(condition: Condition, row: DiffRow) -> float | None:
-    if not condition.percent:
-        return row.after_ns
+def _change(row: DiffRow) -> float | None:
     if row.ratio is None or (row.p_value is not None and row.p_value >= SIGNIFICANT):
         return None
     return (row.ratio - 1) * 100

@@ -9,6 +9,7 @@ from tests.trace_builder import build, write_job
 
 from stepscope.cli import trace_run
 from stepscope.cli.commands.trace import Trace
+from stepscope.cli.trace_watch import Watch
 from stepscope.core.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("fresh_consoles")
@@ -59,7 +60,7 @@ def test_the_time_left_is_learned_from_the_files_own_beginning(
     files = [tmp_path / "a.json", tmp_path / "b.json"]
     for file in files:
         file.write_bytes(bytes(1000))
-    watch = trace_run._Watch()
+    watch = Watch()
     watch.started(files)
     now[0] += 0.1
     watch.advanced(files[0], 300)  # too soon to tell
@@ -80,7 +81,7 @@ def test_what_is_soon_read_is_not_announced(
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     file = tmp_path / "a.json"
     file.write_bytes(bytes(1000))
-    watch = trace_run._Watch()
+    watch = Watch()
     watch.started([file])
     now[0] += 1
     watch.advanced(file, 500)

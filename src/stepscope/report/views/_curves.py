@@ -26,7 +26,7 @@ from stepscope.report.vega import (
     whiskers,
     whole_axis,
 )
-from stepscope.report.views._runs import by_dataset, names
+from stepscope.report.views._runs import by_dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ def epoch_curves(
                 points=tuple(CurvePoint(x=e.number, y=y) for e in run.epochs if known(y := get(e))),
                 typical=typical(run),
             )
-            for run, name in zip(part.runs, names(part.runs, known=("dataset",)), strict=True)
+            for run, name in part.named
         )
         title, scale = y_axis(max(p.y for curve in curves for p in curve.points))
         left_out = {dropped(run) for run in part.runs}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -79,6 +79,13 @@ def parts(items: Sequence[T], most: int) -> list[Sequence[T]]:
     return [items[at : at + size] for at in range(0, len(items), size)]
 
 
+def numbered_parts(items: Sequence[T], most: int) -> Iterator[tuple[int, str, Sequence[T]]]:
+    """:func:`parts`, each with its number and what titles say of it: `` (2 of 3)``; nothing of a single one."""
+    split = parts(items, most)
+    for number, part in enumerate(split, start=1):
+        yield number, f" ({number} of {len(split)})" if len(split) > 1 else "", part
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetPart:
     """Runs of one chart of a data set. key: part of its file's name (``IMDB``, ``IMDB-bert-2``). title: model and data."""
@@ -86,6 +93,11 @@ class DatasetPart:
     key: str
     title: str
     runs: tuple[TrainingRun, ...]
+
+    @property
+    def named(self) -> tuple[tuple[TrainingRun, str], ...]:
+        """Each run with what it is called beside the title."""
+        return tuple(zip(self.runs, names(self.runs, known=("dataset",)), strict=True))
 
 
 def by_dataset(runs: Iterable[TrainingRun], most: int) -> tuple[DatasetPart, ...]:
@@ -99,9 +111,7 @@ def by_dataset(runs: Iterable[TrainingRun], most: int) -> tuple[DatasetPart, ...
             charts.append(DatasetPart(key=file_part(dataset or only or "runs"), title=title, runs=tuple(mine)))
             continue
         for model, theirs in models.items():
-            split = parts(theirs, most)
-            for number, part in enumerate(split, start=1):
-                several = f" ({number} of {len(split)})" if len(split) > 1 else ""
+            for number, several, part in numbered_parts(theirs, most):
                 name = [dataset, model if len(models) > 1 or not dataset else "", str(number) if number > 1 else ""]
                 charts.append(
                     DatasetPart(

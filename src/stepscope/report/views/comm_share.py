@@ -9,7 +9,7 @@ from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
 from stepscope.report.vega import color
 from stepscope.report.views._common import Figures, View
-from stepscope.report.views._runs import by_dataset, failure, names
+from stepscope.report.views._runs import by_dataset, failure
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
 from stepscope.results.figures import exposed_fraction
 
@@ -30,7 +30,7 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
                 title=part.title,
                 kinds=("computation and the rest", "exposed communication"),
                 colors=(color("k-compute"), color("k-exposed")),
-                rows=tuple(_row(run, name) for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)),
+                rows=tuple(_row(run, name) for run, name in part.named),
                 axis="share of the step (%)",
                 scale=100.0,
                 whole=1.0,

@@ -14,7 +14,7 @@ from stepscope.report.names import file_part
 from stepscope.report.vega import MAX_LINES, known
 from stepscope.report.views._common import Figures, View, distinct
 from stepscope.report.views._curves import Curve, CurvePoint, Curves, curves_chart
-from stepscope.report.views._runs import facets, names, parts
+from stepscope.report.views._runs import facets, names, numbered_parts
 from stepscope.results.evidence import CellEvidence
 from stepscope.stats.measured import common_steps
 
@@ -36,13 +36,10 @@ def prepare(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ()) -> 
     done = [run for run in runs if run.status == "ok"]
     charts: list[LossChart] = []
     for about, mine in _alike(done):
-        lines = _lines(mine, by_cell)
-        split = parts(lines, MAX_LINES)
-        for number, part in enumerate(split, start=1):
+        for number, several, part in numbered_parts(_lines(mine, by_cell), MAX_LINES):
             if len(part) < 2:
                 continue
             title = ", ".join(text for text in (f"{about[2]} on {about[1]}", *about[3:]) if text)
-            several = f" ({number} of {len(split)})" if len(split) > 1 else ""
             key = file_part("-".join(t for t in (*about[1:], str(number) if several else "") if t))
             difference, where = _difference([points for _, points, _ in part])
             axis = part[0][2]

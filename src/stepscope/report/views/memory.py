@@ -10,7 +10,7 @@ from stepscope.records.training import TrainingRun
 from stepscope.report.names import clean
 from stepscope.report.vega import COLORS, FAINT
 from stepscope.report.views._common import Figures, View
-from stepscope.report.views._runs import by_dataset, facets, failure, names
+from stepscope.report.views._runs import by_dataset, facets, failure
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
 
 KINDS = {
@@ -43,9 +43,7 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
                 title=part.title,
                 kinds=tuple(clean(kind) for kind in kinds),
                 colors=(COLORS[0],) if kinds == [UNKNOWN] else tuple(KINDS.get(kind, FAINT) for kind in kinds),
-                rows=tuple(
-                    _row(run, name, kinds) for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)
-                ),
+                rows=tuple(_row(run, name, kinds) for run, name in part.named),
                 axis=f"peak memory of a rank ({unit})",
                 scale=scale,
             )

@@ -9,7 +9,7 @@ from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
 from stepscope.report.vega import COLORS
 from stepscope.report.views._common import Figures, View
-from stepscope.report.views._runs import by_dataset, names
+from stepscope.report.views._runs import by_dataset
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, stacks_chart
 from stepscope.results.mfu import CONVENTION
 
@@ -23,7 +23,7 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
             continue
         rows = tuple(
             StackRow(name=name, parts=(value,), text=format_percent(value))
-            for name, value in zip(names(part.runs, known=("dataset",)), known, strict=True)
+            for (_, name), value in zip(part.named, known, strict=True)
         )
         charts.append(
             Stacks(

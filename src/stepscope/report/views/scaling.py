@@ -15,7 +15,7 @@ from stepscope.report.vega import COLUMN, FAINT, MAX_LINES, Spec, doubling_axis,
 from stepscope.report.vega import chart as chart_
 from stepscope.report.views._common import Figures, View, distinct
 from stepscope.report.views._curves import CURVES_HEIGHT, Curve, CurvePoint, Curves, curve_layers
-from stepscope.report.views._runs import facets, model_on, names, parts, scaled
+from stepscope.report.views._runs import facets, model_on, names, numbered_parts, scaled
 from stepscope.report.views._training import efficiency_value, first_epochs, speedup_value
 
 _RULES = {
@@ -60,9 +60,7 @@ def prepare(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple
         curves = [curve for curve in curves if len(curve.points) > 1]
         models = {facets(run)["model"] for run, _ in mine}
         where = model_on(models.pop() if len(models) == 1 else "", dataset) or "all runs"
-        split = parts(curves, MAX_LINES) if curves else []
-        for number, part in enumerate(split, start=1):
-            several_charts = f" ({number} of {len(split)})" if len(split) > 1 else ""
+        for number, several_charts, part in numbered_parts(curves, MAX_LINES) if curves else ():
             of = [where, machine if machines else "", _RULES[rule][0]]
             title = ", ".join(text for text in of if text) + several_charts
             name = [rule or "unknown", dataset, machine if machines else "", str(number) if number > 1 else ""]

@@ -28,7 +28,7 @@ from stepscope.report.vega import (
     words,
 )
 from stepscope.report.views._common import Figures, View
-from stepscope.report.views._runs import by_dataset, facets, names, scaled
+from stepscope.report.views._runs import by_dataset, facets, scaled
 from stepscope.report.views._stacks import NAME_CHARS
 from stepscope.stats.scaling import EXCELLENT, GOOD
 
@@ -67,25 +67,24 @@ def prepare(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple
     found = {run.run_id: (run, row) for run, row in scaled(runs, scaling) if not row.is_baseline}
     charts = []
     for part in by_dataset((run for run, _ in found.values()), MAX_ROWS):
-        mine = part.runs
-        rows = [found[run.run_id][1] for run in mine]
+        rows = [found[run.run_id][1] for run in part.runs]
         charts.append(
             SpeedupChart(
                 key=part.key,
                 title=part.title,
-                runs=tuple(ScaledRun(name=name, row=row) for row, name in zip(rows, _names(mine), strict=True)),
+                runs=tuple(
+                    ScaledRun(name=_with_ranks(*each), row=row) for each, row in zip(part.named, rows, strict=True)
+                ),
                 basis=tuple(dict.fromkeys(row.basis for row in rows)),
             )
         )
     return tuple(charts)
 
 
-def _names(runs: Sequence[TrainingRun]) -> tuple[str, ...]:
-    """With the ranks always: a speed-up says nothing without them."""
-    return tuple(
-        name if facets(run)["ranks"] in name else ", ".join(t for t in (name, facets(run)["ranks"]) if t)
-        for run, name in zip(runs, names(runs, known=("dataset",)), strict=True)
-    )
+def _with_ranks(run: TrainingRun, name: str) -> str:
+    """A speed-up says nothing without them."""
+    ranks = facets(run)["ranks"]
+    return name if ranks in name else ", ".join(text for text in (name, ranks) if text)
 
 
 def chart(data: SpeedupChart) -> Spec:

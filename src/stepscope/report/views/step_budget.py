@@ -9,7 +9,7 @@ from stepscope.core.words import counted
 from stepscope.records.training import PhaseTimes, TrainingRun
 from stepscope.report.vega import color
 from stepscope.report.views._common import Figures, View
-from stepscope.report.views._runs import by_dataset, failure, names, time_unit
+from stepscope.report.views._runs import by_dataset, failure, time_unit
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
 
 PHASES = (
@@ -40,7 +40,7 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
                 title=part.title,
                 kinds=PHASE_NAMES,
                 colors=tuple(color for _, _, color in PHASES),
-                rows=tuple(_row(run, name) for run, name in zip(mine, names(mine, known=("dataset",)), strict=True)),
+                rows=tuple(_row(run, name) for run, name in part.named),
                 axis=f"time per step ({unit})",
                 scale=scale,
             )

@@ -9,7 +9,7 @@ from stepscope.core.words import counted
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.report.vega import COLORS
 from stepscope.report.views._common import Figures, View
-from stepscope.report.views._runs import INTERVAL, by_dataset, failure, names, on_their_machines, rate_unit
+from stepscope.report.views._runs import INTERVAL, by_dataset, failure, on_their_machines, rate_unit
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
 from stepscope.results.figures import epoch_time, per_second
 
@@ -27,7 +27,7 @@ def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Stacks, 
             unit, scale, rates = "epochs/h", 3600.0, passes
         rows = tuple(
             _row(run, name, rate, scale)
-            for run, name, rate in zip(part.runs, names(part.runs, known=("dataset",)), rates, strict=True)
+            for (run, name), rate in zip(part.named, rates, strict=True)
             if rate is not None or run.status != "ok"
         )
         if sum(row.failure is None for row in rows) < 2:

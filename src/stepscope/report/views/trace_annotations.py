@@ -11,6 +11,8 @@ from stepscope.report.views._trace import gaps, middle, most, over_ranks, over_r
 
 NAME = 44
 
+NONE = "no user annotations: torch.profiler.record_function and profiler.step() write them"
+
 
 def build(summary: TraceSummary) -> Table:
     """One row an annotation, over all ranks, most host time first."""
@@ -48,7 +50,7 @@ def build(summary: TraceSummary) -> Table:
             ),
             *over_ranks_note(ranks),
         ),
-        notes=gaps(summary, "annotations", otherwise="no user annotations: torch.profiler.record_function and profiler.step() write them"),
+        notes=gaps(summary, "annotations", otherwise=NONE),
     )  # fmt: skip
 
 
