@@ -125,7 +125,8 @@ def print_plan(plan: Plan, options: Bench) -> int:
         time = f", {bound}{format_duration(expected.total_ns)} with {format_duration(expected.startup_ns)} of start-up"
     kept = f", {len(ahead.kept)} kept from before" if ahead.kept else ""
     if profiled:
-        time += f", each with three more steps for a trace{_beside(options.tensorboard)}"
+        beside = "" if options.tensorboard is None else f", also in {options.tensorboard}"
+        time += f", each with three more steps for a trace{beside}"
     say(f"\n{len(durations)} of {counted(len(plan.cells), 'cell')} to run{kept}{time}")
     return 0
 
@@ -158,10 +159,6 @@ def _kinds(plan: MemoryPlan) -> str:
     return "a rank holds " + ", ".join(
         f"{kind} {'unknown' if n is None else format_bytes(n)}" for kind, n in kinds.items()
     )
-
-
-def _beside(folder: Path | None) -> str:
-    return "" if folder is None else f", also in {folder}"
 
 
 def _remark(cell: PlannedCell, ahead: Outlook) -> str:

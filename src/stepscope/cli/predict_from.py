@@ -48,7 +48,7 @@ def run(options: Predict) -> int:
         raise UsageError(unknown("--scaling", scaling, SCALINGS))
     what = parse_what_if(options.what_if)
     job = _job(path, options.cell, calib=options.calib)
-    gpus = _default_gpus(job) if options.gpus is None else parse_gpus(options.gpus)
+    gpus = tuple(job.ranks * 2**doubled for doubled in range(7)) if options.gpus is None else parse_gpus(options.gpus)
     check_gpus(gpus, job, scaling=cast("Literal['weak', 'strong']", scaling))
     prices, measured = _prices(options, job, what)
     prediction = predict_scale(job, gpus, prices, measured=measured, what=what, scaling=cast("Scaling", scaling))
@@ -82,10 +82,6 @@ def _draw(prediction: ScalePrediction, file: Path, *, global_batch: int | None) 
         points.append(ScalePoint(gpus=point.ranks, value=value, measured=True))
     curve = ScaleCurve(key="from", title=prediction.name, unit=unit, points=tuple(points), knee=prediction.knee)
     write_chart(file, curve, predicted_scaling.draw, predicted_scaling.caption)
-
-
-def _default_gpus(job: MeasuredJob) -> tuple[int, ...]:
-    return tuple(job.ranks * factor for factor in (1, 2, 4, 8, 16, 32, 64))
 
 
 def _job(path: Path, cell_id: str | None, *, calib: Path | None) -> MeasuredJob:

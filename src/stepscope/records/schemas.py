@@ -35,7 +35,10 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 def record_schemas() -> dict[str, dict[str, Any]]:
     """Name (``run/1``, ``rank_samples_line``) -> JSON Schema of that file's or line's object."""
     files = {f"{name}/{version}": _of_file(kind, name, version) for kind, (name, version) in KINDS.items()}
-    lines = {name: _of_line(kind, where) for name, (kind, where) in LINES.items()}
+    lines = {
+        name: {"$schema": DIALECT, **_body(kind), "title": f"a line of {where}"}
+        for name, (kind, where) in LINES.items()
+    }
     return {**files, **lines}
 
 
@@ -65,10 +68,6 @@ def _of_file(kind: type, name: str, version: int) -> dict[str, Any]:
     body["properties"] = {**_header(full), **body["properties"]}
     body["required"] = ["schema", *body.get("required", ())]
     return {"$schema": DIALECT, **body, "title": full}
-
-
-def _of_line(kind: type, where: str) -> dict[str, Any]:
-    return {"$schema": DIALECT, **_body(kind), "title": f"a line of {where}"}
 
 
 def _body(kind: type) -> dict[str, Any]:

@@ -154,9 +154,9 @@ _SIZES = (
 )
 
 
-def _axis(field: str, title: str, scale: Spec, axis: Spec) -> Spec:
-    """An axis of numbers, written plainly."""
-    labelled = {"labelExpr": PLAIN, **axis}
+def _axis(field: str, title: str, scale: Spec, ticks: Spec, **axis: Any) -> Spec:
+    """An axis of numbers, written plainly unless ``axis`` says how."""
+    labelled = {**ticks, "labelExpr": PLAIN, **axis}
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": labelled}
 
 
@@ -165,7 +165,7 @@ def number_axis(field: str, title: str, *, low: float | None = None, top: float 
     scale: Spec = {"nice": False} if top is not None else {"nice": True}
     scale["zero"] = low == 0.0
     domain = {name: sig(end) for name, end in (("domainMin", low), ("domainMax", top)) if end is not None}
-    return _axis(field, title, {**scale, **domain}, {"tickCount": 5, **axis})
+    return _axis(field, title, {**scale, **domain}, {"tickCount": 5}, **axis)
 
 
 def whole_axis(field: str, title: str, values: Iterable[float]) -> Spec:
@@ -190,13 +190,13 @@ def log_axis(field: str, title: str, values: Iterable[float], **axis: Any) -> Sp
     ticks = [s * 10.0**p for p in range(-12, 19) for s in subs if low <= s * 10.0**p <= high]
     shown = [sig(tick) for tick in ticks[:: max(1, -(-len(ticks) // 7))]]
     scale = {"type": "log", "domain": [sig(low), sig(high)], "nice": False}
-    return _axis(field, title, scale, {"values": shown, **axis})
+    return _axis(field, title, scale, {"values": shown}, **axis)
 
 
 def doubling_axis(field: str, title: str, ticks: Sequence[float], domain: tuple[float, float], **axis: Any) -> Spec:
     """An axis on which each doubling is as far as the next."""
     scale = {"type": "log", "base": 2, "domain": [sig(end) for end in domain], "nice": False}
-    return _axis(field, title, scale, {"values": list(ticks), **axis})
+    return _axis(field, title, scale, {"values": list(ticks)}, **axis)
 
 
 def size_axis(field: str, sizes: Iterable[int]) -> Spec:

@@ -70,7 +70,7 @@ def read_folder(root: Path, *, stated: Stated, readers: Readers) -> Evidence:
     return replace(
         evidence,
         files_found=(*evidence.files_found, *found),
-        notes=(*evidence.notes, *_unlisted(there)),
+        notes=(*evidence.notes, *([f"not opened: {listed(there.folders, at_most=5)}"] if there.folders else [])),
         remarks=(*evidence.remarks, *_jobs(there)),
     )
 
@@ -151,11 +151,6 @@ def _jobs(there: Survey) -> tuple[str, ...]:
             f"{counted(len(named), 'subfolder')} hold jobs of their own ({shown}): their files are kept apart by folder",
         )
     return ()
-
-
-def _unlisted(there: Survey) -> tuple[str, ...]:
-    """Folders that could not be listed."""
-    return (f"not opened: {listed(there.folders, at_most=5)}",) if there.folders else ()
 
 
 def _nothing(root: Path, found: Sequence[FilesFound]) -> DataError:

@@ -196,7 +196,10 @@ def _chart(
     what = " on ".join(text for text in about[::-1][:2] if text)
     common = [firsts[0][f] for f in rest if f not in told and f not in _QUIET and firsts[0][f]]
     reference = how.reference(series)
-    called = [", ".join(first[f] for f in told if first[f]) or _only_name(first, common) for first in firsts]
+    called = [
+        ", ".join(first[f] for f in told if first[f]) or ("" if first["ranks"] in common else first["ranks"])
+        for first in firsts
+    ]
     return BarGroups(
         key=file_part("-".join(text for text in (*about[::-1], str(page or "")) if text)),
         title=", ".join(text for text in (what, *common) if text) + (f" ({page})" if page else ""),
@@ -222,10 +225,6 @@ def _numbered(called: Sequence[str]) -> list[str]:
         f"{name} ({called[: at + 1].count(name)})".lstrip() if name in called[:at] else name
         for at, name in enumerate(called)
     ]
-
-
-def _only_name(first: dict[str, str], common: Sequence[str]) -> str:
-    return first["ranks"] if first["ranks"] not in common else ""
 
 
 def _bar(cluster: Sequence[TrainingRun], name: str, reference: str, how: Comparison, shown: Quantity) -> Bar | None:

@@ -232,7 +232,7 @@ def build(calibration: Calibration) -> Table:
             *(("link: beta with TCP/IP headers on Ethernet, MTU 1500",) if over_tcp else ()),
         ),
         notes=(
-            *(f"{_name(fit)}: {text}" for fit in calibration.fits for text in _remarks(fit)),
+            *(f"{_name(fit)}: {text}" for fit in calibration.fits for text in filter(None, (fit.line_fails, *fit.notes))),
             *(f"not fitted: {text}" for text in calibration.skipped),
         ),
     )  # fmt: skip
@@ -240,10 +240,6 @@ def build(calibration: Calibration) -> Table:
 
 def _form(fit: CollectiveFit) -> str:
     return UNKNOWN if fit.line.wire_factor == 0 else "in place" if fit.in_place else "out of place"
-
-
-def _remarks(fit: CollectiveFit) -> list[str]:
-    return [*([fit.line_fails] if fit.line_fails else []), *fit.notes]
 
 
 def _name(fit: CollectiveFit) -> str:

@@ -44,11 +44,6 @@ def build(rows: Sequence[CommRow]) -> Table:
     )
 
 
-def _root(row: CommRow) -> int | None:
-    """-1 for collectives without a root, as in nccl-tests."""
-    return row.root if _rooted(row.op) else -1
-
-
 def _rooted(op: str) -> bool:
     try:
         return COLLECTIVES.load(op).rooted
@@ -67,7 +62,7 @@ _COLUMNS = (
     Column("count", "count (elements)", lambda row: row.numel, whole, short_title="count", role="identity", drop=6),
     Column("dtype", "type", lambda row: row.dtype, whole, role="identity"),
     Column("reduce_op", "redop", redop_label, whole, role="identity"),
-    Column("root", "root", _root, whole, role="identity"),
+    Column("root", "root", lambda row: row.root if _rooted(row.op) else -1, whole, role="identity"),
     Column("time_ns", "time (us)", lambda row: row.time_ns, microseconds),
     Column("algbw", "algbw (GB/s)", lambda row: row.algbw_bytes_per_s, gigabytes, short_title="algbw", drop=10),
     Column("busbw", "busbw (GB/s)", lambda row: row.busbw_bytes_per_s, gigabytes, short_title="busbw"),

@@ -23,7 +23,7 @@ def build(rows: Sequence[CommRow]) -> Table:
         (
             *(replace(column, get=_of_first(column)) for column in head),
             Column("op", "operation", lambda sweep: op_label(sweep[0]), role="identity", lead=True),
-            Column("dtype", "type", lambda sweep: _types(sweep[0]), role="identity"),
+            Column("dtype", "type", lambda s: " ".join(filter(None, (s[0].dtype, s[0].reduce_op))), role="identity"),
             Column("place", "place", lambda sweep: "in" if sweep[0].in_place else "out", role="identity"),
             Column("mode", "mode", lambda sweep: _mode(sweep[0]), role="identity"),
             Column("sizes", "sizes", _sizes, whole, drop=1),
@@ -53,10 +53,6 @@ def _failure(sweep: Sequence[CommRow]) -> str | None:
 
 def _measured(sweep: Sequence[CommRow]) -> list[CommRow]:
     return [row for row in sweep if row.status == "ok" and row.time_ns is not None]
-
-
-def _types(row: CommRow) -> str:
-    return row.dtype if row.reduce_op is None else f"{row.dtype} {row.reduce_op}"
 
 
 def _mode(row: CommRow) -> str:

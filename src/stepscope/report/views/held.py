@@ -8,7 +8,7 @@ from stepscope.report.table import Column, Table, Value, duration, said, size, t
 from stepscope.report.views._common import View
 from stepscope.report.views._training import measured
 from stepscope.results.evidence import CellEvidence
-from stepscope.results.held import KINDS, Held, conclusions, held
+from stepscope.results.held import KINDS, conclusions, held
 
 
 def build(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
@@ -26,7 +26,9 @@ def build(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
             Column("total", "all", lambda h: h.total, size),
             Column("buffers", "buffers", lambda h: h.planned_buffers, size, drop=1),
             Column("states_off", "states off plan", lambda h: _off(h.states, h.planned_states)),
-            Column("activations_off", "act. off plan", _activations_off),
+            Column(
+                "activations_off", "act. off plan", lambda h: _off(h.sizes.get("activations"), h.planned_activations)
+            ),
             Column("comm_bytes", "bytes/step", lambda h: h.cell.run.comm_bytes_per_step, size),
             Column("step_ns", "step", lambda h: measured(h.cell.run.step_ns, duration, tight=True), duration),
         ),
@@ -44,10 +46,6 @@ def build(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
 
 def _column(kind: str) -> Column:
     return Column(kind, kind, lambda h: h.sizes.get(kind), size, drop=2)
-
-
-def _activations_off(h: Held) -> Value:
-    return _off(h.sizes.get("activations"), h.planned_activations)
 
 
 def _off(found: int | None, planned: int | None) -> Value:

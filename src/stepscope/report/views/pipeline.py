@@ -64,7 +64,7 @@ def _overview(found: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
                 lead=True,
             ),
             Column("step", "schedule time", lambda row: row[1].step_ns, duration),
-            Column("bubble", "bubble", lambda row: _bubble(row[1]), percent),
+            Column("bubble", "bubble", lambda row: said(bubble_text(row[1].bubble), row[1].bubble.value), percent),
             Column("formula", "formula", lambda row: row[1].layout.bubble, percent),
             Column("simulated", "simulated", lambda row: row[1].simulated_bubble, percent),
             Column("imbalance", "slowest stage", lambda row: row[1].imbalance, times, drop=2),
@@ -78,10 +78,6 @@ def _overview(found: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
             "that its computations and messages took; slowest stage: its time over the mean",
         ),
     )
-
-
-def _bubble(pipeline: MeasuredPipeline) -> Value:
-    return Value(text=bubble_text(pipeline.bubble), raw=pipeline.bubble.value)
 
 
 def _even(pipeline: MeasuredPipeline) -> Value:
