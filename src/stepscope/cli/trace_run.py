@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.command import given, spelled
 from stepscope.cli.console import err, out, print_document, say
-from stepscope.cli.trace_paths import traces_of
-from stepscope.cli.trace_watch import Watch
+from stepscope.cli.trace_files import Watch, traces_of
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.signals import stop_signals_raise
 from stepscope.core.suggest import did_you_mean, unknown

@@ -154,7 +154,7 @@ _SIZES = (
 )
 
 
-def _axis(field: str, title: str, scale: Spec, ticks: Spec, **axis: Any) -> Spec:
+def _axis(field: str, title: str, scale: Spec, ticks: Spec, /, **axis: Any) -> Spec:
     """An axis of numbers, written plainly unless ``axis`` says how."""
     labelled = {**ticks, "labelExpr": PLAIN, **axis}
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": labelled}
