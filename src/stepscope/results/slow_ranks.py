@@ -80,9 +80,14 @@ class OwnTimes:
         return float(np.median(self.excess_ns[rank])) / others if others > 0 else 0.0
 
     @property
+    def excess_fractions(self) -> tuple[float, ...]:
+        """That of every rank."""
+        return tuple(self.excess_fraction(rank) for rank in range(self.ranks))
+
+    @property
     def largest_excess_fraction(self) -> float:
         """That of the slowest rank."""
-        return max(self.excess_fraction(rank) for rank in range(self.ranks))
+        return max(self.excess_fractions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,16 +45,9 @@ def prepare(cells: Sequence[CellEvidence]) -> tuple[StragglerChart, ...]:
     for cell in cells:
         times = own_times(cell.result) if cell.run.status == "ok" else None
         if times is not None and times.steps >= MIN_STEPS and times.typical_ns > 0:
-            found.append((max(_medians(times)), cell, times))
+            found.append((times.largest_excess_fraction, cell, times))
     found.sort(key=lambda each: -each[0])
     return tuple(_chart(cell, times) for _, cell, times in found[:MAX_CELLS])
-
-
-def _medians(times: OwnTimes) -> tuple[float, ...]:
-    """Median excess of each rank over the others' own time."""
-    import numpy as np
-
-    return tuple(float(m) / times.typical_ns for m in np.median(times.excess_ns, axis=1))
 
 
 def _chart(cell: CellEvidence, times: OwnTimes) -> StragglerChart:
@@ -66,7 +59,7 @@ def _chart(cell: CellEvidence, times: OwnTimes) -> StragglerChart:
         key=file_part(cell.run.run_id),
         title=clean(f"{cell.run.model or cell.run.group}, {cell.run.label}", 80),
         excess=tuple(tuple(float(np.median(rank[at : at + width])) for at in starts) for rank in times.excess_ns),
-        medians=_medians(times),
+        medians=times.excess_fractions,
         median_own_ns=times.typical_ns,
         hosts=tuple(clean(host, 16) for host in times.hosts),
         steps=times.steps,

@@ -12,11 +12,13 @@ from tests.bench_evidence import bench, environment, made
 from tests.trace_builder import build, write_job
 from tests.trace_evidence import found, generated, quiet, skipped, traced
 
+from stepscope.core.units import format_percent
 from stepscope.diagnose.engine import check, diagnose
 from stepscope.diagnose.rules.exposed_communication import RULE as EXPOSED
 from stepscope.diagnose.rules.straggler import RULE
 from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.records.trace_stragglers import StragglerReport
+from stepscope.report.views import stragglers
 from stepscope.results.slow_ranks import median_of_others, own_times, slow_ranks
 from stepscope.traces.job import analyse_job
 
@@ -224,3 +226,15 @@ def test_the_median_of_the_others_leaves_out_the_rank_itself() -> None:
     assert median_of_others(values[:3]) == pytest.approx(
         np.array([np.median(np.delete(values[:3], r, axis=0), axis=0) for r in range(3)])
     )
+
+
+def test_the_chart_shows_the_excess_of_the_finding() -> None:
+    """Both as a share of the others' own time; of all ranks' own time it would be less with few ranks."""
+
+    def own(rank: int, step: int, phases: dict[str, float]) -> None:  # noqa: ARG001
+        phases["forward"] += 40.0 if rank == 1 else 0.0
+
+    case = bench(made("c", world_size=2, steps=40, jitter=0, own=own))
+    (chart,) = stragglers.prepare(case.cells)
+    (finding,) = RULE.check(case)
+    assert f"{format_percent(max(chart.medians))} slower" in finding.title
