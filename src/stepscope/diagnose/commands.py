@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
+from stepscope.core.units import parse_duration_ns
 from stepscope.diagnose.outcome import Outcome
 from stepscope.records.finding import Advice, Skipped
 from stepscope.records.run import RunRecord
@@ -17,6 +19,9 @@ from stepscope.results.pairs import cell_of
 
 ANY_MATRIX = "stepscope bench MATRIX.yaml"
 """What rules write where any matrix does; the engine puts the run's own command in its place where there is one."""
+
+SWEEP_BUDGET_NS = 5_000_000_000
+"""Of one size, where `stepscope comm` has no --budget."""
 
 _DROPPED = {"-o": 1, "--output": 1, "--json": 0, "--plan": 0, "--show": 0, "--rerun": 1, "--force": 0}
 """Options of a command that its repetition with another setting must not have, and how many values follow each."""
@@ -57,6 +62,16 @@ def swept_again(evidence: Evidence, *options: str) -> str | None:
     records = [record for record in evidence.records if record.kind == "comm" and record.argv[1:2] == ("comm",)]
     replaced = {word: 1 for word in options if word.startswith("-")}
     return shlex.join([*_kept(records[0].argv, replaced), *options]) if len(records) == 1 else None
+
+
+def sweep_budget_ns(evidence: Evidence) -> int:
+    """Most time that the only run of `comm` spent on one size; the default's without one, or with several."""
+    records = [record for record in evidence.records if record.kind == "comm"]
+    words = records[0].argv if len(records) == 1 else ()
+    for word, value in pairwise((*words, "")):
+        if word.startswith("--budget"):
+            return parse_duration_ns(word.partition("=")[2] or value)
+    return SWEEP_BUDGET_NS
 
 
 def profiled(evidence: Evidence, cell: CellEvidence, folder: str = "PROFILED") -> str:

@@ -22,11 +22,12 @@ to 1.4 under SCHED_BATCH (measured, 2026-11).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.commands import swept_again
+from stepscope.diagnose.commands import sweep_budget_ns, swept_again
 from stepscope.diagnose.outcome import Said
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
@@ -60,7 +61,7 @@ def check(evidence: Evidence) -> Said:
     found = []
     if noisy := [each for each in wide if each[0] > MAX_REACH.value]:
         reach, worst = max(noisy, key=lambda each: each[0])
-        found.append(_noisy(len(noisy), len(shown), reach, name(worst), swept_again(evidence, "--budget", "20s")))
+        found.append(_noisy(len(noisy), len(shown), reach, name(worst), _longer(evidence)))
     if long := [each for each in tails if each[0] >= MEAN_OVER_MEDIAN.value]:
         ratio, worst = max(long, key=lambda each: each[0])
         found.append(_tails(len(long), len(shown), ratio, name(worst)))
@@ -80,6 +81,12 @@ def _shares_cores(evidence: Evidence, row: CommRow) -> bool:
     """Whether gloo's threads of a host's ranks have fewer cores than they are; True where the cores are unknown."""
     machine = evidence.environment
     return machine is None or -(-row.world_size // (row.hosts or 1)) * GLOO_THREADS > machine.usable_cores
+
+
+def _longer(evidence: Evidence) -> str | None:
+    """Four times the budget that was not enough: half the interval, where calls vary at random."""
+    seconds = math.ceil(4 * sweep_budget_ns(evidence) / 1e9)
+    return swept_again(evidence, "--budget", f"{seconds}s")
 
 
 def _noisy(count: int, total: int, reach: float, worst: str, command: str | None) -> Finding:

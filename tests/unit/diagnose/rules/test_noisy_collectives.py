@@ -5,9 +5,13 @@ from dataclasses import replace
 import pytest
 from tests.comm_rows import SIZES, collective, sweep
 
+from stepscope.cli.commands.comm import Comm
+from stepscope.core.units import parse_duration_ns
+from stepscope.diagnose.commands import SWEEP_BUDGET_NS
 from stepscope.diagnose.rules.noisy_collectives import RULE
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Quiet, Skipped
+from stepscope.records.run import RunRecord
 from stepscope.results.evidence import Evidence
 
 
@@ -52,3 +56,21 @@ def test_the_default_scheduler_policy_is_said_on_gloo_only() -> None:
 def test_logs_without_intervals_and_means_cannot_be_judged() -> None:
     bare = replace(collective(1024, 9.0), time_ns_low=None, time_ns_high=None, time_ns_mean=None)
     assert isinstance(check([bare]), Skipped)
+
+
+@pytest.mark.parametrize(
+    ("own", "longer"), [((), "20s"), (("--budget", "60s"), "240s"), (("--budget=500ms", "--ranks", "2"), "2s")]
+)
+def test_the_budget_to_try_is_larger_than_the_one_that_was_used(own: tuple[str, ...], longer: str) -> None:
+    rows = sweep(sizes=SIZES[:4])
+    rows[2] = replace(rows[2], time_ns_high=1.4 * (rows[2].time_ns_median or 0))
+    record = RunRecord(kind="comm", name="comm", matrix={}, cells=(), argv=("stepscope", "comm", *own))
+    (found,) = RULE.check(Evidence(sources=(), comm=tuple(rows), records=(record,)))
+    command = found.advice[0].command
+    assert command is not None
+    assert command.endswith(f"--budget {longer}")
+    assert command.count("--budget") == 1
+
+
+def test_the_default_budget_is_that_of_the_command() -> None:
+    assert parse_duration_ns(Comm.budget) == SWEEP_BUDGET_NS
