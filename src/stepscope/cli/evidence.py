@@ -44,7 +44,7 @@ def read_evidence(options: EvidenceOptions, *, spans: bool = False) -> Evidence:
 def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
     """As ``read_evidence``, every path by itself; what the user states may be of a run at any of them."""
     from stepscope.core.signals import stop_signals_raise
-    from stepscope.results.missing import require_stated
+    from stepscope.results.missing import require_columns, require_stated
     from stepscope.store.stated import require_known
 
     stated = _stated(options)
@@ -55,6 +55,7 @@ def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
             require_stated(evidence)
             found.append(evidence)
     require_known([run for evidence in found for run in evidence.runs], stated)
+    require_columns([source for evidence in found for source in evidence.sources], stated)
     return tuple(found)
 
 

@@ -17,7 +17,8 @@ from stepscope.records.training import Scaling, TrainingRun
 class Stated:
     """Facts that files leave open and the user states. world_size: run's name (or a part that no other has) -> ranks.
 
-    columns: a table's column -> the name to read it under (``tok_s`` -> ``tokens_per_s``), ``-`` to leave it out.
+    columns: a column of a table, or a logged figure -> the name to read it under (``tok_s`` -> ``tokens_per_s``), ``-`` to
+    leave it out.
     """
 
     world_size: Mapping[str, int] = field(default_factory=dict)
@@ -40,7 +41,7 @@ class Imported:
     comm_rows: measured collectives; imported times are means over iterations (``time_ns_mean``), see ``notes``.
     topology: text of ``nvidia-smi topo -m``. hardware: what it ran on as far as the file says.
     notes: what was repaired, dropped or is doubtful. remarks: how the figures were taken, where all was read.
-    left_out: files of the folder not read.
+    left_out: files of the folder not read. columns: those whose meaning the user may state; None: it has none.
     """
 
     format: str
@@ -56,3 +57,4 @@ class Imported:
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    columns: tuple[str, ...] | None = None

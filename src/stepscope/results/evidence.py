@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 class Source:
     """One path and what it was. kind: bench | comm | trace | calibration | imported; format: the importer's key.
 
-    created: when a run folder of ours was begun or last resumed (UTC, ISO 8601).
+    created: when a run folder of ours was begun or last resumed (UTC, ISO 8601). columns: as in ``Imported``.
     """
 
     path: Path
     kind: str
     format: str | None = None
     created: str | None = None
+    columns: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

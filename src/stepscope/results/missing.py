@@ -10,8 +10,9 @@ from stepscope.core.grouping import grouped
 from stepscope.core.words import counted
 from stepscope.records.imported import Stated
 from stepscope.records.training import Scaling, TrainingRun
-from stepscope.results.evidence import Evidence
+from stepscope.results.evidence import Evidence, Source
 from stepscope.store.stated import require_known
+from stepscope.store.stated_columns import absent_columns, no_such_column
 
 
 def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
@@ -24,8 +25,7 @@ def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
         require_known(evidence.runs, stated)
         if not any(each.traced for each in evidence.scaling_budgets):
             _require_taken(evidence.runs, stated.scaling)
-        if stated.columns and not any(source.format == "table" for source in evidence.sources):
-            raise UsageError("--columns: no table of results was given", fix="leave it out")
+        require_columns(evidence.sources, stated)
     lacking = _lacking(evidence.runs)
     if not lacking:
         return
@@ -39,6 +39,18 @@ def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
         why="\n       ".join(reasons),
         fix="state what you know: " + " ".join(_option(*each) for each in lacking.items()),
     )
+
+
+def require_columns(sources: Sequence[Source], stated: Stated) -> None:
+    """Raises UsageError for a column whose meaning is stated and that no source has."""
+    if not stated.columns:
+        return
+    tables = [source for source in sources if source.columns is not None]
+    if not tables:
+        raise UsageError("--columns: no table of results was given", fix="leave it out")
+    names = [name for table in tables for name in table.columns or ()]
+    for column in absent_columns(names, stated):
+        raise no_such_column(column, names, *(table.path for table in tables))
 
 
 def _require_taken(runs: Sequence[TrainingRun], scaling: Scaling | None) -> None:

@@ -392,7 +392,7 @@ def _imported(path: Path, imported: Imported) -> Evidence:
 
         findings = compare(imported.flight)
     return Evidence(
-        sources=(Source(path=path, kind="imported", format=imported.format),),
+        sources=(Source(path=path, kind="imported", format=imported.format, columns=imported.columns),),
         runs=imported.runs,
         comm=imported.comm_rows,
         nccl=() if imported.nccl is None else (imported.nccl,),

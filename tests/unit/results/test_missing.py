@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.evidence import epochs, evidence, run
 
 from stepscope.core.errors import ExitCode, UsageError
 from stepscope.records.imported import Stated
 from stepscope.records.training import TrainingRun
-from stepscope.results.missing import require_stated
+from stepscope.results.evidence import Evidence
+from stepscope.results.missing import require_columns, require_stated
+from stepscope.results.open import load_evidence
 
 UNKNOWN = {"world_size": "the configuration says DDP"}
 
@@ -72,3 +76,35 @@ def test_a_kind_of_scaling_that_no_run_takes_is_a_mistake() -> None:
         require_stated(found, Stated(scaling="weak"))
     with pytest.raises(UsageError, match="no training runs were given"):
         require_stated(evidence(), Stated(scaling="weak"))
+
+
+CHART = "Step,a - step_time,a - step_time__MIN,a - step_time__MAX\n1,0.5,0.5,0.5\n2,0.5,0.5,0.5\n"
+TABLE = "gpus,tok\n1,10\n2,19\n"
+
+
+def test_a_stated_column_is_one_of_some_source(tmp_path: Path) -> None:
+    chart, table = tmp_path / "chart.csv", tmp_path / "runs.csv"
+    chart.write_text(CHART)
+    table.write_text(TABLE)
+
+    def read(columns: dict[str, str], *paths: Path) -> Evidence:
+        stated = Stated(columns=columns)
+        found = load_evidence(paths, stated=stated)
+        require_columns(found.sources, stated)
+        return found
+
+    (run,) = read({"step_time": "step_time_s"}, chart).runs
+    assert run.step_ns is not None
+    assert len(read({"step_time": "step_time_s", "tok": "tokens_per_s"}, chart, table).runs) == 3
+    for columns, paths, says in (
+        ({"stp_time": "step_time_s"}, (chart,), "chart.csv has no column 'stp_time'; did you mean 'step_time'?"),
+        ({"tok": "tokens_per_s", "stp_time": "-"}, (table,), "runs.csv has no column 'stp_time'"),
+        (
+            {"tok": "tokens_per_s", "stp_time": "-"},
+            (chart, table),
+            "has a column 'stp_time'; did you mean 'step_time'?",
+        ),
+    ):
+        with pytest.raises(UsageError) as caught:
+            read(columns, *paths)
+        assert says in caught.value.what

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from stepscope.store.stated_columns import plain
+
 NAMES: Mapping[str, str] = {
     "world_size": "world_size gpus n_gpus ngpus num_gpus num_gpu n_gpu gpu_count total_gpus number_of_gpus ranks n_ranks "
     "nranks num_ranks workers n_workers devices n_devices num_devices processes n_procs nproc nprocs num_procs "
@@ -116,11 +118,6 @@ class Meaning:
     item: str | None = None
     per_rank: bool = False
     unit: str = ""
-
-
-def plain(name: str) -> str:
-    """``Step Time`` -> ``step_time``: what names are compared by."""
-    return re.sub(r"[^a-z0-9/%µ]+", "_", name.strip().lower()).strip("_")
 
 
 def meanings_of(name: str) -> tuple[Meaning, ...]:

@@ -17,8 +17,9 @@ from typing import Any, TextIO
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.training import Epoch
-from stepscope.store.importers._columns import Columns, columns_of, plain
+from stepscope.store.importers._columns import Columns, columns_of
 from stepscope.store.importers._epoch_order import MOST_EPOCHS, EpochOrder, epoch_order
+from stepscope.store.stated_columns import plain
 
 MAX_ROWS = 100_000
 MAX_LINE = 64 << 10

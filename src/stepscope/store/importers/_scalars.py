@@ -11,9 +11,10 @@ from typing import Any
 
 from stepscope.core.words import counted
 from stepscope.records.training import Epoch, Measured, StepChange, TrainingRun
-from stepscope.store.importers._columns import Meaning, meanings_of, plain
+from stepscope.store.importers._columns import Meaning, meanings_of
 from stepscope.store.importers._epoch_order import MOST_EPOCHS
 from stepscope.store.importers._training import NOT_READ, label, steady_median, step_change
+from stepscope.store.stated_columns import plain
 
 _PARENTS = ("train", "training", "perf", "performance", "metrics", "throughput", "charts", "time", "speed")
 """Groups whose name says nothing of what a figure is: ``perf/tokens_per_s`` is ``tokens_per_s``."""
@@ -48,6 +49,11 @@ class Scalars:
     known: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of every figure that was logged."""
+        return tuple(dict.fromkeys(name for point in self.points for name in point.values))
+
 
 def meaning_of(name: str) -> Meaning | None:
     """What a logged figure is, ``eval/loss`` or ``loss/eval`` as ``eval_loss``; None: not known, or its unit is not."""
@@ -76,8 +82,7 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) 
     columns: figure's name -> the name to read it under, ``-`` to leave it out, as the user states them.
     """
     wanted = {plain(name): target for name, target in columns.items()}
-    names = dict.fromkeys(n for point in scalars.points for n in point.values)
-    meanings = {name: meaning_of(wanted.get(plain(name), name)) for name in names}
+    meanings = {name: meaning_of(wanted.get(plain(name), name)) for name in scalars.names}
     series: dict[str, list[float]] = {}
     chosen: dict[str, str] = {}
     for name, meaning in meanings.items():

@@ -5,43 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepscope.core.errors import DataError, UsageError
-from stepscope.core.suggest import did_you_mean, unknown
+from stepscope.core.errors import DataError
 from stepscope.records.imported import Stated
 from stepscope.store.importers._collectives import BUS_FACTORS
-from stepscope.store.importers._columns import FIGURES, NAMES, Columns, is_gpu_count, meanings_of, plain
+from stepscope.store.importers._columns import FIGURES, Columns, is_gpu_count, meanings_of
+from stepscope.store.importers._stated_columns import require_meanings
 from stepscope.store.importers._tables import TextTable, number
+from stepscope.store.stated_columns import absent_columns, no_such_column
 
 _WIDE = 3
-_MEANINGS = (
-    "step_time_ms",
-    "step_time_s",
-    "epoch_time_s",
-    "tokens_per_s",
-    "images_per_s",
-    "peak_memory_gib",
-    "time_us",
-)
 KNOWN = "world_size, strategy, model, step_time_ms, tokens_per_s, epoch_time_s, peak_memory_gib"
 LONG = "write one row per run as CSV, with columns such as gpus,model,samples_per_s"
 
 
 def require_stated_columns(path: Path, tables: Sequence[TextTable], stated: Stated) -> None:
-    """Raises UsageError where no table has any of the columns that the user names, or what one means is not known."""
-    for name, meaning in stated.columns.items():
-        if meaning != "-" and all(each.scale is None for each in meanings_of(meaning)):
-            known = [first for names in NAMES.values() for first in names.split()[:1]]
-            raise UsageError(unknown("meaning", meaning, [*known, *_MEANINGS]), fix=f"--columns {name}=MEANING")
+    """Raises UsageError where no table has any of the columns that the user names, or what one means is not known.
+
+    One of several may be another source's: ``results.missing`` finds those that nothing has.
+    """
+    require_meanings(stated)
     names = [name for table in tables for name in table.names]
-    present = {plain(name) for name in names}
-    absent = [name for name in stated.columns if plain(name) not in present]
+    absent = absent_columns(names, stated)
     if absent and len(absent) == len(stated.columns):
-        guess = did_you_mean(absent[0], names)
-        raise UsageError(
-            f"--columns: {path} has no column {absent[0]!r}" + (f"; did you mean {guess!r}?" if guess else ""),
-            why=f"there are: {', '.join(dict.fromkeys(names))}",
-            fix="name a column as the header has it",
-        )
+        raise no_such_column(absent[0], names, path)
 
 
 def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataError:

@@ -15,7 +15,7 @@ from stepscope.records.run import Status
 from stepscope.records.training import Epoch, Measured, TrainingRun
 from stepscope.stats.change_point import MIN_RUNS
 from stepscope.stats.order import mean_interval
-from stepscope.store.importers._columns import REPEATS, plain
+from stepscope.store.importers._columns import REPEATS
 from stepscope.store.importers._table_lines import (
     NOT_FINITE,
     Line,
@@ -36,6 +36,7 @@ from stepscope.store.importers._training import (
     with_own_baselines,
     with_unique_ids,
 )
+from stepscope.store.stated_columns import plain
 
 _TIMED = ("step_ns", "steps_per_s", "samples_per_s", "epoch_ns", "time_ns")
 _FINISHED = (

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.errors import DataError
-from stepscope.store.importers._columns import REPEATS, plain
+from stepscope.store.importers._columns import REPEATS
 from stepscope.store.importers._json import read_json
 from stepscope.store.reader import read_bytes
+from stepscope.store.stated_columns import plain
 
 MAX_BYTES = 64 << 20
 DELIMITERS = ",;\t"

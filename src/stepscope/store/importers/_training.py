@@ -34,6 +34,7 @@ def imported_runs(
     notes: Sequence[str] = (),
     remarks: tuple[str, ...] = (),
     left_out: Sequence[LeftOut] = (),
+    columns: Iterable[str] | None = None,
 ) -> Imported:
     """What an importer of runs hands over: ids made unique, what is compared found, and what the user states filled in.
 
@@ -51,6 +52,7 @@ def imported_runs(
         notes=tuple(dict.fromkeys((*notes, *unread))),
         remarks=remarks,
         left_out=tuple(left_out),
+        columns=None if columns is None else tuple(dict.fromkeys(columns)),
     )
 
 

@@ -17,6 +17,7 @@ from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._columns import TIMES, Columns, columns_of, meanings_of
 from stepscope.store.importers._folders import holds_traces, read_each
 from stepscope.store.importers._scalars import Point, Scalars, run_of
+from stepscope.store.importers._stated_columns import require_meanings
 from stepscope.store.importers._tables import Row, TextTable, headers, number, read_tables
 from stepscope.store.importers._training import imported_runs, slug
 
@@ -78,17 +79,22 @@ def _read(source: Candidate) -> Imported:
     def known(each: Candidate) -> bool:
         return _knows(Candidate(each.path, stated))
 
-    def read(path: Path) -> Scalars:
-        return _scalars(path, stated, path.stem if not source.is_folder else source.path.name)
+    names: list[str] = []
 
+    def read(path: Path) -> Scalars:
+        (table,) = read_tables(path)
+        names.extend(table.names)
+        return _scalars(table, stated, path.stem if not source.is_folder else source.path.name)
+
+    require_meanings(stated)
     parts, left_out = read_each(source, known, read, suffixes=SUFFIXES)
     assumed = dict.fromkeys(note for scalars in parts for note in scalars.notes if _ASSUMED in note)
     runs = (run_of(each, stated.columns) for each in parts)
-    return imported_runs("steps_csv", source, runs, notes=tuple(assumed), left_out=left_out)
+    return imported_runs("steps_csv", source, runs, notes=tuple(assumed), left_out=left_out, columns=names)
 
 
-def _scalars(path: Path, stated: Stated, group: str) -> Scalars:
-    (table,) = read_tables(path)
+def _scalars(table: TextTable, stated: Stated, group: str) -> Scalars:
+    path = table.source
     columns = columns_of(table.names, stated.columns)
     numbers = _step_numbers(table, columns)
     points = [Point(step) for step in numbers]

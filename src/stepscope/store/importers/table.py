@@ -6,7 +6,7 @@ Columns are recognised by the names and units that people give them (``_columns`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from stepscope.store.importers._columns import (
     Columns,
     columns_of,
     meanings_of,
-    plain,
 )
 from stepscope.store.importers._comm_table import comm_rows_of
 from stepscope.store.importers._folders import LOOKED_AT, holds_traces, read_each
@@ -33,6 +32,7 @@ from stepscope.store.importers._table_refusals import require_stated_columns, un
 from stepscope.store.importers._table_runs import runs_of
 from stepscope.store.importers._tables import TextTable, headers, read_tables
 from stepscope.store.stated import with_stated
+from stepscope.store.stated_columns import plain
 
 SUFFIXES = (".csv", ".tsv", ".md", ".markdown", ".json", ".jsonl", ".ndjson")
 MOST_JSON_BYTES = 4 << 20
@@ -135,7 +135,8 @@ def _read(source: Candidate) -> Imported:
             if damaged
             else DataError(f"{path}: no rows under the header", fix="pass the file of a run with results")
         )
-    return replace(_imported(path, found, stated), left_out=left_out)
+    names = (name for table, _ in tables for name in table.names)
+    return replace(_imported(path, found, stated, names), left_out=left_out)
 
 
 @dataclass(slots=True)
@@ -164,7 +165,7 @@ class _Rows:
         self.notes += notes
 
 
-def _imported(path: Path, found: _Rows, stated: Stated) -> Imported:
+def _imported(path: Path, found: _Rows, stated: Stated, names: Iterable[str]) -> Imported:
     runs = runs_of(found.lines)
     useful = found.tables
     notes = (*found.notes, *(note for table, _ in useful for note in table.notes))
@@ -181,6 +182,7 @@ def _imported(path: Path, found: _Rows, stated: Stated) -> Imported:
         hardware=", ".join(hardware) if 0 < len(hardware) < 4 else None,
         notes=(*dict.fromkeys(unclear), *notes),
         remarks=(_AS_GIB,) if memory else (),
+        columns=tuple(dict.fromkeys(names)),
     )
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.imported import Imported
-from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import holds_traces
 from stepscope.store.importers._scalars import Point, Scalars, run_of
+from stepscope.store.importers._stated_columns import require_meanings
 from stepscope.store.importers._tfevents import Scalar, scalars_of
 from stepscope.store.importers._training import imported_runs, slug
 
@@ -29,30 +29,30 @@ def _read(source: Candidate) -> Imported:
         if MARK in file.name:
             folders.setdefault(file.parent, []).append(file)
     notes: list[str] = []
-    runs = [run for folder, files in folders.items() if (run := _run(source, folder, files, notes)) is not None]
-    if not runs:
+    require_meanings(source.stated)
+    found = [each for folder, files in folders.items() if (each := _logged(path, folder, files, notes)) is not None]
+    if not found:
         raise DataError(f"{path}: no scalar in its event files", why="; ".join(notes) or "nothing was logged")
-    return imported_runs("tensorboard", source, runs, notes=notes)
+    runs = (run_of(each, source.stated.columns) for each in found)
+    return imported_runs(
+        "tensorboard", source, runs, notes=notes, columns=(name for each in found for name in each.names)
+    )
 
 
-def _run(source: Candidate, folder: Path, files: Sequence[Path], notes: list[str]) -> TrainingRun | None:
+def _logged(root: Path, folder: Path, files: Sequence[Path], notes: list[str]) -> Scalars | None:
     """None where the folder's files hold no scalar."""
-    root = source.path
     logs = [log for file in files if (log := _scalars(file, notes))]
     if not logs:
         return None
     logs.sort(key=lambda log: log[0].wall_s)
     name = folder.name if folder == root or root.is_file() else folder.relative_to(root).as_posix()
     more = [] if len(logs) == 1 else [f"{counted(len(logs), 'event file')}: the job was restarted; later steps count"]
-    return run_of(
-        Scalars(
-            source=str(folder),
-            run_id=slug(name) or "run",
-            group=root.name if folder != root and root.is_dir() else name,
-            points=_points(logs),
-            notes=more,
-        ),
-        source.stated.columns,
+    return Scalars(
+        source=str(folder),
+        run_id=slug(name) or "run",
+        group=root.name if folder != root and root.is_dir() else name,
+        points=_points(logs),
+        notes=more,
     )
 
 

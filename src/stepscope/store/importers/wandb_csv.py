@@ -10,6 +10,7 @@ from stepscope.records.imported import Imported
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
 from stepscope.store.importers._scalars import Point, Scalars, run_of
+from stepscope.store.importers._stated_columns import require_meanings
 from stepscope.store.importers._tables import Row, TextTable, headers, number, read_tables
 from stepscope.store.importers._training import imported_runs, slug
 
@@ -40,6 +41,7 @@ def _recognises(candidate: Candidate) -> bool:
 
 
 def _read(source: Candidate) -> Imported:
+    require_meanings(source.stated)
     parts, left_out = read_each(source, _knows, _read_file, suffixes=_SUFFIXES)
     merged: dict[str, Scalars] = {}
     for scalars in (each for part in parts for each in part):
@@ -47,7 +49,8 @@ def _read(source: Candidate) -> Imported:
         if known is not scalars:
             known.points = _together(known.points, scalars.points)
     runs = (run_of(each, source.stated.columns) for each in merged.values())
-    return imported_runs("wandb_csv", source, runs, left_out=left_out)
+    names = (name for each in merged.values() for name in each.names)
+    return imported_runs("wandb_csv", source, runs, left_out=left_out, columns=names)
 
 
 def _together(one: Sequence[Point], other: Sequence[Point]) -> list[Point]:

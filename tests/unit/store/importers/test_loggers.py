@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.unit.store.importers.shared_results import by_id, read, write
 
-from stepscope.core.errors import DataError
+from stepscope.core.errors import DataError, UsageError
 from stepscope.records.imported import Stated
 from stepscope.results.scaling import scaling_rows
 from stepscope.store.foreign import detect, read_foreign
@@ -228,6 +228,8 @@ class TestWandb:
             stated = read_foreign(tmp_path / "chart.csv", Stated(columns={"step_time": meaning}))
             assert (stated.runs[0].step_ns and stated.runs[0].step_ns.value) == step_ns
             assert stated.notes == ()
+        with pytest.raises(UsageError, match="unknown meaning 'step_tme_s'"):
+            read_foreign(tmp_path / "chart.csv", Stated(columns={"step_time": "step_tme_s"}))
 
     def test_charts_of_a_folder_are_joined(self, tmp_path: Path) -> None:
         write(tmp_path / "a.csv", self.HEAD + "0,2.5,2.5,2.5,3,3,3\n")
