@@ -7,6 +7,6 @@ from typing import TYPE_CHECKING
 from stepscope.core.registry import Registry
 
 if TYPE_CHECKING:
-    from stepscope.report.views._common import View
+    from stepscope.report.view import View
 
 REGISTRY: Registry[View] = Registry("stepscope.report.views", "VIEW", "view")

@@ -26,7 +26,7 @@ from stepscope.report.vega import (
     whiskers,
     words,
 )
-from stepscope.report.views._common import Figures, View
+from stepscope.report.view import Figures, View
 from stepscope.report.views._runs import FACETS, Quantity, facets, failure, on_their_machines, parts, quantity
 
 MAX_SERIES = 7

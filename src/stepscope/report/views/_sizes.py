@@ -30,7 +30,7 @@ from stepscope.report.vega import (
     size_axis,
     size_tick,
 )
-from stepscope.report.views._common import Figures, View
+from stepscope.report.view import Figures, View
 from stepscope.results.comm_labels import device_label, op_label, ranks_label, sweep_names, sweeps
 
 CURVE_STEPS = 48

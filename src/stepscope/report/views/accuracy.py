@@ -8,7 +8,7 @@ from functools import partial
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
-from stepscope.report.views._common import Figures, View
+from stepscope.report.view import Figures, View
 from stepscope.report.views._curves import Curves, curves_chart, epoch_curves
 
 

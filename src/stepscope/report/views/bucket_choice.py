@@ -21,7 +21,7 @@ from stepscope.report.table import (
     tabled,
     times,
 )
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 
 
 def build(choice: BucketChoice, measured: Mapping[str, float] | None = None) -> Table:

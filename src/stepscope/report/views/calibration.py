@@ -26,7 +26,7 @@ from stepscope.report.vega import (
     sig,
     size_tick,
 )
-from stepscope.report.views._common import Figures, View
+from stepscope.report.view import Figures, View
 
 NEAR = 1.1
 """A straight line within this factor of every measured time is not said to fail anywhere."""

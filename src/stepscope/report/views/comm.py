@@ -10,6 +10,7 @@ from stepscope.core.units import format_plus_minus, format_size
 from stepscope.core.words import counted, listed
 from stepscope.records.comm import CommRow
 from stepscope.report.table import Column, Format, Table, Value, percent, tabled, whole
+from stepscope.report.view import View
 from stepscope.report.views._comm import (
     average_busbw,
     decimal,
@@ -20,7 +21,6 @@ from stepscope.report.views._comm import (
     microseconds,
     size_column,
 )
-from stepscope.report.views._common import View
 from stepscope.results.comm_facts import interval_share
 from stepscope.results.comm_labels import op_label, redop_label, sweep_names, sweeps
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from stepscope.records.comm import CommRow
 from stepscope.report.table import Column, Table, Value, flops, percent, tabled, whole
+from stepscope.report.view import View
 from stepscope.report.views._comm import failed, heading, in_groups, microseconds, size_column
-from stepscope.report.views._common import View
 from stepscope.results.comm_facts import interval_share
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from stepscope.records.comm import CommRow
 from stepscope.report.table import Column, Table, Value, byte_size, judged, said, tabled, times, unknown
+from stepscope.report.view import View
 from stepscope.report.views._comm import failed, gigabytes, heading, in_groups, microseconds, size_column
-from stepscope.report.views._common import View
 
 FREE = 1.1
 """Below this slow-down two things count as running beside each other: five times the 2% that measuring aims at."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from stepscope.records.comm import CommRow
 from stepscope.report.table import Column, Raw, Table, Value, byte_size, percent, tabled, whole
+from stepscope.report.view import View
 from stepscope.report.views._comm import average_busbw, gigabytes, heading, in_groups, microseconds
-from stepscope.report.views._common import View
 from stepscope.results.comm_labels import failure_label, op_label, sweeps
 
 

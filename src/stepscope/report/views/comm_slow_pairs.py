@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from stepscope.core.grouping import ranges
 from stepscope.records.comm import CommRow
 from stepscope.report.table import Column, Raw, Table, Value, byte_size, tabled, times, whole
+from stepscope.report.view import View
 from stepscope.report.views._comm import gigabytes, microseconds
-from stepscope.report.views._common import View
 from stepscope.results.slow_pairs import SlowEnd, SlowPair, slow_pairs
 
 MAX_LISTED = 20

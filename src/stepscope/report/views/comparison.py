@@ -8,7 +8,7 @@ from stepscope.core.units import format_bytes_binary, format_duration, format_nu
 from stepscope.records.comparison import ComparedFigure, Comparison, Difference
 from stepscope.records.training import Measured
 from stepscope.report.table import Column, Table, Tone, Value, figure, p_value, said, tabled, unknown, whole
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.results.differences import Conditions
 
 METRIC_NAMES = {

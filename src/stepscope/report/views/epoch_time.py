@@ -7,7 +7,7 @@ from functools import partial
 
 from stepscope.core.units import format_duration
 from stepscope.records.training import TrainingRun
-from stepscope.report.views._common import Figures, View
+from stepscope.report.view import Figures, View
 from stepscope.report.views._curves import Curves, curves_chart, epoch_curves
 from stepscope.report.views._runs import time_unit
 from stepscope.report.views._training import first_epochs

@@ -7,7 +7,7 @@ from typing import Any
 
 from stepscope.records.training import TrainingRun
 from stepscope.report.table import Column, Format, Table, duration, tabled, whole
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._training import rate_column
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stepscope.core.units import format_percent
 from stepscope.records.finding import Finding
 from stepscope.report.table import Column, Format, Table, Tone, said, tabled
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 
 _TONES: dict[str, Tone] = {"problem": "bad", "warning": "warn", "info": "good"}
 

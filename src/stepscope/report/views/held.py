@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.report.table import Column, Table, Value, duration, said, size, tabled, whole
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._training import measured
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.held import KINDS, conclusions, held

@@ -12,7 +12,7 @@ from stepscope.core.words import counted
 from stepscope.report.names import clean
 from stepscope.report.table import Column, Table, Tone, Value, duration, said, tabled, whole
 from stepscope.report.vega import MAX_LINES
-from stepscope.report.views._common import Figures, View
+from stepscope.report.view import Figures, View
 from stepscope.report.views._curves import Curve, CurvePoint, Curves, curves_chart
 from stepscope.report.views._runs import names
 from stepscope.stats.change_point import SIGNIFICANT, ChangePoint

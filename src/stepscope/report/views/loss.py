@@ -12,7 +12,7 @@ from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import file_part
 from stepscope.report.vega import MAX_LINES, known
-from stepscope.report.views._common import Figures, View, distinct
+from stepscope.report.view import Figures, View, distinct
 from stepscope.report.views._curves import Curve, CurvePoint, Curves, curves_chart
 from stepscope.report.views._runs import facets, names, numbered_parts
 from stepscope.results.evidence import CellEvidence

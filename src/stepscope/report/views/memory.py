@@ -9,7 +9,7 @@ from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import clean
 from stepscope.report.vega import COLORS, FAINT
-from stepscope.report.views._common import Figures, View
+from stepscope.report.view import Figures, View
 from stepscope.report.views._runs import by_dataset, facets, failure
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stepscope.records.memory_snapshot import MemoryHolder, MemorySnapshot
 from stepscope.report.table import Column, Table, binary_size, percent, tabled, whole
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 
 _Row = tuple[MemorySnapshot, MemoryHolder]
 

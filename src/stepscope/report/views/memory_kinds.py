@@ -12,7 +12,7 @@ from stepscope.records.memory_snapshot import KINDS, UNKNOWN, MemorySnapshot
 from stepscope.report.names import file_part
 from stepscope.report.table import Column, Table, binary_size, percent, tabled
 from stepscope.report.vega import COLORS, FAINT, PAGE, Spec, by_series, chart, layer, number_axis, sig
-from stepscope.report.views._common import Figures, View
+from stepscope.report.view import Figures, View
 
 COLOR = dict(zip(KINDS, (*COLORS[: len(KINDS) - 1], FAINT), strict=True))
 

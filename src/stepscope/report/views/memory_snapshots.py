@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stepscope.records.memory_snapshot import MemorySnapshot
 from stepscope.report.table import Column, Table, binary_size, tabled, whole
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 
 
 def build(memory: Sequence[MemorySnapshot]) -> Table:

@@ -8,7 +8,7 @@ from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
 from stepscope.report.vega import COLORS
-from stepscope.report.views._common import Figures, View
+from stepscope.report.view import Figures, View
 from stepscope.report.views._runs import by_dataset
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, stacks_chart
 from stepscope.results.mfu import CONVENTION

@@ -9,7 +9,7 @@ from stepscope.core.grouping import grouped, ranges
 from stepscope.core.words import counted
 from stepscope.records.nccl_debug import NcclChoice, NcclCommunicator, NcclDebug, NcclLink
 from stepscope.report.table import Column, Table, Value, byte_size, said, tabled, unknown, whole
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._trace import who
 
 NICS_SHOWN = 8

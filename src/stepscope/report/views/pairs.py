@@ -13,8 +13,8 @@ from stepscope.records.comm import CommRow
 from stepscope.report.table import UNKNOWN, Column, Table, Value, byte_size, said, tabled, unknown, whole
 from stepscope.report.vega import COLORS, COLUMN, Spec, layer, name_axis, sig, size_tick
 from stepscope.report.vega import chart as chart_
+from stepscope.report.view import Figures, View
 from stepscope.report.views._comm import gigabytes, microseconds
-from stepscope.report.views._common import Figures, View
 from stepscope.results.comm_labels import (
     LATENCY_BYTES,
     cells_of,

@@ -13,7 +13,7 @@ from stepscope.report.names import clean, file_part
 from stepscope.report.table import Column, Table, Value, duration, percent, said, tabled, times, whole, with_share
 from stepscope.report.vega import COLORS, FAINT, INK, PAGE, Spec, color, layer, number_axis, sig
 from stepscope.report.vega import chart as chart_
-from stepscope.report.views._common import Figures, View
+from stepscope.report.view import Figures, View
 from stepscope.report.views._runs import time_unit
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.pipeline_profile import MeasuredPipeline, bubble_text, conclusions, pipelines

@@ -23,7 +23,7 @@ from stepscope.report.vega import (
     sig,
     whiskers,
 )
-from stepscope.report.views._common import Figures, View
+from stepscope.report.view import Figures, View
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.pipeline_profile import pipelines
 

@@ -8,7 +8,7 @@ from stepscope.predict.step.pathology import warnings_of
 from stepscope.predict.step.plan import Alternative, Plan, slower_because
 from stepscope.predict.step.step import StepPrediction
 from stepscope.report.table import Column, Table, number, percent, said, size, tabled, whole
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._predicted import PART, interval
 
 SHOWN = 5

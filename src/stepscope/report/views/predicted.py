@@ -22,7 +22,7 @@ from stepscope.report.table import (
     tabled,
     whole,
 )
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 
 _WORRY = (0.3, 0.6)
 """Median relative error from which on a group is shown in yellow, and in red."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepscope.report.vega import COLORS, COLUMN, FAINT, INK, Spec, chart, doubling_axis, layer, log_axis, sig
-from stepscope.report.views._common import Figures, View
+from stepscope.report.view import Figures, View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

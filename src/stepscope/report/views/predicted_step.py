@@ -10,7 +10,7 @@ from stepscope.predict.step.layout_text import layout_text
 from stepscope.predict.step.scaling import KNEE, base_of, efficiency
 from stepscope.predict.step.step import StepPrediction
 from stepscope.report.table import Column, Format, Table, Value, duration, number, percent, size, tabled, whole
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._predicted import PART, interval
 
 _MEMORY = {

@@ -10,7 +10,7 @@ from stepscope.core.words import counted
 from stepscope.predict.published.grade import Answer, Question, figures, met, summary
 from stepscope.report.table import Column, Format, Table, Value, percent, said, tabled, whole
 from stepscope.report.vega import COLUMN, FAINT, Spec, by_series, chart, layer, log_axis, shape_by_series, sig
-from stepscope.report.views._common import Figures, View
+from stepscope.report.view import Figures, View
 
 Asked = tuple[Question, Answer]
 

@@ -25,7 +25,7 @@ from stepscope.report.table import (
     times,
     whole,
 )
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._training import (
     efficiency_value,
     exposed_value,

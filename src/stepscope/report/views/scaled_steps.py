@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.core.units import format_duration, format_percent
 from stepscope.records.scale_prediction import ScaledStep, ScalePrediction
 from stepscope.report.table import Column, Table, Value, duration, figure, number, percent, tabled, times, with_share
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 
 DOMINANT = {
     "compute": "compute",

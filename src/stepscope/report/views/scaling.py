@@ -13,7 +13,7 @@ from stepscope.report.names import file_part
 from stepscope.report.table import Column, Raw, Table, Value, duration, figure, tabled, times, whole
 from stepscope.report.vega import COLUMN, FAINT, MAX_LINES, Spec, doubling_axis, layer, number_axis, sig, whole_axis
 from stepscope.report.vega import chart as chart_
-from stepscope.report.views._common import Figures, View, distinct
+from stepscope.report.view import Figures, View, distinct
 from stepscope.report.views._curves import CURVES_HEIGHT, Curve, CurvePoint, Curves, curve_layers
 from stepscope.report.views._runs import facets, model_on, names, numbered_parts, scaled
 from stepscope.report.views._training import efficiency_value, first_epochs, speedup_value

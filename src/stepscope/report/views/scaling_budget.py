@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stepscope.core.words import counted
 from stepscope.records.scaling_budget import ScalingBudget
 from stepscope.report.table import Column, Table, duration, percent, tabled
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.results.scaling_words import PARTS, ranked
 
 

@@ -27,7 +27,7 @@ from stepscope.report.vega import (
     whiskers,
     words,
 )
-from stepscope.report.views._common import Figures, View
+from stepscope.report.view import Figures, View
 from stepscope.report.views._runs import by_dataset, facets, scaled
 from stepscope.report.views._stacks import NAME_CHARS
 from stepscope.stats.scaling import EXCELLENT, GOOD

@@ -8,7 +8,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import PhaseTimes, TrainingRun
 from stepscope.report.vega import color
-from stepscope.report.views._common import Figures, View
+from stepscope.report.view import Figures, View
 from stepscope.report.views._runs import by_dataset, failure, time_unit
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
 

@@ -10,7 +10,7 @@ from stepscope.core.words import counted
 from stepscope.report.names import clean, file_part
 from stepscope.report.vega import COLUMN, Spec, layer, name_axis, number_axis, sig
 from stepscope.report.vega import chart as chart_
-from stepscope.report.views._common import Figures, View
+from stepscope.report.view import Figures, View
 from stepscope.report.views._runs import time_unit
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.slow_ranks import OwnTimes, own_times

@@ -8,7 +8,7 @@ from stepscope.core.units import format_number
 from stepscope.core.words import counted
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.report.vega import COLORS
-from stepscope.report.views._common import Figures, View
+from stepscope.report.view import Figures, View
 from stepscope.report.views._runs import INTERVAL, by_dataset, failure, on_their_machines, rate_unit
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
 from stepscope.results.figures import epoch_time, per_second

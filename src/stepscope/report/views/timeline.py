@@ -20,7 +20,7 @@ from stepscope.report.table import (
     whole,
     with_share,
 )
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 
 NAMED = 3
 """So many members are named, the others counted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.environment.topology import LINK_KINDS, Device, Topology
 from stepscope.report.table import Column, Table, Value, said, tabled
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 
 
 def build(topology: Topology) -> Table:

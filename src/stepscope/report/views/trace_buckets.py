@@ -22,7 +22,7 @@ from stepscope.report.table import (
     whole,
     with_share,
 )
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._trace import gaps
 
 NONE = (

@@ -12,7 +12,7 @@ from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.names import clean, file_part
 from stepscope.report.table import Column, Table, Value, percent, tabled
 from stepscope.report.vega import color
-from stepscope.report.views._common import Figures, View, distinct
+from stepscope.report.view import Figures, View, distinct
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, stacks_chart
 from stepscope.report.views._trace import many_note, parts_columns, rank_column, standing_out
 from stepscope.results.mfu import CONVENTION

@@ -27,7 +27,7 @@ from stepscope.report.table import (
     unknown,
     with_share,
 )
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._trace import gaps, shared, timed
 
 SURE = 0.9

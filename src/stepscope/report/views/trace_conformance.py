@@ -7,7 +7,7 @@ from collections import defaultdict
 from stepscope.core.grouping import grouped, ranges
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.table import Column, Table, Value, number, said, tabled
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._trace import gaps, who
 
 MANY_DIFFERENCES = 12

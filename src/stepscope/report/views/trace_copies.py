@@ -18,7 +18,7 @@ from stepscope.report.table import (
     size,
     tabled,
 )
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._trace import gaps, middle, most, over_ranks, over_ranks_note, time_over_ranks
 
 KINDS = {

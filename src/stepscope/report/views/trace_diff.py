@@ -8,7 +8,7 @@ from stepscope.core.units import format_duration
 from stepscope.records.trace_diff import DiffRow, TraceDiff
 from stepscope.report.kernel_names import short_names
 from stepscope.report.table import Column, Format, Table, Tone, Value, duration, p_value, said, tabled
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 
 NOISE_P = 0.05
 

@@ -9,7 +9,7 @@ from stepscope.core.grouping import grouped, ranges
 from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.table import Column, Format, Table, Value, duration, said, size, tabled, whole
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._trace import timed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.table import Column, Table, duration, said, tabled, whole
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._trace import rank_column, timed
 
 CAUSES = {

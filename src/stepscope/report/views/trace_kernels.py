@@ -10,7 +10,7 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_work import KernelRow, KernelTable
 from stepscope.report.kernel_names import short_names
 from stepscope.report.table import Column, Table, Value, duration, number, said, tabled, unknown
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._trace import gaps, middle, most, over_ranks, over_ranks_note, time_over_ranks
 
 NAME, NAME_OF_RANKS = 43, 35

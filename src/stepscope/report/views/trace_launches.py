@@ -10,7 +10,7 @@ from stepscope.core.words import counted
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_work import LaunchStatistics
 from stepscope.report.table import Column, Format, Table, Value, duration, judged, number, percent, tabled
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._trace import gaps, many_note, rank_column, standing_out
 
 NO_DEVICE = "no device work in this trace: nothing was launched"

@@ -9,7 +9,7 @@ from stepscope.records.trace_memory import DeviceMemory, MemoryPeak, PhaseMemory
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.kernel_names import elided
 from stepscope.report.table import Column, Raw, Table, Value, binary_size, number, tabled
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._trace import gaps, many_note, rank_column, standing_out
 
 

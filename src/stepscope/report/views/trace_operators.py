@@ -10,7 +10,7 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_work import OperatorRow, OperatorTable
 from stepscope.report.kernel_names import elided
 from stepscope.report.table import Column, Table, Value, duration, flops, number, said, tabled
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._trace import gaps, middle, most, over_ranks, over_ranks_note, time_over_ranks, who
 
 NAME = 52

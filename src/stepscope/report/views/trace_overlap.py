@@ -9,7 +9,7 @@ from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.kernel_names import short_names
 from stepscope.report.table import Column, Table, Value, duration, judged, percent, tabled, whole
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._trace import PARTIAL, gaps, many_note, rank_column, shared, standing_out
 
 NAME = 25

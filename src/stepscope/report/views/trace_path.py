@@ -11,7 +11,7 @@ from stepscope.records.trace_path import CriticalPath, CrossRankPath, PathContri
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.kernel_names import elided, short_names
 from stepscope.report.table import Column, Table, Value, duration, percent, said, tabled, whole
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._trace import gaps, many_note, shared, standing_out
 
 NAME = 44

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from stepscope.records.trace_budget import PhaseBudget
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.table import Column, Table, Value, duration, tabled
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._trace import rank_column, timed
 
 

@@ -6,7 +6,7 @@ from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.table import Column, Table, duration, tabled, whole
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._trace import parts_columns, rank_column
 
 

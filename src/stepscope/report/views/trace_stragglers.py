@@ -10,7 +10,7 @@ from stepscope.records.trace_collectives import JobCollectives
 from stepscope.records.trace_stragglers import Straggler, StragglerReport
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.table import Column, Table, Value, duration, percent, said, tabled, whole
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._trace import rank_column
 
 CAUSES = {

@@ -9,7 +9,7 @@ from stepscope.core.units import format_percent
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_utilisation import Utilisation
 from stepscope.report.table import Column, Table, Tone, Value, duration, flops, percent, tabled, unknown
-from stepscope.report.views._common import View
+from stepscope.report.view import View
 from stepscope.report.views._trace import NOTHING, by_ranks, many_note, rank_column, standing_out
 
 MANY_OPERATORS = 4
