@@ -86,7 +86,7 @@ class _Cost:
     """One run's communication. share: of the step; cost_ns, step_ns: None where only an efficiency is known.
 
     fixed_ns: of the rest of the step, what does not grow with the batch (optimizer). causes: see :func:`_causes`. per: what
-    the times are of.
+    the times are of. waiting_apart: the ranks also wait for each other, which is not in the share.
     """
 
     run: TrainingRun
@@ -98,6 +98,7 @@ class _Cost:
     said: tuple[str, ...]
     causes: tuple[tuple[str, str], ...]
     per: str = "step"
+    waiting_apart: bool = False
 
     @property
     def factor(self) -> float:
@@ -169,9 +170,10 @@ def _measured(known: _Known, run: TrainingRun) -> _Cost | None:
     cell = cell_of(known.evidence, run)
     net = None if cell is None else exposed(cell.result)
     said = []
+    waits = net is not None and net.waiting_ns > 0.02 * step
     if net is not None:
         cost = min(cost, net.net_ns)
-        if net.waiting_ns > 0.02 * step:
+        if waits:
             said.append(f"waiting for the last rank takes another {format_duration(net.waiting_ns)} per step")
     share = cost / step
     said.insert(
@@ -191,6 +193,7 @@ def _measured(known: _Known, run: TrainingRun) -> _Cost | None:
         measured=True,
         said=(*said, *in_words),
         causes=_causes(known.evidence, run, latency),
+        waiting_apart=waits,
     )
 
 
@@ -316,6 +319,7 @@ def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
     named = ", ".join(cause for cause, _ in causes) or "no small model, batch or sequence is known"
     rest = [f"{c.run.label}: {format_percent(c.share)}" for c in costs[1:4]]
     lost = "exposed communication" if worst.measured else "lost, most likely to communication"
+    lost += " without waiting" if worst.waiting_apart else ""
     return Finding(
         severity="problem",
         title=f"communication-bound: {format_percent(worst.share)} of the {worst.per} on"

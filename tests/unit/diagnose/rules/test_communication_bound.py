@@ -161,3 +161,16 @@ def test_communication_timed_by_the_epoch_counts_as_a_share_of_it() -> None:
     assert found.title.startswith("communication-bound: 30% of the epoch on 4 ranks")
     assert any("3.00 s of an epoch of 10.0 s: 30%, waiting for other ranks included" in line for line in found.evidence)
     assert found.confidence.endswith("waiting included")
+
+
+def test_the_title_says_that_waiting_is_not_counted() -> None:
+    """Rank 1 takes 40 ms more: the others wait for it inside the collective, which the budget of the step holds too."""
+
+    def own(rank: int, step: int, phases: dict[str, float]) -> None:  # noqa: ARG001
+        phases["forward"] += 40.0 if rank == 1 else 0.0
+
+    even = fired(RULE.check(bench(made("c", world_size=4, comm_ms=60.0, jitter=0))))
+    late = fired(RULE.check(bench(made("c", world_size=4, comm_ms=60.0, jitter=0, own=own))))
+    assert "is exposed communication; " in even.title
+    assert "is exposed communication without waiting; " in late.title
+    assert any("waiting for the last rank takes another 40.0 ms" in line for line in late.evidence)
