@@ -150,6 +150,9 @@ def test_speedup_lines_begin_at_the_baseline_and_know_the_ideal() -> None:
     assert datum.base == 1
     assert datum.title == "mlp small on mnist, strong scaling"
     assert "efficiency 71%" in caption("scaling", datum)
+    rows = [replace(row, efficiency=0.625) for row in scaled(study())]
+    (datum,) = [d for d in prepared("scaling", runs=study(), scaling=rows) if d.rule == "strong"]
+    assert "efficiency 62%" in caption("scaling", datum), "the row's own, not made anew of the line"
 
 
 def test_weak_and_strong_scaling_are_two_charts() -> None:

@@ -31,12 +31,13 @@ from stepscope.report.views._runs import by_dataset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """x as drawn, y in base units; low, high None: no interval."""
+    """x as drawn, y in base units; low, high None: no interval. efficiency: of a speed-up."""
 
     x: float
     y: float
     low: float | None = None
     high: float | None = None
+    efficiency: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,10 +90,19 @@ def _points(
 ) -> tuple[CurvePoint, ...]:
     rows = [row for _, row in series]
     base = baselines.get(rows[0].baseline_id)
-    points = [CurvePoint(x=row.world_size, y=row.speedup, low=row.low, high=row.high) for row in rows]
     if base is not None:
-        points.append(CurvePoint(x=base.world_size, y=base.speedup))
-    return tuple(sorted(points, key=lambda p: p.x))
+        rows.append(base)
+    return tuple(
+        CurvePoint(x=row.world_size, y=row.speedup, low=row.low, high=row.high, efficiency=row.efficiency)
+        for row in sorted(rows, key=lambda row: row.world_size)
+    )
+
+
+def _efficiency(point: CurvePoint) -> str:
+    """As the table has it."""
+    return (
+        "efficiency unknown" if point.efficiency is None else f"efficiency {format_percent(point.efficiency, digits=0)}"
+    )
 
 
 def chart(data: ScalingChart) -> Spec:
@@ -113,8 +122,7 @@ def chart(data: ScalingChart) -> Spec:
         y = number_axis("y", data.y_axis, low=0.0, top=top)
 
     def said(curve: Curve, point: CurvePoint) -> str:
-        share = format_percent(point.y * data.base / point.x, digits=0)
-        return f"{curve.name} on {counted(int(point.x), 'rank')}: {point.y:.2f}x, efficiency {share}"
+        return f"{curve.name} on {counted(int(point.x), 'rank')}: {point.y:.2f}x, {_efficiency(point)}"
 
     words = [{**ideal[1], "text": IDEAL}]
     layers = [
@@ -129,8 +137,7 @@ def caption(data: ScalingChart) -> str:
     said = []
     for curve in data.curves[:5]:
         last = curve.points[-1]
-        share = format_percent(last.y * data.base / last.x, digits=0)
-        said.append(f"{curve.name}: {last.y:.2f}x on {counted(int(last.x), 'rank')} (efficiency {share})")
+        said.append(f"{curve.name}: {last.y:.2f}x on {counted(int(last.x), 'rank')} ({_efficiency(last)})")
     whisker = any(p.low is not None for curve in data.curves for p in curve.points)
     return (
         f"Speed-up over {counted(data.base, 'rank')} on {data.title}. {'; '.join(said)}.{_RULES[data.rule][1]}"
