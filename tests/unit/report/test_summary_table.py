@@ -86,6 +86,8 @@ def test_one_rank_without_communication_says_none(rows: list[Any]) -> None:
     table = build(rows)
     assert _text(table, "exposed_comm_ns") == "none"
     assert _text(table, "comm_bytes") == "none"
+    assert _text(runs.build(rows, show=PAPER), "exposed_fraction") == "none"
+    assert _text(runs.build(rows, show=PAPER), "exposed_fraction", 1) == "20%"
 
 
 def test_only_options_that_are_not_the_default_are_named(fakes: Any) -> None:

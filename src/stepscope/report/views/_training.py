@@ -8,7 +8,7 @@ from typing import Any
 
 from stepscope.core.units import format_number, format_percent, format_plus_minus
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
-from stepscope.report.table import Column, Format, Tone, Value, duration, rate, unknown
+from stepscope.report.table import Column, Format, Tone, Value, duration, percent, rate, unknown
 from stepscope.results.figures import exposed_fraction
 
 _TONES: dict[str, Tone] = {"excellent": "good", "good": "good", "fair": "warn", "poor": "bad", "negative": "bad"}
@@ -80,6 +80,10 @@ def measured(value: Measured | None, form: Format, *, estimated: bool = False, t
     )
 
 
+NONE = "none"
+"""Where there is no communication: of one rank."""
+
+
 def exposed_value(run: TrainingRun) -> Value:
     """Exposed communication of a step with its share; ``none`` for one rank."""
     exposed = run.exposed_comm_ns
@@ -88,5 +92,11 @@ def exposed_value(run: TrainingRun) -> Value:
     if exposed is None or share is None:
         return value
     if exposed.value == 0 and run.world_size == 1:
-        return Value(text="none", raw=0, tone="dim")
+        return Value(text=NONE, raw=0, tone="dim")
     return replace(value, text=f"{value.text} ({format_percent(share)})")
+
+
+def exposed_share(run: TrainingRun) -> Value:
+    """Exposed communication as a share of the step or epoch; ``none`` for one rank."""
+    share = exposed_fraction(run)
+    return Value(text=NONE, raw=share, tone="dim") if share == 0 and run.world_size == 1 else percent(share)

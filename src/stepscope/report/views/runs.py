@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.grouping import grouped
-from stepscope.core.units import format_count, format_percent
+from stepscope.core.units import format_count
 from stepscope.core.words import listed
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.report.table import (
@@ -27,14 +27,16 @@ from stepscope.report.table import (
 )
 from stepscope.report.view import View
 from stepscope.report.views._training import (
+    NONE,
     efficiency_value,
+    exposed_share,
     exposed_value,
     first_epochs,
     measured,
     rate_column,
     speedup_value,
 )
-from stepscope.results.figures import best_accuracy, epoch_time, exposed_fraction, too_short, train_loss
+from stepscope.results.figures import best_accuracy, epoch_time, too_short, train_loss
 from stepscope.results.labels import failure_label, ranks_label
 from stepscope.results.mfu import CONVENTION, mfu
 from stepscope.results.scaling import speedups
@@ -106,7 +108,7 @@ def _columns(runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_e
         )
 
     def moved(run: TrainingRun) -> Value:
-        return Value(text="none", raw=0, tone="dim") if run.comm_bytes_per_step == 0 else size(run.comm_bytes_per_step)
+        return Value(text=NONE, raw=0, tone="dim") if run.comm_bytes_per_step == 0 else size(run.comm_bytes_per_step)
 
     return (
         Column("group", "runs", lambda run: run.group, role="group"),
@@ -125,7 +127,7 @@ def _columns(runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_e
         Column("epoch_ns", "epoch est." if estimated and not mixed else "epoch", epoch, duration, drop=8),
         Column("step_ns", "step", lambda run: measured(run.step_ns, duration, tight=True), duration),
         Column("exposed_comm_ns", "exposed comm/step", exposed_value, duration, short_title="comm"),
-        Column("exposed_fraction", "exposed comm", exposed_fraction, Format(format_percent), short_title="comm", drop=6),
+        Column("exposed_fraction", "exposed comm", exposed_share, percent, short_title="comm", drop=6),
         Column("comm_bytes", "bytes/step", moved, size, drop=2),
         rate_column(runs, lambda run: run.samples_per_s),
         Column("speedup", "speed-up", lambda run: speedup_value(scaling.get(run.run_id)), times, short_title="speed"),
