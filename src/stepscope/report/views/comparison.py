@@ -51,7 +51,7 @@ def build(comparison: Comparison) -> Table:
             Column(
                 "metric",
                 "figure",
-                lambda f: said(METRIC_NAMES.get(f.metric, f.metric), f.metric),
+                lambda f: said(_title(f), f.metric),
                 role="identity",
                 lead=True,
             ),
@@ -116,6 +116,17 @@ def _short(text: str, *, most: int = 60) -> str:
     """The first line, cut where it is long: a link matrix is a page of text."""
     line = text.splitlines()[0] if text else ""
     return line if len(line) <= most and line == text else f"{line[: most - 3]}..."
+
+
+_OWN = ("step", "call")
+"""Replicates of which a run's own figure is the median too."""
+
+
+def _title(compared: ComparedFigure) -> str:
+    """``step``, or ``step, median of blocks`` where that is not the figure that the run has by itself."""
+    name = METRIC_NAMES.get(compared.metric, compared.metric)
+    kind = compared.replicate
+    return name if kind is None or kind in _OWN else f"{name}, median of {kind.partition(' ')[0]}s"
 
 
 def _tone(compared: ComparedFigure) -> Tone:
