@@ -69,7 +69,7 @@ def _draw(prediction: ScalePrediction, file: Path, *, global_batch: int | None) 
 
     unit, scale = "x the measured throughput", 1.0
     if global_batch is not None:
-        unit, scale = "samples/s", global_batch / prediction.step_ns * 1e9
+        unit, scale = "samples/s", prediction.measured_samples_per_s(global_batch)
     points = [
         ScalePoint(
             gpus=s.ranks, value=s.throughput * scale, low=s.throughput_low * scale, high=s.throughput_high * scale
@@ -77,8 +77,7 @@ def _draw(prediction: ScalePrediction, file: Path, *, global_batch: int | None) 
         for s in prediction.steps
     ]
     for point in prediction.measured:
-        work = point.ranks / prediction.ranks if prediction.scaling == "weak" else 1.0
-        value = scale * work * prediction.step_ns / point.step_ns
+        value = scale * prediction.measured_throughput(point)
         points.append(ScalePoint(gpus=point.ranks, value=value, measured=True))
     curve = ScaleCurve(key="from", title=prediction.name, unit=unit, points=tuple(points), knee=prediction.knee)
     write_chart(file, curve, predicted_scaling.draw, predicted_scaling.caption)

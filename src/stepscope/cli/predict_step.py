@@ -23,7 +23,7 @@ from stepscope.predict.step.layout_text import AskedLayout, layout_text, parse_l
 from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.model_file import model_of
 from stepscope.predict.step.pathology import warnings_of
-from stepscope.predict.step.scaling import base_of, efficiency, knee
+from stepscope.predict.step.scaling import base_of, efficiency, knee, speedup
 from stepscope.predict.step.shipped import calibrated, corrected, shipped
 from stepscope.predict.step.step import StepPrediction, predict_step
 from stepscope.report.views import predicted_step
@@ -153,8 +153,8 @@ def _show(
     if other:
         say("")
         for before, after in zip(predictions, other, strict=True):
-            ratio = after.tokens_per_s / before.tokens_per_s
-            say(f"with {' '.join(options.what_if)}: {predicted_step.verdict(after)}; {ratio:.2f}x the speed", "bold")
+            faster = f"{speedup(after, before):.2f}x the speed"
+            say(f"with {' '.join(options.what_if)}: {predicted_step.verdict(after)}; {faster}", "bold")
         table(predicted_step.build_scaling(other))
     say("")
     for reason in last.extrapolated:
@@ -183,8 +183,8 @@ def _draw(
             predicted_scaling.ScalePoint(
                 gpus=p.layout.gpus,
                 value=p.tokens_per_s,
-                low=p.layout.tokens_per_step / p.high_s,
-                high=p.layout.tokens_per_step / p.low_s,
+                low=p.low_tokens_per_s,
+                high=p.high_tokens_per_s,
             )
             for p in predictions
         )

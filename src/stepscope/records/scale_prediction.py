@@ -77,6 +77,15 @@ class ScalePrediction:
         """What is counted: GPU | rank."""
         return "rank" if self.device == "CPU" else "GPU"
 
+    def measured_throughput(self, point: MeasuredPoint) -> float:
+        """Of ``point`` over the measured job's: with weak scaling more ranks have more work."""
+        work = point.ranks / self.ranks if self.scaling == "weak" else 1.0
+        return work * self.step_ns / point.step_ns
+
+    def measured_samples_per_s(self, global_batch: int) -> float:
+        """Of the measured job. global_batch: its samples of a step."""
+        return global_batch / self.step_ns * 1e9
+
     @property
     def replay_error(self) -> float:
         """replay / measured - 1."""

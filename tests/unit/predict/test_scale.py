@@ -14,7 +14,7 @@ from stepscope.predict.prices import Links, Price, Prices, own_prices
 from stepscope.predict.scale import largest_of, predict_scale
 from stepscope.predict.transport import Transport
 from stepscope.predict.what_if import WhatIf
-from stepscope.records.scale_prediction import ScaledStep
+from stepscope.records.scale_prediction import MeasuredPoint, ScaledStep
 
 MS = 1e6
 MIB = 1 << 20
@@ -53,6 +53,14 @@ def flat(ms_per_10_mib: float, *, reach: float = 1.0) -> Prices:
 def one(job: MeasuredJob, ranks: int, prices: Prices | None = None, **asked: Any) -> ScaledStep:
     prices = prices or flat(20)
     return predict_scale(job, [ranks], prices, measured=flat(20), **asked).steps[0]
+
+
+@pytest.mark.parametrize(("scaling", "throughput"), [("weak", 2 * 120 / 150), ("strong", 120 / 150)])
+def test_a_measured_point_has_a_throughput_over_the_measured_job(scaling: Any, throughput: float) -> None:
+    found = predict_scale(a_job(), [2], flat(20), scaling=scaling)
+    assert found.measured_throughput(MeasuredPoint(ranks=4, step_ns=150 * MS)) == pytest.approx(throughput)
+    assert found.measured_throughput(MeasuredPoint(ranks=2, step_ns=120 * MS)) == 1.0
+    assert found.measured_samples_per_s(64) == pytest.approx(found.steps[0].samples_per_s)
 
 
 def test_the_measured_step_is_replayed_and_predicted_as_it_was() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.cluster import Cluster
 from stepscope.predict.step.layout import Layout, errors
+from stepscope.predict.step.scaling import speedup
 from stepscope.predict.step.step import StepPrediction, predict_step
 
 CHEAP = 0.05
@@ -53,7 +54,7 @@ def _fitting(
             continue
         after = predict_step(before.model, before.cluster, layout, calibration, simulated=False)
         if after.fits:
-            slower = before.tokens_per_s / after.tokens_per_s - 1
+            slower = speedup(before, after) - 1
             found.append(Remedy(what=what, prediction=after, slower=slower))
     return found
 

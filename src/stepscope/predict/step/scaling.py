@@ -18,6 +18,11 @@ def efficiency(prediction: StepPrediction, base: StepPrediction) -> float:
     return prediction.tokens_per_s_per_gpu / base.tokens_per_s_per_gpu
 
 
+def speedup(after: StepPrediction, before: StepPrediction) -> float:
+    """Tokens per second of the whole job over those of ``before``."""
+    return after.tokens_per_s / before.tokens_per_s
+
+
 def knee(base: StepPrediction, at: Callable[[int], StepPrediction]) -> int | None:
     """The largest number of GPUs, doubling from that of ``base``, up to which efficiency stays above :data:`KNEE`; None:
     it stays above in all doublings looked at, or until the batch cannot be split any further."""

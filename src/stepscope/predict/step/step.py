@@ -79,6 +79,15 @@ class StepPrediction:
         return self.layout.tokens_per_step / self.step_s
 
     @property
+    def low_tokens_per_s(self) -> float:
+        """Lower end of the 80% interval, where the step takes longest."""
+        return self.layout.tokens_per_step / self.high_s
+
+    @property
+    def high_tokens_per_s(self) -> float:
+        return self.layout.tokens_per_step / self.low_s
+
+    @property
     def tokens_per_s_per_gpu(self) -> float:
         return self.tokens_per_s / self.layout.gpus
 

@@ -21,5 +21,5 @@ PART = {
 
 def interval(p: StepPrediction) -> Value:
     """Of tokens per second."""
-    low, high = p.layout.tokens_per_step / p.high_s, p.layout.tokens_per_step / p.low_s
+    low, high = p.low_tokens_per_s, p.high_tokens_per_s
     return Value(text=f"{low:,.0f} to {high:,.0f}", raw=f"{low:.0f} {high:.0f}")
