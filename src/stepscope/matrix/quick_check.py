@@ -6,14 +6,11 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.config.yaml_loader import parse_yaml
 from stepscope.core.errors import Interrupted, MissingError, UsageError
 from stepscope.core.units import format_bandwidth, format_bytes, format_duration, format_percent
@@ -37,6 +34,7 @@ from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.plan import CommOp
 from stepscope.results.evidence import CellEvidence, Evidence, Source
 from stepscope.results.slow_ranks import OwnTimes, own_times
+from stepscope.results.step_collective import StepCollective, step_collective
 from stepscope.stats.excess import LEAST_STEPS
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_cell
@@ -51,23 +49,12 @@ _SIZES = {"cpu": (4, 512, 64), "cuda": (8, 4096, 256)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collective:
-    """The all-reduce of all gradients on the rank that came last in each step. busbw None: one rank."""
-
-    op: str
-    size_bytes: int
-    time_ns: float
-    p90_ns: float
-    busbw_bytes_per_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QuickCheck:
     """Everything that was found. times, collective: None where no step was timed, or on one rank."""
 
     cell: CellEvidence
     times: OwnTimes | None
-    collective: Collective | None
+    collective: StepCollective | None
     verdicts: tuple[CheckVerdict, ...]
     wall_ns: int
 
@@ -101,7 +88,7 @@ def quick_check(*, ranks: int | None, torch_timeout_s: float, show: OnEvent) -> 
 def assess(cell: CellEvidence, environment: EnvironmentRecord, plan: Sequence[CommOp], *, wall_ns: int) -> QuickCheck:
     """What the steps of ``cell`` say of the machine. Pure. plan: its collectives in a step; wall_ns: of the whole check."""
     times = own_times(cell.result)
-    collective = _collective(plan, times)
+    collective = None if times is None else step_collective(plan, times)
     return QuickCheck(
         cell=cell,
         times=times,
@@ -153,28 +140,10 @@ def matrix_text(machine: Machine, ranks: int | None) -> str:
     )
 
 
-def _collective(plan: Sequence[CommOp], times: OwnTimes | None) -> Collective | None:
-    if times is None or len(plan) != 1:
-        return None
-    op = plan[0]
-    net = times.exposed_ns.min(axis=0)
-    time_ns = float(np.median(net))
-    if time_ns <= 0:
-        return None
-    factor = COLLECTIVES.load(op.op).bus_factor(times.ranks)
-    return Collective(
-        op=op.op,
-        size_bytes=op.size_bytes,
-        time_ns=time_ns,
-        p90_ns=float(np.quantile(net, 0.9)),
-        busbw_bytes_per_s=op.size_bytes / time_ns * 1e9 * factor,
-    )
-
-
 def _verdicts(
     cell: CellEvidence,
     times: OwnTimes | None,
-    collective: Collective | None,
+    collective: StepCollective | None,
     environment: EnvironmentRecord,
 ) -> Iterator[CheckVerdict]:
     run, ranks = cell.run, cell.spec.world_size
@@ -223,16 +192,15 @@ def _ranks_message(times: OwnTimes | None) -> str | None:
     return f"none is slow: the slowest takes {format_percent(times.largest_excess_fraction)} more than the others"
 
 
-def _steady(collective: Collective) -> CheckVerdict:
-    ratio = collective.p90_ns / collective.time_ns
+def _steady(collective: StepCollective) -> CheckVerdict:
     size = format_bytes(collective.size_bytes)
     said = (
         f"{collective.op} of {size}: {format_duration(collective.time_ns)}, p90 {format_duration(collective.p90_ns)}, "
     )
     said += f"busbw {format_bandwidth(collective.busbw_bytes_per_s)}"
-    if ratio <= VARIES:
+    if collective.tail <= VARIES:
         return _verdict("collective", passed(said))
-    varies = f"{said}: unsteady ({ratio:.1f} times the median in one of ten steps)"
+    varies = f"{said}: unsteady ({collective.tail:.1f} times the median in one of ten steps)"
     fix = "check for other traffic or other jobs; `stepscope comm --pairs` finds a slow link"
     return _verdict("collective", warned(varies, fix=fix))
 
@@ -256,16 +224,11 @@ def rank_figures(found: QuickCheck, rank: int) -> dict[str, Any]:
     """Own time of a rank (ns), what it takes beyond the others, how long it waits: medians over the steps."""
     times = found.times
     assert times is not None
-    excess = float(np.median(times.excess_ns[rank]))
     return {
         "rank": rank,
         "host": times.hosts[rank],
         "device": _devices(found).get(rank),
-        "own_ns_median": float(np.median(times.own_ns[rank])),
-        "own_ns_p90": float(np.quantile(times.own_ns[rank], 0.9)),
-        "excess_ns_median": excess,
-        "excess_fraction": times.excess_fraction(rank),
-        "waiting_ns_median": float(np.median(times.exposed_ns[rank] - times.exposed_ns.min(axis=0))),
+        **asdict(times.of_rank(rank)),
     }
 
 

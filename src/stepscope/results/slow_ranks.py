@@ -89,6 +89,27 @@ class OwnTimes:
         """That of the slowest rank."""
         return max(self.excess_fractions)
 
+    def of_rank(self, rank: int) -> RankTimes:
+        own, exposed = self.own_ns[rank], self.exposed_ns[rank]
+        return RankTimes(
+            own_ns_median=float(np.median(own)),
+            own_ns_p90=float(np.quantile(own, 0.9)),
+            excess_ns_median=float(np.median(self.excess_ns[rank])),
+            excess_fraction=self.excess_fraction(rank),
+            waiting_ns_median=float(np.median(exposed - self.exposed_ns.min(axis=0))),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTimes:
+    """Own time of a rank, what it takes beyond the others, how long it waits for the last of them: over the steps."""
+
+    own_ns_median: float
+    own_ns_p90: float
+    excess_ns_median: float
+    excess_fraction: float
+    waiting_ns_median: float
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slow:
